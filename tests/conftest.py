@@ -1,0 +1,70 @@
+"""Runs of the whole program inside the test process."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+# Triton reads this when it is imported: without a GPU its kernels run in the interpreter.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+os.environ.setdefault("WANDB_MODE", "offline")
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device; run pytest -m gpu on a GPU machine"))
+
+
+@pytest.fixture
+def composed(tmp_path: Path) -> Callable:
+    """compose(*overrides) -> the configuration of one run, with Hydra's runtime set as `run.py` would have it."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import open_dict
+
+    import sparsefront.config  # noqa: F401
+
+    runs = 0
+
+    def make(*overrides: str):
+        nonlocal runs
+        runs += 1
+        directory = tmp_path / "results" / str(runs)
+        directory.mkdir(parents=True)
+        places = [f"results_dir={tmp_path / 'results'}", f"cache_dir={tmp_path / 'cache'}", "logger=none"]
+        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+            config = compose("config", overrides=[*places, *overrides], return_hydra_config=True)
+        with open_dict(config.hydra):
+            config.hydra.runtime.output_dir = str(directory)
+        HydraConfig.instance().set_config(config)
+        with open_dict(config):
+            del config["hydra"]
+        return config
+
+    yield make
+    GlobalHydra.instance().clear()
+    HydraConfig.instance().cfg = None
+
+
+@pytest.fixture
+def run(composed: Callable) -> Callable:
+    """run(*overrides) -> the row of a tiny run."""
+    from hydra.core.hydra_config import HydraConfig
+
+    from sparsefront.pipeline import run_experiment
+    from sparsefront.report.row import Row
+
+    def make(*overrides: str) -> Row:
+        run_experiment(composed("debug=tiny", *overrides))
+        return Row.from_json((Path(HydraConfig.get().runtime.output_dir) / "row.json").read_text())
+
+    return make
