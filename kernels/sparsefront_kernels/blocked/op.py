@@ -1,0 +1,43 @@
+"""The blocked product as a PyTorch op, so that it lives in compiled graphs and CUDA graphs."""
+
+import torch
+from torch import Tensor
+
+from sparsefront_kernels.common.operands import check_operands
+
+
+@torch.library.custom_op("sparsefront::blocked_spmm", mutates_args=())
+def blocked_spmm(
+    x: Tensor,
+    values: Tensor,
+    row_pointers: Tensor,
+    block_columns: Tensor,
+    bias: Tensor | None,
+    n: int,
+    k: int,
+) -> Tensor:
+    """Y[M, N] = X[M, K] · Wᵀ + bias with the tensors of `BlockedFormat`.
+
+    Args:
+        x: [M, K], float16, bfloat16 or float32 as `values`, any strides.
+        bias: [N], any float dtype, or None.
+    Returns:
+        [M, N], contiguous, in x's dtype; added up in float32.
+    Raises:
+        ValueError: operands that do not fit together.
+    """
+    check_operands(x, values, bias, k=k, n=n)
+    y = x.new_empty(x.shape[0], n)
+    if y.numel() == 0:
+        return y
+    # Triton may be absent where only the reference is used, so it is imported by those who need it
+    from sparsefront_kernels.blocked.triton_spmm import launch_blocked_spmm
+
+    with torch.cuda.device_of(x):
+        launch_blocked_spmm(x, y, values=values, row_pointers=row_pointers, block_columns=block_columns, bias=bias)
+    return y
+
+
+@blocked_spmm.register_fake
+def _(x, values, row_pointers, block_columns, bias, n, k):
+    return x.new_empty(x.shape[0], n)

@@ -1,0 +1,103 @@
+"""The blocked product in Triton: one program per tile of Y, walking along its block row."""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from sparsefront_kernels.common.launch_shape import GROUP_ROWS, launch_shape, power_of_two_within
+from sparsefront_kernels.common.program_order import output_tile
+
+
+@triton.jit
+def _blocked_spmm_kernel(
+    x_ptr,  # [m, K] through its strides
+    values_ptr,  # [blocks, BN, BK]
+    pointers_ptr,  # int32 [block rows + 1]
+    columns_ptr,  # int32 [blocks]
+    bias_ptr,  # [n]
+    y_ptr,  # [m, n] through its strides
+    m,
+    block_rows,
+    stride_xm,
+    stride_xk,
+    stride_ym,
+    stride_yn,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr,
+):
+    PARTS: tl.constexpr = (BN + BLOCK_N - 1) // BLOCK_N  # programs that share a block row higher than BLOCK_N
+    STEPS: tl.constexpr = (BK + BLOCK_K - 1) // BLOCK_K  # per block
+    row_block, part = output_tile(tl.program_id(0), (m + BLOCK_M - 1) // BLOCK_M, block_rows * PARTS, GROUP)
+    block_row = part // PARTS
+    outputs = (part % PARTS) * BLOCK_N + tl.arange(0, BLOCK_N)  # within the block row
+    output_exists = outputs < BN
+    rows = row_block.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)  # int64: X and Y may pass 2^31 elements
+    row_exists = rows < m
+    steps = tl.arange(0, BLOCK_K)
+    start = tl.load(pointers_ptr + block_row)
+    stop = tl.load(pointers_ptr + block_row + 1)
+
+    acc = tl.full([BLOCK_M, BLOCK_N], 0.0, tl.float32)
+    # one loop over all steps of all blocks: a loop within a loop would multiply the buffers of the pipeline
+    for step in range(0, (stop - start) * STEPS):
+        index = start + step // STEPS
+        column = tl.load(columns_ptr + index).to(tl.int64)
+        inside = (step % STEPS) * BLOCK_K + steps  # inputs within the block
+        exists = inside < BK
+        x = tl.load(
+            x_ptr + rows[:, None] * stride_xm + (column * BK + inside)[None, :] * stride_xk,
+            mask=row_exists[:, None] & exists[None, :],
+            other=0.0,
+        )  # [BLOCK_M, BLOCK_K]
+        w = tl.load(
+            values_ptr + index.to(tl.int64) * (BN * BK) + outputs[None, :] * BK + inside[:, None],
+            mask=output_exists[None, :] & exists[:, None],
+            other=0.0,
+        )  # [BLOCK_K, BLOCK_N], inputs contiguous
+        acc = tl.dot(x, w, acc, input_precision="ieee")
+
+    outputs += block_row * BN
+    if HAS_BIAS:
+        acc += tl.load(bias_ptr + outputs, mask=output_exists, other=0.0).to(tl.float32)[None, :]
+    y = y_ptr + rows[:, None] * stride_ym + outputs.to(tl.int64)[None, :] * stride_yn
+    tl.store(y, acc.to(y_ptr.dtype.element_ty), mask=row_exists[:, None] & output_exists[None, :])
+
+
+def launch_blocked_spmm(
+    x: Tensor, y: Tensor, *, values: Tensor, row_pointers: Tensor, block_columns: Tensor, bias: Tensor | None
+) -> None:
+    """Write Y[M, N] = X[M, K] · Wᵀ + bias; the tensors are those of `BlockedFormat`, on the current device.
+
+    Blocks smaller than 16 either way are padded to 16 in registers, which tl.dot needs: they are correct, not fast.
+    """
+    m, (_, block_height, block_width) = x.shape[0], values.shape
+    block_rows = row_pointers.numel() - 1
+    block_n = power_of_two_within(block_height, lowest=16, highest=128)
+    column_blocks = block_rows * -(-block_height // block_n)
+    shape = launch_shape(m=m, block_n=block_n, column_blocks=column_blocks, dtype=x.dtype, device=x.device)
+    _blocked_spmm_kernel[(-(-m // shape.block_m) * column_blocks,)](
+        x,
+        values,
+        row_pointers,
+        block_columns,
+        y if bias is None else bias,
+        y,
+        m,
+        block_rows,
+        *x.stride(),
+        *y.stride(),
+        BN=block_height,
+        BK=block_width,
+        HAS_BIAS=bias is not None,
+        BLOCK_M=shape.block_m,
+        BLOCK_N=shape.block_n,
+        BLOCK_K=power_of_two_within(block_width, lowest=16, highest=shape.block_k),
+        GROUP=GROUP_ROWS,
+        num_warps=shape.num_warps,
+        num_stages=shape.num_stages,
+    )

@@ -1,0 +1,49 @@
+"""Launch parameters from the problem alone: sound for every shape, tuned for none."""
+
+import functools
+from dataclasses import dataclass
+
+import torch
+
+GROUP_ROWS = 8  # block rows of X that neighbouring programs share
+
+
+@dataclass(frozen=True)
+class LaunchShape:
+    """Tile of Y per program (block_m × block_n), its step along K, warps and pipeline stages."""
+
+    block_m: int
+    block_n: int
+    block_k: int
+    num_warps: int
+    num_stages: int
+
+
+def launch_shape(
+    *, m: int, block_n: int, column_blocks: int, dtype: torch.dtype, device: torch.device, largest_m: int = 128
+) -> LaunchShape:
+    """Choose the launch for `column_blocks` tiles of block_n outputs over m rows.
+
+    block_m starts at largest_m and shrinks while half of it still covers m, or while the grid leaves processors idle.
+    """
+    block_m = largest_m
+    while block_m > 16 and block_m >= 2 * m:
+        block_m //= 2
+    while block_m > 32 and -(-m // block_m) * column_blocks < _processors(device):
+        block_m //= 2
+    # 16-bit: the buffers of four stages of 128 × 64 still fit the 99 KiB of sm_89. float32 goes through the CUDA cores,
+    # where a longer step only costs registers.
+    block_k = 16 if dtype == torch.float32 else 64
+    num_warps = 8 if block_m * block_n >= 128 * 128 else 4
+    return LaunchShape(block_m, block_n, block_k, num_warps, num_stages=4)
+
+
+def power_of_two_within(size: int, *, lowest: int, highest: int) -> int:
+    """The power of two at or above `size`, held between two powers of two; tl.dot needs at least 16 of everything."""
+    return max(lowest, min(highest, 1 << (size - 1).bit_length()))
+
+
+@functools.cache
+def _processors(device: torch.device) -> int:
+    """Streaming multiprocessors; 1 in the interpreter, where fewer and larger programs are faster."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1

@@ -1,0 +1,29 @@
+"""The checks of every op's run-time arguments: a kernel that trusts a wrong shape reads foreign memory."""
+
+from torch import Tensor
+
+
+def check_operands(
+    x: Tensor, values: Tensor, bias: Tensor | None, *, k: int, n: int, feature_major: bool = False
+) -> None:
+    """Raise ValueError unless x, the stored values and the bias fit together.
+
+    Args:
+        x: [M, K], or [K, M] where feature_major.
+        values: the format's values; x must share their dtype and device.
+        bias: [N] of any float dtype on the same device, or None.
+        k, n: inputs and outputs of the weight.
+    """
+    wanted = "[K, M]" if feature_major else "[M, K]"
+    if x.ndim != 2 or x.shape[0 if feature_major else 1] != k:
+        raise ValueError(f"x must be {wanted} with K = {k}, not {list(x.shape)}")
+    if x.dtype != values.dtype:
+        raise ValueError(f"x is {x.dtype}, the weight {values.dtype}")
+    if x.device != values.device:
+        raise ValueError(f"x is on {x.device}, the weight on {values.device}")
+    if bias is None:
+        return
+    if bias.shape != (n,) or not bias.is_floating_point():
+        raise ValueError(f"bias must be a float [{n}], not {bias.dtype} {list(bias.shape)}")
+    if bias.device != x.device:
+        raise ValueError(f"bias is on {bias.device}, x on {x.device}")

@@ -1,0 +1,24 @@
+"""The CSR product in plain PyTorch: the truth for tests and the path on a CPU."""
+
+from torch import Tensor
+
+from sparsefront_kernels.common.accumulation import accumulation_dtype
+from sparsefront_kernels.csr.format import CSRFormat
+from sparsefront_kernels.csr.torch_spmm import csr_spmm
+
+
+def csr_spmm_reference(x: Tensor, stored: CSRFormat, bias: Tensor | None = None) -> Tensor:
+    """Y[M, N] = X[M, K] · W[N, K]ᵀ + bias by `torch.sparse`, which multiplies by kept weights only.
+
+    Args:
+        x: [M, K], any float dtype; 16-bit inputs are widened to float32 and rounded once at the end.
+        stored: the weight, on x's device.
+        bias: [N] or None.
+    Returns:
+        [M, N] in x's dtype.
+    """
+    precision = accumulation_dtype(x.dtype)
+    wide = x.to(precision)
+    bias = bias if bias is None else bias.to(precision)
+    y = csr_spmm(wide, stored.values.to(precision), stored.row_pointers, stored.columns, bias, *stored.shape)
+    return y.to(x.dtype)

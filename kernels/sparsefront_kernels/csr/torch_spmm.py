@@ -1,0 +1,55 @@
+"""The CSR product through `torch.sparse`: cuSPARSE on a GPU, MKL or PyTorch's own loops on a CPU."""
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from sparsefront_kernels.common.device_limits import cuda_refusal
+from sparsefront_kernels.common.operands import check_operands
+from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.problem import Problem
+
+
+def csr_refusal(stored: SparseFormat, problem: Problem) -> str | None:
+    """The limits of cuSPARSE as PyTorch offers it."""
+    if problem.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        return f"takes float16, bfloat16 or float32, not {problem.dtype}"
+    bfloat16 = problem.dtype == torch.bfloat16
+    return cuda_refusal(problem, minimum_capability=(8, 0) if bfloat16 else (7, 0))
+
+
+@torch.library.custom_op("sparsefront::csr_spmm", mutates_args=())
+def csr_spmm(
+    x: Tensor, values: Tensor, row_pointers: Tensor, columns: Tensor, bias: Tensor | None, n: int, k: int
+) -> Tensor:
+    """Y[M, N] = X[M, K] · Wᵀ + bias with the tensors of `CSRFormat`.
+
+    An op of its own, because `torch.compile` does not trace sparse tensors.
+
+    Args:
+        x: [M, K], the dtype of `values`, any strides.
+        bias: [N], any float dtype, or None.
+    Returns:
+        [M, N] as the transpose of a row-major [N, M]: the library computes W · Xᵀ.
+    Raises:
+        ValueError: operands that do not fit together.
+    """
+    check_operands(x, values, bias, k=k, n=n)
+    rows = x.shape[0]
+    if rows == 0 or values.numel() == 0:
+        y = x.new_zeros(n, rows)
+    else:
+        with warnings.catch_warnings(), torch.cuda.device_of(x):
+            warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+            warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")
+            weight = torch.sparse_csr_tensor(row_pointers, columns, values, (n, k), check_invariants=False)
+            y = torch.mm(weight, x.t())
+    if bias is not None:
+        y += bias[:, None].to(y.dtype)
+    return y.t()
+
+
+@csr_spmm.register_fake
+def _(x, values, row_pointers, columns, bias, n, k):
+    return x.new_empty(n, x.shape[0]).t()

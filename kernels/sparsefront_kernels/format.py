@@ -1,0 +1,110 @@
+"""What every storage format of a sparse weight has in common."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class SparseFormat(ABC):
+    """A weight W[N, K] stored by a pattern's structure: some tensors (one of them `values`) and a few numbers.
+
+    Subclasses are frozen dataclasses. Every instance, however made, has passed its family's `check`, so that a
+    kernel may trust the indices it is handed.
+
+    Args:
+        shape: (N, K) = (outputs, inputs) of the weight.
+    """
+
+    family: ClassVar[str]
+    shape: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(int(size) for size in self.shape))
+        if len(self.shape) != 2 or min(self.shape) < 1:
+            raise ValueError(f"{self.family}: shape must be [N, K] with both at least 1, not {list(self.shape)}")
+        self.check()
+
+    @classmethod
+    @abstractmethod
+    def from_dense(cls, weight: Tensor, mask: Tensor, **parameters: Any) -> Self:
+        """Store the kept weights.
+
+        Args:
+            weight: [N, K], any float dtype and device. What the mask prunes is dropped, whatever its value.
+            mask: bool [N, K] on the same device, True = keep.
+            parameters: the family's own (tile width, block shape, n and m).
+        Raises:
+            ValueError: the mask does not have the family's structure; the message names where and by how much.
+        """
+
+    @abstractmethod
+    def to_dense(self) -> Tensor:
+        """The weight as [N, K] with exact zeros; kept weights are bit for bit those given to `from_dense`."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise ValueError naming the first broken invariant and its value."""
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor], meta: dict[str, Any]) -> Self:
+        """Rebuild from what `tensors()` and `meta()` gave, as read back from a file.
+
+        Raises:
+            ValueError: a part is missing or unknown, or the content breaks an invariant.
+        """
+        parts = {**meta, **tensors}
+        expected = {field.name for field in fields(cls)}
+        if parts.keys() != expected:
+            missing, unknown = sorted(expected - parts.keys()), sorted(parts.keys() - expected)
+            raise ValueError(f"{cls.family}: stored weight lacks {missing} and has the unknown {unknown}")
+        return cls(**{name: tuple(part) if isinstance(part, list) else part for name, part in parts.items()})
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor by its field's name, contiguous, ready for a safetensors file."""
+        return {field.name: part for field in fields(self) if isinstance(part := getattr(self, field.name), Tensor)}
+
+    def meta(self) -> dict[str, Any]:
+        """Every other field as plain JSON (tuples as lists)."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        rest = {name: part for name, part in parts.items() if not isinstance(part, Tensor)}
+        return {name: list(part) if isinstance(part, tuple) else part for name, part in rest.items()}
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
+        """The same weight elsewhere or in another precision: `dtype` concerns the values, never the indices."""
+        moved = {
+            name: part.to(device=device, dtype=dtype if part.is_floating_point() else None)
+            for name, part in self.tensors().items()
+        }
+        return replace(self, **moved)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of values and indices together."""
+        return sum(part.nbytes for part in self.tensors().values())
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.values.dtype  # type: ignore[attr-defined]  # every family stores `values`
+
+    @property
+    def device(self) -> torch.device:
+        return self.values.device  # type: ignore[attr-defined]
+
+
+def check_weight_and_mask(weight: Tensor, mask: Tensor) -> None:
+    """Raise ValueError unless weight is a float [N, K] and mask a bool of the same shape on the same device."""
+    if weight.ndim != 2 or not weight.is_floating_point():
+        raise ValueError(f"weight must be a float [N, K], not {weight.dtype} {list(weight.shape)}")
+    if mask.dtype != torch.bool or mask.shape != weight.shape:
+        raise ValueError(f"mask must be bool {list(weight.shape)} as the weight, not {mask.dtype} {list(mask.shape)}")
+    if mask.device != weight.device:
+        raise ValueError(f"mask is on {mask.device}, the weight on {weight.device}")
+
+
+def zero_where_pruned(weight: Tensor, mask: Tensor) -> Tensor:
+    """[N, K] with +0.0 where pruned. Not a product: that would leave -0.0, and NaN where a pruned weight is Inf."""
+    return torch.where(mask, weight.detach(), torch.zeros((), dtype=weight.dtype, device=weight.device))

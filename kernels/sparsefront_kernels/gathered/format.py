@@ -1,0 +1,152 @@
+"""Gathered storage: per tile of outputs, the list of kept inputs and a dense panel of their weights."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from sparsefront_kernels.format import SparseFormat, check_weight_and_mask
+
+
+@dataclass(frozen=True, eq=False)
+class GatheredFormat(SparseFormat):
+    """Tiles of `tile` stored outputs; inside a tile every output keeps the same inputs.
+
+        W, tile = 2                       stored
+               k0 k1 k2 k3 k4
+        n0   [  a  .  .  b  . ]  tile 0   inputs 0 3     panel  a c     (a row per kept input:
+        n1   [  c  .  .  d  . ]                                 b d      its weights to the tile's outputs)
+        n2   [  .  .  .  .  . ]  dropped
+        n3   [  .  e  f  .  g ]  tile 1   inputs 1 2 4   panel  e h
+        n4   [  .  h  i  .  j ]                                 f i
+                                                                g j
+
+        output_index = 0 1 3 4     tile_offsets = 0 2 5     kept_inputs = 0 3 1 2 4     values = a c b d e h f i g j
+
+    Tiles may keep different numbers of inputs, none included. The last tile may hold fewer outputs, and its panel is
+    then narrower. Outputs that no tile stores are zero for every X.
+
+    Args:
+        tile: outputs per tile.
+        values: all panels one after the other, flat; tile t's is [inputs of t, outputs of t] in row-major order.
+        kept_inputs: int32 [sum of kept inputs], ascending within a tile.
+        tile_offsets: int64 [tiles + 1]; tile t owns kept_inputs[tile_offsets[t] : tile_offsets[t + 1]].
+        output_index: int32 [stored outputs], ascending; tile t owns `tile` of them from t * tile on.
+    """
+
+    family: ClassVar[str] = "gathered"
+    tile: int
+    values: Tensor
+    kept_inputs: Tensor
+    tile_offsets: Tensor
+    output_index: Tensor
+
+    @classmethod
+    def from_dense(cls, weight: Tensor, mask: Tensor, *, tile: int, drop_empty_outputs: bool = True) -> Self:
+        """Store a mask whose tiles keep whole inputs.
+
+        Args:
+            weight: [N, K], any float dtype and device.
+            mask: bool [N, K], True = keep; within a tile all rows must be equal.
+            tile: outputs per tile, at least 1.
+            drop_empty_outputs: True leaves outputs out that keep nothing and forms the tiles from the survivors, as
+                tile-wise pruning does; False forms them from all N outputs in order, as vector-wise does.
+        Raises:
+            ValueError: a tile below 1, or rows of one tile that keep different inputs (names tile and count).
+        """
+        check_weight_and_mask(weight, mask)
+        if tile < 1:
+            raise ValueError(f"gathered: tile must be at least 1, not {tile}")
+        stored = mask.any(dim=1) if drop_empty_outputs else torch.ones_like(mask[:, 0])
+        kept_weight = weight.detach()[stored]
+        shared = _shared_inputs(mask[stored], tile)  # [tiles, K]
+        # zip stops at the shorter: with nothing stored, split still gives one empty piece
+        panels = [rows[:, inputs].t().flatten() for rows, inputs in zip(kept_weight.split(tile), shared, strict=False)]
+        offsets = torch.zeros(len(shared) + 1, dtype=torch.int64, device=mask.device)
+        offsets[1:] = shared.sum(dim=1).cumsum(dim=0)
+        return cls(
+            shape=tuple(weight.shape),
+            tile=tile,
+            values=torch.cat([weight.new_empty(0), *panels]),
+            kept_inputs=shared.nonzero()[:, 1].to(torch.int32),
+            tile_offsets=offsets,
+            output_index=stored.nonzero().flatten().to(torch.int32),
+        )
+
+    @property
+    def tiles(self) -> int:
+        """Number of tiles."""
+        return self.tile_offsets.numel() - 1
+
+    def panels(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Per tile: its outputs (int32 [w]), its inputs (int32 [c]) and its panel [c, w], all views."""
+        bounds = self.tile_offsets.tolist()
+        parts = []
+        for tile, (start, stop) in enumerate(pairwise(bounds)):
+            outputs = self.output_index[tile * self.tile : (tile + 1) * self.tile]
+            # every tile before this one is of full width
+            values = self.values[start * self.tile :][: (stop - start) * outputs.numel()]
+            parts.append((outputs, self.kept_inputs[start:stop], values.view(stop - start, outputs.numel())))
+        return parts
+
+    def to_dense(self) -> Tensor:
+        dense = self.values.new_zeros(self.shape)
+        for outputs, inputs, panel in self.panels():
+            dense[outputs.long()[:, None], inputs.long()[None, :]] = panel.t()
+        return dense
+
+    def check(self) -> None:
+        n, k = self.shape
+        stored = self.output_index.numel()
+        tiles = -(-stored // self.tile) if self.tile >= 1 else 0
+        if self.tile < 1 or self.tile_offsets.shape != (tiles + 1,):
+            raise ValueError(
+                f"gathered: {stored} outputs in tiles of {self.tile} need {tiles + 1} tile offsets, "
+                f"not {list(self.tile_offsets.shape)}"
+            )
+        for name, dtype in (("kept_inputs", torch.int32), ("tile_offsets", torch.int64), ("output_index", torch.int32)):
+            if getattr(self, name).dtype != dtype:
+                raise ValueError(f"gathered: {name} must be {dtype}, not {getattr(self, name).dtype}")
+        counts = self.tile_offsets.diff()
+        if self.tile_offsets[0] != 0 or (counts < 0).any() or self.tile_offsets[-1] != self.kept_inputs.numel():
+            raise ValueError(f"gathered: tile offsets must rise from 0 to {self.kept_inputs.numel()} kept inputs")
+        last_count = int(counts[-1]) if tiles else 0
+        expected = self.kept_inputs.numel() * self.tile - last_count * (tiles * self.tile - stored)
+        if self.values.shape != (expected,):
+            raise ValueError(f"gathered: the panels hold {expected} values, {list(self.values.shape)} given")
+        _check_ascending("output_index", self.output_index, limit=n, restarts=self.output_index.new_empty(0))
+        _check_ascending("kept_inputs", self.kept_inputs, limit=k, restarts=self.tile_offsets[1:-1])
+
+
+def _shared_inputs(mask: Tensor, tile: int) -> Tensor:
+    """The inputs that each tile of rows keeps, bool [tiles, K]; ValueError where the rows of a tile differ."""
+    rows, k = mask.shape
+    tiles = -(-rows // tile)
+    if rows == 0:
+        return mask.new_zeros(0, k)
+    padded = torch.cat([mask, mask[-1:].expand(tiles * tile - rows, k)]).view(tiles, tile, k)
+    some = padded.any(dim=1)
+    differing = (some & ~padded.all(dim=1)).sum(dim=1)
+    if differing.any():
+        worst = int(differing.argmax())
+        raise ValueError(
+            f"gathered: tile {worst} of {tiles} (tile = {tile} outputs) has {int(differing[worst])} inputs that only "
+            f"some of its outputs keep; {int((differing > 0).sum())} tiles are like that"
+        )
+    return some
+
+
+def _check_ascending(name: str, index: Tensor, *, limit: int, restarts: Tensor) -> None:
+    """Raise ValueError unless index lies in [0, limit) and rises, except where a new list starts."""
+    if index.numel() == 0:
+        return
+    low, high = int(index.min()), int(index.max())
+    if low < 0 or high >= limit:
+        raise ValueError(f"gathered: {name} must lie in [0, {limit}), found {low} to {high}")
+    rises = index.diff() > 0
+    starts = restarts[(restarts > 0) & (restarts < index.numel())]
+    rises[starts - 1] = True
+    if not rises.all():
+        raise ValueError(f"gathered: {name} does not rise at position {int((~rises).nonzero()[0]) + 1}")

@@ -1,0 +1,121 @@
+"""The gathered product in Triton: one program per tile of Y, stepping through the tile's list of kept inputs."""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from sparsefront_kernels.common.launch_shape import GROUP_ROWS, launch_shape, power_of_two_within
+from sparsefront_kernels.common.program_order import output_tile
+
+
+@triton.jit
+def _gathered_spmm_kernel(
+    x_ptr,  # [m, K] through its strides
+    values_ptr,  # [kept, TILE]
+    kept_ptr,  # int32 [kept]
+    offsets_ptr,  # int64 [tiles + 1]
+    order_ptr,  # int32 [tiles]
+    outputs_ptr,  # int32 [tiles, TILE]
+    bias_ptr,  # [n]
+    y_ptr,  # [m, n] through its strides
+    m,
+    n,
+    tiles,
+    stride_xm,
+    stride_xk,
+    stride_ym,
+    stride_yn,
+    TILE: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    CONSECUTIVE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr,
+):
+    PARTS: tl.constexpr = (TILE + BLOCK_N - 1) // BLOCK_N  # programs that share a tile wider than BLOCK_N
+    row_block, column_block = output_tile(tl.program_id(0), (m + BLOCK_M - 1) // BLOCK_M, tiles * PARTS, GROUP)
+    tile = tl.load(order_ptr + column_block // PARTS).to(tl.int64)
+    columns = (column_block % PARTS) * BLOCK_N + tl.arange(0, BLOCK_N)  # within the tile
+    rows = row_block.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)  # int64: X and Y may pass 2^31 elements
+    row_exists = rows < m
+    start = tl.load(offsets_ptr + tile)
+    count = (tl.load(offsets_ptr + tile + 1) - start).to(tl.int32)
+
+    steps = tl.arange(0, BLOCK_K)
+    kept = kept_ptr + start + steps
+    panel = values_ptr + (start + steps)[:, None] * TILE + columns[None, :]
+    x_rows = x_ptr + rows * stride_xm
+    acc = tl.full([BLOCK_M, BLOCK_N], 0.0, tl.float32)
+    for done in range(0, count, BLOCK_K):
+        exists = steps < count - done
+        inputs = tl.load(kept, mask=exists, other=0).to(tl.int64)
+        # both operands are masked: what lies behind the last kept input may be NaN, and 0 · NaN is NaN
+        x = tl.load(
+            x_rows[:, None] + inputs[None, :] * stride_xk, mask=row_exists[:, None] & exists[None, :], other=0.0
+        )  # [BLOCK_M, BLOCK_K]
+        if TILE % BLOCK_N == 0:  # no mask along the columns, so that the load stays wide
+            w = tl.load(panel, mask=exists[:, None], other=0.0)  # [BLOCK_K, BLOCK_N]
+        else:
+            w = tl.load(panel, mask=exists[:, None] & (columns < TILE)[None, :], other=0.0)
+        acc = tl.dot(x, w, acc, input_precision="ieee")
+        kept += BLOCK_K
+        panel += BLOCK_K * TILE
+
+    if CONSECUTIVE:
+        outputs = tile * TILE + columns
+        owned = (columns < TILE) & (outputs < n)
+    else:
+        outputs = tl.load(outputs_ptr + tile * TILE + columns, mask=columns < TILE, other=-1).to(tl.int64)
+        owned = outputs >= 0
+    if HAS_BIAS:
+        acc += tl.load(bias_ptr + outputs, mask=owned, other=0.0).to(tl.float32)[None, :]
+    y = y_ptr + rows[:, None] * stride_ym + outputs[None, :] * stride_yn
+    tl.store(y, acc.to(y_ptr.dtype.element_ty), mask=row_exists[:, None] & owned[None, :])
+
+
+def launch_gathered_spmm(
+    x: Tensor,
+    y: Tensor,
+    *,
+    values: Tensor,
+    kept_inputs: Tensor,
+    tile_offsets: Tensor,
+    order: Tensor,
+    outputs: Tensor,
+    bias: Tensor | None,
+    consecutive: bool,
+) -> None:
+    """Write Y[M, N] = X[M, K] · Wᵀ + bias; the tensors are those of `GatheredTables`, on the current device.
+
+    x and y are read and written through their strides, so transposed views serve feature-major activations: the
+    gather of a kept input is then one contiguous run of X.
+    """
+    (m, _), n, (tiles, tile) = x.shape, y.shape[1], outputs.shape
+    block_n = power_of_two_within(tile, lowest=16, highest=128)
+    column_blocks = tiles * -(-tile // block_n)
+    shape = launch_shape(m=m, block_n=block_n, column_blocks=column_blocks, dtype=x.dtype, device=x.device)
+    _gathered_spmm_kernel[(-(-m // shape.block_m) * column_blocks,)](
+        x,
+        values,
+        kept_inputs,
+        tile_offsets,
+        order,
+        outputs,
+        y if bias is None else bias,
+        y,
+        m,
+        n,
+        tiles,
+        *x.stride(),
+        *y.stride(),
+        TILE=tile,
+        HAS_BIAS=bias is not None,
+        CONSECUTIVE=consecutive,
+        BLOCK_M=shape.block_m,
+        BLOCK_N=shape.block_n,
+        BLOCK_K=shape.block_k,
+        GROUP=GROUP_ROWS,
+        num_warps=shape.num_warps,
+        num_stages=shape.num_stages,
+    )

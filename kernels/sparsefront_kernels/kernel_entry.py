@@ -1,0 +1,75 @@
+"""What the registry knows about one kernel."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.problem import Problem
+
+
+class KernelRefused(ValueError):
+    """A kernel was asked for something that it cannot do; the message says what and why."""
+
+
+def as_it_is(stored: SparseFormat) -> SparseFormat:
+    """The `prepare` of a kernel that reads the format directly."""
+    return stored
+
+
+def no_limits(stored: SparseFormat, problem: Problem) -> str | None:
+    """The `limits` of a kernel that takes everything its family can hold."""
+    return None
+
+
+@dataclass(frozen=True)
+class KernelEntry:
+    """One way to multiply by a weight of one family.
+
+    Use: move the format to the problem's device and dtype, `prepared = entry.prepare(format)` once, then
+    `y = entry.run(x, prepared, bias)` as often as wanted.
+
+    Args:
+        name: unique, for configurations and reports.
+        family: the storage family it reads.
+        run: (x, prepared, bias or None) -> y. Row-major entries take x [M, K] and give y [M, N]; feature-major ones
+            take [K, M] and give [N, M]. x may have any strides; y's strides are the kernel's own choice. bias: [N].
+        limits: why this kernel cannot serve (format, problem), or None; called after the checks common to all.
+        prepare: format -> what `run` reads, on the format's device. Packing and sorting happen here, untimed.
+        requires_cuda: True where it is a GPU kernel (Triton's interpreter may still run it on a CPU, for tests).
+        is_reference: True for plain PyTorch that runs on any device: the truth for tests and the path on a CPU.
+        layout: of X and Y, "row_major" or "feature_major".
+    """
+
+    name: str
+    family: str
+    run: Callable[[Tensor, Any, Tensor | None], Tensor]
+    limits: Callable[[SparseFormat, Problem], str | None] = no_limits
+    prepare: Callable[[SparseFormat], Any] = as_it_is
+    requires_cuda: bool = False
+    is_reference: bool = False
+    layout: str = "row_major"
+
+    def refusal(self, stored: SparseFormat, problem: Problem) -> str | None:
+        """Why this kernel cannot run, in words, or None when it can.
+
+        The format is judged as if it were already on the problem's device and in its dtype.
+        """
+        if stored.family != self.family:
+            return f"the weight is held as {stored.family}, not {self.family}"
+        if (problem.n, problem.k) != stored.shape:
+            return f"the weight is [N, K] = {list(stored.shape)}, the problem asks for {[problem.n, problem.k]}"
+        if problem.layout != self.layout:
+            return f"takes {self.layout} activations, not {problem.layout}"
+        if not problem.dtype.is_floating_point:
+            return f"takes floating point, not {problem.dtype}"
+        if problem.device.type == "meta":
+            return "cannot run on the meta device, which holds no data"
+        return self.limits(stored, problem)
+
+    def require(self, stored: SparseFormat, problem: Problem) -> None:
+        """Raise KernelRefused with this kernel's name and reason where it cannot run."""
+        if reason := self.refusal(stored, problem):
+            raise KernelRefused(f"{self.name}: {reason}")

@@ -1,0 +1,101 @@
+"""n:m storage: per group of m consecutive inputs, n values and their places in the group."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, zero_where_pruned
+
+LARGEST_M = 64
+
+
+@dataclass(frozen=True, eq=False)
+class NMFormat(SparseFormat):
+    """n of every m consecutive inputs of each output.
+
+        2:4             group 0     group 1          values          indices
+        output 0      [ . a . b  |  c d . . ]        a b   c d       1 3   0 1
+        output 1      [ e . . f  |  . . g . ]        e f   0 g       0 3   0 2
+
+    A group that keeps fewer than n fills up with zeros at unused places, so indices within a group are distinct.
+
+    Args:
+        n, m: n kept of m; 1 <= n <= m <= 64, m divides K and need not be a power of two.
+        values: [N, K / m, n].
+        indices: uint8 [N, K / m, n], place within the group, ascending.
+    """
+
+    family: ClassVar[str] = "n_m"
+    n: int
+    m: int
+    values: Tensor
+    indices: Tensor
+
+    @classmethod
+    def from_dense(cls, weight: Tensor, mask: Tensor, *, n: int, m: int) -> Self:
+        """Store a mask that keeps at most n of every m consecutive inputs.
+
+        Args:
+            weight: [N, K], any float dtype and device.
+            mask: bool [N, K], True = keep.
+            n, m: as in the class.
+        Raises:
+            ValueError: m does not divide K, n or m out of range, or a group that keeps more than n (names it).
+        """
+        check_weight_and_mask(weight, mask)
+        _check_n_m(tuple(weight.shape), n, m)
+        groups = mask.view(mask.shape[0], -1, m)
+        indices = places_of_kept(groups, n, family=cls.family)
+        values = zero_where_pruned(weight, mask).view_as(groups).gather(2, indices)
+        return cls(tuple(weight.shape), n, m, values, indices.to(torch.uint8))
+
+    def to_dense(self) -> Tensor:
+        dense = self.values.new_zeros(*self.values.shape[:2], self.m)
+        return dense.scatter_(2, self.indices.long(), self.values).view(self.shape)
+
+    def check(self) -> None:
+        _check_n_m(self.shape, self.n, self.m)
+        expected = (self.shape[0], self.shape[1] // self.m, self.n)
+        if self.values.shape != expected or self.indices.shape != expected or self.indices.dtype != torch.uint8:
+            raise ValueError(
+                f"n_m: values and uint8 indices must be {list(expected)}, not {list(self.values.shape)} "
+                f"and {self.indices.dtype} {list(self.indices.shape)}"
+            )
+        if int(self.indices.max()) >= self.m:
+            raise ValueError(f"n_m: indices must be below m = {self.m}, found {int(self.indices.max())}")
+        if (self.indices[..., 1:] <= self.indices[..., :-1]).any():
+            raise ValueError("n_m: indices do not rise within a group")
+
+
+def places_of_kept(groups: Tensor, n: int, *, family: str) -> Tensor:
+    """Places of the kept weights within their groups.
+
+    Args:
+        groups: bool [N, groups, m], True = keep.
+        n: at most this many are kept in a group.
+        family: named in the error.
+    Returns:
+        int64 [N, groups, n], ascending; a group that keeps fewer fills up with its first pruned places.
+    Raises:
+        ValueError: a group keeps more than n.
+    """
+    counts = groups.sum(dim=2)
+    if (counts > n).any():
+        output, group = (counts > n).nonzero()[0].tolist()
+        raise ValueError(
+            f"{family}: output {output} keeps {int(counts[output, group])} weights in group {group}, at most {n} of "
+            f"{groups.shape[2]} are allowed; {int((counts > n).sum())} groups are like that"
+        )
+    pruned_so_far = (~groups).cumsum(dim=2)
+    chosen = groups | (~groups & (pruned_so_far <= (n - counts)[..., None]))  # exactly n per group
+    places = torch.arange(groups.shape[2], device=groups.device).expand_as(groups)
+    return places[chosen].view(*groups.shape[:2], n)
+
+
+def _check_n_m(shape: tuple[int, int], n: int, m: int) -> None:
+    if not 1 <= n <= m <= LARGEST_M:
+        raise ValueError(f"n_m: needs 1 <= n <= m <= {LARGEST_M}, not {n}:{m}")
+    if shape[1] % m:
+        raise ValueError(f"n_m: groups of m = {m} do not divide K = {shape[1]}")

@@ -1,0 +1,37 @@
+"""The n:m product as a PyTorch op, so that it lives in compiled graphs and CUDA graphs."""
+
+import torch
+from torch import Tensor
+
+from sparsefront_kernels.common.operands import check_operands
+
+
+@torch.library.custom_op("sparsefront::n_m_spmm", mutates_args=())
+def n_m_spmm(x: Tensor, values: Tensor, indices: Tensor, bias: Tensor | None, m: int) -> Tensor:
+    """Y[M, N] = X[M, K] · Wᵀ + bias with the tensors of `NMFormat`.
+
+    Args:
+        x: [M, K], float16, bfloat16 or float32 as `values`, any strides.
+        bias: [N], any float dtype, or None.
+        m: inputs per group.
+    Returns:
+        [M, N], contiguous, in x's dtype; added up in float32.
+    Raises:
+        ValueError: operands that do not fit together.
+    """
+    n, groups, _ = values.shape
+    check_operands(x, values, bias, k=groups * m, n=n)
+    y = x.new_empty(x.shape[0], n)
+    if y.numel() == 0:
+        return y
+    # Triton may be absent where only the reference is used, so it is imported by those who need it
+    from sparsefront_kernels.n_m.triton_spmm import launch_n_m_spmm
+
+    with torch.cuda.device_of(x):
+        launch_n_m_spmm(x, y, values=values, indices=indices, bias=bias, group_size=m)
+    return y
+
+
+@n_m_spmm.register_fake
+def _(x, values, indices, bias, m):
+    return x.new_empty(x.shape[0], values.shape[0])

@@ -1,0 +1,68 @@
+"""Every format and every kernel by name, and which of them can serve a weight and a problem."""
+
+from dataclasses import dataclass
+
+from sparsefront_kernels import blocked, csr, dense, gathered, n_m, semi_structured
+from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.kernel_entry import KernelEntry
+from sparsefront_kernels.problem import Problem
+
+_FAMILIES = (dense, gathered, blocked, n_m, semi_structured, csr)
+
+FORMATS: dict[str, type[SparseFormat]] = {module.FORMAT.family: module.FORMAT for module in _FAMILIES}
+_ENTRIES: dict[str, KernelEntry] = {entry.name: entry for module in _FAMILIES for entry in module.ENTRIES}
+
+
+@dataclass(frozen=True)
+class Found:
+    """The answer of `find`: usable entries in the registry's order, and the reason of every other one by name."""
+
+    usable: list[KernelEntry]
+    refusals: dict[str, str]
+
+
+def families() -> tuple[str, ...]:
+    """Names of the storage families."""
+    return tuple(FORMATS)
+
+
+def entries() -> tuple[KernelEntry, ...]:
+    """All kernels, family by family, each family's reference first."""
+    return tuple(_ENTRIES.values())
+
+
+def names() -> tuple[str, ...]:
+    """Names of all kernels."""
+    return tuple(_ENTRIES)
+
+
+def entry(name: str) -> KernelEntry:
+    """The kernel of that name.
+
+    Raises:
+        ValueError: no such kernel; the message lists those there are.
+    """
+    if name not in _ENTRIES:
+        raise ValueError(f"no kernel is called {name!r}; there are {', '.join(_ENTRIES)}")
+    return _ENTRIES[name]
+
+
+def reference(family: str) -> KernelEntry:
+    """The plain PyTorch kernel of a family.
+
+    Raises:
+        ValueError: no such family; the message lists those there are.
+    """
+    for candidate in entries():
+        if candidate.family == family and candidate.is_reference:
+            return candidate
+    raise ValueError(f"no storage family is called {family!r}; there are {', '.join(FORMATS)}")
+
+
+def find(stored: SparseFormat, problem: Problem) -> Found:
+    """Sort all kernels into those that can multiply by this weight and those that refuse, each with its reason."""
+    reasons = {candidate.name: candidate.refusal(stored, problem) for candidate in entries()}
+    return Found(
+        usable=[candidate for candidate in entries() if reasons[candidate.name] is None],
+        refusals={name: reason for name, reason in reasons.items() if reason is not None},
+    )

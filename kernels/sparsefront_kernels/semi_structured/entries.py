@@ -1,0 +1,35 @@
+"""The kernels of the 2:4 family."""
+
+from torch import Tensor
+
+from sparsefront_kernels.kernel_entry import KernelEntry
+from sparsefront_kernels.semi_structured.reference import semi_structured_spmm_reference
+from sparsefront_kernels.semi_structured.torch_spmm import (
+    SemiStructuredPacked,
+    pack_for_cusparselt,
+    semi_structured_refusal,
+    semi_structured_spmm,
+)
+
+
+def _cusparselt(x: Tensor, weight: SemiStructuredPacked, bias: Tensor | None = None) -> Tensor:
+    """x [M, K] → [M, N]."""
+    return semi_structured_spmm(x, weight.packed, bias, weight.n, weight.k)
+
+
+ENTRIES = (
+    KernelEntry(
+        name="semi_structured_reference",
+        family="semi_structured",
+        run=semi_structured_spmm_reference,
+        is_reference=True,
+    ),
+    KernelEntry(
+        name="semi_structured_torch",
+        family="semi_structured",
+        run=_cusparselt,
+        prepare=pack_for_cusparselt,
+        limits=semi_structured_refusal,
+        requires_cuda=True,
+    ),
+)

@@ -1,0 +1,86 @@
+"""2:4 storage: two values of every four inputs, and two bits for the place of each."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, zero_where_pruned
+from sparsefront_kernels.n_m.format import places_of_kept
+
+
+@dataclass(frozen=True, eq=False)
+class SemiStructuredFormat(SparseFormat):
+    """At most two of every four consecutive inputs, with the places packed as tightly as the hardware does.
+
+        output 0      [ . a . b  |  c d . . ]        values  a b c d
+                                                     places  1 3 0 1
+        one byte = two groups:  bits 0-1 and 2-3 the places of the first group, 4-5 and 6-7 those of the second
+                                1 + 4 * 3 + 16 * 0 + 64 * 1 = 77
+
+    This is a portable layout; cuSPARSELt's own is made from it on the GPU. A group that keeps fewer than two fills up
+    with zeros at unused places.
+
+    Args:
+        values: [N, K / 2]; 4 divides K.
+        metadata: uint8 [N, ceil(K / 8)].
+    """
+
+    family: ClassVar[str] = "semi_structured"
+    values: Tensor
+    metadata: Tensor
+
+    @classmethod
+    def from_dense(cls, weight: Tensor, mask: Tensor) -> Self:
+        """Store a mask that keeps at most two of every four consecutive inputs.
+
+        Raises:
+            ValueError: 4 does not divide K, or a group keeps more than two (names it).
+        """
+        check_weight_and_mask(weight, mask)
+        n, k = weight.shape
+        _check_inputs(k)
+        groups = mask.view(n, k // 4, 4)
+        places = places_of_kept(groups, 2, family=cls.family)
+        values = zero_where_pruned(weight, mask).view_as(groups).gather(2, places)
+        return cls((n, k), values.reshape(n, k // 2), _pack(places))
+
+    def places(self) -> Tensor:
+        """Places within the groups, int64 [N, K / 4, 2]."""
+        shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8, device=self.metadata.device)
+        places = (self.metadata[..., None] >> shifts) & 3  # [N, ceil(K / 8), 4]
+        return places.view(self.shape[0], -1, 2)[:, : self.shape[1] // 4].long()
+
+    def to_dense(self) -> Tensor:
+        n, k = self.shape
+        dense = self.values.new_zeros(n, k // 4, 4)
+        return dense.scatter_(2, self.places(), self.values.view(n, k // 4, 2)).view(n, k)
+
+    def check(self) -> None:
+        n, k = self.shape
+        _check_inputs(k)
+        if self.values.shape != (n, k // 2):
+            raise ValueError(f"semi_structured: values must be {[n, k // 2]}, not {list(self.values.shape)}")
+        if self.metadata.shape != (n, -(-k // 8)) or self.metadata.dtype != torch.uint8:
+            raise ValueError(
+                f"semi_structured: metadata must be uint8 {[n, -(-k // 8)]}, "
+                f"not {self.metadata.dtype} {list(self.metadata.shape)}"
+            )
+        places = self.places()
+        if (places[..., 0] >= places[..., 1]).any():
+            raise ValueError("semi_structured: the two places of a group must rise")
+
+
+def _check_inputs(k: int) -> None:
+    if k % 4:
+        raise ValueError(f"semi_structured: groups of 4 do not divide K = {k}")
+
+
+def _pack(places: Tensor) -> Tensor:
+    """[N, groups, 2] places into [N, ceil(groups / 2)] bytes; an odd last group shares its byte with nothing."""
+    n, groups, _ = places.shape
+    nibbles = places[..., 0] | (places[..., 1] << 2)
+    # the unused half byte repeats the valid places 0 1, so that every nibble obeys the same rule
+    nibbles = torch.nn.functional.pad(nibbles, (0, groups % 2), value=4).view(n, -1, 2)
+    return (nibbles[..., 0] | (nibbles[..., 1] << 4)).to(torch.uint8)

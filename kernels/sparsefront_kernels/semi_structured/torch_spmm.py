@@ -1,0 +1,88 @@
+"""The 2:4 product on sparse tensor cores, through PyTorch's cuSPARSELt calls.
+
+PyTorch wraps these two calls in a tensor subclass, which picks CUTLASS by a global flag (it refuses sm_90) and does not
+pass through `torch.compile`. The calls themselves take and give plain tensors, so an op of our own holds them.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from sparsefront_kernels.common.device_limits import cuda_refusal
+from sparsefront_kernels.common.operands import check_operands
+from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.kernel_entry import KernelRefused
+from sparsefront_kernels.problem import Problem
+from sparsefront_kernels.semi_structured.format import SemiStructuredFormat
+
+WEIGHT_MULTIPLE = 16  # cuSPARSELt's rule for N and K in 16-bit types
+ROW_MULTIPLE = 8  # and for M, which is met by padding
+
+
+@dataclass(frozen=True, eq=False)
+class SemiStructuredPacked:
+    """A weight in cuSPARSELt's own layout: [N, K] values and metadata in one opaque tensor."""
+
+    n: int
+    k: int
+    packed: Tensor
+
+
+def pack_for_cusparselt(stored: SemiStructuredFormat) -> SemiStructuredPacked:
+    """Compress on the format's CUDA device.
+
+    Raises:
+        KernelRefused: the format lives on a CPU, where cuSPARSELt cannot pack.
+    """
+    if stored.device.type != "cuda":
+        raise KernelRefused(f"semi_structured_torch: packs on a CUDA device, the weight is on {stored.device}")
+    with torch.cuda.device_of(stored.values):
+        return SemiStructuredPacked(*stored.shape, torch._cslt_compress(stored.to_dense()))
+
+
+def semi_structured_refusal(stored: SparseFormat, problem: Problem) -> str | None:
+    """The limits of cuSPARSELt as PyTorch offers it."""
+    if problem.dtype not in (torch.float16, torch.bfloat16):
+        return f"cuSPARSELt takes float16 or bfloat16 here, not {problem.dtype}"
+    if problem.n % WEIGHT_MULTIPLE or problem.k % WEIGHT_MULTIPLE:
+        return f"cuSPARSELt needs N and K in multiples of {WEIGHT_MULTIPLE}, the weight is {[problem.n, problem.k]}"
+    if reason := cuda_refusal(problem, minimum_capability=(8, 0)):
+        return reason
+    if not torch.backends.cusparselt.is_available():
+        return "this PyTorch was built without cuSPARSELt"
+    return None
+
+
+@torch.library.custom_op("sparsefront::semi_structured_spmm", mutates_args=(), device_types="cuda")
+def semi_structured_spmm(x: Tensor, packed: Tensor, bias: Tensor | None, n: int, k: int) -> Tensor:
+    """Y[M, N] = X[M, K] · Wᵀ + bias.
+
+    Args:
+        x: [M, K], float16 or bfloat16 as `packed`; copied where it is not contiguous or M is no multiple of 8.
+        packed: from `pack_for_cusparselt`.
+        bias: [N], any float dtype, or None.
+    Returns:
+        [M, N] as the transpose of a row-major [N, M]: cuSPARSELt computes W · Xᵀ, and its own transposed store is
+        slow to set up.
+    """
+    check_operands(x, packed, bias, k=k, n=n)
+    y = _transposed_output(x, n)
+    if y.numel() == 0:
+        return y
+    rows = pad(x, (0, 0, 0, -x.shape[0] % ROW_MULTIPLE)).contiguous()
+    bias = bias if bias is None else bias.to(x.dtype)
+    with torch.cuda.device_of(x):
+        return torch._cslt_sparse_mm(packed, rows.t(), bias=bias).t()[: x.shape[0]]
+
+
+@semi_structured_spmm.register_fake
+def _(x, packed, bias, n, k):
+    return _transposed_output(x, n)
+
+
+def _transposed_output(x: Tensor, n: int) -> Tensor:
+    """Empty [M, N] with the strides that the product has."""
+    rows = x.shape[0]
+    return x.new_empty(n, (rows + ROW_MULTIPLE - 1) // ROW_MULTIPLE * ROW_MULTIPLE).t()[:rows]

@@ -1,0 +1,217 @@
+"""What all kernel tests share: weights of every family, devices, tolerances, poisoned memory."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from sparsefront_kernels import FORMATS, Problem, SparseFormat
+from torch import Tensor
+
+# Relative Frobenius error against float64. Nowhere else is a tolerance written.
+TOLERANCE = {torch.float32: 4e-6, torch.float16: 1e-3, torch.bfloat16: 5e-3}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A weight to build: `mask` draws the pattern, `parameters` go to `from_dense`."""
+
+    name: str
+    family: str
+    shape: tuple[int, int]
+    mask: Callable[[int, int], Tensor]
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+    def dense(self) -> tuple[Tensor, Tensor]:
+        """Fresh weight and mask; a kept weight of zero and a pruned NaN are among them where there is room."""
+        generator = torch.Generator().manual_seed(0)
+        weight = torch.randn(self.shape, generator=generator)
+        mask = self.mask(*self.shape)
+        weight[~mask] = torch.nan  # a pruned weight must not matter, whatever it is
+        if mask.any():
+            row, column = mask.nonzero()[0].tolist()
+            weight[row, column] = -0.0
+        return weight, mask
+
+    def build(self) -> SparseFormat:
+        weight, mask = self.dense()
+        return FORMATS[self.family].from_dense(weight, mask, **self.parameters)
+
+
+def _chance(*shape: int) -> Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(1))
+
+
+def _free(density: float) -> Callable[[int, int], Tensor]:
+    return lambda n, k: _chance(n, k) < density
+
+
+def _vectors(tile: int, density: float) -> Callable[[int, int], Tensor]:
+    """Every `tile` consecutive outputs share their inputs."""
+    return lambda n, k: (_chance(-(-n // tile), k) < density).repeat_interleave(tile, dim=0)[:n]
+
+
+def _tile_wise(tile: int, density: float) -> Callable[[int, int], Tensor]:
+    """A third of the outputs dropped, then tiles of the survivors, each with its own share of inputs."""
+
+    def draw(n: int, k: int) -> Tensor:
+        survivors = (_chance(n) > 1 / 3).nonzero().flatten()
+        tiles = -(-len(survivors) // tile)
+        share = torch.linspace(0, 2 * density, tiles)[:, None]  # uneven: from none to twice the mean
+        mask = torch.zeros(n, k, dtype=torch.bool)
+        mask[survivors] = (_chance(tiles, k) < share).repeat_interleave(tile, dim=0)[: len(survivors)]
+        return mask
+
+    return draw
+
+
+def _blocks(bn: int, bk: int, density: float) -> Callable[[int, int], Tensor]:
+    return lambda n, k: (_chance(n // bn, k // bk) < density).repeat_interleave(bn, 0).repeat_interleave(bk, 1)
+
+
+def _n_of_m(n_kept: int, m: int, density: float = 1.0) -> Callable[[int, int], Tensor]:
+    """n of every m; a density below 1 leaves groups with fewer."""
+
+    def draw(n: int, k: int) -> Tensor:
+        order = _chance(n, k // m, m).argsort(dim=2).argsort(dim=2)
+        return (order < n_kept).reshape(n, k) & (_chance(n, k) < density)
+
+    return draw
+
+
+CASES = [
+    Case("dense", "dense", (13, 17), _free(0.5)),
+    Case("gathered-tile4", "gathered", (12, 16), _vectors(4, 0.5), {"tile": 4, "drop_empty_outputs": False}),
+    Case("gathered-uneven", "gathered", (101, 149), _tile_wise(16, 0.4), {"tile": 16}),
+    Case("gathered-wide", "gathered", (211, 29), _vectors(200, 0.5), {"tile": 200}),
+    Case("gathered-128", "gathered", (257, 83), _tile_wise(128, 0.3), {"tile": 128}),
+    Case("gathered-odd-tile", "gathered", (50, 31), _tile_wise(24, 0.5), {"tile": 24}),
+    Case("gathered-one-output", "gathered", (1, 5), _free(1.0), {"tile": 128}),
+    Case("gathered-kept", "gathered", (32, 70), _free(1.0), {"tile": 32}),
+    Case("gathered-pruned", "gathered", (19, 7), _free(0.0), {"tile": 8}),
+    Case("gathered-pruned-held", "gathered", (19, 7), _free(0.0), {"tile": 8, "drop_empty_outputs": False}),
+    Case("blocked-4x64", "blocked", (12, 192), _blocks(4, 64, 0.4), {"block": [4, 64]}),
+    Case("blocked-32x32", "blocked", (96, 160), _blocks(32, 32, 0.4), {"block": (32, 32)}),
+    Case("blocked-192x96", "blocked", (192, 192), _blocks(192, 96, 0.6), {"block": [192, 96]}),
+    Case("blocked-3x5", "blocked", (33, 35), _blocks(3, 5, 0.3), {"block": [3, 5]}),
+    Case("blocked-1xk", "blocked", (7, 65), _blocks(1, 65, 0.5), {"block": [1, 65]}),
+    Case("blocked-kept", "blocked", (32, 48), _free(1.0), {"block": [16, 16]}),
+    Case("blocked-pruned", "blocked", (32, 48), _free(0.0), {"block": [16, 16]}),
+    Case("n_m-2:4", "n_m", (37, 100), _n_of_m(2, 4), {"n": 2, "m": 4}),
+    Case("n_m-1:4-short", "n_m", (16, 20), _n_of_m(1, 4, 0.5), {"n": 1, "m": 4}),
+    Case("n_m-5:12", "n_m", (23, 84), _n_of_m(5, 12), {"n": 5, "m": 12}),
+    Case("n_m-3:32-short", "n_m", (71, 96), _n_of_m(3, 32, 0.7), {"n": 3, "m": 32}),
+    Case("n_m-32:64", "n_m", (17, 128), _n_of_m(32, 64), {"n": 32, "m": 64}),
+    Case("n_m-7:7", "n_m", (5, 21), _n_of_m(7, 7), {"n": 7, "m": 7}),
+    Case("n_m-1:1-pruned", "n_m", (3, 11), _free(0.0), {"n": 1, "m": 1}),
+    Case("semi_structured", "semi_structured", (64, 96), _n_of_m(2, 4)),
+    Case("semi_structured-short", "semi_structured", (13, 36), _n_of_m(2, 4, 0.6)),
+    Case("csr", "csr", (31, 43), _free(0.2)),
+    Case("csr-empty-rows", "csr", (40, 6), _free(0.05)),
+    Case("csr-kept", "csr", (9, 11), _free(1.0)),
+    Case("csr-pruned", "csr", (9, 11), _free(0.0)),
+]
+
+
+@pytest.fixture(params=CASES, ids=lambda case: case.name)
+def case(request: pytest.FixtureRequest) -> Case:
+    """Every weight of the table in turn."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def cases() -> dict[str, Case]:
+    """The table by name, for tests that need one weight."""
+    return {case.name: case for case in CASES}
+
+
+DEVICES = ["cpu"] + ([pytest.param("cuda", marks=pytest.mark.gpu)] if torch.cuda.is_available() else [])
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """The CPU everywhere (Triton in its interpreter where there is no GPU), and CUDA where there is one."""
+    return torch.device(request.param)
+
+
+@pytest.fixture(autouse=True)
+def triton_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU, Triton kernels run in the interpreter; only during these tests, since others expect a refusal.
+
+    Triton decides for each kernel when its module is first imported, which happens inside these tests.
+    """
+    if not torch.cuda.is_available():
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+
+
+@pytest.fixture
+def assert_close() -> Callable[[Tensor, Tensor], None]:
+    """(y, expected in float64): shapes equal, everything written, relative Frobenius error within the table."""
+
+    def check(y: Tensor, expected: Tensor) -> None:
+        assert y.shape == expected.shape
+        assert not y.isnan().any(), "an element was never written, or memory outside the operands was read"
+        error = torch.linalg.norm(y.double().cpu() - expected.cpu())
+        assert error <= TOLERANCE[y.dtype] * torch.linalg.norm(expected.cpu())
+
+    return check
+
+
+@pytest.fixture
+def poisoned_memory() -> Callable[[], Any]:
+    """A context in which `torch.empty` gives NaN, so that an element which a kernel leaves out shows."""
+
+    @contextmanager
+    def poison() -> Iterator[None]:
+        before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        fill = torch.utils.deterministic.fill_uninitialized_memory
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = True
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+            torch.utils.deterministic.fill_uninitialized_memory = fill
+
+    return poison
+
+
+@pytest.fixture
+def activations() -> Callable[..., Tensor]:
+    """(problem, kind) -> X of the problem's shape, dtype and device.
+
+    Kinds: "plain"; "inside_nan", a window of a larger NaN matrix, so that it is neither contiguous nor aligned and a
+    read outside shows; "transposed", column-major.
+    """
+
+    def draw(problem: Problem, kind: str = "plain") -> Tensor:
+        rows, columns = problem.x_shape
+        x = torch.randn(rows, columns, dtype=torch.float32).to(problem.device, problem.dtype)
+        if kind == "inside_nan":
+            around = torch.full((rows + 2, columns + 4), torch.nan, dtype=problem.dtype, device=problem.device)
+            around[1:-1, 1:-3] = x
+            return around[1:-1, 1:-3]
+        return x.t().contiguous().t() if kind == "transposed" else x
+
+    return draw
+
+
+@pytest.fixture
+def expected_product() -> Callable[..., Tensor]:
+    """(x, format, bias, layout) -> Y in float64 from the dense weight."""
+
+    def product(x: Tensor, stored: SparseFormat, bias: Tensor | None, layout: str = "row_major") -> Tensor:
+        rows = x.double() if layout == "row_major" else x.double().t()
+        y = rows @ stored.to_dense().double().t()
+        y = y if bias is None else y + bias.double()
+        return y if layout == "row_major" else y.t()
+
+    return product
+
+
+def pytest_report_header() -> str:
+    found = torch.cuda.get_device_name() if torch.cuda.is_available() else "none, Triton kernels run interpreted"
+    return f"kernel tests: GPU {found}; TRITON_INTERPRET={os.environ.get('TRITON_INTERPRET', 'unset')}"

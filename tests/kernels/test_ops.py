@@ -1,0 +1,165 @@
+"""The custom ops as PyTorch sees them: schema, fake kernels, compiled graphs, CUDA graphs, streams and devices."""
+
+import pytest
+import torch
+from sparsefront_kernels import Problem, entry
+
+KERNELS = {
+    "gathered_triton": "gathered-uneven",
+    "gathered_triton_feature_major": "gathered-uneven",
+    "blocked_triton": "blocked-4x64",
+    "n_m_triton": "n_m-5:12",
+    "csr_reference": "csr",
+    "csr_torch": "csr",
+    "semi_structured_torch": "semi_structured",
+}
+
+
+@pytest.fixture(params=KERNELS)
+def kernel(request):
+    return entry(request.param)
+
+
+@pytest.fixture
+def setting(kernel, cases, device, activations):
+    """(x, prepared weight, bias) for the kernel, or a skip with the kernel's own reason."""
+    dtype = torch.float16
+    stored = cases[KERNELS[kernel.name]].build().to(device, dtype)
+    problem = Problem(6, stored.shape[1], stored.shape[0], dtype, device, kernel.layout)
+    if reason := kernel.refusal(stored, problem):
+        pytest.skip(reason)
+    return activations(problem), kernel.prepare(stored), torch.randn(problem.n, device=device)
+
+
+def test_opcheck(kernel, setting, monkeypatch):
+    """PyTorch's own checks of the op behind the kernel, on the arguments that the kernel hands it."""
+    x, prepared, bias = setting
+    op = {
+        "gathered": torch.ops.sparsefront.gathered_spmm,
+        "blocked": torch.ops.sparsefront.blocked_spmm,
+        "n_m": torch.ops.sparsefront.n_m_spmm,
+        "csr": torch.ops.sparsefront.csr_spmm,
+        "semi_structured": torch.ops.sparsefront.semi_structured_spmm,
+    }[kernel.family].default
+    calls = []
+    with RecordCalls(op, calls):
+        kernel.run(x, prepared, bias)
+        kernel.run(x, prepared, None)
+    assert len(calls) == 2
+    for arguments in calls:
+        torch.library.opcheck(op, arguments)
+
+
+class RecordCalls(torch.utils._python_dispatch.TorchDispatchMode):
+    """Keep the arguments of every call of one op."""
+
+    def __init__(self, op, calls):
+        super().__init__()
+        self.op, self.calls = op, calls
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is self.op:
+            self.calls.append(args)
+        return func(*args, **(kwargs or {}))
+
+
+def test_compiles_without_a_graph_break(kernel, setting):
+    x, prepared, bias = setting
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: kernel.run(x, prepared, bias) * 2, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x), kernel.run(x, prepared, bias) * 2, rtol=0, atol=0)
+
+
+def test_compiled_for_any_number_of_rows(kernel, setting):
+    x, prepared, bias = setting
+    rows_dim = 0 if kernel.layout == "row_major" else 1
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: kernel.run(x, prepared, bias), fullgraph=True, backend="eager", dynamic=True)
+    for rows in (6, 5, 3):
+        part = x.narrow(rows_dim, 0, rows)
+        torch.testing.assert_close(compiled(part), kernel.run(part, prepared, bias), rtol=0, atol=0)
+
+
+def test_no_rows_give_no_rows(kernel, setting):
+    x, prepared, bias = setting
+    empty = x.narrow(0 if kernel.layout == "row_major" else 1, 0, 0)
+    assert kernel.run(empty, prepared, bias).numel() == 0
+
+
+@pytest.mark.gpu
+class TestOnGPU:
+    @pytest.fixture(params=["cuda"])
+    def device(self, request):
+        if not torch.cuda.is_available():
+            pytest.skip("no CUDA device")
+        return torch.device(request.param)
+
+    def test_graph_replay_equals_eager(self, kernel, setting):
+        x, prepared, bias = setting
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):  # warm up off the default stream, as capturing asks for
+            for _ in range(3):
+                kernel.run(x, prepared, bias)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = kernel.run(x, prepared, bias)
+        x.copy_(torch.randn_like(x))
+        y.fill_(torch.nan)
+        graph.replay()
+        assert torch.equal(y, kernel.run(x, prepared, bias))
+
+    def test_inductor_agrees_with_eager(self, kernel, setting):
+        x, prepared, bias = setting
+        torch._dynamo.reset()
+        compiled = torch.compile(lambda x: torch.relu(kernel.run(x, prepared, bias)), fullgraph=True)
+        torch.testing.assert_close(compiled(x), torch.relu(kernel.run(x, prepared, bias)), rtol=0, atol=0)
+
+    def test_runs_on_the_current_stream(self, kernel, setting):
+        x, prepared, bias = setting
+        expected = kernel.run(x, prepared, bias)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            late = torch.full_like(x, torch.nan)
+            torch.cuda._sleep(50_000_000)  # a kernel launched on another stream would overtake the copy
+            late.copy_(x)
+            y = kernel.run(late, prepared, bias)
+        side.synchronize()
+        assert torch.equal(y, expected)
+
+    def test_runs_on_another_device_than_the_current(self, kernel, cases):
+        if torch.cuda.device_count() < 2:
+            pytest.skip("one CUDA device")
+        device = torch.device("cuda", 1)
+        stored = cases[KERNELS[kernel.name]].build().to(device, torch.float16)
+        x = torch.randn(6, stored.shape[1], device=device, dtype=torch.float16)
+        x = x if kernel.layout == "row_major" else x.t().contiguous()
+        with torch.cuda.device(0):
+            y = kernel.run(x, kernel.prepare(stored), None)
+        y = y if kernel.layout == "row_major" else y.t()
+        rows = x if kernel.layout == "row_major" else x.t()
+        expected = rows.double() @ stored.to_dense().double().t()
+        assert y.device == device
+        assert torch.linalg.norm(y.double() - expected) <= 1e-3 * torch.linalg.norm(expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["gathered_triton", "gathered_triton_feature_major", "blocked_triton", "n_m_triton"])
+def test_activations_past_two_to_the_31(name, cases):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    kernel = entry(name)
+    stored = cases[{"gathered": "gathered-kept", "blocked": "blocked-32x32", "n_m": "n_m-2:4"}[kernel.family]].build()
+    stored = stored.to("cuda", torch.float16)
+    n, k = stored.shape
+    m = 2**31 // min(n, k) + 257  # both X and Y pass 2^31 elements
+    if torch.cuda.mem_get_info()[0] < 2 * m * (n + k) + 2**32:
+        pytest.skip("not enough GPU memory")
+    shape = (m, k) if kernel.layout == "row_major" else (k, m)
+    x = torch.empty(shape, dtype=torch.float16, device="cuda").normal_()
+    y = kernel.run(x, kernel.prepare(stored), None)
+    rows, outputs = (x, y) if kernel.layout == "row_major" else (x.t(), y.t())
+    for part in (slice(0, 300), slice(m // 2, m // 2 + 300), slice(m - 300, m)):
+        expected = rows[part].double() @ stored.to_dense().double().t()
+        assert torch.linalg.norm(outputs[part].double() - expected) <= 1e-3 * torch.linalg.norm(expected)

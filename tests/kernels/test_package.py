@@ -1,0 +1,73 @@
+"""The package stands alone: it needs torch and, where its kernels run, Triton, and nothing of sparsefront."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sparsefront_kernels
+
+PACKAGE = Path(sparsefront_kernels.__file__).parent
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+ALLOWED = {"torch", "triton", "sparsefront_kernels"} | sys.stdlib_module_names
+
+
+def imported_modules(source: Path) -> set[str]:
+    """Top-level names of everything that a file imports, wherever in it."""
+    found = set()
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{source}: imports are written in full here"
+            found.add(node.module.split(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_torch_triton_and_the_standard_library_only(source):
+    assert imported_modules(source) <= ALLOWED
+
+
+def test_folder_above_is_no_package():
+    """A package called `kernels` would shadow an installed one that transformers looks for."""
+    assert not (PACKAGE.parent / "__init__.py").exists()
+
+
+def run_python(code: str) -> str:
+    """Run code in a fresh interpreter that sees this folder of kernels and neither Triton's interpreter nor pytest."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_imports_alone_and_without_triton():
+    loaded = run_python(
+        "import sys; sys.modules['triton'] = None; import sparsefront_kernels; "
+        "print([name for name in sys.modules if name.split('.')[0] in ('sparsefront', 'lightning', 'hydra')])"
+    )
+    assert loaded.strip() == "[]"
+
+
+def test_interpreter_asked_for_too_late_is_refused():
+    """Kernels that were loaded for a GPU cannot be interpreted any more, and say so instead of failing inside."""
+    reason = run_python(
+        "import os, torch, sparsefront_kernels as kernels\n"
+        "import sparsefront_kernels.common.program_order\n"
+        "os.environ['TRITON_INTERPRET'] = '1'\n"
+        "stored = kernels.FORMATS['n_m'].from_dense(torch.ones(4, 4), torch.eye(4).bool(), n=1, m=4)\n"
+        "problem = kernels.Problem(4, 4, 4, torch.float32, 'cpu')\n"
+        "print(kernels.entry('n_m_triton').refusal(stored, problem))"
+    )
+    assert "after the kernels had been loaded" in reason
+
+
+def test_readme_example_runs():
+    """What a newcomer copies first."""
+    text = (PACKAGE.parent / "README.md").read_text()
+    code = text.split("```python\n")[1].split("```")[0]
+    assert "gathered" in run_python(code)

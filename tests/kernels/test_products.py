@@ -1,0 +1,99 @@
+"""Every kernel against float64, on odd shapes and poisoned memory."""
+
+import pytest
+import torch
+from sparsefront_kernels import FORMATS, Problem, entries, find
+
+ROWS = [0, 1, 7, 33, 131]
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+TRITON = ("gathered_triton", "blocked_triton", "n_m_triton")  # these the interpreter can run
+
+
+def kernels_for(stored, problem):
+    """All usable kernels with the problem in their own layout."""
+    for layout in ("row_major", "feature_major"):
+        asked = Problem(problem.m, problem.k, problem.n, problem.dtype, problem.device, layout)
+        for kernel in find(stored, asked).usable:
+            yield kernel, asked
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("m", ROWS)
+def test_product_against_float64(case, m, dtype, device, activations, expected_product, assert_close, poisoned_memory):
+    stored = case.build().to(device, dtype)
+    n, k = stored.shape
+    bias = torch.randn(n, device=device)
+    for kernel, problem in kernels_for(stored, Problem(m, k, n, dtype, device)):
+        prepared = kernel.prepare(stored)
+        for kind, added in (("inside_nan", bias), ("plain", None)):
+            x = activations(problem, kind)
+            with poisoned_memory():
+                y = kernel.run(x, prepared, added)
+            assert (y.dtype, y.device) == (dtype, x.device), kernel.name
+            assert tuple(y.shape) == problem.y_shape, kernel.name
+            assert_close(y, expected_product(x, stored, added, kernel.layout))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_transposed_activations(case, dtype, device, activations, expected_product, assert_close):
+    stored = case.build().to(device, dtype)
+    for kernel, problem in kernels_for(stored, Problem(18, stored.shape[1], stored.shape[0], dtype, device)):
+        x = activations(problem, "transposed")
+        y = kernel.run(x, kernel.prepare(stored), None)
+        assert_close(y, expected_product(x, stored, None, kernel.layout))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64], ids=str)
+def test_references_reach_float64(case, dtype, device, activations, expected_product):
+    """The check of a kernel before it is timed asks the reference for more precision than the kernel has."""
+    stored = case.build().to(device, dtype)
+    problem = Problem(9, stored.shape[1], stored.shape[0], dtype, device)
+    usable = find(stored, problem).usable
+    assert [kernel.is_reference for kernel in usable] == [True]
+    x, bias = activations(problem), torch.randn(problem.n, dtype=dtype, device=device)
+    torch.testing.assert_close(
+        usable[0].run(x, stored, bias), expected_product(x, stored, bias), rtol=1e-12, atol=1e-12
+    )
+
+
+def test_pruned_inputs_are_never_read(device):
+    """Where no output keeps an input, its NaN must not reach Y: input 0 above all, which masked loads fall back on."""
+    mask = torch.rand(24, 83) < 0.5
+    mask[:, 0] = mask[:, 40] = False
+    mask = mask[::8].repeat_interleave(8, dim=0)  # tiles of 8 outputs
+    stored = FORMATS["gathered"].from_dense(torch.randn(24, 83), mask, tile=8).to(device)
+    for kernel, problem in kernels_for(stored, Problem(5, 83, 24, torch.float32, device)):
+        x = torch.randn(problem.x_shape, device=device)
+        (x if kernel.layout == "row_major" else x.t())[:, ~mask.any(dim=0)] = torch.nan
+        assert not kernel.run(x, kernel.prepare(stored), None).isnan().any(), kernel.name
+
+
+@pytest.mark.parametrize("kernel", entries(), ids=lambda kernel: kernel.name)
+def test_every_kernel_is_exercised(kernel, cases):
+    """A kernel that the table of cases never reaches would pass unseen."""
+    if kernel.requires_cuda and not torch.cuda.is_available() and not kernel.name.startswith(TRITON):
+        pytest.skip("needs CUDA libraries")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = torch.float16
+    stored = [case.build() for case in cases.values() if case.family == kernel.family]
+    assert any(
+        kernel.refusal(one, Problem(8, one.shape[1], one.shape[0], dtype, device, kernel.layout)) is None
+        for one in stored
+    )
+
+
+@pytest.mark.parametrize(
+    ("x", "bias", "message"),
+    [
+        (torch.ones(3, 99), None, "x must be .* with K = 149"),
+        (torch.ones(149), None, "x must be"),
+        (torch.ones(3, 149, dtype=torch.float16), None, "x is torch.float16, the weight torch.float32"),
+        (torch.ones(3, 149), torch.ones(7), r"bias must be a float \[101\]"),
+        (torch.ones(3, 149), torch.ones(101).int(), r"bias must be a float \[101\]"),
+    ],
+)
+def test_operands_that_do_not_fit_are_refused(cases, x, bias, message, device):
+    stored = cases["gathered-uneven"].build().to(device)
+    kernel = next(kernel for kernel in entries() if kernel.name == "gathered_triton")
+    with pytest.raises(ValueError, match=message):
+        kernel.run(x.to(device), kernel.prepare(stored), bias if bias is None else bias.to(device))

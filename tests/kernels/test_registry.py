@@ -1,0 +1,115 @@
+"""The registry: names, what is found, and a reason for everything that is not."""
+
+import pytest
+import torch
+from sparsefront_kernels import FORMATS, KernelRefused, Problem, entries, entry, families, find, names, reference
+
+CPU = torch.device("cpu")
+
+
+def test_names_are_those_that_configurations_use():
+    assert names() == (
+        "dense_linear",
+        "gathered_reference",
+        "gathered_triton",
+        "gathered_triton_feature_major",
+        "blocked_reference",
+        "blocked_triton",
+        "n_m_reference",
+        "n_m_triton",
+        "semi_structured_reference",
+        "semi_structured_torch",
+        "csr_reference",
+        "csr_torch",
+    )
+    assert families() == ("dense", "gathered", "blocked", "n_m", "semi_structured", "csr")
+
+
+def test_every_family_has_a_reference_that_needs_no_gpu():
+    for family in families():
+        assert reference(family).is_reference
+        assert not reference(family).requires_cuda
+        assert FORMATS[family].family == family
+
+
+def test_unknown_names_list_what_exists():
+    with pytest.raises(ValueError, match=r"'gather'.* gathered_triton"):
+        entry("gather")
+    with pytest.raises(ValueError, match=r"'bsr'.* blocked"):
+        reference("bsr")
+
+
+def test_found_and_refused_cover_all_kernels(case):
+    stored = case.build()
+    found = find(stored, Problem(3, stored.shape[1], stored.shape[0], torch.float32, CPU))
+    assert {kernel.name for kernel in found.usable} | found.refusals.keys() == set(names())
+    assert reference(case.family) in found.usable
+    assert all(found.refusals.values())
+
+
+@pytest.mark.parametrize(
+    ("weight", "kernel", "changes", "reason"),
+    [
+        ("gathered-kept", "csr_torch", {}, "held as gathered, not csr"),
+        ("gathered-kept", "gathered_triton", {"k": 71}, r"\[N, K\] = \[32, 70\], the problem asks for \[32, 71\]"),
+        ("gathered-kept", "gathered_triton", {"layout": "feature_major"}, "takes row_major activations"),
+        ("gathered-kept", "gathered_triton_feature_major", {}, "takes feature_major activations"),
+        ("gathered-kept", "gathered_triton", {"dtype": torch.float64}, "not torch.float64"),
+        ("gathered-kept", "gathered_reference", {"dtype": torch.int8}, "takes floating point"),
+        ("gathered-kept", "gathered_reference", {"device": torch.device("meta")}, "meta device"),
+        ("gathered-kept", "gathered_triton", {"device": torch.device("mps")}, "needs a CUDA device, not mps"),
+        ("csr", "csr_torch", {}, "needs a CUDA device"),
+        ("csr", "csr_torch", {"dtype": torch.float64}, "takes float16, bfloat16 or float32"),
+        ("semi_structured", "semi_structured_torch", {}, "float16 or bfloat16"),
+        ("semi_structured", "semi_structured_torch", {"dtype": torch.float16}, "needs a CUDA device"),
+        ("semi_structured-short", "semi_structured_torch", {"dtype": torch.float16}, "multiples of 16"),
+    ],
+)
+def test_refusals_say_why(cases, weight, kernel, changes, reason):
+    stored = cases[weight].build()
+    asked = {"m": 4, "k": stored.shape[1], "n": stored.shape[0], "dtype": torch.float32, "device": CPU} | changes
+    problem = Problem(**asked)
+    with pytest.raises(KernelRefused, match=f"{kernel}: .*{reason}"):
+        entry(kernel).require(stored, problem)
+
+
+def test_triton_refuses_a_cpu_without_the_interpreter(cases, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    for weight in ("gathered-kept", "blocked-kept", "n_m-7:7"):
+        stored = cases[weight].build()
+        found = find(stored, Problem(4, stored.shape[1], stored.shape[0], torch.float32, CPU))
+        assert [kernel.name for kernel in found.usable] == [reference(stored.family).name]
+        assert "needs a CUDA device" in found.refusals[f"{stored.family}_triton"]
+
+
+def test_triton_refuses_where_it_is_not_installed(cases, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    stored = cases["gathered-kept"].build()
+    assert entry("gathered_triton").refusal(stored, Problem(4, 70, 32, torch.float32, CPU)) == "Triton is not installed"
+
+
+def test_interpreter_refuses_bfloat16(cases):
+    if torch.cuda.is_available():
+        pytest.skip("the interpreter is off where there is a GPU")
+    stored = cases["gathered-kept"].build()
+    assert "bfloat16" in entry("gathered_triton").refusal(stored, Problem(4, 70, 32, torch.bfloat16, CPU))
+
+
+def test_packing_for_cusparselt_off_the_gpu_is_refused(cases):
+    with pytest.raises(KernelRefused, match="packs on a CUDA device"):
+        entry("semi_structured_torch").prepare(cases["semi_structured"].build().to(dtype=torch.float16))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"m": -1}, "m >= 0"), ({"k": 0}, "k >= 1"), ({"n": 0}, "n >= 1"), ({"layout": "nchw"}, "'nchw' is not one of")],
+)
+def test_impossible_problems_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        Problem(**{"m": 1, "k": 1, "n": 1, "dtype": torch.float32, "device": CPU} | changes)
+
+
+def test_problem_takes_a_device_by_name_and_knows_its_shapes():
+    problem = Problem(2, 3, 4, torch.float32, "cpu", "feature_major")
+    assert (problem.device, problem.x_shape, problem.y_shape) == (CPU, (3, 2), (4, 2))
+    assert len({kernel.name for kernel in entries()}) == len(entries())
