@@ -1,0 +1,1 @@
+"""Importance: how much each weight is worth keeping."""

@@ -1,0 +1,49 @@
+"""Rectangular blocks of weights live or die together."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sparsefront.patterns.blocks import BlockPattern
+from sparsefront.patterns.distribution import check_distribution
+from sparsefront.patterns.granularity import block_shape
+
+
+@dataclass(frozen=True)
+class BlockWise(BlockPattern):
+    """Keep the best blocks of a fixed grid.
+
+    Args:
+        granularity: side of a square block, or "outputs x inputs" such as "4x64"; both sides divide the layer.
+        distribution: free, or balanced = n of every m blocks along K in each row of blocks (BW-N:M).
+        m: window of the balanced distribution, in blocks; None chooses it as n_m does.
+    Source: Gray et al., "GPU Kernels for Block-Sparse Weights"; balanced: Lin et al., nmSPARSE. free: the Tile-Wise
+        authors' public code ranks the blocks of the whole network; hence the default allocation.
+    """
+
+    granularity: int | str
+    distribution: str = "free"
+    m: int | None = None
+    name: ClassVar[str] = "block_wise"
+    uses_granularity: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        block_shape(self.granularity)
+        check_distribution(self.distribution, self.m)
+
+    @property
+    def block(self) -> tuple[int, int]:
+        return block_shape(self.granularity)
+
+    @property
+    def balanced(self) -> bool:
+        return self.distribution == "balanced"
+
+    @property
+    def window_settings(self) -> dict[str, int | None]:
+        return {"n": None, "m": self.m}
+
+    def unit_text(self, side: int) -> str:
+        return super().unit_text(side) if len(set(self.block)) == 1 else f"{side} (granularity {self.granularity})"
+
+    def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:
+        return "blocked", {"block": list(self.block)}

@@ -1,0 +1,140 @@
+"""Patterns whose groups are a fixed grid of blocks: a weight is a 1x1 block, a vector of v outputs is vx1.
+
+One step serves them all: score the blocks, keep the best (free) or n of every m along K (balanced).
+"""
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sparsefront.patterns.base import BALANCED_ALLOCATIONS, FREE_ALLOCATIONS, Pattern, refuse_indivisible
+from sparsefront.patterns.groups import Groups, group_score
+from sparsefront.patterns.window import TOLERANCE, Window, check_window_sparsity, find_window, window_refusal
+
+
+def in_blocks(matrix: Tensor, block: tuple[int, int]) -> Tensor:
+    """A matrix [N, K] as [N/bn, bn, K/bk, bk], so that dimensions 1 and 3 run inside a block. No copy."""
+    (outputs, inputs), (n, k) = block, matrix.shape
+    return matrix.reshape(n // outputs, outputs, k // inputs, inputs)
+
+
+@dataclass(frozen=True)
+class BlockStep:
+    """Let blocks live or die.
+
+    Args:
+        target: see `Step`; where there is a window it is what the window implies.
+        block: (outputs, inputs) of a block; both divide the layer.
+        window: None = free, otherwise n blocks survive of every m along K.
+    """
+
+    target: float
+    block: tuple[int, int]
+    window: Window | None = None
+
+    def groups(self, importance: Tensor, mask: Tensor) -> Groups:
+        """Scores [N/bn, K/bk], or [N/bn, K/bk/m, m] where balanced."""
+        size = math.prod(self.block)
+        # Single weights keep their importance as it is: squaring and rooting it would make ties and lose signs.
+        scores = importance if size == 1 else group_score(in_blocks(importance, self.block), (1, 3), size)
+        alive = mask if size == 1 else in_blocks(mask, self.block).any(dim=3).any(dim=1)
+        if not bool(alive.all()):
+            scores = scores.masked_fill(~alive, -math.inf)
+        if self.window is None:
+            return Groups(scores, size)
+        return Groups(scores.unflatten(1, (-1, self.window.m)), size, keep_of_last=self.window.n)
+
+    def expand(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
+        """Every weight shares the fate of its block."""
+        (outputs, inputs), (n, k) = self.block, mask.shape
+        blocks = kept.reshape(n // outputs, 1, k // inputs, 1).expand(-1, outputs, -1, inputs)
+        return blocks.reshape(n, k) & mask
+
+
+class BlockPattern(Pattern):
+    """Base of the patterns on a fixed grid; a subclass names its block and, where balanced, its window settings."""
+
+    @property
+    @abstractmethod
+    def block(self) -> tuple[int, int]:
+        """(outputs, inputs) of a group."""
+
+    @property
+    def balanced(self) -> bool:
+        """Whether n of every m blocks along K survive."""
+        return False
+
+    @property
+    def window_settings(self) -> dict[str, int | None]:
+        """The settings {n, m} of a balanced distribution."""
+        return {"n": None, "m": None}
+
+    @property
+    def allocations(self) -> tuple[str, ...]:
+        return BALANCED_ALLOCATIONS if self.balanced else FREE_ALLOCATIONS
+
+    @property
+    def default_allocation(self) -> str:
+        return "per_layer" if self.balanced else "global_threshold"
+
+    def window(self, shape: tuple[int, int], sparsity: float) -> Window | None:
+        """The window of a layer; None where the distribution is free."""
+        if not self.balanced:
+            return None
+        refuse_indivisible(self, shape, sparsity)
+        return find_window(shape[1] // self.block[1], sparsity, **self.window_settings)
+
+    def check_sparsity(self, sparsity: float) -> None:
+        if self.balanced:
+            check_window_sparsity(sparsity, **self.window_settings)
+
+    def refusal(self, shape: tuple[int, int], sparsity: float) -> str | None:
+        for count, side, name in zip(shape, self.block, ("outputs", "inputs"), strict=True):
+            if count % side:
+                return f"{name} {count} are not a multiple of {self.unit_text(side)}"
+        if not self.balanced:
+            return None
+        units = shape[1] // self.block[1]
+        counted = f"inputs {units}" if self.block[1] == 1 else f"{units} blocks of {self.block[1]} inputs"
+        return window_refusal(units, counted, sparsity, **self.window_settings)
+
+    def unit_text(self, side: int) -> str:
+        """One side of the block as a message names it."""
+        return f"granularity {side}"
+
+    def steps(
+        self, sparsity: float, shape: tuple[int, int], final_sparsity: float | None = None
+    ) -> tuple[BlockStep, ...]:
+        if not self.balanced:
+            return (BlockStep(sparsity, self.block),)
+        final = sparsity if final_sparsity is None else final_sparsity
+        window = self.window(shape, final)
+        if sparsity < final:
+            window = window.loosened(sparsity)
+        return (BlockStep(window.sparsity, self.block, window),)
+
+    def granule(self, shape: tuple[int, int]) -> int:
+        block = math.prod(self.block)
+        return block if not self.balanced else max(block, math.ceil(TOLERANCE * math.prod(shape)))
+
+    def check(self, mask: Tensor, sparsity: float) -> None:
+        super().check(mask, sparsity)
+        shape = (mask.shape[0], mask.shape[1])
+        refuse_indivisible(self, shape, sparsity)
+        blocks = in_blocks(mask, self.block)
+        alive = blocks.any(dim=3).any(dim=1)
+        torn = alive & ~blocks.all(dim=3).all(dim=1)
+        if torn.any():
+            row, column = (int(i) for i in torn.nonzero()[0])
+            raise ValueError(f"{self.name}: the block at row {row}, column {column} of blocks is kept only in part")
+        window = self.window(shape, sparsity)
+        if window is None:
+            return
+        kept = alive.unflatten(1, (-1, window.m)).sum(dim=2)
+        if (kept != window.n).any():
+            row, index = (int(i) for i in (kept != window.n).nonzero()[0])
+            raise ValueError(
+                f"{self.name}: window {index} of row {row} keeps {int(kept[row, index])} of {window.m}, not {window.n}"
+            )

@@ -1,0 +1,34 @@
+"""No pruning: the pattern of the dense twin."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from sparsefront.patterns.base import Pattern, Step
+
+
+@dataclass(frozen=True)
+class Dense(Pattern):
+    """Keeps every weight at every sparsity, so that a sweep over patterns holds its own baseline."""
+
+    name: ClassVar[str] = "dense"
+
+    @property
+    def default_allocation(self) -> str:
+        return "per_layer"
+
+    def steps(self, sparsity: float, shape: tuple[int, int], final_sparsity: float | None = None) -> tuple[Step, ...]:
+        return ()
+
+    def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:
+        return "dense", {}
+
+    def granule(self, shape: tuple[int, int]) -> int:
+        return math.prod(shape)
+
+    def check(self, mask: Tensor, sparsity: float) -> None:
+        super().check(mask, sparsity)
+        if not mask.all():
+            raise ValueError(f"dense: {int((~mask).sum())} weights are pruned, not 0")

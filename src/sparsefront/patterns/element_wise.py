@@ -1,0 +1,24 @@
+"""Every weight on its own: the finest pattern, and the accuracy that the others are compared with."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sparsefront.patterns.blocks import BlockPattern
+
+
+@dataclass(frozen=True)
+class ElementWise(BlockPattern):
+    """Keep the most important weights wherever they are.
+
+    Source: unstructured pruning, called element-wise (EW) in the Tile-Wise talk, whose public code ranks all weights of
+        the network against one threshold; hence the default allocation.
+    """
+
+    name: ClassVar[str] = "element_wise"
+
+    @property
+    def block(self) -> tuple[int, int]:
+        return 1, 1
+
+    def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:
+        return "csr", {}

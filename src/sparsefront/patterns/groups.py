@@ -1,0 +1,54 @@
+"""What a pattern's step offers to an allocation: one score and one size per group of weights."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """The groups of one layer that a step lets live or die.
+
+    Args:
+        scores: float32 of any shape, one per group, larger = more worth keeping. -inf marks a group that is already
+            gone (never kept, counts for nothing), +inf one that must stay.
+        sizes: weights that go when the group goes, counting only those still alive: one number for all groups, or an
+            integer tensor that broadcasts to the shape of scores.
+        keep_of_last: set where the distribution is balanced: exactly this many survive along the last dimension of
+            scores, and no allocation has a say.
+    """
+
+    scores: Tensor
+    sizes: Tensor | int
+    keep_of_last: int | None = None
+
+    def sizes_at(self, places: Tensor) -> Tensor:
+        """The sizes of the groups at these places of the flattened scores; int64."""
+        if isinstance(self.sizes, int):
+            return torch.full_like(places, self.sizes)
+        return self.sizes.expand(self.scores.shape).flatten()[places].long()
+
+    def weights_in(self, chosen: Tensor) -> Tensor:
+        """How many weights the chosen groups hold (chosen: bool, shape of scores); int64 scalar on their device."""
+        return chosen.sum() * self.sizes if isinstance(self.sizes, int) else (chosen * self.sizes).sum()
+
+    def alive_weights(self) -> int:
+        """How many weights all groups together could still give up."""
+        return int(self.weights_in(self.scores > -math.inf))
+
+
+def group_score(importance: Tensor, dims: tuple[int, ...], length: Tensor | int) -> Tensor:
+    """The score of groups: the l2 norm of their importance divided by their length.
+
+    Args:
+        importance: float32, the weights of a group along `dims`.
+        dims: dimensions to reduce.
+        length: weights in a group, a number or a tensor that broadcasts to the result.
+    Returns:
+        float32, importance's shape without `dims`.
+    Source: the Tile-Wise authors' public pruning code (TileSparsity), which divides by the length rather than by its
+        root: of two groups with equal mean importance the longer one scores lower.
+    """
+    return torch.linalg.vector_norm(importance, dim=dims) / length

@@ -1,0 +1,49 @@
+"""Vectors of consecutive outputs at one input live or die together."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sparsefront.patterns.blocks import BlockPattern
+from sparsefront.patterns.distribution import check_distribution
+from sparsefront.patterns.granularity import unit_length
+
+
+@dataclass(frozen=True)
+class VectorWise(BlockPattern):
+    """Keep the best vectors of v consecutive outputs at one input k.
+
+    "Vector-wise" is used here as nmSPARSE and NM-SpMM use it: a vector runs along the outputs, so that the outputs of
+    one vector row read the same inputs. (The Tile-Wise talk calls windows of single weights vector-wise: that is n_m.)
+
+    Args:
+        granularity: v, the vector length; it divides N. 4...128 is what the kernels are made for.
+        distribution: free, or balanced = n of every m vectors along K in each vector row (VW-N:M).
+        m: window of the balanced distribution; None chooses it as n_m does.
+    Source: balanced: Lin et al., nmSPARSE, and Ma et al., NM-SpMM. free: the one-dimensional variant of the Tile-Wise
+        authors' public code, which ranks the vectors of the whole network; hence the default allocation.
+    """
+
+    granularity: int
+    distribution: str = "free"
+    m: int | None = None
+    name: ClassVar[str] = "vector_wise"
+    uses_granularity: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        unit_length(self.granularity)
+        check_distribution(self.distribution, self.m)
+
+    @property
+    def block(self) -> tuple[int, int]:
+        return self.granularity, 1
+
+    @property
+    def balanced(self) -> bool:
+        return self.distribution == "balanced"
+
+    @property
+    def window_settings(self) -> dict[str, int | None]:
+        return {"n": None, "m": self.m}
+
+    def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:
+        return "gathered", {"tile": self.granularity, "drop_empty_outputs": False}

@@ -1,0 +1,91 @@
+"""per_layer and global_threshold over layers."""
+
+import pytest
+import torch
+
+from sparsefront.allocation.global_threshold import GlobalThreshold
+from sparsefront.allocation.per_layer import PerLayer
+from sparsefront.errors import InvalidSetting
+from sparsefront.patterns.block_wise import BlockWise
+from sparsefront.patterns.element_wise import ElementWise
+from sparsefront.patterns.tile_wise import TileWise
+from sparsefront.pruning.make_masks import make_masks
+
+
+def layers(*scales: float) -> dict[str, torch.Tensor]:
+    """Layers of 8x12, 16x12 ... whose scores have these scales and no ties."""
+    generator = torch.Generator().manual_seed(0)
+    return {
+        f"layer{i}": scale * torch.rand(8 * (i + 1), 12, generator=generator, dtype=torch.float32)
+        for i, scale in enumerate(scales)
+    }
+
+
+def sparsity_of(mask: torch.Tensor) -> float:
+    return 1 - mask.float().mean().item()
+
+
+def test_global_threshold_is_the_sort_of_everything():
+    importance = layers(1.0, 2.0, 0.3)
+    masks = make_masks(importance, ElementWise(), GlobalThreshold(), 0.7)
+    everything = torch.cat([values.flatten() for values in importance.values()]).sort().values
+    threshold = everything[int(0.7 * len(everything) + 1e-6) - 1]  # the largest score that goes
+    for layer, values in importance.items():
+        assert torch.equal(masks[layer], values > threshold)
+
+
+def test_global_threshold_breaks_ties_by_layer_and_index():
+    importance = {"a": torch.ones(2, 2), "b": torch.ones(2, 2)}
+    masks = make_masks(importance, ElementWise(), GlobalThreshold(), 0.625)
+    assert masks["a"].tolist() == [[True, True], [True, False]] and not masks["b"].any()
+
+
+def test_per_layer_gives_every_layer_its_share():
+    for mask in make_masks(layers(1.0, 100.0), ElementWise(), PerLayer(), 0.75).values():
+        assert sparsity_of(mask) == 0.75
+
+
+def test_global_blocks_are_ranked_by_the_same_measure_in_all_layers():
+    importance = layers(1.0, 1.5)
+    masks = make_masks(importance, BlockWise(granularity=4), GlobalThreshold(), 0.5)
+    norms = {layer: values.view(-1, 4, 3, 4).norm(dim=(1, 3)).flatten() for layer, values in importance.items()}
+    threshold = torch.cat(list(norms.values())).sort().values[9 - 1]  # 18 blocks in all
+    for layer, norm in norms.items():
+        blocks = masks[layer].view(-1, 4, 3, 4)[:, 0, :, 0].flatten()
+        assert torch.equal(blocks, norm > threshold)
+
+
+@pytest.mark.parametrize("sparsity", [0.36, 0.75, 0.9])
+def test_tile_wise_across_layers_of_different_size_meets_the_total(sparsity):
+    """Group sizes differ (K in step 1, narrow last tiles in step 2), and still the weights add up to the sparsity."""
+    generator = torch.Generator().manual_seed(0)
+    importance = {str(k): torch.rand(50, k, generator=generator) for k in (16, 64, 40)}
+    pattern = TileWise(granularity=8)
+    masks = make_masks(importance, pattern, GlobalThreshold(), sparsity)
+    total = sum(mask.numel() for mask in masks.values())
+    gone = sum(int((~mask).sum()) for mask in masks.values())
+    assert 0 <= sparsity * total - gone < 8
+    for mask in masks.values():
+        pattern.check(mask, sparsity)
+
+
+def test_a_layer_may_vanish_unless_a_minimum_is_asked_for():
+    importance = layers(1.0, 0.001)
+    assert not make_masks(importance, ElementWise(), GlobalThreshold(), 0.9)["layer1"].any()
+    masks = make_masks(importance, ElementWise(), GlobalThreshold(min_density=0.0625), 0.9)
+    assert masks["layer1"].sum() == 12  # of 192, and they are its best
+    assert importance["layer1"][masks["layer1"]].min() > importance["layer1"][~masks["layer1"]].max()
+    total = sum(mask.numel() for mask in masks.values())
+    assert abs(sum(int((~mask).sum()) for mask in masks.values()) - 0.9 * total) <= 1
+
+
+@pytest.mark.parametrize("min_density", [-0.1, 1.0, 2.0])
+def test_minimum_density_out_of_range(min_density):
+    with pytest.raises(InvalidSetting, match="min_density"):
+        GlobalThreshold(min_density=min_density)
+
+
+def test_a_minimum_density_above_the_wanted_density_is_refused():
+    with pytest.raises(InvalidSetting, match="min_density=0.2: at most 0.1"):
+        make_masks(layers(1.0), ElementWise(), GlobalThreshold(min_density=0.2), 0.9)
+    GlobalThreshold(min_density=0.1).check_sparsity(0.9)

@@ -1,0 +1,222 @@
+"""What every pattern promises, over all YAML files of the group; a new pattern is found by its file."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from sparsefront.allocation.global_threshold import GlobalThreshold
+from sparsefront.allocation.per_layer import PerLayer
+from sparsefront.errors import InvalidSetting
+from sparsefront.patterns.base import Pattern
+from sparsefront.pruning.make_masks import make_masks
+
+NAMES = sorted(path.stem for path in (Path(__file__).resolve().parents[2] / "conf" / "pattern").glob("*.yaml"))
+# Each distribution of a pattern is held to the contract, not only the YAML's own.
+VARIANTS = [(name, {}) for name in NAMES] + [
+    ("n_m", {"m": 16}),
+    ("n_m", {"n": 2, "m": 4}),
+    ("vector_wise", {"distribution": "balanced"}),
+    ("block_wise", {"distribution": "balanced"}),
+    ("block_wise", {"granularity": "2x4"}),
+]
+SPARSITIES = (0.0, 0.5, 0.75, 0.9)
+ALLOCATIONS = {"per_layer": PerLayer(), "global_threshold": GlobalThreshold()}
+UNIT = 4  # small, so that small layers hold many units
+
+
+@pytest.fixture(params=VARIANTS, ids=lambda variant: "-".join([variant[0], *map(str, variant[1].values())]))
+def pattern(request: pytest.FixtureRequest, from_yaml) -> Pattern:
+    name, keys = request.param
+    return from_yaml(name, **{"granularity": UNIT, **keys})
+
+
+def scores(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def expressible(pattern: Pattern, shape: tuple[int, int]) -> list[float]:
+    """The sparsities that this pattern can give this layer."""
+    fitting = []
+    for sparsity in SPARSITIES:
+        try:
+            pattern.check_sparsity(sparsity)
+        except InvalidSetting:
+            continue
+        if pattern.refusal(shape, sparsity) is None:
+            fitting.append(sparsity)
+    return fitting
+
+
+def pruned(mask: torch.Tensor) -> int:
+    return int((~mask).sum())
+
+
+def assert_near(pattern: Pattern, mask: torch.Tensor, sparsity: float) -> None:
+    target = 0 if pattern.name == "dense" else sparsity * mask.numel()
+    assert abs(pruned(mask) - target) <= pattern.granule(tuple(mask.shape)), (pruned(mask), target)
+
+
+def test_the_granularity_of_a_yaml_is_its_own_where_the_root_has_none(from_yaml):
+    assert from_yaml("tile_wise").granularity == 128
+    assert from_yaml("tile_wise", 64).granularity == 64
+    assert from_yaml("block_wise", "4x64").block == (4, 64)
+
+
+def test_shape_dtype_device_sparsity_invariant(pattern):
+    shape = (24, 96)
+    assert expressible(pattern, shape), "the contract must have something to test"
+    for sparsity in expressible(pattern, shape):
+        mask = pattern.mask(scores(*shape), sparsity)
+        assert mask.shape == shape and mask.dtype == torch.bool and mask.device.type == "cpu"
+        assert_near(pattern, mask, sparsity)
+        pattern.check(mask, sparsity)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_mask_is_the_same(pattern):
+    for sparsity in expressible(pattern, (24, 96)):
+        importance = scores(24, 96).round(decimals=1)  # with ties
+        mask = pattern.mask(importance.cuda(), sparsity)
+        assert mask.is_cuda
+        pattern.check(mask, sparsity)
+        if not pattern.uses_granularity:  # sums of squares may differ in their last digit between devices
+            assert torch.equal(mask.cpu(), pattern.mask(importance, sparsity))
+
+
+def test_all_equal_scores_prune_no_more_than_asked(pattern):
+    for sparsity in expressible(pattern, (24, 96)):
+        for value in (0.0, 1.0):
+            mask = pattern.mask(torch.full((24, 96), value), sparsity)
+            assert_near(pattern, mask, sparsity)
+            pattern.check(mask, sparsity)
+
+
+def test_sparsity_0_keeps_everything(pattern):
+    if 0.0 in expressible(pattern, (24, 96)):
+        assert pattern.mask(scores(24, 96), 0.0).all()
+
+
+def test_the_highest_sparsity_keeps_something(pattern):
+    """As high as the pattern goes, in a layer of few units: rounding must not take the last one."""
+    for shape in ((UNIT, 64), (2 * UNIT, 64)):
+        for sparsity in (0.999, 0.98, 0.9, 0.75, 0.5):
+            try:
+                mask = pattern.mask(scores(*shape), sparsity)
+            except (InvalidSetting, ValueError):
+                continue
+            assert mask.any()
+            assert_near(pattern, mask, sparsity)
+            pattern.check(mask, sparsity)
+            break
+        else:
+            pytest.fail(f"no sparsity at all for {shape}")
+
+
+@pytest.mark.parametrize("shape", [(25, 96), (24, 97), (23, 61), (1, 64), (1, 7), (13, 1), (1, 1)], ids=str)
+def test_odd_shapes_are_masked_or_refused_with_the_count(pattern, shape):
+    for sparsity in (0.5, 0.75):
+        try:
+            pattern.check_sparsity(sparsity)
+        except InvalidSetting:
+            continue
+        reason = pattern.refusal(shape, sparsity)
+        if reason is None:
+            mask = pattern.mask(scores(*shape), sparsity)
+            assert_near(pattern, mask, sparsity)
+            pattern.check(mask, sparsity)
+        else:
+            assert any(str(count) in reason for count in shape) and "\n" not in reason
+            with pytest.raises(ValueError, match="cannot divide"):
+                pattern.mask(scores(*shape), sparsity)
+
+
+def test_same_scores_same_mask(pattern):
+    for sparsity in expressible(pattern, (24, 96)):
+        first, second = (pattern.mask(scores(24, 96, seed=3), sparsity) for _ in range(2))
+        assert torch.equal(first, second)
+
+
+def test_a_scale_changes_nothing(pattern):
+    for sparsity in expressible(pattern, (24, 96)):
+        importance = scores(24, 96)
+        assert torch.equal(pattern.mask(importance, sparsity), pattern.mask(importance * 2.0**20, sparsity))
+
+
+def test_importance_of_other_layouts_and_dtypes(pattern):
+    for sparsity in expressible(pattern, (24, 96)):
+        importance = scores(24, 96).half().double()
+        expected = pattern.mask(importance, sparsity)
+        assert torch.equal(pattern.mask(importance.half(), sparsity), expected)
+        assert torch.equal(pattern.mask(importance.t().contiguous().t(), sparsity), expected)
+
+
+def test_several_layers_under_every_allocation_that_it_meets(pattern):
+    importance = {"narrow": scores(8, 96, seed=1), "wide": 3 * scores(48, 96, seed=2), "tall": scores(96, 192, seed=3)}
+    assert pattern.default_allocation in pattern.allocations
+    for name in pattern.allocations:
+        for sparsity in expressible(pattern, (8, 96)):
+            masks = make_masks(importance, pattern, ALLOCATIONS[name], sparsity)
+            assert list(masks) == list(importance)
+            for mask in masks.values():
+                pattern.check(mask, sparsity)
+            total = sum(mask.numel() for mask in masks.values())
+            if pattern.name != "dense":
+                slack = sum(pattern.granule(tuple(mask.shape)) for mask in masks.values())
+                assert abs(sum(map(pruned, masks.values())) - sparsity * total) <= slack
+
+
+def test_masks_on_the_way_to_a_final_sparsity_are_nested_and_end_in_the_structure(pattern):
+    """New scores at every update, as in training; what is gone stays gone."""
+    for final in expressible(pattern, (24, 96)):
+        for name in pattern.allocations:
+            masks = None
+            for update, share in enumerate((0.0, 0.35, 0.6, 0.85, 0.97, 1.0)):
+                importance = {layer: scores(24, 96, seed=10 * update + i) for i, layer in enumerate("ab")}
+                tighter = make_masks(
+                    importance,
+                    pattern,
+                    ALLOCATIONS[name],
+                    share * final,
+                    final_sparsity=final,
+                    previous=masks,
+                )
+                if masks is not None:
+                    assert not any((tighter[layer] & ~masks[layer]).any() for layer in masks)
+                masks = tighter
+            for mask in masks.values():
+                pattern.check(mask, final)
+            if pattern.name != "dense":
+                slack = sum(pattern.granule((24, 96)) for _ in masks)
+                assert abs(sum(map(pruned, masks.values())) - final * 2 * 24 * 96) <= slack
+
+
+def test_a_broken_mask_is_named(pattern):
+    with pytest.raises(ValueError, match="bool"):
+        pattern.check(torch.ones(24, 96), 0.5)
+    if pattern.name == "element_wise":
+        return  # any bool matrix is an element-wise mask
+    broken = torch.ones(24, 96, dtype=torch.bool)
+    broken[1, 2] = False
+    with pytest.raises(ValueError, match=pattern.name):
+        pattern.check(broken, 0.5)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_scores_that_are_not_finite_are_refused(pattern, bad):
+    importance = scores(24, 96)
+    importance[3, 5] = bad
+    with pytest.raises(ValueError, match="not finite"):
+        pattern.mask(importance, 0.5)
+
+
+@pytest.mark.parametrize("sparsity", [-0.1, 1.0, 1.5, float("nan")])
+def test_a_sparsity_out_of_range_is_refused(pattern, sparsity):
+    with pytest.raises(InvalidSetting, match="sparsity"):
+        pattern.mask(scores(24, 96), sparsity)
+
+
+def test_storage_names_a_family_and_plain_parameters(pattern):
+    family, parameters = pattern.storage((24, 96), expressible(pattern, (24, 96))[-1])
+    assert family in {"dense", "csr", "n_m", "gathered", "blocked", "ell"}
+    assert all(isinstance(value, bool | int | list) for value in parameters.values())

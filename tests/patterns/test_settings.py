@@ -1,0 +1,69 @@
+"""Settings of patterns that cannot be used, and what the messages name."""
+
+import inspect
+from pathlib import Path
+
+import pytest
+from hydra.utils import get_class
+from omegaconf import OmegaConf
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.patterns.block_wise import BlockWise
+from sparsefront.patterns.tile_wise import TileWise
+from sparsefront.patterns.vector_wise import VectorWise
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+YAMLS = sorted(path for group in ("pattern", "importance", "allocation") for path in (CONF / group).glob("*.yaml"))
+
+
+@pytest.mark.parametrize("granularity", [0, -4, "4x64", "wide", 2.5, True, None])
+@pytest.mark.parametrize("pattern", [VectorWise, TileWise])
+def test_a_unit_is_a_positive_whole_number(pattern, granularity):
+    with pytest.raises(InvalidSetting) as caught:
+        pattern(granularity=granularity)
+    assert caught.value.key == "granularity"
+
+
+@pytest.mark.parametrize("granularity", [0, -4, "0x4", "4x", "x4", "4x4x4", "4 x 4", "-4x4", 2.5, True, None])
+def test_a_block_is_one_or_two_positive_whole_numbers(granularity):
+    with pytest.raises(InvalidSetting) as caught:
+        BlockWise(granularity=granularity)
+    assert caught.value.key == "granularity"
+
+
+@pytest.mark.parametrize(
+    ("granularity", "block"), [(64, (64, 64)), ("64", (64, 64)), ("4x64", (4, 64)), ("64x4", (64, 4))]
+)
+def test_blocks_are_outputs_by_inputs(granularity, block):
+    assert BlockWise(granularity=granularity).block == block
+
+
+@pytest.mark.parametrize("pattern", [VectorWise, BlockWise])
+def test_distributions(pattern):
+    with pytest.raises(InvalidSetting, match="free or balanced"):
+        pattern(granularity=4, distribution="random")
+    with pytest.raises(InvalidSetting, match="only a balanced distribution"):
+        pattern(granularity=4, m=4)
+    assert pattern(granularity=4).default_allocation == "global_threshold"
+    assert pattern(granularity=4, distribution="balanced").allocations == ("per_layer",)
+
+
+def test_refusals_name_the_count_and_the_unit():
+    assert VectorWise(granularity=32).refusal((10, 64), 0.5) == "outputs 10 are not a multiple of granularity 32"
+    assert BlockWise(granularity=32).refusal((64, 100), 0.5) == "inputs 100 are not a multiple of granularity 32"
+    oblong = BlockWise(granularity="4x64")
+    assert oblong.refusal((8, 100), 0.5) == "inputs 100 are not a multiple of 64 (granularity 4x64)"
+    balanced = BlockWise(granularity=32, distribution="balanced", m=8)
+    assert balanced.refusal((64, 128), 0.5) == "4 blocks of 32 inputs are not a multiple of m 8"
+    assert TileWise(granularity=128).refusal((10, 7), 0.5) is None
+
+
+@pytest.mark.parametrize("path", YAMLS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_yaml_and_class_name_the_same_keys_and_defaults(path):
+    """Two places that name a default must not drift apart."""
+    node = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    parameters = inspect.signature(get_class(node.pop("_target_"))).parameters
+    assert set(node) == set(parameters)
+    for key, value in node.items():
+        if parameters[key].default is not inspect.Parameter.empty:
+            assert value == parameters[key].default, key

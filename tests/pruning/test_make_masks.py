@@ -1,0 +1,115 @@
+"""Masks of a whole network."""
+
+import pytest
+import torch
+
+from sparsefront.allocation.global_threshold import GlobalThreshold
+from sparsefront.allocation.per_layer import PerLayer
+from sparsefront.errors import InvalidSetting
+from sparsefront.patterns.dense import Dense
+from sparsefront.patterns.element_wise import ElementWise
+from sparsefront.patterns.n_m import NM
+from sparsefront.patterns.tile_wise import TileWise
+from sparsefront.patterns.vector_wise import VectorWise
+from sparsefront.pruning.make_masks import make_masks
+
+
+def importance(*shapes: tuple[int, int]) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return {f"layer{i}": torch.rand(*shape, generator=generator) for i, shape in enumerate(shapes)}
+
+
+def test_one_layer_alone_is_the_patterns_own_mask():
+    scores = importance((24, 48))
+    for pattern in (ElementWise(), NM(), VectorWise(granularity=8), TileWise(granularity=8)):
+        for allocation in (PerLayer(), GlobalThreshold()):
+            mask = make_masks(scores, pattern, allocation, 0.75)["layer0"]
+            assert torch.equal(mask, pattern.mask(scores["layer0"], 0.75))
+
+
+def test_each_layer_takes_the_window_that_its_inputs_allow():
+    masks = make_masks(importance((4, 32), (4, 30)), NM(), PerLayer(), 0.9)
+    assert (masks["layer0"].view(4, 1, 32).sum(dim=2) == 3).all()
+    assert (masks["layer1"].view(4, 3, 10).sum(dim=2) == 1).all()
+
+
+def test_nothing_at_sparsity_0_and_nothing_for_dense():
+    scores = importance((8, 16), (4, 16))
+    for pattern in (ElementWise(), NM(), VectorWise(granularity=4), TileWise(granularity=4)):
+        assert all(mask.all() for mask in make_masks(scores, pattern, GlobalThreshold(), 0.0).values())
+    assert all(mask.all() for mask in make_masks(scores, Dense(), PerLayer(), 0.9).values())
+
+
+def test_no_layers_no_masks():
+    assert make_masks({}, ElementWise(), GlobalThreshold(), 0.5) == {}
+
+
+def test_importance_is_not_changed():
+    scores = importance((8, 16))
+    before = scores["layer0"].clone()
+    make_masks(scores, TileWise(granularity=4), GlobalThreshold(), 0.75)
+    assert torch.equal(scores["layer0"], before)
+
+
+def test_the_layer_is_named_when_something_is_wrong():
+    scores = importance((8, 16), (6, 16))
+    with pytest.raises(ValueError, match="layer1.*outputs 6 are not a multiple of granularity 4"):
+        make_masks(scores, VectorWise(granularity=4), PerLayer(), 0.5)
+    scores["layer1"][0, 0] = float("nan")
+    with pytest.raises(ValueError, match="layer1.*1 NaN"):
+        make_masks(scores, ElementWise(), GlobalThreshold(), 0.5)
+    with pytest.raises(ValueError, match=r"layer0.*\[2, 2, 2\]"):
+        make_masks({"layer0": torch.ones(2, 2, 2)}, ElementWise(), PerLayer(), 0.5)
+
+
+@pytest.mark.parametrize("sparsity", [-0.5, 1.0])
+def test_sparsity_out_of_range(sparsity):
+    with pytest.raises(InvalidSetting, match="sparsity"):
+        make_masks(importance((4, 4)), ElementWise(), PerLayer(), sparsity)
+    with pytest.raises(InvalidSetting, match="sparsity"):
+        make_masks(importance((4, 4)), ElementWise(), PerLayer(), 0.0, final_sparsity=sparsity)
+
+
+def test_an_explicit_window_need_only_express_the_final_sparsity():
+    scores = importance((4, 16))
+    with pytest.raises(InvalidSetting, match="cannot express"):
+        make_masks(scores, NM(m=4), PerLayer(), 0.3)
+    mask = make_masks(scores, NM(m=4), PerLayer(), 0.3, final_sparsity=0.75)["layer0"]
+    assert (mask.view(4, 4, 4).sum(dim=2) == 3).all()  # 3:4 is the most that does not exceed 0.3
+
+
+def test_tile_wise_outputs_go_first_on_the_way():
+    scores = importance((16, 8))
+    on_the_way = make_masks(scores, TileWise(granularity=4), PerLayer(), 0.4, final_sparsity=0.75)["layer0"]
+    rows = on_the_way.any(dim=1)
+    assert torch.equal(on_the_way, rows[:, None].expand(16, 8)) and (~rows).sum() == 6
+    settled = make_masks(scores, TileWise(granularity=4), PerLayer(), 0.6, final_sparsity=0.75)["layer0"]
+    assert settled.any(dim=1).sum() == 8
+
+
+def test_previous_masks_bind_even_against_higher_scores_and_may_be_shaped_like_the_weight():
+    previous = {"conv": torch.tensor([[[[True, False, False, True]]]])}
+    masks = make_masks({"conv": torch.tensor([[1.0, 9, 9, 2]])}, ElementWise(), PerLayer(), 0.75, previous=previous)
+    assert masks["conv"].tolist() == [[False, False, False, True]]
+
+
+def test_a_looser_sparsity_than_the_previous_revives_nothing():
+    scores = importance((8, 16))
+    tight = make_masks(scores, ElementWise(), GlobalThreshold(), 0.75)
+    looser = make_masks(scores, ElementWise(), GlobalThreshold(), 0.5, previous=tight)
+    assert torch.equal(looser["layer0"], tight["layer0"])
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_masks_stay_there_and_are_the_same():
+    scores = {layer: values.round(decimals=2) for layer, values in importance((64, 128), (96, 256)).items()}
+    torch.use_deterministic_algorithms(True)
+    try:
+        for pattern in (ElementWise(), NM(), VectorWise(granularity=16), TileWise(granularity=16)):
+            on_gpu = make_masks({k: v.cuda() for k, v in scores.items()}, pattern, GlobalThreshold(), 0.75)
+            assert all(mask.is_cuda for mask in on_gpu.values())
+            if not pattern.uses_granularity:
+                on_cpu = make_masks(scores, pattern, GlobalThreshold(), 0.75)
+                assert all(torch.equal(on_gpu[layer].cpu(), on_cpu[layer]) for layer in scores)
+    finally:
+        torch.use_deterministic_algorithms(False)
