@@ -1,0 +1,75 @@
+"""What every data set answers, and the settings that all of them share."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sparsefront.datasets.info import DataInfo
+from sparsefront.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from pytorch_lightning import LightningDataModule
+
+TokenizerFrom = Callable[[Iterable[str]], Any]
+"""Gives a fast tokenizer; the texts are read only if it has to learn a vocabulary from them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset(ABC):
+    """Settings of one data set.
+
+    Attributes:
+        num_workers: processes that prepare batches; 0 = the training process itself. The order does not depend on it.
+        valid_fraction: share of train, in (0, 0.5], that is never trained on and on which choices are made. Which
+            rows it is never changes: neither with the run's seed nor with the machine.
+    """
+
+    name: ClassVar[str]
+    elsewhere: ClassVar[frozenset[str]] = frozenset({"path", "num_workers"})
+    """Settings that do not change what is trained on: where it lies and how fast it is read."""
+
+    num_workers: int = 0
+    valid_fraction: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.num_workers < 0:
+            raise InvalidSetting("num_workers", self.num_workers, "0 or more processes")
+        if not 0 < self.valid_fraction <= 0.5:
+            raise InvalidSetting("valid_fraction", self.valid_fraction, "a share of train above 0 and at most 0.5")
+
+    @property
+    @abstractmethod
+    def info(self) -> DataInfo:
+        """The facts that shape a network. Needs the files only where they decide, as the classes of a folder do."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Refuse, without the network and without reading much, what can be seen to fail later.
+
+        Raises:
+            InvalidSetting: a path that is missing or not laid out as expected, with what is expected.
+        """
+
+    @abstractmethod
+    def content(self) -> dict[str, Any]:
+        """What identifies the raw data, JSON-able: digests of local files, or name and revision of a hosted copy."""
+
+    @abstractmethod
+    def data_module(
+        self, *, batch_size: int, seed: int, cache_dir: Path, tokenizer_from: TokenizerFrom | None = None
+    ) -> "LightningDataModule":
+        """The loaders: `train` shuffled by `seed`, `val` = the held-out part of train, `test` for reporting only.
+
+        Args:
+            batch_size: rows of one batch, in all three loaders.
+            seed: decides order and augmentation of train; the same seed gives the same batches, run after run.
+            cache_dir: where downloads and tokenised text are kept for the next run.
+            tokenizer_from: needed by text, ignored by images.
+        """
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Everything that determines the batches apart from batch size, seed and tokenizer; JSON-able."""
+        settings = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.elsewhere}
+        return {"name": self.name, "content": self.content(), "settings": settings}

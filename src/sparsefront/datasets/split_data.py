@@ -1,0 +1,84 @@
+"""The three loaders of a data set, for images and text alike."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from pytorch_lightning import LightningDataModule
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+SPLITS = ("train", "val", "test")
+_SPLITS_OF_STAGE = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",), "predict": (), None: SPLITS}
+
+
+class Part(Protocol):
+    """The rows of one split. Whole batches are fetched at once: tensors are indexed, padded and augmented together."""
+
+    def __len__(self) -> int: ...
+
+    def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
+        """The batch of these rows; the first dimension of every tensor counts them."""
+
+
+class SplitData(LightningDataModule):
+    """Loaders over parts that are read when they are first wanted.
+
+    Usable with a Trainer and without: a loader can be asked for at any time, and every call gives a new one that starts
+    from the same order.
+
+    Args:
+        load: gives the part of a split (`train`, `val`, `test`); called once for each.
+        batch_size: rows of a batch.
+        seed: decides the order of `train`; `val` and `test` are never shuffled.
+        num_workers: processes that prepare batches.
+    """
+
+    def __init__(self, load: Callable[[str], Part], *, batch_size: int, seed: int, num_workers: int = 0) -> None:
+        super().__init__()
+        self.batch_size = batch_size
+        self.seed = seed
+        self.num_workers = num_workers
+        self._load = load
+        self._parts: dict[str, Part] = {}
+
+    def part(self, split: str) -> Part:
+        """The rows of a split, read now if they were not before."""
+        if split not in SPLITS:
+            raise ValueError(f"split={split}: one of {', '.join(SPLITS)}")
+        if split not in self._parts:
+            self._parts[split] = self._load(split)
+        return self._parts[split]
+
+    def setup(self, stage: str | None = None) -> None:
+        for split in _SPLITS_OF_STAGE[stage]:
+            self.part(split)
+
+    def train_dataloader(self) -> DataLoader:
+        part = self.part("train")
+        # Batch normalisation over 1x1 maps fails on a lone example; a leftover of two or more is trained on.
+        lone_example = len(part) > self.batch_size and len(part) % self.batch_size == 1
+        generator = torch.Generator().manual_seed(self.seed)
+        return self._loader(part, shuffle=True, generator=generator, drop_last=lone_example)
+
+    def val_dataloader(self) -> DataLoader:
+        return self._loader(self.part("val"))
+
+    def test_dataloader(self) -> DataLoader:
+        return self._loader(self.part("test"))
+
+    def _loader(self, part: Part, **options: object) -> DataLoader:
+        return DataLoader(
+            part,
+            batch_size=self.batch_size,
+            collate_fn=_as_fetched,
+            num_workers=self.num_workers,
+            persistent_workers=self.num_workers > 0,
+            pin_memory=torch.cuda.is_available(),
+            **options,
+        )
+
+
+def _as_fetched(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A part hands over finished batches, so nothing is left to collate."""
+    return batch

@@ -1,0 +1,96 @@
+"""The data module of text sets: tokenised once, read from the cache ever after."""
+
+import json
+import os
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sparsefront.artifacts.digest import digest
+from sparsefront.datasets.base import TokenizerFrom
+from sparsefront.datasets.encoded_text import EncodedText, TextPart
+from sparsefront.datasets.made_once import made_once
+from sparsefront.datasets.split_data import SplitData
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+FORMAT = 1
+"""Raised when the meaning of the cached tensors changes."""
+
+
+class TextSource(Protocol):
+    """The raw text of a data set and how it becomes rows of tokens."""
+
+    name: str
+
+    def key(self) -> dict[str, Any]:
+        """Everything that determines the encoded rows, apart from split and tokenizer; JSON-able."""
+
+    def texts(self) -> Iterable[str]:
+        """The texts of train, for a tokenizer that learns its vocabulary; nothing is read before the first is taken."""
+
+    def encode(self, split: str, tokenizer: "PreTrainedTokenizerFast") -> EncodedText:
+        """The rows of a split, with a progress bar."""
+
+
+class TextData(SplitData):
+    """Loaders over tokenised text.
+
+    Args:
+        source: where the text comes from.
+        tokenizer_from: gives the tokenizer, once; is handed the texts of train, which are read only if it iterates.
+        cache_dir: the encoded rows are kept in its folder `features`.
+        max_length: the longest row there may be, in tokens.
+        pad: `longest` of the batch, or `max_length` always.
+        batch_size, seed, num_workers: as in `SplitData`.
+    """
+
+    def __init__(
+        self,
+        source: TextSource,
+        *,
+        tokenizer_from: TokenizerFrom | None,
+        cache_dir: Path,
+        max_length: int,
+        pad: str,
+        batch_size: int,
+        seed: int,
+        num_workers: int = 0,
+    ) -> None:
+        if tokenizer_from is None:
+            raise ValueError("text needs a tokenizer: pass tokenizer_from, as the model's `tokenizer`")
+        super().__init__(self._load_part, batch_size=batch_size, seed=seed, num_workers=num_workers)
+        self.source = source
+        self._tokenizer_from = tokenizer_from
+        self._features = Path(cache_dir) / "features"
+        self._max_length = max_length
+        self._width = max_length if pad == "max_length" else None
+
+    @cached_property
+    def tokenizer(self) -> "PreTrainedTokenizerFast":
+        # Set either way it silences a warning for every loader process; those never tokenise, so nothing can lock up.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+        return self._tokenizer_from(self.source.texts())
+
+    def encoded(self, split: str) -> EncodedText:
+        """The rows of a split: from the cache, or tokenised now and put there."""
+        from safetensors.torch import load_file, save_file
+
+        key = {"format": FORMAT, "split": split, "tokenizer": tokenizer_digest(self.tokenizer)} | self.source.key()
+
+        def make(file: Path) -> None:
+            save_file(self.source.encode(split, self.tokenizer).to_tensors(), file, metadata={"key": json.dumps(key)})
+
+        file = made_once(self._features / f"{self.source.name}-{split}-{digest(key)}.safetensors", make)
+        return EncodedText.from_tensors(load_file(file))
+
+    def _load_part(self, split: str) -> TextPart:
+        return TextPart(self.encoded(split), self.tokenizer.pad_token_id, self._width, self._max_length)
+
+
+def tokenizer_digest(tokenizer: "PreTrainedTokenizerFast") -> str:
+    """Digest of what a tokenizer does to a text; the truncation and padding of its last call are no part of it."""
+    definition = json.loads(tokenizer.backend_tokenizer.to_str())
+    return digest(definition | {"truncation": None, "padding": None, "pad_token_id": tokenizer.pad_token_id})

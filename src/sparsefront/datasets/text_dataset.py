@@ -1,0 +1,60 @@
+"""What the settings of all text sets share."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from sparsefront.datasets.base import Dataset, TokenizerFrom
+from sparsefront.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from sparsefront.datasets.text_data import TextData, TextSource
+
+PADDINGS = ("longest", "max_length")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextDataset(Dataset):
+    """Settings of one text set.
+
+    Attributes:
+        path: local files, as the data set describes; None takes them from the Hugging Face hub, once.
+        revision: branch, tag or commit on the hub; a commit makes runs repeatable.
+        max_length: tokens of one input.
+        pad: `longest` of each batch (rounded up to 8), or always `max_length`.
+    """
+
+    elsewhere: ClassVar[frozenset[str]] = Dataset.elsewhere | {"revision"}  # what came from there names it in `content`
+
+    path: str | None = None
+    revision: str = "main"
+    max_length: int = 128
+    pad: str = "longest"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_length < 8:
+            raise InvalidSetting("max_length", self.max_length, "8 tokens or more")
+        if self.pad not in PADDINGS:
+            raise InvalidSetting("pad", self.pad, f"one of {', '.join(PADDINGS)}")
+
+    @abstractmethod
+    def source(self, cache_dir: Path) -> "TextSource":
+        """The raw text; what is downloaded goes into the folder `downloads` of the cache."""
+
+    def data_module(
+        self, *, batch_size: int, seed: int, cache_dir: Path, tokenizer_from: TokenizerFrom | None = None
+    ) -> "TextData":
+        from sparsefront.datasets.text_data import TextData
+
+        return TextData(
+            self.source(Path(cache_dir)),
+            tokenizer_from=tokenizer_from,
+            cache_dir=Path(cache_dir),
+            max_length=self.max_length,
+            pad=self.pad,
+            batch_size=batch_size,
+            seed=seed,
+            num_workers=self.num_workers,
+        )

@@ -1,0 +1,5 @@
+"""What a network is trained for and judged by: one LightningModule per task, the network being an argument."""
+
+from sparsefront.tasks.registry import build_task
+
+__all__ = ["build_task"]

@@ -1,0 +1,119 @@
+"""The part of training and judging that all tasks share."""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Protocol
+
+from pytorch_lightning import LightningDataModule, LightningModule
+from torch import Tensor, nn
+
+Batch = dict[str, Tensor]
+
+
+class Evaluator(Protocol):
+    """Gathers the outputs of one pass over a split."""
+
+    def update(self, output: Any, batch: Batch) -> None:
+        """Take in what the net returned for one batch, on whatever device."""
+
+    def compute(self) -> dict[str, float]:
+        """The metrics of everything taken in, as fractions (correlations lie in [-1, 1], all others in [0, 1])."""
+
+
+class Optimizes(Protocol):
+    """Gives the optimizer, and its schedule, of a net."""
+
+    def build(self, net: nn.Module) -> Any:
+        """What Lightning's `configure_optimizers` may return."""
+
+
+class Task(LightningModule, ABC):
+    """Trains a network for one kind of task and judges it.
+
+    Knows nothing of the network but the names of its inputs and the form of its output, so that a dense network, a
+    masked one and one with swapped layers are trained and judged by the same lines.
+
+    Args:
+        net: taken as it is; it keeps the tensors that it has.
+        optimization: needed to train, not to judge.
+    Attributes:
+        kind: what data sets (`DataInfo.kind`) and models (`kinds`) call this task.
+        metric_name: the metric that is tracked, one of those that the evaluator computes.
+    """
+
+    kind: ClassVar[str]
+    metric_name: str
+
+    def __init__(self, net: nn.Module, optimization: Optimizes | None = None) -> None:
+        super().__init__()
+        self.net = net
+        self.optimization = optimization
+        self._evaluator: Evaluator | None = None
+
+    @classmethod
+    @abstractmethod
+    def for_dataset(cls, net: nn.Module, dataset: Any, optimization: Optimizes | None = None) -> "Task":
+        """The task as a data set poses it (how many classes, which metrics).
+
+        Args:
+            dataset: its settings; only `info` and what belongs to this kind of task are asked for.
+        """
+
+    @abstractmethod
+    def net_inputs(self, batch: Batch) -> Batch:
+        """The part of a batch that the net takes, by the names of its arguments."""
+
+    @abstractmethod
+    def loss(self, output: Any, batch: Batch) -> Tensor:
+        """Mean loss of a batch, a scalar.
+
+        Args:
+            output: what the net returned, a tensor or a Hugging Face output.
+        """
+
+    @abstractmethod
+    def evaluator(self, data: LightningDataModule, split: str) -> Evaluator:
+        """A fresh evaluator.
+
+        Args:
+            data: whose batches it will see; from the loader of `split`.
+            split: `val` or `test`.
+        """
+
+    def forward(self, batch: Batch) -> Any:
+        return self.net(**self.net_inputs(batch))
+
+    def configure_optimizers(self) -> Any:
+        if self.optimization is None:
+            raise ValueError("this task was built to judge, without an optimization: it cannot be trained")
+        return self.optimization.build(self.net)
+
+    def on_fit_start(self) -> None:
+        self.net.train()  # pretrained networks arrive in eval mode, which would train them without dropout
+
+    def training_step(self, batch: Batch, batch_index: int) -> Tensor:
+        loss = self.loss(self(batch), batch)
+        self.log("train/loss", loss, prog_bar=True, batch_size=len(next(iter(batch.values()))))
+        return loss
+
+    def on_validation_epoch_start(self) -> None:
+        self._evaluator = self.evaluator(self.trainer.datamodule, "val")
+
+    def validation_step(self, batch: Batch, batch_index: int) -> None:
+        self._evaluator.update(self(batch), batch)
+
+    def on_validation_epoch_end(self) -> None:
+        self._log_metrics("val")
+
+    def on_test_epoch_start(self) -> None:
+        self._evaluator = self.evaluator(self.trainer.datamodule, "test")
+
+    def test_step(self, batch: Batch, batch_index: int) -> None:
+        self._evaluator.update(self(batch), batch)
+
+    def on_test_epoch_end(self) -> None:
+        self._log_metrics("test")
+
+    def _log_metrics(self, split: str) -> None:
+        metrics = self._evaluator.compute()
+        self.log_dict({f"{split}/{name}": value for name, value in metrics.items()}, prog_bar=True)
+        self._evaluator = None

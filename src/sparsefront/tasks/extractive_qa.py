@@ -1,0 +1,107 @@
+"""The stretch of a paragraph that answers a question."""
+
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from pytorch_lightning import LightningDataModule
+from torch import Tensor, nn
+
+from sparsefront.tasks.answer_spans import best_spans, text_between
+from sparsefront.tasks.base import Batch, Optimizes, Task
+from sparsefront.tasks.text_inputs import text_inputs
+
+N_BEST = 20
+MAX_ANSWER_LENGTH = 30  # tokens; both are what the field's SQuAD figures were computed with
+
+
+class ExtractiveQA(Task):
+    """Cross-entropy of the first and of the last token of the answer; F1 and exact match.
+
+    The net is called by Hugging Face's names and returns an output with `start_logits` and `end_logits`, [B, tokens].
+    """
+
+    kind: ClassVar[str] = "extractive_qa"
+    metric_name = "f1"
+
+    @classmethod
+    def for_dataset(cls, net: nn.Module, dataset: Any, optimization: Optimizes | None = None) -> "ExtractiveQA":
+        return cls(net, optimization)
+
+    def net_inputs(self, batch: Batch) -> Batch:
+        return text_inputs(batch)
+
+    def loss(self, output: Any, batch: Batch) -> Tensor:
+        start = F.cross_entropy(output.start_logits, batch["start_positions"])
+        end = F.cross_entropy(output.end_logits, batch["end_positions"])
+        return (start + end) / 2
+
+    def evaluator(self, data: LightningDataModule, split: str) -> "AnswerEvaluator":
+        return AnswerEvaluator(data, split)
+
+
+class AnswerEvaluator:
+    """Finds the best answer over all windows of each question and compares it with the annotators'.
+
+    Questions of which no window was seen do not count, so a pass over the first batches is judged by itself. Where
+    several processes share a split, each judges a question by the windows that it has seen.
+
+    Args:
+        data: gives the windows (`part(split).text`) and the questions (`source.questions(split)`).
+        split: `val` or `test`; the windows of train hold no offsets.
+        n_best: starts and ends of a window that are paired, and answers that are kept per question.
+        max_answer_length: in tokens.
+    """
+
+    def __init__(
+        self, data: Any, split: str, *, n_best: int = N_BEST, max_answer_length: int = MAX_ANSWER_LENGTH
+    ) -> None:
+        self._windows = data.part(split).text
+        self._questions = data.source.questions(split)
+        self._n_best = n_best
+        self._max_answer_length = max_answer_length
+        self._device = torch.device("cpu")  # where several processes can add up their counts: that of the outputs
+        self._found: dict[int, list[tuple[float, int, int]]] = {}  # question -> (score, begin, end), best first
+
+    @torch.no_grad()
+    def update(self, output: Any, batch: Batch) -> None:
+        self._device = output.start_logits.device
+        start, end = output.start_logits.cpu(), output.end_logits.cpu()
+        offsets = self._windows.padded("offsets", batch["window"].cpu(), width=start.shape[1], fill=-1)
+        spans = best_spans(
+            start, end, offsets[:, :, 0] >= 0, n_best=self._n_best, max_answer_length=self._max_answer_length
+        )
+        rows = torch.arange(len(start))[:, None]
+        begins, ends = offsets[rows, spans.first, 0], offsets[rows, spans.last, 1]
+        for row, question in enumerate(batch["question"].tolist()):
+            answers = zip(spans.scores[row].tolist(), begins[row].tolist(), ends[row].tolist(), strict=True)
+            candidates = self._found.get(question, []) + [answer for answer in answers if answer[0] > -torch.inf]
+            self._found[question] = sorted(candidates, key=_best_then_first)[: self._n_best]
+
+    def n_best_answers(self, question: int) -> list[tuple[str, float]]:
+        """Text and score of the answers to a question, best first; empty if no window of it gave one."""
+        context = self._questions[question].context
+        return [(text_between(context, begin, end), score) for score, begin, end in self._found.get(question, [])]
+
+    def compute(self) -> dict[str, float]:
+        """`f1` and `exact_match` over the questions seen, in [0, 1]."""
+        from torchmetrics.text import SQuAD
+
+        predicted, wanted = [], []
+        for number in sorted(self._found):
+            question, answers = self._questions[number], self.n_best_answers(number)
+            predicted.append({"id": question.id, "prediction_text": answers[0][0] if answers else ""})
+            truth = {
+                "text": [answer.text for answer in question.answers],
+                "answer_start": [answer.start for answer in question.answers],
+            }
+            wanted.append({"id": question.id, "answers": truth})
+        metric = SQuAD().to(self._device)
+        metric.update(predicted, wanted)
+        percent = metric.compute()
+        return {name: float(percent[name]) / 100 for name in ("f1", "exact_match")}
+
+
+def _best_then_first(answer: tuple[float, int, int]) -> tuple[float, int, int]:
+    score, begin, end = answer
+    return -score, begin, end

@@ -1,0 +1,182 @@
+"""What every data set keeps, found by its YAML."""
+
+import json
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from sparsefront.errors import InvalidSetting
+
+FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "dataset").glob("*.yaml"))
+NAMES = [file.stem for file in FILES]
+SPLITS = ("train", "val", "test")
+
+every_dataset = pytest.mark.parametrize("name", NAMES)
+
+
+def batches(data: Any, split: str) -> list[dict[str, Tensor]]:
+    return list(getattr(data, f"{split}_dataloader")())
+
+
+def rows(data: Any, split: str) -> list[bytes]:
+    """Each row of a split as something that can be compared, whatever the augmentation."""
+    name, part = data_name(data), data.part(split)
+    if name == "imagenet":
+        return [Path(path).relative_to(Path(path).parents[1]).as_posix().encode() for path, _ in part.files]
+    if name in ("cifar10", "digits"):
+        return [image.numpy().tobytes() for image in part.images]
+    return [
+        part.text.tokens["input_ids"][begin:end].numpy().tobytes() for begin, end in part.text.starts.unfold(0, 2, 1)
+    ]
+
+
+def data_name(data: Any) -> str:
+    if hasattr(data, "source"):
+        return data.source.name.split("-")[0]
+    part = data.part("test")
+    return "imagenet" if hasattr(part, "files") else ("digits" if part.images.shape[1] == 1 else "cifar10")
+
+
+def equal(first: list[dict[str, Tensor]], second: list[dict[str, Tensor]]) -> bool:
+    return len(first) == len(second) and all(
+        a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def test_there_are_five() -> None:
+    assert set(NAMES) >= {"digits", "cifar10", "imagenet", "glue", "squad"}
+
+
+@every_dataset
+def test_yaml_holds_every_setting(name: str, tiny: Any) -> None:
+    written = OmegaConf.to_container(OmegaConf.load(FILES[NAMES.index(name)])).keys() - {"_target_"}
+    assert written == {field.name for field in fields(tiny(name))}
+
+
+@every_dataset
+def test_batches_have_the_form_of_their_task(name: str, tiny: Any, opened: Any) -> None:
+    settings = tiny(name)
+    settings.check()
+    info, data = settings.info, opened(settings)
+    for split in SPLITS:
+        batch = batches(data, split)[0]
+        count = len(next(iter(batch.values())))
+        if info.kind == "image_classification":
+            assert batch.keys() == {"x", "labels"}
+            assert batch["x"].dtype == torch.float32
+            assert batch["x"].shape == (count, info.channels, info.image_size, info.image_size)
+        else:
+            own = {"labels"}
+            if info.kind == "extractive_qa":
+                own = {"start_positions", "end_positions"} if split == "train" else {"window", "question"}
+            assert batch.keys() == {"input_ids", "attention_mask", "token_type_ids"} | own
+            assert batch["input_ids"].shape[1] <= info.sequence_length
+            assert all(values.dtype == torch.int64 for values in batch.values())
+        if "labels" in batch:
+            assert batch["labels"].shape == (count,)
+            assert 0 <= int(batch["labels"].min()) and int(batch["labels"].max()) < info.num_classes
+
+
+@every_dataset
+def test_same_seed_same_batches(name: str, tiny: Any, opened: Any) -> None:
+    settings = tiny(name)
+    first = batches(opened(settings), "train")
+    torch.manual_seed(17)  # the run's own generator has no say
+    again = opened(settings)
+    assert equal(first, batches(again, "train"))
+    assert equal(first, batches(again, "train")), "a second loader of one data module starts anew"
+    assert not equal(first, batches(opened(settings, seed=1), "train"))
+
+
+@every_dataset
+def test_epochs_differ(name: str, tiny: Any, opened: Any) -> None:
+    loader = opened(tiny(name)).train_dataloader()
+    assert not equal(list(loader), list(loader))
+
+
+@every_dataset
+def test_splits_are_disjoint_and_do_not_depend_on_the_seed(name: str, tiny: Any, opened: Any) -> None:
+    data = opened(tiny(name))
+    train, val = set(rows(data, "train")), set(rows(data, "val"))
+    assert train and val and not train & val
+    for split in SPLITS:
+        assert rows(data, split) == rows(opened(tiny(name), seed=5), split)
+
+
+@every_dataset
+def test_reporting_loaders_are_in_order_and_complete(name: str, tiny: Any, opened: Any) -> None:
+    data = opened(tiny(name), batch_size=7)
+    for split in ("val", "test"):
+        found = batches(data, split)
+        assert equal(found, batches(opened(tiny(name), seed=5, batch_size=7), split))
+        assert sum(len(next(iter(batch.values()))) for batch in found) == len(data.part(split))
+
+
+@every_dataset
+def test_fingerprint_is_the_content_and_not_the_place(name: str, tiny: Any, tmp_path: Path) -> None:
+    settings = tiny(name)
+    fingerprint = settings.fingerprint()
+    assert json.loads(json.dumps(fingerprint)) == fingerprint == tiny(name).fingerprint()
+    assert str(tmp_path) not in json.dumps(fingerprint)
+    assert tiny(name, num_workers=3).fingerprint() == fingerprint
+    assert tiny(name, valid_fraction=0.5).fingerprint() != fingerprint
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "digits"])
+def test_fingerprint_follows_the_files(name: str, tiny: Any, tmp_path: Path) -> None:
+    settings = tiny(name)
+    before = settings.fingerprint()
+    moved = tmp_path / "elsewhere"
+    Path(settings.path).rename(moved)
+    moved_settings = replace(settings, path=str(moved))
+    assert moved_settings.fingerprint() == before
+    next(file for file in sorted(moved.rglob("*")) if file.is_file()).open("ab").write(b"\n")
+    assert moved_settings.fingerprint() != before
+
+
+@every_dataset
+@pytest.mark.parametrize(("key", "value"), [("valid_fraction", 0.0), ("valid_fraction", 0.6), ("num_workers", -1)])
+def test_shared_settings_out_of_range(name: str, key: str, value: float, tiny: Any) -> None:
+    with pytest.raises(InvalidSetting, match=f"{key}={value}"):
+        replace(tiny(name), **{key: value})
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "digits"])
+def test_a_path_that_does_not_exist(name: str, tiny: Any) -> None:
+    with pytest.raises(InvalidSetting, match="path=/nowhere/at/all.*does not exist; set dataset.path to"):
+        tiny(name, path="/nowhere/at/all").check()
+
+
+@pytest.mark.parametrize("name", ["glue", "squad", "cifar10"])
+def test_without_a_path_the_settings_are_checked_without_network(name: str, tiny: Any) -> None:
+    settings = tiny(name, path=None)
+    settings.check()
+    assert json.dumps(settings.fingerprint())
+    if name != "cifar10":
+        assert replace(settings, revision="other").fingerprint() != settings.fingerprint()
+        assert tiny(name, revision="other").fingerprint() == tiny(name).fingerprint(), "local files have no revision"
+
+
+def test_settings_are_cheap_to_import() -> None:
+    modules = ", ".join(OmegaConf.load(file)["_target_"].rsplit(".", 1)[0] for file in FILES)
+    slow = {
+        "torch",
+        "torchvision",
+        "transformers",
+        "datasets",
+        "sklearn",
+        "pandas",
+        "pytorch_lightning",
+        "huggingface_hub",
+    }
+    command = f"import sys; import {modules}; print(sorted({slow!r} & sys.modules.keys()))"
+    printed = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "[]"

@@ -1,0 +1,130 @@
+"""From logits to F1 and exact match."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from sparsefront.datasets.encoded_text import EncodedText
+from sparsefront.datasets.squad_json import Answer, Question
+from sparsefront.datasets.squad_windows import answer_positions, question_windows
+from sparsefront.tasks.extractive_qa import AnswerEvaluator, ExtractiveQA
+
+
+def pointing(first: int, last: int, width: int, *, score: float = 5.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Start and end logits that prefer one span; 0 everywhere else."""
+    start, end = torch.zeros(width), torch.zeros(width)
+    start[first], end[last] = score, score
+    return start, end
+
+
+def output_of(spans: list[tuple[torch.Tensor, torch.Tensor]]) -> SimpleNamespace:
+    start, end = (torch.stack(logits) for logits in zip(*spans, strict=True))
+    return SimpleNamespace(start_logits=start, end_logits=end)
+
+
+def gold_output(data: Any, split: str, batch: dict[str, torch.Tensor]) -> SimpleNamespace:
+    """Points to the annotated answer in each window that holds it; elsewhere, less clearly, to the first word."""
+    part, questions, spans = data.part(split).text, data.source.questions(split), []
+    width = batch["input_ids"].shape[1]
+    for window, question in zip(batch["window"].tolist(), batch["question"].tolist(), strict=True):
+        offsets = part.tokens["offsets"][part.starts[window] : part.starts[window + 1]].numpy()
+        first, last = answer_positions(offsets, questions[question].answers[0])
+        begin = int((offsets[:, 0] >= 0).argmax())
+        spans.append(pointing(first, last, width) if last else pointing(begin, begin, width, score=1.0))
+    return output_of(spans)
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_gold_logits_score_one(split: str, squad: Any) -> None:
+    evaluator = ExtractiveQA(torch.nn.Identity()).evaluator(squad, split)
+    loader = squad.val_dataloader() if split == "val" else squad.test_dataloader()
+    for batch in loader:
+        evaluator.update(gold_output(squad, split, batch), batch)
+    assert evaluator.compute() == {"f1": 1.0, "exact_match": 1.0}
+    found = {
+        question.id: evaluator.n_best_answers(number)[0][0]
+        for number, question in enumerate(squad.source.questions(split))
+    }
+    assert found == {question.id: question.answers[0].text for question in squad.source.questions(split)}
+
+
+def one_question(tokenizer: Any, context: str, *answers: str, max_length: int = 16, stride: int = 2) -> Any:
+    """Data of a single question."""
+    asked = Question("q", "is it ?", context, tuple(Answer(text, context.index(text)) for text in answers))
+    text = question_windows(
+        [asked], tokenizer=tokenizer, max_length=max_length, stride=stride, training=False, description="windows"
+    )
+    return SimpleNamespace(
+        part=lambda split: SimpleNamespace(text=text), source=SimpleNamespace(questions=lambda split: [asked])
+    )
+
+
+def windows(data: Any) -> tuple[EncodedText, dict[str, torch.Tensor]]:
+    text = data.part("test").text
+    return text, {"window": text.columns["window"], "question": text.columns["question"]}
+
+
+def test_partial_answers_by_hand(tokenizer: Any) -> None:
+    """Found `a hill near`, wanted `a hill`: articles do not count, so 1 of 2 words is right and 1 of 1 is found."""
+    data = one_question(tokenizer, "a hill near the old mill", "a hill", "the old mill", max_length=64)
+    text, batch = windows(data)
+    words = text.tokens["offsets"].tolist()
+    first, last = words.index([0, 1]), next(i for i, span in enumerate(words) if span[1] == len("a hill near"))
+    evaluator = AnswerEvaluator(data, "test")
+    evaluator.update(output_of([pointing(first, last, len(words))]), batch)
+    assert evaluator.n_best_answers(0)[0] == ("a hill near", 10.0)
+    assert evaluator.compute() == pytest.approx({"f1": 2 * 1 * 0.5 / 1.5, "exact_match": 0.0})
+
+
+def test_the_best_of_several_windows_in_several_batches(tokenizer: Any) -> None:
+    context = " ".join("abcdefghijklmnopqrstuvwxyz")
+    data = one_question(tokenizer, context, "s")
+    text, batch = windows(data)
+    assert len(text) > 3
+    evaluator = AnswerEvaluator(data, "test", n_best=4)
+    width = int(text.lengths(batch["window"]).max())
+    holding = [
+        row
+        for row in range(len(text))
+        if [36, 37] in text.tokens["offsets"][text.starts[row] : text.starts[row + 1]].tolist()
+    ]
+    for row in range(len(text)):
+        offsets = text.tokens["offsets"][text.starts[row] : text.starts[row + 1]].tolist()
+        place = offsets.index([36, 37]) if row in holding else 6
+        one = {name: values[row : row + 1] for name, values in batch.items()}
+        evaluator.update(output_of([pointing(place, place, width, score=9.0 if row in holding else 2.0)]), one)
+    answers = evaluator.n_best_answers(0)
+    assert answers[0] == ("s", 18.0)
+    assert len(answers) == 4 and [score for _, score in answers] == sorted(
+        (score for _, score in answers), reverse=True
+    )
+    assert evaluator.compute() == {"f1": 1.0, "exact_match": 1.0}
+
+
+def test_answers_are_never_taken_from_the_question_nor_too_long(tokenizer: Any) -> None:
+    data = one_question(tokenizer, "a b c d e f g h", "c", max_length=64)
+    text, batch = windows(data)
+    width = len(text.tokens["input_ids"])
+    evaluator = AnswerEvaluator(data, "test", max_answer_length=2)
+    evaluator.update(output_of([pointing(1, width - 2, width, score=50.0)]), batch)
+    texts = [answer for answer, _ in evaluator.n_best_answers(0)]
+    assert texts and all(len(answer.split()) <= 2 for answer in texts)
+    assert not any("it" in answer for answer in texts)
+
+
+def test_only_questions_that_were_seen_count(squad: Any) -> None:
+    evaluator = AnswerEvaluator(squad, "test")
+    batch = next(iter(squad.test_dataloader()))
+    first = {name: values[:1] for name, values in batch.items()}
+    evaluator.update(gold_output(squad, "test", first), first)
+    assert evaluator.compute()["exact_match"] in (0.0, 1.0)
+    assert len(evaluator.n_best_answers(0)) > 0 and evaluator.n_best_answers(3) == []
+
+
+def test_loss_is_the_mean_over_both_ends() -> None:
+    start, end = pointing(1, 2, 4)
+    batch = {"start_positions": torch.tensor([1]), "end_positions": torch.tensor([0])}
+    loss = ExtractiveQA(torch.nn.Identity()).loss(output_of([(start, end)]), batch)
+    assert loss.item() == pytest.approx((-start.log_softmax(0)[1] - end.log_softmax(0)[0]).item() / 2)

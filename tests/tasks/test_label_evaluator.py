@@ -1,0 +1,70 @@
+"""Metrics against figures worked out by hand."""
+
+import math
+
+import pytest
+import torch
+
+from sparsefront.tasks.label_evaluator import METRICS, LabelEvaluator
+
+pytestmark = pytest.mark.filterwarnings("ignore:Metric `SpearmanCorrcoef` will save")
+
+# Predicted 1 1 1 0 0 0 1 0 for labels 1 1 0 0 0 1 1 0: 3 true positives, 3 true negatives, 1 false of each kind.
+LOGITS = torch.tensor([[0.0, 1.0]] * 3 + [[2.0, 1.0]] * 3 + [[-3.0, -1.0], [0.5, 0.1]])
+LABELS = torch.tensor([1, 1, 0, 0, 0, 1, 1, 0])
+
+
+def computed(metrics: tuple[str, ...], logits: torch.Tensor, labels: torch.Tensor, *, classes: int) -> dict[str, float]:
+    """Taken in as two batches of unequal size."""
+    evaluator = LabelEvaluator(metrics, classes, logits_of=lambda output: output)
+    for part in (slice(0, 3), slice(3, None)):
+        evaluator.update(logits[part], {"labels": labels[part]})
+    return evaluator.compute()
+
+
+def test_two_classes() -> None:
+    found = computed(("accuracy", "f1", "matthews_correlation"), LOGITS, LABELS, classes=2)
+    assert found == pytest.approx({"accuracy": 6 / 8, "f1": 6 / 8, "matthews_correlation": (3 * 3 - 1) / 16})
+
+
+def test_f1_is_that_of_class_one() -> None:
+    labels = torch.tensor([0, 0, 0, 1])
+    logits = torch.tensor([[0.0, 1.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    found = computed(("accuracy", "f1"), logits, labels, classes=2)
+    assert found == pytest.approx({"accuracy": 3 / 4, "f1": 2 / 3})
+
+
+def test_three_classes_count_each_input_once() -> None:
+    """Classes of unequal size: micro-averaged, 4 of 5, where the mean over classes would be (1 + 0) / 2."""
+    logits = torch.eye(3)[[0, 0, 0, 0, 0]]
+    assert computed(("accuracy",), logits, torch.tensor([0, 0, 0, 0, 2]), classes=3) == {"accuracy": pytest.approx(0.8)}
+
+
+def test_scores() -> None:
+    predicted = torch.tensor([[1.0], [2.0], [3.0], [5.0]])
+    labels = torch.tensor([1.0, 3.0, 2.0, 4.0])
+    found = computed(("pearson", "spearman"), predicted, labels, classes=1)
+    deviations = ([-1.75, -0.75, 0.25, 2.25], [-1.5, 0.5, -0.5, 1.5])
+    product = sum(x * y for x, y in zip(*deviations, strict=True))
+    norms = math.prod(math.sqrt(sum(x * x for x in values)) for values in deviations)
+    assert found == pytest.approx({"pearson": product / norms, "spearman": 0.8})
+
+
+@pytest.mark.filterwarnings("ignore:The variance of predictions")
+def test_a_constant_output_has_no_correlation() -> None:
+    constant = torch.ones(8, 1)
+    found = computed(("pearson", "spearman"), constant, torch.arange(8.0), classes=1)
+    assert found["pearson"] == 0.0
+    always_one = torch.tensor([[0.0, 1.0]] * 8)
+    assert computed(("matthews_correlation",), always_one, LABELS, classes=2) == {"matthews_correlation": 0.0}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_low_precision_logits(dtype: torch.dtype) -> None:
+    assert computed(("accuracy",), LOGITS.to(dtype), LABELS, classes=2) == {"accuracy": pytest.approx(0.75)}
+
+
+def test_every_metric_of_glue_exists() -> None:
+    from sparsefront.datasets.glue_tasks import GLUE_TASKS
+
+    assert {name for task in GLUE_TASKS.values() for name in task.metrics} <= METRICS.keys()

@@ -1,0 +1,178 @@
+"""Every task trains and is judged in a Trainer, and asks the net by the right names."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from sparsefront.datasets.digits import Digits
+from sparsefront.datasets.encoded_text import EncodedText, TextPart
+from sparsefront.datasets.info import DataInfo
+from sparsefront.datasets.split_data import SplitData
+from sparsefront.tasks import build_task
+from sparsefront.tasks.base import Task
+from sparsefront.tasks.registry import TASKS
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::UserWarning", "ignore::pytorch_lightning.utilities.warnings.PossibleUserWarning"
+)
+
+
+def sentences(labels: torch.Tensor) -> SplitData:
+    """One sentence of 3 to 6 tokens per label."""
+    lengths = torch.arange(len(labels)) % 4 + 3
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    ids = torch.randint(5, 200, (int(starts[-1]),), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
+    text = EncodedText({"input_ids": ids, "token_type_ids": torch.zeros_like(ids)}, starts, {"labels": labels})
+    return SplitData(lambda split: TextPart(text, pad_token_id=0, width=None, max_length=64), batch_size=4, seed=0)
+
+
+def dataset(kind: str, num_classes: int = 2, metrics: tuple[str, ...] = ("accuracy", "f1")) -> SimpleNamespace:
+    """What a task asks a data set's settings for."""
+    return SimpleNamespace(info=DataInfo(kind, num_classes), metrics=metrics)
+
+
+@pytest.fixture
+def case(
+    request: pytest.FixtureRequest, tiny_bert: Any, tiny_image_net: Any, optimization: Any, tmp_path: Path
+) -> tuple[Task, Any]:
+    """A task around a tiny net, and data for it."""
+    if request.param == "image_classification":
+        settings = Digits()
+        return build_task(request.param, tiny_image_net, settings, optimization), settings.data_module(
+            batch_size=16, seed=0, cache_dir=tmp_path
+        )
+    if request.param == "extractive_qa":
+        net = tiny_bert("BertForQuestionAnswering")
+        return build_task(request.param, net, dataset(request.param), optimization), request.getfixturevalue("squad")
+    classes = 1 if request.param == "score" else 2
+    metrics = ("pearson", "spearman") if request.param == "score" else ("accuracy", "f1")
+    labels = torch.linspace(0, 5, 12) if classes == 1 else torch.arange(12) % 2
+    net = tiny_bert("BertForSequenceClassification", num_labels=classes)
+    kind = "sequence_classification"
+    return build_task(kind, net, dataset(kind, classes, metrics), optimization), sentences(labels)
+
+
+every_task = pytest.mark.parametrize("case", [*TASKS, "score"], indirect=True)
+METRICS = {
+    "ImageClassification": {"accuracy"},
+    "SequenceClassification": {"accuracy", "f1"},
+    "ExtractiveQA": {"f1", "exact_match"},
+}
+
+
+@every_task
+def test_fit_and_test(case: tuple[Task, Any], tmp_path: Path) -> None:
+    task, data = case
+    before = {name: parameter.clone() for name, parameter in task.net.named_parameters()}
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        max_epochs=1,
+        limit_train_batches=3,
+        limit_val_batches=2,
+        limit_test_batches=2,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=tmp_path,
+    )
+    trainer.fit(task, datamodule=data)
+    metrics = {"pearson", "spearman"} if task.metric_name == "pearson" else METRICS[type(task).__name__]
+    assert trainer.callback_metrics.keys() == {"train/loss", *(f"val/{name}" for name in metrics)}
+    assert torch.isfinite(trainer.callback_metrics["train/loss"])
+    assert any(not torch.equal(before[name], parameter) for name, parameter in task.net.named_parameters())
+    tested = trainer.test(task, datamodule=data, verbose=False)[0]
+    assert tested.keys() == {f"test/{name}" for name in metrics}
+    assert all(-1 <= value <= 1 for value in tested.values())
+
+
+@every_task
+def test_fast_dev_run(case: tuple[Task, Any], tmp_path: Path) -> None:
+    task, data = case
+    options = {"enable_progress_bar": False, "enable_model_summary": False, "default_root_dir": tmp_path}
+    pl.Trainer(accelerator="cpu", fast_dev_run=True, **options).fit(task, datamodule=data)
+
+
+@every_task
+def test_judged_without_a_trainer(case: tuple[Task, Any]) -> None:
+    """As the measurements do it: the loaders, the net called by `net_inputs`, the evaluator."""
+    task, data = case
+    for split, loader in (("val", data.val_dataloader()), ("test", data.test_dataloader())):
+        evaluator = task.evaluator(data, split)
+        with torch.inference_mode():
+            for batch in loader:
+                evaluator.update(task.net(**task.net_inputs(batch)), batch)
+        found = evaluator.compute()
+        assert task.metric_name in found and all(isinstance(value, float) for value in found.values())
+
+
+@every_task
+def test_loss_has_gradients_for_the_whole_body(case: tuple[Task, Any]) -> None:
+    task, data = case
+    batch = next(iter(data.train_dataloader()))
+    loss = task.loss(task(batch), batch)
+    assert loss.shape == ()
+    loss.backward()
+    assert all(
+        module.weight.grad.abs().sum() > 0 for module in task.net.modules() if isinstance(module, torch.nn.Linear)
+    )
+
+
+@pytest.mark.parametrize("case", ["sequence_classification"], indirect=True)
+def test_nets_that_arrive_in_eval_mode_are_trained_with_dropout(case: tuple[Task, Any], tmp_path: Path) -> None:
+    task, data = case
+    assert not task.net.training
+    modes = []
+    task.net.register_forward_hook(lambda net, *_: modes.append(net.training))
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        max_epochs=1,
+        num_sanity_val_steps=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=tmp_path,
+    )
+    trainer.fit(task, datamodule=data)
+    assert modes == [True] * 3 + [False] * 3
+
+
+def test_a_task_without_optimization_cannot_be_trained(tiny_image_net: Any) -> None:
+    task = build_task("image_classification", tiny_image_net, dataset("image_classification", 10))
+    with pytest.raises(ValueError, match="without an optimization"):
+        task.configure_optimizers()
+
+
+def test_unknown_kinds_are_refused_with_a_list(tiny_image_net: Any) -> None:
+    with pytest.raises(
+        ValueError, match="task translation: there are image_classification, sequence_classification, extractive_qa"
+    ):
+        build_task("translation", tiny_image_net, dataset("translation"))
+
+
+def test_every_data_set_of_this_kind_is_served() -> None:
+    from sparsefront.datasets.glue import Glue
+    from sparsefront.datasets.glue_tasks import GLUE_TASKS
+
+    for name, layout in GLUE_TASKS.items():
+        settings = Glue(task=name)
+        task = build_task(settings.info.kind, torch.nn.Identity(), settings)
+        assert task.metric_name == layout.metrics[0] and task.num_classes == settings.info.num_classes
+
+
+def test_tasks_import_little_more_than_lightning() -> None:
+    """Lightning brings transformers and torchvision with it; what we use inside functions stays there."""
+    heavy = {"datasets", "sklearn", "pandas", "wandb", "plotly", "torchmetrics.text"}
+    command = (
+        "import sys, pytorch_lightning; before = set(sys.modules); import sparsefront.tasks; "
+        f"print(sorted({heavy!r} & (sys.modules.keys() - before)))"
+    )
+    printed = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "[]"
