@@ -1,0 +1,62 @@
+"""What every model settings class offers to the pipeline."""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import nn
+
+if TYPE_CHECKING:
+    from sparsefront.datasets.info import DataInfo
+
+
+class Model(ABC):
+    """Settings of a network; subclasses are frozen dataclasses whose fields are the keys of their YAML.
+
+    Networks are called with keyword arguments: `net(x=...)` for images [B, C, H, W] -> logits [B, classes], the
+    tokenizer's names for text.
+    """
+
+    kinds: ClassVar[tuple[str, ...]]
+    """Tasks that this model can serve."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Refuse what can be refused without data, download or weights.
+
+        Raises:
+            InvalidSetting: a path that does not exist, a name that nobody knows, settings that exclude each other.
+        """
+
+    @abstractmethod
+    def fingerprint(self) -> dict[str, Any]:
+        """Everything in these settings that determines the initial weights, JSON-able.
+
+        Local files count by content (sha256), not by where they lie; what only concerns pruning is left out.
+        """
+
+    @abstractmethod
+    def build(self, info: "DataInfo") -> nn.Module:
+        """The network in fp32 on the CPU, in training mode, weights loaded; random ones follow torch's global seed.
+
+        A head for another number of classes is replaced by a new one, with a logged line.
+
+        Raises:
+            InvalidSetting: a checkpoint that does not fit, weights that cannot be fetched, data that the network cannot
+                take.
+        """
+
+    @abstractmethod
+    def skeleton(self, info: "DataInfo") -> nn.Module:
+        """The same architecture on the meta device; reads no weights and leaves the random state alone.
+
+        Raises:
+            InvalidSetting: data that the network cannot take, a configuration that cannot be read.
+        """
+
+    @abstractmethod
+    def prunable(self, net: nn.Module) -> list[str]:
+        """Names of the Linear and Conv2d layers that may be pruned, in the order of the network."""
+
+    def save_pretrained_files(self, net: nn.Module, directory: Path) -> None:
+        """Write what the model's own library needs beside model.safetensors; nothing for plain state dicts."""

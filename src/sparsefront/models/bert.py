@@ -1,0 +1,149 @@
+"""BERT by transformers: from the hub, from a local folder, or of a known size with random weights."""
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import nn
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.models.base import Model
+from sparsefront.models.bert_source import BertSource
+from sparsefront.models.layers import linear_and_conv_layers
+from sparsefront.models.wordpiece import train_wordpiece
+
+if TYPE_CHECKING:
+    from transformers import BertConfig, PreTrainedTokenizerBase
+
+    from sparsefront.datasets.info import DataInfo
+
+SIZES: dict[str, dict[str, int]] = {
+    "tiny": {
+        "vocab_size": 8192,
+        "hidden_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 512,
+    },
+    "base": {},  # what transformers takes for unsaid
+    "large": {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096},
+}
+CLASSES = {"sequence_classification": "BertForSequenceClassification", "extractive_qa": "BertForQuestionAnswering"}
+HEADS = {"sequence_classification": ("bert.pooler", "classifier"), "extractive_qa": ("qa_outputs",)}
+
+
+@dataclass(frozen=True)
+class Bert(Model):
+    """Settings of model bert. `path` and `size` exclude each other; with neither, `name` is fetched from the hub.
+
+    Args:
+        name: hub id of a BERT.
+        path: local folder as `save_pretrained` writes it: config.json, weights, tokenizer.
+        size: tiny, base or large, with random weights and a vocabulary learnt from the dataset's texts.
+        prune_head: what reads the encoder out (pooler and classifier, or the span classifier) may be pruned too.
+    """
+
+    kinds: ClassVar[tuple[str, ...]] = tuple(CLASSES)
+
+    name: str = "bert-base-uncased"
+    path: str | None = None
+    size: str | None = None
+    prune_head: bool = False
+
+    def __post_init__(self) -> None:
+        if self.size is not None and self.size not in SIZES:
+            allowed = f"is one of {', '.join(SIZES)}, or null for weights from path or the hub"
+            raise InvalidSetting("size", self.size, allowed)
+        if self.size is not None and self.path is not None:
+            raise InvalidSetting("size", self.size, "means random weights and excludes path; set one of them to null")
+
+    @property
+    def source(self) -> BertSource | None:
+        """Where weights come from; None = random."""
+        return BertSource(self.name, self.path) if self.size is None else None
+
+    def check(self) -> None:
+        if self.source is not None:
+            self.source.check()
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"model": "bert", **({"random": self.size} if self.source is None else self.source.fingerprint())}
+
+    def build(self, info: "DataInfo") -> nn.Module:
+        """transformers' class for sequence classification or question answering, with PyTorch's fused attention.
+
+        The pooler, which some checkpoints lack, counts as part of the head.
+        """
+        config = self._config(info)
+        if self.source is None:
+            return _network_class(info.kind)(config)
+        return self.source.network(_network_class(info.kind), config, head=HEADS[info.kind])
+
+    def skeleton(self, info: "DataInfo") -> nn.Module:
+        config = self._config(info)
+        with torch.device("meta"):
+            return _network_class(info.kind)(config)
+
+    def prunable(self, net: nn.Module) -> list[str]:
+        """query, key, value, attention output, intermediate and output of every encoder layer; not the embeddings."""
+        heads = [name for names in HEADS.values() for name in names] if self.prune_head else []
+        return linear_and_conv_layers(net, inside=("bert.encoder", *heads))
+
+    def tokenizer(self, texts: Iterable[str] | None = None) -> "PreTrainedTokenizerBase":
+        """The fast tokenizer that belongs to the weights; calls after the first give the same object.
+
+        Args:
+            texts: read only with `size`, to learn as many tokens from them as the network has embeddings.
+        Raises:
+            InvalidSetting: the tokenizer cannot be read, or has more tokens than the network has embeddings.
+            ValueError: `size` is set, and there are no texts.
+        """
+        if not self._tokenizers:
+            self._tokenizers.append(self._train_tokenizer(texts) if self.source is None else self.source.tokenizer())
+        return self._tokenizers[0]
+
+    def save_pretrained_files(self, net: nn.Module, directory: Path) -> None:
+        """config.json and the tokenizer, so that `from_pretrained(directory)` works once model.safetensors lies beside.
+
+        A tokenizer that is learnt from texts, and has not been, is left out.
+        """
+        config = copy.deepcopy(net.config)
+        config.architectures = [type(net).__name__]
+        config.save_pretrained(directory)
+        if self.source is not None or self._tokenizers:
+            self.tokenizer().save_pretrained(directory)
+
+    @cached_property
+    def _tokenizers(self) -> list["PreTrainedTokenizerBase"]:
+        """The tokenizer in use, if any; not a field, for it is no setting."""
+        return []
+
+    def _config(self, info: "DataInfo") -> "BertConfig":
+        settings = {"num_labels": info.num_classes, "problem_type": None, "attn_implementation": "sdpa"}
+        config = self._random_config(**settings) if self.source is None else self.source.config(**settings)
+        longest = config.max_position_embeddings
+        if info.sequence_length is not None and info.sequence_length > longest:
+            reason = f"takes at most {longest} tokens and the dataset gives up to {info.sequence_length}"
+            raise InvalidSetting("size", self.size, reason) if self.source is None else self.source.refusal(reason)
+        return config
+
+    def _random_config(self, **settings: Any) -> "BertConfig":
+        from transformers import BertConfig
+
+        return BertConfig(**SIZES[self.size], **settings)
+
+    def _train_tokenizer(self, texts: Iterable[str] | None) -> "PreTrainedTokenizerBase":
+        if texts is None:
+            raise ValueError("a BERT of random weights learns its vocabulary from texts; none were given")
+        config = self._random_config()
+        return train_wordpiece(texts, vocabulary_size=config.vocab_size, max_length=config.max_position_embeddings)
+
+
+def _network_class(kind: str) -> type[nn.Module]:
+    import transformers
+
+    return getattr(transformers, CLASSES[kind])

@@ -1,0 +1,177 @@
+"""A pretrained BERT on disk: a local folder, or the cached snapshot of a hub repository; read strictly."""
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from sparsefront.datasets.content_digest import file_digest
+from sparsefront.errors import InvalidSetting
+from sparsefront.models.checkpoint import first_line, misfit
+from sparsefront.models.hub import hub_folder
+
+if TYPE_CHECKING:
+    from transformers import BertConfig, PreTrainedTokenizerBase
+
+log = logging.getLogger(__name__)
+
+CONFIG = ("config.json",)
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+SHARDED_WEIGHTS = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+TOKENIZER = ("tokenizer.json", "vocab.txt")
+TOKENIZER_EXTRAS = ("vocab.txt", "tokenizer_config.json", "special_tokens_map.json")
+READ = (*CONFIG, "model*.safetensors*", "pytorch_model*.bin*", *TOKENIZER, *TOKENIZER_EXTRAS, "added_tokens.json")
+
+
+@dataclass(frozen=True)
+class BertSource:
+    """Where weights, configuration and tokenizer are read from.
+
+    Args:
+        name: hub id, used where path is None.
+        path: local folder as `save_pretrained` writes it.
+    """
+
+    name: str
+    path: str | None
+
+    def refusal(self, reason: str) -> InvalidSetting:
+        """The complaint about what was given, under its key."""
+        key, value = ("name", self.name) if self.path is None else ("path", self.path)
+        return InvalidSetting(key, value, reason)
+
+    def check(self) -> None:
+        """Raises InvalidSetting: a folder that is absent, lacks files or holds another model. The hub is not asked."""
+        if self.path is None:
+            return
+        folder = self._local_folder()
+        for alternatives in ((*WEIGHTS, *SHARDED_WEIGHTS), TOKENIZER):
+            if not any((folder / file).is_file() for file in alternatives):
+                raise self.refusal(f"holds no {' or '.join(alternatives)}")
+        self._config_json(folder)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """The hub id; of a local folder, the digests of the files that are read."""
+        if self.path is None:
+            return {"hub": self.name}
+        folder = self._local_folder()
+        files = {file for pattern in READ for file in folder.glob(pattern)}
+        return {"sha256": {file.name: file_digest(file) for file in sorted(files)}}
+
+    def config(self, **settings: Any) -> "BertConfig":
+        """The stored configuration with some settings replaced."""
+        from transformers import BertConfig
+
+        return BertConfig.from_dict(self._config_json(self._folder(CONFIG)), **settings)
+
+    def tokenizer(self) -> "PreTrainedTokenizerBase":
+        """The stored tokenizer.
+
+        Raises:
+            InvalidSetting: it is absent, cannot be read, or has more tokens than the network has embeddings.
+        """
+        from transformers import AutoTokenizer
+
+        folder = self._folder(CONFIG, TOKENIZER, wanted=TOKENIZER_EXTRAS)
+        if not any((folder / file).is_file() for file in TOKENIZER):  # transformers would make up an empty vocabulary
+            raise self.refusal(f"holds no {' or '.join(TOKENIZER)}")
+        try:
+            with _quiet_transformers():
+                tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        except Exception as error:  # the tokenizers library raises nothing more special
+            raise self.refusal(f"its tokenizer cannot be read: {first_line(error)}") from error
+        embeddings = self.config().vocab_size
+        if len(tokenizer) > embeddings:
+            raise self.refusal(f"its tokenizer has {len(tokenizer)} tokens and its embedding table {embeddings} rows")
+        return tokenizer
+
+    def network(self, network_class: type, config: "BertConfig", *, head: tuple[str, ...]) -> nn.Module:
+        """The network in fp32 and training mode, whatever the dtype on disk.
+
+        Args:
+            head: modules that may be absent from the weights, or have other shapes there; they are newly initialised.
+        Raises:
+            InvalidSetting: the weights cannot be read, or do not fit anywhere else.
+        """
+        folder = self._folder(CONFIG, WEIGHTS)
+        try:
+            with _quiet_transformers():
+                net, report = network_class.from_pretrained(
+                    folder,
+                    config=config,
+                    dtype=torch.float32,
+                    local_files_only=True,
+                    ignore_mismatched_sizes=True,  # they are refused below, but for the head
+                    output_loading_info=True,
+                )
+        except Exception as error:  # of json, safetensors, the unpickler, transformers: nothing here is ours
+            raise self.refusal(f"its weights cannot be read: {first_line(error)}") from error
+        self._refuse_misfit(report, head)
+        return net.train()  # from_pretrained leaves it in evaluation mode, without dropout
+
+    def _refuse_misfit(self, report: dict[str, Any], head: tuple[str, ...]) -> None:
+        def of_head(key: str) -> bool:
+            return any(key.startswith(f"{name}.") for name in head)
+
+        reshaped = {key: f"{key} {list(given)} for {list(own)}" for key, given, own in report["mismatched_keys"]}
+        complaint = misfit(
+            missing=[key for key in report["missing_keys"] if not of_head(key)],
+            unexpected=[key for key in report["unexpected_keys"] if _of_trunk(key)],
+            reshaped=[text for key, text in reshaped.items() if not of_head(key)],
+        )
+        if complaint:
+            raise self.refusal(complaint)
+        new = sorted(filter(of_head, {*report["missing_keys"], *reshaped}))
+        if new:
+            log.info("newly initialised, for want of weights that fit: %s", ", ".join(new))
+
+    def _folder(self, *needed: tuple[str, ...], wanted: tuple[str, ...] = ()) -> Path:
+        return self._local_folder() if self.path is not None else hub_folder(self.name, needed=needed, wanted=wanted)
+
+    def _local_folder(self) -> Path:
+        folder = Path(self.path).expanduser()
+        if not folder.exists():
+            raise self.refusal("does not exist")
+        if not (folder / "config.json").is_file():
+            raise self.refusal("must be a folder with config.json, as save_pretrained writes it")
+        return folder
+
+    def _config_json(self, folder: Path) -> dict[str, Any]:
+        """The content of config.json, which must be a BERT's."""
+        try:
+            content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise self.refusal(f"its config.json is not JSON: {error}") from error
+        found = content.get("model_type") if isinstance(content, dict) else None
+        if found != "bert":
+            raise self.refusal(f"holds a model of type {found}; only type bert is supported")
+        return content
+
+
+def _of_trunk(key: str) -> bool:
+    """Whether a key of a checkpoint belongs to encoder or embeddings; heads of other tasks are no misfit."""
+    if key.endswith("position_ids"):  # an index that old files hold
+        return False
+    return key.removeprefix("bert.").startswith(("encoder.", "embeddings."))
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """No table of keys and no bar for a load of a second; what matters of it is logged in one line instead."""
+    from transformers.utils import logging as transformers_logging
+
+    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()

@@ -1,0 +1,110 @@
+"""Local checkpoints: found, read as plain tensors, fitted to a network."""
+
+import logging
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from sparsefront.errors import InvalidSetting
+
+log = logging.getLogger(__name__)
+PICKLED = (".pth", ".pt", ".bin", ".ckpt")
+NAMED_AT_MOST = 3
+
+
+def weights_file(path: str) -> Path:
+    """The checkpoint that `path` names: a file, or a folder that holds model.safetensors.
+
+    Raises:
+        InvalidSetting: it does not exist, or is no format that we read.
+    """
+    file = Path(path).expanduser()
+    if file.is_dir() and (file / "model.safetensors").is_file():
+        file = file / "model.safetensors"
+    if not file.exists():
+        raise InvalidSetting("path", path, "does not exist")
+    if not file.is_file() or file.suffix not in (".safetensors", *PICKLED):
+        allowed = ", ".join((".safetensors", *PICKLED))
+        raise InvalidSetting("path", path, f"must be a checkpoint file ({allowed}) or a folder with model.safetensors")
+    return file
+
+
+def read_weights(path: str) -> dict[str, Tensor]:
+    """State dict of a checkpoint, on the CPU. Pickled objects other than tensors and plain containers are refused.
+
+    A state dict wrapped as {"state_dict": ...} or {"model": ...} is unwrapped, and a prefix that training tools put
+    before every key ("module.", "net.", "model.") is taken off.
+
+    Raises:
+        InvalidSetting: the file cannot be read so, or holds no tensors.
+    """
+    file = weights_file(path)
+    try:
+        if file.suffix == ".safetensors":
+            content = load_file(file)
+        else:
+            content = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # on bytes that are no checkpoint, the unpickler fails in whatever way they lead it to
+        raise InvalidSetting("path", path, f"cannot be read as plain tensors: {first_line(error)}") from error
+    for wrapper in ("state_dict", "model"):
+        if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
+            content = content[wrapper]
+    if not isinstance(content, dict) or not content or not all(isinstance(value, Tensor) for value in content.values()):
+        raise InvalidSetting("path", path, "holds no state dict: a mapping from names to tensors is expected")
+    for prefix in ("module.", "net.", "model."):
+        if all(key.startswith(prefix) for key in content):
+            content = {key.removeprefix(prefix): value for key, value in content.items()}
+    return dict(content)
+
+
+def load_weights(net: nn.Module, weights: dict[str, Tensor], *, head: str, path: str) -> None:
+    """Copy a state dict into `net`, whose own dtype stays.
+
+    Args:
+        head: name of the task head. Where it is absent from the checkpoint or has other shapes (another number of
+            classes), the net's own initialisation is kept; everything else must fit exactly.
+        path: where the weights come from, for the message.
+    Raises:
+        InvalidSetting: missing or unexpected keys or other shapes; the first few are named.
+    """
+    own = {key: tuple(tensor.shape) for key, tensor in net.state_dict().items()}
+    given = {key: tuple(tensor.shape) for key, tensor in weights.items()}
+    head_keys = [key for key in own if key.startswith(f"{head}.")]
+    if any(given.get(key) != own[key] for key in head_keys):
+        log.info("%s: not in the checkpoint in this shape, newly initialised (%s)", head, path)
+        weights = {key: tensor for key, tensor in weights.items() if not key.startswith(f"{head}.")}
+    else:
+        head_keys = []
+    reshaped = [key for key in weights if key in own and given[key] != own[key]]
+    fitting = {key: tensor for key, tensor in weights.items() if key not in reshaped}
+    missing, unexpected = net.load_state_dict(fitting, strict=False)  # not strict: torch would list every key
+    complaint = misfit(
+        missing=[key for key in missing if key not in head_keys and key not in reshaped],
+        unexpected=unexpected,
+        reshaped=[f"{key} {list(given[key])} for {list(own[key])}" for key in reshaped],
+    )
+    if complaint:
+        raise InvalidSetting("path", path, complaint)
+
+
+def misfit(*, missing: list[str], unexpected: list[str], reshaped: list[str]) -> str:
+    """In words, the first few differences of each sort between a checkpoint and a model; "" where there are none.
+
+    Args:
+        reshaped: each "<key> <shape in the checkpoint> for <shape in the model>".
+    """
+    sorts = {"missing keys": missing, "unexpected keys": unexpected, "other shapes": reshaped}
+    parts = [f"{sort}: {_first_few(keys)}" for sort, keys in sorts.items() if keys]
+    return f"does not fit the model; {'; '.join(parts)}" if parts else ""
+
+
+def first_line(error: Exception) -> str:
+    """What an exception says, short enough for a message; its type where it says nothing."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def _first_few(keys: list[str]) -> str:
+    more = len(keys) - NAMED_AT_MOST
+    return ", ".join(sorted(keys)[:NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,88 @@
+"""torchvision's ResNet-50."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import nn
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.models.base import Model
+from sparsefront.models.checkpoint import load_weights
+from sparsefront.models.layers import linear_and_conv_layers
+from sparsefront.models.torchvision_source import TorchvisionSource
+
+if TYPE_CHECKING:
+    from sparsefront.datasets.info import DataInfo
+
+BODY = ("layer1", "layer2", "layer3", "layer4")
+
+
+@dataclass(frozen=True)
+class ResNet50(Model):
+    """Settings of model resnet50.
+
+    Args:
+        weights: a name of torchvision's, e.g. DEFAULT or IMAGENET1K_V2; null = path or random.
+        path: local checkpoint.
+        small_images: a 3x3 stem of stride 1 without max-pooling, usual for images of 32 or 64 pixels; torchvision's own
+            stem leaves 1/32 of their side.
+        prune_head: the classifier may be pruned too.
+    """
+
+    kinds: ClassVar[tuple[str, ...]] = ("image_classification",)
+
+    weights: str | None = None
+    path: str | None = None
+    small_images: bool = False
+    prune_head: bool = False
+
+    def __post_init__(self) -> None:
+        if self.small_images and self.weights is not None:
+            raise InvalidSetting(
+                "small_images", True, f"weights {self.weights} belong to the 7x7 stem; set weights=null or path"
+            )
+
+    @property
+    def source(self) -> TorchvisionSource:
+        return TorchvisionSource("resnet50", self.weights, self.path)
+
+    def check(self) -> None:
+        self.source.check()
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"model": "resnet50", "small_images": self.small_images, "weights": self.source.fingerprint()}
+
+    def build(self, info: "DataInfo") -> nn.Module:
+        self.source.refuse_other_channels(info.channels)
+        net = self._net(info)
+        weights = self.source.state_dict()
+        if weights is not None:
+            load_weights(net, weights, head="fc", path=self.source.misfit_name)
+        return net
+
+    def skeleton(self, info: "DataInfo") -> nn.Module:
+        with torch.device("meta"):
+            return self._net(info)
+
+    def prunable(self, net: nn.Module) -> list[str]:
+        """All convolutions of the four stages with their shortcuts; the stem reads the image and stays dense."""
+        return linear_and_conv_layers(net, inside=(*BODY, "fc") if self.prune_head else BODY)
+
+    def _net(self, info: "DataInfo") -> nn.Module:
+        from torchvision.models import resnet50
+
+        net = resnet50(weights=None, num_classes=info.num_classes)
+        if self.small_images:
+            net.conv1 = _stem(info.channels, kernel_size=3, stride=1)
+            net.maxpool = nn.Identity()
+        elif info.channels != net.conv1.in_channels:
+            net.conv1 = _stem(info.channels, kernel_size=7, stride=2)
+        return net
+
+
+def _stem(channels: int, *, kernel_size: int, stride: int) -> nn.Conv2d:
+    """First convolution with torchvision's initialisation."""
+    stem = nn.Conv2d(channels, 64, kernel_size, stride=stride, padding=kernel_size // 2, bias=False)
+    nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
+    return stem

@@ -1,0 +1,115 @@
+"""torchvision's ViT-B/16 and ViT-L/16, with attention whose projections can be pruned and swapped."""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.models.attention import replace_multihead_attention, split_packed_projections
+from sparsefront.models.base import Model
+from sparsefront.models.checkpoint import load_weights
+from sparsefront.models.layers import linear_and_conv_layers
+from sparsefront.models.torchvision_source import TorchvisionSource
+
+if TYPE_CHECKING:
+    from sparsefront.datasets.info import DataInfo
+
+VARIANTS = ("vit_b_16", "vit_l_16")
+PATCH_SIZE = 16
+POSITIONS = "encoder.pos_embedding"
+
+
+@dataclass(frozen=True)
+class Vit(Model):
+    """Settings of model vit.
+
+    Args:
+        variant: vit_b_16 or vit_l_16, torchvision's names.
+        weights: a name of torchvision's, e.g. DEFAULT or IMAGENET1K_V1; null = path or random.
+        path: local checkpoint, with packed or separate attention projections, for any image size: position embeddings
+            are interpolated.
+        prune_head: the classifier may be pruned too.
+    """
+
+    kinds: ClassVar[tuple[str, ...]] = ("image_classification",)
+
+    variant: str = "vit_b_16"
+    weights: str | None = None
+    path: str | None = None
+    prune_head: bool = False
+
+    def __post_init__(self) -> None:
+        if self.variant not in VARIANTS:
+            raise InvalidSetting("variant", self.variant, f"is one of {', '.join(VARIANTS)}")
+
+    @property
+    def source(self) -> TorchvisionSource:
+        return TorchvisionSource(self.variant, self.weights, self.path)
+
+    def check(self) -> None:
+        self.source.check()
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"model": self.variant, "weights": self.source.fingerprint()}
+
+    def build(self, info: "DataInfo") -> nn.Module:
+        self.source.refuse_other_channels(info.channels)
+        net = self._net(info)
+        weights = self.source.state_dict()
+        if weights is not None:
+            weights = _fit_positions(split_packed_projections(weights), net, path=self.source.misfit_name)
+            load_weights(net, weights, head="heads", path=self.source.misfit_name)
+        return net
+
+    def skeleton(self, info: "DataInfo") -> nn.Module:
+        with torch.device("meta"):
+            return self._net(info)
+
+    def prunable(self, net: nn.Module) -> list[str]:
+        """q, k, v, out and both MLP layers of every block; not the patch projection, nor the head unless prune_head."""
+        return linear_and_conv_layers(net, inside=("encoder", "heads") if self.prune_head else ("encoder",))
+
+    def _net(self, info: "DataInfo") -> nn.Module:
+        """Random weights; the image size is part of the architecture, and the net refuses images of other sizes."""
+        from torchvision.models import get_model
+
+        if info.image_size % PATCH_SIZE:
+            raise InvalidSetting(
+                "variant",
+                self.variant,
+                f"cuts images into patches of {PATCH_SIZE} pixels, which does not divide the dataset's image size "
+                f"{info.image_size}: use images of 32, 64, ... 224 pixels, or model vit_small",
+            )
+        net = get_model(self.variant, weights=None, image_size=info.image_size, num_classes=info.num_classes)
+        if info.channels != net.conv_proj.in_channels:
+            net.conv_proj = _patch_projection(info.channels, net.conv_proj.out_channels)
+        replace_multihead_attention(net)
+        return net
+
+
+def _patch_projection(channels: int, width: int) -> nn.Conv2d:
+    """torchvision's patch projection and its initialisation, for another number of channels."""
+    projection = nn.Conv2d(channels, width, kernel_size=PATCH_SIZE, stride=PATCH_SIZE)
+    nn.init.trunc_normal_(projection.weight, std=math.sqrt(1 / (channels * PATCH_SIZE**2)))
+    nn.init.zeros_(projection.bias)
+    return projection
+
+
+def _fit_positions(weights: dict[str, Tensor], net: nn.Module, *, path: str) -> dict[str, Tensor]:
+    """Position embeddings interpolated (bicubic, torchvision's function) to the net's grid; equal grids are left alone.
+
+    Raises:
+        InvalidSetting: they are no square grid and a class token.
+    """
+    from torchvision.models.vision_transformer import interpolate_embeddings
+
+    positions = weights.get(POSITIONS)
+    if positions is None or positions.shape == net.encoder.pos_embedding.shape:
+        return weights
+    try:
+        return interpolate_embeddings(net.image_size, net.patch_size, dict(weights))
+    except ValueError as error:
+        raise InvalidSetting("path", path, f"position embeddings {list(positions.shape)} are no square grid") from error

@@ -1,0 +1,75 @@
+"""What the pipeline relies on, for every YAML of group `model`."""
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from sparsefront.datasets.info import DataInfo
+from sparsefront.models.base import Model
+
+FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "model").glob("*.yaml"))
+SMALLER = {"bert": {"size": "tiny"}}
+PRUNABLE = {"bert": 6 * 2, "resnet50": 52, "vit": 6 * 12, "vit_small": 6 * 4}
+HEAD = {"bert": 2, "resnet50": 1, "vit": 1, "vit_small": 1}
+
+
+def settings(file: Path, **changes: object) -> Model:
+    return instantiate(OmegaConf.load(file), **SMALLER.get(file.stem, {}), **changes, _convert_="all")
+
+
+def facts(model: Model) -> DataInfo:
+    if "image_classification" in model.kinds:
+        return DataInfo(kind="image_classification", num_classes=7, image_size=32, channels=3)
+    return DataInfo(kind="sequence_classification", num_classes=7, sequence_length=16)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_skeleton_has_the_layers_and_shapes_of_the_built_network_and_spends_no_random_numbers(file: Path):
+    model = settings(file)
+    model.check()
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    skeleton = model.skeleton(facts(model))
+    assert torch.equal(torch.get_rng_state(), state)
+    net = model.build(facts(model))
+    assert {key: value.shape for key, value in skeleton.state_dict().items()} == {
+        key: value.shape for key, value in net.state_dict().items()
+    }
+    assert all(tensor.device.type == "meta" for tensor in (*skeleton.parameters(), *skeleton.buffers()))
+    assert all(parameter.dtype == torch.float32 for parameter in net.parameters())
+    assert all(module.training for module in net.modules())
+    assert model.prunable(skeleton) == model.prunable(net)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_prunable_layers_are_those_of_the_body_and_the_head_on_demand(file: Path):
+    model = settings(file)
+    skeleton = model.skeleton(facts(model))
+    body = model.prunable(skeleton)
+    assert len(body) == len(set(body)) == PRUNABLE[file.stem]
+    with_head = settings(file, prune_head=True).prunable(skeleton)
+    assert with_head[: len(body)] == body
+    assert len(with_head) == len(body) + HEAD[file.stem]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_same_seed_same_weights(file: Path):
+    model, weights = settings(file), []
+    for seed in (3, 3, 4):
+        torch.manual_seed(seed)
+        weights.append([parameter.detach() for parameter in model.build(facts(model)).parameters()])
+    same, other = ([torch.equal(a, b) for a, b in zip(weights[0], weights[i], strict=True)] for i in (1, 2))
+    assert all(same) and not all(other)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_settings_can_be_stored_and_sent_to_other_processes(file: Path):
+    model = settings(file)
+    assert json.loads(json.dumps(model.fingerprint())) == model.fingerprint()
+    assert settings(file, prune_head=True).fingerprint() == model.fingerprint()
+    assert pickle.loads(pickle.dumps(model)) == model

@@ -1,0 +1,85 @@
+"""Models by hub id: the cache first, and one clear message where the hub cannot help."""
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import huggingface_hub
+import pytest
+import torch
+from huggingface_hub import HfApi, constants
+
+from sparsefront.datasets.info import DataInfo
+from sparsefront.errors import InvalidSetting
+from sparsefront.models.bert import Bert
+from sparsefront.models.hub import hub_folder
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty hub cache, and no network."""
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise ConnectionError("name or service not known")
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(HfApi, "model_info", unreachable)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", unreachable)
+    return tmp_path
+
+
+def store(cache: Path, name: str, folder: Path) -> Path:
+    """Lay a folder into the cache as the hub client does."""
+    repository = cache / f"models--{name.replace('/', '--')}"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("0" * 40)
+    return Path(shutil.copytree(folder, repository / "snapshots" / ("0" * 40)))
+
+
+def test_unreachable_hub_names_the_key_to_set(cache: Path, pair_classes: DataInfo):
+    model = Bert()
+    model.check()
+    message = "name=bert-base-uncased: is not cached and .* hub cannot be read .*set model.path to a local folder"
+    for read in (lambda: model.skeleton(pair_classes), lambda: model.build(pair_classes), model.tokenizer):
+        with pytest.raises(InvalidSetting, match=message):
+            read()
+
+
+def test_cached_model_needs_no_network(cache: Path, bert_folder: Path, pair_classes: DataInfo):
+    store(cache, "someone/small", bert_folder)
+    model, local = Bert(name="someone/small"), Bert(path=str(bert_folder))
+    assert torch.equal(model.build(pair_classes).classifier.weight, local.build(pair_classes).classifier.weight)
+    assert model.tokenizer().get_vocab() == local.tokenizer().get_vocab()
+    assert model.skeleton(pair_classes).config.hidden_size == 128
+
+
+def test_half_cached_model_is_not_taken_for_whole(cache: Path, bert_folder: Path, pair_classes: DataInfo):
+    snapshot = store(cache, "someone/small", bert_folder)
+    (snapshot / "model.safetensors").unlink()
+    model = Bert(name="someone/small")
+    model.skeleton(pair_classes)
+    with pytest.raises(InvalidSetting, match="name=someone/small: is not cached"):
+        model.build(pair_classes)
+
+
+def test_only_the_best_of_the_alternatives_is_downloaded(cache: Path, monkeypatch: pytest.MonkeyPatch):
+    names = ("config.json", "pytorch_model.bin", "model.safetensors", "vocab.txt", "tokenizer_config.json")
+    listing = SimpleNamespace(siblings=[SimpleNamespace(rfilename=name) for name in names])
+    asked = []
+
+    def download(name: str, file: str) -> str:
+        asked.append(file)
+        return str(cache / file)
+
+    monkeypatch.setattr(HfApi, "model_info", lambda *_, **__: listing)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    needed = (("config.json",), ("model.safetensors", "pytorch_model.bin"))
+    assert hub_folder("someone/bert", needed=needed, wanted=("tokenizer_config.json", "absent.json")) == cache
+    assert asked == ["tokenizer_config.json", "config.json", "model.safetensors"]
+    with pytest.raises(InvalidSetting, match="holds no flax.msgpack or other.bin; set model.path"):
+        hub_folder("someone/bert", needed=(("flax.msgpack", "other.bin"),))
+
+
+def test_ids_that_the_hub_cannot_have_are_refused(cache: Path, pair_classes: DataInfo):
+    with pytest.raises(InvalidSetting, match="name=two words: is no id of the hub"):
+        Bert(name="two words").skeleton(pair_classes)

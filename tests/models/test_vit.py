@@ -1,0 +1,131 @@
+"""torchvision's ViT: sizes, checkpoints, refusals."""
+
+from collections.abc import Callable
+from pathlib import Path
+from urllib.error import URLError
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+from torchvision.models.vision_transformer import VisionTransformer, interpolate_embeddings
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.models.vit import Vit
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> Callable[..., VisionTransformer]:
+    """torchvision's class with two narrow layers, also where the builder asks for vit_b_16."""
+
+    def make(variant: str = "", *, weights: None = None, image_size: int, num_classes: int) -> VisionTransformer:
+        net = VisionTransformer(
+            image_size=image_size,
+            patch_size=16,
+            num_layers=2,
+            num_heads=4,
+            hidden_dim=64,
+            mlp_dim=128,
+            num_classes=num_classes,
+        )
+        nn.init.normal_(net.heads.head.weight)  # zero in torchvision; zeros agree with everything
+        return net
+
+    monkeypatch.setattr(torchvision.models, "get_model", make)
+    return make
+
+
+@pytest.mark.parametrize("variant", ["vit_b_16", "vit_l_16"])
+def test_prunable_layers_of_the_real_sizes(images: Callable, variant: str):
+    model = Vit(variant=variant)
+    net = model.skeleton(images(size=224, classes=1000))
+    names = model.prunable(net)
+    prefix = "encoder.layers.encoder_layer_0"
+    assert names[:4] == [f"{prefix}.self_attention.{name}" for name in ("q", "k", "v", "out")]
+    assert names[4:6] == [f"{prefix}.mlp.0", f"{prefix}.mlp.3"]
+    assert len(names) == {"vit_b_16": 72, "vit_l_16": 144}[variant]
+    assert Vit(variant=variant, prune_head=True).prunable(net) == [*names, "heads.head"]
+
+
+def test_torchvision_checkpoint_gives_torchvisions_outputs(images: Callable, small: Callable, tmp_path: Path):
+    torch.manual_seed(0)
+    original = small(image_size=32, num_classes=10).eval()
+    torch.save(original.state_dict(), tmp_path / "packed.pth")
+    net = Vit(path=str(tmp_path / "packed.pth")).build(images()).eval()
+    x = torch.randn(4, 3, 32, 32)
+    with torch.no_grad():
+        expected = original(x)
+        assert (net(x=x) - expected).norm() < 1e-6 * expected.norm()
+
+    torch.save(net.state_dict(), tmp_path / "split.pth")
+    again = Vit(path=str(tmp_path / "split.pth")).build(images())
+    assert all(torch.equal(again.state_dict()[key], tensor) for key, tensor in net.state_dict().items())
+
+
+def test_position_embeddings_follow_the_image_size(images: Callable, small: Callable, tmp_path: Path):
+    weights = small(image_size=64, num_classes=10).state_dict()
+    torch.save(weights, tmp_path / "64.pth")
+    net = Vit(path=str(tmp_path / "64.pth")).build(images(size=32))
+    expected = interpolate_embeddings(32, 16, dict(weights))["encoder.pos_embedding"]
+    assert torch.equal(net.encoder.pos_embedding, expected)
+    assert net(x=torch.randn(2, 3, 32, 32)).shape == (2, 10)
+
+    weights["encoder.pos_embedding"] = torch.zeros(1, 7, 64)
+    torch.save(weights, tmp_path / "odd.pth")
+    with pytest.raises(InvalidSetting, match=r"path=.*\[1, 7, 64\] are no square grid"):
+        Vit(path=str(tmp_path / "odd.pth")).build(images(size=32))
+
+
+def test_head_is_replaced_for_other_classes(images: Callable, small: Callable, tmp_path: Path):
+    original = small(image_size=32, num_classes=1000)
+    torch.save(original.state_dict(), tmp_path / "imagenet.pth")
+    net = Vit(path=str(tmp_path / "imagenet.pth")).build(images(classes=10))
+    assert net.heads.head.weight.shape == (10, 64)
+    assert torch.equal(net.encoder.ln.weight, original.encoder.ln.weight)
+
+
+def test_grey_images_with_random_weights_only(images: Callable, small: Callable):
+    net = Vit().build(images(channels=1))
+    assert net(x=torch.randn(2, 1, 32, 32)).shape == (2, 10)
+    with pytest.raises(InvalidSetting, match="weights=DEFAULT: are for 3 channels and the dataset has 1"):
+        Vit(weights="DEFAULT").build(images(channels=1))
+
+
+def test_other_checkpoints_are_refused_with_their_keys(images: Callable, small: Callable, tmp_path: Path):
+    torch.save({"conv1.weight": torch.zeros(2)}, tmp_path / "other.pth")
+    with pytest.raises(InvalidSetting, match="missing keys: class_token, conv_proj.*; unexpected keys: conv1.weight"):
+        Vit(path=str(tmp_path / "other.pth")).build(images())
+
+
+def test_image_size_must_be_a_multiple_of_the_patch(images: Callable):
+    with pytest.raises(InvalidSetting, match="variant=vit_b_16: cuts images into patches of 16 pixels.*image size 8"):
+        Vit().skeleton(images(size=8))
+
+
+def test_names_are_checked_and_listed():
+    with pytest.raises(InvalidSetting, match="variant=vit_h_14: is one of vit_b_16, vit_l_16"):
+        Vit(variant="vit_h_14")
+    with pytest.raises(InvalidSetting, match="weights=IMAGENET22K: vit_b_16 has IMAGENET1K_V1"):
+        Vit(weights="IMAGENET22K").check()
+    with pytest.raises(InvalidSetting, match="exclude each other"):
+        Vit(weights="DEFAULT", path="weights.pth").check()
+    with pytest.raises(InvalidSetting, match="path=/no/such.pth: does not exist"):
+        Vit(path="/no/such.pth").check()
+    Vit(weights="DEFAULT").check()
+
+
+def test_an_alias_has_the_fingerprint_of_what_it_means():
+    assert Vit(weights="DEFAULT").fingerprint() == Vit(weights="IMAGENET1K_V1").fingerprint()
+    assert Vit(weights="DEFAULT").fingerprint() != Vit().fingerprint() != Vit(variant="vit_l_16").fingerprint()
+
+
+def test_no_network_is_one_message_that_names_the_key(
+    images: Callable, small: Callable, monkeypatch: pytest.MonkeyPatch
+):
+    def unreachable(*_: object, weights_only: bool, **__: object) -> None:
+        assert weights_only
+        raise URLError("no route to host")
+
+    monkeypatch.setattr(torchvision.models._api, "load_state_dict_from_url", unreachable)
+    with pytest.raises(InvalidSetting, match="weights=DEFAULT: could not be downloaded .*no route.*set model.path"):
+        Vit(weights="DEFAULT").build(images())
