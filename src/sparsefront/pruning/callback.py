@@ -1,0 +1,60 @@
+"""Lightning callback that holds the masks while a network trains, and tightens them where the schedule says so."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytorch_lightning as pl
+from torch import Tensor
+
+from sparsefront.pruning.masked_weights import MaskedWeights
+from sparsefront.schedule.gradual import Gradual
+from sparsefront.schedule.one_shot import OneShot
+
+
+class HoldMasks(pl.Callback):
+    """Zeroes pruned weights after every optimizer step; before the steps named by the schedule, makes the masks anew.
+
+    Args:
+        masked: the masks of the network that is trained, already set to the schedule's first sparsity.
+        schedule: when masks change.
+        sparsity: the final one.
+        make_masks: (sparsity, previous masks) -> masks for the network's weights as they are at that moment, nested in the
+            previous ones.
+        total_steps: optimizer steps of the whole training.
+    """
+
+    def __init__(
+        self,
+        masked: MaskedWeights,
+        *,
+        schedule: OneShot | Gradual,
+        sparsity: float,
+        make_masks: Callable[[float, dict[str, Tensor]], dict[str, Tensor]],
+        total_steps: int,
+    ) -> None:
+        self.masked, self.make_masks = masked, make_masks
+        self.due = schedule.updates_of(total_steps, sparsity)
+        self.reached: list[tuple[int, float]] = []
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self.masked.apply()
+        self._handles = [self.masked.attach(optimizer) for optimizer in trainer.optimizers]
+
+    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+        step = trainer.global_step
+        if step in self.due:
+            current = self.due.pop(step)  # once: with gradient accumulation several batches share one step
+            self._tighten(current)
+            self.reached.append((step, current))
+            module.log("train/sparsity", current)
+
+    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        for handle in self._handles:
+            handle.remove()
+        if self.due:
+            raise RuntimeError(f"the training ended before steps {sorted(self.due)}, where masks were still to tighten")
+        self.masked.check()
+
+    def _tighten(self, sparsity: float) -> None:
+        previous = {name: mask.flatten(1) for name, mask in self.masked.masks().items()}
+        self.masked.set(self.make_masks(sparsity, previous))

@@ -1,0 +1,44 @@
+"""Which layers of a network a run prunes, and why the others stay dense."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from sparsefront.patterns.base import Pattern
+from sparsefront.training.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class PruningPlan:
+    """Args:
+    shapes: every prunable layer -> [N, K] of its weight as a matrix, in the network's order.
+    dense_reasons: those of them that stay dense -> why.
+    """
+
+    shapes: dict[str, tuple[int, int]]
+    dense_reasons: dict[str, str]
+
+    @property
+    def layers(self) -> list[str]:
+        """The layers that are pruned."""
+        return [name for name in self.shapes if name not in self.dense_reasons]
+
+
+def plan_pruning(net: nn.Module, prunable: list[str], *, pattern: Pattern, sparsity: float, recipe: Recipe) -> PruningPlan:
+    """Sort the prunable layers into pruned and dense.
+
+    Args:
+        net: also on the meta device: only shapes are read.
+        prunable: names of the body's Linear and Conv layers.
+    """
+    shapes, reasons = {}, {}
+    for name in prunable:
+        module = net.get_submodule(name)
+        shapes[name] = (module.weight.shape[0], module.weight[0].numel())
+        if (expression := recipe.keeps_dense(name)) is not None:
+            reasons[name] = f"recipe.keep_dense: {expression}"
+        elif getattr(module, "groups", 1) != 1:
+            reasons[name] = f"convolution in {module.groups} groups"
+        elif (refusal := pattern.refusal(shapes[name], sparsity)) is not None:
+            reasons[name] = refusal
+    return PruningPlan(shapes, reasons)

@@ -1,0 +1,55 @@
+"""Tighten the masks while the network trains."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sparsefront.errors import InvalidSetting
+
+
+@dataclass(frozen=True)
+class Gradual:
+    """Settings of `schedule=gradual`: the cubic schedule of Zhu and Gupta, "To prune, or not to prune", 2017, section 3:
+
+        s(p) = final + (initial - final) * (1 - (p - begin) / (end - begin))^3,   begin <= p <= end
+
+    with p the fraction of recovery's optimizer steps that are done; masks stay fixed after `end`.
+
+    Args:
+        initial_sparsity: of the masks before the first update.
+        begin, end: fractions of the training between which masks change.
+        updates: how many times they change, evenly spaced; the last one reaches the final sparsity.
+    """
+
+    initial_sparsity: float = 0.0
+    begin: float = 0.0
+    end: float = 0.7
+    updates: int = 20
+
+    name: ClassVar[str] = "gradual"
+    trains: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.initial_sparsity < 1:
+            raise InvalidSetting("initial_sparsity", self.initial_sparsity, "must lie in [0, 1)")
+        if not 0 <= self.begin < self.end <= 1:
+            raise InvalidSetting("end", self.end, f"must lie after begin={self.begin} and not after 1, the end of training")
+        if self.updates < 1:
+            raise InvalidSetting("updates", self.updates, "must be at least 1")
+
+    def sparsity_at(self, progress: float, final: float) -> float:
+        """Sparsity after the update at this fraction of the training."""
+        if progress >= self.end:
+            return final
+        initial = min(self.initial_sparsity, final)
+        remaining = 1 - max(0.0, progress - self.begin) / (self.end - self.begin)
+        return final + (initial - final) * remaining**3
+
+    def updates_of(self, total_steps: int, final: float) -> dict[int, float]:
+        """Optimizer step, counted from 0, before which masks are made anew -> the sparsity they then have; ascending.
+
+        The last update reaches the final sparsity, however few steps there are; of updates that fall on one step the later
+        one counts.
+        """
+        fractions = [self.begin + (self.end - self.begin) * (i + 1) / self.updates for i in range(self.updates)]
+        fractions[-1] = self.end  # not a rounding error before it
+        return {min(total_steps - 1, round(p * total_steps)): self.sparsity_at(p, final) for p in fractions}

@@ -1,0 +1,50 @@
+"""Optimizer and learning-rate schedule of one training, built from a recipe."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from sparsefront.training.learning_rate import learning_rate_factor
+from sparsefront.training.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """One pass over (a part of) a learning-rate curve.
+
+    Args:
+        recipe: optimizer, weight decay, warm-up fraction and decay shape.
+        lr: peak learning rate.
+        total_steps: optimizer steps of the whole curve.
+        first_step: where on the curve this training starts; above 0 when the rate is rewound to a point of the dense run.
+    """
+
+    recipe: Recipe
+    lr: float
+    total_steps: int
+    first_step: int = 0
+
+    def factor(self, step: int) -> float:
+        """Factor on `lr` at step `step` of this training, counted from 0."""
+        return learning_rate_factor(
+            self.first_step + step,
+            total_steps=self.total_steps,
+            warmup_steps=int(self.recipe.warmup * self.total_steps),
+            decay=self.recipe.decay,
+        )
+
+    def build(self, net: nn.Module) -> dict:
+        """What Lightning's `configure_optimizers` returns: a fresh optimizer, its rate updated after every step."""
+        trained = [parameter for parameter in net.parameters() if parameter.requires_grad]
+        groups = [
+            {"params": [p for p in trained if p.ndim > 1], "weight_decay": self.recipe.weight_decay},
+            {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
+        ]
+        groups = [group for group in groups if group["params"]]
+        if self.recipe.optimizer == "adamw":
+            optimizer = torch.optim.AdamW(groups, lr=self.lr)
+        else:
+            optimizer = torch.optim.SGD(groups, lr=self.lr, momentum=self.recipe.momentum, nesterov=self.recipe.momentum > 0)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": LambdaLR(optimizer, self.factor), "interval": "step"}}

@@ -1,0 +1,66 @@
+"""What holds for one model x dataset pair: how long it trains, with which optimizer, which layers are left alone."""
+
+import re
+from dataclasses import dataclass, field
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.training.learning_rate import DECAYS
+
+OPTIMIZERS = ("adamw", "sgd")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings of group `recipe`.
+
+    Args:
+        batch_size: samples per optimizer step, in training and in calibration.
+        epochs, lr: of the dense (fine-)tuning.
+        recovery_epochs, recovery_lr: of the training after pruning; null repeats the dense schedule, as NVIDIA's ASP
+            recommends (Mishra et al., "Accelerating Sparse Deep Neural Networks", 2021, section 5).
+        optimizer: adamw or sgd (with Nesterov momentum).
+        weight_decay: applied to matrices and filters only; biases and norms are exempt.
+        warmup: fraction of all steps in which the rate rises linearly from 0.
+        decay: shape of the rate after warm-up, from lr to 0.
+        gradient_clip: bound on the gradient's global norm; null = none.
+        keep_dense: regular expressions; a prunable layer whose name one of them finds stays dense.
+    """
+
+    batch_size: int = 32
+    epochs: int = 3
+    lr: float = 1e-3
+    recovery_epochs: int | None = None
+    recovery_lr: float | None = None
+    optimizer: str = "adamw"
+    weight_decay: float = 0.01
+    momentum: float = 0.9
+    warmup: float = 0.1
+    decay: str = "linear"
+    gradient_clip: float | None = 1.0
+    keep_dense: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        positive = {"batch_size": self.batch_size, "epochs": self.epochs, "lr": self.lr}
+        positive |= {
+            key: value
+            for key, value in {"recovery_epochs": self.recovery_epochs, "recovery_lr": self.recovery_lr}.items()
+            if value is not None
+        }
+        for key, value in positive.items():
+            if value <= 0:
+                raise InvalidSetting(key, value, "must be greater than 0")
+        if not 0 <= self.warmup < 1:
+            raise InvalidSetting("warmup", self.warmup, "is a fraction of the steps, in [0, 1)")
+        if self.optimizer not in OPTIMIZERS:
+            raise InvalidSetting("optimizer", self.optimizer, f"is one of {', '.join(OPTIMIZERS)}")
+        if self.decay not in DECAYS:
+            raise InvalidSetting("decay", self.decay, f"is one of {', '.join(DECAYS)}")
+        for expression in self.keep_dense:
+            try:
+                re.compile(expression)
+            except re.error as error:
+                raise InvalidSetting("keep_dense", expression, f"is not a regular expression: {error}") from error
+
+    def keeps_dense(self, layer: str) -> str | None:
+        """The expression of `keep_dense` that finds this layer's name, or None."""
+        return next((expression for expression in self.keep_dense if re.search(expression, layer)), None)

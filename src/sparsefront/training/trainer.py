@@ -1,0 +1,105 @@
+"""Settings of Lightning's Trainer that change what is trained, and the one place that builds it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparsefront.errors import InvalidSetting
+
+ACCELERATORS = ("auto", "cpu", "gpu")
+PRECISIONS = ("auto", "32-true", "16-mixed", "bf16-mixed")
+
+
+@dataclass(frozen=True)
+class TrainerSettings:
+    """Settings of group `trainer`.
+
+    Args:
+        accelerator: auto takes a GPU where there is one.
+        precision: auto is 32-true on a CPU, bf16-mixed on a GPU that has bf16, 16-mixed on an older one.
+        limit_batches: train and validate on this many batches an epoch at most; null = all (for trials and tests).
+        progress_bar: false silences the bars.
+    """
+
+    accelerator: str = "auto"
+    devices: int = 1
+    precision: str = "auto"
+    limit_batches: int | None = None
+    progress_bar: bool = True
+
+    def __post_init__(self) -> None:
+        if self.accelerator not in ACCELERATORS:
+            raise InvalidSetting("accelerator", self.accelerator, f"is one of {', '.join(ACCELERATORS)}")
+        if self.precision not in PRECISIONS:
+            raise InvalidSetting("precision", self.precision, f"is one of {', '.join(PRECISIONS)}")
+        if self.devices < 1:
+            raise InvalidSetting("devices", self.devices, "must be at least 1")
+        if self.limit_batches is not None and self.limit_batches < 1:
+            raise InvalidSetting("limit_batches", self.limit_batches, "must be at least 1, or null for all")
+
+    def check(self) -> None:
+        """Refuse a GPU where there is none.
+
+        Raises:
+            InvalidSetting: accelerator gpu, or more devices than there are.
+        """
+        import torch
+
+        found = torch.cuda.device_count()
+        if self.accelerator == "gpu" and found == 0:
+            raise InvalidSetting("accelerator", "gpu", "torch finds no CUDA device here; use auto or cpu")
+        if self.on_gpu and self.devices > found:
+            raise InvalidSetting("devices", self.devices, f"torch finds {found} CUDA device(s) here")
+
+    @property
+    def on_gpu(self) -> bool:
+        import torch
+
+        return self.accelerator == "gpu" or (self.accelerator == "auto" and torch.cuda.is_available())
+
+    @property
+    def device(self) -> str:
+        """Where single-process stages (calibration, masks) run: cuda or cpu."""
+        return "cuda" if self.on_gpu else "cpu"
+
+    @property
+    def real_precision(self) -> str:
+        """The precision that training uses, with `auto` resolved."""
+        import torch
+
+        if self.precision != "auto":
+            return self.precision
+        if not self.on_gpu:
+            return "32-true"
+        return "bf16-mixed" if torch.cuda.is_bf16_supported() else "16-mixed"
+
+    def determines(self) -> dict[str, Any]:
+        """What of these settings changes trained weights, for the keys of stored stages."""
+        return {
+            "device": self.device,
+            "devices": self.devices,
+            "precision": self.real_precision,
+            "limit_batches": self.limit_batches,
+        }
+
+    def build(self, *, epochs: int, gradient_clip: float | None, callbacks: list, loggers: list, directory: Path) -> Any:
+        """A Trainer that writes nothing but its loggers' files: finished stages are stored by the pipeline."""
+        import pytorch_lightning as pl
+
+        return pl.Trainer(
+            accelerator="gpu" if self.on_gpu else "cpu",
+            devices=self.devices,
+            precision=self.real_precision,
+            max_epochs=epochs,
+            limit_train_batches=self.limit_batches if self.limit_batches is not None else 1.0,
+            limit_val_batches=self.limit_batches if self.limit_batches is not None else 1.0,
+            num_sanity_val_steps=0,
+            gradient_clip_val=gradient_clip,
+            callbacks=callbacks,
+            logger=loggers or False,
+            enable_checkpointing=False,
+            enable_model_summary=False,
+            enable_progress_bar=self.progress_bar,
+            log_every_n_steps=10,
+            default_root_dir=directory,
+        )

@@ -1,0 +1,84 @@
+"""Pruned weights stay exactly zero whatever the optimizer does, and leave no trace in checkpoints."""
+
+import pytest
+import torch
+from torch import nn
+
+from sparsefront.pruning.masked_weights import MaskedWeights
+
+
+@pytest.fixture
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(16, 3))
+
+
+def random_masks(net: nn.Module, generator_seed: int = 1) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(generator_seed)
+    return {
+        name: torch.rand(net.get_submodule(name).weight.flatten(1).shape, generator=generator) < 0.5 for name in ("0", "2")
+    }
+
+
+def train(net: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 5) -> None:
+    for _ in range(steps):
+        optimizer.zero_grad()
+        net(torch.randn(2, 2, 4, 4)).pow(2).sum().backward()
+        optimizer.step()
+
+
+OPTIMIZERS = {
+    "momentum": lambda p: torch.optim.SGD(p, lr=1e-3, momentum=0.9, nesterov=True, weight_decay=0.1),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.1),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_masks_hold_through_momentum_and_decay(net, name):
+    optimizer = OPTIMIZERS[name](net.parameters())
+    train(net, optimizer)  # momentum of weights that are pruned later
+    masks = random_masks(net)
+    masked = MaskedWeights(net, masks)
+    masked.set(masks)
+    masked.attach(optimizer)
+    train(net, optimizer)
+    masked.check()
+    for layer, mask in masks.items():
+        weight = net.get_submodule(layer).weight.flatten(1)
+        assert (weight[~mask] == 0).all()
+        assert (weight[mask] != 0).all()
+
+
+def test_check_names_the_layer_that_was_revived(net):
+    masks = random_masks(net)
+    masked = MaskedWeights(net, masks)
+    masked.set(masks)
+    with torch.no_grad():
+        net[2].weight.fill_(1.0)
+    with pytest.raises(ValueError, match="layer 2: .* not zero"):
+        masked.check()
+
+
+def test_masks_move_with_the_net_and_stay_out_of_its_state_dict(net):
+    keys = list(net.state_dict())
+    masked = MaskedWeights(net, ["0", "2"])
+    masked.set(random_masks(net))
+    assert list(net.state_dict()) == keys
+    net.to("meta")
+    assert all(mask.device.type == "meta" for mask in masked.masks().values())
+
+
+def test_a_mask_of_another_shape_is_refused(net):
+    with pytest.raises(ValueError, match="mask of 2"):
+        MaskedWeights(net, ["2"]).set({"2": torch.ones(3, 15, dtype=torch.bool)})
+    with pytest.raises(ValueError, match="mask of 2"):
+        MaskedWeights(net, ["2"]).set({"2": torch.ones(3, 16)})
+
+
+def test_remove_leaves_the_zeros(net):
+    masks = random_masks(net)
+    masked = MaskedWeights(net, masks)
+    masked.set(masks)
+    masked.remove()
+    assert not list(net.buffers())
+    assert (net[2].weight[~masks["2"]] == 0).all()

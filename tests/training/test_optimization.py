@@ -1,0 +1,89 @@
+"""The learning-rate curve, the optimizer's groups and the recipe's limits."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.training.learning_rate import learning_rate_factor
+from sparsefront.training.optimization import Optimization
+from sparsefront.training.recipe import Recipe
+
+
+@pytest.mark.parametrize(
+    ("decay", "expected"),
+    [
+        ("linear", lambda p: 1 - p),
+        ("cosine", lambda p: (1 + math.cos(math.pi * p)) / 2),
+        ("constant", lambda p: 1.0),
+    ],
+)
+def test_curve_follows_its_formula(decay, expected):
+    for step in range(10, 101):
+        p = (step - 10) / 90
+        assert learning_rate_factor(step, total_steps=100, warmup_steps=10, decay=decay) == pytest.approx(expected(p), abs=1e-12)
+
+
+def test_warmup_rises_linearly_and_never_trains_at_zero():
+    factors = [learning_rate_factor(s, total_steps=50, warmup_steps=4, decay="linear") for s in range(5)]
+    assert factors == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+
+
+def test_a_rewound_curve_is_the_end_of_the_whole_one():
+    whole = Optimization(Recipe(), lr=1.0, total_steps=40)
+    rewound = Optimization(Recipe(), lr=1.0, total_steps=40, first_step=30)
+    assert [rewound.factor(s) for s in range(10)] == [whole.factor(30 + s) for s in range(10)]
+
+
+def test_the_scheduler_steps_the_real_optimizer_along_the_curve():
+    net = nn.Linear(3, 2)
+    optimization = Optimization(Recipe(warmup=0.0), lr=0.5, total_steps=4)
+    built = optimization.build(net)
+    optimizer, scheduler = built["optimizer"], built["lr_scheduler"]["scheduler"]
+    seen = []
+    for _ in range(4):
+        seen.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    assert seen == pytest.approx([0.5, 0.375, 0.25, 0.125])
+
+
+def test_biases_and_norms_do_not_decay():
+    net = nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2))
+    groups = Optimization(Recipe(weight_decay=0.1), lr=1.0, total_steps=1).build(net)["optimizer"].param_groups
+    decays = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
+    assert decays == {id(net[0].weight): 0.1, id(net[0].bias): 0.0, id(net[1].weight): 0.0, id(net[1].bias): 0.0}
+
+
+def test_sgd_is_nesterov():
+    built = Optimization(Recipe(optimizer="sgd"), lr=1.0, total_steps=1).build(nn.Linear(2, 2))
+    assert isinstance(built["optimizer"], torch.optim.SGD) and built["optimizer"].param_groups[0]["nesterov"]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"batch_size": 0},
+        {"epochs": 0},
+        {"lr": 0.0},
+        {"recovery_epochs": 0},
+        {"warmup": 1.0},
+        {"optimizer": "lion"},
+        {"decay": "steps"},
+        {"keep_dense": ["("]},
+    ],
+    ids=lambda bad: next(iter(bad)),
+)
+def test_impossible_recipes_are_refused(bad):
+    with pytest.raises(InvalidSetting) as refused:
+        Recipe(**bad)
+    assert refused.value.key == next(iter(bad))
+
+
+def test_keep_dense_finds_by_expression():
+    recipe = Recipe(keep_dense=[r"layer\.0\.", "query$"])
+    assert recipe.keeps_dense("encoder.layer.0.output") == r"layer\.0\."
+    assert recipe.keeps_dense("encoder.layer.3.query") == "query$"
+    assert recipe.keeps_dense("encoder.layer.10.output") is None
