@@ -1,0 +1,157 @@
+"""Writing and reading an export: safetensors and JSON only, nothing is ever unpickled.
+
+    model.safetensors       plain state dict with exact zeros where a mask is False
+    masks.safetensors       layer -> bool, shaped as the weight, True = keep
+    compressed.safetensors  "<layer>.<tensor>" -> the tensors of the layer's canonical format
+    manifest.json           pattern, canonical format per layer, layers that stayed dense and why
+
+`load_state_dict` and `from_pretrained` take the first as it is; the others lie beside it.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from sparsefront_kernels import FORMATS, SparseFormat
+from torch import Tensor, nn
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.export.manifest import LayerRecord, Manifest
+from sparsefront.patterns.base import Pattern
+from sparsefront.patterns.weight_view import as_matrix
+
+MODEL, MASKS, COMPRESSED, MANIFEST = "model.safetensors", "masks.safetensors", "compressed.safetensors", "manifest.json"
+
+
+def write_export(
+    directory: Path,
+    net: nn.Module,
+    masks: Mapping[str, Tensor],
+    *,
+    pattern: Pattern,
+    sparsity: float,
+    dense_reasons: Mapping[str, str] | None = None,
+    model: Any = None,
+) -> Manifest:
+    """Write a pruned network into a directory that exists.
+
+    Args:
+        net: weights already zero where their mask is False.
+        masks: layer -> bool, [N, K] or shaped as the weight, True = keep.
+        pattern: decides how layers are stored.
+        sparsity: the target, for the record.
+        dense_reasons: prunable layers without a mask -> why.
+        model: where it has `save_pretrained_files`, it adds what from_pretrained wants beside the weights.
+    Raises:
+        ValueError: a pruned weight is not zero, a mask has another shape than its weight, or the pattern's format
+            cannot hold a mask; the layer is named.
+    """
+    layers: dict[str, LayerRecord] = {}
+    compressed: dict[str, Tensor] = {}
+    shaped: dict[str, Tensor] = {}
+    for name, mask in masks.items():
+        weight = net.get_submodule(name).weight.detach()
+        matrix, kept = as_matrix(weight).cpu(), as_matrix(mask).cpu()
+        _check_zeros(name, matrix, kept)
+        family, parameters = pattern.storage(tuple(matrix.shape), sparsity)
+        stored = _compress(name, family, matrix, kept, parameters)
+        compressed |= {f"{name}.{key}": tensor for key, tensor in stored.tensors().items()}
+        shaped[name] = kept.reshape(weight.shape)
+        nnz = int(kept.sum())
+        layers[name] = LayerRecord(family, parameters, stored.meta(), tuple(matrix.shape), nnz, nnz / kept.numel())
+    manifest = Manifest(pattern.name, _parameters(pattern), sparsity, layers, dict(dense_reasons or {}))
+    _save(plain_state_dict(net), directory / MODEL)
+    _save(shaped, directory / MASKS)
+    _save(compressed, directory / COMPRESSED)
+    if hasattr(model, "save_pretrained_files"):
+        model.save_pretrained_files(net, directory)
+    (directory / MANIFEST).write_text(json.dumps(manifest.to_json(), indent=2) + "\n")
+    return manifest
+
+
+def plain_state_dict(net: nn.Module) -> dict[str, Tensor]:
+    """The state dict on the CPU, every key with memory of its own: safetensors refuses tensors that share any.
+
+    A weight with two names (tied, or of a module with two parents) is thus written twice: strict loading finds both.
+    """
+    own: dict[str, Tensor] = {}
+    taken: set[int] = set()
+    for name, tensor in net.state_dict().items():
+        tensor = tensor.detach().cpu().contiguous()
+        storage = tensor.untyped_storage().data_ptr()
+        own[name] = tensor.clone() if storage in taken else tensor
+        taken.add(storage)
+    return own
+
+
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """An export on disk; tensors are read when they are asked for."""
+
+    directory: Path
+    manifest: Manifest
+
+    @cached_property
+    def masks(self) -> dict[str, Tensor]:
+        """layer -> bool [N, K], True = keep."""
+        stored = load_file(self.directory / MASKS)
+        return {name: stored[name].reshape(record.shape) for name, record in self.manifest.layers.items()}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All weights and buffers, on the CPU, in the type that they were exported in."""
+        return load_file(self.directory / MODEL)
+
+    def format(self, layer: str) -> SparseFormat:
+        """The layer in its canonical format, on the CPU."""
+        record = self.manifest.layers[layer]
+        prefix = f"{layer}."
+        with safe_open(self.directory / COMPRESSED, framework="pt") as stored:
+            # Layers may nest ("fc" and "fc.inner"): a tensor's own name holds no dot.
+            keys = [key for key in stored.keys() if key.startswith(prefix) and "." not in key[len(prefix) :]]
+            tensors = {key[len(prefix) :]: stored.get_tensor(key) for key in keys}
+        return FORMATS[record.family].from_tensors(tensors, record.meta)
+
+
+def read_export(directory: Path) -> Export:
+    """Open what `write_export` wrote.
+
+    Raises:
+        InvalidSetting: a file is missing (key `path`).
+        ValueError: another format version.
+    """
+    for name in (MODEL, MASKS, COMPRESSED, MANIFEST):
+        if not (directory / name).is_file():
+            raise InvalidSetting("path", directory, f"is not an export: {name} is missing")
+    return Export(directory, Manifest.from_json(json.loads((directory / MANIFEST).read_text())))
+
+
+def _check_zeros(name: str, matrix: Tensor, mask: Tensor) -> None:
+    if mask.shape != matrix.shape or mask.dtype != torch.bool:
+        raise ValueError(
+            f"{name}: a bool mask {tuple(matrix.shape)} was expected, got {mask.dtype} {tuple(mask.shape)}"
+        )
+    left = int(torch.count_nonzero(matrix[~mask]))
+    if left:
+        raise ValueError(f"{name}: {left} pruned weights are not zero; apply the masks before exporting")
+
+
+def _compress(name: str, family: str, matrix: Tensor, mask: Tensor, parameters: dict[str, Any]) -> SparseFormat:
+    try:
+        return FORMATS[family].from_dense(matrix, mask, **parameters)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def _parameters(pattern: Pattern) -> dict[str, Any]:
+    return dataclasses.asdict(pattern) if dataclasses.is_dataclass(pattern) else {}
+
+
+def _save(tensors: dict[str, Tensor], path: Path) -> None:
+    # Formats may store several views of one buffer; each goes to disk as a tensor of its own.
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata={"format": "pt"})

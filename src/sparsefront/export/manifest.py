@@ -1,0 +1,58 @@
+"""What an export says about itself: its pattern and how each pruned layer is stored; kernels are chosen at the swap."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class LayerRecord:
+    """One pruned layer.
+
+    Args:
+        family: its storage, one of the kernel package's formats.
+        parameters: what the format was made with.
+        meta: what the format needs beside its tensors to be read back.
+        shape: [N, K] of the weight as a matrix.
+        nnz: weights kept, as the mask counts them.
+        density: nnz / (N * K).
+    """
+
+    family: str
+    parameters: dict[str, Any]
+    meta: dict[str, Any]
+    shape: tuple[int, int]
+    nnz: int
+    density: float
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The whole export; `dense_layers`: prunable layer -> why it stayed dense."""
+
+    pattern: str
+    pattern_parameters: dict[str, Any]
+    sparsity: float
+    layers: dict[str, LayerRecord] = field(default_factory=dict)
+    dense_layers: dict[str, str] = field(default_factory=dict)
+    format_version: int = FORMAT_VERSION
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> "Manifest":
+        """The manifest that `to_json` gave.
+
+        Raises:
+            ValueError: another format version.
+        """
+        if content.get("format_version") != FORMAT_VERSION:
+            version = content.get("format_version")
+            raise ValueError(f"an export of format version {version}, while this program reads {FORMAT_VERSION}")
+        layers = {
+            name: LayerRecord(**{**record, "shape": tuple(record["shape"])})
+            for name, record in content["layers"].items()
+        }
+        return cls(**{**content, "layers": layers})

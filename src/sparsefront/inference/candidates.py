@@ -1,0 +1,70 @@
+"""Which kernels could run a layer: every family that can hold its mask, every kernel that takes its problem."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sparsefront_kernels import FORMATS, KernelEntry, Problem, SparseFormat, entries
+from torch import Tensor
+
+TAKES_ANY_PATTERN = ("csr", "semi_structured")  # need no parameters of the pattern: their from_dense says what fits
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel and the weight as it reads it."""
+
+    entry: KernelEntry
+    format: SparseFormat
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What could run, and for every other kernel that was wanted, why it cannot."""
+
+    usable: list[Candidate]
+    refusals: dict[str, str]
+
+
+def store(weight: Tensor, mask: Tensor, storage: tuple[str, dict[str, Any]]) -> SparseFormat:
+    """A weight [N, K] in the family and with the parameters that a pattern's `storage` names."""
+    family, parameters = storage
+    return FORMATS[family].from_dense(weight, mask, **parameters)
+
+
+def find_candidates(
+    canonical: SparseFormat, mask: Tensor, problem: Problem, wants: Callable[[KernelEntry], bool]
+) -> Candidates:
+    """Sort the wanted kernels into usable ones and refused ones.
+
+    Args:
+        canonical: the layer in its pattern's own format; other formats are made on its device.
+        mask: bool [N, K] on the same device, True = keep.
+        problem: of the layer, row-major; asked in each kernel's own layout, since the layer transposes where needed.
+        wants: which kernels to try at all.
+    """
+    formats: dict[str, SparseFormat | str] = {}  # or why the family cannot hold the mask
+    usable, refusals = [], {}
+    for kernel in filter(wants, entries()):
+        if kernel.family not in formats:
+            formats[kernel.family] = _held(kernel.family, canonical, mask)
+        stored = formats[kernel.family]
+        if isinstance(stored, str):
+            refusals[kernel.name] = stored
+        elif (reason := kernel.refusal(stored, replace(problem, layout=kernel.layout))) is not None:
+            refusals[kernel.name] = reason
+        else:
+            usable.append(Candidate(kernel, stored))
+    return Candidates(usable, refusals)
+
+
+def _held(family: str, canonical: SparseFormat, mask: Tensor) -> SparseFormat | str:
+    if family == canonical.family:
+        return canonical
+    if family not in TAKES_ANY_PATTERN:
+        offered = dict.fromkeys((canonical.family, *TAKES_ANY_PATTERN))
+        return f"these masks are stored as {', '.join(offered)}, not as {family}"
+    try:
+        return FORMATS[family].from_dense(canonical.to_dense(), mask)
+    except ValueError as error:  # how a format says that a mask does not have its structure
+        return str(error)

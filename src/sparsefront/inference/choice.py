@@ -1,0 +1,131 @@
+"""Which kernels a run may use: the fastest, the fastest sparse one, none, the reference, or one that is forced."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from sparsefront_kernels import KernelEntry, Problem, entry, families, names
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.inference.candidates import TAKES_ANY_PATTERN, find_candidates, store
+from sparsefront.patterns.base import Pattern
+
+MODES = {
+    "auto": "per layer the fastest, dense allowed",
+    "sparse": "per layer the fastest that is not dense",
+    "none": "masked weights multiplied densely",
+    "reference": "plain PyTorch from the compressed weight",
+}
+SAMPLE_ROWS = 128  # M of the product that a forced kernel is asked about before any network has run
+
+
+@dataclass(frozen=True)
+class KernelChoice:
+    """Settings of group `kernel`.
+
+    On a CPU `auto` and `sparse` run the reference of the family that stores the pattern, untimed.
+
+    Args:
+        mode: auto, sparse, none or reference.
+        family: force a storage family; of its kernels the fastest runs.
+        name: force one kernel.
+    Raises:
+        InvalidSetting: a name that does not exist (those that do are listed), or settings that exclude each other.
+    """
+
+    mode: str = "auto"
+    family: str | None = None
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise InvalidSetting("mode", self.mode, f"is one of {', '.join(MODES)}")
+        if self.family is not None and self.family not in families():
+            raise InvalidSetting("family", self.family, f"no family has this name; there are {', '.join(families())}")
+        if self.name is not None and self.name not in names():
+            raise InvalidSetting("name", self.name, f"no kernel has this name; there are {', '.join(names())}")
+        self._check_together()
+
+    def _check_together(self) -> None:
+        key = "name" if self.name is not None else "family"
+        if self.mode == "none" and self.forced:
+            raise InvalidSetting(key, getattr(self, key), "kernel=none swaps nothing in: force one with kernel=sparse")
+        if self.name is None:
+            return
+        kernel = entry(self.name)
+        if self.family not in (None, kernel.family):
+            raise InvalidSetting("name", self.name, f"is of family {kernel.family}, not of family={self.family}")
+        if self.mode == "reference" and not kernel.is_reference:
+            raise InvalidSetting("name", self.name, "is no reference: force it with kernel=sparse")
+
+    @property
+    def forced(self) -> bool:
+        return self.family is not None or self.name is not None
+
+    @property
+    def keeps_dense(self) -> bool:
+        """Nothing is swapped: asked for by mode, or by forcing the dense family."""
+        forced_family = self.family if self.name is None else entry(self.name).family
+        return self.mode == "none" or forced_family == "dense"
+
+    @property
+    def dense_allowed(self) -> bool:
+        """Whether a layer may run dense because that is faster."""
+        return self.mode == "auto" and not self.forced
+
+    def wants(self, kernel: KernelEntry, canonical: str, device: torch.device) -> bool:
+        """Whether this kernel is to be tried for a layer stored as family `canonical`.
+
+        Whether its family can hold the mask and whether the kernel can run is asked afterwards.
+        """
+        if self.name is not None:
+            return kernel.name == self.name
+        plain = self.mode == "reference" or device.type == "cpu"
+        if kernel.is_reference != plain:
+            return False
+        if self.family is not None:
+            return kernel.family == self.family
+        return kernel.family in ((canonical,) if plain else (canonical, *TAKES_ANY_PATTERN))
+
+    def check_against(
+        self,
+        *,
+        pattern: Pattern,
+        sparsity: float,
+        shapes: Mapping[str, tuple[int, int]],
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        """Refuse, before anything is trained, a forced kernel that can run on none of the layers.
+
+        Asked with a sample mask of the pattern per distinct shape.
+
+        Args:
+            shapes: layer that will be pruned -> [N, K] of its weight.
+            device, dtype: where and in what the swapped network will run.
+        Raises:
+            InvalidSetting: key `name` or `family`, with the reason.
+        """
+        if not self.forced or self.keeps_dense:
+            return
+        reasons: dict[str, str] = {}
+        for n, k in dict.fromkeys(shapes.values()):
+            refusals = self._sample_refusals(pattern, sparsity, (n, k), device, dtype)
+            if refusals is None:
+                return
+            reasons |= refusals
+        key = "name" if self.name is not None else "family"
+        why = "; ".join(f"{kernel}: {reason}" for kernel, reason in reasons.items()) or "no layer is pruned"
+        raise InvalidSetting(key, getattr(self, key), f"cannot run with pattern {pattern.name} on {device.type}: {why}")
+
+    def _sample_refusals(
+        self, pattern: Pattern, sparsity: float, shape: tuple[int, int], device: torch.device, dtype: torch.dtype
+    ) -> dict[str, str] | None:
+        """Why no kernel can run on a layer of this shape, by kernel; None where one can."""
+        importance = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+        mask = pattern.mask(importance, sparsity)
+        stored = store(importance, mask, pattern.storage(shape, sparsity)).to(dtype=dtype)
+        problem = Problem(m=SAMPLE_ROWS, k=shape[1], n=shape[0], dtype=dtype, device=device)
+        found = find_candidates(stored, mask, problem, partial(self.wants, canonical=stored.family, device=device))
+        return None if found.usable else found.refusals

@@ -1,0 +1,75 @@
+"""The part that all swapped layers share: a compressed weight and the kernel that multiplies by it."""
+
+import copy
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+from sparsefront_kernels import KernelEntry, SparseFormat
+from torch import Tensor, nn
+
+
+class KernelCall(nn.Module):
+    """Y[M, N] = X[M, K] · W[N, K]ᵀ + bias through one kernel.
+
+    The compressed weight is no parameter: exports are what gets saved, and swapped networks are made from them. Moving,
+    casting or copying the module moves, casts or copies the weight.
+
+    Args:
+        entry: the kernel.
+        format: W as this kernel's family stores it.
+        bias: [N] or None, as the dense layer had it.
+    """
+
+    def __init__(self, entry: KernelEntry, format: SparseFormat, bias: Tensor | None) -> None:
+        super().__init__()
+        self.kernel_name = entry.name
+        self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
+        self._entry = entry
+        self._hold(format)
+
+    @property
+    def weight(self) -> Tensor:
+        """[N, K], rebuilt dense at every access: for code that looks at a layer's weight, not for computing."""
+        return self.format.to_dense()
+
+    def product(self, x: Tensor) -> Tensor:
+        """[M, K] -> [M, N], in the weight's dtype whatever autocast says."""
+        if torch.is_autocast_enabled(x.device.type):
+            with torch.autocast(x.device.type, enabled=False):
+                return self._run(x.to(self.format.dtype))
+        return self._run(x)
+
+    def _run(self, x: Tensor) -> Tensor:
+        """Row-major and contiguous in the end, so that whatever a layout costs is paid, and timed, inside the layer."""
+        if self._entry.layout == "feature_major":
+            return self._entry.run(x.t().contiguous(), self._operand, self.bias).t().contiguous()
+        return self._entry.run(x, self._operand, self.bias).contiguous()
+
+    def _hold(self, format: SparseFormat) -> None:
+        self.format, self._operand = format, self._entry.prepare(format)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)
+        # fn is asked what it would make of the weight, without touching all of it
+        probe = fn(torch.empty(0, dtype=self.format.dtype, device=self.format.device))
+        if (probe.dtype, probe.device) != (self.format.dtype, self.format.device):
+            self._hold(self.format.to(device=probe.device, dtype=probe.dtype))
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        other = copy.copy(self)
+        other._parameters = copy.deepcopy(self._parameters, memo)
+        tensors = {name: tensor.clone() for name, tensor in self.format.tensors().items()}
+        # prepared anew: what a library packed may refuse to be copied
+        other._hold(type(self.format).from_tensors(tensors, self.format.meta()))
+        return other
+
+    def extra_repr(self) -> str:
+        n, k = self.format.shape
+        return f"n={n}, k={k}, kernel={self.kernel_name}, bias={self.bias is not None}"
+
+
+def stored_bytes(layer: nn.Module) -> int:
+    """Bytes of the weight that a layer multiplies by: values and indices where it is compressed."""
+    return layer.format.nbytes if isinstance(layer, KernelCall) else layer.weight.nbytes

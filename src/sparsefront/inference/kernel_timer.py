@@ -1,0 +1,87 @@
+"""How long one layer takes on the GPU, alone: graph replays, on operands that no cache still holds."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+
+from sparsefront.inference.failure_reason import failure_reason
+from sparsefront.inference.graph_capture import record
+from sparsefront.inference.kernel_call import stored_bytes
+
+SAMPLES, FEWEST = 20, 3
+BUDGET_MS = 100.0
+MOST_COPIES = 64
+WARMUP = 3
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """Median latency of one call.
+
+    `eager_because`: why it had to be timed launch by launch; None where a graph was replayed.
+    """
+
+    latency_us: float
+    eager_because: str | None = None
+
+
+def time_layer(layer: nn.Module, x: Tensor) -> KernelTime:
+    """Time layer(x), layout changes and im2col included.
+
+    A graph costs its launch once per replay, eager code once per call, so short kernels are compared fairly only inside
+    a graph. As many copies of weight, input and output take turns as fill the L2 cache twice, since in a network other
+    layers run between two calls.
+
+    Args:
+        layer: on x's CUDA device; copied for the rotation.
+        x: what the layer receives.
+    Raises:
+        RuntimeError: x is not on a CUDA device.
+    """
+    if not x.is_cuda:
+        raise RuntimeError(f"kernels are timed on a CUDA device, not on {x.device}")
+    with torch.inference_mode(), torch.cuda.device(x.device):
+        calls = _rotation(layer, x)
+        try:
+            graph, _ = record(calls, warmup=1)
+        except Exception as error:  # a library that synchronises or allocates by itself cannot be recorded
+            torch.cuda.synchronize()
+            reason = f"cannot be recorded in a CUDA graph ({failure_reason(error)})"
+            return KernelTime(_median_us(calls[0], per_sample=1), reason)
+        return KernelTime(_median_us(graph.replay, per_sample=len(calls)))
+
+
+def _rotation(layer: nn.Module, x: Tensor) -> list[Callable[[], Tensor]]:
+    """One call per copy of the operands."""
+    moved = stored_bytes(layer) + x.nbytes + layer(x).nbytes
+    wanted = 2 * torch.cuda.get_device_properties(x.device).L2_cache_size
+    copies = min(MOST_COPIES, -(-wanted // max(1, moved)))
+    layers = [layer, *(copy.deepcopy(layer) for _ in range(copies - 1))]
+    return [_call(one, x.clone()) for one in layers]
+
+
+def _call(layer: nn.Module, x: Tensor) -> Callable[[], Tensor]:
+    return lambda: layer(x)
+
+
+def _median_us(function: Callable[[], object], *, per_sample: int) -> float:
+    """Median over SAMPLES, or over fewer (FEWEST at least) once BUDGET_MS is spent: what is that slow is not chosen anyway."""
+    taken: list[float] = []
+    spent_ms = 0.0
+    for turn in range(WARMUP + SAMPLES):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        function()
+        end.record()
+        end.synchronize()
+        duration_ms = start.elapsed_time(end)
+        spent_ms += duration_ms
+        if turn >= WARMUP or spent_ms > BUDGET_MS:
+            taken.append(duration_ms)
+        if spent_ms > BUDGET_MS and len(taken) >= FEWEST:
+            break
+    return median(taken) * 1e3 / per_sample

@@ -1,0 +1,59 @@
+"""A convolution as the product that it is: pixels by the weight viewed as [C_out, C_in*kh*kw]."""
+
+import torch.nn.functional as F
+from sparsefront_kernels import KernelEntry, SparseFormat
+from torch import Tensor, nn
+
+from sparsefront.inference.kernel_call import KernelCall
+
+
+class SparseConv2d(KernelCall):
+    """Takes [B, C_in, H, W] and gives [B, C_out, H', W'] (channels last in memory), as nn.Conv2d does.
+
+    A 1x1 filter reads the pixels as they are; larger ones go through im2col, whose copy is part of the layer's time.
+    """
+
+    def __init__(self, entry: KernelEntry, format: SparseFormat, layer: nn.Conv2d) -> None:
+        if (refusal := conv_refusal(layer)) is not None:
+            raise ValueError(refusal)
+        super().__init__(entry, format, layer.bias)
+        self.in_channels, self.out_channels = layer.in_channels, layer.out_channels
+        self.kernel_size, self.stride = layer.kernel_size, layer.stride
+        self.padding, self.dilation = layer.padding, layer.dilation
+
+    @classmethod
+    def replacing(cls, layer: nn.Conv2d, entry: KernelEntry, format: SparseFormat) -> "SparseConv2d":
+        return cls(entry, format, layer)
+
+    @property
+    def weight(self) -> Tensor:
+        return super().weight.reshape(self.out_channels, self.in_channels, *self.kernel_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        height, width = (
+            (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+            for size, padding, dilation, kernel, stride in zip(
+                x.shape[2:], self.padding, self.dilation, self.kernel_size, self.stride, strict=True
+            )
+        )
+        y = self.product(self._pixels(x))  # [B * H' * W', C_out]
+        return y.reshape(x.shape[0], height, width, self.out_channels).permute(0, 3, 1, 2)
+
+    def _pixels(self, x: Tensor) -> Tensor:
+        """[B * H' * W', C_in * kh * kw]: what each output pixel sees."""
+        if self.kernel_size == (1, 1) and self.padding == (0, 0):
+            seen = x[:, :, :: self.stride[0], :: self.stride[1]].permute(0, 2, 3, 1)
+        else:
+            seen = F.unfold(x, self.kernel_size, self.dilation, self.padding, self.stride).transpose(1, 2)
+        return seen.reshape(-1, seen.shape[-1])
+
+
+def conv_refusal(layer: nn.Conv2d) -> str | None:
+    """Why this convolution cannot be one product, or None."""
+    if layer.groups != 1:
+        return f"convolution in {layer.groups} groups"
+    if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+        return (
+            f"convolution with padding {layer.padding} of mode {layer.padding_mode}: only zeros, given as numbers, work"
+        )
+    return None

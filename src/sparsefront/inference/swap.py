@@ -1,0 +1,125 @@
+"""Give every pruned layer of a network the kernel that its export, its real problem and the device at hand call for."""
+
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.export.checkpoint import Export
+from sparsefront.inference.candidates import find_candidates
+from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.kernel_call import stored_bytes
+from sparsefront.inference.layer_trial import Trial, dense_name, run_trial
+from sparsefront.inference.problems import LayerInput
+from sparsefront.inference.sparse_conv import conv_refusal
+from sparsefront.inference.swap_report import LayerSwap, SwapReport
+from sparsefront.measure.flops import theoretical_dense_flops
+
+
+def swap(
+    net: nn.Module,
+    export: Export,
+    problems: Mapping[str, LayerInput],
+    choice: KernelChoice,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> SwapReport:
+    """Load the exported weights into the net and replace its pruned layers by kernel calls, in place.
+
+    Every candidate is compared with the fp64 product of the masked weight; those that agree are timed on a CUDA device
+    and the fastest that `choice` allows stays. On a CPU the reference of the pattern's family runs.
+
+    Args:
+        net: the architecture that was exported; afterwards on `device`, in `dtype`, in eval mode.
+        problems: what the prunable layers receive, from `observe_problems`; those that stay dense count in the shares.
+        choice: which kernels may run.
+    Raises:
+        InvalidSetting: a forced kernel runs on none of the pruned layers (key `name` or `family`).
+        RuntimeError: the export's weights do not fit the net.
+    """
+    net.load_state_dict(export.state_dict())
+    net.to(device=device, dtype=dtype).eval()
+    layers: dict[str, LayerSwap] = {}
+    dense_layers = dict(export.manifest.dense_layers)
+    for name in tqdm(export.manifest.layers, desc="swap", leave=False):
+        layer = net.get_submodule(name)
+        reason = _stays_dense(layer, export, name, choice, called=name in problems)
+        trial = Trial(dense_name(layer)) if reason is not None else _try(layer, export, name, problems[name], choice)
+        chosen = trial.fastest(dense_allowed=choice.dense_allowed)
+        layers[name] = _record(layer, trial, chosen, density=export.manifest.layers[name].density)
+        if chosen is None:
+            dense_layers[name] = reason or trial.why_dense()
+        else:
+            _replace(net, layer, trial.modules[chosen])
+    _refuse_idle_force(choice, layers)
+    return SwapReport(layers, dense_layers, *_shares(layers, dense_layers, problems))
+
+
+def _stays_dense(layer: nn.Module, export: Export, name: str, choice: KernelChoice, *, called: bool) -> str | None:
+    """Why no kernel is even looked for, or None."""
+    if choice.keeps_dense:
+        return "kernel=none: the masked weight is multiplied densely"
+    if export.manifest.layers[name].family == "dense":
+        return f"pattern {export.manifest.pattern} is stored dense"
+    if isinstance(layer, nn.Conv2d) and (refusal := conv_refusal(layer)) is not None:
+        return refusal
+    if not isinstance(layer, nn.Linear | nn.Conv2d):
+        return f"a {type(layer).__name__} is neither Linear nor Conv2d"
+    return None if called else "not called in the observed forward"
+
+
+def _try(layer: nn.Linear | nn.Conv2d, export: Export, name: str, received: LayerInput, choice: KernelChoice) -> Trial:
+    device = layer.weight.device
+    stored = export.format(name).to(device=device, dtype=layer.weight.dtype)
+    wants = partial(choice.wants, canonical=stored.family, device=device)
+    return run_trial(layer, find_candidates(stored, export.masks[name].to(device), received.problem, wants), received)
+
+
+def _record(layer: nn.Module, trial: Trial, chosen: str | None, *, density: float) -> LayerSwap:
+    runs = layer if chosen is None else trial.modules[chosen]
+    return LayerSwap(
+        kernel=chosen or trial.dense,
+        family="dense" if chosen is None else runs.format.family,
+        density=density,
+        weight_bytes=stored_bytes(runs),
+        latency_us=trial.latencies_us.get(chosen or trial.dense),
+        candidates=trial.latencies_us,
+        refusals=trial.refusals,
+        notes=trial.notes,
+        relative_error=None if chosen is None else trial.errors[chosen],
+    )
+
+
+def _replace(net: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    """Put `new` wherever `old` hangs: a layer shared by several parents stays one layer."""
+    for parent in list(net.modules()):
+        for attribute, child in list(parent._modules.items()):  # named_children would skip a second name
+            if child is old:
+                setattr(parent, attribute, new)
+
+
+def _refuse_idle_force(choice: KernelChoice, layers: Mapping[str, LayerSwap]) -> None:
+    """A kernel that was asked for by name and runs nowhere is an error, not a dense result."""
+    if not choice.forced or choice.keeps_dense or not layers or any(layer.is_sparse for layer in layers.values()):
+        return
+    key = "name" if choice.name is not None else "family"
+    reasons = {f"{kernel}: {why}" for layer in layers.values() for kernel, why in layer.refusals.items()}
+    raise InvalidSetting(key, getattr(choice, key), f"runs on none of the pruned layers: {'; '.join(sorted(reasons))}")
+
+
+def _shares(
+    layers: Mapping[str, LayerSwap], dense_layers: Mapping[str, str], problems: Mapping[str, LayerInput]
+) -> tuple[float, float]:
+    """Share of layers and of dense flops that run a sparse kernel, over all prunable layers."""
+    sparse = {name for name, layer in layers.items() if layer.is_sparse}
+    prunable = {*layers, *dense_layers}
+    flops = {name: theoretical_dense_flops(seen.problem) for name, seen in problems.items() if name in prunable}
+    total = sum(flops.values())  # a layer that is not called has none
+    return (
+        len(sparse) / len(prunable) if prunable else 0.0,
+        sum(flops.get(name, 0) for name in sparse) / total if total else 0.0,
+    )

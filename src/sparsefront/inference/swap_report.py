@@ -1,0 +1,66 @@
+"""What a swap did, layer by layer, ready for the row."""
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class LayerSwap:
+    """One pruned layer.
+
+    Args:
+        kernel: what runs it now; dense_linear or dense_conv2d where nothing was swapped in.
+        family: storage of the weight that runs.
+        density: fraction of weights kept by the mask.
+        weight_bytes: of the weight that runs, values and indices.
+        latency_us: of the kernel that runs; None on a CPU, where nothing is timed.
+        candidates: kernel -> microseconds, dense included; empty on a CPU.
+        refusals: kernel -> why it could not be used; a wrong result is one reason.
+        notes: kernel -> what to know about its time.
+        relative_error: of the kernel that runs, against the fp64 product; None where the layer stayed dense.
+    """
+
+    kernel: str
+    family: str
+    density: float
+    weight_bytes: int
+    latency_us: float | None = None
+    candidates: dict[str, float] = field(default_factory=dict)
+    refusals: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    relative_error: float | None = None
+
+    @property
+    def is_sparse(self) -> bool:
+        return self.family != "dense"
+
+    def to_json(self) -> dict[str, Any]:
+        """Keys of which nothing is known are absent; `kernel` is called `chosen`, as in the row."""
+        content = {"chosen" if key == "kernel" else key: value for key, value in asdict(self).items()}
+        return {key: value for key, value in content.items() if value not in (None, {})}
+
+
+@dataclass(frozen=True)
+class SwapReport:
+    """The whole network.
+
+    Args:
+        layers: every pruned layer, also where dense turned out best.
+        dense_layers: every prunable layer that runs dense -> why.
+        sparse_layer_share: of the prunable layers, the fraction that runs a sparse kernel.
+        sparse_flops_share: the same, each layer weighted by its dense flops in the observed forward.
+    """
+
+    layers: dict[str, LayerSwap]
+    dense_layers: dict[str, str]
+    sparse_layer_share: float
+    sparse_flops_share: float
+
+    @property
+    def kernels(self) -> dict[str, int]:
+        """Kernel -> number of pruned layers that run it, most used first."""
+        return dict(Counter(layer.kernel for layer in self.layers.values()).most_common())
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "layers": {name: layer.to_json() for name, layer in self.layers.items()}}

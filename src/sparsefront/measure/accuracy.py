@@ -1,0 +1,76 @@
+"""The task's metric of one network on one split, in the dtype and on the device that are measured."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+SPLITS = {"val": "validate", "test": "test"}  # ours -> Lightning's name of the stage
+
+
+def evaluate(
+    task: Any,
+    net: nn.Module,
+    data: Any,
+    split: str,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    limit: int | None = None,
+    description: str = "evaluate",
+) -> dict[str, float]:
+    """Run a network over a split and return what the task's evaluator makes of it.
+
+    Args:
+        task: gives net_inputs(batch) and evaluator(data, split); its own network is not used.
+        net: dense, masked or swapped; left in eval mode on `device`, in `dtype`.
+        data: the data module; set up here.
+        split: val (held-out part of train, for choices) or test (for reporting).
+        limit: stop after the batch in which this many samples have been seen; None = the whole split.
+        description: label of the progress bar.
+    Returns:
+        metric name -> fraction in [0, 1]; logits reach the metric in fp32, on the CPU.
+    """
+    if split not in SPLITS:
+        raise ValueError(f"split {split!r}: is one of {', '.join(SPLITS)}")
+    net.to(device=device, dtype=dtype).eval()
+    data.prepare_data()
+    data.setup(SPLITS[split])
+    loader = data.val_dataloader() if split == "val" else data.test_dataloader()
+    evaluator = task.evaluator(data, split)
+    with torch.inference_mode():
+        for batch in _first_samples(tqdm(loader, desc=description, leave=False), limit):
+            inputs = cast_inputs(task.net_inputs(batch), device=device, dtype=dtype)
+            evaluator.update(as_float(net(**inputs)), batch)
+    return evaluator.compute()
+
+
+def cast_inputs(inputs: Mapping[str, Tensor], *, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Inputs on the device; floating ones in the net's dtype, ids and masks as they are."""
+    return {
+        name: value.to(device=device, dtype=dtype if value.is_floating_point() else value.dtype)
+        for name, value in inputs.items()
+    }
+
+
+def as_float(output: Any) -> Any:
+    """The same output with floating tensors in fp32, all on the CPU: a tensor, a Hugging Face output or a sequence."""
+    if isinstance(output, Tensor):
+        return output.to(device="cpu", dtype=torch.float32 if output.is_floating_point() else output.dtype)
+    if isinstance(output, Mapping):
+        return type(output)(**{name: as_float(value) for name, value in output.items()})
+    if isinstance(output, list | tuple):
+        return type(output)(as_float(value) for value in output)
+    return output
+
+
+def _first_samples(batches: tqdm, limit: int | None) -> Iterator[dict[str, Tensor]]:
+    seen = 0
+    for batch in batches:
+        yield batch
+        seen += len(next(iter(batch.values())))
+        if limit is not None and seen >= limit:
+            batches.close()
+            return

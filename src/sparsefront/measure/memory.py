@@ -1,0 +1,53 @@
+"""Bytes: of the weights as they lie in memory, and of the peak of one forward."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsefront.inference.kernel_call import KernelCall
+
+
+def weight_bytes(net: nn.Module, dtype: torch.dtype | None = None) -> int:
+    """Bytes of all parameters, buffers and compressed weights; tensors that share memory count once.
+
+    Args:
+        net: dense or swapped.
+        dtype: count floating parameters and buffers as if they had this type (a dense net before it is cast); None
+            takes them as they are. Compressed weights always count as they are.
+    """
+    total = 0
+    for tensor in _distinct([*net.parameters(), *net.buffers()]):
+        itemsize = dtype.itemsize if dtype is not None and tensor.is_floating_point() else tensor.itemsize
+        total += tensor.numel() * itemsize
+    return total + sum(module.format.nbytes for module in net.modules() if isinstance(module, KernelCall))
+
+
+def peak_memory_bytes(net: nn.Module, inputs: dict[str, Tensor]) -> int | None:
+    """What one eager forward needs: the weights and the most that it allocates on top; None on a CPU.
+
+    Whatever else lies on the GPU, the other twin for one, is not counted.
+    """
+    device = next(iter(inputs.values())).device
+    if device.type != "cuda":
+        return None
+    with torch.inference_mode():
+        net(**inputs)  # workspaces of libraries are made once and are not this net's
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        output: Any = net(**inputs)
+        torch.cuda.synchronize(device)
+    peak = torch.cuda.max_memory_allocated(device)
+    del output
+    return weight_bytes(net) + peak - before
+
+
+def _distinct(tensors: list[Tensor]) -> Iterator[Tensor]:
+    seen: set[tuple[int, int]] = set()
+    for tensor in tensors:
+        place = (tensor.data_ptr() or id(tensor), tensor.numel())  # on the meta device every address is 0
+        if tensor.numel() and place not in seen:
+            seen.add(place)
+            yield tensor

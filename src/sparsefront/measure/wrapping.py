@@ -1,0 +1,130 @@
+"""Ways to run the same network on the same input, and the fastest of them that is right.
+
+    eager                 operator by operator
+    compile               torch.compile, default mode
+    cuda_graph            the eager operators recorded once, replayed in one launch
+    compile_cuda_graph    the compiled code recorded and replayed
+
+Dense and sparse networks are offered the same ways, so that a wrapping is never sold as sparsity.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsefront.inference.agreement import NETWORK_ERROR_LIMIT, output_error
+from sparsefront.inference.failure_reason import failure_reason
+from sparsefront.inference.graph_capture import record
+from sparsefront.measure.latency import summarise, time_interleaved
+
+log = logging.getLogger(__name__)
+WRAPPINGS = ("eager", "cuda_graph", "compile", "compile_cuda_graph")
+GRAPH_WARMUP = 3  # the first call compiles, the next ones may still tune
+TRIAL_WARMUP, TRIAL_SAMPLES = 5, 15  # enough to tell ways apart; the reported latency is timed anew
+
+
+@dataclass(frozen=True)
+class Wrapped:
+    """A network ready to be timed.
+
+    Args:
+        name: the wrapping, one of WRAPPINGS.
+        call: runs the network on the inputs it was given, without arguments; graphs return the same tensors each time.
+        medians_ms: wrapping -> median of its short trial.
+        refused: wrapping -> why it cannot be used here or was found wrong.
+    """
+
+    name: str
+    call: Callable[[], Any]
+    medians_ms: dict[str, float] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+def best_wrapping(
+    net: nn.Module, inputs: dict[str, Tensor], *, wrappings: list[str], device: torch.device, dtype: torch.dtype
+) -> Wrapped:
+    """Try the wrappings, drop those that fail or disagree with eager, and keep the fastest.
+
+    Args:
+        net: in eval mode on `device`, in `dtype`.
+        inputs: keyword arguments of the net, on `device`; copied, so that graphs own what they read.
+        wrappings: names out of WRAPPINGS, tried in this order.
+        dtype: bounds how far a wrapping's output may lie from eager's.
+    Raises:
+        RuntimeError: none of them ran; the message holds each one's reason.
+    """
+    with torch.inference_mode():
+        static = {name: value.clone() for name, value in inputs.items()}
+    ready: dict[str, Callable[[], Any]] = {}
+    refused: dict[str, str] = {}
+    for name in wrappings:
+        reason = None if name == "eager" or device.type == "cuda" else "needs a CUDA device"
+        if reason is None:
+            try:
+                ready[name] = wrap(name, net, static)
+                reason = None if name == "eager" else _disagreement(ready[name], net, static, dtype)
+            except Exception as error:  # a compiler or a capture may fail in any way; the reason stands in the row
+                reason = failure_reason(error)
+                log.warning("wrapping %s failed: %s", name, reason)
+        if reason is not None:
+            refused[name] = reason
+            ready.pop(name, None)
+    if not ready:
+        reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
+        raise RuntimeError(f"no wrapping could run the network: {reasons}")
+    taken = time_interleaved(ready, device=device, warmup=TRIAL_WARMUP, samples=TRIAL_SAMPLES)
+    medians_ms = {name: summarise(samples).median_ms for name, samples in taken.items()}
+    fastest = min(medians_ms, key=medians_ms.__getitem__)
+    return Wrapped(fastest, ready[fastest], medians_ms, refused)
+
+
+def wrap(name: str, net: nn.Module, static: dict[str, Tensor]) -> Callable[[], Any]:
+    """One wrapping of the net over the tensors in `static`, which are read again at each call."""
+    runner = torch.compile(net, dynamic=False) if name.startswith("compile") else net
+
+    @torch.inference_mode()
+    def call() -> Any:
+        return runner(**static)
+
+    return _replayed(call) if name.endswith("cuda_graph") else call
+
+
+def _replayed(call: Callable[[], Any]) -> Callable[[], Any]:
+    graph, (output,) = record([call], warmup=GRAPH_WARMUP)
+
+    def replay() -> Any:
+        graph.replay()
+        return output
+
+    return replay
+
+
+def _disagreement(call: Callable[[], Any], net: nn.Module, static: dict[str, Tensor], dtype: torch.dtype) -> str | None:
+    """Why this wrapping is wrong, or None: it must follow eager on its inputs and, against stale results, on others."""
+    eager = wrap("eager", net, static)
+    original = {name: value.clone() for name, value in static.items()}
+    try:
+        for values in (original, {name: _reordered(value) for name, value in original.items()}):
+            _fill(static, values)
+            expected = eager()
+            error = output_error(call(), expected)
+            if not error <= NETWORK_ERROR_LIMIT[dtype]:
+                return f"relative error {error:.1e} against eager, more than {NETWORK_ERROR_LIMIT[dtype]:.0e}"
+    finally:
+        _fill(static, original)
+    return None
+
+
+def _reordered(value: Tensor) -> Tensor:
+    """Other values that the network accepts as well: the samples in another order, a lone sample back to front."""
+    return value.roll(1, dims=0) if value.shape[0] > 1 else value.flip(-1)
+
+
+@torch.inference_mode()
+def _fill(static: dict[str, Tensor], values: dict[str, Tensor]) -> None:
+    for name, value in values.items():
+        static[name].copy_(value)

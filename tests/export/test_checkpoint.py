@@ -1,0 +1,157 @@
+"""An export is plain safetensors and JSON, reads back as it was, and refuses what is not pruned."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.export.checkpoint import plain_state_dict, read_export, write_export
+from sparsefront.export.manifest import Manifest
+from sparsefront.patterns.block_wise import BlockWise
+from sparsefront.patterns.element_wise import ElementWise
+from sparsefront.patterns.n_m import NM
+from sparsefront.patterns.tile_wise import TileWise
+from sparsefront.patterns.vector_wise import VectorWise
+from sparsefront.patterns.weight_view import as_matrix, like_weight
+
+TILE_WISE = TileWise(16)
+PATTERNS = [ElementWise(), NM(2, 4), VectorWise(8), BlockWise(8), TILE_WISE]
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(4, 16, 2), nn.BatchNorm2d(16), nn.Flatten(), nn.Linear(16, 32), nn.Linear(32, 3))
+
+
+def pruned(pattern, layers=("0", "3")):
+    net, masks = network(), {}
+    for name in layers:
+        weight = net.get_submodule(name).weight.data
+        masks[name] = pattern.mask(as_matrix(weight).abs(), 0.5)
+        weight.mul_(like_weight(masks[name], weight))
+    return net, masks
+
+
+def write(directory, pattern=TILE_WISE, **extra):
+    net, masks = pruned(pattern)
+    write_export(directory, net, masks, pattern=pattern, sparsity=0.5, dense_reasons={"4": "head"}, **extra)
+    return net, masks
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.name)
+def test_everything_reads_back(pattern, tmp_path):
+    net, masks = write(tmp_path, pattern)
+    export = read_export(tmp_path)
+    assert all(torch.equal(export.masks[name], mask) for name, mask in masks.items())
+    for name in masks:
+        assert torch.equal(export.format(name).to_dense(), as_matrix(net.get_submodule(name).weight))
+    twin = network()
+    twin.load_state_dict(export.state_dict())
+    assert all(torch.equal(value, net.state_dict()[name]) for name, value in twin.state_dict().items())
+
+
+def test_the_manifest_tells_pattern_and_storage(tmp_path):
+    write(tmp_path)
+    content = json.loads((tmp_path / "manifest.json").read_text())
+    assert (content["format_version"], content["pattern"], content["sparsity"]) == (1, "tile_wise", 0.5)
+    assert content["pattern_parameters"] == {"granularity": 16}
+    assert content["dense_layers"] == {"4": "head"}
+    layer = content["layers"]["0"]
+    assert (layer["family"], layer["shape"]) == ("gathered", [16, 16])
+    assert layer["parameters"] == {"tile": 16, "drop_empty_outputs": True}
+    assert layer["density"] == layer["nnz"] / 256 and abs(layer["density"] - 0.5) < 0.07
+    assert read_export(tmp_path).manifest == Manifest.from_json(content)
+
+
+def test_masks_on_disk_are_shaped_as_their_weights(tmp_path):
+    net, _ = write(tmp_path)
+    stored = load_file(tmp_path / "masks.safetensors")
+    assert {name: mask.shape for name, mask in stored.items()} == {
+        name: net.get_submodule(name).weight.shape for name in ("0", "3")
+    }
+    weights = load_file(tmp_path / "model.safetensors")
+    assert all(mask.dtype == torch.bool for mask in stored.values())
+    assert all((weights[f"{name}.weight"][~mask] == 0).all() for name, mask in stored.items())
+
+
+def test_weight_shaped_masks_are_taken_too(tmp_path):
+    net, masks = pruned(TileWise(16))
+    shaped = {name: like_weight(mask, net.get_submodule(name).weight) for name, mask in masks.items()}
+    write_export(tmp_path, net, shaped, pattern=TileWise(16), sparsity=0.5)
+    assert all(torch.equal(read_export(tmp_path).masks[name], mask) for name, mask in masks.items())
+
+
+def test_a_pruned_weight_that_is_not_zero_is_refused(tmp_path):
+    net, masks = pruned(TileWise(16))
+    dropped = (~masks["3"]).nonzero()[0]
+    net[3].weight.data[tuple(dropped)] = 1e-30
+    with pytest.raises(ValueError, match="3: 1 pruned weights are not zero"):
+        write_export(tmp_path, net, masks, pattern=TileWise(16), sparsity=0.5)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_mask_that_does_not_fit_is_refused(tmp_path):
+    net, masks = pruned(TileWise(16))
+    with pytest.raises(ValueError, match=r"0: a bool mask \(16, 16\) was expected"):
+        write_export(tmp_path, net, masks | {"0": masks["3"]}, pattern=TileWise(16), sparsity=0.5)
+
+
+def test_a_mask_of_another_structure_names_its_layer(tmp_path):
+    net, masks = pruned(ElementWise())
+    with pytest.raises(ValueError, match="0: gathered"):
+        write_export(tmp_path, net, masks, pattern=TileWise(16), sparsity=0.5)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.outer.weight = self.inner.weight
+        self.alias = self.inner
+
+
+def test_tied_weights_are_written_under_every_name(tmp_path):
+    net = Tied()
+    write_export(tmp_path, net, {}, pattern=TileWise(4), sparsity=0.5)
+    state = read_export(tmp_path).state_dict()
+    assert state.keys() == net.state_dict().keys()
+    assert torch.equal(state["outer.weight"], net.inner.weight) and torch.equal(state["alias.weight"], net.inner.weight)
+    Tied().load_state_dict(state)
+
+
+def test_views_of_one_buffer_get_memory_of_their_own():
+    net = nn.Module()
+    both = torch.arange(8.0)
+    net.register_buffer("left", both[:4])
+    net.register_buffer("right", both[4:])
+    plain = plain_state_dict(net)
+    assert plain["left"].untyped_storage().data_ptr() != plain["right"].untyped_storage().data_ptr()
+    assert plain["right"].tolist() == [4, 5, 6, 7]
+
+
+def test_layers_that_nest_keep_their_tensors_apart(tmp_path):
+    net = nn.Linear(16, 16)
+    net.inner = nn.Linear(16, 16)
+    outer = nn.Sequential()
+    outer.add_module("fc", net)
+    masks = {name: torch.ones(16, 16, dtype=torch.bool) for name in ("fc", "fc.inner")}
+    write_export(tmp_path, outer, masks, pattern=TileWise(16), sparsity=0.0)
+    export = read_export(tmp_path)
+    assert torch.equal(export.format("fc").to_dense(), net.weight)
+    assert torch.equal(export.format("fc.inner").to_dense(), net.inner.weight)
+
+
+def test_a_folder_that_is_no_export_is_named(tmp_path):
+    with pytest.raises(InvalidSetting, match="path=.*is not an export: model.safetensors is missing"):
+        read_export(tmp_path)
+
+
+def test_another_version_is_refused(tmp_path):
+    write(tmp_path)
+    manifest = tmp_path / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"format_version": 1', '"format_version": 2'))
+    with pytest.raises(ValueError, match="format version 2, while this program reads 1"):
+        read_export(tmp_path)

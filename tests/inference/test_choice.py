@@ -1,0 +1,106 @@
+"""What may be asked of group kernel, and what a forced kernel is told before anything is trained."""
+
+import pytest
+import torch
+from sparsefront_kernels import entry
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.inference.choice import KernelChoice
+from sparsefront.patterns.n_m import NM
+from sparsefront.patterns.tile_wise import TileWise
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mode": "fastest"}, "mode=fastest: is one of auto, sparse, none, reference"),
+        ({"family": "bsr"}, "family=bsr: .* there are dense, gathered, blocked"),
+        ({"name": "gathered"}, "name=gathered: .* there are dense_linear, gathered_reference"),
+        ({"name": "csr_torch", "family": "gathered"}, "name=csr_torch: is of family csr"),
+        ({"mode": "none", "family": "csr"}, "family=csr: kernel=none swaps nothing in"),
+        ({"mode": "reference", "name": "csr_torch"}, "name=csr_torch: is no reference"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused(settings, message):
+    with pytest.raises(InvalidSetting, match=message):
+        KernelChoice(**settings)
+
+
+@pytest.mark.parametrize(
+    ("choice", "device", "kernel", "wanted"),
+    [
+        (KernelChoice(), CPU, "gathered_reference", True),
+        (KernelChoice("sparse"), CPU, "gathered_reference", True),
+        (KernelChoice(), CPU, "csr_reference", False),
+        (KernelChoice(), CPU, "gathered_triton", False),
+        (KernelChoice(), CUDA, "gathered_reference", False),
+        (KernelChoice(), CUDA, "gathered_triton", True),
+        (KernelChoice(), CUDA, "csr_torch", True),
+        (KernelChoice(), CUDA, "blocked_triton", False),
+        (KernelChoice("reference"), CUDA, "gathered_reference", True),
+        (KernelChoice("reference"), CUDA, "gathered_triton", False),
+        (KernelChoice(family="csr"), CUDA, "csr_torch", True),
+        (KernelChoice(family="csr"), CUDA, "gathered_triton", False),
+        (KernelChoice(family="csr"), CPU, "csr_reference", True),
+        (KernelChoice(name="gathered_triton"), CPU, "gathered_triton", True),
+    ],
+    ids=str,
+)
+def test_which_kernels_are_tried_for_a_gathered_layer(choice, device, kernel, wanted):
+    assert choice.wants(entry(kernel), "gathered", device) is wanted
+
+
+def test_dense_may_win_only_where_nothing_is_forced():
+    assert KernelChoice().dense_allowed
+    assert not any(choice.dense_allowed for choice in (KernelChoice("sparse"), KernelChoice(family="csr")))
+    assert KernelChoice("none").keeps_dense and KernelChoice(name="dense_linear").keeps_dense
+
+
+def ask(choice, pattern, device=CPU, shapes=None):
+    shapes = shapes or {"fc": (32, 64)}
+    choice.check_against(pattern=pattern, sparsity=0.5, shapes=shapes, device=device, dtype=torch.float32)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        KernelChoice(),
+        KernelChoice("none"),
+        KernelChoice(family="gathered"),
+        KernelChoice(family="csr"),
+        KernelChoice(name="csr_reference"),
+        KernelChoice(family="dense"),
+    ],
+    ids=str,
+)
+def test_what_can_run_passes(choice):
+    ask(choice, TileWise(16))
+
+
+@WITHOUT_GPU
+def test_a_triton_kernel_on_a_cpu_is_refused_before_training(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET")
+    with pytest.raises(InvalidSetting, match="name=gathered_triton: cannot run with .* on cpu: .*CUDA device"):
+        ask(KernelChoice(name="gathered_triton"), TileWise(16))
+
+
+def test_a_family_of_another_pattern_is_refused():
+    with pytest.raises(InvalidSetting, match="family=blocked: .* stored as gathered, .*, not as blocked"):
+        ask(KernelChoice(family="blocked"), TileWise(16))
+
+
+def test_a_mask_that_the_family_cannot_hold_is_refused():
+    ask(KernelChoice(family="semi_structured"), NM(2, 4))
+    with pytest.raises(InvalidSetting, match="family=semi_structured"):
+        ask(KernelChoice(family="semi_structured"), TileWise(16))
+
+
+def test_one_layer_that_can_run_is_enough():
+    choice, odd = KernelChoice(family="semi_structured"), {"odd": (32, 62)}  # 4 does not divide 62
+    ask(choice, NM(1, 2), shapes=odd | {"even": (32, 64)})
+    with pytest.raises(InvalidSetting, match="groups of 4 do not divide K = 62"):
+        ask(choice, NM(1, 2), shapes=odd)

@@ -1,0 +1,153 @@
+"""Layers that call kernels behave as the dense layers that they replace."""
+
+import copy
+
+import pytest
+import torch
+from sparsefront_kernels import FORMATS, KernelEntry, entry
+from torch import nn
+
+from sparsefront.inference.sparse_conv import SparseConv2d, conv_refusal
+from sparsefront.inference.sparse_linear import SparseLinear
+from sparsefront.patterns.weight_view import as_matrix
+
+
+def pruned(layer):
+    """The layer with every third weight gone, and its weight as csr."""
+    torch.manual_seed(0)
+    layer = layer.eval().requires_grad_(False)
+    mask = torch.arange(layer.weight.numel()).reshape(as_matrix(layer.weight).shape) % 3 != 0
+    layer.weight.mul_(mask.reshape(layer.weight.shape))
+    return layer, FORMATS["csr"].from_dense(as_matrix(layer.weight), mask)
+
+
+REFERENCE = entry("csr_reference")
+
+
+@pytest.mark.parametrize("lead", [(), (5,), (2, 3), (2, 1, 3), (0,)], ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+def test_linear_takes_any_leading_dims(lead, bias):
+    dense, stored = pruned(nn.Linear(12, 8, bias=bias))
+    sparse = SparseLinear.replacing(dense, REFERENCE, stored)
+    x = torch.randn(*lead, 12)
+    torch.testing.assert_close(sparse(x), dense(x))
+    assert (sparse.in_features, sparse.out_features) == (12, 8)
+
+
+def test_linear_takes_inputs_of_any_strides():
+    dense, stored = pruned(nn.Linear(12, 8))
+    x = torch.randn(3, 12, 4).transpose(1, 2)
+    torch.testing.assert_close(SparseLinear.replacing(dense, REFERENCE, stored)(x), dense(x))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"kernel_size": 1},
+        {"kernel_size": 1, "stride": 2},
+        {"kernel_size": 1, "padding": 1},
+        {"kernel_size": 3, "padding": 1},
+        {"kernel_size": 3, "stride": 2, "padding": 1},
+        {"kernel_size": (3, 1), "padding": (1, 0), "stride": (2, 1)},
+        {"kernel_size": 3, "dilation": 2, "padding": 2},
+        {"kernel_size": 7, "stride": 2, "padding": 3, "bias": False},
+    ],
+    ids=str,
+)
+def test_conv_is_the_same_product(settings):
+    dense, stored = pruned(nn.Conv2d(4, 8, **settings))
+    sparse = SparseConv2d.replacing(dense, REFERENCE, stored)
+    x = torch.randn(2, 4, 9, 7)
+    torch.testing.assert_close(sparse(x), dense(x), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(sparse.weight, dense.weight, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"groups": 2}, "2 groups"),
+        ({"padding": "same"}, "same"),
+        ({"padding": 1, "padding_mode": "reflect"}, "reflect"),
+    ],
+    ids=str,
+)
+def test_conv_that_is_no_single_product_is_refused(settings, reason):
+    layer = nn.Conv2d(4, 4, 3, **settings)
+    assert reason in conv_refusal(layer)
+    with pytest.raises(ValueError, match=reason):
+        SparseConv2d.replacing(layer, REFERENCE, pruned(nn.Conv2d(4, 4, 3))[1])
+
+
+def test_a_feature_major_kernel_gets_and_gives_transposed_activations():
+    dense, stored = pruned(nn.Linear(12, 8))
+    shapes = []
+
+    def run(x, prepared, bias):
+        shapes.append((tuple(x.shape), x.is_contiguous()))
+        return prepared.to_dense() @ x + bias[:, None]
+
+    kernel = KernelEntry(name="fake", family="csr", run=run, layout="feature_major")
+    x = torch.randn(2, 3, 12)
+    y = SparseLinear.replacing(dense, kernel, stored)(x)
+    torch.testing.assert_close(y, dense(x))
+    assert shapes == [((12, 6), True)] and y.is_contiguous()
+
+
+def test_the_weight_is_prepared_once_and_again_when_it_is_cast():
+    dense, stored = pruned(nn.Linear(12, 8))
+    prepared = []
+
+    def prepare(format):
+        prepared.append(format.dtype)
+        return format
+
+    kernel = KernelEntry(name="fake", family="csr", run=REFERENCE.run, prepare=prepare)
+    net = nn.Sequential(SparseLinear.replacing(dense, kernel, stored))
+    net(torch.randn(2, 12)), net(torch.randn(2, 12))
+    assert prepared == [torch.float32]
+    net.to("cpu", torch.float32)  # nothing to do
+    assert prepared == [torch.float32]
+    net.double()
+    assert prepared == [torch.float32, torch.float64]
+    x = torch.randn(2, 12, dtype=torch.float64)
+    torch.testing.assert_close(net(x), dense.double()(x))
+
+
+def test_a_copy_owns_its_memory():
+    dense, stored = pruned(nn.Linear(12, 8))
+    sparse = SparseLinear.replacing(dense, REFERENCE, stored)
+    twin = copy.deepcopy(nn.Sequential(sparse))[0]
+    assert twin.format.values.data_ptr() != sparse.format.values.data_ptr()
+    assert twin.bias.data_ptr() != sparse.bias.data_ptr()
+    x = torch.randn(2, 12)
+    expected = sparse(x)
+    sparse.format.values.zero_()
+    torch.testing.assert_close(twin(x), expected)
+
+
+def test_autocast_has_no_say_in_the_kernels_dtype():
+    dense, stored = pruned(nn.Linear(12, 8))
+    sparse = SparseLinear.replacing(dense, REFERENCE, stored)
+    x = torch.randn(2, 12)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = sparse(x.bfloat16())
+    assert y.dtype == torch.float32
+    torch.testing.assert_close(y, dense(x), rtol=2e-2, atol=2e-2)
+
+
+def test_it_says_what_it_is():
+    dense, stored = pruned(nn.Linear(12, 8))
+    sparse = SparseLinear.replacing(dense, REFERENCE, stored)
+    assert sparse.kernel_name == "csr_reference"
+    assert "kernel=csr_reference" in repr(sparse)
+    assert list(sparse.state_dict()) == ["bias"]
+
+
+@pytest.mark.parametrize("kernel", ["csr_reference", "csr_torch"])
+def test_it_compiles_without_a_graph_break(kernel):
+    dense, stored = pruned(nn.Linear(12, 8))
+    net = nn.Sequential(SparseLinear.replacing(dense, entry(kernel), stored), nn.ReLU())
+    x = torch.randn(4, 12)
+    with torch.inference_mode():
+        compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
+        torch.testing.assert_close(compiled(x), net(x))

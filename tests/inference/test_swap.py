@@ -1,0 +1,213 @@
+"""Masked-dense and swapped networks agree, and everything that stayed dense says why."""
+
+import copy
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from sparsefront.datasets.info import DataInfo
+from sparsefront.errors import InvalidSetting
+from sparsefront.inference.agreement import output_error
+from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.kernel_call import KernelCall
+from sparsefront.inference.problems import observe_problems
+from sparsefront.inference.sparse_conv import SparseConv2d
+from sparsefront.inference.swap import swap
+from sparsefront.models.bert import Bert
+from sparsefront.models.resnet50 import ResNet50
+from sparsefront.models.vit_small import VitSmall
+from sparsefront.patterns.block_wise import BlockWise
+from sparsefront.patterns.dense import Dense
+from sparsefront.patterns.element_wise import ElementWise
+from sparsefront.patterns.n_m import NM
+from sparsefront.patterns.tile_wise import TileWise
+from sparsefront.patterns.vector_wise import VectorWise
+
+CPU, AUTO = torch.device("cpu"), KernelChoice()
+PATTERNS = {
+    "element_wise": (ElementWise(), "csr_reference"),
+    "n_m": (NM(), "n_m_reference"),
+    "vector_wise": (VectorWise(8), "gathered_reference"),
+    "block_wise": (BlockWise(16), "blocked_reference"),
+    "tile_wise": (TileWise(32), "gathered_reference"),
+}
+IDS = torch.randint(0, 8192, (3, 16), generator=torch.Generator().manual_seed(0))
+IMAGES = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+TOKENS = {"input_ids": IDS, "attention_mask": (IDS > 99).long(), "token_type_ids": torch.zeros_like(IDS)}
+
+
+@pytest.fixture(scope="module")
+def networks():
+    """model -> (net, inputs, layers to prune)."""
+    torch.manual_seed(0)
+    images = DataInfo("image_classification", 10, 16, 3)
+    text = DataInfo("sequence_classification", 2, sequence_length=16)
+    vit, bert, resnet = VitSmall(dim=64, depth=1), Bert(size="tiny"), ResNet50(small_images=True)
+    vit_net, bert_net, resnet_net = vit.build(images).eval(), bert.build(text).eval(), resnet.build(images).eval()
+    # a 1x1, a 3x3, a strided 3x3 and a strided 1x1: the other convolutions are like them
+    convolutions = ["layer1.0.conv1", "layer1.0.conv2", "layer2.0.conv2", "layer2.0.downsample.0"]
+    return {
+        "vit_small": (vit_net, {"x": IMAGES}, vit.prunable(vit_net)),
+        "bert": (bert_net, TOKENS, bert.prunable(bert_net)),
+        "resnet50": (resnet_net, {"x": IMAGES}, convolutions),
+    }
+
+
+def swapped(net, export, inputs, choice=AUTO, prunable=None, dtype=torch.float32):
+    problems = observe_problems(net, inputs, prunable or export.manifest.layers)
+    return swap(net, export, problems, choice, device=CPU, dtype=dtype)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("model", ["vit_small", "bert", "resnet50"])
+def test_masked_dense_and_swapped_outputs_agree(model, pattern, networks, exported):
+    net, inputs, layers = networks[model]
+    masked, chosen = copy.deepcopy(net), PATTERNS[pattern]
+    export = exported(masked, chosen[0], 0.5, layers)
+    other = copy.deepcopy(net)
+    report = swapped(other, export, inputs)
+    with torch.inference_mode():
+        assert output_error(other(**inputs), masked(**inputs)) < 1e-5
+    assert report.kernels == {chosen[1]: len(layers)}
+    assert (report.sparse_layer_share, report.sparse_flops_share, report.dense_layers) == (1.0, 1.0, {})
+    assert all(layer.relative_error < 4e-6 and layer.latency_us is None for layer in report.layers.values())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton's interpreter is for machines without a GPU")
+@pytest.mark.parametrize(
+    ("pattern", "kernel"),
+    [
+        (TileWise(16), "gathered_triton"),
+        (TileWise(16), "gathered_triton_feature_major"),
+        (VectorWise(16), "gathered_triton"),
+        (BlockWise(16), "blocked_triton"),
+        (NM(2, 4), "n_m_triton"),
+    ],
+    ids=lambda part: part if isinstance(part, str) else part.name,
+)
+def test_triton_kernels_agree_in_the_interpreter(pattern, kernel, mlp, exported):
+    masked, x = mlp(), torch.randn(5, 64)
+    export = exported(masked, pattern, 0.5, ["first", "second"])
+    other = mlp()
+    report = swapped(other, export, {"x": x}, KernelChoice(name=kernel))
+    assert report.kernels == {kernel: 2}
+    with torch.inference_mode():
+        assert output_error(other(x), masked(x)) < 1e-5
+
+
+class Shared(nn.Module):
+    """Two parents and two names, one layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.one = nn.Sequential(nn.Linear(32, 32))
+        self.two = nn.ModuleDict({"a": self.one[0], "b": self.one[0]})
+
+    def forward(self, x):
+        return self.two["b"](self.two["a"](self.one(x)))
+
+
+def test_a_shared_layer_is_swapped_once_and_everywhere(exported):
+    masked = Shared().eval()
+    export = exported(masked, TileWise(8), 0.5, ["one.0"])
+    net, x = Shared().eval(), torch.randn(4, 32)
+    report = swapped(net, export, {"x": x})
+    assert isinstance(net.one[0], KernelCall)
+    assert net.one[0] is net.two["a"] is net.two["b"]
+    assert list(report.layers) == ["one.0"]
+    with torch.inference_mode():
+        assert output_error(net(x), masked(x)) < 1e-5
+
+
+def test_layers_that_stay_dense_are_listed_and_counted(mlp, exported):
+    masked, x = mlp(), torch.randn(10, 64)
+    export = exported(masked, TileWise(16), 0.5, ["first"], dense_reasons={"second": "recipe says so"})
+    report = swapped(mlp(), export, {"x": x}, prunable=["first", "second"])
+    assert report.dense_layers == {"second": "recipe says so"}
+    assert (report.sparse_layer_share, report.sparse_flops_share) == (0.5, 0.5)
+
+
+class Uncalled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.grouped = nn.Conv2d(16, 16, 1, groups=2)
+
+    def forward(self, x):
+        return self.used(x) + self.grouped(x[..., None, None])[..., 0, 0]
+
+
+def test_nothing_is_left_behind_unreported(exported):
+    masked, x = Uncalled().eval(), torch.randn(3, 16)
+    export = exported(masked, TileWise(8), 0.5, ["used", "unused", "grouped"])
+    net = Uncalled().eval()
+    report = swapped(net, export, {"x": x})
+    assert set(report.layers) == {"used", "unused", "grouped"}
+    assert report.dense_layers == {"unused": "not called in the observed forward", "grouped": "convolution in 2 groups"}
+    assert report.layers["grouped"].kernel == "dense_conv2d"
+    with torch.inference_mode():
+        assert output_error(net(x), masked(x)) < 1e-5
+
+
+@pytest.mark.parametrize("choice", [KernelChoice("none"), KernelChoice(family="dense")], ids=str)
+def test_masked_dense_swaps_nothing(choice, mlp, exported):
+    masked, x = mlp(), torch.randn(4, 64)
+    export = exported(masked, TileWise(16), 0.5, ["first", "second"])
+    net = mlp()
+    report = swapped(net, export, {"x": x}, choice)
+    assert not any(isinstance(module, KernelCall) for module in net.modules())
+    assert report.kernels == {"dense_linear": 2} and report.sparse_flops_share == 0.0
+    assert all(reason.startswith("kernel=none") for reason in report.dense_layers.values())
+    torch.testing.assert_close(net(x), masked(x), rtol=0, atol=0)  # the exported weights, not those it was built with
+
+
+def test_the_dense_pattern_is_not_sold_as_a_kernel(mlp, exported):
+    export = exported(mlp(), Dense(), 0.0, ["first"])
+    report = swapped(mlp(), export, {"x": torch.randn(4, 64)}, KernelChoice("sparse"))
+    assert report.dense_layers == {"first": "pattern dense is stored dense"}
+
+
+def test_another_family_can_be_forced_on_a_cpu(mlp, exported):
+    masked, x = mlp(), torch.randn(4, 64)
+    export = exported(masked, TileWise(16), 0.5, ["first"])
+    net = mlp()
+    report = swapped(net, export, {"x": x}, KernelChoice(family="csr"))
+    assert report.layers["first"].kernel == "csr_reference"
+    torch.testing.assert_close(net(x), masked(x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_forced_kernel_that_runs_nowhere_is_an_error(mlp, exported):
+    export = exported(mlp(), TileWise(16), 0.5, ["first", "second"])
+    net = mlp()
+    with pytest.raises(InvalidSetting, match="name=semi_structured_reference: runs on none of the pruned layers"):
+        swapped(net, export, {"x": torch.randn(4, 64)}, KernelChoice(name="semi_structured_reference"))
+    assert not any(isinstance(module, KernelCall) for module in net.modules())
+
+
+def test_convolutions_stay_channels_first_for_the_caller(networks, exported):
+    net, inputs, layers = networks["resnet50"]
+    export = exported(copy.deepcopy(net), TileWise(32), 0.5, layers)
+    other = copy.deepcopy(net)
+    swapped(other, export, inputs)
+    assert isinstance(other.layer1[0].conv2, SparseConv2d)
+    assert other.layer1[0].conv2(torch.randn(2, 64, 5, 5)).shape == (2, 64, 5, 5)
+
+
+def test_the_report_is_json_with_the_rows_names(mlp, exported):
+    export = exported(mlp(), TileWise(16), 0.5, ["first"])
+    content = json.loads(json.dumps(swapped(mlp(), export, {"x": torch.randn(4, 64)}).to_json(), allow_nan=False))
+    layer = content["layers"]["first"]
+    assert (layer["chosen"], layer["family"]) == ("gathered_reference", "gathered")
+    assert not {"latency_us", "candidates", "refusals", "notes"} & set(layer)  # nothing is known of them here
+
+
+def test_bf16_runs_on_a_cpu(mlp, exported):
+    masked, x = mlp(), torch.randn(4, 64)
+    export = exported(masked, TileWise(16), 0.5, ["first", "second"])
+    net = mlp()
+    report = swapped(net, export, {"x": x}, dtype=torch.bfloat16)
+    assert report.layers["first"].relative_error < 5e-3
+    with torch.inference_mode():
+        assert output_error(net(x.bfloat16()), masked(x)) < 3e-2

@@ -1,0 +1,93 @@
+"""Evaluation: every sample once, in the dtype that is measured, judged in fp32."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from sparsefront.measure.accuracy import as_float, evaluate
+
+CPU = torch.device("cpu")
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(3, 2)
+        self.seen = []
+
+    def forward(self, x, ids):
+        self.seen.append((x.dtype, ids.dtype, self.training))
+        return self.fc(x)
+
+
+class Data:
+    def prepare_data(self): ...
+
+    def setup(self, stage):
+        self.stage = stage
+
+    def loader(self, rows):
+        return [{"x": torch.randn(4, 3), "ids": torch.arange(4), "labels": torch.zeros(4)} for _ in range(rows // 4)]
+
+    def val_dataloader(self):
+        return self.loader(8)
+
+    def test_dataloader(self):
+        return self.loader(20)
+
+
+class Evaluator:
+    def __init__(self):
+        self.dtypes, self.samples = set(), 0
+
+    def update(self, output, batch):
+        self.dtypes.add(output.dtype)
+        self.samples += len(batch["labels"])
+
+    def compute(self):
+        return {"accuracy": 0.5, "samples": self.samples}
+
+
+@pytest.fixture
+def task():
+    evaluator = Evaluator()
+    return SimpleNamespace(
+        net_inputs=lambda batch: {"x": batch["x"], "ids": batch["ids"]},
+        evaluator=lambda data, split: evaluator,
+        used=evaluator,
+    )
+
+
+@pytest.mark.parametrize(("split", "stage", "samples"), [("val", "validate", 8), ("test", "test", 20)])
+def test_the_whole_split_is_seen(task, split, stage, samples):
+    data = Data()
+    assert evaluate(task, Net(), data, split, device=CPU, dtype=torch.float32) == {"accuracy": 0.5, "samples": samples}
+    assert data.stage == stage
+
+
+def test_the_limit_ends_after_the_batch_that_reaches_it(task):
+    metrics = evaluate(task, Net(), Data(), "test", device=CPU, dtype=torch.float32, limit=5)
+    assert metrics["samples"] == 8
+
+
+def test_floats_take_the_measured_dtype_and_logits_come_back_in_fp32(task):
+    net = Net()
+    evaluate(task, net.train(), Data(), "val", device=CPU, dtype=torch.bfloat16)
+    assert set(net.seen) == {(torch.bfloat16, torch.int64, False)}
+    assert task.used.dtypes == {torch.float32}
+
+
+def test_an_unknown_split_is_refused(task):
+    with pytest.raises(ValueError, match="train"):
+        evaluate(task, Net(), Data(), "train", device=CPU, dtype=torch.float32)
+
+
+def test_a_hugging_face_output_keeps_its_kind_and_its_names():
+    from transformers.modeling_outputs import QuestionAnsweringModelOutput
+
+    output = QuestionAnsweringModelOutput(start_logits=torch.ones(2, 3).half(), end_logits=torch.zeros(2, 3).half())
+    plain = as_float(output)
+    assert isinstance(plain, QuestionAnsweringModelOutput)
+    assert plain.start_logits.dtype == torch.float32 and plain.loss is None

@@ -1,0 +1,106 @@
+"""What is counted rather than timed: bytes, flops, zeros, and the roofline's floor."""
+
+import pytest
+import torch
+from sparsefront_kernels import FORMATS, Problem, entry
+from torch import nn
+
+from sparsefront.inference.problems import LayerInput
+from sparsefront.inference.sparse_linear import SparseLinear
+from sparsefront.measure.flops import theoretical_flops
+from sparsefront.measure.memory import peak_memory_bytes, weight_bytes
+from sparsefront.measure.roofline import MeasuredRates, floor_us, measured_rates, roofline_fraction
+from sparsefront.measure.sparsity import achieved_sparsity
+
+CPU = torch.device("cpu")
+
+
+def test_weight_bytes_counts_shared_tensors_once():
+    net = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False), nn.BatchNorm1d(4))
+    net[1].weight = net[0].weight
+    norm = 4 * 4 * 4 + 8  # weight, bias, mean and variance in fp32, an int64 counter
+    assert weight_bytes(net) == 64 + norm
+    assert weight_bytes(net, torch.float16) == 32 + norm // 2 + 4
+
+
+def test_weight_bytes_of_a_compressed_layer_are_its_formats():
+    mask = torch.zeros(8, 8, dtype=torch.bool)
+    mask[:, :2] = True
+    stored = FORMATS["gathered"].from_dense(torch.randn(8, 8), mask, tile=8)
+    layer = SparseLinear(entry("gathered_reference"), stored, torch.zeros(8))
+    assert weight_bytes(nn.Sequential(layer)) == stored.nbytes + 8 * 4 < 8 * 8 * 4
+
+
+def test_weight_bytes_on_the_meta_device():
+    with torch.device("meta"):
+        assert weight_bytes(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), torch.float16) == 2 * 20 * 2
+
+
+def test_peak_memory_is_not_measured_on_a_cpu():
+    assert peak_memory_bytes(nn.Linear(2, 2), {"input": torch.zeros(1, 2)}) is None
+
+
+def problem(m, k, n):
+    return LayerInput(Problem(m=m, k=k, n=n, dtype=torch.float32, device=CPU), (m, k))
+
+
+def test_flops_are_two_per_weight_and_row():
+    found = theoretical_flops({"a": problem(3, 4, 5), "b": problem(1, 2, 2)}, {"a": 0.25})
+    assert found.layers == {"a": 120, "b": 8}
+    assert (found.theoretical_dense_flops, found.theoretical_sparse_flops) == (128, 38)
+    assert found.theoretical_reduction == pytest.approx(128 / 38)
+
+
+@pytest.fixture
+def net():
+    return nn.ModuleDict({"a": nn.Linear(4, 2), "b": nn.Conv2d(1, 2, 2, bias=False), "head": nn.Linear(2, 1)})
+
+
+def test_dense_layers_count_in_the_sparsity(net):
+    mask = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0]], dtype=torch.bool)
+    found = achieved_sparsity(net, {"a": mask}, ["a", "b"])
+    assert found.layers == {"a": 0.625, "b": 0.0}
+    assert found.sparsity_achieved == 5 / 16
+    assert found.sparsity_whole_model == 5 / (8 + 2 + 8 + 3)
+
+
+def test_masks_must_fit(net):
+    with pytest.raises(ValueError, match="mask of b has 4 elements, its weight 8"):
+        achieved_sparsity(net, {"b": torch.ones(4, dtype=torch.bool)}, ["a", "b"])
+    with pytest.raises(ValueError, match="not prunable: head"):
+        achieved_sparsity(net, {"head": torch.ones(2, dtype=torch.bool)}, ["a"])
+
+
+RATES = MeasuredRates(copy_gb_per_s=1000.0, dense_tflop_per_s=100.0)
+
+
+def test_the_floor_is_the_slower_of_computing_and_moving():
+    large = Problem(m=4096, k=4096, n=4096, dtype=torch.float16, device=CPU)
+    computing = floor_us(large, density=0.5, weight_bytes=2**24, rates=RATES)
+    assert computing == pytest.approx(2 * 4096**3 * 0.5 / 100e12 * 1e6)
+    single = Problem(m=1, k=4096, n=4096, dtype=torch.float16, device=CPU)
+    moving = floor_us(single, density=0.5, weight_bytes=2**24, rates=RATES)
+    assert moving == pytest.approx((2**24 + 2 * 8192) / 1000e9 * 1e6)
+    assert roofline_fraction(single, latency_us=2 * moving, density=0.5, weight_bytes=2**24, rates=RATES) == 0.5
+
+
+def test_there_are_no_rates_on_a_cpu():
+    assert measured_rates(CPU, torch.float32) is None
+
+
+@pytest.mark.gpu
+def test_rates_of_a_gpu_are_measured_once():
+    rates = measured_rates(torch.device("cuda"), torch.float16)
+    assert rates.copy_gb_per_s > 50 and rates.dense_tflop_per_s > 5
+    assert measured_rates(torch.device("cuda"), torch.float16) is rates
+
+
+@pytest.mark.gpu
+def test_peak_memory_does_not_count_what_else_lies_on_the_gpu():
+    layer = nn.Linear(1024, 1024, bias=False, device="cuda")
+    x = torch.randn(4096, 1024, device="cuda")
+    alone = peak_memory_bytes(layer, {"input": x})
+    other = torch.empty(1 << 28, dtype=torch.uint8, device="cuda")
+    assert peak_memory_bytes(layer, {"input": x}) == alone
+    assert alone >= layer.weight.nbytes + x.nbytes  # the output is as large as x
+    del other

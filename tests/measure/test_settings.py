@@ -1,0 +1,58 @@
+"""Settings of group measure: what they mean on this machine and what they refuse."""
+
+import pytest
+import torch
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.measure.settings import Measure
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.fixture
+def a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+
+def test_auto_is_the_cpu_in_fp32_without_a_gpu(no_gpu):
+    settings = Measure()
+    assert settings.torch_device == torch.device("cpu")
+    assert settings.torch_dtype == torch.float32
+
+
+def test_auto_is_the_gpu_in_fp16_where_there_is_one(a_gpu):
+    assert Measure().torch_device == torch.device("cuda")
+    assert Measure().torch_dtype == torch.float16
+    assert Measure(device="cpu").torch_dtype == torch.float32
+    assert Measure(dtype="bf16").torch_dtype == torch.bfloat16
+
+
+def test_the_gpu_must_exist(no_gpu):
+    with pytest.raises(InvalidSetting, match="device=cuda: no CUDA device here"):
+        Measure(device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("device", "tpu"),
+        ("dtype", "int8"),
+        ("dtype", "fp16"),
+        ("batch_size", 0),
+        ("sequence_length", 0),
+        ("warmup", -1),
+        ("samples", 4),
+        ("repeats", 0),
+        ("evaluate_limit", 0),
+        ("wrappings", []),
+        ("wrappings", ["eager", "onnx"]),
+        ("wrappings", ["cuda_graph"]),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_named(no_gpu, key, value):
+    with pytest.raises(InvalidSetting) as refused:
+        Measure(**{key: value})
+    assert refused.value.key == key
