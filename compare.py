@@ -1,0 +1,11 @@
+"""Compare the runs under `results/`: a sorted table, a Pareto plot (PNG) and a self-contained page (HTML).
+
+    python compare.py [results ...] [out=DIR] [sort=COLUMN] [source=wandb project=NAME entity=NAME]
+"""
+
+import sys
+
+from sparsefront.report.compare import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,114 @@
+"""The columns that tables of several rows show, in the terminal and in the page, and how the values are written."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.report.row import Row, leaves
+
+# Leaves where more is better: sorted with the largest first; every other number starts with the smallest.
+MORE_IS_BETTER = {
+    "dense",
+    "masked",
+    "kernel",
+    "speedup",
+    "speedup_low",
+    "speedup_high",
+    "sparse_layer_share",
+    "throughput_dense_samples_per_s",
+    "throughput_sparse_samples_per_s",
+    "sparse_flops_share",
+    "sparsity_achieved",
+    "sparsity_target",
+    "sparsity_whole_model",
+}
+
+
+def percent(fraction: float | None) -> str:
+    """A quality as people read it: 0.9722 -> "97.22 %"."""
+    return "–" if fraction is None else f"{100 * fraction:.2f} %"
+
+
+def milliseconds(value: float | None) -> str:
+    """Three digits that count, whole numbers from 100 on."""
+    if value is None:
+        return "–"
+    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")
+
+
+def fraction(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def times(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}×"
+
+
+def plain(value: Any) -> str:
+    return "–" if value is None else str(value)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One leaf as a column; a `constant_aside` column is left out, and told beside the table, where all rows agree."""
+
+    leaf: str
+    text: Callable[[Any], str] = plain
+    numeric: bool = False
+    constant_aside: bool = False
+
+
+COLUMNS = (
+    Column("model", constant_aside=True),
+    Column("dataset", constant_aside=True),
+    Column("dataset_task", constant_aside=True),
+    Column("pattern"),
+    Column("granularity", constant_aside=True),
+    Column("sparsity_achieved", fraction, numeric=True),
+    Column("recovery", constant_aside=True),
+    Column("seed", numeric=True),
+    Column("dense", percent, numeric=True),
+    Column("masked", percent, numeric=True),
+    Column("kernel", percent, numeric=True),
+    Column("latency_dense_ms", milliseconds, numeric=True),
+    Column("latency_sparse_ms", milliseconds, numeric=True),
+    Column("speedup", times, numeric=True),
+    Column("latency_device", constant_aside=True),
+    Column("latency_kernel", constant_aside=True),
+    Column("gpu", constant_aside=True),
+    Column("batch_size", numeric=True, constant_aside=True),
+    Column("dtype", constant_aside=True),
+    Column("run_id"),
+)
+
+
+def shown_columns(rows: Sequence[Row]) -> tuple[list[Column], dict[str, str]]:
+    """The columns that this table needs, and leaf -> text of those in which all rows agree."""
+    aside = {
+        column.leaf: column.text(rows[0].leaf(column.leaf))
+        for column in COLUMNS
+        if column.constant_aside and len({row.leaf(column.leaf) for row in rows}) == 1
+    }
+    shown = [column for column in COLUMNS if column.leaf not in aside]
+    return shown, {leaf: text for leaf, text in aside.items() if text != "–"}
+
+
+def sort_rows(rows: Sequence[Row], by: str) -> list[Row]:
+    """Rows by one leaf, the best first; a leading "-" turns the order round; rows without a value come last.
+
+    Raises:
+        InvalidSetting: no leaf has that name, or it holds a mapping.
+    """
+    name = by.removeprefix("-")
+    sortable = [leaf.name for leaf in leaves() if "dict" not in str(leaf.hint)]
+    if name not in sortable:
+        raise InvalidSetting("sort", by, f"no such column; there are {', '.join(sortable)}")
+    filled = [row for row in rows if row.leaf(name) is not None]
+    empty = [row for row in rows if row.leaf(name) is None]
+
+    def place(row: Row) -> tuple:
+        # Text and numbers may meet in one column (a granularity of 64 or "4x64"): numbers come first.
+        return isinstance(row.leaf(name), str), row.leaf(name)
+
+    return sorted(filled, key=place, reverse=(name in MORE_IS_BETTER) != by.startswith("-")) + empty

@@ -1,0 +1,109 @@
+"""Compare runs: sorted tables, a plot, a page. Behind `compare.py` at the root."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.report.columns import sort_rows
+from sparsefront.report.comparable import split_comparable
+from sparsefront.report.html import write_html
+from sparsefront.report.plots import write_pareto_png
+from sparsefront.report.store import Reading, read_rows
+from sparsefront.report.table import rows_table, table_console
+from sparsefront.report.wandb_source import read_wandb_rows
+
+USAGE = """\
+usage: python compare.py [results ...] [out=DIR] [sort=COLUMN] [source=wandb project=NAME entity=NAME]
+
+Prints the runs, a table for each model, data set, device, batch and dtype, and writes compare.png and compare.html
+(accuracy against latency, one series per pattern, the same sets apart).
+
+  results      folders (searched for row.json; where there is none, for rows.csv), CSV files or row.json files;
+               default: results
+  out=DIR      where the two files go; default: results/compare
+  sort=COLUMN  any leaf of a row: speedup (default), kernel, latency_sparse_ms, sparsity_achieved, pattern ...;
+               the best comes first, sort=-COLUMN turns the order round
+  source=wandb read the runs of a W&B project instead, from the row that each keeps in its summary
+"""
+
+
+@dataclass
+class Request:
+    """The command line, understood."""
+
+    paths: list[Path] = field(default_factory=list)
+    out: str = "results/compare"
+    sort: str = "speedup"
+    source: str = "disk"
+    project: str | None = None
+    entity: str | None = None
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the comparison; returns the exit status: 0, or 1 with one message on stderr."""
+    if any(argument in ("-h", "--help") for argument in arguments):
+        print(USAGE, end="")
+        return 0
+    try:
+        _compare(parse(arguments))
+    except InvalidSetting as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def parse(arguments: Sequence[str]) -> Request:
+    """key=value for the known keys, everything else a path; a path may hold "=" itself, as Hydra's sweep folders do.
+
+    Raises:
+        InvalidSetting: an unknown key or option, or an unknown source.
+    """
+    request = Request()
+    keys = ("out", "sort", "source", "project", "entity")
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if equals and key in keys:
+            setattr(request, key, value)
+        elif argument.startswith("-") or (equals and not Path(argument).exists()):
+            raise InvalidSetting(key, value, f"no such option; there are {', '.join(keys)}, and paths (see --help)")
+        else:
+            request.paths.append(Path(argument))
+    if request.source not in ("disk", "wandb"):
+        raise InvalidSetting("source", request.source, "disk or wandb")
+    return request
+
+
+def _compare(request: Request) -> None:
+    reading = _read(request)
+    for problem in reading.problems:
+        print(f"left out: {problem}", file=sys.stderr)
+    if not reading.rows:
+        raise InvalidSetting("results", _source_text(request), "no rows found; python run.py makes one")
+    rows = sort_rows(reading.rows, request.sort)
+    console = table_console()
+    for group in split_comparable(rows):
+        console.print(rows_table(group.rows))
+    out = Path(request.out)
+    try:
+        written = (
+            write_pareto_png(rows, out / "compare.png"),
+            write_html(rows, out / "compare.html", title=f"{len(rows)} runs compared"),
+        )
+    except OSError as error:
+        raise InvalidSetting("out", request.out, f"cannot be written: {error}") from None
+    for path in written:
+        print(path)
+
+
+def _read(request: Request) -> Reading:
+    if request.source == "wandb":
+        return read_wandb_rows(entity=request.entity, project=request.project)
+    return read_rows(request.paths or [Path("results")])
+
+
+def _source_text(request: Request) -> str:
+    if request.source == "wandb":
+        return f"{request.entity or 'your account'}/{request.project} on W&B"
+    return " ".join(map(str, request.paths)) or "results"

@@ -1,0 +1,204 @@
+"""One self-contained HTML page: for each set of comparable rows plots whose points tell their run, and tables."""
+
+import html
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparsefront.report.columns import fraction, milliseconds, percent, plain, shown_columns, times
+from sparsefront.report.comparable import ComparableRows, Point, by_pattern, pattern_order, split_comparable
+from sparsefront.report.pareto import dominated_area
+from sparsefront.report.row import Row
+from sparsefront.report.series_style import DENSE_COLOUR, FRONT_COLOUR, SeriesStyle, series_styles
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+NEAR_DENSE_POINTS = 1.0  # percentage points below dense that still count as "the same quality" in the summary
+
+
+def write_html(rows: Sequence[Row], path: Path, *, title: str) -> Path:
+    """Write the page. It loads nothing from elsewhere: plotly's JavaScript (about 5 MB) is inside.
+
+    Raises:
+        ValueError: there is no row.
+    """
+    from jinja2 import Environment, PackageLoader
+    from markupsafe import Markup
+    from plotly.offline import get_plotlyjs
+
+    if not rows:
+        raise ValueError("nothing to write: there is no row")
+    styles = series_styles(pattern_order(rows))
+    sections = [
+        {
+            "title": group.title,
+            "plots": [Markup(_fragment(figure)) for figure in _figures(group, styles)],
+            "summary": _summary(group),
+            **_table(group.rows),
+        }
+        for group in split_comparable(rows)
+    ]
+    environment = Environment(loader=PackageLoader("sparsefront.report", "."), autoescape=True, trim_blocks=True)
+    page = environment.get_template("page.html.jinja").render(
+        title=title,
+        sections=sections,
+        layers=_layers(rows[0]) if len(rows) == 1 else [],
+        plotly=Markup(get_plotlyjs()),
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def _fragment(figure: "Figure") -> str:
+    # plotly offers by itself a button that uploads the figure: results stay here.
+    config = {"displaylogo": False, "responsive": True, "showSendToCloud": False}
+    return figure.to_html(full_html=False, include_plotlyjs=False, config=config)
+
+
+def _figures(group: ComparableRows, styles: dict[str, SeriesStyle]) -> list["Figure"]:
+    """The latency plot, where anything was timed, and the sparsity plot, where it tells more."""
+    figures = []
+    if group.timed_points() or group.dense_point() is not None:
+        figures.append(_latency_figure(group, styles))
+    if group.wants_sparsity_plot():
+        figures.append(_sparsity_figure(group, styles))
+    return figures
+
+
+def _latency_figure(group: ComparableRows, styles: dict[str, SeriesStyle]) -> "Figure":
+    from plotly.graph_objects import Scatter
+
+    traces = [
+        _points_trace(series, styles[pattern], name=pattern, x=[point.latency_ms for point in series])
+        for pattern, series in by_pattern(group.timed_points()).items()
+    ]
+    if (front := group.front()) and len(front) > 1:
+        line = {"color": FRONT_COLOUR, "dash": "dash", "width": 1.5, "shape": "hv"}
+        x, y = zip(*front)
+        traces.insert(0, Scatter(x=x, y=y, mode="lines", name="Pareto front", line=line, hoverinfo="skip"))
+    if (dense := group.dense_point()) is not None:
+        marker = {"color": DENSE_COLOUR, "symbol": "star", "size": 15}
+        text = f"dense twin<br>{dense[1]:.2f} % · {milliseconds(dense[0])} ms<br>median of {len(group.rows)} run(s)"
+        twin = Scatter(x=[dense[0]], y=[dense[1]], mode="markers", name="dense twin", marker=marker)
+        traces.append(twin.update(hovertext=text, hoverinfo="text"))
+    figure = _figure(traces, x_label=group.latency_label, y_label=group.quality_label)
+    if group.wants_log_latency():
+        figure.update_xaxes(type="log", dtick="D2")
+    return figure
+
+
+def _sparsity_figure(group: ComparableRows, styles: dict[str, SeriesStyle]) -> "Figure":
+    traces = [
+        _points_trace(series, styles[pattern], name=pattern, x=[point.sparsity for point in series])
+        for pattern, series in by_pattern(group.points()).items()
+    ]
+    figure = _figure(traces, x_label="achieved sparsity, fraction of zeros", y_label=group.quality_label)
+    if (dense := group.dense_quality()) is not None:
+        figure.add_hline(y=dense, line_dash="dot", line_color=DENSE_COLOUR, annotation_text="dense")
+    return figure
+
+
+def _points_trace(series: list[Point], style: SeriesStyle, *, name: str, x: list[float]) -> Any:
+    from plotly.graph_objects import Scatter
+
+    symbols = [style.symbol if point.latency_ms is not None else f"{style.symbol}-open" for point in series]
+    return Scatter(
+        x=x,
+        y=[point.quality for point in series],
+        mode="markers",
+        name=name,
+        marker={"color": style.colour, "symbol": symbols, "size": 10},
+        hovertext=[_hover(point) for point in series],
+        hoverinfo="text",
+    )
+
+
+def _figure(traces: list, *, x_label: str, y_label: str) -> "Figure":
+    from plotly.graph_objects import Figure
+
+    figure = Figure(traces)
+    figure.update_layout(
+        xaxis_title=x_label,
+        yaxis_title=y_label,
+        template="plotly_white",
+        height=430,
+        margin={"l": 60, "r": 20, "t": 40, "b": 50},
+        legend={"orientation": "h", "y": -0.2},
+        hovermode="closest",
+        showlegend=True,
+    )
+    return figure
+
+
+def _hover(point: Point) -> str:
+    """What the pointer shows over a run; plotly reads a little HTML here, so every value is escaped."""
+    row, speed = point.row, point.row.speed
+    timed = f"{milliseconds(point.latency_ms)} ms, {times(speed.speedup)} of dense"
+    lines = (
+        f"pattern {row.choice.pattern}, granularity {plain(row.choice.granularity)}",
+        f"sparsity {fraction(point.sparsity)}",
+        f"{row.quality.metric_name} {point.quality:.2f} % (dense {percent(row.quality.dense)})",
+        "not timed" if point.latency_ms is None else timed,
+        f"kernel {plain(speed.latency_kernel)}",
+        f"recovery {plain(row.choice.recovery)}, seed {row.identity.seed}",
+        f"run {row.identity.run_id}",
+    )
+    return "<br>".join(html.escape(line) for line in lines)
+
+
+def _summary(group: ComparableRows) -> list[dict[str, str]]:
+    """Per pattern: its runs, its best speedup near the dense quality, and the area that it dominates.
+
+    The area ends at the dense latency and at one point below the worst quality here, the same corner for all patterns.
+    """
+    dense, front = group.dense_point(), set(group.front())
+    summary = []
+    for pattern, series in by_pattern(group.points()).items():
+        timed = [(point.latency_ms, point.quality) for point in series if point.latency_ms is not None]
+        near = [
+            point.row.speed.speedup
+            for point in series
+            if dense and point.row.speed.speedup is not None and point.quality >= dense[1] - NEAR_DENSE_POINTS
+        ]
+        area = dominated_area(timed, (dense[0], min(point.quality for point in group.points()) - 1)) if dense else None
+        summary.append(
+            {
+                "pattern": pattern,
+                "runs": str(len(series)),
+                "on the front": str(sum(point in front for point in timed)),
+                f"best speedup within {NEAR_DENSE_POINTS:g} point of dense": times(max(near, default=None)),
+                "dominated area, ms × points": "–" if area is None else f"{area:.3g}",
+            }
+        )
+    return summary
+
+
+def _table(rows: Sequence[Row]) -> dict[str, Any]:
+    """What all rows share, the columns of the rest, and (column, value) per cell."""
+    columns, shared = shown_columns(rows)
+    lines = [[(column, row.leaf(column.leaf)) for column in columns] for row in rows]
+    return {"shared": shared, "columns": columns, "lines": lines}
+
+
+def _layers(row: Row) -> list[dict[str, str]]:
+    """Per layer of a single run: sparsity, kernel, time, and what was refused or why it stayed dense."""
+    names = [*row.sparsity.sparsity_per_layer, *row.sparsity.dense_layers, *row.kernels.kernel_per_layer]
+    lines = []
+    for name in dict.fromkeys(names):
+        kernel = row.kernels.kernel_per_layer.get(name, {})
+        refusals = "; ".join(f"{other}: {reason}" for other, reason in (kernel.get("refusals") or {}).items())
+        sparsity = row.sparsity.sparsity_per_layer.get(name)
+        latency, roofline = kernel.get("latency_us"), kernel.get("roofline_fraction")
+        lines.append(
+            {
+                "layer": name,
+                "sparsity": fraction(sparsity),
+                "kernel": plain(kernel.get("chosen")),
+                "µs": "–" if latency is None else f"{latency:.1f}",
+                "of roofline": fraction(roofline),
+                "stayed dense or refused because": row.sparsity.dense_layers.get(name, refusals),
+            }
+        )
+    return lines

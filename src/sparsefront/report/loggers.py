@@ -1,0 +1,168 @@
+"""Lightning loggers as settings: W&B (offline without an account, never a prompt), CSV, none.
+
+W&B mirrors the run; the run's own `row.json` is the truth.
+"""
+
+import importlib.util
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.report.row import Row
+from sparsefront.report.wandb_account import has_api_key
+
+if TYPE_CHECKING:
+    from pytorch_lightning.loggers import Logger
+
+log = logging.getLogger(__name__)
+MODES = ("auto", "online", "offline", "disabled")
+ROW_KEY = "row"  # the whole row as JSON text, in the summary of the W&B run
+ONLINE_TIMEOUT_S = 30
+
+
+@dataclass(frozen=True)
+class NoLogging:
+    """Keep no training curves."""
+
+    def check(self) -> None:
+        """Nothing can be wrong."""
+
+    def build(self, *, run_name: str, output_dir: Path, group: str | None, config: dict[str, Any]) -> "list[Logger]":
+        return []
+
+
+@dataclass(frozen=True)
+class CsvLogging:
+    """Training curves in `csv/metrics.csv` of the run's folder."""
+
+    def check(self) -> None:
+        """Nothing can be wrong."""
+
+    def build(self, *, run_name: str, output_dir: Path, group: str | None, config: dict[str, Any]) -> "list[Logger]":
+        from pytorch_lightning.loggers import CSVLogger
+
+        return [CSVLogger(output_dir, name="", version="csv")]
+
+
+@dataclass(frozen=True)
+class WandbLogging:
+    """Training curves, configuration and the row in W&B.
+
+    Args:
+        project: W&B project.
+        entity: user or team; None is the account's own.
+        mode: "auto" follows `WANDB_MODE`, else is online where an API key is at hand and offline where none is;
+            "online", "offline" (files under `wandb/` of the run's folder, uploaded later by `wandb sync`), "disabled".
+    """
+
+    project: str = "sparsefront"
+    entity: str | None = None
+    mode: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise InvalidSetting("mode", self.mode, f"one of {', '.join(MODES)}")
+
+    def check(self) -> None:
+        """Refuse what cannot work, before anything runs.
+
+        Raises:
+            InvalidSetting: wandb is not installed, or `mode=online` without an API key.
+        """
+        if importlib.util.find_spec("wandb") is None:
+            how = "the package wandb is not installed: pip install wandb, or choose logger=csv or logger=none"
+            raise InvalidSetting("mode", self.mode, how)
+        if self.mode == "online" and not has_api_key():
+            how = "there is no API key: set WANDB_API_KEY or run `wandb login` once, or keep mode=auto"
+            raise InvalidSetting("mode", self.mode, how)
+
+    def build(self, *, run_name: str, output_dir: Path, group: str | None, config: dict[str, Any]) -> "list[Logger]":
+        """Start the W&B run and wrap it for Lightning.
+
+        Args:
+            run_name: shown by W&B.
+            output_dir: the run's folder; W&B writes only below it, so that runs at the same time do not meet.
+            group: joins the runs of one sweep.
+            config: plain containers, no OmegaConf.
+        Raises:
+            InvalidSetting: see `check`; or `mode=online` and W&B does not answer.
+        """
+        self.check()
+        from pytorch_lightning.loggers import WandbLogger
+
+        start = {
+            "project": self.project,
+            "entity": self.entity,
+            "name": run_name,
+            "group": group,
+            "dir": str(output_dir),
+            "config": config,
+        }
+        run = self._start_run(start)
+        # Lightning sets the step axis only for runs that it starts itself.
+        run.define_metric("trainer/global_step")
+        run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
+        return [WandbLogger(experiment=run, save_dir=str(output_dir), log_model=False)]
+
+    def _start_run(self, start: dict[str, Any]) -> Any:
+        import wandb
+
+        # silent: the report tells where the run is. console off: progress bars are not copied into the run's files.
+        # finish_previous: a failed job of a multirun may have left its run open.
+        settings = wandb.Settings(silent=True, console="off", init_timeout=ONLINE_TIMEOUT_S, reinit="finish_previous")
+        mode = self._mode_now()
+        try:
+            return wandb.init(**start, mode=mode, settings=settings)
+        except wandb.errors.Error as error:
+            if mode != "online":
+                raise
+            reason = str(error).splitlines()[0]
+            if self.mode == "online":
+                how = f"W&B did not take the run ({reason}); mode=offline keeps it here"
+                raise InvalidSetting("mode", self.mode, how) from None
+            log.warning("W&B did not take the run (%s): it is kept offline, `wandb sync` uploads it later", reason)
+            return wandb.init(**start, mode="offline", settings=settings)
+
+    def _mode_now(self) -> str:
+        if self.mode != "auto":
+            return self.mode
+        wanted = os.environ.get("WANDB_MODE", "online" if has_api_key() else "offline")
+        return wanted if wanted in MODES[1:] else "offline"
+
+
+def log_row(loggers: "Sequence[Logger]", row: Row) -> None:
+    """Give the row to every logger and close it: numbers as metrics; for W&B a summary table and the summary.
+
+    The summary of a W&B run holds every leaf under its name, and the whole row as JSON under `row`, which
+    `compare.py source=wandb` reads.
+    """
+    for logger in loggers:
+        if (run := _wandb_run(logger)) is None:
+            numbers = {name: value for name, value in row.flat().items() if isinstance(value, (int, float))}
+            logger.log_metrics(numbers)
+            logger.save()
+        else:
+            import wandb
+
+            flat = {name: value for name, value in row.flat().items() if value is not None}
+            run.log({"summary_table": wandb.Table(columns=list(flat), data=[list(flat.values())])})
+            run.summary.update({**flat, ROW_KEY: row.to_json()})
+    close_loggers(loggers)
+
+
+def close_loggers(loggers: "Sequence[Logger]", *, failed: bool = False) -> None:
+    """Finish the W&B runs; the others have nothing open. Call with `failed` where a run ends without a row."""
+    for logger in loggers:
+        if (run := _wandb_run(logger)) is not None:
+            run.finish(exit_code=1 if failed else 0)
+
+
+def _wandb_run(logger: "Logger") -> Any:
+    """The W&B run behind a logger, None for other loggers."""
+    from pytorch_lightning.loggers import WandbLogger
+
+    return logger.experiment if isinstance(logger, WandbLogger) else None

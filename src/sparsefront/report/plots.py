@@ -1,0 +1,117 @@
+"""Accuracy against latency as a PNG file: one series per pattern, the Pareto front, the dense point."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparsefront.report.comparable import ComparableRows, by_pattern, pattern_order, split_comparable
+from sparsefront.report.row import Row
+from sparsefront.report.series_style import DENSE_COLOUR, FRONT_COLOUR, SeriesStyle, series_styles
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PANEL_INCHES = (6.4, 4.4)
+LABELLED_POINTS = 24  # more labels than this would cover each other
+
+
+def write_pareto_png(rows: Sequence[Row], path: Path) -> Path:
+    """Draw the rows: a line of panels for each set of rows that may share a plot.
+
+    Left, quality against latency: only rows whose sparse latency was measured. Right, quality against sparsity: all
+    rows, the untimed ones hollow; left out where it would show a single timed point.
+
+    Raises:
+        ValueError: there is no row.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    if not rows:
+        raise ValueError("nothing to draw: there is no row")
+    groups = split_comparable(rows)
+    styles = series_styles(pattern_order(rows))
+    columns = 2 if any(group.wants_sparsity_plot() for group in groups) else 1
+    # Figure and canvas are made directly: pyplot would keep state between runs and look for a screen.
+    figure = Figure(figsize=(PANEL_INCHES[0] * columns, PANEL_INCHES[1] * len(groups)), layout="constrained")
+    FigureCanvasAgg(figure)
+    for group, axes in zip(groups, figure.subplots(len(groups), columns, squeeze=False)):
+        _draw_latency(axes[0], group, styles)
+        if columns == 2:
+            _draw_sparsity(axes[1], group, styles)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150, format="png")
+    return path
+
+
+def _draw_latency(axes: "Axes", group: ComparableRows, styles: dict[str, SeriesStyle]) -> None:
+    points, dense, front = group.timed_points(), group.dense_point(), group.front()
+    for pattern, series in by_pattern(points).items():
+        style = styles[pattern]
+        latencies, qualities = [point.latency_ms for point in series], [point.quality for point in series]
+        axes.scatter(latencies, qualities, color=style.colour, marker=style.marker, s=48, zorder=3, label=pattern)
+    if len(points) <= LABELLED_POINTS:
+        for point in points:
+            _annotate(axes, f"{point.sparsity:.2g}", (point.latency_ms, point.quality))
+    if dense is not None:
+        axes.scatter(*dense, color=DENSE_COLOUR, marker="*", s=150, zorder=4, label="dense twin")
+    if len(front) > 1:
+        # Steps, not slopes: nothing was measured between two points.
+        line = {"color": FRONT_COLOUR, "linestyle": "--", "linewidth": 1.2, "drawstyle": "steps-post"}
+        axes.plot(*zip(*front), **line, zorder=2, label="Pareto front")
+    if not points:
+        axes.text(0.5, 0.5, "no sparse latency measured", transform=axes.transAxes, ha="center", color=FRONT_COLOUR)
+    if group.wants_log_latency():
+        _set_log_scale(axes)
+    _finish(axes, title=group.title, x_label=group.latency_label, y_label=group.quality_label)
+
+
+def _draw_sparsity(axes: "Axes", group: ComparableRows, styles: dict[str, SeriesStyle]) -> None:
+    for pattern, series in by_pattern(group.points()).items():
+        style = styles[pattern]
+        for timed in (True, False):
+            members = [point for point in series if (point.latency_ms is not None) is timed]
+            if members:
+                axes.scatter(
+                    [point.sparsity for point in members],
+                    [point.quality for point in members],
+                    edgecolors=style.colour,
+                    facecolors=style.colour if timed else "none",
+                    marker=style.marker,
+                    s=48,
+                    zorder=3,
+                    label=pattern if timed else f"{pattern}, not timed",
+                )
+    if (dense := group.dense_quality()) is not None:
+        axes.axhline(dense, color=DENSE_COLOUR, linewidth=1, linestyle=":", label="dense")
+    _finish(axes, title=group.title, x_label="achieved sparsity, fraction of zeros", y_label=group.quality_label)
+
+
+def _set_log_scale(axes: "Axes") -> None:
+    """Logarithmic, with plain numbers at 1, 2 and 5 of each decade instead of powers of ten."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _annotate(axes: "Axes", text: str, at: tuple[float, float]) -> None:
+    axes.annotate(text, at, textcoords="offset points", xytext=(6, 4), fontsize=7, color="#555555")
+
+
+def _finish(axes: "Axes", *, title: str, x_label: str, y_label: str) -> None:
+    axes.margins(0.12)
+    # Differences below a percentage point are mostly noise: they must not fill the axis.
+    low, high = axes.get_ylim()
+    if math.isfinite(high - low) and high - low < 1:
+        middle = (low + high) / 2
+        axes.set_ylim(middle - 0.5, middle + 0.5)
+    axes.set_title(title, fontsize=9)
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.grid(alpha=0.25)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=8)

@@ -1,0 +1,159 @@
+"""The groups of a row, with the meaning and unit of each leaf. None means "not measured", never "zero" or "failed"."""
+
+from dataclasses import dataclass, field
+from typing import Any, get_type_hints
+
+from sparsefront.report.leaf_types import check_leaf
+
+SCHEMA_VERSION = 1
+
+
+class _Leaves:
+    """Checks the types of a group's leaves when it is made: a wrong value is refused where it is passed in."""
+
+    def __post_init__(self) -> None:
+        for name, hint in get_type_hints(type(self)).items():
+            check_leaf(f"{type(self).__name__.lower()}.{name}", getattr(self, name), hint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity(_Leaves):
+    """Which run this is and what it ran on; enough to run it again.
+
+    `time` is ISO 8601 with its zone; `commit` is None outside a checkout; `gpu`, `driver`, `cuda` are None on a CPU.
+    `gpu_clock_mhz` is the SM clock while measuring, where the driver tells. No machine is named.
+    """
+
+    run_id: str
+    time: str
+    commit: str | None = None
+    config_hash: str
+    seed: int
+    gpu: str | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    gpu_clock_mhz: float | None = None
+    python: str
+    torch_version: str
+    triton_version: str | None = None
+    lightning_version: str | None = None
+    transformers_version: str | None = None
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice(_Leaves):
+    """What was chosen, by the names of the configuration; parameters of a part are in its mapping."""
+
+    model: str
+    dataset: str
+    dataset_task: str | None = None
+    pattern: str
+    pattern_parameters: dict[str, Any] = field(default_factory=dict)
+    granularity: int | str | None = None
+    importance: str | None = None
+    allocation: str | None = None
+    schedule: str | None = None
+    recovery: str | None = None
+    recipe: str | None = None
+    kernel_mode: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sparsity(_Leaves):
+    """Fractions of zeros in [0, 1], never percent.
+
+    `sparsity_achieved` is over the prunable weights, with the layers that stayed dense counted in;
+    `sparsity_whole_model` is over all parameters. `dense_layers`: layer -> why it stayed dense.
+    """
+
+    sparsity_target: float
+    sparsity_achieved: float | None = None
+    sparsity_whole_model: float | None = None
+    sparsity_per_layer: dict[str, float] = field(default_factory=dict)
+    dense_layers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality(_Leaves):
+    """The task's metric as a fraction, on the same data in the same dtype.
+
+    `dense`: before pruning; `masked`: the sparse weights through dense layers; `kernel`: the same weights through the
+    swapped layers. `extra_metrics`: "dense" | "masked" | "kernel" -> metric -> value.
+    """
+
+    metric_name: str
+    dense: float | None = None
+    masked: float | None = None
+    kernel: float | None = None
+    extra_metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    evaluated_samples: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed(_Leaves):
+    """Latency of one batch in milliseconds, of the swapped model and its dense twin: median, 20th, 80th percentile.
+
+    `speedup` is dense over sparse, with the interval `speedup_low` .. `speedup_high`. `latency_device`: "cpu" | "cuda";
+    `latency_kernel` names what ran in the swapped layers: "reference" on a CPU, which never stands for a GPU latency.
+    `wrapping_*` is the fastest of eager, compiled, CUDA graph ...; `wrapping_refusals`: wrapping -> why it was not
+    timed. `samples_file`, relative to the run's folder, holds every sample.
+    """
+
+    latency_dense_ms: float | None = None
+    latency_dense_p20_ms: float | None = None
+    latency_dense_p80_ms: float | None = None
+    latency_sparse_ms: float | None = None
+    latency_sparse_p20_ms: float | None = None
+    latency_sparse_p80_ms: float | None = None
+    speedup: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    latency_device: str | None = None
+    latency_kernel: str | None = None
+    wrapping_dense: str | None = None
+    wrapping_sparse: str | None = None
+    wrapping_refusals: dict[str, str] = field(default_factory=dict)
+    batch_size: int | None = None
+    sequence_length: int | None = None
+    dtype: str | None = None
+    layout: str | None = None
+    throughput_dense_samples_per_s: float | None = None
+    throughput_sparse_samples_per_s: float | None = None
+    samples_file: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size(_Leaves):
+    """Bytes: of all weights as stored for inference, and the peak that one forward pass allocated on the device."""
+
+    weight_bytes_dense: int | None = None
+    weight_bytes_sparse: int | None = None
+    peak_memory_bytes_dense: int | None = None
+    peak_memory_bytes_sparse: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernels(_Leaves):
+    """What the swap chose.
+
+    `kernel_per_layer`: layer -> {"chosen", "family", "density", "weight_bytes", "latency_us", "candidates": kernel ->
+    microseconds, "roofline_fraction", "relative_error", "refusals": kernel -> reason, "notes"}, keys absent where
+    nothing is known. Shares are fractions of the prunable layers, by count and by dense floating-point operations, that
+    run a sparse kernel.
+    """
+
+    kernel_per_layer: dict[str, dict[str, Any]] = field(default_factory=dict)
+    sparse_layer_share: float | None = None
+    sparse_flops_share: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost(_Leaves):
+    """Wall seconds of the stages, as first made; `dense_reused`: the dense weights were found finished."""
+
+    train_dense_seconds: float | None = None
+    prune_seconds: float | None = None
+    recover_seconds: float | None = None
+    measure_seconds: float | None = None
+    dense_reused: bool | None = None

@@ -1,0 +1,159 @@
+"""Tables for the terminal: one run, several rows, the failed points of a sweep."""
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sparsefront.report.columns import fraction, milliseconds, percent, plain, shown_columns, times
+from sparsefront.report.comparable import task_text
+from sparsefront.report.row import Row
+
+LEAST_WIDTH = 110  # below this the columns of numbers lose digits: a narrower terminal wraps the lines instead
+PIPED_WIDTH = 200  # a table that goes to a file or a pipe is not squeezed into 80 characters
+
+
+def table_console() -> Console:
+    """A console on stdout that is wide enough for `rows_table`."""
+    console = Console()
+    console.width = max(console.width, LEAST_WIDTH) if console.is_terminal else PIPED_WIDTH
+    return console
+
+
+def run_table(row: Row, paths: Sequence[Path] = ()) -> Table:
+    """What one run found, each line with the leaf of the row that holds the exact value; the files at the end."""
+    quality, speed = row.quality, row.speed
+    table = Table(title=Text(run_title(row)), title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("")
+    table.add_column("value", overflow="fold")
+    table.add_column("leaf in the row", style="dim", overflow="fold")
+    add = partial(_add_row, table)
+    metric = quality.metric_name.replace("_", " ")
+    add(f"{metric}, dense", percent(quality.dense), "quality.dense")
+    add(f"{metric}, masked", percent(quality.masked), "quality.masked")
+    add(f"{metric}, swapped", percent(quality.kernel), "quality.kernel")
+    table.add_section()
+    add("latency, dense", _latency(row, "dense"), "latency_dense_ms")
+    add("latency, sparse", _latency(row, "sparse"), "latency_sparse_ms")
+    add("speedup", _speedup(row), "speedup")
+    add("device", _device(row), "latency_device")
+    add("kernel", plain(speed.latency_kernel), "latency_kernel")
+    table.add_section()
+    add("achieved sparsity", fraction(row.sparsity.sparsity_achieved), "sparsity_achieved")
+    add("layers left dense", dense_layers_text(row.sparsity.dense_layers), "dense_layers")
+    add("weights", _weights(row), "weight_bytes_sparse")
+    add("seed", str(row.identity.seed), "seed")
+    if paths:
+        table.add_section()
+        add("files", "\n".join(_short(path) for path in paths), "")
+    return table
+
+
+def run_title(row: Row) -> str:
+    """Model, data, pattern with its granularity, and the sparsity asked for."""
+    choice = row.choice
+    unit = "" if choice.granularity is None else f" {choice.granularity}"
+    pattern = f"{choice.pattern}{unit} at sparsity {row.sparsity.sparsity_target:g}"
+    return f"{choice.model} on {task_text(row)}: {pattern}"
+
+
+def rows_table(rows: Sequence[Row]) -> Table:
+    """One line per row, in the order given; what all rows share stands in the title.
+
+    Raises:
+        ValueError: there is no row.
+    """
+    if not rows:
+        raise ValueError("nothing to show: there is no row")
+    columns, shared = shown_columns(rows)
+    title = " · ".join(f"{leaf} {text}" for leaf, text in shared.items())
+    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in columns:
+        # Headings fold at their underscores, so that a dozen columns fit and stay the names that `sort=` takes.
+        # Numbers stay whole; where the terminal is narrow it is names (run, kernel) that fold.
+        justify, whole = ("right", True) if column.numeric else ("left", column.leaf == "pattern")
+        words = column.leaf.split("_")
+        narrowest = max(map(len, words))
+        table.add_column("_\n".join(words), justify=justify, no_wrap=whole, min_width=narrowest, overflow="fold")
+    for row in rows:
+        _add_row(table, *(column.text(row.leaf(column.leaf)) for column in columns))
+    return table
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A point of a sweep that ended without a row: its name, the overrides that made it, and the message."""
+
+    name: str
+    overrides: Sequence[str]
+    reason: str
+
+
+def failures_table(failures: Sequence[Failure]) -> Table:
+    """Which points of a sweep failed, and why."""
+    table = Table(title=f"{len(failures)} failed", title_justify="left", title_style="bold red", box=box.SIMPLE_HEAD)
+    for heading in ("point", "overrides", "why"):
+        table.add_column(heading, overflow="fold")
+    for failure in failures:
+        _add_row(table, failure.name, " ".join(failure.overrides), failure.reason)
+    return table
+
+
+def dense_layers_text(dense_layers: dict[str, str]) -> str:
+    """How many layers stayed dense, and how many of them for which reason, the commonest first."""
+    if not dense_layers:
+        return "none"
+    reasons = Counter(dense_layers.values()).most_common()
+    return f"{len(dense_layers)}: " + "; ".join(f"{count} × {reason}" for reason, count in reasons)
+
+
+def _add_row(table: Table, *cells: str) -> None:
+    """As text: rich would read a reason that holds "[n_m]" as its own markup and drop it."""
+    table.add_row(*(Text(cell) for cell in cells))
+
+
+def _latency(row: Row, side: str) -> str:
+    median, p20, p80 = (row.leaf(f"latency_{side}{percentile}_ms") for percentile in ("", "_p20", "_p80"))
+    if median is None:
+        return "not measured"
+    spread = "" if p20 is None or p80 is None else f" ({milliseconds(p20)} – {milliseconds(p80)})"
+    wrapping = row.leaf(f"wrapping_{side}")
+    return f"{milliseconds(median)} ms{spread}" + ("" if wrapping is None else f", {wrapping}")
+
+
+def _speedup(row: Row) -> str:
+    speed = row.speed
+    if speed.speedup is None:
+        return "not measured"
+    if speed.speedup_low is None or speed.speedup_high is None:
+        return times(speed.speedup)
+    verdict = "faster" if speed.speedup_low > 1 else "slower" if speed.speedup_high < 1 else "no clear difference"
+    return f"{times(speed.speedup)} ({times(speed.speedup_low)} – {times(speed.speedup_high)}), {verdict}"
+
+
+def _device(row: Row) -> str:
+    speed = row.speed
+    if speed.latency_device is None:
+        return "not timed"
+    device = row.identity.gpu or "cuda" if speed.latency_device == "cuda" else speed.latency_device
+    batch = None if speed.batch_size is None else f"batch {speed.batch_size}"
+    return ", ".join(filter(None, (device, batch, speed.dtype)))
+
+
+def _weights(row: Row) -> str:
+    sizes = (row.size.weight_bytes_dense, row.size.weight_bytes_sparse)
+    dense, sparse = ("–" if size is None else f"{size / 1e6:.2f} MB" for size in sizes)
+    return f"{dense} dense, {sparse} sparse"
+
+
+def _short(path: Path) -> str:
+    """Relative to where the user stands, unless that would climb out."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative

@@ -1,0 +1,51 @@
+"""Rows read back from W&B, where the loggers left them."""
+
+import importlib.util
+from typing import Any
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.report.loggers import ROW_KEY
+from sparsefront.report.row import Row
+from sparsefront.report.store import Reading
+from sparsefront.report.wandb_account import has_api_key
+
+TIMEOUT_S = 30
+
+
+def read_wandb_rows(*, entity: str | None, project: str | None) -> Reading:
+    """The row of every run of a project; runs without one (failed, or still going) are listed as problems.
+
+    Raises:
+        InvalidSetting: no project, no wandb, no API key, or W&B cannot be reached or refuses.
+    """
+    if not project:
+        how = "source=wandb needs project=NAME (and entity=NAME where it is not your own)"
+        raise InvalidSetting("project", project, how)
+    if importlib.util.find_spec("wandb") is None:
+        raise InvalidSetting("source", "wandb", "the package wandb is not installed: pip install wandb")
+    if not has_api_key():
+        raise InvalidSetting("source", "wandb", "there is no API key: set WANDB_API_KEY or run `wandb login` once")
+    path = f"{entity}/{project}" if entity else project
+    import requests
+    import wandb
+
+    reading = Reading()
+    try:
+        for run in wandb.Api(timeout=TIMEOUT_S).runs(path):
+            _read_run(run, reading)
+    except (wandb.errors.Error, requests.RequestException, ValueError, OSError) as error:
+        # An unknown project reaches us as ValueError, a closed network as RequestException or CommError.
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InvalidSetting("source", "wandb", f"{path} cannot be read: {reason}") from None
+    return reading
+
+
+def _read_run(run: Any, reading: Reading) -> None:
+    text = run.summary.get(ROW_KEY)
+    if text is None:
+        reading.problems.append(f"W&B run {run.id} ({run.state}): its summary holds no {ROW_KEY!r}")
+        return
+    try:
+        reading.rows.append(Row.from_json(text))
+    except ValueError as error:
+        reading.problems.append(f"W&B run {run.id}: {error}")

@@ -1,0 +1,125 @@
+"""`compare.py` as a user calls it, and the two files that it writes."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparsefront.report.html import write_html
+from sparsefront.report.plots import write_pareto_png
+from sparsefront.report.run_report import write_report
+from sparsefront.report.settings import Report
+from sparsefront.report.store import write_row_json
+
+ROOT = Path(__file__).parents[2]
+PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
+
+
+def compare(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
+    # HOME is empty and stdin closed: an account of the person who tests is not used, and a prompt would fail.
+    home = {"HOME": str(cwd), "NETRC": str(cwd / "none"), "WANDB_API_KEY": ""}
+    return subprocess.run(
+        [sys.executable, str(ROOT / "compare.py"), *arguments],
+        cwd=cwd,
+        env=os.environ | home,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+
+
+def assert_self_contained(page: str) -> None:
+    assert not re.search(r"<script[^>]+src\s*=", page), "a script is loaded from elsewhere"
+    assert not re.search(r"<link[^>]+href\s*=", page), "a style is loaded from elsewhere"
+    assert "Plotly.newPlot" in page
+    assert '"showSendToCloud": false' in page, "a button would upload the results"
+
+
+def test_a_results_folder_gives_a_table_a_plot_and_a_page(tmp_path, make_row):
+    for number, pattern in enumerate(("tile_wise", "n_m", "n_m")):
+        row = make_row(run_id=f"run-{number}", pattern=pattern, speedup=1.0 + number, latency_sparse_ms=4.0 - number)
+        write_row_json(tmp_path / "results" / str(number) / "row.json", row)
+    (tmp_path / "results" / "broken").mkdir()
+    (tmp_path / "results" / "broken" / "row.json").write_text("{")
+    done = compare(cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "left out: results/broken/row.json" in done.stderr
+    found = re.findall(r"run-\d", done.stdout)
+    assert found == ["run-2", "run-1", "run-0"], "sorted by speedup, the best first"
+    assert (tmp_path / "results" / "compare" / "compare.png").read_bytes().startswith(PNG_MAGIC)
+    page = (tmp_path / "results" / "compare" / "compare.html").read_text()
+    assert_self_contained(page)
+    assert "run-1" in page and "tile_wise" in page
+
+
+def test_paths_sort_and_out_are_taken_from_the_command_line(tmp_path, make_row):
+    folder = tmp_path / "sparsity=0.5,pattern=n_m"
+    for number, quality in enumerate((0.5, 0.9)):
+        write_row_json(folder / str(number) / "row.json", make_row(run_id=f"run-{number}", kernel=quality))
+    done = compare(folder.name, "sort=-kernel", "out=here", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"run-\d", done.stdout) == ["run-0", "run-1"]
+    assert {file.name for file in (tmp_path / "here").iterdir()} == {"compare.png", "compare.html"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "no rows found"),
+        (("nowhere",), "nowhere: no such file or folder"),
+        (("colour=red",), "no such option; there are out, sort, source, project, entity"),
+        (("--fast",), "no such option"),
+        (("source=cloud",), "source=cloud: disk or wandb"),
+        (("source=wandb",), "needs project=NAME"),
+        (("source=wandb", "project=p"), "there is no API key"),
+    ],
+)
+def test_what_cannot_work_ends_with_one_message(tmp_path, arguments, message):
+    done = compare(*arguments, cwd=tmp_path)
+    assert done.returncode == 1
+    assert message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_bad_sort_column_lists_the_columns(tmp_path, make_row):
+    write_row_json(tmp_path / "row.json", make_row())
+    done = compare("row.json", "sort=spedup", cwd=tmp_path)
+    assert done.returncode == 1 and "sort=spedup: no such column; there are run_id" in done.stderr
+
+
+def test_help(tmp_path):
+    done = compare("--help", cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout.startswith("usage: python compare.py")
+
+
+def test_the_page_keeps_groups_apart_and_escapes_what_rows_hold(tmp_path, make_row):
+    rows = [make_row(), make_row(model="bert", run_id="</script><b>"), make_row(latency_sparse_ms=None, kernel=None)]
+    page = write_html(rows, tmp_path / "page.html", title="a < b").read_text()
+    assert_self_contained(page)
+    assert page.count("<h2>") == 2
+    assert "</script><b>" not in page and "a &lt; b" in page
+
+
+def test_a_run_with_nothing_timed_is_still_drawn(tmp_path, make_row):
+    row = make_row(latency_sparse_ms=None, latency_dense_ms=None, latency_device=None, kernel=None)
+    paths = write_report(row, tmp_path, Report())
+    assert [path.name for path in paths] == ["pareto.png", "report.html"]
+    assert paths[0].read_bytes().startswith(PNG_MAGIC)
+    page = paths[1].read_text()
+    assert_self_contained(page)
+    assert "too small: 4 &lt; 8" in page, "layers that stayed dense are told with their reason"
+
+
+def test_report_settings_switch_files_off(tmp_path, make_row):
+    assert write_report(make_row(), tmp_path, Report(plot=False, html=False)) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_to_draw_is_an_error(tmp_path):
+    with pytest.raises(ValueError):
+        write_pareto_png([], tmp_path / "a.png")
+    with pytest.raises(ValueError):
+        write_html([], tmp_path / "a.html", title="")

@@ -1,0 +1,90 @@
+"""Tables show what they promise, on narrow terminals too, and sort with empty values last."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.report.columns import sort_rows
+from sparsefront.report.table import Failure, dense_layers_text, failures_table, rows_table, run_table
+
+
+def text_of(table: Table, width: int = 200) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(table)
+    return console.file.getvalue()
+
+
+def test_run_table_tells_accuracy_latency_device_kernel_sparsity_and_files(make_row):
+    text = text_of(run_table(make_row(), [Path("/somewhere/row.json")]))
+    for expected in ("98.00 %", "97.00 %", "5.25 ms", "3.50 ms", "1.50×", "faster", "cpu", "reference", "0.742"):
+        assert expected in text
+    for leaf in ("quality.dense", "quality.masked", "quality.kernel", "latency_dense_ms", "latency_sparse_ms", "seed"):
+        assert leaf in text
+    assert "/somewhere/row.json" in text
+
+
+def test_run_table_says_what_was_not_measured(make_row):
+    row = make_row(kernel=None, latency_sparse_ms=None, speedup=None, speedup_low=None, latency_kernel=None)
+    text = text_of(run_table(row))
+    assert text.count("not measured") == 2
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"), [(1.1, 1.3, "faster"), (0.7, 0.9, "slower"), (0.9, 1.1, "no clear difference")]
+)
+def test_a_win_needs_an_interval_beyond_one(make_row, low, high, verdict):
+    assert verdict in text_of(run_table(make_row(speedup_low=low, speedup_high=high)))
+
+
+def test_rows_table_always_shows_the_promised_columns(make_row):
+    text = text_of(rows_table([make_row(), make_row(run_id="run-1")]))
+    header = "".join(text.split())
+    for words in ("dense", "masked", "kernel", "seed", "speedup"):
+        assert words in header
+    assert "98.00%" in header and "3.50" in header and "1.50×" in header and "run-1" in header
+
+
+def test_rows_table_sets_shared_values_aside(make_row):
+    same = text_of(rows_table([make_row(), make_row()]))
+    different = text_of(rows_table([make_row(), make_row(model="bert")]))
+    assert "model vit_small" in same and same.count("vit_small") == 1
+    assert "bert" in different and "model vit_small" not in different
+
+
+def test_dense_layers_are_counted_by_reason():
+    assert dense_layers_text({}) == "none"
+    assert dense_layers_text({"a": "narrow", "b": "odd", "c": "narrow"}) == "3: 2 × narrow; 1 × odd"
+
+
+def test_failures_are_told_with_overrides_and_reason():
+    text = text_of(failures_table([Failure("3", ["pattern=n_m", "sparsity=0.5"], "pattern.m=7: divides no layer")]))
+    assert "1 failed" in text and "pattern=n_m sparsity=0.5" in text and "divides no layer" in text
+
+
+def test_square_brackets_are_shown_and_not_read_as_markup(make_row):
+    reason = "needs [K] a multiple of 8 [bold] [/red]"
+    assert reason in text_of(failures_table([Failure("0", [], reason)]))
+    assert reason in text_of(run_table(make_row(dense_layers={"layer": reason})))
+    assert "[/red]" in text_of(rows_table([make_row(run_id="[/red]")]))
+
+
+def test_sorting_puts_the_best_first_and_the_unmeasured_last(make_row):
+    rows = [make_row(speedup=value, latency_sparse_ms=value) for value in (1.0, None, 3.0, 2.0)]
+    assert [row.speed.speedup for row in sort_rows(rows, "speedup")] == [3.0, 2.0, 1.0, None]
+    assert [row.speed.speedup for row in sort_rows(rows, "-speedup")] == [1.0, 2.0, 3.0, None]
+    assert [row.speed.speedup for row in sort_rows(rows, "latency_sparse_ms")] == [1.0, 2.0, 3.0, None]
+
+
+def test_sorting_a_column_of_numbers_and_text(make_row):
+    rows = [make_row(granularity=value) for value in ("4x64", 64, None, 8)]
+    assert [row.choice.granularity for row in sort_rows(rows, "granularity")] == [8, 64, "4x64", None]
+
+
+@pytest.mark.parametrize("name", ["speed", "kernel_per_layer", ""])
+def test_sorting_by_no_column_is_refused_with_the_columns(make_row, name):
+    with pytest.raises(InvalidSetting, match="latency_sparse_ms"):
+        sort_rows([make_row()], name)
