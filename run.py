@@ -1,0 +1,21 @@
+"""One experiment -> one row: `python run.py pattern=tile_wise granularity=128`; `python run.py --help` shows the groups."""
+
+import hydra
+from omegaconf import DictConfig
+
+from sparsefront import command_line, config  # noqa: F401  (config registers the schema and the resolvers)
+
+
+@hydra.main(version_base="1.3", config_path="conf", config_name="config")
+def main(cfg: DictConfig) -> float | tuple[float, ...] | None:
+    """Runs the configured stages; returns the row's values named by `optimize`, for a sweeper."""
+    with command_line.job():
+        # imported here: --help and --cfg need neither torch nor Lightning
+        from sparsefront.pipeline import run_experiment
+
+        return run_experiment(cfg)
+
+
+if __name__ == "__main__":
+    with command_line.sweep_summary():
+        main()

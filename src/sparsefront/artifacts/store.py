@@ -1,0 +1,126 @@
+"""Stages stored on disk under the digest of what determines them.
+
+    <root>/<stage>/<key>/             a finished stage: whatever it wrote, plus determined_by.json
+    <root>/<stage>/<key>.lock         held while somebody makes it; others wait, then find it finished
+    <root>/<stage>/<key>.partial-<pid>  work in progress; becomes <key> by one rename, or is swept away by the next maker
+
+A stage is there whole or not at all, so a process killed at any instant loses only the stage that it was in.
+"""
+
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from sparsefront.artifacts.digest import digest
+from sparsefront.errors import InvalidSetting
+
+log = logging.getLogger(__name__)
+RECORD = "determined_by.json"
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A finished stage.
+
+    Args:
+        path: its folder; read-only by convention.
+        key: digest of what determines it.
+        reused: found finished, rather than made by this call.
+        seconds: what making it took, whoever made it.
+    """
+
+    path: Path
+    key: str
+    reused: bool
+    seconds: float
+
+    def read_json(self, name: str) -> Any:
+        return json.loads((self.path / name).read_text())
+
+
+class ArtifactStore:
+    """Makes each stage once.
+
+    Args:
+        root: folder of all stages.
+        runnable: the stages that this run may make; another one must be there already.
+        reuse: False makes every runnable stage again and replaces what was there.
+    """
+
+    def __init__(self, root: Path, *, reuse: bool, runnable: tuple[str, ...]) -> None:
+        self.root, self.reuse, self.runnable = root, reuse, runnable
+
+    def find(self, kind: str, determines: dict[str, Any], *, stage: str | None = None) -> Artifact | None:
+        """The finished stage, or None: nobody made it, or it is to be made again."""
+        key = digest(determines)
+        folder = self.root / kind / key
+        again = not self.reuse and (stage or kind) in self.runnable
+        return None if again or not (folder / RECORD).exists() else self._finished(folder, key)
+
+    def obtain(
+        self, kind: str, determines: dict[str, Any], make: Callable[[Path], None], *, stage: str | None = None
+    ) -> Artifact:
+        """The finished stage, made now if nobody has.
+
+        Args:
+            kind: folder name below the root.
+            stage: the entry of root key `stages` that allows making it; None = the one called `kind`.
+            determines: JSON-able; equal content means an equal stage.
+            make: writes the stage's files into the folder that it is given.
+        Raises:
+            InvalidSetting: it is not there and `stages` does not allow making it.
+        """
+        key = digest(determines)
+        folder = self.root / kind / key
+        stage = stage or kind
+        found = self.find(kind, determines, stage=stage)
+        if found is not None:
+            return found
+        if stage not in self.runnable:
+            raise InvalidSetting(
+                "stages", list(self.runnable), f"stage {stage} was never finished for this configuration: add {stage} to stages"
+            )
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _held(FileLock(f"{folder}.lock"), f"{kind} {key}"):
+            found = self.find(kind, determines, stage=stage)  # another process may have finished it while we waited
+            return found if found is not None else self._make(folder, key, determines, make)
+
+    def _make(self, folder: Path, key: str, determines: dict[str, Any], make: Callable[[Path], None]) -> Artifact:
+        for left_over in folder.parent.glob(f"{key}.partial-*"):  # of killed makers: we hold the lock
+            shutil.rmtree(left_over)
+        partial = folder.with_name(f"{key}.partial-{os.getpid()}")
+        partial.mkdir()
+        start = time.perf_counter()
+        make(partial)
+        record = {"seconds": time.perf_counter() - start, "determined_by": determines}
+        (partial / RECORD).write_text(json.dumps(record, indent=2, default=str))
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.replace(partial, folder)
+        return Artifact(folder, key, reused=False, seconds=record["seconds"])
+
+    def _finished(self, folder: Path, key: str) -> Artifact:
+        return Artifact(folder, key, reused=True, seconds=json.loads((folder / RECORD).read_text())["seconds"])
+
+
+@contextmanager
+def _held(lock: FileLock, what: str) -> Iterator[None]:
+    """The lock, with one line on the terminal where another process holds it."""
+    try:
+        lock.acquire(timeout=0.1)
+    except Timeout:
+        log.info("waiting for another run that makes %s", what)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()

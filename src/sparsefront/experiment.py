@@ -1,0 +1,77 @@
+"""One experiment: the settings objects of every group, built and checked."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparsefront.artifacts.digest import digest
+from sparsefront.config import STAGES
+
+# Groups that change nothing of what is computed, only where it goes.
+OUTPUT_GROUPS = ("report", "logger")
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """What `validate` hands to the pipeline.
+
+    Args:
+        choices: group -> name of the chosen option, as typed on the command line.
+        settings: group -> its configuration as plain containers, for keys, provenance and loggers.
+        sparsity: fraction of zeros among the prunable weights, in [0, 1); 0 for pattern=dense.
+        output_dir: Hydra's directory of this run.
+        sweep: name of the sweep that this run is a point of, or None.
+    """
+
+    choices: dict[str, str]
+    settings: dict[str, dict[str, Any]]
+    sparsity: float
+    granularity: int | str | None
+    seed: int
+    stages: tuple[str, ...]
+    reuse: bool
+    optimize: tuple[str, ...]
+    cache_dir: Path
+    results_dir: Path
+    output_dir: Path
+    sweep: str | None
+    model: Any
+    dataset: Any
+    pattern: Any
+    importance: Any
+    allocation: Any
+    schedule: Any
+    recovery: Any
+    recipe: Any
+    kernel: Any
+    measure: Any
+    report: Any
+    trainer: Any
+    logger: Any
+
+    @property
+    def name(self) -> str:
+        """Short, for people: what was chosen."""
+        unit = "" if getattr(self.pattern, "granularity", None) is None else f"-{self.pattern.granularity}"
+        return f"{self.choices['model']}-{self.choices['dataset']}-{self.choices['pattern']}{unit}-{self.sparsity:g}"
+
+    @property
+    def swaps(self) -> bool:
+        """Whether kernels are swapped in; otherwise the row has masked accuracy and no sparse latency."""
+        return "swap" in self.stages and not self.kernel.keeps_dense
+
+    def goes_on_to(self, stage: str) -> bool:
+        """Whether this stage, or one after it, is asked for."""
+        return any(STAGES.index(asked) >= STAGES.index(stage) for asked in self.stages)
+
+    @property
+    def config_hash(self) -> str:
+        """Digest of everything that a user configured and that can change the row."""
+        return digest(
+            {
+                "settings": {group: value for group, value in self.settings.items() if group not in OUTPUT_GROUPS},
+                "sparsity": self.sparsity,
+                "seed": self.seed,
+            }
+        )
+

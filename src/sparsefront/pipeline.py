@@ -1,0 +1,77 @@
+"""The stages of one run in order, from a configuration to its row."""
+
+import logging
+
+from omegaconf import DictConfig
+
+from sparsefront.artifacts.store import ArtifactStore
+from sparsefront.experiment import Experiment
+from sparsefront.report.loggers import close_loggers
+from sparsefront.report.row import Row
+from sparsefront.stages import dense, export, measure, prune, recover, report
+from sparsefront.stages.keys import StageKeys, stage_keys
+from sparsefront.validate import validate
+
+log = logging.getLogger(__name__)
+
+
+def run_experiment(config: DictConfig) -> float | tuple[float, ...] | None:
+    """Run the stages of one configuration that are not finished yet.
+
+    Args:
+        config: composed by Hydra.
+    Returns:
+        the row's values named by `optimize`: one number, or a tuple for a multi-objective sweeper; None where `stages` ends
+        before the report.
+    Raises:
+        InvalidSetting: before anything is downloaded or trained, wherever the configuration cannot work.
+    """
+    experiment = validate(config)
+    store = ArtifactStore(experiment.cache_dir, runnable=experiment.stages, reuse=experiment.reuse)
+    keys = stage_keys(experiment)
+    finished = store.find("row", keys.row, stage="report")
+    if finished is not None:
+        log.info("finished before, nothing is repeated (reuse=false repeats the stages): %s", finished.path)
+        row = report.publish(experiment, finished)
+    else:
+        row = _make_row(experiment, store, keys)
+    values = None if row is None else tuple(row.leaf(name) for name in experiment.optimize)
+    return values[0] if values is not None and len(values) == 1 else values
+
+
+def _make_row(experiment: Experiment, store: ArtifactStore, keys: StageKeys) -> Row | None:
+    loggers = experiment.logger.build(
+        run_name=experiment.name,
+        output_dir=experiment.output_dir,
+        group=experiment.sweep,
+        config=experiment.settings | {"sparsity": experiment.sparsity, "seed": experiment.seed},
+    )
+    try:
+        row = _run_stages(experiment, store, keys, loggers)
+    except BaseException:
+        close_loggers(loggers, failed=True)
+        raise
+    if row is None:
+        close_loggers(loggers)
+    return row
+
+
+def _run_stages(experiment: Experiment, store: ArtifactStore, keys: StageKeys, loggers: list) -> Row | None:
+    """Each stage in turn, up to the last one that is asked for."""
+    trained = dense.run(experiment, store, keys.dense, loggers)
+    pruned = recovered = exported = None
+    if experiment.pattern.name != "dense":
+        if experiment.goes_on_to("prune"):
+            pruned = prune.run(experiment, store, keys.prune, trained)
+        if experiment.goes_on_to("recover"):
+            recovered = recover.run(experiment, store, keys.recover, trained, pruned, loggers)
+        if experiment.goes_on_to("export"):
+            exported = export.run(experiment, store, keys.export, pruned, recovered)
+    if not experiment.goes_on_to("measure"):
+        return None
+    measured = measure.run(experiment, store, keys, dense=trained, recovered=recovered, exported=exported)
+    if not experiment.goes_on_to("report"):
+        return None
+    return report.run(
+        experiment, store, keys, dense=trained, pruned=pruned, recovered=recovered, measured=measured, loggers=loggers
+    )

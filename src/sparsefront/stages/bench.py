@@ -1,0 +1,87 @@
+"""What every network of a run is measured with: the same data, inputs, device and dtype."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsefront.experiment import Experiment
+from sparsefront.inference.agreement import NETWORK_ERROR_LIMIT, output_error
+from sparsefront.measure.accuracy import evaluate
+from sparsefront.measure.inputs import timed_inputs
+from sparsefront.measure.settings import DTYPES
+from sparsefront.stages.network import make_task, open_data
+from sparsefront.tasks.base import Task
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Args:
+    inputs: keyword arguments of the network for one timed forward, on `device`.
+    """
+
+    experiment: Experiment
+    data: Any
+    task: Task
+    inputs: dict[str, Tensor]
+    device: torch.device
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, experiment: Experiment, net: nn.Module) -> "Bench":
+        """The bench of an experiment; `net` only tells the task what its outputs look like."""
+        settings = experiment.measure
+        data = open_data(experiment, batch_size=settings.batch_size)
+        task = make_task(experiment, net)
+        inputs = timed_inputs(
+            task,
+            data.test_dataloader(),
+            batch_size=settings.batch_size,
+            sequence_length=settings.sequence_length or experiment.dataset.info.sequence_length,
+            device=settings.torch_device,
+            dtype=settings.torch_dtype,
+        )
+        return cls(experiment, data, task, inputs, settings.torch_device, settings.torch_dtype)
+
+    def ready(self, net: nn.Module) -> nn.Module:
+        """The network as it is measured: on the device, in the dtype, in eval mode."""
+        return net.to(device=self.device, dtype=self.dtype).eval()
+
+    def quality(self, net: nn.Module, what: str) -> dict[str, float]:
+        """The task's metrics on the reporting split, as fractions."""
+        return evaluate(
+            self.task,
+            net,
+            self.data,
+            "test",
+            device=self.device,
+            dtype=self.dtype,
+            limit=self.experiment.measure.evaluate_limit,
+            description=f"evaluate {what}",
+        )
+
+    def require_agreement(self, masked: nn.Module, swapped: nn.Module) -> None:
+        """No accuracy and no latency of a network that computes something else.
+
+        Raises:
+            RuntimeError: the swapped network's outputs are not those of the masked one.
+        """
+        with torch.inference_mode():
+            error = output_error(swapped(**self.inputs), masked(**self.inputs))
+        if not error <= NETWORK_ERROR_LIMIT[self.dtype]:
+            raise RuntimeError(
+                f"the swapped network disagrees with the masked one: relative error {error:.1e}, "
+                f"at most {NETWORK_ERROR_LIMIT[self.dtype]:.0e} is rounding; nothing is measured"
+            )
+
+    def conditions(self) -> dict[str, Any]:
+        """What the latencies were taken with, as leaves of the row."""
+        tokens = self.inputs.get("input_ids")
+        return {
+            "latency_device": self.device.type,
+            "batch_size": self.experiment.measure.batch_size,
+            "sequence_length": None if tokens is None else tokens.shape[1],
+            "dtype": next(name for name, dtype in DTYPES.items() if dtype == self.dtype),
+            "layout": "row_major",
+        }

@@ -1,0 +1,32 @@
+"""Stage export: masked weights become plain and compressed checkpoints with a manifest."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from sparsefront.artifacts.store import Artifact, ArtifactStore
+from sparsefront.experiment import Experiment
+from sparsefront.export.checkpoint import write_export
+from sparsefront.stages.network import MASKS, WEIGHTS, load_masks, load_net
+
+log = logging.getLogger(__name__)
+
+
+def run(
+    experiment: Experiment, store: ArtifactStore, determines: dict[str, Any], pruned: Artifact, recovered: Artifact
+) -> Artifact:
+    """See `export.checkpoint.write_export`."""
+
+    def make(folder: Path) -> None:
+        log.info("export: compressed checkpoint and manifest")
+        write_export(
+            folder,
+            load_net(experiment, recovered.path / WEIGHTS),
+            load_masks(recovered.path / MASKS),
+            pattern=experiment.pattern,
+            sparsity=experiment.sparsity,
+            dense_reasons=pruned.read_json("plan.json")["dense_layers"],
+            model=experiment.model,
+        )
+
+    return store.obtain("export", determines, make)

@@ -1,0 +1,100 @@
+"""What determines each stage: one chain, each link holding the digest of the one before.
+
+Keys follow from the configuration and the sources alone, so a finished run is recognised without opening any stage.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from sparsefront.artifacts.digest import code_digest, digest, versions
+from sparsefront.experiment import Experiment
+
+# keys of the recipe that only matter after pruning
+AFTER_PRUNING = ("recovery_epochs", "recovery_lr", "keep_dense")
+
+
+@dataclass(frozen=True)
+class StageKeys:
+    """JSON-able content per stage; equal content means an equal stage. `dense_quality` is the dense network's metric."""
+
+    dense: dict[str, Any]
+    prune: dict[str, Any]
+    recover: dict[str, Any]
+    export: dict[str, Any]
+    swap: dict[str, Any]
+    dense_quality: dict[str, Any]
+    measure: dict[str, Any]
+    row: dict[str, Any]
+
+
+def stage_keys(experiment: Experiment) -> StageKeys:
+    dense = _dense(experiment)
+    prune = _prune(experiment, dense)
+    recover = {
+        "prune": digest(prune),
+        "schedule": experiment.settings["schedule"],
+        "recovery": experiment.settings["recovery"],
+        "recipe": experiment.settings["recipe"],
+        "code": code_digest("sparsefront.schedule", "sparsefront.recovery"),
+    }
+    export = {
+        "recover": digest(recover),
+        "code": code_digest("sparsefront.export", "sparsefront.patterns", "sparsefront_kernels"),
+    }
+    place = _place(experiment)
+    swap = {
+        "export": digest(export),
+        "kernel": experiment.settings["kernel"],
+        "batch": [experiment.measure.batch_size, experiment.measure.sequence_length],
+        "place": place,
+    }
+    dense_quality = {"dense": digest(dense), "limit": experiment.measure.evaluate_limit, "place": place}
+    measure = {
+        "dense_quality": digest(dense_quality),
+        "swap": digest(swap) if experiment.swaps else None,
+        "export": None if experiment.pattern.name == "dense" else digest(export),
+        "measure": experiment.settings["measure"],
+    }
+    row = {"measure": digest(measure), "config": experiment.config_hash}
+    return StageKeys(dense, prune, recover, export, swap, dense_quality, measure, row)
+
+
+def _dense(experiment: Experiment) -> dict[str, Any]:
+    recipe = experiment.settings["recipe"]
+    return {
+        "model": experiment.model.fingerprint(),
+        "dataset": experiment.dataset.fingerprint(),
+        "recipe": {key: value for key, value in recipe.items() if key not in AFTER_PRUNING},
+        "trainer": experiment.trainer.determines(),
+        "seed": experiment.seed,
+        "code": code_digest("sparsefront.models", "sparsefront.datasets", "sparsefront.tasks", "sparsefront.training"),
+        "versions": versions("torch", "torchvision", "transformers", "pytorch-lightning"),
+    }
+
+
+def _prune(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "dense": digest(dense),
+        "pattern": experiment.settings["pattern"],
+        "importance": experiment.settings["importance"],
+        "allocation": [experiment.allocation.name, experiment.settings["allocation"]],
+        "sparsity": experiment.sparsity,
+        "first_sparsity": experiment.schedule.sparsity_at(0.0, experiment.sparsity),
+        "keep_dense": experiment.recipe.keep_dense,
+        "code": code_digest(
+            "sparsefront.patterns", "sparsefront.importance", "sparsefront.allocation", "sparsefront.pruning"
+        ),
+    }
+
+
+def _place(experiment: Experiment) -> dict[str, Any]:
+    """Where numbers are taken, in what, and by which code."""
+    device = experiment.measure.torch_device
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "dtype": str(experiment.measure.torch_dtype),
+        "versions": versions("torch", "triton"),
+        "code": code_digest("sparsefront.inference", "sparsefront.measure", "sparsefront_kernels"),
+    }

@@ -1,0 +1,86 @@
+"""An experiment's network, data and task, and their weights and masks on disk."""
+
+import copy
+from functools import lru_cache
+from pathlib import Path
+
+import pytorch_lightning as pl
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.experiment import Experiment
+from sparsefront.tasks import build_task
+from sparsefront.tasks.base import Task
+from sparsefront.training.optimization import Optimization
+
+WEIGHTS, MASKS = "weights.safetensors", "masks.safetensors"
+
+
+def open_data(experiment: Experiment, *, batch_size: int | None = None) -> pl.LightningDataModule:
+    """A fresh data module, ready to give loaders; its order of samples depends on the seed alone.
+
+    Args:
+        batch_size: null = the recipe's.
+    """
+    try:
+        data = experiment.dataset.data_module(
+            batch_size=batch_size or experiment.recipe.batch_size,
+            seed=experiment.seed,
+            cache_dir=experiment.cache_dir / "data",
+            tokenizer_from=getattr(experiment.model, "tokenizer", None),
+        )
+    except InvalidSetting as error:
+        raise error.within("dataset") from error
+    return data
+
+
+@lru_cache(maxsize=1)
+def _initial_net(experiment: Experiment) -> nn.Module:
+    """Read or drawn once per run; never handed out itself."""
+    pl.seed_everything(experiment.seed, workers=True, verbose=False)
+    try:
+        return experiment.model.build(experiment.dataset.info)
+    except InvalidSetting as error:
+        raise error.within("model") from error
+
+
+def build_net(experiment: Experiment) -> nn.Module:
+    """The network with its pretrained or seeded random weights, fp32, on the CPU."""
+    return copy.deepcopy(_initial_net(experiment))
+
+
+def load_net(experiment: Experiment, weights: Path) -> nn.Module:
+    """The network with the weights that a stage stored."""
+    net = build_net(experiment)
+    net.load_state_dict(load_file(weights))
+    return net
+
+
+def make_task(experiment: Experiment, net: nn.Module, optimization: Optimization | None = None) -> Task:
+    return build_task(experiment.dataset.info.kind, net, experiment.dataset, optimization)
+
+
+def save_weights(net: nn.Module, file: Path) -> None:
+    """The plain state dict, fp32, on the CPU."""
+    save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in net.state_dict().items()}, file)
+
+
+def save_masks(masks: dict[str, Tensor], file: Path) -> None:
+    save_file({name: mask.cpu().contiguous() for name, mask in masks.items()}, file)
+
+
+def load_masks(file: Path) -> dict[str, Tensor]:
+    """Layer name -> bool mask, on the CPU."""
+    return load_file(file)
+
+
+def reseed(experiment: Experiment, stage: str) -> None:
+    """Seeds by stage, so that a stage draws the same whether the one before was made now or found on disk."""
+    pl.seed_everything(experiment.seed + sum(map(ord, stage)), workers=True, verbose=False)
+
+
+def device_of(experiment: Experiment) -> torch.device:
+    """Where scores and masks are made."""
+    return torch.device(experiment.trainer.device)

@@ -1,0 +1,107 @@
+"""Stage report: measurements and provenance become one row, on disk, in the store, in W&B and on the terminal."""
+
+import logging
+import shutil
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from sparsefront.artifacts.store import Artifact, ArtifactStore
+from sparsefront.experiment import Experiment
+from sparsefront.provenance import provenance
+from sparsefront.report.loggers import log_row
+from sparsefront.report.row import Choice, Cost, Identity, Kernels, Quality, Row, Size, Sparsity, Speed
+from sparsefront.report.run_report import write_report
+from sparsefront.report.store import ROW_FILE, STORE_FILE, append_row, write_row_json
+from sparsefront.report.table import run_table
+from sparsefront.stages.keys import StageKeys
+from sparsefront.stages.measure import MEASUREMENTS, SAMPLES
+
+log = logging.getLogger(__name__)
+
+
+def run(
+    experiment: Experiment,
+    store: ArtifactStore,
+    keys: StageKeys,
+    *,
+    dense: Artifact,
+    pruned: Artifact | None,
+    recovered: Artifact | None,
+    measured: Artifact,
+    loggers: list,
+) -> Row:
+    """The row of a run that was measured just now, or before it was killed."""
+
+    def make(folder: Path) -> None:
+        row = _compose(experiment, dense=dense, pruned=pruned, recovered=recovered, measured=measured)
+        write_row_json(folder / ROW_FILE, row)
+        shutil.copy(measured.path / SAMPLES, folder / SAMPLES)
+
+    finished = store.obtain("row", keys.row, make, stage="report")
+    row = publish(experiment, finished)
+    log_row(loggers, row)
+    return row
+
+
+def publish(experiment: Experiment, finished: Artifact) -> Row:
+    """Put a finished row into the run's folder, the common store and the terminal."""
+    row = Row.from_json((finished.path / ROW_FILE).read_text())
+    directory = experiment.output_dir
+    shutil.copy(finished.path / SAMPLES, directory / SAMPLES)
+    files = [write_row_json(directory / ROW_FILE, row), *write_report(row, directory, experiment.report)]
+    append_row(experiment.results_dir / STORE_FILE, row)
+    Console().print(run_table(row, [*files, experiment.results_dir / STORE_FILE]))
+    return row
+
+
+def _compose(
+    experiment: Experiment, *, dense: Artifact, pruned: Artifact | None, recovered: Artifact | None, measured: Artifact
+) -> Row:
+    found: dict[str, Any] = measured.read_json(MEASUREMENTS)
+    return Row(
+        identity=Identity(
+            run_id=f"{experiment.config_hash}-{measured.key}",
+            time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            config_hash=experiment.config_hash,
+            seed=experiment.seed,
+            gpu_clock_mhz=found["gpu_clock_mhz"],
+            **asdict(provenance(experiment.measure.torch_device)),
+        ),
+        choice=_choice(experiment),
+        sparsity=Sparsity(sparsity_target=experiment.sparsity, **found["sparsity"]),
+        quality=Quality(**found["quality"]),
+        speed=Speed(samples_file=SAMPLES, **found["speed"]),
+        size=Size(**found["size"]),
+        kernels=Kernels(**found["kernels"]),
+        cost=Cost(
+            train_dense_seconds=dense.seconds,
+            prune_seconds=None if pruned is None else pruned.seconds,
+            recover_seconds=None if recovered is None else recovered.seconds,
+            measure_seconds=measured.seconds,
+            dense_reused=dense.reused,
+        ),
+    )
+
+
+def _choice(experiment: Experiment) -> Choice:
+    """What was chosen; a dense run pruned nothing, so it names no way of pruning."""
+    choices, pruned = experiment.choices, experiment.pattern.name != "dense"
+    parameters = {key: value for key, value in experiment.settings["pattern"].items() if key != "_target_"}
+    return Choice(
+        model=choices["model"],
+        dataset=choices["dataset"],
+        dataset_task=getattr(experiment.dataset, "task", None),
+        pattern=choices["pattern"],
+        pattern_parameters=parameters,
+        granularity=parameters.get("granularity"),
+        importance=choices["importance"] if pruned else None,
+        allocation=experiment.allocation.name if pruned else None,
+        schedule=choices["schedule"] if pruned else None,
+        recovery=choices["recovery"] if pruned else None,
+        recipe=choices.get("recipe"),
+        kernel_mode=choices["kernel"] if pruned else None,
+    )

@@ -1,0 +1,195 @@
+"""Every check that needs more than one key, before anything is downloaded or trained."""
+
+import logging
+import os
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from sparsefront.config import STAGES, Config
+from sparsefront.errors import InvalidSetting
+from sparsefront.experiment import Experiment
+from sparsefront.pruning.layers import plan_pruning
+from sparsefront.report.row import leaves
+from sparsefront.settings import build_settings
+
+log = logging.getLogger(__name__)
+GROUPS = tuple(f.name for f in fields(Config) if f.type is Any)
+
+
+def validate(config: DictConfig) -> Experiment:
+    """Build the settings of every group and check that they go together.
+
+    Args:
+        config: the composed configuration of one run.
+    Raises:
+        InvalidSetting: the first thing that cannot work: its key, its value, what is allowed.
+    """
+    _check_root(config)
+    choices = _choices()
+    parts = {group: _build(group, config, choices) for group in ("model", "dataset")}
+    _check_data_and_model(parts["dataset"], parts["model"], choices)  # first: no recipe can be right for an impossible pair
+    parts |= {group: _build(group, config, choices) for group in GROUPS if group not in ("allocation", *parts)}
+    parts["allocation"] = _build_allocation(config, parts["pattern"])
+    experiment = Experiment(
+        choices=choices | {"allocation": parts["allocation"].name},
+        settings={group: _plain(config[group]) for group in GROUPS},
+        sparsity=0.0 if parts["pattern"].name == "dense" else float(config.sparsity),
+        granularity=config.granularity,
+        seed=config.seed,
+        stages=tuple(stage for stage in STAGES if stage in config.stages),
+        reuse=config.reuse,
+        optimize=tuple(config.optimize),
+        cache_dir=Path(config.cache_dir),
+        results_dir=Path(config.results_dir),
+        output_dir=Path(HydraConfig.get().runtime.output_dir),
+        sweep=_sweep_name(),
+        **parts,
+    )
+    _check_devices(experiment)
+    _check_recovery(experiment)
+    _check_pattern(experiment)
+    return experiment
+
+
+def _check_root(config: DictConfig) -> None:
+    known = [f.name for f in fields(Config)]
+    for key in config:
+        if key not in known:
+            raise InvalidSetting(str(key), config[key], f"unknown key; the root takes {', '.join(known)}")
+    if not 0 <= config.sparsity < 1:
+        raise InvalidSetting("sparsity", config.sparsity, "is the fraction of zeros, in [0, 1)")
+    for stage in config.stages:
+        if stage not in STAGES:
+            raise InvalidSetting("stages", stage, f"is not a stage; there are {', '.join(STAGES)}")
+    names = [leaf.name for leaf in leaves()]
+    for leaf in config.optimize:
+        if leaf not in names:
+            raise InvalidSetting("optimize", leaf, f"is not a value of the row; there are {', '.join(names)}")
+    cache = Path(config.cache_dir)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidSetting("cache_dir", cache, f"cannot be written ({error.strerror}); name another folder") from error
+    if not os.access(cache, os.W_OK):
+        raise InvalidSetting("cache_dir", cache, "cannot be written; name another folder")
+
+
+def _choices() -> dict[str, str]:
+    return {group: name for group, name in HydraConfig.get().runtime.choices.items() if group in GROUPS}
+
+
+def _sweep_name() -> str | None:
+    hydra = HydraConfig.get()
+    return Path(hydra.sweep.dir).name if hydra.mode is RunMode.MULTIRUN else None
+
+
+def _build(group: str, config: DictConfig, choices: dict[str, str]) -> Any:
+    if group == "recipe" and config.recipe is None:
+        pair = f"{choices['model']}_{choices['dataset']}"
+        raise InvalidSetting(
+            "recipe", None, f"there is no recipe {pair} for model={choices['model']} on dataset={choices['dataset']}; "
+            f"choose recipe=default and set its values, or add conf/recipe/{pair}.yaml"
+        )
+    try:
+        return build_settings(group, config[group])
+    except InvalidSetting as error:
+        # the pattern reads the root's granularity: the user typed it there
+        typed_at_root = error.key == "pattern.granularity" and config.granularity is not None
+        raise InvalidSetting("granularity", error.value, error.allowed) if typed_at_root else error from error
+
+
+def _build_allocation(config: DictConfig, pattern: Any) -> Any:
+    """The chosen allocation, or the pattern's own.
+
+    Raises:
+        InvalidSetting: one that the pattern cannot meet.
+    """
+    if config.allocation is None:
+        node = OmegaConf.create({"_target_": _ALLOCATIONS[pattern.default_allocation]})
+        return build_settings("allocation", node)
+    allocation = build_settings("allocation", config.allocation)
+    if allocation.name not in pattern.allocations:
+        raise InvalidSetting(
+            "allocation", allocation.name, f"pattern {pattern.name} can meet {', '.join(pattern.allocations)}"
+        )
+    return allocation
+
+
+_ALLOCATIONS = {
+    "per_layer": "sparsefront.allocation.per_layer.PerLayer",
+    "global_threshold": "sparsefront.allocation.global_threshold.GlobalThreshold",
+}
+
+
+def _plain(node: Any) -> Any:
+    return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+
+
+def _call(group: str, check: Any, *arguments: Any) -> Any:
+    """Run a part's own check; its message gets the group's name."""
+    try:
+        return check(*arguments)
+    except InvalidSetting as error:
+        raise error.within(group) from error
+
+
+def _check_devices(experiment: Experiment) -> None:
+    _call("trainer", experiment.trainer.check)
+    _call("logger", experiment.logger.check)
+
+
+def _check_data_and_model(dataset: Any, model: Any, choices: dict[str, str]) -> None:
+    _call("dataset", dataset.check)
+    kind = _call("dataset", lambda: dataset.info).kind
+    if kind not in model.kinds:
+        raise InvalidSetting(
+            "dataset", choices["dataset"], f"asks for {kind}; model {choices['model']} serves {', '.join(model.kinds)}"
+        )
+    _call("model", model.check)
+
+
+def _check_recovery(experiment: Experiment) -> None:
+    schedule, recovery = experiment.schedule, experiment.recovery
+    if schedule.name not in recovery.schedules:
+        raise InvalidSetting(
+            "recovery", recovery.name, f"goes with schedule {', '.join(recovery.schedules)}, not with {schedule.name}"
+        )
+    recovery.plan(experiment.recipe, steps_per_epoch=1)  # refuses epochs that the recipe does not have
+
+
+def _check_pattern(experiment: Experiment) -> None:
+    """The pattern must fit at least one layer, and a forced kernel must be able to run what it makes."""
+    pattern = experiment.pattern
+    if pattern.name == "dense":
+        return
+    if experiment.granularity is not None and not pattern.uses_granularity:
+        log.info("granularity=%s: pattern %s has no unit and ignores it", experiment.granularity, pattern.name)
+    _call("pattern", pattern.check_sparsity, experiment.sparsity)
+    _call("allocation", experiment.allocation.check_sparsity, experiment.sparsity)
+    net = _call("model", experiment.model.skeleton, experiment.dataset.info)
+    plan = plan_pruning(
+        net, experiment.model.prunable(net), pattern=pattern, sparsity=experiment.sparsity, recipe=experiment.recipe
+    )
+    if not plan.layers:
+        seen = "; ".join(f"{name} {list(shape)}: {plan.dense_reasons[name]}" for name, shape in list(plan.shapes.items())[:8])
+        more = "" if len(plan.shapes) <= 8 else f"; and {len(plan.shapes) - 8} more"
+        raise InvalidSetting(
+            "granularity" if pattern.uses_granularity else "pattern",
+            getattr(pattern, "granularity", None) if pattern.uses_granularity else pattern.name,
+            f"fits no prunable layer ({seen}{more})",
+        )
+    try:
+        experiment.kernel.check_against(
+            pattern=pattern,
+            sparsity=experiment.sparsity,
+            shapes={name: plan.shapes[name] for name in plan.layers},
+            device=experiment.measure.torch_device,
+            dtype=experiment.measure.torch_dtype,
+        )
+    except InvalidSetting as error:
+        raise error.within("kernel") from error

@@ -1,0 +1,115 @@
+"""A stage is made once, is there whole or not at all, and survives a killed maker."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sparsefront.artifacts.digest import code_digest, digest
+from sparsefront.artifacts.store import ArtifactStore
+from sparsefront.errors import InvalidSetting
+
+STAGES = ("dense", "prune")
+
+
+def store(root: Path, **overrides) -> ArtifactStore:
+    return ArtifactStore(root, **({"reuse": True, "runnable": STAGES} | overrides))
+
+
+def writer(text: str):
+    return lambda folder: (folder / "content.txt").write_text(text)
+
+
+def test_second_call_reuses_the_first(tmp_path):
+    made = store(tmp_path).obtain("dense", {"a": 1}, writer("first"))
+    found = store(tmp_path).obtain("dense", {"a": 1}, writer("second"))
+    assert not made.reused and found.reused
+    assert (found.path / "content.txt").read_text() == "first"
+    assert found.seconds == made.seconds
+    assert json.loads((found.path / "determined_by.json").read_text())["determined_by"] == {"a": 1}
+
+
+def test_other_content_is_another_stage(tmp_path):
+    first = store(tmp_path).obtain("dense", {"lr": 0.1}, writer("0.1"))
+    other = store(tmp_path).obtain("dense", {"lr": 0.2}, writer("0.2"))
+    assert first.path != other.path and not other.reused
+
+
+def test_without_reuse_the_stage_is_replaced(tmp_path):
+    store(tmp_path).obtain("dense", {}, writer("old"))
+    again = store(tmp_path, reuse=False).obtain("dense", {}, writer("new"))
+    assert not again.reused
+    assert (again.path / "content.txt").read_text() == "new"
+
+
+def test_a_failing_maker_leaves_nothing_finished(tmp_path):
+    def fail(folder):
+        (folder / "torn.txt").write_text("half")
+        raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError):
+        store(tmp_path).obtain("dense", {}, fail)
+    assert store(tmp_path).find("dense", {}) is None
+    whole = store(tmp_path).obtain("dense", {}, writer("whole"))
+    assert not (whole.path / "torn.txt").exists()
+    assert not list(tmp_path.glob("dense/*.partial-*"))
+
+
+def test_a_stage_left_out_must_be_there(tmp_path):
+    with pytest.raises(InvalidSetting, match="stages.*add dense to stages"):
+        store(tmp_path, runnable=("measure",)).obtain("dense", {}, writer(""))
+
+
+CHILD = """
+import sys, time
+from pathlib import Path
+from sparsefront.artifacts.store import ArtifactStore
+root, seconds = Path(sys.argv[1]), float(sys.argv[2])
+def make(folder):
+    (folder / "started").write_text("")
+    with open(root / "made.log", "a") as log:
+        log.write("made\\n")
+    time.sleep(seconds)
+    (folder / "content.txt").write_text("whole")
+artifact = ArtifactStore(root, reuse=True, runnable=("dense",)).obtain("dense", {}, make)
+assert (artifact.path / "content.txt").read_text() == "whole"
+"""
+
+
+def child(root: Path, seconds: float) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-c", CHILD, str(root), str(seconds)])
+
+
+def test_parallel_runs_make_it_once(tmp_path):
+    children = [child(tmp_path, 0.5) for _ in range(4)]
+    assert [process.wait(60) for process in children] == [0] * 4
+    assert (tmp_path / "made.log").read_text() == "made\n"
+
+
+def test_a_killed_maker_is_followed_by_a_whole_stage(tmp_path):
+    killed = child(tmp_path, 60)
+    deadline = time.monotonic() + 30
+    while not list(tmp_path.glob("dense/*.partial-*/started")):
+        assert time.monotonic() < deadline, "the maker never started"
+        time.sleep(0.05)
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait(30)
+    assert store(tmp_path).find("dense", {}) is None
+    assert child(tmp_path, 0).wait(60) == 0
+    assert not list(tmp_path.glob("dense/*.partial-*"))
+
+
+def test_digest_ignores_order_and_nothing_else():
+    assert digest({"a": 1, "b": [1, 2]}) == digest({"b": [1, 2], "a": 1})
+    assert digest({"a": 1}) != digest({"a": 1.5})
+    assert digest({"a": [1, 2]}) != digest({"a": [2, 1]})
+
+
+def test_code_digest_tells_packages_apart():
+    assert code_digest("sparsefront.artifacts") != code_digest("sparsefront.training")
+    assert code_digest("sparsefront.artifacts.digest") != code_digest("sparsefront.artifacts.store")

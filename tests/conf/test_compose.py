@@ -1,0 +1,47 @@
+"""Every YAML composes, and its keys are those of the class that it names."""
+
+from pathlib import Path
+
+import pytest
+
+from sparsefront.settings import build_settings
+from sparsefront.validate import GROUPS
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+OPTIONS = sorted(
+    (folder.name, file.stem) for folder in CONF.iterdir() if folder.name in GROUPS for file in folder.rglob("*.yaml")
+)
+
+
+def test_every_group_has_options():
+    assert {group for group, _ in OPTIONS} == set(GROUPS)
+
+
+@pytest.mark.parametrize(("group", "option"), OPTIONS, ids=lambda part: part)
+def test_every_option_composes_and_builds(composed, group, option):
+    config = composed(f"{group}={option}", *MACHINE.get((group, option), ()))
+    build_settings(group, config[group])
+
+
+# options whose settings look at the machine: given what they ask for
+MACHINE: dict[tuple[str, str], tuple[str, ...]] = {}
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in (CONF / "experiment").glob("*.yaml")))
+def test_every_experiment_composes(composed, name):
+    config = composed(f"experiment={name}")
+    for group in GROUPS:
+        if config[group] is not None:
+            build_settings(group, config[group])
+
+
+def test_no_group_is_named_like_a_root_key():
+    """Hydra cannot tell `sparsity=0.75` from a choice in a folder `sparsity/`."""
+    assert not {"sparsity", "granularity", "seed", "stages"} & {folder.name for folder in CONF.iterdir()}
+
+
+def test_granularity_reaches_the_pattern_from_the_root(composed):
+    assert composed("pattern=tile_wise", "granularity=32").pattern.granularity == 32
+    assert composed("pattern=tile_wise").pattern.granularity == 128
+    assert composed("pattern=block_wise", "granularity=4x64").pattern.granularity == "4x64"
+    assert composed("pattern=vector_wise", "pattern.granularity=8").pattern.granularity == 8

@@ -1,0 +1,109 @@
+"""run.py as a user types it, in processes of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sparsefront.report.row import Row
+
+ROOT = Path(__file__).resolve().parent.parent
+TINY = ["debug=tiny", "logger=none", "trainer=cpu", "measure.device=cpu", "report.html=false", "report.plot=false"]
+
+
+def command(tmp_path: Path, *overrides: str) -> list[str]:
+    places = [f"results_dir={tmp_path / 'results'}", f"cache_dir={tmp_path / 'cache'}"]
+    return [sys.executable, str(ROOT / "run.py"), *overrides, *TINY, *places]
+
+
+def finish(tmp_path: Path, *overrides: str) -> subprocess.CompletedProcess:
+    return subprocess.run(command(tmp_path, *overrides), capture_output=True, text=True, timeout=300)
+
+
+def rows(tmp_path: Path) -> list[Row]:
+    return [Row.from_json(file.read_text()) for file in sorted((tmp_path / "results").rglob("row.json"))]
+
+
+def test_help_lists_the_groups():
+    done = subprocess.run([sys.executable, ROOT / "run.py", "--help"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert "pattern: block_wise, dense, element_wise, n_m, tile_wise, vector_wise" in done.stdout
+    assert done.stdout.count("  python ") >= 5
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["sparsity=1.5"], "sparsity=1.5: is the fraction of zeros, in [0, 1)"),
+        (["sparsity=many"], "could not be converted to Float"),
+        (["pattern=tile_wize"], "Available options in 'pattern'"),
+        (["sparsty=0.5"], "Key 'sparsty' not in 'Config'"),
+        (["pattern.n=3"], "Key 'n' is not in struct"),
+    ],
+    ids=lambda value: str(value)[:24],
+)
+def test_bad_input_is_one_message(tmp_path, overrides, message):
+    done = finish(tmp_path, *overrides)
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+
+
+def test_a_results_folder_that_cannot_be_written(tmp_path):
+    done = subprocess.run(
+        [*command(tmp_path), "results_dir=/proc/sparsefront"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode != 0
+    assert "results_dir=/proc/sparsefront: cannot be written" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_sweep_goes_on_past_a_failed_point_and_is_not_repeated(tmp_path):
+    sweep = ["-m", "pattern=n_m", "sparsity=0.5", "pattern.m=4,5,8"]
+    first = finish(tmp_path, *sweep)
+    assert first.returncode != 0, "one point cannot work"
+    assert len(rows(tmp_path)) == 2
+    assert "2 points finished, 1 failed" in first.stdout
+    assert "pattern.m=5" in first.stdout and "Traceback" not in first.stderr
+    assert len([folder for folder in (tmp_path / "cache" / "dense").iterdir() if folder.is_dir()]) == 1
+    again = finish(tmp_path, *sweep)
+    assert again.stdout.count("finished before") == 2
+    assert "training" not in again.stdout
+
+
+def test_points_in_parallel_train_dense_once(tmp_path):
+    patterns = ["tile_wise", "block_wise"]
+    running = [subprocess.Popen(command(tmp_path, f"pattern={name}"), stdout=subprocess.DEVNULL) for name in patterns]
+    assert [process.wait(300) for process in running] == [0, 0]
+    assert sorted(row.choice.pattern for row in rows(tmp_path)) == sorted(patterns)
+    assert sorted(row.cost.dense_reused for row in rows(tmp_path)) == [False, True]
+
+
+def kill_during(stage: str, tmp_path: Path) -> None:
+    """Start the run and kill it, without a chance to clean up, as soon as it works on the stage."""
+    process = subprocess.Popen(command(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 200
+    while not list((tmp_path / "cache" / stage).glob("*.partial-*")):
+        assert process.poll() is None and time.monotonic() < deadline, f"never reached {stage}"
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(30)
+
+
+def test_a_run_killed_again_and_again_gives_the_same_row(tmp_path):
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    for stage in ("dense", "recover", "measure"):
+        kill_during(stage, killed)
+        assert not rows(killed)
+    last = finish(killed)
+    assert last.returncode == 0, last.stderr
+    assert "training" not in last.stdout and "recover" not in last.stdout, "finished stages were repeated"
+    assert finish(whole).returncode == 0
+    (after_kills,), (uninterrupted,) = rows(killed), rows(whole)
+    assert after_kills.quality == uninterrupted.quality
+    assert after_kills.sparsity == uninterrupted.sparsity
+    assert after_kills.choice == uninterrupted.choice

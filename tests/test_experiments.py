@@ -1,0 +1,60 @@
+"""Every experiment runs from data to row: two batches an epoch, small local data, the smallest model of its kind."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+EXPERIMENTS = sorted(file.stem for file in (Path(__file__).resolve().parent.parent / "conf" / "experiment").glob("*.yaml"))
+ON_CPU = ["trainer=cpu", "measure.device=cpu", "recipe.batch_size=4"]
+
+
+def glue(folder: Path) -> list[str]:
+    rows = [f"the film is {word} and {n} minutes long\t{label}" for n in range(20) for word, label in (("good", 1), ("bad", 0))]
+    (folder / "SST-2").mkdir(parents=True)
+    for split in ("train", "dev"):
+        (folder / "SST-2" / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    return [f"dataset.path={folder}", "model.size=tiny"]
+
+
+def squad(folder: Path) -> list[str]:
+    paragraphs = []
+    for n in range(12):
+        context = f"Paper number {n} was written in the town of Leiden in the year {1600 + n}."
+        answer = {"text": str(1600 + n), "answer_start": context.index(str(1600 + n))}
+        paragraphs.append({"context": context, "qas": [{"id": f"q{n}", "question": "In which year?", "answers": [answer]}]})
+    folder.mkdir()
+    for split in ("train-v1.1", "dev-v1.1"):
+        content = {"version": "1.1", "data": [{"title": "papers", "paragraphs": paragraphs}]}
+        (folder / f"{split}.json").write_text(json.dumps(content))
+    return [f"dataset.path={folder}", "model.size=tiny", "dataset.max_length=64", "dataset.stride=16"]
+
+
+def cifar10(folder: Path) -> list[str]:
+    draw = np.random.default_rng(0)
+    folder.mkdir()
+    parts = {
+        f"{letter}_{split}": array
+        for split, rows in (("train", 60), ("test", 20))
+        for letter, array in (
+            ("x", draw.integers(0, 256, (rows, 32, 32, 3), dtype=np.uint8)),
+            ("y", np.arange(rows, dtype=np.uint8) % 10),
+        )
+    }
+    np.savez(folder / "cifar10_subset.npz", **parts)
+    return [f"dataset.path={folder}", "dataset.image_size=32"]
+
+
+LOCAL_DATA = {"glue": glue, "squad": squad, "cifar10": cifar10, "digits": lambda folder: []}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_experiment_gives_a_row(run, composed, tmp_path, name):
+    from hydra.core.hydra_config import HydraConfig
+
+    composed(f"experiment={name}")
+    dataset = HydraConfig.get().runtime.choices["dataset"]
+    row = run(f"experiment={name}", *ON_CPU, *LOCAL_DATA[dataset](tmp_path / "data"))
+    assert row.quality.masked is not None and row.quality.kernel == pytest.approx(row.quality.masked, abs=0.01)
+    assert row.sparsity.sparsity_achieved > 0

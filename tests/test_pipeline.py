@@ -1,0 +1,137 @@
+"""One configuration -> one row, on the embedded data with two batches an epoch."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from sparsefront.errors import InvalidSetting
+
+ON_CPU = ["trainer=cpu", "measure.device=cpu"]
+PATTERNS = {
+    "tile_wise": ["granularity=64"],
+    "vector_wise": ["granularity=32"],
+    "block_wise": ["granularity=4x64"],
+    "n_m": ["sparsity=0.5"],
+    "element_wise": [],
+}
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_masked_and_swapped_agree(run, pattern):
+    row = run(f"pattern={pattern}", *PATTERNS[pattern], *ON_CPU)
+    assert row.quality.masked == pytest.approx(row.quality.kernel, abs=1e-3)
+    assert row.sparsity.sparsity_achieved == pytest.approx(row.sparsity.sparsity_target, abs=0.01)
+    assert row.speed.latency_device == "cpu" and row.speed.latency_kernel == "reference"
+    assert row.speed.latency_sparse_ms > 0 and row.speed.latency_dense_ms > 0
+    assert row.kernels.sparse_layer_share == 1.0
+    assert row.size.weight_bytes_sparse < row.size.weight_bytes_dense
+
+
+def test_the_dense_pattern_has_no_sparse_side(run):
+    row = run("pattern=dense", *ON_CPU)
+    assert row.sparsity.sparsity_target == row.sparsity.sparsity_achieved == 0.0
+    assert row.quality.dense is not None and row.quality.masked is None and row.quality.kernel is None
+    assert row.speed.latency_dense_ms > 0 and row.speed.latency_sparse_ms is None
+    assert row.choice.recovery is None
+
+
+@pytest.mark.parametrize("overrides", [["kernel=none"], ["stages=[dense,prune,recover,export,measure,report]"]])
+def test_without_a_swap_there_is_no_sparse_latency(run, overrides):
+    row = run(*overrides, *ON_CPU)
+    assert row.quality.masked is not None and row.quality.kernel is None
+    assert row.speed.latency_sparse_ms is None and row.speed.latency_kernel is None
+
+
+@pytest.mark.parametrize("pattern", ["tile_wise", "n_m", "block_wise"])
+def test_gradual_ends_where_it_promised(run, composed, pattern):
+    row = run("schedule=gradual", f"pattern={pattern}", "trainer.limit_batches=6", *ON_CPU)
+    assert row.sparsity.sparsity_achieved == pytest.approx(0.75, abs=0.01)
+
+
+@pytest.mark.parametrize("overrides", [["recovery=none"], ["recovery=lr_rewind"], ["importance=taylor", "importance.batches=2"]])
+def test_every_way_of_pruning_gives_a_row(run, overrides):
+    row = run(*overrides, *ON_CPU)
+    assert row.quality.kernel is not None
+    assert (row.choice.recovery == "none") == (overrides == ["recovery=none"])
+
+
+def test_layers_that_do_not_fit_are_listed(run):
+    row = run("pattern=vector_wise", "granularity=512", *ON_CPU)
+    fitting = [name for name, sparsity in row.sparsity.sparsity_per_layer.items() if sparsity > 0]
+    assert fitting and all(name.endswith("fc1") for name in fitting)
+    assert "512" in row.sparsity.dense_layers["blocks.0.attn.q"]
+    assert row.sparsity.sparsity_achieved < 0.75
+    assert row.kernels.sparse_layer_share < 0.5
+
+
+def artifacts(cache: Path, kind: str) -> list[Path]:
+    return [folder for folder in (cache / kind).iterdir() if folder.is_dir()]
+
+
+def test_points_share_the_dense_weights(run, tmp_path):
+    first = run("sparsity=0.5", *ON_CPU)
+    second = run("sparsity=0.75", *ON_CPU)
+    assert len(artifacts(tmp_path / "cache", "dense")) == 1
+    assert not first.cost.dense_reused and second.cost.dense_reused
+    assert first.quality.dense == second.quality.dense
+    run("sparsity=0.75", "seed=1", *ON_CPU)
+    assert len(artifacts(tmp_path / "cache", "dense")) == 2
+
+
+def test_a_finished_run_is_not_repeated(run, tmp_path):
+    first = run(*ON_CPU)
+    assert run(*ON_CPU) == first
+    again = run("reuse=false", "stages=[swap,measure,report]", *ON_CPU)
+    assert again.identity.run_id == first.identity.run_id
+    assert again.quality == first.quality
+    lines = (tmp_path / "results" / "rows.csv").read_text().splitlines()
+    assert sum(first.identity.run_id in line for line in lines) == 1
+
+
+def test_a_stage_left_out_must_have_been_finished(run, composed):
+    with pytest.raises(InvalidSetting, match="stages=.*dense was never finished"):
+        run("stages=[swap,measure,report]", *ON_CPU)
+
+
+def test_stages_may_end_early(composed, tmp_path):
+    from sparsefront.pipeline import run_experiment
+
+    assert run_experiment(composed("debug=tiny", "stages=[dense,prune]", *ON_CPU)) is None
+    assert not (tmp_path / "cache" / "recover").exists()
+
+
+def test_the_exported_checkpoint_is_plain_and_its_zeros_are_the_masks(run, tmp_path):
+    run(*ON_CPU)
+    (export,) = artifacts(tmp_path / "cache", "export")
+    weights, masks = load_file(export / "model.safetensors"), load_file(export / "masks.safetensors")
+    assert json.loads((export / "manifest.json").read_text())["pattern"] == "tile_wise"
+    for layer, mask in masks.items():
+        weight = weights[f"{layer}.weight"]
+        assert torch.equal(weight[~mask], torch.zeros_like(weight[~mask]))
+
+
+def test_the_same_seed_gives_the_same_row(composed, tmp_path):
+    from hydra.core.hydra_config import HydraConfig
+
+    from sparsefront.pipeline import run_experiment
+    from sparsefront.report.row import Row
+
+    rows = []
+    for cache in ("one", "two"):
+        run_experiment(composed("debug=tiny", f"cache_dir={tmp_path / cache}", *ON_CPU))
+        rows.append(Row.from_json((Path(HydraConfig.get().runtime.output_dir) / "row.json").read_text()))
+    assert rows[0].quality == rows[1].quality
+    assert rows[0].sparsity == rows[1].sparsity
+    masks = [load_file(artifacts(tmp_path / cache, "recover")[0] / "masks.safetensors") for cache in ("one", "two")]
+    assert all(torch.equal(masks[0][layer], masks[1][layer]) for layer in masks[0])
+
+
+def test_optimize_names_what_a_sweeper_gets(composed):
+    from sparsefront.pipeline import run_experiment
+
+    single = run_experiment(composed("debug=tiny", *ON_CPU))
+    both = run_experiment(composed("debug=tiny", "optimize=[kernel,latency_sparse_ms]", *ON_CPU))
+    assert isinstance(single, float) and len(both) == 2 and both[0] == single and both[1] > 0
