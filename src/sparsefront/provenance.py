@@ -1,5 +1,6 @@
 """What a run ran on: the facts without which its numbers cannot be compared."""
 
+import os
 import platform
 import subprocess
 from dataclasses import dataclass
@@ -13,8 +14,10 @@ from sparsefront.artifacts.digest import versions
 
 @dataclass(frozen=True)
 class Provenance:
-    """`commit` carries "-dirty" where tracked files were changed, and is None outside a checkout; GPU facts are None on a CPU.
-    No machine is named."""
+    """`commit` carries "-dirty" where tracked files were changed; outside a checkout it is what the environment variable
+    SPARSEFRONT_COMMIT says (for code that was copied to a GPU machine), or None. GPU facts are None on a CPU. No machine is
+    named.
+    """
 
     commit: str | None
     gpu: str | None
@@ -62,7 +65,9 @@ def _query_driver(field: str) -> str | None:
 
 @lru_cache
 def _commit() -> str | None:
-    """The checkout that this code was imported from."""
+    """The checkout that this code was imported from, or what the environment says of a copy."""
+    if "SPARSEFRONT_COMMIT" in os.environ:
+        return os.environ["SPARSEFRONT_COMMIT"]
     folder = Path(__file__).parent
     try:
         describe = ["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]

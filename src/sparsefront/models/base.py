@@ -20,6 +20,11 @@ class Model(ABC):
     kinds: ClassVar[tuple[str, ...]]
     """Tasks that this model can serve."""
 
+    @property
+    def variant(self) -> str | None:
+        """Short name that tells networks of this model apart in reports; None where there is one only."""
+        return None
+
     @abstractmethod
     def check(self) -> None:
         """Refuse what can be refused without data, download or weights.

@@ -62,6 +62,11 @@ class Bert(Model):
             raise InvalidSetting("size", self.size, "means random weights and excludes path; set one of them to null")
 
     @property
+    def variant(self) -> str:
+        """The size, or the last part of the local folder or hub id."""
+        return self.size or Path(self.path or self.name).name
+
+    @property
     def source(self) -> BertSource | None:
         """Where weights come from; None = random."""
         return BertSource(self.name, self.path) if self.size is None else None

@@ -61,12 +61,16 @@ class Column:
 
 COLUMNS = (
     Column("model", constant_aside=True),
+    Column("model_variant", constant_aside=True),
     Column("dataset", constant_aside=True),
     Column("dataset_task", constant_aside=True),
     Column("pattern"),
     Column("granularity", constant_aside=True),
     Column("sparsity_achieved", fraction, numeric=True),
+    Column("allocation", constant_aside=True),
+    Column("schedule", constant_aside=True),
     Column("recovery", constant_aside=True),
+    Column("kernel_mode", constant_aside=True),
     Column("seed", numeric=True),
     Column("dense", percent, numeric=True),
     Column("masked", percent, numeric=True),

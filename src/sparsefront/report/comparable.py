@@ -115,6 +115,11 @@ def pattern_order(rows: Iterable[Row]) -> list[str]:
     return [*FIRST_PATTERNS, *sorted(met - set(FIRST_PATTERNS))]
 
 
+def model_text(row: Row) -> str:
+    """Model, with its variant where it has several: `bert base`."""
+    return " ".join(filter(None, (row.choice.model, row.choice.model_variant)))
+
+
 def task_text(row: Row) -> str:
     """Data set, with its task where it has several: `glue sst2`."""
     return " ".join(filter(None, (row.choice.dataset, row.choice.dataset_task)))
@@ -139,5 +144,5 @@ def _title(row: Row) -> str:
     speed = row.speed
     length = None if speed.sequence_length is None else f"length {speed.sequence_length}"
     batch = None if speed.batch_size is None else f"batch {speed.batch_size}"
-    parts = (f"{row.choice.model} on {task_text(row)}", _device(row) or "not timed", batch, length, speed.dtype)
+    parts = (f"{model_text(row)} on {task_text(row)}", _device(row) or "not timed", batch, length, speed.dtype)
     return " · ".join(filter(None, parts))

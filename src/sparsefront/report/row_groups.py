@@ -43,9 +43,13 @@ class Identity(_Leaves):
 
 @dataclass(frozen=True, kw_only=True)
 class Choice(_Leaves):
-    """What was chosen, by the names of the configuration; parameters of a part are in its mapping."""
+    """What was chosen, by the names of the configuration; parameters of a part are in its mapping.
+
+    `model_variant` tells networks of one model apart: `vit_b_16`, a BERT's size, hub name or folder name.
+    """
 
     model: str
+    model_variant: str | None = None
     dataset: str
     dataset_task: str | None = None
     pattern: str
@@ -87,7 +91,6 @@ class Quality(_Leaves):
     masked: float | None = None
     kernel: float | None = None
     extra_metrics: dict[str, dict[str, float]] = field(default_factory=dict)
-    evaluated_samples: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sparsefront.report.columns import fraction, milliseconds, percent, plain, shown_columns, times
-from sparsefront.report.comparable import task_text
+from sparsefront.report.comparable import model_text, task_text
 from sparsefront.report.row import Row
 
 LEAST_WIDTH = 110  # below this the columns of numbers lose digits: a narrower terminal wraps the lines instead
@@ -61,7 +61,7 @@ def run_title(row: Row) -> str:
     choice = row.choice
     unit = "" if choice.granularity is None else f" {choice.granularity}"
     pattern = f"{choice.pattern}{unit} at sparsity {row.sparsity.sparsity_target:g}"
-    return f"{choice.model} on {task_text(row)}: {pattern}"
+    return f"{model_text(row)} on {task_text(row)}: {pattern}"
 
 
 def rows_table(rows: Sequence[Row]) -> Table:

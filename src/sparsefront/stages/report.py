@@ -93,6 +93,7 @@ def _choice(experiment: Experiment) -> Choice:
     parameters = {key: value for key, value in experiment.settings["pattern"].items() if key != "_target_"}
     return Choice(
         model=choices["model"],
+        model_variant=experiment.model.variant,
         dataset=choices["dataset"],
         dataset_task=getattr(experiment.dataset, "task", None),
         pattern=choices["pattern"],
