@@ -1,6 +1,10 @@
 """Runs of the whole program inside the test process."""
 
 import os
+
+# As in run.py, before torch is imported: threads that spin while they wait slow down whatever runs beside the tests.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 from collections.abc import Callable
 from pathlib import Path
 

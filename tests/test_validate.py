@@ -36,7 +36,7 @@ REFUSED = {
     ),
     "impossible recovery": (["schedule=gradual", "recovery=none"], "recovery=none: goes with schedule one_shot"),
     "rewind under gradual": (["schedule=gradual", "recovery=lr_rewind"], "recovery=lr_rewind: goes with schedule one_shot"),
-    "rewind too far": (["recovery=lr_rewind", "recovery.epochs=99"], r"recovery\.epochs=99: .*12 epochs"),
+    "rewind too far": (["recovery=lr_rewind", "recovery.epochs=99"], r"recovery\.epochs=99: .*16 epochs"),
     "model and data": (["model=bert", "model.size=tiny"], "dataset=digits: asks for image_classification; model bert"),
     "missing data": (
         ["model=resnet50", "dataset=cifar10", "dataset.path=/nowhere"],

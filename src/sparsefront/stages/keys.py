@@ -57,7 +57,7 @@ def stage_keys(experiment: Experiment) -> StageKeys:
         "export": None if experiment.pattern.name == "dense" else digest(export),
         "measure": experiment.settings["measure"],
     }
-    row = {"measure": digest(measure), "config": experiment.config_hash}
+    row = {"measure": digest(measure), "code": code_digest("sparsefront.report.row", "sparsefront.report.row_groups")}
     return StageKeys(dense, prune, recover, export, swap, dense_quality, measure, row)
 
 

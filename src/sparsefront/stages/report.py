@@ -64,7 +64,7 @@ def _compose(
     found: dict[str, Any] = measured.read_json(MEASUREMENTS)
     return Row(
         identity=Identity(
-            run_id=f"{experiment.config_hash}-{measured.key}",
+            run_id=measured.key,
             time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             config_hash=experiment.config_hash,
             seed=experiment.seed,
