@@ -1,6 +1,6 @@
 """Compare the runs under `results/`: a sorted table, a Pareto plot (PNG) and a self-contained page (HTML).
 
-    python compare.py [results ...] [out=DIR] [sort=COLUMN] [source=wandb project=NAME entity=NAME]
+python compare.py [results ...] [out=DIR] [sort=COLUMN] [source=wandb project=NAME entity=NAME]
 """
 
 import sys

@@ -6,12 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-EXPERIMENTS = sorted(file.stem for file in (Path(__file__).resolve().parent.parent / "conf" / "experiment").glob("*.yaml"))
+EXPERIMENTS = sorted(
+    file.stem for file in (Path(__file__).resolve().parent.parent / "conf" / "experiment").glob("*.yaml")
+)
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "recipe.batch_size=4"]
 
 
 def glue(folder: Path) -> list[str]:
-    rows = [f"the film is {word} and {n} minutes long\t{label}" for n in range(20) for word, label in (("good", 1), ("bad", 0))]
+    rows = [
+        f"the film is {word} and {n} minutes long\t{label}"
+        for n in range(20)
+        for word, label in (("good", 1), ("bad", 0))
+    ]
     (folder / "SST-2").mkdir(parents=True)
     for split in ("train", "dev"):
         (folder / "SST-2" / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
@@ -23,7 +29,9 @@ def squad(folder: Path) -> list[str]:
     for n in range(12):
         context = f"Paper number {n} was written in the town of Leiden in the year {1600 + n}."
         answer = {"text": str(1600 + n), "answer_start": context.index(str(1600 + n))}
-        paragraphs.append({"context": context, "qas": [{"id": f"q{n}", "question": "In which year?", "answers": [answer]}]})
+        paragraphs.append(
+            {"context": context, "qas": [{"id": f"q{n}", "question": "In which year?", "answers": [answer]}]}
+        )
     folder.mkdir()
     for split in ("train-v1.1", "dev-v1.1"):
         content = {"version": "1.1", "data": [{"title": "papers", "paragraphs": paragraphs}]}

@@ -51,7 +51,9 @@ def test_gradual_ends_where_it_promised(run, composed, pattern):
     assert row.sparsity.sparsity_achieved == pytest.approx(0.75, abs=0.01)
 
 
-@pytest.mark.parametrize("overrides", [["recovery=none"], ["recovery=lr_rewind"], ["importance=taylor", "importance.batches=2"]])
+@pytest.mark.parametrize(
+    "overrides", [["recovery=none"], ["recovery=lr_rewind"], ["importance=taylor", "importance.batches=2"]]
+)
 def test_every_way_of_pruning_gives_a_row(run, overrides):
     row = run(*overrides, *ON_CPU)
     assert row.quality.kernel is not None

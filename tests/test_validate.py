@@ -35,7 +35,10 @@ REFUSED = {
         "allocation=global_threshold: pattern n_m can meet per_layer",
     ),
     "impossible recovery": (["schedule=gradual", "recovery=none"], "recovery=none: goes with schedule one_shot"),
-    "rewind under gradual": (["schedule=gradual", "recovery=lr_rewind"], "recovery=lr_rewind: goes with schedule one_shot"),
+    "rewind under gradual": (
+        ["schedule=gradual", "recovery=lr_rewind"],
+        "recovery=lr_rewind: goes with schedule one_shot",
+    ),
     "rewind too far": (["recovery=lr_rewind", "recovery.epochs=99"], r"recovery\.epochs=99: .*16 epochs"),
     "model and data": (["model=bert", "model.size=tiny"], "dataset=digits: asks for image_classification; model bert"),
     "missing data": (
@@ -63,7 +66,10 @@ NEEDS_GPU = {
     "measure": (["measure.device=cuda"], r"measure\.device=cuda: no CUDA device"),
     "trainer": (["trainer=gpu"], r"trainer\.accelerator=gpu: .*no CUDA device"),
     "dtype": (["measure.dtype=fp16"], r"measure\.dtype=fp16: .*CUDA"),
-    "kernel": (["kernel=sparse", "kernel.name=csr_torch", "pattern=element_wise"], r"kernel\.name=csr_torch: cannot run"),
+    "kernel": (
+        ["kernel=sparse", "kernel.name=csr_torch", "pattern=element_wise"],
+        r"kernel\.name=csr_torch: cannot run",
+    ),
 }
 
 

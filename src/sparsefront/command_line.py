@@ -97,5 +97,8 @@ def _require_writable(directory: Path) -> None:
             raise PermissionError(f"no permission to write in {directory}")
     except OSError as error:
         # Hydra turns an exception of a callback into a warning, but lets an exit through.
-        print(f"results_dir={directory.parent}: cannot be written ({error.strerror or error}); name another folder", file=sys.stderr)
+        print(
+            f"results_dir={directory.parent}: cannot be written ({error.strerror or error}); name another folder",
+            file=sys.stderr,
+        )
         raise SystemExit(1) from error

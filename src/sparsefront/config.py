@@ -5,7 +5,7 @@ Importing this module registers both with Hydra and OmegaConf; it imports neithe
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Optional, Union
+from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, OmegaConf
@@ -18,7 +18,7 @@ class Config:
     """Root keys, typed: a wrong type or an unknown key is refused by Hydra itself; groups are checked by `validate`."""
 
     sparsity: float = 0.75
-    granularity: Optional[Union[int, str]] = None
+    granularity: int | str | None = None
     seed: int = 0
     stages: list[str] = field(default_factory=lambda: list(STAGES))
     reuse: bool = True

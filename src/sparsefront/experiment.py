@@ -74,4 +74,3 @@ class Experiment:
                 "seed": self.seed,
             }
         )
-

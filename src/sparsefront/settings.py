@@ -23,7 +23,9 @@ def build_settings(group: str, node: DictConfig | None) -> Any:
             itself refuses; the key is written from the root.
     """
     if node is None or not OmegaConf.is_config(node) or "_target_" not in node:
-        raise InvalidSetting(group, node, f"choose an option of the group: {group}=NAME; python run.py --help lists them")
+        raise InvalidSetting(
+            group, node, f"choose an option of the group: {group}=NAME; python run.py --help lists them"
+        )
     try:
         values = OmegaConf.to_container(node, resolve=True)
     except OmegaConfBaseException as error:
@@ -33,7 +35,9 @@ def build_settings(group: str, node: DictConfig | None) -> Any:
     accepted = {key: hints[key] for key in inspect.signature(target).parameters}
     for key, value in values.items():
         if key not in accepted:
-            raise InvalidSetting(f"{group}.{key}", value, f"unknown key; {group} takes {', '.join(accepted) or 'no keys'}")
+            raise InvalidSetting(
+                f"{group}.{key}", value, f"unknown key; {group} takes {', '.join(accepted) or 'no keys'}"
+            )
         if not _fits(value, accepted[key]):
             raise InvalidSetting(f"{group}.{key}", value, f"must be {_in_words(accepted[key])}")
     try:

@@ -32,7 +32,9 @@ def validate(config: DictConfig) -> Experiment:
     _check_root(config)
     choices = _choices()
     parts = {group: _build(group, config, choices) for group in ("model", "dataset")}
-    _check_data_and_model(parts["dataset"], parts["model"], choices)  # first: no recipe can be right for an impossible pair
+    _check_data_and_model(
+        parts["dataset"], parts["model"], choices
+    )  # first: no recipe can be right for an impossible pair
     parts |= {group: _build(group, config, choices) for group in GROUPS if group not in ("allocation", *parts)}
     parts["allocation"] = _build_allocation(config, parts["pattern"])
     experiment = Experiment(
@@ -74,7 +76,9 @@ def _check_root(config: DictConfig) -> None:
     try:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidSetting("cache_dir", cache, f"cannot be written ({error.strerror}); name another folder") from error
+        raise InvalidSetting(
+            "cache_dir", cache, f"cannot be written ({error.strerror}); name another folder"
+        ) from error
     if not os.access(cache, os.W_OK):
         raise InvalidSetting("cache_dir", cache, "cannot be written; name another folder")
 
@@ -92,8 +96,10 @@ def _build(group: str, config: DictConfig, choices: dict[str, str]) -> Any:
     if group == "recipe" and config.recipe is None:
         pair = f"{choices['model']}_{choices['dataset']}"
         raise InvalidSetting(
-            "recipe", None, f"there is no recipe {pair} for model={choices['model']} on dataset={choices['dataset']}; "
-            f"choose recipe=default and set its values, or add conf/recipe/{pair}.yaml"
+            "recipe",
+            None,
+            f"there is no recipe {pair} for model={choices['model']} on dataset={choices['dataset']}; "
+            f"choose recipe=default and set its values, or add conf/recipe/{pair}.yaml",
         )
     try:
         return build_settings(group, config[group])
@@ -176,7 +182,9 @@ def _check_pattern(experiment: Experiment) -> None:
         net, experiment.model.prunable(net), pattern=pattern, sparsity=experiment.sparsity, recipe=experiment.recipe
     )
     if not plan.layers:
-        seen = "; ".join(f"{name} {list(shape)}: {plan.dense_reasons[name]}" for name, shape in list(plan.shapes.items())[:8])
+        seen = "; ".join(
+            f"{name} {list(shape)}: {plan.dense_reasons[name]}" for name, shape in list(plan.shapes.items())[:8]
+        )
         more = "" if len(plan.shapes) <= 8 else f"; and {len(plan.shapes) - 8} more"
         raise InvalidSetting(
             "granularity" if pattern.uses_granularity else "pattern",

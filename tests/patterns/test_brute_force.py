@@ -85,9 +85,7 @@ def assert_prunes(pattern: Pattern, importance: list[list[int]], sparsity: float
 
 
 def matrices(rows: int, columns: int, largest: int = 4) -> st.SearchStrategy[list[list[int]]]:
-    return st.lists(
-        st.lists(st.integers(0, largest), min_size=columns, max_size=columns), min_size=rows, max_size=rows
-    )
+    return st.lists(st.lists(st.integers(0, largest), min_size=columns, max_size=columns), min_size=rows, max_size=rows)
 
 
 fractions = st.floats(0, 0.99)

@@ -16,7 +16,8 @@ def net() -> nn.Module:
 def random_masks(net: nn.Module, generator_seed: int = 1) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(generator_seed)
     return {
-        name: torch.rand(net.get_submodule(name).weight.flatten(1).shape, generator=generator) < 0.5 for name in ("0", "2")
+        name: torch.rand(net.get_submodule(name).weight.flatten(1).shape, generator=generator) < 0.5
+        for name in ("0", "2")
     }
 
 

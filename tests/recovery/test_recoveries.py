@@ -42,7 +42,9 @@ def test_rewinding_past_the_start_is_refused():
         LearningRateRewind(epochs=11).plan(RECIPE, 7)
 
 
-@pytest.mark.parametrize("build", [lambda: Finetune(epochs=0), lambda: Finetune(lr=-1.0), lambda: LearningRateRewind(epochs=0)])
+@pytest.mark.parametrize(
+    "build", [lambda: Finetune(epochs=0), lambda: Finetune(lr=-1.0), lambda: LearningRateRewind(epochs=0)]
+)
 def test_impossible_settings_are_refused(build):
     with pytest.raises(InvalidSetting):
         build()

@@ -23,7 +23,9 @@ from sparsefront.training.recipe import Recipe
 def test_curve_follows_its_formula(decay, expected):
     for step in range(10, 101):
         p = (step - 10) / 90
-        assert learning_rate_factor(step, total_steps=100, warmup_steps=10, decay=decay) == pytest.approx(expected(p), abs=1e-12)
+        assert learning_rate_factor(step, total_steps=100, warmup_steps=10, decay=decay) == pytest.approx(
+            expected(p), abs=1e-12
+        )
 
 
 def test_warmup_rises_linearly_and_never_trains_at_zero():

@@ -87,7 +87,9 @@ class ArtifactStore:
             return found
         if stage not in self.runnable:
             raise InvalidSetting(
-                "stages", list(self.runnable), f"stage {stage} was never finished for this configuration: add {stage} to stages"
+                "stages",
+                list(self.runnable),
+                f"stage {stage} was never finished for this configuration: add {stage} to stages",
             )
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _held(FileLock(f"{folder}.lock"), f"{kind} {key}"):

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sparsefront.datasets.content_digest import file_digest
+from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.datasets.glue_rows import HUB_ID, GlueRow, columns_of, read_hub_rows, read_tsv, write_hub_rows
 from sparsefront.datasets.glue_tasks import GLUE_TASKS, GlueTask
 from sparsefront.datasets.held_out import held_out

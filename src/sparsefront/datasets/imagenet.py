@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from sparsefront.artifacts.content_digest import listing_digest
 from sparsefront.datasets.base import Dataset, TokenizerFrom
-from sparsefront.datasets.content_digest import listing_digest
 from sparsefront.datasets.held_out import held_out
 from sparsefront.datasets.info import DataInfo
 from sparsefront.datasets.local_path import local_path

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sparsefront.datasets.content_digest import file_digest
+from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.datasets.held_out import held_out
 from sparsefront.datasets.info import DataInfo
 from sparsefront.datasets.local_path import local_path

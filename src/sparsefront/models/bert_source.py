@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from sparsefront.datasets.content_digest import file_digest
+from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.checkpoint import first_line, misfit
 from sparsefront.models.hub import hub_folder

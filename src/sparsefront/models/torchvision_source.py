@@ -6,7 +6,7 @@ from urllib.error import URLError
 
 from torch import Tensor
 
-from sparsefront.datasets.content_digest import file_digest
+from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.checkpoint import read_weights, weights_file
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from sparsefront.datasets.content_digest import file_digest
+from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.attention import SelfAttention
 from sparsefront.models.base import Model

@@ -20,7 +20,9 @@ def score_weights(task: Task, layers: list[str], *, importance: Importance, trai
         layer name -> float32 [N, K], larger = more worth keeping.
     """
     weights = {name: task.net.get_submodule(name).weight for name in layers}
-    gradients = _gradient_batches(task, weights, train_loader, importance.batches) if importance.needs_gradients else None
+    gradients = (
+        _gradient_batches(task, weights, train_loader, importance.batches) if importance.needs_gradients else None
+    )
     return importance.scores({name: weight.detach() for name, weight in weights.items()}, gradients)
 
 

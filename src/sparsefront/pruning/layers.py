@@ -24,7 +24,9 @@ class PruningPlan:
         return [name for name in self.shapes if name not in self.dense_reasons]
 
 
-def plan_pruning(net: nn.Module, prunable: list[str], *, pattern: Pattern, sparsity: float, recipe: Recipe) -> PruningPlan:
+def plan_pruning(
+    net: nn.Module, prunable: list[str], *, pattern: Pattern, sparsity: float, recipe: Recipe
+) -> PruningPlan:
     """Sort the prunable layers into pruned and dense.
 
     Args:

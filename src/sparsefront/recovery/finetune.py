@@ -12,7 +12,7 @@ from sparsefront.training.recipe import Recipe
 @dataclass(frozen=True)
 class Finetune:
     """Settings of `recovery=finetune`: with one_shot, masks are fixed and the surviving weights are trained with a fresh
-    optimizer (Mishra et al., "Accelerating Sparse Deep Neural Networks", 2021, section 5: prune once, repeat the schedule);
+    optimizer (Mishra et al., "Accelerating Sparse Deep Neural Networks", 2021: prune once, repeat the schedule);
     with gradual, the masks tighten meanwhile.
 
     Args:
@@ -28,7 +28,9 @@ class Finetune:
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.epochs < 1:
-            raise InvalidSetting("epochs", self.epochs, "must be at least 1, or null for the recipe's; recovery=none trains nothing")
+            raise InvalidSetting(
+                "epochs", self.epochs, "must be at least 1, or null for the recipe's; recovery=none trains nothing"
+            )
         if self.lr is not None and self.lr <= 0:
             raise InvalidSetting("lr", self.lr, "must be greater than 0, or null for the recipe's")
 

@@ -13,7 +13,7 @@ from sparsefront.training.recipe import Recipe
 class LearningRateRewind:
     """Settings of `recovery=lr_rewind`: the weights stay, the learning rate goes back to what it was `epochs` before the end
     of the dense run and follows the same curve to its end (Renda, Frankle and Carbin, "Comparing Rewinding and
-    Fine-tuning", 2020, section 2).
+    Fine-tuning", 2020).
 
     Args:
         epochs: K, how far to rewind; null = the whole dense run (K = T).
@@ -36,9 +36,13 @@ class LearningRateRewind:
         """
         epochs = self.epochs or recipe.epochs
         if epochs > recipe.epochs:
-            raise InvalidSetting("recovery.epochs", epochs, f"cannot rewind past the {recipe.epochs} epochs of the dense run")
+            raise InvalidSetting(
+                "recovery.epochs", epochs, f"cannot rewind past the {recipe.epochs} epochs of the dense run"
+            )
         total = recipe.epochs * steps_per_epoch
         return TrainingPlan(
             epochs,
-            Optimization(recipe, lr=recipe.lr, total_steps=total, first_step=(recipe.epochs - epochs) * steps_per_epoch),
+            Optimization(
+                recipe, lr=recipe.lr, total_steps=total, first_step=(recipe.epochs - epochs) * steps_per_epoch
+            ),
         )

@@ -8,8 +8,8 @@ from sparsefront.training.optimization import Optimization
 @dataclass(frozen=True)
 class TrainingPlan:
     """Args:
-        epochs: of recovery.
-        optimization: optimizer and learning-rate curve; always starts with a fresh optimizer state.
+    epochs: of recovery.
+    optimization: optimizer and learning-rate curve; always starts with a fresh optimizer state.
     """
 
     epochs: int

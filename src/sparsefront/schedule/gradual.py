@@ -32,7 +32,9 @@ class Gradual:
         if not 0 <= self.initial_sparsity < 1:
             raise InvalidSetting("initial_sparsity", self.initial_sparsity, "must lie in [0, 1)")
         if not 0 <= self.begin < self.end <= 1:
-            raise InvalidSetting("end", self.end, f"must lie after begin={self.begin} and not after 1, the end of training")
+            raise InvalidSetting(
+                "end", self.end, f"must lie after begin={self.begin} and not after 1, the end of training"
+            )
         if self.updates < 1:
             raise InvalidSetting("updates", self.updates, "must be at least 1")
 

@@ -19,12 +19,19 @@ def run(experiment: Experiment, store: ArtifactStore, determines: dict[str, Any]
 
     def make(folder: Path) -> None:
         recipe = experiment.recipe
-        net = build_net(experiment)  # first: a checkpoint that does not fit is told before data is fetched and tokenised
+        net = build_net(
+            experiment
+        )  # first: a checkpoint that does not fit is told before data is fetched and tokenised
         data = open_data(experiment)
         steps = steps_per_epoch(data, experiment.trainer)
         optimization = Optimization(recipe, lr=recipe.lr, total_steps=recipe.epochs * steps)
         reseed(experiment, "dense")
-        log.info("dense: training %s on %s for %d epochs", experiment.choices["model"], experiment.choices["dataset"], recipe.epochs)
+        log.info(
+            "dense: training %s on %s for %d epochs",
+            experiment.choices["model"],
+            experiment.choices["dataset"],
+            recipe.epochs,
+        )
         seconds = fit(
             make_task(experiment, net, optimization),
             data,

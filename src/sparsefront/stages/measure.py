@@ -89,7 +89,10 @@ def _dense_alone(bench: Bench, net: nn.Module) -> tuple[dict[str, Any], dict[str
     timed = time_alone(net, bench.inputs, bench.experiment.measure)
     groups = {
         "speed": bench.conditions() | _latency("dense", timed.latency) | _dense_side(timed),
-        "size": {"weight_bytes_dense": weight_bytes(net), "peak_memory_bytes_dense": peak_memory_bytes(net, bench.inputs)},
+        "size": {
+            "weight_bytes_dense": weight_bytes(net),
+            "peak_memory_bytes_dense": peak_memory_bytes(net, bench.inputs),
+        },
         "kernels": {},
     }
     return groups, {"dense": timed.samples_ms}
@@ -191,7 +194,9 @@ def _sparsity(achieved: AchievedSparsity, dense_reasons: dict[str, str]) -> dict
 
 def _quality(bench: Bench, qualities: dict[str, dict[str, float]]) -> dict[str, Any]:
     metric = bench.task.metric_name
-    extra = {side: {name: value for name, value in found.items() if name != metric} for side, found in qualities.items()}
+    extra = {
+        side: {name: value for name, value in found.items() if name != metric} for side, found in qualities.items()
+    }
     return {
         "metric_name": metric,
         **{side: found[metric] for side, found in qualities.items()},

@@ -3,7 +3,7 @@
 import logging
 import shutil
 from dataclasses import asdict
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ def _compose(
     return Row(
         identity=Identity(
             run_id=measured.key,
-            time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            time=datetime.now(UTC).isoformat(timespec="seconds"),
             config_hash=experiment.config_hash,
             seed=experiment.seed,
             gpu_clock_mhz=found["gpu_clock_mhz"],

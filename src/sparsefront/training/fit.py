@@ -59,7 +59,9 @@ def _quiet_lightning() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*does not have many workers.*")
             warnings.filterwarnings("ignore", message=".*LeafSpec.*")  # of Lightning's own code
-            warnings.filterwarnings("ignore", message=".*number of training batches.*is smaller than the logging interval.*")
+            warnings.filterwarnings(
+                "ignore", message=".*number of training batches.*is smaller than the logging interval.*"
+            )
             yield
     finally:
         logger.setLevel(level)

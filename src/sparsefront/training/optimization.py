@@ -46,5 +46,10 @@ class Optimization:
         if self.recipe.optimizer == "adamw":
             optimizer = torch.optim.AdamW(groups, lr=self.lr)
         else:
-            optimizer = torch.optim.SGD(groups, lr=self.lr, momentum=self.recipe.momentum, nesterov=self.recipe.momentum > 0)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": LambdaLR(optimizer, self.factor), "interval": "step"}}
+            optimizer = torch.optim.SGD(
+                groups, lr=self.lr, momentum=self.recipe.momentum, nesterov=self.recipe.momentum > 0
+            )
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": LambdaLR(optimizer, self.factor), "interval": "step"},
+        }

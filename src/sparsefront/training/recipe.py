@@ -17,7 +17,7 @@ class Recipe:
         batch_size: samples per optimizer step, in training and in calibration.
         epochs, lr: of the dense (fine-)tuning.
         recovery_epochs, recovery_lr: of the training after pruning; null repeats the dense schedule, as NVIDIA's ASP
-            recommends (Mishra et al., "Accelerating Sparse Deep Neural Networks", 2021, section 5).
+            recommends (Mishra et al., "Accelerating Sparse Deep Neural Networks", 2021).
         optimizer: adamw or sgd (with Nesterov momentum).
         weight_decay: applied to matrices and filters only; biases and norms are exempt.
         warmup: fraction of all steps in which the rate rises linearly from 0.

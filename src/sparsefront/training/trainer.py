@@ -82,7 +82,9 @@ class TrainerSettings:
             "limit_batches": self.limit_batches,
         }
 
-    def build(self, *, epochs: int, gradient_clip: float | None, callbacks: list, loggers: list, directory: Path) -> Any:
+    def build(
+        self, *, epochs: int, gradient_clip: float | None, callbacks: list, loggers: list, directory: Path
+    ) -> Any:
         """A Trainer that writes nothing but its loggers' files: finished stages are stored by the pipeline."""
         import pytorch_lightning as pl
 
