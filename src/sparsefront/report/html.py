@@ -86,6 +86,8 @@ def _latency_figure(group: ComparableRows, styles: dict[str, SeriesStyle]) -> "F
     figure = _figure(traces, x_label=group.latency_label, y_label=group.quality_label)
     if group.wants_log_latency():
         figure.update_xaxes(type="log", dtick="D2")
+    else:
+        figure.update_xaxes(rangemode="tozero")  # a difference of a thousandth must look like one
     return figure
 
 
@@ -95,6 +97,7 @@ def _sparsity_figure(group: ComparableRows, styles: dict[str, SeriesStyle]) -> "
         for pattern, series in by_pattern(group.points()).items()
     ]
     figure = _figure(traces, x_label="achieved sparsity, fraction of zeros", y_label=group.quality_label)
+    figure.update_xaxes(range=[0, 1])
     if (dense := group.dense_quality()) is not None:
         figure.add_hline(y=dense, line_dash="dot", line_color=DENSE_COLOUR, annotation_text="dense")
     return figure

@@ -62,9 +62,11 @@ def _draw_latency(axes: "Axes", group: ComparableRows, styles: dict[str, SeriesS
         axes.plot(*zip(*front), **line, zorder=2, label="Pareto front")
     if not points:
         axes.text(0.5, 0.5, "no sparse latency measured", transform=axes.transAxes, ha="center", color=FRONT_COLOUR)
+    _finish(axes, title=group.title, x_label=group.latency_label, y_label=group.quality_label)
     if group.wants_log_latency():
         _set_log_scale(axes)
-    _finish(axes, title=group.title, x_label=group.latency_label, y_label=group.quality_label)
+    else:
+        axes.set_xlim(0, 1.15 * axes.dataLim.x1)  # a difference of a thousandth must look like one
 
 
 def _draw_sparsity(axes: "Axes", group: ComparableRows, styles: dict[str, SeriesStyle]) -> None:
@@ -86,6 +88,7 @@ def _draw_sparsity(axes: "Axes", group: ComparableRows, styles: dict[str, Series
     if (dense := group.dense_quality()) is not None:
         axes.axhline(dense, color=DENSE_COLOUR, linewidth=1, linestyle=":", label="dense")
     _finish(axes, title=group.title, x_label="achieved sparsity, fraction of zeros", y_label=group.quality_label)
+    axes.set_xlim(0, 1)
 
 
 def _set_log_scale(axes: "Axes") -> None:
