@@ -81,7 +81,8 @@ def print_sweep(directory: Path) -> None:
         failures.append(Failure(file.parent.name, overrides, json.loads(file.read_text())["message"]))
     console = table_console()
     if reading.rows:
-        console.print(rows_table(reading.rows))
+        by_pattern = sorted(reading.rows, key=lambda row: (row.choice.pattern, row.sparsity.sparsity_target))
+        console.print(rows_table(by_pattern))
     for problem in reading.problems:
         print(problem)
     if failures:
