@@ -65,7 +65,7 @@ def _draw_latency(axes: "Axes", group: ComparableRows, styles: dict[str, SeriesS
     _finish(axes, title=group.title, x_label=group.latency_label, y_label=group.quality_label)
     if group.wants_log_latency():
         _set_log_scale(axes)
-    else:
+    elif points or dense is not None:
         axes.set_xlim(0, 1.15 * axes.dataLim.x1)  # a difference of a thousandth must look like one
 
 
