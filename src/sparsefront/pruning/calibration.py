@@ -37,8 +37,11 @@ def _gradient_batches(
     try:
         for batch in islice(cycle(train_loader), batches):
             batch = {key: value.to(device) if torch.is_tensor(value) else value for key, value in batch.items()}
-            with torch.enable_grad():
+            with (
+                torch.enable_grad()
+            ):  # left before yielding: a suspended generator would restore the mode at the wrong time
                 loss = task.loss(task.net(**task.net_inputs(batch)), batch)
-                yield dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
+                gradients = torch.autograd.grad(loss, parameters)
+            yield dict(zip(names, gradients, strict=True))
     finally:
         task.net.train(was_training)
