@@ -25,6 +25,7 @@ REFUSED = {
     "batch 0": (["recipe.batch_size=0"], r"recipe\.batch_size=0: must be greater than 0"),
     "measured batch 0": (["measure.batch_size=0"], r"measure\.batch_size=0"),
     "unknown stage": (["stages=[dense,prun]"], "stages=prun: .*dense, prune"),
+    "no stage": (["stages=[]"], r"stages=\[\]: names at least one of dense"),
     "unknown leaf": (["optimize=[speed]"], "optimize=speed: .*latency_sparse_ms"),
     "unknown kernel": (["kernel.name=gathered_cuda"], r"kernel\.name=gathered_cuda: .*gathered_triton"),
     "unknown family": (["kernel.family=ellpack"], r"kernel\.family=ellpack: .*gathered"),

@@ -53,6 +53,7 @@ def _make_row(experiment: Experiment, store: ArtifactStore, keys: StageKeys) -> 
         raise
     if row is None:
         close_loggers(loggers)
+        log.info("ended after stage %s, as stages asks: there is no row", experiment.stages[-1])
     return row
 
 

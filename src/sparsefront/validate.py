@@ -72,6 +72,8 @@ def _check_root(config: DictConfig) -> None:
     for leaf in config.optimize:
         if leaf not in names:
             raise InvalidSetting("optimize", leaf, f"is not a value of the row; there are {', '.join(names)}")
+    if not config.stages:
+        raise InvalidSetting("stages", [], f"names at least one of {', '.join(STAGES)}")
     cache = Path(config.cache_dir)
     try:
         cache.mkdir(parents=True, exist_ok=True)
