@@ -31,7 +31,9 @@ def rows(tmp_path: Path) -> list[Row]:
 def test_help_lists_the_groups():
     done = subprocess.run([sys.executable, ROOT / "run.py", "--help"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
-    assert "pattern: block_wise, dense, element_wise, n_m, tile_wise, vector_wise" in done.stdout
+    for folder in ("model", "dataset", "pattern", "recovery", "kernel"):
+        options = sorted(file.stem for file in (ROOT / "conf" / folder).glob("*.yaml"))
+        assert f"{folder}: {', '.join(options)}\n" in done.stdout
     assert done.stdout.count("  python ") >= 5
 
 

@@ -17,9 +17,7 @@ from sparsefront.tasks.base import Task
 
 @dataclass(frozen=True)
 class Bench:
-    """Args:
-    inputs: keyword arguments of the network for one timed forward, on `device`.
-    """
+    """One for all networks of a run; `inputs` are the keyword arguments of a timed forward, on `device`."""
 
     experiment: Experiment
     data: Any

@@ -19,9 +19,8 @@ def run(experiment: Experiment, store: ArtifactStore, determines: dict[str, Any]
 
     def make(folder: Path) -> None:
         recipe = experiment.recipe
-        net = build_net(
-            experiment
-        )  # first: a checkpoint that does not fit is told before data is fetched and tokenised
+        # The network first: a checkpoint that does not fit is told before data is fetched and tokenised.
+        net = build_net(experiment)
         data = open_data(experiment)
         steps = steps_per_epoch(data, experiment.trainer)
         optimization = Optimization(recipe, lr=recipe.lr, total_steps=recipe.epochs * steps)

@@ -37,11 +37,13 @@ def stage_keys(experiment: Experiment) -> StageKeys:
         "schedule": experiment.settings["schedule"],
         "recovery": experiment.settings["recovery"],
         "recipe": experiment.settings["recipe"],
-        "code": code_digest("sparsefront.schedule", "sparsefront.recovery"),
+        "code": code_digest("sparsefront.schedule", "sparsefront.recovery", "sparsefront.stages.recover"),
     }
     export = {
         "recover": digest(recover),
-        "code": code_digest("sparsefront.export", "sparsefront.patterns", "sparsefront_kernels"),
+        "code": code_digest(
+            "sparsefront.export", "sparsefront.patterns", "sparsefront_kernels", "sparsefront.stages.export"
+        ),
     }
     place = _place(experiment)
     swap = {
@@ -50,14 +52,24 @@ def stage_keys(experiment: Experiment) -> StageKeys:
         "batch": [experiment.measure.batch_size, experiment.measure.sequence_length],
         "place": place,
     }
-    dense_quality = {"dense": digest(dense), "limit": experiment.measure.evaluate_limit, "place": place}
+    dense_quality = {
+        "dense": digest(dense),
+        "batch_size": experiment.measure.batch_size,  # text is padded to the longest of its batch
+        "limit": experiment.measure.evaluate_limit,
+        "place": place,
+    }
+    pruned = experiment.pattern.name != "dense"
     measure = {
         "dense_quality": digest(dense_quality),
-        "swap": digest(swap) if experiment.swaps else None,
-        "export": None if experiment.pattern.name == "dense" else digest(export),
+        "prunable": _prunable(experiment),
+        "export": digest(export) if pruned else None,
+        "swap": digest(swap) if pruned and experiment.swaps else None,
         "measure": experiment.settings["measure"],
     }
-    row = {"measure": digest(measure), "code": code_digest("sparsefront.report.row", "sparsefront.report.row_groups")}
+    row = {
+        "measure": digest(measure),
+        "code": code_digest("sparsefront.report.row", "sparsefront.report.row_groups", "sparsefront.stages.report"),
+    }
     return StageKeys(dense, prune, recover, export, swap, dense_quality, measure, row)
 
 
@@ -69,7 +81,14 @@ def _dense(experiment: Experiment) -> dict[str, Any]:
         "recipe": {key: value for key, value in recipe.items() if key not in AFTER_PRUNING},
         "trainer": experiment.trainer.determines(),
         "seed": experiment.seed,
-        "code": code_digest("sparsefront.models", "sparsefront.datasets", "sparsefront.tasks", "sparsefront.training"),
+        "code": code_digest(
+            "sparsefront.models",
+            "sparsefront.datasets",
+            "sparsefront.tasks",
+            "sparsefront.training",
+            "sparsefront.stages.network",
+            "sparsefront.stages.dense",
+        ),
         "versions": versions("torch", "torchvision", "transformers", "pytorch-lightning"),
     }
 
@@ -77,6 +96,7 @@ def _dense(experiment: Experiment) -> dict[str, Any]:
 def _prune(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any]:
     return {
         "dense": digest(dense),
+        "prunable": _prunable(experiment),
         "pattern": experiment.settings["pattern"],
         "importance": experiment.settings["importance"],
         "allocation": [experiment.allocation.name, experiment.settings["allocation"]],
@@ -84,9 +104,18 @@ def _prune(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any]:
         "first_sparsity": experiment.schedule.sparsity_at(0.0, experiment.sparsity),
         "keep_dense": experiment.recipe.keep_dense,
         "code": code_digest(
-            "sparsefront.patterns", "sparsefront.importance", "sparsefront.allocation", "sparsefront.pruning"
+            "sparsefront.patterns",
+            "sparsefront.importance",
+            "sparsefront.allocation",
+            "sparsefront.pruning",
+            "sparsefront.stages.prune",
         ),
     }
+
+
+def _prunable(experiment: Experiment) -> dict[str, Any]:
+    """What decides which layers may be pruned: of the model's settings the part that leaves dense weights alone."""
+    return {"prune_head": experiment.model.prune_head}
 
 
 def _place(experiment: Experiment) -> dict[str, Any]:
@@ -96,5 +125,11 @@ def _place(experiment: Experiment) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "dtype": str(experiment.measure.torch_dtype),
         "versions": versions("torch", "triton"),
-        "code": code_digest("sparsefront.inference", "sparsefront.measure", "sparsefront_kernels"),
+        "code": code_digest(
+            "sparsefront.inference",
+            "sparsefront.measure",
+            "sparsefront_kernels",
+            "sparsefront.stages.bench",
+            "sparsefront.stages.measure",
+        ),
     }

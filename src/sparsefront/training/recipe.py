@@ -46,9 +46,14 @@ class Recipe:
             for key, value in {"recovery_epochs": self.recovery_epochs, "recovery_lr": self.recovery_lr}.items()
             if value is not None
         }
+        if self.gradient_clip is not None:
+            positive["gradient_clip"] = self.gradient_clip
         for key, value in positive.items():
             if value <= 0:
                 raise InvalidSetting(key, value, "must be greater than 0")
+        for key in ("weight_decay", "momentum"):
+            if getattr(self, key) < 0:
+                raise InvalidSetting(key, getattr(self, key), "must not be negative")
         if not 0 <= self.warmup < 1:
             raise InvalidSetting("warmup", self.warmup, "is a fraction of the steps, in [0, 1)")
         if self.optimizer not in OPTIMIZERS:

@@ -1,0 +1,64 @@
+"""Which stages a change makes anew: all that depend on it, and no others."""
+
+from dataclasses import asdict
+
+import pytest
+
+from sparsefront.artifacts.digest import digest
+from sparsefront.stages.keys import stage_keys
+from sparsefront.validate import validate
+
+FROM_MEASURE = {"measure", "row"}
+FROM_SWAP = {"swap"} | FROM_MEASURE
+FROM_EXPORT = {"export"} | FROM_SWAP
+FROM_RECOVER = {"recover"} | FROM_EXPORT
+FROM_PRUNE = {"prune"} | FROM_RECOVER
+ALL = {"dense", "dense_quality"} | FROM_PRUNE
+
+CHANGES = {
+    "seed=1": ALL,
+    "model.dim=128": ALL,
+    "dataset.shift=1": ALL,
+    "recipe.lr=2e-3": ALL,
+    "trainer.limit_batches=2": ALL,
+    "sparsity=0.5": FROM_PRUNE,
+    "granularity=64": FROM_PRUNE,
+    "importance=taylor": FROM_PRUNE,
+    "importance.norm=l2": FROM_PRUNE,
+    "allocation=per_layer": FROM_PRUNE,
+    "schedule=gradual": FROM_PRUNE,
+    "model.prune_head=true": FROM_PRUNE,
+    "recipe.keep_dense=[attn]": FROM_PRUNE,
+    "recovery=lr_rewind": FROM_RECOVER,
+    "recovery.epochs=1": FROM_RECOVER,
+    "recipe.recovery_epochs=2": FROM_RECOVER,
+    "kernel=reference": FROM_SWAP,
+    "measure.samples=20": FROM_MEASURE,
+    "measure.batch_size=8": {"dense_quality"} | FROM_SWAP,
+    "measure.dtype=bf16": {"dense_quality"} | FROM_SWAP,
+    "measure.evaluate_limit=10": {"dense_quality"} | FROM_MEASURE,
+    "kernel=none": FROM_SWAP,
+    "trainer.progress_bar=false": set(),
+    "dataset.num_workers=1": set(),
+    "report.plot=false": set(),
+    "logger=csv": set(),
+    "reuse=false": set(),
+}
+
+
+def digests(config) -> dict[str, str]:
+    return {stage: digest(content) for stage, content in asdict(stage_keys(validate(config))).items()}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_makes_anew_what_depends_on_it(composed, change):
+    on_cpu = ["trainer=cpu", "measure.device=cpu"]
+    before, after = digests(composed(*on_cpu)), digests(composed(*on_cpu, change))
+    assert {stage for stage in before if before[stage] != after[stage]} == CHANGES[change]
+
+
+@pytest.mark.parametrize("change", ["sparsity=0.5", "recovery=none", "importance=taylor", "kernel=sparse"])
+def test_the_dense_pattern_is_measured_once(composed, change):
+    """A sweep over sparsities and recoveries holds one dense point."""
+    dense = ["pattern=dense", "trainer=cpu", "measure.device=cpu"]
+    assert digests(composed(*dense))["row"] == digests(composed(*dense, change))["row"]
