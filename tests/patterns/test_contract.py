@@ -10,6 +10,7 @@ from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.base import Pattern
 from sparsefront.pruning.make_masks import make_masks
+from sparsefront.pruning.structure import settle
 
 NAMES = sorted(path.stem for path in (Path(__file__).resolve().parents[2] / "conf" / "pattern").glob("*.yaml"))
 # Each distribution of a pattern is held to the contract, not only the YAML's own.
@@ -154,7 +155,7 @@ def test_importance_of_other_layouts_and_dtypes(pattern):
 def test_several_layers_under_every_allocation_that_it_meets(pattern):
     importance = {"narrow": scores(8, 96, seed=1), "wide": 3 * scores(48, 96, seed=2), "tall": scores(96, 192, seed=3)}
     assert pattern.default_allocation in pattern.allocations
-    for name in pattern.allocations:
+    for name in ALLOCATIONS.keys() & set(pattern.allocations):
         for sparsity in expressible(pattern, (8, 96)):
             masks = make_masks(importance, pattern, ALLOCATIONS[name], sparsity)
             assert list(masks) == list(importance)
@@ -169,10 +170,11 @@ def test_several_layers_under_every_allocation_that_it_meets(pattern):
 def test_masks_on_the_way_to_a_final_sparsity_are_nested_and_end_in_the_structure(pattern):
     """New scores at every update, as in training; what is gone stays gone."""
     for final in expressible(pattern, (24, 96)):
-        for name in pattern.allocations:
-            masks = None
+        for name in ALLOCATIONS.keys() & set(pattern.allocations):
+            masks = structure = None
             for update, share in enumerate((0.0, 0.35, 0.6, 0.85, 0.97, 1.0)):
                 importance = {layer: scores(24, 96, seed=10 * update + i) for i, layer in enumerate("ab")}
+                structure = structure or settle(importance, pattern, ALLOCATIONS[name], final)
                 tighter = make_masks(
                     importance,
                     pattern,
@@ -180,12 +182,13 @@ def test_masks_on_the_way_to_a_final_sparsity_are_nested_and_end_in_the_structur
                     share * final,
                     final_sparsity=final,
                     previous=masks,
+                    structure=structure,
                 )
                 if masks is not None:
                     assert not any((tighter[layer] & ~masks[layer]).any() for layer in masks)
                 masks = tighter
-            for mask in masks.values():
-                pattern.check(mask, final)
+            for layer, mask in masks.items():
+                pattern.check(mask, final, structure.arrangement(layer))
             if pattern.name != "dense":
                 slack = sum(pattern.granule((24, 96)) for _ in masks)
                 assert abs(sum(map(pruned, masks.values())) - final * 2 * 24 * 96) <= slack

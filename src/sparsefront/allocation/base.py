@@ -1,12 +1,15 @@
-"""What every allocation provides: the survivors of one step, for all layers at once."""
+"""What every allocation provides: how much of each layer goes."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 from torch import Tensor
 
+from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.groups import Groups
+
+LostImportance = Callable[[str, float], float]
 
 
 class Allocation(ABC):
@@ -17,17 +20,45 @@ class Allocation(ABC):
     def check_sparsity(self, sparsity: float) -> None:
         """Raise InvalidSetting where the settings contradict this sparsity of the whole network."""
 
+    def check_layers(self, pattern: Pattern, shapes: Mapping[str, tuple[int, int]], sparsity: float) -> None:
+        """Raise InvalidSetting where these layers ([N, K] of each) cannot be given what the settings ask for."""
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What beside the settings determines the choice (content of files), for the keys of stored stages."""
+        return {}
+
+
+class Ranked(Allocation):
+    """Ranks the groups of all layers together, so that a layer's sparsity is an outcome of each step."""
+
     @abstractmethod
-    def select(
-        self, groups: Mapping[str, Groups], shapes: Mapping[str, tuple[int, int]], target: float
-    ) -> dict[str, Tensor]:
+    def select(self, groups: Mapping[str, Groups], numel: Mapping[str, int], target: float) -> dict[str, Tensor]:
         """Pick the survivors of one free step.
 
         Args:
             groups: per layer, what the step lets live or die; weights outside all groups are gone already.
-            shapes: per layer, [N, K].
+            numel: per layer, its number of weights.
             target: sparsity wanted over all weights of these layers when the step is done.
         Returns:
             per layer, bool in the shape of its scores, True = survives. As many weights go as the target allows and
             the next group would exceed it; ties keep the lower index, and between layers the earlier.
+        """
+
+
+class Assigned(Allocation):
+    """Gives every layer a sparsity of its own beforehand; the groups are then ranked within the layer."""
+
+    @abstractmethod
+    def layer_sparsities(
+        self, weight_shapes: Mapping[str, tuple[int, ...]], sparsity: float, lost: LostImportance
+    ) -> dict[str, float]:
+        """The sparsity of each layer.
+
+        Args:
+            weight_shapes: per layer, the shape of its weight: Linear (N, K), Conv2d (C_out, C_in, kh, kw).
+            sparsity: wanted over all weights of these layers.
+            lost: (layer, sparsity) -> the sum of the scores that the pattern prunes in this layer at this sparsity. It
+                makes a mask, so it is asked no more often than needed.
+        Returns:
+            per layer, in [0, 1); 0 keeps the layer dense.
         """

@@ -7,14 +7,14 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from sparsefront.allocation.base import Allocation
+from sparsefront.allocation.base import Ranked
 from sparsefront.allocation.selection import budget, keep_best, select_in_layer
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.groups import Groups
 
 
 @dataclass(frozen=True)
-class GlobalThreshold(Allocation):
+class GlobalThreshold(Ranked):
     """Groups of all layers are ranked together; sensitive layers keep more, and the total is the target.
 
     A ranking across layers is only as fair as its scores. Those of tile_wise fall with the length of a group, so where
@@ -39,12 +39,9 @@ class GlobalThreshold(Allocation):
             allowed = f"at most {1 - sparsity:.4g}, the density that sparsity {sparsity:g} leaves"
             raise InvalidSetting("min_density", self.min_density, allowed)
 
-    def select(
-        self, groups: Mapping[str, Groups], shapes: Mapping[str, tuple[int, int]], target: float
-    ) -> dict[str, Tensor]:
-        numel = {layer: shapes[layer][0] * shapes[layer][1] for layer in groups}
+    def select(self, groups: Mapping[str, Groups], numel: Mapping[str, int], target: float) -> dict[str, Tensor]:
         ranked = [self._protected(group, numel[layer]) for layer, group in groups.items()]
-        kept = keep_best(ranked, budget(ranked, sum(numel.values()), target))
+        kept = keep_best(ranked, budget(ranked, sum(numel[layer] for layer in groups), target))
         return dict(zip(groups, kept, strict=True))
 
     def _protected(self, groups: Groups, numel: int) -> Groups:

@@ -4,23 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
-from sparsefront.allocation.base import Allocation
-from sparsefront.allocation.selection import select_in_layer
-from sparsefront.patterns.groups import Groups
+from sparsefront.allocation.base import Assigned, LostImportance
 
 
 @dataclass(frozen=True)
-class PerLayer(Allocation):
-    """Every layer loses the fraction `target` of its own weights, ranked within the layer."""
+class PerLayer(Assigned):
+    """Every layer loses the same fraction of its own weights, ranked within the layer."""
 
     name: ClassVar[str] = "per_layer"
 
-    def select(
-        self, groups: Mapping[str, Groups], shapes: Mapping[str, tuple[int, int]], target: float
-    ) -> dict[str, Tensor]:
-        return {
-            layer: select_in_layer(group, shapes[layer][0] * shapes[layer][1], target)
-            for layer, group in groups.items()
-        }
+    def layer_sparsities(
+        self, weight_shapes: Mapping[str, tuple[int, ...]], sparsity: float, lost: LostImportance
+    ) -> dict[str, float]:
+        return dict.fromkeys(weight_shapes, sparsity)

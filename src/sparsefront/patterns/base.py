@@ -10,15 +10,21 @@ from torch import Tensor
 from sparsefront.allocation.selection import select_in_layer
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.finite import refuse_non_finite
+from sparsefront.patterns.arrangement import Arrangement
+from sparsefront.patterns.boundaries import Boundaries
 from sparsefront.patterns.groups import Groups
 
-# Allocations that decide freely how much each layer loses. A balanced distribution leaves them nothing to decide.
-FREE_ALLOCATIONS = ("per_layer", "global_threshold")
-BALANCED_ALLOCATIONS = ("per_layer",)
+FREE_ALLOCATIONS = ("per_layer", "global_threshold", "erk", "latency_aware")
+# Windows are decided one by one, so layers cannot be ranked together; each may still have its own n:m out of a table.
+BALANCED_ALLOCATIONS = ("per_layer", "latency_aware")
 
 
 class Step(Protocol):
-    """One round of a pattern: it offers groups, an allocation picks the survivors, and they become a mask."""
+    """One round of a pattern: it offers groups, an allocation picks the survivors, and they become a mask.
+
+    A step that brings weights back declares `restores = True`; its two methods then also take `allowed`, a bool [N, K] of
+    what was there before the first step of the pattern, and whatever they return is held to it.
+    """
 
     @property
     def target(self) -> float:
@@ -53,6 +59,15 @@ class Pattern(ABC):
     def default_allocation(self) -> str:
         """The allocation that its source uses."""
 
+    def arrangement(self, importance: Tensor, sparsity: float) -> Arrangement | None:
+        """The order in which a layer obeys the pattern, decided once from its first scores; None = its own.
+
+        Args:
+            importance: float32 [N, K].
+            sparsity: the final one.
+        """
+        return None
+
     @abstractmethod
     def steps(self, sparsity: float, shape: tuple[int, int], final_sparsity: float | None = None) -> tuple[Step, ...]:
         """The rounds that lead to `sparsity`; their targets do not depend on the layer.
@@ -79,10 +94,22 @@ class Pattern(ABC):
     def check_sparsity(self, sparsity: float) -> None:
         """Raise InvalidSetting where no layer of any shape could express `sparsity`, naming the nearest."""
 
-    def check(self, mask: Tensor, sparsity: float) -> None:
-        """Raise ValueError naming the invariant that a mask [N, K] breaks, and the value that breaks it."""
+    def check(self, mask: Tensor, sparsity: float, arrangement: Arrangement | None = None) -> None:
+        """Raise ValueError naming the invariant that a mask [N, K] breaks, and the value that breaks it.
+
+        Args:
+            arrangement: the order in which the mask obeys the pattern; None = its own.
+        """
         if mask.dtype != torch.bool or mask.dim() != 2:
             raise ValueError(f"{self.name}: a mask is bool [N, K], not {mask.dtype} {list(mask.shape)}")
+        self.check_structure(mask if arrangement is None else arrangement.arrange(mask), sparsity)
+
+    def check_structure(self, mask: Tensor, sparsity: float) -> None:
+        """Raise ValueError where an arranged bool mask [N, K] breaks the pattern; subclasses say how."""
+
+    def boundaries(self, mask: Tensor, sparsity: float) -> Boundaries:
+        """Where the units of an arranged bool mask [N, K] of this layer's sparsity begin; drawn in pictures of it."""
+        return Boundaries()
 
     def mask(self, importance: Tensor, sparsity: float) -> Tensor:
         """The mask of one layer on its own, at exactly this layer's sparsity.
@@ -98,14 +125,45 @@ class Pattern(ABC):
         """
         refuse_sparsity_out_of_range(sparsity)
         self.check_sparsity(sparsity)
-        shape = tuple(importance.shape)
-        refuse_indivisible(self, shape, sparsity)
+        refuse_indivisible(self, tuple(importance.shape), sparsity)
         refuse_non_finite({"importance": importance})
-        scores, kept = importance.float(), torch.ones_like(importance, dtype=torch.bool)
-        for step in self.steps(sparsity, shape):
-            survivors = select_in_layer(step.groups(scores, kept), importance.numel(), step.target)
-            kept = step.expand(survivors, scores, kept)
-        return kept
+        scores = importance.float()
+        arrangement = self.arrangement(scores, sparsity) or Arrangement()
+        kept = self.layer_mask(arrangement.arrange(scores), torch.ones_like(importance, dtype=torch.bool), sparsity)
+        return arrangement.restore(kept)
+
+    def layer_mask(
+        self, scores: Tensor, allowed: Tensor, sparsity: float, final_sparsity: float | None = None
+    ) -> Tensor:
+        """What `mask` returns, within what an earlier mask left, of scores that were checked.
+
+        Args:
+            scores: float32 [N, K], arranged.
+            allowed: bool [N, K], arranged: nothing else is kept.
+            sparsity, final_sparsity: as for `steps`.
+        """
+        mask = allowed
+        for step in self.steps(sparsity, (scores.shape[0], scores.shape[1]), final_sparsity):
+            survivors = select_in_layer(offer(step, scores, mask, allowed), scores.numel(), step.target)
+            mask = expand(step, survivors, scores, mask, allowed)
+        return mask
+
+
+def offer(step: Step, scores: Tensor, mask: Tensor, allowed: Tensor) -> Groups:
+    """The groups that a step offers, of a layer at `mask`; `allowed`: see `Step`."""
+    return step.groups(scores, mask, allowed=allowed) if restores(step) else step.groups(scores, mask)
+
+
+def expand(step: Step, kept: Tensor, scores: Tensor, mask: Tensor, allowed: Tensor) -> Tensor:
+    """The mask that follows from the survivors of a step."""
+    if restores(step):
+        return step.expand(kept, scores, mask, allowed=allowed) & allowed
+    return step.expand(kept, scores, mask)
+
+
+def restores(step: Step) -> bool:
+    """Whether a step brings weights back."""
+    return getattr(step, "restores", False)
 
 
 def refuse_indivisible(pattern: Pattern, shape: tuple[int, ...], sparsity: float) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sparsefront.patterns.base import BALANCED_ALLOCATIONS, FREE_ALLOCATIONS, Pattern, refuse_indivisible
+from sparsefront.patterns.boundaries import Boundaries, grid_boundaries
 from sparsefront.patterns.groups import Groups, group_score
 from sparsefront.patterns.window import TOLERANCE, Window, check_window_sparsity, find_window, window_refusal
 
@@ -119,8 +120,7 @@ class BlockPattern(Pattern):
         block = math.prod(self.block)
         return block if not self.balanced else max(block, math.ceil(TOLERANCE * math.prod(shape)))
 
-    def check(self, mask: Tensor, sparsity: float) -> None:
-        super().check(mask, sparsity)
+    def check_structure(self, mask: Tensor, sparsity: float) -> None:
         shape = (mask.shape[0], mask.shape[1])
         refuse_indivisible(self, shape, sparsity)
         blocks = in_blocks(mask, self.block)
@@ -138,3 +138,8 @@ class BlockPattern(Pattern):
             raise ValueError(
                 f"{self.name}: window {index} of row {row} keeps {int(kept[row, index])} of {window.m}, not {window.n}"
             )
+
+    def boundaries(self, mask: Tensor, sparsity: float) -> Boundaries:
+        shape = (mask.shape[0], mask.shape[1])
+        window = self.window(shape, sparsity)
+        return grid_boundaries(shape, self.block, None if window is None else window.m)

@@ -28,7 +28,6 @@ class Dense(Pattern):
     def granule(self, shape: tuple[int, int]) -> int:
         return math.prod(shape)
 
-    def check(self, mask: Tensor, sparsity: float) -> None:
-        super().check(mask, sparsity)
+    def check_structure(self, mask: Tensor, sparsity: float) -> None:
         if not mask.all():
             raise ValueError(f"dense: {int((~mask).sum())} weights are pruned, not 0")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sparsefront.patterns.base import Pattern, Step
+from sparsefront.patterns.boundaries import Boundaries
 from sparsefront.patterns.granularity import unit_length
 from sparsefront.patterns.groups import Groups, group_score
 
@@ -113,8 +114,7 @@ class TileWise(Pattern):
     def granule(self, shape: tuple[int, int]) -> int:
         return min(self.granularity, shape[0])
 
-    def check(self, mask: Tensor, sparsity: float) -> None:
-        super().check(mask, sparsity)
+    def check_structure(self, mask: Tensor, sparsity: float) -> None:
         rows = surviving_outputs(mask)
         for index, tile in enumerate(mask[rows].split(self.granularity)):
             uneven = tile.any(dim=0) & ~tile.all(dim=0)
@@ -124,3 +124,6 @@ class TileWise(Pattern):
                     f"tile_wise: input {column} of tile {index} is kept by {int(tile[:, column].sum())} of its "
                     f"{len(tile)} outputs"
                 )
+
+    def boundaries(self, mask: Tensor, sparsity: float) -> Boundaries:
+        return Boundaries(rows=surviving_outputs(mask)[self.granularity :: self.granularity].tolist())

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
+from sparsefront.importance.finite import refuse_non_finite
 from sparsefront.pruning.calibration import score_weights
 from sparsefront.pruning.layers import PruningPlan, plan_pruning
 from sparsefront.pruning.make_masks import make_masks
+from sparsefront.pruning.structure import Structure, settle
 from sparsefront.stages.network import MASKS, WEIGHTS, device_of, load_net, make_task, open_data, reseed, save_masks
 from sparsefront.tasks.base import Task
 
@@ -29,8 +31,13 @@ def plan_of(experiment: Experiment, net: Any) -> PruningPlan:
     )
 
 
+def weight_shapes_of(net: nn.Module, layers: list[str]) -> dict[str, tuple[int, ...]]:
+    """Layer -> the shape of its weight: Linear (N, K), Conv2d (C_out, C_in, kh, kw)."""
+    return {name: tuple(net.get_submodule(name).weight.shape) for name in layers}
+
+
 def mask_maker(
-    experiment: Experiment, task: Task, layers: list[str], train_loader: object
+    experiment: Experiment, task: Task, layers: list[str], train_loader: object, structure: Structure
 ) -> Callable[[float, dict[str, Tensor] | None], dict[str, Tensor]]:
     """A function from a sparsity, and the masks so far, to masks of the task's network as it is when called."""
 
@@ -43,13 +50,14 @@ def mask_maker(
             sparsity,
             final_sparsity=experiment.sparsity,
             previous=previous,
+            structure=structure,
         )
 
     return masks_at
 
 
 def run(experiment: Experiment, store: ArtifactStore, determines: dict[str, Any], dense: Artifact) -> Artifact:
-    """masks.safetensors, plan.json (layers that stay dense and why)."""
+    """masks.safetensors, plan.json (layers that stay dense and why), and what `Structure.save` writes."""
 
     def make(folder: Path) -> None:
         net = load_net(experiment, dense.path / WEIGHTS).to(device_of(experiment))
@@ -58,8 +66,19 @@ def run(experiment: Experiment, store: ArtifactStore, determines: dict[str, Any]
         log.info("prune: %s at %.4g in %d layers", experiment.choices["pattern"], first, len(plan.layers))
         data = open_data(experiment)
         reseed(experiment, "prune")
-        masks = mask_maker(experiment, make_task(experiment, net), plan.layers, data.train_dataloader())(first, None)
+        scores = score_weights(
+            make_task(experiment, net),
+            plan.layers,
+            importance=experiment.importance,
+            train_loader=data.train_dataloader(),
+        )
+        parts = experiment.pattern, experiment.allocation
+        shapes = weight_shapes_of(net, plan.layers)
+        refuse_non_finite(scores)
+        structure = settle(scores, *parts, experiment.sparsity, weight_shapes=shapes)
+        masks = make_masks(scores, *parts, first, final_sparsity=experiment.sparsity, structure=structure)
         save_masks(masks, folder / MASKS)
+        structure.save(folder)
         (folder / "plan.json").write_text(json.dumps({"dense_layers": plan.dense_reasons}))
 
     return store.obtain("prune", determines, make)

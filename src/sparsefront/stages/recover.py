@@ -10,6 +10,7 @@ from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
 from sparsefront.pruning.callback import HoldMasks
 from sparsefront.pruning.masked_weights import MaskedWeights
+from sparsefront.pruning.structure import Structure
 from sparsefront.stages.network import (
     MASKS,
     WEIGHTS,
@@ -54,7 +55,9 @@ def run(
                 masked,
                 schedule=experiment.schedule,
                 sparsity=experiment.sparsity,
-                make_masks=mask_maker(experiment, task, list(first_masks), data.train_dataloader()),
+                make_masks=mask_maker(
+                    experiment, task, list(first_masks), data.train_dataloader(), Structure.load(pruned.path)
+                ),
                 total_steps=plan.epochs * steps,
             )
             reseed(experiment, "recover")

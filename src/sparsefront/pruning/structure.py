@@ -1,0 +1,94 @@
+"""What is settled before the first mask and holds for the whole schedule: the order of each layer, and its sparsity."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from sparsefront.allocation.base import Allocation, Assigned
+from sparsefront.patterns.arrangement import Arrangement
+from sparsefront.patterns.base import Pattern
+
+SPARSITIES, ARRANGEMENTS = "layer_sparsities.json", "arrangements.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class Structure:
+    """Masks that change on the way to a final sparsity nest only where their layout does not change with them.
+
+    Args:
+        arrangements: layer -> the order in which it obeys the pattern; absent where that is its own.
+        sparsities: layer -> its own final sparsity, where the allocation assigns one; None where layers are ranked
+            together, and a layer's sparsity is an outcome.
+    """
+
+    arrangements: Mapping[str, Arrangement] = field(default_factory=dict)
+    sparsities: Mapping[str, float] | None = None
+
+    def arrangement(self, layer: str) -> Arrangement:
+        """The order of a layer."""
+        return self.arrangements.get(layer, Arrangement())
+
+    def sparsity_of(self, layer: str, sparsity: float) -> float:
+        """The final sparsity of a layer in a network whose final sparsity is given."""
+        return sparsity if self.sparsities is None else self.sparsities[layer]
+
+    def save(self, folder: Path) -> None:
+        """Write layer_sparsities.json and arrangements.safetensors ("<layer>.outputs", "<layer>.inputs": int64)."""
+        (folder / SPARSITIES).write_text(json.dumps(self.sparsities))
+        orders = {}
+        for layer, arrangement in self.arrangements.items():
+            for side in ("outputs", "inputs"):
+                if (order := getattr(arrangement, side)) is not None:
+                    orders[f"{layer}.{side}"] = order.cpu().contiguous()
+        save_file(orders, folder / ARRANGEMENTS)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Structure":
+        """What `save` wrote, on the CPU."""
+        sides: dict[str, dict[str, Tensor]] = {}
+        for name, order in load_file(folder / ARRANGEMENTS).items():
+            layer, side = name.rsplit(".", 1)
+            sides.setdefault(layer, {})[side] = order
+        sparsities = json.loads((folder / SPARSITIES).read_text())
+        return cls({layer: Arrangement(**orders) for layer, orders in sides.items()}, sparsities)
+
+
+def settle(
+    importance: Mapping[str, Tensor],
+    pattern: Pattern,
+    allocation: Allocation,
+    sparsity: float,
+    *,
+    weight_shapes: Mapping[str, tuple[int, ...]] | None = None,
+) -> Structure:
+    """Decide what follows from the first scores alone.
+
+    Args:
+        importance: layer name -> [N, K], finite, of layers that the pattern can divide.
+        sparsity: the final one.
+        weight_shapes: layer name -> the weight's own shape, where it is not [N, K]: convolutions.
+    Raises:
+        InvalidSetting: an allocation that cannot reach what it is asked for with these layers.
+    """
+    arrangements = {}
+    for layer, scores in importance.items():
+        if (arrangement := pattern.arrangement(scores.float(), sparsity)) is not None:
+            arrangements[layer] = arrangement
+    structure = Structure(arrangements)
+    if not isinstance(allocation, Assigned):
+        return structure
+
+    def lost(layer: str, layer_sparsity: float) -> float:
+        if layer_sparsity == 0:
+            return 0.0
+        scores = structure.arrangement(layer).arrange(importance[layer].float())
+        kept = pattern.layer_mask(scores, torch.ones_like(scores, dtype=torch.bool), layer_sparsity)
+        return float(scores.masked_fill(kept, 0.0).sum(dtype=torch.float64))
+
+    shapes = weight_shapes or {layer: tuple(scores.shape) for layer, scores in importance.items()}
+    return Structure(arrangements, allocation.layer_sparsities(shapes, sparsity, lost))
