@@ -1,7 +1,7 @@
 """What every storage format of a sparse weight has in common."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
 import torch
@@ -57,9 +57,10 @@ class SparseFormat(ABC):
             ValueError: a part is missing or unknown, or the content breaks an invariant.
         """
         parts = {**meta, **tensors}
-        expected = {field.name for field in fields(cls)}
-        if parts.keys() != expected:
-            missing, unknown = sorted(expected - parts.keys()), sorted(parts.keys() - expected)
+        known = {field.name for field in fields(cls)}
+        missing = sorted({field.name for field in fields(cls) if field.default is MISSING} - parts.keys())
+        unknown = sorted(parts.keys() - known)
+        if missing or unknown:
             raise ValueError(f"{cls.family}: stored weight lacks {missing} and has the unknown {unknown}")
         return cls(**{name: tuple(part) if isinstance(part, list) else part for name, part in parts.items()})
 
@@ -68,9 +69,9 @@ class SparseFormat(ABC):
         return {field.name: part for field in fields(self) if isinstance(part := getattr(self, field.name), Tensor)}
 
     def meta(self) -> dict[str, Any]:
-        """Every other field as plain JSON (tuples as lists)."""
+        """Every other field as plain JSON (tuples as lists); an optional tensor that is not there is left out."""
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
-        rest = {name: part for name, part in parts.items() if not isinstance(part, Tensor)}
+        rest = {name: part for name, part in parts.items() if not isinstance(part, Tensor) and part is not None}
         return {name: list(part) if isinstance(part, tuple) else part for name, part in rest.items()}
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from sparsefront_kernels import blocked, csr, dense, gathered, n_m, semi_structured
+from sparsefront_kernels import blocked, csr, dense, ell, gathered, gathered_overlay, n_m, semi_structured
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import Problem
 
-_FAMILIES = (dense, gathered, blocked, n_m, semi_structured, csr)
+_FAMILIES = (dense, gathered, gathered_overlay, blocked, n_m, semi_structured, ell, csr)
 
 FORMATS: dict[str, type[SparseFormat]] = {module.FORMAT.family: module.FORMAT for module in _FAMILIES}
 _ENTRIES: dict[str, KernelEntry] = {entry.name: entry for module in _FAMILIES for entry in module.ENTRIES}

@@ -82,6 +82,36 @@ def _n_of_m(n_kept: int, m: int, density: float = 1.0) -> Callable[[int, int], T
     return draw
 
 
+def _any_order(draw: Callable[[int, int], Tensor], *, outputs: bool = False, inputs: bool = False) -> Callable:
+    """The mask of `draw` with its outputs or inputs moved to where `_order` says."""
+
+    def moved(n: int, k: int) -> Tensor:
+        mask = draw(n, k)
+        mask = mask[_order(n).argsort()] if outputs else mask
+        return mask[:, _order(k).argsort()] if inputs else mask
+
+    return moved
+
+
+def _order(length: int) -> Tensor:
+    return torch.randperm(length, generator=torch.Generator().manual_seed(2))
+
+
+def _overlaid(draw: Callable[[int, int], Tensor], density: float) -> Callable[[int, int], Tensor]:
+    """The mask of `draw` and a few weights wherever they are."""
+    return lambda n, k: draw(n, k) | (torch.rand(n, k, generator=torch.Generator().manual_seed(3)) < density)
+
+
+def _same_count(block: int, count: int) -> Callable[[int, int], Tensor]:
+    """`count` blocks in every row of blocks."""
+
+    def draw(n: int, k: int) -> Tensor:
+        places = _chance(n // block, k // block).argsort(dim=1).argsort(dim=1)
+        return (places < count).repeat_interleave(block, 0).repeat_interleave(block, 1)
+
+    return draw
+
+
 CASES = [
     Case("dense", "dense", (13, 17), _free(0.5)),
     Case("gathered-tile4", "gathered", (12, 16), _vectors(4, 0.5), {"tile": 4, "drop_empty_outputs": False}),
@@ -93,11 +123,32 @@ CASES = [
     Case("gathered-kept", "gathered", (32, 70), _free(1.0), {"tile": 32}),
     Case("gathered-pruned", "gathered", (19, 7), _free(0.0), {"tile": 8}),
     Case("gathered-pruned-held", "gathered", (19, 7), _free(0.0), {"tile": 8, "drop_empty_outputs": False}),
+    Case(
+        "gathered-shuffled",
+        "gathered",
+        (48, 37),
+        _any_order(_vectors(16, 0.4), outputs=True),
+        {"tile": 16, "drop_empty_outputs": False, "output_order": _order(48)},
+    ),
+    Case(
+        "gathered-shuffled-uneven",
+        "gathered",
+        (101, 53),
+        _any_order(_tile_wise(16, 0.4), outputs=True),
+        {"tile": 16, "output_order": _order(101)},
+    ),
+    Case("gathered-filled", "gathered", (45, 38), _free(0.1), {"tile": 16, "fill": True}),
+    Case("gathered_overlay", "gathered_overlay", (101, 149), _overlaid(_tile_wise(16, 0.6), 0.02), {"tile": 16}),
+    Case("gathered_overlay-tiles", "gathered_overlay", (64, 40), _vectors(16, 0.5), {"tile": 16}),
+    Case("gathered_overlay-free", "gathered_overlay", (33, 29), _free(0.3), {"tile": 8}),
+    Case("gathered_overlay-kept", "gathered_overlay", (20, 9), _free(1.0), {"tile": 8}),
+    Case("gathered_overlay-pruned", "gathered_overlay", (20, 9), _free(0.0), {"tile": 8}),
     Case("blocked-4x64", "blocked", (12, 192), _blocks(4, 64, 0.4), {"block": [4, 64]}),
     Case("blocked-32x32", "blocked", (96, 160), _blocks(32, 32, 0.4), {"block": (32, 32)}),
     Case("blocked-192x96", "blocked", (192, 192), _blocks(192, 96, 0.6), {"block": [192, 96]}),
     Case("blocked-3x5", "blocked", (33, 35), _blocks(3, 5, 0.3), {"block": [3, 5]}),
     Case("blocked-1xk", "blocked", (7, 65), _blocks(1, 65, 0.5), {"block": [1, 65]}),
+    Case("blocked-filled", "blocked", (32, 48), _free(0.01), {"block": [16, 16], "fill": True}),
     Case("blocked-kept", "blocked", (32, 48), _free(1.0), {"block": [16, 16]}),
     Case("blocked-pruned", "blocked", (32, 48), _free(0.0), {"block": [16, 16]}),
     Case("n_m-2:4", "n_m", (37, 100), _n_of_m(2, 4), {"n": 2, "m": 4}),
@@ -107,8 +158,34 @@ CASES = [
     Case("n_m-32:64", "n_m", (17, 128), _n_of_m(32, 64), {"n": 32, "m": 64}),
     Case("n_m-7:7", "n_m", (5, 21), _n_of_m(7, 7), {"n": 7, "m": 7}),
     Case("n_m-1:1-pruned", "n_m", (3, 11), _free(0.0), {"n": 1, "m": 1}),
+    Case(
+        "n_m-2:4-permuted",
+        "n_m",
+        (37, 64),
+        _any_order(_n_of_m(2, 4), inputs=True),
+        {"n": 2, "m": 4, "input_order": _order(64)},
+    ),
+    Case(
+        "n_m-3:7-permuted",
+        "n_m",
+        (16, 49),
+        _any_order(_n_of_m(3, 7, 0.8), inputs=True),
+        {"n": 3, "m": 7, "input_order": _order(49)},
+    ),
     Case("semi_structured", "semi_structured", (64, 96), _n_of_m(2, 4)),
     Case("semi_structured-short", "semi_structured", (13, 36), _n_of_m(2, 4, 0.6)),
+    Case(
+        "semi_structured-permuted",
+        "semi_structured",
+        (64, 96),
+        _any_order(_n_of_m(2, 4), inputs=True),
+        {"input_order": _order(96)},
+    ),
+    Case("ell-1", "ell", (31, 43), _same_count(1, 9), {"block": 1}),
+    Case("ell-2", "ell", (24, 18), _same_count(2, 4), {"block": 2}),
+    Case("ell-4", "ell", (36, 28), _same_count(4, 3), {"block": 4}),
+    Case("ell-kept", "ell", (6, 10), _free(1.0), {"block": 2}),
+    Case("ell-pruned", "ell", (6, 10), _free(0.0), {"block": 2}),
     Case("csr", "csr", (31, 43), _free(0.2)),
     Case("csr-empty-rows", "csr", (40, 6), _free(0.05)),
     Case("csr-kept", "csr", (9, 11), _free(1.0)),

@@ -4,6 +4,8 @@ import json
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sparsefront_kernels import FORMATS
 
 
@@ -65,6 +67,9 @@ def test_to_dense_does_not_share_memory(case):
         ("csr-kept", 99 * (4 + 4) + 4 * 10),
         ("gathered-kept", 32 * 70 * 4 + 70 * 4 + 2 * 8 + 32 * 4),
         ("dense", 13 * 17 * 4),
+        ("n_m-2:4-permuted", 37 * 32 * (4 + 1) + 64 * 4),
+        ("ell-2", 12 * 4 * (4 * 4 + 4)),
+        ("gathered_overlay-kept", 20 * 9 * 4 + 3 * 9 * 4 + 4 * 8 + 20 * 4 + 21 * 4),
     ],
 )
 def test_nbytes_counts_values_and_indices(cases, name, expected):
@@ -100,10 +105,109 @@ def test_gathered_forms_tiles_from_survivors_or_from_all_outputs():
     assert (held.tiles, held.output_index.tolist()) == (3, list(range(6)))
 
 
+def test_gathered_tiles_follow_the_order_they_are_given():
+    """Outputs 0 and 2 keep the same inputs, and so do 1 and 3: in that order they are two tiles."""
+    weight = torch.tensor([[1, 0, 2], [0, 3, 0], [4, 0, 5], [0, 6, 0]]).float()
+    with pytest.raises(ValueError, match="tile 0 of 2"):
+        FORMATS["gathered"].from_dense(weight, weight != 0, tile=2)
+    stored = FORMATS["gathered"].from_dense(weight, weight != 0, tile=2, output_order=torch.tensor([2, 0, 1, 3]))
+    assert stored.output_index.tolist() == [2, 0, 1, 3]
+    assert stored.kept_inputs.tolist() == [0, 2, 1]
+    assert stored.values.tolist() == [4, 1, 5, 2, 3, 6]
+    assert not stored.consecutive
+    assert torch.equal(stored.to_dense(), weight)
+
+
+def test_consecutive_means_all_outputs_in_their_own_order(cases):
+    answers = {name: cases[name].build().consecutive for name in cases if cases[name].family == "gathered"}
+    assert {name for name, answer in answers.items() if answer} == {
+        "gathered-tile4",
+        "gathered-wide",
+        "gathered-one-output",
+        "gathered-kept",
+        "gathered-pruned-held",
+    }
+
+
+def test_filling_stores_the_cover_of_the_mask():
+    weight = torch.tensor([[1, 2, 0, 0], [0, 3, 0, 0]]).float()
+    gathered = FORMATS["gathered"].from_dense(weight, weight != 0, tile=2, fill=True)
+    assert (gathered.kept_inputs.tolist(), gathered.values.tolist()) == ([0, 1], [1, 0, 2, 3])
+    blocked = FORMATS["blocked"].from_dense(weight, weight != 0, block=[2, 2], fill=True)
+    assert (blocked.block_columns.tolist(), blocked.values.tolist()) == ([0], [[[1, 2], [0, 3]]])
+
+
+def test_n_m_worked_example_in_another_order():
+    """1:2 only when inputs 0 and 3, and 1 and 2, stand side by side."""
+    weight = torch.tensor([[1.0, 2.0, 0.0, 0.0], [0.0, 0.0, 3.0, 4.0]])
+    with pytest.raises(ValueError, match="output 0 keeps 2 weights in group 0"):
+        FORMATS["n_m"].from_dense(weight, weight != 0, n=1, m=2)
+    stored = FORMATS["n_m"].from_dense(weight, weight != 0, n=1, m=2, input_order=torch.tensor([0, 3, 1, 2]))
+    assert stored.values.flatten().tolist() == [1, 2, 4, 3]
+    assert stored.indices.flatten().tolist() == [0, 0, 1, 1]
+    assert torch.equal(stored.to_dense(), weight)
+
+
+def test_ell_worked_example():
+    """The picture of the class docstring."""
+    a, b, c, d, e, f = range(1, 7)
+    weight = torch.tensor([[0, a, 0, b], [c, d, 0, 0], [e, 0, 0, f]]).float()
+    stored = FORMATS["ell"].from_dense(weight, weight != 0, block=1)
+    assert stored.columns.tolist() == [[1, 3], [0, 1], [0, 3]]
+    assert stored.values.flatten().tolist() == [a, b, c, d, e, f]
+
+
+def test_gathered_overlay_worked_example():
+    """The picture of the class docstring: output 2 keeps one weight alone, and is no member of a tile."""
+    a, b, c, d, x, y = range(1, 7)
+    weight = torch.tensor([[a, 0, b, x], [c, 0, d, 0], [0, y, 0, 0]]).float()
+    stored = FORMATS["gathered_overlay"].from_dense(weight, weight != 0, tile=2)
+    assert (stored.output_index.tolist(), stored.kept_inputs.tolist()) == ([0, 1], [0, 2])
+    assert stored.values.tolist() == [a, c, b, d]
+    assert (stored.overlay_values.tolist(), stored.overlay_columns.tolist()) == ([x, y], [3, 1])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_tiles_of_a_tile_wise_mask_are_found_under_an_overlay(seed):
+    """A third of 96 outputs gone, tiles of 16 survivors with 20 to 60 of 128 inputs, 2 % of the pruned brought back."""
+    generator = torch.Generator().manual_seed(seed)
+    survivors = torch.randperm(96, generator=generator)[:64].sort().values
+    share = 0.15 + 0.35 * torch.rand(4, 1, generator=generator)
+    tiled = torch.zeros(96, 128, dtype=torch.bool)
+    tiled[survivors] = (torch.rand(4, 128, generator=generator) < share).repeat_interleave(16, dim=0)
+    mask = tiled | (torch.rand(96, 128, generator=generator) < 0.02)
+    stored = FORMATS["gathered_overlay"].from_dense(torch.ones(96, 128), mask, tile=16)
+    assert torch.equal(stored.tiles.to_dense() != 0, tiled)
+    assert torch.equal(stored.overlay.to_dense() != 0, mask & ~tiled)
+
+
+masks = st.tuples(st.integers(1, 12), st.integers(1, 9)).flatmap(
+    lambda shape: st.lists(st.lists(st.booleans(), min_size=shape[1], max_size=shape[1]), min_size=1, max_size=shape[0])
+)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(mask=masks, tile=st.integers(1, 5), seed=st.integers(0, 99))
+def test_covers_and_overlays_hold_any_mask(mask, tile, seed):
+    """Exactly, whatever the mask and the order; and no weight in a tile that one of its outputs does not keep."""
+    mask = torch.tensor(mask)
+    weight = torch.randn(mask.shape, generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(len(mask), generator=torch.Generator().manual_seed(seed))
+    overlaid = FORMATS["gathered_overlay"].from_dense(weight, mask, tile=tile)
+    covers = [
+        FORMATS["gathered"].from_dense(weight, mask, tile=tile, fill=True, output_order=order, drop_empty_outputs=drop)
+        for drop in (True, False)
+    ]
+    for stored in (overlaid, *covers):
+        assert torch.equal(bits(stored.to_dense()), bits(torch.where(mask, weight, 0.0)))
+    assert overlaid.values.numel() + overlaid.overlay_values.numel() == int(mask.sum())
+
+
 W = torch.ones(4, 8)
 FULL = torch.ones(4, 8, dtype=torch.bool)
 ONE = torch.zeros(4, 8, dtype=torch.bool)
 ONE[0, 0] = True
+TWICE = torch.tensor([0, 1, 1, 3])
 
 
 @pytest.mark.parametrize(
@@ -123,6 +227,16 @@ ONE[0, 0] = True
         ("n_m", W, FULL, {"n": 5, "m": 4}, "not 5:4"),
         ("n_m", torch.ones(1, 65), torch.ones(1, 65).bool(), {"n": 1, "m": 65}, "m <= 64, not 1:65"),
         ("semi_structured", W, FULL, {}, "output 0 keeps 4 weights"),
+        ("gathered", W, FULL, {"tile": 2, "output_order": TWICE}, "output_order must hold each of 0 to 3 once"),
+        ("gathered", W, FULL, {"tile": 2, "output_order": TWICE[1:]}, "output_order must be 4 whole numbers"),
+        ("gathered", W, FULL, {"tile": 2, "output_order": TWICE.float()}, "must be 4 whole numbers, not torch.float32"),
+        ("n_m", W, ONE, {"n": 1, "m": 4, "input_order": TWICE}, "input_order must be 8 whole numbers"),
+        ("semi_structured", W, ONE, {"input_order": TWICE.repeat(2)}, "each of 0 to 7 once"),
+        ("ell", W, FULL, {"block": 3}, "block must be one of 1, 2, 4, not 3"),
+        ("ell", W, ONE, {"block": 1}, "block row 1 keeps 0 blocks of 1x1, block row 0 keeps 1"),
+        ("ell", W, ONE, {"block": 2}, r"block \(0, 0\) keeps 1 of its 4 weights"),
+        ("ell", W[:3], FULL[:3], {"block": 2}, "2x2 do not divide"),
+        ("gathered_overlay", W, FULL, {"tile": 0}, "tile must be at least 1, not 0"),
         ("semi_structured", W[:, :6], FULL[:, :6], {}, "do not divide K = 6"),
     ],
 )
@@ -154,6 +268,21 @@ def test_wrong_structure_is_refused(family, weight, mask, parameters, message):
         ("gathered-uneven", "tile_offsets", lambda t: t + 1, "must rise from 0"),
         ("gathered-uneven", "tile_offsets", lambda t: t[1:], "need .* tile offsets"),
         ("gathered-uneven", "values", lambda t: t[1:], "the panels hold"),
+        ("gathered-shuffled", "output_index", lambda t: t.where(t != 5, 6), "names an output twice"),
+        ("n_m-2:4-permuted", "input_order", lambda t: t.long(), "input_order must be int32"),
+        ("n_m-2:4-permuted", "input_order", lambda t: t * 0, "each of 0 to 63 once"),
+        ("semi_structured-permuted", "input_order", lambda t: t[1:], "input_order must be 96 whole numbers"),
+        ("ell-2", "columns", lambda t: t + 9, r"columns must lie in \[0, 9\)"),
+        ("ell-2", "columns", lambda t: t.flip(1), "do not rise"),
+        ("ell-2", "columns", lambda t: t.long(), "must be int32"),
+        ("ell-2", "values", lambda t: t[:, 1:], "values must be"),
+        ("gathered_overlay", "overlay_columns", lambda t: t * 0, "do not rise"),
+        (
+            "gathered_overlay",
+            "overlay_values",
+            lambda t: t.half(),
+            "tiles are torch.float32, the overlay torch.float16",
+        ),
         ("dense", "values", lambda t: t[1:], "values are"),
     ],
 )
@@ -169,3 +298,12 @@ def test_missing_and_unknown_parts_are_named(cases):
     stored = cases["csr"].build()
     with pytest.raises(ValueError, match=r"lacks \['shape'\] and has the unknown \['size'\]"):
         type(stored).from_tensors(stored.tensors(), {"size": [1, 2]})
+
+
+def test_a_weight_in_a_tile_and_in_the_overlay_is_refused(cases):
+    stored = cases["gathered_overlay"].build()
+    tiles = FORMATS["gathered"].from_dense(
+        torch.ones(stored.shape), torch.ones(stored.shape, dtype=torch.bool), tile=16
+    )
+    with pytest.raises(ValueError, match=f"{stored.overlay_values.numel()} weights are in a tile and in the overlay"):
+        type(stored).from_tensors(stored.tensors() | tiles.tensors(), stored.meta())

@@ -8,10 +8,11 @@ KERNELS = {
     "gathered_triton": "gathered-uneven",
     "gathered_triton_feature_major": "gathered-uneven",
     "blocked_triton": "blocked-4x64",
-    "n_m_triton": "n_m-5:12",
+    "n_m_triton": "n_m-3:7-permuted",
+    "gathered_overlay_triton": "gathered_overlay",
     "csr_reference": "csr",
     "csr_torch": "csr",
-    "semi_structured_torch": "semi_structured",
+    "semi_structured_torch": "semi_structured-permuted",
 }
 
 
@@ -39,6 +40,7 @@ def test_opcheck(kernel, setting, monkeypatch):
         "blocked": torch.ops.sparsefront.blocked_spmm,
         "n_m": torch.ops.sparsefront.n_m_spmm,
         "csr": torch.ops.sparsefront.csr_spmm,
+        "gathered_overlay": torch.ops.sparsefront.csr_spmm,  # one of its two; the other is that of gathered
         "semi_structured": torch.ops.sparsefront.semi_structured_spmm,
     }[kernel.family].default
     calls = []

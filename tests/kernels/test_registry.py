@@ -13,16 +13,22 @@ def test_names_are_those_that_configurations_use():
         "gathered_reference",
         "gathered_triton",
         "gathered_triton_feature_major",
+        "gathered_cuda",
+        "gathered_cuda_feature_major",
+        "gathered_overlay_reference",
+        "gathered_overlay_triton",
         "blocked_reference",
         "blocked_triton",
         "n_m_reference",
         "n_m_triton",
         "semi_structured_reference",
         "semi_structured_torch",
+        "ell_reference",
         "csr_reference",
         "csr_torch",
     )
-    assert families() == ("dense", "gathered", "blocked", "n_m", "semi_structured", "csr")
+    expected = ("dense", "gathered", "gathered_overlay", "blocked", "n_m", "semi_structured", "ell", "csr")
+    assert families() == expected
 
 
 def test_every_family_has_a_reference_that_needs_no_gpu():

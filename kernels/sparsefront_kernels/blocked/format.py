@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.format import SparseFormat, check_weight_and_mask
+from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, zero_where_pruned
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,25 +37,29 @@ class BlockedFormat(SparseFormat):
     block_columns: Tensor
 
     @classmethod
-    def from_dense(cls, weight: Tensor, mask: Tensor, *, block: tuple[int, int] | list[int]) -> Self:
+    def from_dense(
+        cls, weight: Tensor, mask: Tensor, *, block: tuple[int, int] | list[int], fill: bool = False
+    ) -> Self:
         """Store a mask of whole blocks.
 
         Args:
             weight: [N, K], any float dtype and device.
-            mask: bool [N, K], True = keep; equal within each block.
+            mask: bool [N, K], True = keep; equal within each block, unless `fill`.
             block: (bn, bk) = outputs × inputs.
+            fill: True stores the cover of the mask: every block that keeps any weight, with zeros where it does not.
         Raises:
             ValueError: sizes that the block does not divide, or blocks that are kept in part (names one and how many).
         """
         check_weight_and_mask(weight, mask)
         block = _divide(tuple(weight.shape), tuple(block))
-        kept = _whole_blocks(_in_blocks(mask, block))  # bool [N / bn, K / bk]
+        blocks = _in_blocks(mask, block)
+        kept = blocks.flatten(2).any(dim=2) if fill else _whole_blocks(blocks)  # bool [N / bn, K / bk]
         pointers = torch.zeros(kept.shape[0] + 1, dtype=torch.int32, device=mask.device)
         pointers[1:] = kept.sum(dim=1).cumsum(dim=0)
         return cls(
             shape=tuple(weight.shape),
             block=block,
-            values=_in_blocks(weight.detach(), block)[kept].contiguous(),
+            values=_in_blocks(zero_where_pruned(weight, mask), block)[kept].contiguous(),
             row_pointers=pointers,
             block_columns=kept.nonzero()[:, 1].to(torch.int32),
         )

@@ -7,7 +7,8 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.format import SparseFormat, check_weight_and_mask
+from sparsefront_kernels.common.permutation import permutation
+from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, zero_where_pruned
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,14 +27,15 @@ class GatheredFormat(SparseFormat):
         output_index = 0 1 3 4     tile_offsets = 0 2 5     kept_inputs = 0 3 1 2 4     values = a c b d e h f i g j
 
     Tiles may keep different numbers of inputs, none included. The last tile may hold fewer outputs, and its panel is
-    then narrower. Outputs that no tile stores are zero for every X.
+    then narrower. Outputs that no tile stores are zero for every X. Tiles may also be formed from the outputs in another
+    order (shuffled sparsity): then output_index does not rise, and kernels write through it.
 
     Args:
         tile: outputs per tile.
         values: all panels one after the other, flat; tile t's is [inputs of t, outputs of t] in row-major order.
         kept_inputs: int32 [sum of kept inputs], ascending within a tile.
         tile_offsets: int64 [tiles + 1]; tile t owns kept_inputs[tile_offsets[t] : tile_offsets[t + 1]].
-        output_index: int32 [stored outputs], ascending; tile t owns `tile` of them from t * tile on.
+        output_index: int32 [stored outputs], each at most once; tile t owns `tile` of them from t * tile on.
     """
 
     family: ClassVar[str] = "gathered"
@@ -44,24 +46,39 @@ class GatheredFormat(SparseFormat):
     output_index: Tensor
 
     @classmethod
-    def from_dense(cls, weight: Tensor, mask: Tensor, *, tile: int, drop_empty_outputs: bool = True) -> Self:
+    def from_dense(
+        cls,
+        weight: Tensor,
+        mask: Tensor,
+        *,
+        tile: int,
+        drop_empty_outputs: bool = True,
+        output_order: Tensor | None = None,
+        fill: bool = False,
+    ) -> Self:
         """Store a mask whose tiles keep whole inputs.
 
         Args:
             weight: [N, K], any float dtype and device.
-            mask: bool [N, K], True = keep; within a tile all rows must be equal.
+            mask: bool [N, K], True = keep; within a tile all rows must be equal, unless `fill`.
             tile: outputs per tile, at least 1.
             drop_empty_outputs: True leaves outputs out that keep nothing and forms the tiles from the survivors, as
                 tile-wise pruning does; False forms them from all N outputs in order, as vector-wise does.
+            output_order: int [N], a permutation; the tiles are formed from outputs in this order. None: ascending.
+            fill: True stores the cover of the mask: a tile's panel holds every input that any of its outputs keeps, and
+                zeros where one does not.
         Raises:
-            ValueError: a tile below 1, or rows of one tile that keep different inputs (names tile and count).
+            ValueError: a tile below 1, an order that is no permutation, or rows of one tile that keep different inputs
+                (names tile and count).
         """
         check_weight_and_mask(weight, mask)
         if tile < 1:
             raise ValueError(f"gathered: tile must be at least 1, not {tile}")
-        stored = mask.any(dim=1) if drop_empty_outputs else torch.ones_like(mask[:, 0])
-        kept_weight = weight.detach()[stored]
-        shared = _shared_inputs(mask[stored], tile)  # [tiles, K]
+        order = permutation("gathered: output_order", output_order, mask.shape[0], mask.device)
+        stored = order[mask.any(dim=1)[order]] if drop_empty_outputs else order
+        kept = mask[stored]
+        kept_weight = zero_where_pruned(weight[stored], kept)
+        shared = _shared_inputs(kept, tile, fill=fill)  # [tiles, K]
         # zip stops at the shorter: with nothing stored, split still gives one empty piece
         panels = [rows[:, inputs].t().flatten() for rows, inputs in zip(kept_weight.split(tile), shared, strict=False)]
         offsets = torch.zeros(len(shared) + 1, dtype=torch.int64, device=mask.device)
@@ -72,13 +89,19 @@ class GatheredFormat(SparseFormat):
             values=torch.cat([weight.new_empty(0), *panels]),
             kept_inputs=shared.nonzero()[:, 1].to(torch.int32),
             tile_offsets=offsets,
-            output_index=stored.nonzero().flatten().to(torch.int32),
+            output_index=stored.to(torch.int32),
         )
 
     @property
     def tiles(self) -> int:
         """Number of tiles."""
         return self.tile_offsets.numel() - 1
+
+    @property
+    def consecutive(self) -> bool:
+        """Whether all N outputs are stored, in ascending order: then a product comes out in Y's own order."""
+        index = self.output_index
+        return index.numel() == self.shape[0] and bool((index.diff() > 0).all())
 
     def panels(self) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Per tile: its outputs (int32 [w]), its inputs (int32 [c]) and its panel [c, w], all views."""
@@ -116,18 +139,23 @@ class GatheredFormat(SparseFormat):
         expected = self.kept_inputs.numel() * self.tile - last_count * (tiles * self.tile - stored)
         if self.values.shape != (expected,):
             raise ValueError(f"gathered: the panels hold {expected} values, {list(self.values.shape)} given")
-        _check_ascending("output_index", self.output_index, limit=n, restarts=self.output_index.new_empty(0))
-        _check_ascending("kept_inputs", self.kept_inputs, limit=k, restarts=self.tile_offsets[1:-1])
+        _check_range("output_index", self.output_index, limit=n)
+        if stored and int(self.output_index.bincount(minlength=n).max()) > 1:
+            raise ValueError("gathered: output_index names an output twice")
+        _check_range("kept_inputs", self.kept_inputs, limit=k)
+        _check_ascending("kept_inputs", self.kept_inputs, restarts=self.tile_offsets[1:-1])
 
 
-def _shared_inputs(mask: Tensor, tile: int) -> Tensor:
-    """The inputs that each tile of rows keeps, bool [tiles, K]; ValueError where the rows of a tile differ."""
+def _shared_inputs(mask: Tensor, tile: int, *, fill: bool) -> Tensor:
+    """The inputs that each tile of rows keeps, bool [tiles, K]; ValueError where its rows differ and are not filled."""
     rows, k = mask.shape
     tiles = -(-rows // tile)
     if rows == 0:
         return mask.new_zeros(0, k)
     padded = torch.cat([mask, mask[-1:].expand(tiles * tile - rows, k)]).view(tiles, tile, k)
     some = padded.any(dim=1)
+    if fill:
+        return some
     differing = (some & ~padded.all(dim=1)).sum(dim=1)
     if differing.any():
         worst = int(differing.argmax())
@@ -138,13 +166,17 @@ def _shared_inputs(mask: Tensor, tile: int) -> Tensor:
     return some
 
 
-def _check_ascending(name: str, index: Tensor, *, limit: int, restarts: Tensor) -> None:
-    """Raise ValueError unless index lies in [0, limit) and rises, except where a new list starts."""
+def _check_range(name: str, index: Tensor, *, limit: int) -> None:
+    """Raise ValueError unless index lies in [0, limit)."""
     if index.numel() == 0:
         return
     low, high = int(index.min()), int(index.max())
     if low < 0 or high >= limit:
         raise ValueError(f"gathered: {name} must lie in [0, {limit}), found {low} to {high}")
+
+
+def _check_ascending(name: str, index: Tensor, *, restarts: Tensor) -> None:
+    """Raise ValueError unless index rises, except where a new list starts."""
     rises = index.diff() > 0
     starts = restarts[(restarts > 0) & (restarts < index.numel())]
     rises[starts - 1] = True

@@ -22,7 +22,7 @@ def gathered_spmm_reference(x: Tensor, stored: GatheredFormat, bias: Tensor | No
     by_input = wide.t().contiguous()  # a kept input is then one contiguous row: several times faster to gather
     products = [by_input.index_select(0, inputs).t() @ panel.to(precision) for _, inputs, panel in stored.panels()]
     y = torch.cat([wide[:, :0], *products], dim=1)  # [M, stored outputs], in the order of output_index
-    if stored.output_index.numel() < stored.shape[0]:
+    if not stored.consecutive:
         y = wide.new_zeros(wide.shape[0], stored.shape[0]).index_copy_(1, stored.output_index.long(), y)
     if bias is not None:
         y = y + bias.to(precision)

@@ -58,7 +58,7 @@ def gathered_tables(stored: GatheredFormat) -> GatheredTables:
         tile_offsets=offsets,
         order=offsets.diff().argsort(descending=True, stable=True).to(torch.int32),
         outputs=torch.cat([_in_tiles(stored.output_index, tile), dropped]),
-        consecutive=stored.output_index.numel() == n,
+        consecutive=stored.consecutive,
     )
 
 

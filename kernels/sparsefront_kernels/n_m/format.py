@@ -6,6 +6,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from sparsefront_kernels.common.permutation import check_stored_order, columns_back, columns_in_order, stored_order
 from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, zero_where_pruned
 
 LARGEST_M = 64
@@ -19,12 +20,14 @@ class NMFormat(SparseFormat):
         output 0      [ . a . b  |  c d . . ]        a b   c d       1 3   0 1
         output 1      [ e . . f  |  . . g . ]        e f   0 g       0 3   0 2
 
-    A group that keeps fewer than n fills up with zeros at unused places, so indices within a group are distinct.
+    A group that keeps fewer than n fills up with zeros at unused places, so indices within a group are distinct. Groups
+    may also be formed from the inputs in another order (channel permutation): the product then reads X in that order.
 
     Args:
         n, m: n kept of m; 1 <= n <= m <= 64, m divides K and need not be a power of two.
         values: [N, K / m, n].
         indices: uint8 [N, K / m, n], place within the group, ascending.
+        input_order: int32 [K], place i of the groups side by side is input input_order[i]; None: ascending.
     """
 
     family: ClassVar[str] = "n_m"
@@ -32,28 +35,34 @@ class NMFormat(SparseFormat):
     m: int
     values: Tensor
     indices: Tensor
+    input_order: Tensor | None = None
 
     @classmethod
-    def from_dense(cls, weight: Tensor, mask: Tensor, *, n: int, m: int) -> Self:
+    def from_dense(cls, weight: Tensor, mask: Tensor, *, n: int, m: int, input_order: Tensor | None = None) -> Self:
         """Store a mask that keeps at most n of every m consecutive inputs.
 
         Args:
             weight: [N, K], any float dtype and device.
             mask: bool [N, K], True = keep.
             n, m: as in the class.
+            input_order: int [K], a permutation in whose order inputs are consecutive; None: ascending.
         Raises:
-            ValueError: m does not divide K, n or m out of range, or a group that keeps more than n (names it).
+            ValueError: m does not divide K, n or m out of range, an order that is no permutation, or a group that keeps
+                more than n (names it).
         """
         check_weight_and_mask(weight, mask)
         _check_n_m(tuple(weight.shape), n, m)
-        groups = mask.view(mask.shape[0], -1, m)
+        input_order = stored_order(cls.family, input_order, weight.shape[1], weight.device)
+        groups = columns_in_order(mask, input_order).view(mask.shape[0], -1, m)
         indices = places_of_kept(groups, n, family=cls.family)
-        values = zero_where_pruned(weight, mask).view_as(groups).gather(2, indices)
-        return cls(tuple(weight.shape), n, m, values, indices.to(torch.uint8))
+        arranged = columns_in_order(zero_where_pruned(weight, mask), input_order)
+        values = arranged.view_as(groups).gather(2, indices)
+        return cls(tuple(weight.shape), n, m, values, indices.to(torch.uint8), input_order)
 
     def to_dense(self) -> Tensor:
         dense = self.values.new_zeros(*self.values.shape[:2], self.m)
-        return dense.scatter_(2, self.indices.long(), self.values).view(self.shape)
+        arranged = dense.scatter_(2, self.indices.long(), self.values).view(self.shape)
+        return columns_back(arranged, self.input_order)
 
     def check(self) -> None:
         _check_n_m(self.shape, self.n, self.m)
@@ -67,6 +76,7 @@ class NMFormat(SparseFormat):
             raise ValueError(f"n_m: indices must be below m = {self.m}, found {int(self.indices.max())}")
         if (self.indices[..., 1:] <= self.indices[..., :-1]).any():
             raise ValueError("n_m: indices do not rise within a group")
+        check_stored_order(self.family, self.input_order, self.shape[1])
 
 
 def places_of_kept(groups: Tensor, n: int, *, family: str) -> Tensor:

@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from sparsefront_kernels.common.permutation import columns_in_order
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.semi_structured.reference import semi_structured_spmm_reference
 from sparsefront_kernels.semi_structured.torch_spmm import (
@@ -13,7 +14,8 @@ from sparsefront_kernels.semi_structured.torch_spmm import (
 
 
 def _cusparselt(x: Tensor, weight: SemiStructuredPacked, bias: Tensor | None = None) -> Tensor:
-    """x [M, K] → [M, N]."""
+    """x [M, K] → [M, N]; where the inputs have an order of their own, X is copied into it first."""
+    x = columns_in_order(x, weight.input_order)
     return semi_structured_spmm(x, weight.packed, bias, weight.n, weight.k)
 
 

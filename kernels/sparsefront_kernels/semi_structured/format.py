@@ -6,6 +6,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from sparsefront_kernels.common.permutation import check_stored_order, columns_back, columns_in_order, stored_order
 from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, zero_where_pruned
 from sparsefront_kernels.n_m.format import places_of_kept
 
@@ -20,31 +21,37 @@ class SemiStructuredFormat(SparseFormat):
                                 1 + 4 * 3 + 16 * 0 + 64 * 1 = 77
 
     This is a portable layout; cuSPARSELt's own is made from it on the GPU. A group that keeps fewer than two fills up
-    with zeros at unused places.
+    with zeros at unused places. Groups may also be formed from the inputs in another order (channel permutation).
 
     Args:
         values: [N, K / 2]; 4 divides K.
         metadata: uint8 [N, ceil(K / 8)].
+        input_order: int32 [K], place i of the groups side by side is input input_order[i]; None: ascending.
     """
 
     family: ClassVar[str] = "semi_structured"
     values: Tensor
     metadata: Tensor
+    input_order: Tensor | None = None
 
     @classmethod
-    def from_dense(cls, weight: Tensor, mask: Tensor) -> Self:
+    def from_dense(cls, weight: Tensor, mask: Tensor, *, input_order: Tensor | None = None) -> Self:
         """Store a mask that keeps at most two of every four consecutive inputs.
 
+        Args:
+            input_order: int [K], a permutation in whose order inputs are consecutive; None: ascending.
         Raises:
-            ValueError: 4 does not divide K, or a group keeps more than two (names it).
+            ValueError: 4 does not divide K, an order that is no permutation, or a group keeps more than two (names it).
         """
         check_weight_and_mask(weight, mask)
         n, k = weight.shape
         _check_inputs(k)
-        groups = mask.view(n, k // 4, 4)
+        input_order = stored_order(cls.family, input_order, k, weight.device)
+        groups = columns_in_order(mask, input_order).view(n, k // 4, 4)
         places = places_of_kept(groups, 2, family=cls.family)
-        values = zero_where_pruned(weight, mask).view_as(groups).gather(2, places)
-        return cls((n, k), values.reshape(n, k // 2), _pack(places))
+        arranged = columns_in_order(zero_where_pruned(weight, mask), input_order)
+        values = arranged.view_as(groups).gather(2, places)
+        return cls((n, k), values.reshape(n, k // 2), _pack(places), input_order)
 
     def places(self) -> Tensor:
         """Places within the groups, int64 [N, K / 4, 2]."""
@@ -52,10 +59,14 @@ class SemiStructuredFormat(SparseFormat):
         places = (self.metadata[..., None] >> shifts) & 3  # [N, ceil(K / 8), 4]
         return places.view(self.shape[0], -1, 2)[:, : self.shape[1] // 4].long()
 
-    def to_dense(self) -> Tensor:
+    def arranged(self) -> Tensor:
+        """The weight with its inputs in the order of storage, [N, K]: 2:4 of every four consecutive ones."""
         n, k = self.shape
         dense = self.values.new_zeros(n, k // 4, 4)
         return dense.scatter_(2, self.places(), self.values.view(n, k // 4, 2)).view(n, k)
+
+    def to_dense(self) -> Tensor:
+        return columns_back(self.arranged(), self.input_order)
 
     def check(self) -> None:
         n, k = self.shape
@@ -70,6 +81,7 @@ class SemiStructuredFormat(SparseFormat):
         places = self.places()
         if (places[..., 0] >= places[..., 1]).any():
             raise ValueError("semi_structured: the two places of a group must rise")
+        check_stored_order(self.family, self.input_order, k)
 
 
 def _check_inputs(k: int) -> None:

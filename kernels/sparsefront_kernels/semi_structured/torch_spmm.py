@@ -23,11 +23,15 @@ ROW_MULTIPLE = 8  # and for M, which is met by padding
 
 @dataclass(frozen=True, eq=False)
 class SemiStructuredPacked:
-    """A weight in cuSPARSELt's own layout: [N, K] values and metadata in one opaque tensor."""
+    """A weight in cuSPARSELt's own layout: [N, K] values and metadata in one opaque tensor.
+
+    Its inputs are in `input_order` (int32 [K]; None: ascending), and X has to come in it.
+    """
 
     n: int
     k: int
     packed: Tensor
+    input_order: Tensor | None
 
 
 def pack_for_cusparselt(stored: SemiStructuredFormat) -> SemiStructuredPacked:
@@ -39,7 +43,7 @@ def pack_for_cusparselt(stored: SemiStructuredFormat) -> SemiStructuredPacked:
     if stored.device.type != "cuda":
         raise KernelRefused(f"semi_structured_torch: packs on a CUDA device, the weight is on {stored.device}")
     with torch.cuda.device_of(stored.values):
-        return SemiStructuredPacked(*stored.shape, torch._cslt_compress(stored.to_dense()))
+        return SemiStructuredPacked(*stored.shape, torch._cslt_compress(stored.arranged()), stored.input_order)
 
 
 def semi_structured_refusal(stored: SparseFormat, problem: Problem) -> str | None:

@@ -1,0 +1,23 @@
+"""The product of tiles plus overlay in plain PyTorch: the truth for tests and the path on a CPU."""
+
+from torch import Tensor
+
+from sparsefront_kernels.common.accumulation import accumulation_dtype
+from sparsefront_kernels.csr.reference import csr_spmm_reference
+from sparsefront_kernels.gathered.reference import gathered_spmm_reference
+from sparsefront_kernels.gathered_overlay.format import GatheredOverlayFormat
+
+
+def gathered_overlay_spmm_reference(x: Tensor, stored: GatheredOverlayFormat, bias: Tensor | None = None) -> Tensor:
+    """Y[M, N] = X[M, K] · W[N, K]ᵀ + bias, the sum of the two parts' references.
+
+    Args:
+        x: [M, K], any float dtype; 16-bit inputs are added up in float32, over both parts, and rounded once.
+        stored: the weight, on x's device.
+        bias: [N] or None.
+    Returns:
+        [M, N] in x's dtype.
+    """
+    wide = x.to(accumulation_dtype(x.dtype))
+    y = gathered_spmm_reference(wide, stored.tiles, bias) + csr_spmm_reference(wide, stored.overlay)
+    return y.to(x.dtype)
