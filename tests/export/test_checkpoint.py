@@ -1,6 +1,7 @@
 """An export is plain safetensors and JSON, reads back as it was, and refuses what is not pruned."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from sparsefront.export.manifest import Manifest
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
+from sparsefront.patterns.shuffled_block import ShuffledBlock
 from sparsefront.patterns.tile_wise import TileWise
 from sparsefront.patterns.vector_wise import VectorWise
 from sparsefront.patterns.weight_view import as_matrix, like_weight
@@ -53,11 +55,50 @@ def test_everything_reads_back(pattern, tmp_path):
     assert all(torch.equal(value, net.state_dict()[name]) for name, value in twin.state_dict().items())
 
 
+ARRANGED = [(ShuffledBlock(8), "0.output_index"), (NM(2, 4, permutation="search"), "0.input_order")]
+
+
+@pytest.mark.parametrize(("pattern", "order"), ARRANGED, ids=lambda part: getattr(part, "name", part))
+def test_an_order_is_stored_with_the_layer_and_nowhere_else(pattern, order, tmp_path):
+    net, masks = pruned(pattern)
+    weights = {name: as_matrix(network().get_submodule(name).weight).abs().detach() for name in masks}
+    arrangements = {name: pattern.arrangement(weight, 0.5) for name, weight in weights.items()}
+    manifest = write_export(tmp_path, net, masks, pattern=pattern, sparsity=0.5, arrangements=arrangements)
+    export = read_export(tmp_path)
+    for name, mask in masks.items():
+        assert torch.equal(export.masks[name], mask)
+        assert torch.equal(export.format(name).to_dense(), as_matrix(net.get_submodule(name).weight))
+    chosen = arrangements["0"].outputs if pattern.name == "shuffled_block" else arrangements["0"].inputs
+    assert torch.equal(load_file(tmp_path / "compressed.safetensors")[order].long(), chosen)
+    assert json.loads((tmp_path / "manifest.json").read_text())["layers"] == json.loads(
+        json.dumps(manifest.to_json()["layers"])
+    )
+    with pytest.raises(ValueError, match="0: "):
+        write_export(tmp_path, net, masks, pattern=pattern, sparsity=0.5)
+
+
+def test_each_layer_is_stored_at_its_own_sparsity(tmp_path):
+    net, masks, pattern = network(), {}, NM()
+    sparsities = {"0": 0.75, "3": 0.0}
+    for name, sparsity in sparsities.items():
+        weight = net.get_submodule(name).weight.data
+        masks[name] = pattern.mask(as_matrix(weight).abs(), sparsity)
+        weight.mul_(like_weight(masks[name], weight))
+    write_export(tmp_path, net, masks, pattern=pattern, sparsity=0.5, sparsities=sparsities)
+    export = read_export(tmp_path)
+    layers = export.manifest.layers
+    assert (layers["0"].family, layers["0"].parameters) == ("n_m", {"n": 1, "m": 4})
+    assert (layers["3"].family, layers["3"].density) == ("dense", 1.0)
+    assert export.manifest.sparsity == 0.5
+    for name in masks:
+        assert torch.equal(export.format(name).to_dense(), as_matrix(net.get_submodule(name).weight))
+
+
 def test_the_manifest_tells_pattern_and_storage(tmp_path):
     write(tmp_path)
     content = json.loads((tmp_path / "manifest.json").read_text())
     assert (content["format_version"], content["pattern"], content["sparsity"]) == (1, "tile_wise", 0.5)
-    assert content["pattern_parameters"] == {"granularity": 16}
+    assert content["pattern_parameters"] == asdict(TILE_WISE) and content["pattern_parameters"]["granularity"] == 16
     assert content["dense_layers"] == {"4": "head"}
     layer = content["layers"]["0"]
     assert (layer["family"], layer["shape"]) == ("gathered", [16, 16])

@@ -18,6 +18,7 @@ from sparsefront.measure.wrapping import WRAPPINGS, best_wrapping
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
+from sparsefront.patterns.shuffled_block import ShuffledBlock
 from sparsefront.patterns.tile_wise import TileWise
 from sparsefront.patterns.vector_wise import VectorWise
 
@@ -26,10 +27,15 @@ CUDA = torch.device("cuda")
 PATTERNS = {
     "element_wise": ElementWise(),
     "n_m": NM(2, 4),
+    "n_m-permuted": NM(2, 4, permutation="search", permutation_rounds=3),
+    "n_m-transposable": NM(transposable=True),
+    "shuffled_block": ShuffledBlock(32),
+    "tew": TileWise(64, element_overlay=0.02),
     "vector_wise": VectorWise(32),
     "block_wise": BlockWise(32),
     "tile_wise": TileWise(64),
 }
+USES_CUSPARSE = {"element_wise": "csr_torch", "tew": "gathered_overlay_triton"}
 
 
 class Mlp(nn.Module):
@@ -62,9 +68,9 @@ def swapped(exported, pattern, choice, dtype=torch.float16):
 def test_the_fastest_sparse_kernel_runs_and_agrees(pattern, dtype, exported):
     masked, net, inputs, report = swapped(exported, PATTERNS[pattern], KernelChoice("sparse"), dtype)
     for layer in report.layers.values():
-        if (pattern, dtype) == ("element_wise", torch.bfloat16) and not layer.is_sparse:
+        if pattern in USES_CUSPARSE and dtype == torch.bfloat16 and not layer.is_sparse:
             # cuSPARSE rounds its bf16 sums more coarsely than a GEMM does; the check must be what keeps it out
-            assert "relative error" in layer.refusals["csr_torch"]
+            assert "relative error" in layer.refusals[USES_CUSPARSE[pattern]]
             continue
         assert layer.is_sparse and layer.latency_us > 0
         assert layer.latency_us == min(us for kernel, us in layer.candidates.items() if kernel != "dense_linear")
@@ -83,8 +89,18 @@ def test_auto_takes_the_fastest_dense_included(pattern, exported):
         assert (name in report.dense_layers) != layer.is_sparse
 
 
-def test_two_four_masks_are_offered_to_sparse_tensor_cores(exported):
-    *_, report = swapped(exported, NM(2, 4), KernelChoice("sparse"))
+@pytest.mark.parametrize("family", ["n_m", "semi_structured"])
+def test_a_permuted_weight_runs_in_its_own_order(family, exported):
+    masked, net, inputs, report = swapped(exported, PATTERNS["n_m-permuted"], KernelChoice(family=family))
+    assert all(layer.family == family for layer in report.layers.values())
+    assert net.up.format.input_order is not None
+    with torch.inference_mode():
+        assert output_error(net(**inputs), masked(**inputs)) < 5e-3
+
+
+@pytest.mark.parametrize("pattern", ["n_m", "n_m-permuted", "n_m-transposable"])
+def test_two_four_masks_are_offered_to_sparse_tensor_cores(pattern, exported):
+    *_, report = swapped(exported, PATTERNS[pattern], KernelChoice("sparse"))
     tried = {**report.layers["up"].candidates, **report.layers["up"].refusals}
     assert {"n_m_triton", "semi_structured_torch", "csr_torch"} <= tried.keys()
 
@@ -98,7 +114,7 @@ def test_the_reference_can_be_asked_for(exported):
 def test_a_swapped_network_runs_in_every_wrapping(pattern, exported):
     masked, net, inputs, _ = swapped(exported, PATTERNS[pattern], KernelChoice("sparse"))
     found = best_wrapping(net, inputs, wrappings=list(WRAPPINGS), device=CUDA, dtype=torch.float16)
-    if pattern != "element_wise":  # cuSPARSE may allocate by itself, which a capture forbids
+    if pattern not in USES_CUSPARSE:  # cuSPARSE may allocate by itself, which a capture forbids
         assert found.refused == {}
     with torch.inference_mode():
         assert output_error(found.call(), masked(**inputs)) < 2e-2

@@ -13,10 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsefront.patterns.base import Pattern
+from sparsefront.patterns.block_2_4 import Block24
 from sparsefront.patterns.block_wise import BlockWise
+from sparsefront.patterns.channel import Channel
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
+from sparsefront.patterns.tile_2_4 import Tile24
 from sparsefront.patterns.tile_wise import TileWise
+from sparsefront.patterns.uniform import Uniform
 from sparsefront.patterns.vector_wise import VectorWise
 
 Group = list[tuple[int, int]]  # the weights of one group
@@ -65,17 +69,112 @@ def balanced_oracle(importance: list[list[int]], n: int, m: int, height: int, wi
     return gone
 
 
+def outputs_of(rows: int, columns: int) -> list[Group]:
+    return [[(i, j) for j in range(columns)] for i in range(rows)]
+
+
+def tiles_of(rows: int, columns: int, gone: set[tuple[int, int]], width: int) -> list[list[int]]:
+    """The outputs of each tile: those that keep anything, `width` at a time."""
+    survivors = [i for i in range(rows) if any((i, j) not in gone for j in range(columns))]
+    return [survivors[start : start + width] for start in range(0, len(survivors), width)]
+
+
+def tile_inputs_of(tiles: list[list[int]], columns: int) -> list[Group]:
+    return [[(i, j) for i in tile] for tile in tiles for j in range(columns)]
+
+
 def tile_wise_oracle(importance: list[list[int]], sparsity: float, width: int) -> set[tuple[int, int]]:
     rows, columns = len(importance), len(importance[0])
-    outputs = [[(i, j) for j in range(columns)] for i in range(rows)]
+    outputs = outputs_of(rows, columns)
     gone = drop_lowest(importance, outputs, allowed_of(rows * columns, 1 - math.sqrt(1 - sparsity)))
-    survivors = [i for i in range(rows) if (i, 0) not in gone]
-    groups = [
-        [(i, j) for i in survivors[start : start + width]]
-        for start in range(0, len(survivors), width)
-        for j in range(columns)
-    ]
+    groups = tile_inputs_of(tiles_of(rows, columns, gone, width), columns)
     return gone | drop_lowest(importance, groups, allowed_of(rows * columns, sparsity) - len(gone))
+
+
+def overlay_oracle(importance: list[list[int]], sparsity: float, width: int, delta: float) -> set[tuple[int, int]]:
+    """What stays pruned: of all that tiles pruned to s + delta, the lowest single weights that make s."""
+    pruned = sorted(tile_wise_oracle(importance, sparsity + delta, width))
+    total = len(importance) * len(importance[0])
+    return drop_lowest(importance, [[weight] for weight in pruned], allowed_of(total, sparsity))
+
+
+def apriori_oracle(importance: list[list[int]], sparsity: float, width: int, share: float) -> set[tuple[int, int]]:
+    rows, columns = len(importance), len(importance[0])
+    everything = {(i, j) for i in range(rows) for j in range(columns)}
+    wanted = everything - free_oracle(importance, sparsity, 1, 1)
+    split = 1 - math.sqrt(1 - sparsity)
+    outputs = outputs_of(rows, columns)
+    gone = guided_drop(importance, outputs, wanted, set(), start=0.0, target=split, share=share)
+    for i in range(rows):  # an output that stays although no weight of it is wanted counts as wanted throughout
+        if not wanted & set(outputs[i]):
+            wanted |= set(outputs[i])
+    groups = tile_inputs_of(tiles_of(rows, columns, gone, width), columns)
+    return gone | guided_drop(importance, groups, wanted, gone, start=split, target=sparsity, share=share)
+
+
+def guided_drop(
+    importance: list[list[int]],
+    groups: list[Group],
+    wanted: set[tuple[int, int]],
+    gone: set[tuple[int, int]],
+    *,
+    start: float,
+    target: float,
+    share: float,
+) -> set[tuple[int, int]]:
+    total = len(importance) * len(importance[0])
+
+    def least_wanted(until: float) -> list[Group]:
+        density = [Fraction(len(wanted & set(group)), len(group)) for group in groups]
+        left, chosen = allowed_of(total, until) - len(gone), []
+        for index in sorted(range(len(groups)), key=lambda index: (density[index], -index)):
+            if len(groups[index]) > left:
+                break
+            left -= len(groups[index])
+            chosen.append(groups[index])
+        return chosen
+
+    first, not_staying = least_wanted(start + share * (target - start)), least_wanted(1 - share * (1 - target))
+    open_groups = [group for group in groups if group in not_staying and group not in first]
+    dropped = {weight for group in first for weight in group}
+    return dropped | drop_lowest(importance, open_groups, allowed_of(total, target) - len(gone) - len(dropped))
+
+
+def uniform_oracle(importance: list[list[int]], sparsity: float, side: int) -> set[tuple[int, int]]:
+    """Sort every row of blocks; the blocks of equal rank are one group."""
+    rows, columns = len(importance), len(importance[0])
+    blocks, per_row = blocks_of(rows, columns, side, side), columns // side
+    ranked = [
+        sorted(blocks[start : start + per_row], key=lambda block: -score_of(importance, block))
+        for start in range(0, len(blocks), per_row)
+    ]
+    ranks = [[weight for row in ranked for weight in row[rank]] for rank in range(per_row)]
+    return drop_lowest(importance, ranks, allowed_of(rows * columns, sparsity))
+
+
+def windows_oracle(importance: list[list[int]], lists: list[Group]) -> set[tuple[int, int]]:
+    """What 2 of every 4 consecutive weights prunes in lists of weights; a shorter last window keeps two at most."""
+    gone: set[tuple[int, int]] = set()
+    for weights in lists:
+        for start in range(0, len(weights), 4):
+            window = weights[start : start + 4]
+            gone.update(sorted(window, key=lambda weight: -importance[weight[0]][weight[1]])[2:])
+    return gone
+
+
+def block_2_4_oracle(importance: list[list[int]], sparsity: float, height: int, width: int) -> set[tuple[int, int]]:
+    rows, columns = len(importance), len(importance[0])
+    gone = free_oracle(importance, 2 * sparsity - 1, height, width)
+    lists = [[(i, j) for j in range(left, left + 4)] for i in range(rows) for left in range(0, columns, 4)]
+    return gone | windows_oracle(importance, [weights for weights in lists if weights[0] not in gone])
+
+
+def tile_2_4_oracle(importance: list[list[int]], sparsity: float, width: int) -> set[tuple[int, int]]:
+    rows, columns = len(importance), len(importance[0])
+    gone = tile_wise_oracle(importance, 2 * sparsity - 1, width)
+    return gone | windows_oracle(
+        importance, [[(i, j) for j in range(columns) if (i, j) not in gone] for i in range(rows)]
+    )
 
 
 def assert_prunes(pattern: Pattern, importance: list[list[int]], sparsity: float, gone: set[tuple[int, int]]) -> None:
@@ -154,3 +253,59 @@ def test_tile_wise(importance, granularity, sparsity):
 def test_tile_wise_on_a_layer_with_many_tiles(sparsity):
     importance = torch.randint(0, 50, (37, 29), generator=torch.Generator().manual_seed(1)).tolist()
     assert_prunes(TileWise(granularity=4), importance, sparsity, tile_wise_oracle(importance, sparsity, 4))
+
+
+@few
+@given(
+    importance=st.integers(1, 9).flatmap(lambda rows: matrices(rows, 6)),
+    granularity=st.sampled_from([1, 2, 4]),
+    delta=st.sampled_from([0.01, 0.05, 0.2]),
+    sparsity=st.floats(0, 0.79),
+)
+def test_tile_wise_with_an_overlay(importance, granularity, delta, sparsity):
+    pattern = TileWise(granularity=granularity, element_overlay=delta)
+    assert_prunes(pattern, importance, sparsity, overlay_oracle(importance, sparsity, granularity, delta))
+
+
+@few
+@given(
+    importance=st.integers(1, 9).flatmap(lambda rows: matrices(rows, 6)),
+    granularity=st.sampled_from([1, 2, 4]),
+    share=st.sampled_from([0.1, 0.5, 0.8, 1.0]),
+    sparsity=fractions,
+)
+def test_tile_wise_with_apriori_tuning(importance, granularity, share, sparsity):
+    pattern = TileWise(granularity=granularity, apriori_tuning=share)
+    assert_prunes(pattern, importance, sparsity, apriori_oracle(importance, sparsity, granularity, share))
+
+
+@few
+@given(importance=matrices(4, 8), side=st.sampled_from([1, 2, 4]), sparsity=fractions)
+def test_uniform(importance, side, sparsity):
+    for aggregate in ("l2", "rms"):  # one layer ranks the same by both
+        pattern = Uniform(granularity=side, aggregate=aggregate)
+        assert_prunes(pattern, importance, sparsity, uniform_oracle(importance, sparsity, side))
+
+
+@few
+@given(importance=matrices(6, 5), sparsity=fractions)
+def test_channel(importance, sparsity):
+    assert_prunes(Channel("outputs"), importance, sparsity, free_oracle(importance, sparsity, 1, 5))
+    assert_prunes(Channel("inputs"), importance, sparsity, free_oracle(importance, sparsity, 6, 1))
+
+
+@few
+@given(importance=matrices(6, 16), sides=st.sampled_from([(2, 4), (3, 8), (1, 4)]), sparsity=st.floats(0.5, 0.99))
+def test_block_2_4(importance, sides, sparsity):
+    pattern = Block24(granularity=f"{sides[0]}x{sides[1]}")
+    assert_prunes(pattern, importance, sparsity, block_2_4_oracle(importance, sparsity, *sides))
+
+
+@few
+@given(
+    importance=st.integers(1, 9).flatmap(lambda rows: matrices(rows, 13)),
+    granularity=st.sampled_from([2, 3, 16]),
+    sparsity=st.floats(0.5, 0.99),
+)
+def test_tile_2_4(importance, granularity, sparsity):
+    assert_prunes(Tile24(granularity), importance, sparsity, tile_2_4_oracle(importance, sparsity, granularity))

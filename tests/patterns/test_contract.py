@@ -4,11 +4,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from sparsefront_kernels.registry import FORMATS
 
 from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.per_layer import PerLayer
+from sparsefront.allocation.selection import follow_guides, select_in_layer
 from sparsefront.errors import InvalidSetting
-from sparsefront.patterns.base import Pattern
+from sparsefront.patterns.arrangement import Arrangement
+from sparsefront.patterns.base import Pattern, expand, offer
+from sparsefront.patterns.weight_view import as_matrix, like_weight
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.structure import settle
 
@@ -17,9 +21,17 @@ NAMES = sorted(path.stem for path in (Path(__file__).resolve().parents[2] / "con
 VARIANTS = [(name, {}) for name in NAMES] + [
     ("n_m", {"m": 16}),
     ("n_m", {"n": 2, "m": 4}),
+    ("n_m", {"transposable": True}),
     ("vector_wise", {"distribution": "balanced"}),
     ("block_wise", {"distribution": "balanced"}),
     ("block_wise", {"granularity": "2x4"}),
+    ("block_2_4", {"granularity": "2x8"}),
+    ("channel", {"axis": "inputs"}),
+    ("uniform", {"granularity": 1}),
+    ("uniform", {"aggregate": "rms"}),
+    ("tile_wise", {"element_overlay": 0.05}),
+    ("tile_wise", {"apriori_tuning": 0.5}),
+    ("tile_wise", {"apriori_tuning": 1.0, "element_overlay": 0.05}),
 ]
 SPARSITIES = (0.0, 0.5, 0.75, 0.9)
 ALLOCATIONS = {"per_layer": PerLayer(), "global_threshold": GlobalThreshold()}
@@ -81,7 +93,9 @@ def test_on_a_gpu_the_mask_is_the_same(pattern):
         mask = pattern.mask(importance.cuda(), sparsity)
         assert mask.is_cuda
         pattern.check(mask, sparsity)
-        if not pattern.uses_granularity:  # sums of squares may differ in their last digit between devices
+        if not (
+            pattern.uses_granularity or pattern.name == "channel"
+        ):  # sums of squares may differ in their last digit between devices
             assert torch.equal(mask.cpu(), pattern.mask(importance, sparsity))
 
 
@@ -197,8 +211,8 @@ def test_masks_on_the_way_to_a_final_sparsity_are_nested_and_end_in_the_structur
 def test_a_broken_mask_is_named(pattern):
     with pytest.raises(ValueError, match="bool"):
         pattern.check(torch.ones(24, 96), 0.5)
-    if pattern.name == "element_wise":
-        return  # any bool matrix is an element-wise mask
+    if pattern.name == "element_wise" or getattr(pattern, "element_overlay", 0.0):
+        return  # any bool matrix is an element-wise mask, and one of tiles and single weights
     broken = torch.ones(24, 96, dtype=torch.bool)
     broken[1, 2] = False
     with pytest.raises(ValueError, match=pattern.name):
@@ -221,5 +235,103 @@ def test_a_sparsity_out_of_range_is_refused(pattern, sparsity):
 
 def test_storage_names_a_family_and_plain_parameters(pattern):
     family, parameters = pattern.storage((24, 96), expressible(pattern, (24, 96))[-1])
-    assert family in {"dense", "csr", "n_m", "gathered", "blocked", "ell"}
+    assert family in {"dense", "csr", "n_m", "gathered", "blocked", "ell", "gathered_overlay"}
     assert all(isinstance(value, bool | int | list) for value in parameters.values())
+
+
+def test_the_canonical_format_holds_every_mask(pattern):
+    for sparsity in expressible(pattern, (24, 96)):
+        weight = scores(24, 96) + 0.5
+        arrangement = pattern.arrangement(weight, sparsity) or Arrangement()
+        mask = pattern.mask(weight, sparsity)
+        family, parameters = pattern.storage((24, 96), sparsity)
+        stored = FORMATS[family].from_dense(weight * mask, mask, **parameters, **arrangement.orders())
+        assert torch.equal(stored.to_dense(), weight * mask)
+
+
+def test_the_layer_whose_scores_are_not_finite_is_named(pattern):
+    importance = {"body.0": scores(24, 96), "body.1": scores(24, 96)}
+    importance["body.1"][3, 5] = float("nan")
+    allocation = ALLOCATIONS[pattern.default_allocation]
+    with pytest.raises(ValueError, match="body.1"):
+        make_masks(importance, pattern, allocation, expressible(pattern, (24, 96))[-1])
+
+
+def test_a_convolution_is_masked_through_its_weight_view(pattern):
+    """A masked convolution is the product of the masked matrix with its patches."""
+    convolution = torch.nn.Conv2d(6, 24, 4, bias=False)
+    weight = convolution.weight.detach()
+    sparsity = expressible(pattern, (24, 96))[-1]
+    importance = {"conv": as_matrix(weight).abs()}
+    allocation = ALLOCATIONS[pattern.default_allocation]
+    mask = make_masks(importance, pattern, allocation, sparsity, weight_shapes={"conv": tuple(weight.shape)})["conv"]
+    assert torch.equal(mask, pattern.mask(importance["conv"], sparsity))
+    x = torch.randn(2, 6, 7, 7)
+    patches = torch.nn.functional.unfold(x, 4)  # [2, 96, pixels]
+    expected = ((as_matrix(weight) * mask) @ patches).view(2, 24, 4, 4)
+    masked = torch.nn.functional.conv2d(x, weight * like_weight(mask, weight))
+    torch.testing.assert_close(masked, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_masks_that_have_arrived_lose_less_than_a_group_to_new_scores(pattern):
+    for final in expressible(pattern, (24, 96)):
+        for name in ALLOCATIONS.keys() & set(pattern.allocations):
+            first = {layer: scores(24, 96, seed=i) for i, layer in enumerate("ab")}
+            second = {layer: scores(24, 96, seed=9 + i) for i, layer in enumerate("ab")}
+            structure = settle(first, pattern, ALLOCATIONS[name], final)
+            masks = make_masks(first, pattern, ALLOCATIONS[name], final, structure=structure)
+            again = make_masks(second, pattern, ALLOCATIONS[name], final, structure=structure, previous=masks)
+            for layer, mask in again.items():
+                pattern.check(mask, final, structure.arrangement(layer))
+                assert not (mask & ~masks[layer]).any()
+            lost = sum(pruned(again[layer]) - pruned(masks[layer]) for layer in masks)
+            assert lost <= sum(pattern.granule((24, 96)) for _ in masks)
+
+
+def test_no_exchange_of_a_kept_and_a_pruned_group_within_a_step_keeps_more(pattern):
+    for sparsity in expressible(pattern, (24, 96)):
+        importance = scores(24, 96, seed=5)
+        arrangement = pattern.arrangement(importance, sparsity) or Arrangement()
+        arranged = arrangement.arrange(importance)
+        mask = allowed = torch.ones_like(arranged, dtype=torch.bool)
+        for step in pattern.steps(sparsity, (24, 96)):
+            groups = offer(step, arranged, mask, allowed)
+            kept = select_in_layer(groups, arranged.numel(), step.target)
+            [ranked] = follow_guides([groups], arranged.numel(), step.target)
+            rivals = (-1, groups.scores.shape[-1]) if groups.keep_of_last else (1, groups.scores.numel())
+            values, survives = ranked.scores.reshape(rivals), kept.reshape(rivals)
+            worst_kept = values.masked_fill(~survives, float("inf")).amin(dim=1)
+            best_pruned = values.masked_fill(survives, float("-inf")).amax(dim=1)
+            assert (worst_kept >= best_pruned).all()
+            mask = expand(step, kept, arranged, mask, allowed)
+        assert torch.equal(arrangement.restore(mask), pattern.mask(importance, sparsity))
+
+
+def interchangeable(pattern: Pattern) -> tuple[int, int]:
+    """How many outputs, and how many inputs, may change places with as many others; 0 = not even so."""
+    if getattr(pattern, "apriori_tuning", 0.0):
+        return 0, 0  # densities tie, and ties go by index
+    if pattern.name == "tile_wise":
+        return 0, 1
+    if pattern.name == "channel":
+        return 1, 1
+    if getattr(pattern, "transposable", False):
+        return 4, 4  # tiles
+    if not hasattr(pattern, "block"):
+        return 0, 0
+    return pattern.block[0], 0 if pattern.balanced else pattern.block[1]
+
+
+def test_units_that_change_places_take_their_fate_with_them(pattern):
+    outputs, inputs = interchangeable(pattern)
+    for sparsity in expressible(pattern, (24, 96)):
+        importance = scores(24, 96, seed=6)
+        if pattern.arrangement(importance, sparsity) is not None:
+            continue
+        mask = pattern.mask(importance, sparsity)
+        for dim, unit in ((0, outputs), (1, inputs)):
+            if unit:
+                units = torch.randperm(mask.shape[dim] // unit, generator=torch.Generator().manual_seed(7))
+                order = (units[:, None] * unit + torch.arange(unit)).flatten()
+                moved = pattern.mask(importance.index_select(dim, order), sparsity)
+                assert torch.equal(moved, mask.index_select(dim, order))

@@ -4,12 +4,18 @@ import pytest
 import torch
 from torch import Tensor
 
+from sparsefront.allocation.global_threshold import GlobalThreshold
+from sparsefront.patterns.block_2_4 import Block24
 from sparsefront.patterns.block_wise import BlockWise
+from sparsefront.patterns.channel import Channel
 from sparsefront.patterns.dense import Dense
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
+from sparsefront.patterns.tile_2_4 import Tile24
 from sparsefront.patterns.tile_wise import TileWise
+from sparsefront.patterns.uniform import Uniform
 from sparsefront.patterns.vector_wise import VectorWise
+from sparsefront.pruning.make_masks import make_masks
 
 
 def kept(drawing: str) -> Tensor:
@@ -88,6 +94,98 @@ def test_tile_wise_forms_tiles_from_survivors_and_lets_the_last_be_narrower():
     assert torch.equal(mask, kept(".....\n####.\n####.\n####.\n####."))
 
 
+def test_tile_wise_with_an_overlay():
+    """s = 0.5 and delta = 0.25: tiles are pruned to 0.75 as in `test_tile_wise`, then the best 4 of the 12 come back.
+
+    Those are 3 and 2, one in a tile's output and one in a pruned one, and of the five 1s the first two.
+    """
+    importance = torch.tensor([[1, 1, 1, 1], [4, 0, 2, 1], [2, 0, 0, 1], [2, 3, 5, 1]]).float()
+    mask = TileWise(granularity=2, element_overlay=0.25).mask(importance, 0.5)
+    assert torch.equal(mask, kept("##..\n#.#.\n#...\n###."))
+
+
+def test_tile_wise_with_apriori_tuning():
+    """s = 0.5 on 4x4: the root split takes one output. Norms are 9, 8, 7.2 and 7.07, so scores alone would take the last.
+
+    Element-wise pruning keeps 9, 5, 5 and the first five 4s: 1, 4, 1 and 2 weights of the outputs. With a = 1 the later of
+    the two outputs with one weight goes. Left are tiles {0, 1} and {3} with 2 1 1 1 and 1 1 0 0 of those weights per
+    input; in ascending density go inputs 3 and 2 of the second tile (1 weight each), then input 3 of the first (2).
+    """
+    importance = torch.tensor([[9, 0, 0, 0], [4, 4, 4, 4], [4, 4, 4, 2], [5, 5, 0, 0]]).float()
+    assert not TileWise(granularity=2).mask(importance, 0.5)[3].any()
+    mask = TileWise(granularity=2, apriori_tuning=1.0).mask(importance, 0.5)
+    assert torch.equal(mask, kept("###.\n###.\n....\n##.."))
+
+
+def test_apriori_tuning_decides_its_share_and_scores_the_rest():
+    """a = 0.5, s = 0.5: element-wise pruning empties outputs 0 and 1, of which the root split takes one.
+
+    Half of what is left must be the densest outputs, 2 and 3. Output 0 then counts as untouched, all inputs of the one tile
+    are equally dense, and half of what is left are its first two; of the others the score takes input 2.
+    """
+    importance = torch.tensor([[0, 0, 0, 0], [0, 0, 0, 0], [1, 2, 3, 4], [5, 6, 7, 8]]).float()
+    mask = TileWise(granularity=4, apriori_tuning=0.5).mask(importance, 0.5)
+    assert torch.equal(mask, kept("##.#\n....\n##.#\n##.#"))
+
+
+def test_tile_2_4():
+    """s = 0.75, so tiles are pruned to 0.5: the root split takes one output of four (the last), then 4 of 15 groups of 3.
+
+    5 of 20 weights are gone, 5 more may go, and one input of the tile of three fits: input 2 with the sum 1 + 0 + 1. The
+    list of kept inputs is 0 1 3 4: one window of four, of which each output keeps its best two.
+    """
+    importance = torch.tensor([[5, 1, 1, 3, 2], [1, 5, 0, 4, 4], [2, 2, 1, 2, 9], [0, 0, 0, 1, 0]]).float()
+    assert torch.equal(TileWise(granularity=3).mask(importance, 0.5), kept("##.##\n##.##\n##.##\n....."))
+    mask = Tile24(granularity=3).mask(importance, 0.75)
+    assert torch.equal(mask, kept("#..#.\n.#.#.\n#...#\n....."))
+
+
+def test_block_2_4():
+    """s = 0.75, so half of the 2x4 blocks go, the upper right and the lower left; then each output keeps 2 of 4."""
+    importance = torch.tensor(
+        [[1, 2, 3, 4, 1, 1, 1, 1], [9, 9, 9, 9, 0, 0, 0, 0], [1, 0, 0, 0, 5, 0, 6, 0], [0, 0, 0, 0, 0, 7, 0, 7]]
+    ).float()
+    mask = Block24(granularity="2x4").mask(importance, 0.75)
+    assert torch.equal(mask, kept("..##....\n##......\n....#.#.\n.....#.#"))
+
+
+def test_channel():
+    """Outputs hold the norms 5, 1, 2 and 13; inputs 1 + 0 + 0 + 4, 9 + 1 + 0 + 9, 16 + 0 + 4 + 144 as sums of squares."""
+    importance = torch.tensor([[1, 3, 4], [0, 1, 0], [0, 0, 2], [2, 3, 12]]).float()
+    assert torch.equal(Channel(axis="outputs").mask(importance, 0.5), kept("###\n...\n...\n###"))
+    assert torch.equal(Channel(axis="inputs").mask(importance, 1 / 3), kept(".##\n.##\n.##\n.##"))
+
+
+def test_uniform():
+    """Half of a 4x4 matrix, as in the paper's figure 1: sort each row, take the l2 norm of each column, prune two of four.
+
+    Sorted: 9 3 2 1, 8 7 1 0, 4 3 3 1, 6 2 2 1. The last two columns hold the smallest norms, so every row keeps its best
+    two, put back where they were; of the equal 3s of the third row and 2s of the fourth the first.
+    """
+    importance = torch.tensor([[1, 9, 2, 3], [7, 0, 8, 1], [3, 1, 4, 3], [2, 2, 1, 6]]).float()
+    assert torch.equal(Uniform(granularity=1).mask(importance, 0.5), kept(".#.#\n#.#.\n#.#.\n#..#"))
+
+
+def test_uniform_with_blocks():
+    """Blocks of 2x2 with the norms 2, 6, 4, 0 and 3, 1, 1, 5 (all weight in one corner); sorted 6 4 2 0 and 5 3 1 1."""
+    corners = torch.tensor([[2, 6, 4, 0], [3, 1, 1, 5]]).float()
+    importance = torch.zeros(4, 8)
+    importance[::2, ::2] = corners
+    assert torch.equal(Uniform(granularity=2).mask(importance, 0.5), kept("..####..\n..####..\n##....##\n##....##"))
+
+
+def test_uniform_counts_follow_from_one_threshold_over_the_ranks_of_all_layers():
+    """Norms of rank columns: 5 4 3 in the first layer; 2 1 0 times the root of two rows in the second.
+
+    Ranks cost 1 weight in the first layer and 2 in the second. Five of nine weights may go: ranks 0, 1.41 (2 weights each);
+    2.83 would make six. Per row, as rms, the second layer offers 2 1 0 and the same ranks go.
+    """
+    importance = {"strong": torch.tensor([[4.0, 5.0, 3.0]]), "weak": torch.tensor([[0.0, 1.0, 2.0], [2.0, 1.0, 0.0]])}
+    for aggregate in ("l2", "rms"):
+        masks = make_masks(importance, Uniform(granularity=1, aggregate=aggregate), GlobalThreshold(), 5 / 9)
+        assert torch.equal(masks["strong"], kept("###")) and torch.equal(masks["weak"], kept("..#\n#.."))
+
+
 @pytest.mark.parametrize(
     ("pattern", "expected"),
     [
@@ -96,6 +194,11 @@ def test_tile_wise_forms_tiles_from_survivors_and_lets_the_last_be_narrower():
         (VectorWise(granularity=4), ("gathered", {"tile": 4, "drop_empty_outputs": False})),
         (BlockWise(granularity="4x8"), ("blocked", {"block": [4, 8]})),
         (TileWise(granularity=4), ("gathered", {"tile": 4, "drop_empty_outputs": True})),
+        (TileWise(granularity=4, element_overlay=0.01), ("gathered_overlay", {"tile": 4})),
+        (Tile24(granularity=4), ("gathered", {"tile": 4, "drop_empty_outputs": True, "fill": True})),
+        (Block24(granularity=4), ("blocked", {"block": [4, 4], "fill": True})),
+        (Uniform(granularity=2), ("ell", {"block": 2})),
+        (Channel(), ("gathered", {"tile": 8, "drop_empty_outputs": True})),
         (Dense(), ("dense", {})),
     ],
 )

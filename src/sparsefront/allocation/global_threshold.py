@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from sparsefront.allocation.base import Ranked
-from sparsefront.allocation.selection import budget, keep_best, select_in_layer
+from sparsefront.allocation.selection import budget, follow_guides, keep_best, select_in_layer
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.groups import Groups
 
@@ -41,7 +41,9 @@ class GlobalThreshold(Ranked):
 
     def select(self, groups: Mapping[str, Groups], numel: Mapping[str, int], target: float) -> dict[str, Tensor]:
         ranked = [self._protected(group, numel[layer]) for layer, group in groups.items()]
-        kept = keep_best(ranked, budget(ranked, sum(numel[layer] for layer in groups), target))
+        total = sum(numel[layer] for layer in groups)
+        ranked = follow_guides(ranked, total, target)
+        kept = keep_best(ranked, budget(ranked, total, target))
         return dict(zip(groups, kept, strict=True))
 
     def _protected(self, groups: Groups, numel: int) -> Groups:

@@ -1,20 +1,41 @@
 """Picking the groups that survive, from scores and sizes: exact, deterministic, and without sorting the network."""
 
 import math
-import struct
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from sparsefront.allocation.threshold import find_threshold
 from sparsefront.patterns.groups import Groups
+
+# Members of a group up to which comparing all pairs beats sorting.
+FEW = 16
 
 
 def select_in_layer(groups: Groups, numel: int, target: float) -> Tensor:
     """The survivors of one layer on its own: bool, shape of the scores. `numel`: weights of the layer."""
     if groups.keep_of_last is not None:
         return keep_best_of_last(groups.scores, groups.keep_of_last)
-    return keep_best([groups], budget([groups], numel, target))[0]
+    ranked = follow_guides([groups], numel, target)
+    return keep_best(ranked, budget(ranked, numel, target))[0]
+
+
+def follow_guides(groups: Sequence[Groups], numel: int, target: float) -> list[Groups]:
+    """The groups of all layers with what their guides decide marked: as gone, or as staying. See `Guide`."""
+    if not groups or groups[0].guide is None:
+        return list(groups)
+    share, start = groups[0].guide.share, groups[0].guide.start
+    guides = [replace(group, scores=group.guide.scores, guide=None) for group in groups]
+    first = keep_best(guides, budget(guides, numel, start + share * (target - start)))
+    last = keep_best(guides, budget(guides, numel, 1 - share * (1 - target)))
+    decided = []
+    for group, survives, stays in zip(groups, first, last, strict=True):
+        goes = ~survives & (group.scores < math.inf)
+        scores = group.scores.masked_fill(stays & ~goes, math.inf).masked_fill_(goes, -math.inf)
+        decided.append(replace(group, scores=scores, guide=None))
+    return decided
 
 
 def budget(groups: Sequence[Groups], numel: int, target: float) -> int:
@@ -26,8 +47,25 @@ def budget(groups: Sequence[Groups], numel: int, target: float) -> int:
 
 def keep_best_of_last(scores: Tensor, n: int) -> Tensor:
     """Keep the n best along the last dimension; ties go to the lower index, -inf is never kept."""
-    best = scores.sort(dim=-1, descending=True, stable=True).indices[..., :n]
+    if n == 1:  # one pass and one index per group: a transposable tile offers 90 candidates
+        best = scores.argmax(dim=-1, keepdim=True)
+    elif scores.shape[-1] <= FEW:
+        return _fewer_than_n_are_better(scores, n) & (scores > -math.inf)
+    else:
+        best = scores.sort(dim=-1, descending=True, stable=True).indices[..., :n]
     return torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, best, True) & (scores > -math.inf)
+
+
+def _fewer_than_n_are_better(scores: Tensor, n: int) -> Tensor:
+    """Every score against each of its group: on short groups 3 to 5 times faster than sorting them all, on a CPU."""
+    members = [member.contiguous() for member in scores.unbind(dim=-1)]
+    better = [torch.zeros_like(member, dtype=torch.uint8) for member in members]
+    for i, lower in enumerate(members):
+        for j in range(i + 1, len(members)):
+            wins = lower >= members[j]  # ties go to the lower index
+            better[j] += wins
+            better[i] += wins.logical_not_()
+    return torch.stack([count < n for count in better], dim=-1)
 
 
 def keep_best(groups: Sequence[Groups], allowed: int) -> list[Tensor]:
@@ -42,13 +80,17 @@ def keep_best(groups: Sequence[Groups], allowed: int) -> list[Tensor]:
     Returns:
         per layer, bool in the shape of its scores, True = survives.
     """
+    if not groups:
+        return []
     gone = int(sum(group.weights_in(group.scores == -math.inf) for group in groups))
-    threshold = _threshold(groups, gone + allowed)
+    threshold, below = find_threshold(groups, gone + allowed)
     kept = [(group.scores >= threshold).contiguous() for group in groups]
     if threshold == math.inf:  # everything that may go does, and +inf must stay
         return kept
-    left = gone + allowed - _weights_below(groups, threshold)
+    left = gone + allowed - below
     for group, survives in zip(reversed(groups), reversed(kept), strict=True):
+        if left == 0:  # at once, where scores do not tie
+            break
         ties = (group.scores == threshold).flatten().nonzero().flatten().flip(0)
         spent = group.sizes_at(ties).cumsum(0)
         fitting = int((spent <= left).sum())
@@ -57,36 +99,3 @@ def keep_best(groups: Sequence[Groups], allowed: int) -> list[Tensor]:
             break
         left -= int(spent[-1]) if fitting else 0
     return kept
-
-
-def _threshold(groups: Sequence[Groups], allowed: int) -> float:
-    """The largest float32 t, above -inf, such that the groups with score < t hold at most `allowed` weights.
-
-    Bisects over the float32 numbers themselves: 32 counting passes, whatever the scores are. A sort or a quickselect of
-    10^8 scores would need their concatenation and 64-bit indices; this needs neither and runs on any device.
-    """
-    low, high = _rank_of(-math.inf), _rank_of(math.inf) + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _weights_below(groups, _float_of(middle)) <= allowed:
-            low = middle
-        else:
-            high = middle
-    return _float_of(low)
-
-
-def _weights_below(groups: Sequence[Groups], threshold: float) -> int:
-    """Weights in the groups that score below the threshold."""
-    return int(sum(group.weights_in(group.scores < threshold) for group in groups))
-
-
-def _rank_of(value: float) -> int:
-    """The place of a float32 among all of them in ascending order, as a whole number around 0."""
-    bits = struct.unpack("<i", struct.pack("<f", value))[0]
-    return bits if bits >= 0 else -(bits & 0x7FFFFFFF) - 1
-
-
-def _float_of(rank: int) -> float:
-    """The way back from `_rank_of`."""
-    bits = rank if rank >= 0 else (-(rank + 1)) | -0x80000000
-    return struct.unpack("<f", struct.pack("<i", bits))[0]

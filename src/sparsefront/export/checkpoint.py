@@ -23,6 +23,8 @@ from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.export.manifest import LayerRecord, Manifest
+from sparsefront.export.stored_weight import store
+from sparsefront.patterns.arrangement import Arrangement
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.weight_view import as_matrix
 
@@ -36,6 +38,8 @@ def write_export(
     *,
     pattern: Pattern,
     sparsity: float,
+    arrangements: Mapping[str, Arrangement] | None = None,
+    sparsities: Mapping[str, float] | None = None,
     dense_reasons: Mapping[str, str] | None = None,
     model: Any = None,
 ) -> Manifest:
@@ -45,7 +49,10 @@ def write_export(
         net: weights already zero where their mask is False.
         masks: layer -> bool, [N, K] or shaped as the weight, True = keep.
         pattern: decides how layers are stored.
-        sparsity: the target, for the record.
+        sparsity: the target of the whole network, for the record, and of every layer that `sparsities` does not name.
+        arrangements: layer -> the order in which its mask obeys the pattern; absent where that is its own.
+        sparsities: layer -> its own final sparsity, where the allocation assigned one. What a pattern stores may depend on
+            it (the window of n:m); a layer of sparsity 0 is stored dense.
         dense_reasons: prunable layers without a mask -> why.
         model: where it has `save_pretrained_files`, it adds what from_pretrained wants beside the weights.
     Raises:
@@ -59,8 +66,10 @@ def write_export(
         weight = net.get_submodule(name).weight.detach()
         matrix, kept = as_matrix(weight).cpu(), as_matrix(mask).cpu()
         _check_zeros(name, matrix, kept)
-        family, parameters = pattern.storage(tuple(matrix.shape), sparsity)
-        stored = _compress(name, family, matrix, kept, parameters)
+        own = (sparsities or {}).get(name)
+        storage = ("dense", {}) if own == 0 else pattern.storage(tuple(matrix.shape), sparsity if own is None else own)
+        family, parameters = storage
+        stored = _compress(name, matrix, kept, storage, (arrangements or {}).get(name))
         compressed |= {f"{name}.{key}": tensor for key, tensor in stored.tensors().items()}
         shaped[name] = kept.reshape(weight.shape)
         nnz = int(kept.sum())
@@ -141,9 +150,11 @@ def _check_zeros(name: str, matrix: Tensor, mask: Tensor) -> None:
         raise ValueError(f"{name}: {left} pruned weights are not zero; apply the masks before exporting")
 
 
-def _compress(name: str, family: str, matrix: Tensor, mask: Tensor, parameters: dict[str, Any]) -> SparseFormat:
+def _compress(
+    name: str, matrix: Tensor, mask: Tensor, storage: tuple[str, dict[str, Any]], arrangement: Arrangement | None
+) -> SparseFormat:
     try:
-        return FORMATS[family].from_dense(matrix, mask, **parameters)
+        return store(matrix, mask, storage, arrangement)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from sparsefront_kernels import FORMATS, KernelEntry, Problem, SparseFormat, entries
 from torch import Tensor
 
 TAKES_ANY_PATTERN = ("csr", "semi_structured")  # need no parameters of the pattern: their from_dense says what fits
+READS_IN_ORDER = ("semi_structured",)  # of these, those that take the order of inputs in which n:m windows were made
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,6 @@ class Candidates:
 
     usable: list[Candidate]
     refusals: dict[str, str]
-
-
-def store(weight: Tensor, mask: Tensor, storage: tuple[str, dict[str, Any]]) -> SparseFormat:
-    """A weight [N, K] in the family and with the parameters that a pattern's `storage` names."""
-    family, parameters = storage
-    return FORMATS[family].from_dense(weight, mask, **parameters)
 
 
 def find_candidates(
@@ -64,7 +58,10 @@ def _held(family: str, canonical: SparseFormat, mask: Tensor) -> SparseFormat | 
     if family not in TAKES_ANY_PATTERN:
         offered = dict.fromkeys((canonical.family, *TAKES_ANY_PATTERN))
         return f"these masks are stored as {', '.join(offered)}, not as {family}"
+    orders = {}
+    if family in READS_IN_ORDER and getattr(canonical, "input_order", None) is not None:
+        orders["input_order"] = canonical.input_order
     try:
-        return FORMATS[family].from_dense(canonical.to_dense(), mask)
+        return FORMATS[family].from_dense(canonical.to_dense(), mask, **orders)
     except ValueError as error:  # how a format says that a mask does not have its structure
         return str(error)

@@ -8,7 +8,8 @@ import torch
 from sparsefront_kernels import KernelEntry, Problem, entry, families, names
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.inference.candidates import TAKES_ANY_PATTERN, find_candidates, store
+from sparsefront.export.stored_weight import store
+from sparsefront.inference.candidates import TAKES_ANY_PATTERN, find_candidates
 from sparsefront.patterns.base import Pattern
 
 MODES = {
@@ -124,7 +125,8 @@ class KernelChoice:
     ) -> dict[str, str] | None:
         """Why no kernel can run on a layer of this shape, by kernel; None where one can."""
         importance = torch.rand(shape, generator=torch.Generator().manual_seed(0))
-        mask = pattern.mask(importance, sparsity)
+        # without a search for an order: every order is stored alike
+        mask = pattern.layer_mask(importance, torch.ones_like(importance, dtype=torch.bool), sparsity)
         stored = store(importance, mask, pattern.storage(shape, sparsity)).to(dtype=dtype)
         problem = Problem(m=SAMPLE_ROWS, k=shape[1], n=shape[0], dtype=dtype, device=device)
         found = find_candidates(stored, mask, problem, partial(self.wants, canonical=stored.family, device=device))

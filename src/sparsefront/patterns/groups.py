@@ -8,6 +8,22 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
+class Guide:
+    """Another ranking of the same groups, which decides a part of a step before their scores do.
+
+    Args:
+        scores: as in `Groups`, and -inf and +inf where it has them.
+        share: of the weights that the step takes, this share goes from the lowest ranked on; of those that it leaves, this
+            share stays from the highest ranked on. In [0, 1].
+        start: the target of the step before, which tells how much the step takes.
+    """
+
+    scores: Tensor
+    share: float
+    start: float
+
+
+@dataclass(frozen=True, eq=False)
 class Groups:
     """The groups of one layer that a step lets live or die.
 
@@ -18,11 +34,13 @@ class Groups:
             integer tensor that broadcasts to the shape of scores.
         keep_of_last: set where the distribution is balanced: exactly this many survive along the last dimension of
             scores, and no allocation has a say.
+        guide: another ranking that comes before the scores; None where there is none.
     """
 
     scores: Tensor
     sizes: Tensor | int
     keep_of_last: int | None = None
+    guide: Guide | None = None
 
     def sizes_at(self, places: Tensor) -> Tensor:
         """The sizes of the groups at these places of the flattened scores; int64."""
@@ -32,7 +50,9 @@ class Groups:
 
     def weights_in(self, chosen: Tensor) -> Tensor:
         """How many weights the chosen groups hold (chosen: bool, shape of scores); int64 scalar on their device."""
-        return chosen.sum() * self.sizes if isinstance(self.sizes, int) else (chosen * self.sizes).sum()
+        if isinstance(self.sizes, int):
+            return torch.count_nonzero(chosen) * self.sizes  # on a CPU twice as fast as the sum of a bool tensor
+        return (chosen * self.sizes).sum()
 
     def alive_weights(self) -> int:
         """How many weights all groups together could still give up."""
@@ -40,7 +60,7 @@ class Groups:
 
 
 def group_score(importance: Tensor, dims: tuple[int, ...], length: Tensor | int) -> Tensor:
-    """The score of groups: the l2 norm of their importance divided by their length.
+    """The score of groups: the l2 norm of their importance (see `signed_norm`) divided by their length.
 
     Args:
         importance: float32, the weights of a group along `dims`.
@@ -51,4 +71,19 @@ def group_score(importance: Tensor, dims: tuple[int, ...], length: Tensor | int)
     Source: the Tile-Wise authors' public pruning code (TileSparsity), which divides by the length rather than by its
         root: of two groups with equal mean importance the longer one scores lower.
     """
-    return torch.linalg.vector_norm(importance, dim=dims) / length
+    return signed_norm(importance, dims) / length
+
+
+def signed_norm(importance: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """The l2 norm of what is positive less that of what is negative; the plain l2 norm where nothing is negative.
+
+    Movement scores have a sign: a group whose weights all shrink must not rank like one whose weights all grow.
+
+    Args:
+        importance: float32.
+        dims: dimensions to reduce.
+    """
+    if not bool((importance < 0).any()):
+        return torch.linalg.vector_norm(importance, dim=dims)
+    grow, shrink = importance.clamp(min=0), importance.clamp(max=0)
+    return torch.linalg.vector_norm(grow, dim=dims) - torch.linalg.vector_norm(shrink, dim=dims)

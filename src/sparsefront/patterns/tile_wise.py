@@ -4,73 +4,15 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
+from sparsefront.errors import InvalidSetting
+from sparsefront.patterns.apriori import tuned
 from sparsefront.patterns.base import Pattern, Step
 from sparsefront.patterns.boundaries import Boundaries
 from sparsefront.patterns.granularity import unit_length
-from sparsefront.patterns.groups import Groups, group_score
-
-
-@dataclass(frozen=True)
-class OutputStep:
-    """Let whole outputs (rows of W) live or die."""
-
-    target: float
-
-    def groups(self, importance: Tensor, mask: Tensor) -> Groups:
-        """Scores [N]."""
-        alive = mask.sum(dim=1)
-        scores = group_score(importance, (1,), importance.shape[1])
-        if ((alive > 0) & (alive < mask.shape[1])).any():
-            # Tiles have lost inputs already. Without one of its outputs a tile would take in the next tile's first,
-            # which keeps other inputs.
-            scores = torch.full_like(scores, math.inf)
-        return Groups(scores.masked_fill(alive == 0, -math.inf), alive)
-
-    def expand(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
-        """An output keeps all the inputs it had, or none."""
-        return mask & kept[:, None]
-
-
-@dataclass(frozen=True)
-class TileInputStep:
-    """Let whole inputs of a tile live or die; tiles are formed anew from `width` surviving outputs each.
-
-    The last tile may be narrower. Scores and sizes are [tiles, K].
-    """
-
-    target: float
-    width: int
-
-    def groups(self, importance: Tensor, mask: Tensor) -> Groups:
-        rows = surviving_outputs(mask)
-        # A group's length is its tile's width, also where an earlier, looser mask has already taken it out.
-        starts = torch.arange(0, len(rows), self.width, device=mask.device)
-        length = (len(rows) - starts).clamp(max=self.width)[:, None]
-        scores = group_score(self._tiles(importance, rows), (1,), length)
-        alive = self._tiles(mask, rows).sum(dim=1, dtype=torch.int32)
-        return Groups(scores.masked_fill(alive == 0, -math.inf), alive)
-
-    def expand(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
-        """All outputs of a tile keep the tile's inputs."""
-        rows = surviving_outputs(mask)
-        result = torch.zeros_like(mask)
-        result[rows] = kept.repeat_interleave(self.width, dim=0)[: len(rows)] & mask[rows]
-        return result
-
-    def _tiles(self, matrix: Tensor, rows: Tensor) -> Tensor:
-        """The given rows of [N, K] as [tiles, width, K]; what the last tile lacks is zero."""
-        tiles = math.ceil(len(rows) / self.width)
-        padded = matrix.new_zeros(tiles * self.width, matrix.shape[1])
-        padded[: len(rows)] = matrix[rows]
-        return padded.view(tiles, self.width, matrix.shape[1])
-
-
-def surviving_outputs(mask: Tensor) -> Tensor:
-    """Indices of the rows of a bool mask [N, K] that keep any input, ascending; int64."""
-    return mask.any(dim=1).nonzero().flatten()
+from sparsefront.patterns.overlay import OverlayStep
+from sparsefront.patterns.tile_steps import OutputStep, TileInputStep, surviving_outputs
 
 
 @dataclass(frozen=True)
@@ -81,40 +23,85 @@ class TileWise(Pattern):
     count weights, not groups, so the total is s within one group. No step exceeds its target, so that an output is
     never taken where s leaves it a share.
 
+    With an overlay (TEW) the tiles are pruned to s + delta, then the best delta of all pruned weights come back: single
+    weights anywhere, also in outputs that no tile holds. On the way of a schedule masks are plain tiles; the overlay comes
+    with the last one and brings back nothing that an earlier one had pruned.
+
+    With apriori tuning the mask of element-wise pruning to s guides both steps. Of the weights that a step takes, the share
+    a comes from the outputs (step 2: tile inputs) in which element-wise pruning keeps the smallest fraction; of those that
+    it leaves, the share a belongs to those in which it keeps the largest; scores decide between the rest. a = 0 is
+    tile-wise pruning alone, a = 1 leaves everything to the element-wise mask.
+
     Args:
         granularity: g, the width of a tile in surviving outputs; the last tile may be narrower, so every layer fits.
+        element_overlay: delta, a fraction of all prunable weights, at least 0; s + delta stays below 1.
+        apriori_tuning: a, from 0 to 1.
     Source: Guo et al., "Accelerating Sparse DNN Models without Hardware-Support via Tile-Wise Sparsity", 2020. The
-        square-root split, the l2/length scores and the global threshold of each step are from the authors' public code.
-        Departures: a threshold there counts groups and so misses s, and a tile's length there includes the pruned
-        outputs that lie between its surviving ones.
+        square-root split, the l2/length scores, the global threshold of each step and the overlay are from the authors'
+        public code (TileSparsity, `tiled_wise_2d` and `tiled_wise_2d_mix`). Departures: a threshold there counts groups
+        and so misses s; a tile's length there includes the pruned outputs that lie between its surviving ones. Apriori
+        tuning is named in the talk, beside a picture of how uneven element-wise sparsity is; neither the talk nor the
+        public code spells it out. Here the groups that element-wise pruning empties most count as worthless and those that
+        it empties least as indispensable; how many of either is our setting.
     """
 
     granularity: int
+    element_overlay: float = 0.0
+    apriori_tuning: float = 0.0
     name: ClassVar[str] = "tile_wise"
     uses_granularity: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         unit_length(self.granularity)
+        if not 0.0 <= self.element_overlay < 1.0:
+            raise InvalidSetting(
+                "element_overlay", self.element_overlay, "a fraction of all weights, at least 0 and below 1"
+            )
+        if not 0.0 <= self.apriori_tuning <= 1.0:
+            raise InvalidSetting("apriori_tuning", self.apriori_tuning, "a share from 0 to 1")
 
     @property
     def default_allocation(self) -> str:
         return "global_threshold"
 
+    def check_sparsity(self, sparsity: float) -> None:
+        if sparsity + self.element_overlay >= 1.0:
+            allowed = f"below {1 - sparsity:.4g}: tiles are pruned to sparsity + element_overlay, which must be below 1"
+            raise InvalidSetting("element_overlay", self.element_overlay, allowed)
+
     def steps(self, sparsity: float, shape: tuple[int, int], final_sparsity: float | None = None) -> tuple[Step, ...]:
         """On the way to a final sparsity the outputs go first: once they are settled, tiles keep their members."""
         final = sparsity if final_sparsity is None else final_sparsity
+        tiles_final = min(1.0, final + self.element_overlay)  # an allocation may ask a layer for more than there is
+        overlay = (OverlayStep(final),) if self.element_overlay > 0 and sparsity == final else ()
+        steps = self._tile_steps(tiles_final if overlay else sparsity, tiles_final)
+        if self.apriori_tuning > 0:
+            steps = tuned(steps, self.apriori_tuning, final)
+        return *steps, *overlay
+
+    def _tile_steps(self, sparsity: float, final: float) -> tuple[OutputStep | TileInputStep, ...]:
+        """Outputs, then inputs per tile, of the tiles alone."""
         split = 1 - math.sqrt(1 - final)
         if sparsity <= split < final:
             return (OutputStep(sparsity),)
         return OutputStep(split), TileInputStep(sparsity, self.granularity)
 
     def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:
+        if self.element_overlay > 0:
+            return "gathered_overlay", {"tile": self.granularity}
         return "gathered", {"tile": self.granularity, "drop_empty_outputs": True}
 
     def granule(self, shape: tuple[int, int]) -> int:
         return min(self.granularity, shape[0])
 
     def check_structure(self, mask: Tensor, sparsity: float) -> None:
+        """Every tile of surviving outputs keeps the same inputs.
+
+        With an overlay any mask of one layer is allowed: ranked over the network, a layer may hold many times delta of its
+        own weights beside its tiles, up to all that it keeps. What one layer can show is how its storage splits it.
+        """
+        if self.element_overlay > 0:
+            return
         rows = surviving_outputs(mask)
         for index, tile in enumerate(mask[rows].split(self.granularity)):
             uneven = tile.any(dim=0) & ~tile.all(dim=0)
@@ -126,4 +113,6 @@ class TileWise(Pattern):
                 )
 
     def boundaries(self, mask: Tensor, sparsity: float) -> Boundaries:
+        if self.element_overlay > 0:
+            return Boundaries()  # outputs that no tile holds have weights too, so the mask does not tell tiles apart
         return Boundaries(rows=surviving_outputs(mask)[self.granularity :: self.granularity].tolist())

@@ -7,6 +7,7 @@ from typing import Any
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
 from sparsefront.export.checkpoint import write_export
+from sparsefront.pruning.structure import Structure
 from sparsefront.stages.network import MASKS, WEIGHTS, load_masks, load_net
 
 log = logging.getLogger(__name__)
@@ -19,12 +20,15 @@ def run(
 
     def make(folder: Path) -> None:
         log.info("export: compressed checkpoint and manifest")
+        structure = Structure.load(pruned.path)
         write_export(
             folder,
             load_net(experiment, recovered.path / WEIGHTS),
             load_masks(recovered.path / MASKS),
             pattern=experiment.pattern,
             sparsity=experiment.sparsity,
+            arrangements=structure.arrangements,
+            sparsities=structure.sparsities,
             dense_reasons=pruned.read_json("plan.json")["dense_layers"],
             model=experiment.model,
         )

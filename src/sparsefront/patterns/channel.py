@@ -1,0 +1,64 @@
+"""Whole outputs or whole inputs of a layer live or die: what is left is a smaller dense layer."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.patterns.base import Pattern
+from sparsefront.patterns.blocks import BlockStep
+
+
+@dataclass(frozen=True)
+class Channel(Pattern):
+    """Keep the best outputs (rows of W), or the best inputs (columns), of every layer.
+
+    A channel is a block as wide as the layer, scored like any block: l2 norm / length. Channels are not tied across
+    layers: a pruned output gives zero for every X, and its bias, if any, still reaches the next layer. Of a convolution an
+    output is a filter, and an input is one column of the weight view: one kernel position of one input channel.
+
+    Args:
+        axis: outputs or inputs.
+    Source: "structured" sparsity of the PyTorch talk (whole rows or columns); filter pruning as in Li et al., "Pruning
+        Filters for Efficient ConvNets", 2017, which prunes the smallest filters of each layer. So is the default
+        allocation: a threshold over the whole network may take every channel of a layer, and with it the network.
+    """
+
+    axis: str = "outputs"
+    name: ClassVar[str] = "channel"
+
+    def __post_init__(self) -> None:
+        if self.axis not in ("outputs", "inputs"):
+            raise InvalidSetting("axis", self.axis, "outputs or inputs")
+
+    @property
+    def default_allocation(self) -> str:
+        return "per_layer"
+
+    def steps(
+        self, sparsity: float, shape: tuple[int, int], final_sparsity: float | None = None
+    ) -> tuple[BlockStep, ...]:
+        return (BlockStep(sparsity, self._block(shape)),)
+
+    def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:
+        """One tile holds all outputs that are left: the smaller dense layer, and which of W's rows and columns it is."""
+        return "gathered", {"tile": shape[0], "drop_empty_outputs": True}
+
+    def granule(self, shape: tuple[int, int]) -> int:
+        return math.prod(self._block(shape))
+
+    def check_structure(self, mask: Tensor, sparsity: float) -> None:
+        along = 1 if self.axis == "outputs" else 0
+        torn = mask.any(dim=along) & ~mask.all(dim=along)
+        if torn.any():
+            index = int(torn.nonzero()[0])
+            kept = int((mask[index] if self.axis == "outputs" else mask[:, index]).sum())
+            raise ValueError(
+                f"channel: {self.axis.removesuffix('s')} {index} keeps {kept} of its {mask.shape[along]} weights"
+            )
+
+    def _block(self, shape: tuple[int, int]) -> tuple[int, int]:
+        """(outputs, inputs) of one channel."""
+        return (1, shape[1]) if self.axis == "outputs" else (shape[0], 1)

@@ -1,0 +1,57 @@
+"""Vectors of outputs that need not be neighbours: vector-wise after a permutation of the outputs."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.patterns.arrangement import Arrangement
+from sparsefront.patterns.blocks import BlockPattern
+from sparsefront.patterns.granularity import unit_length
+from sparsefront.patterns.output_shuffle import shuffled_outputs
+
+
+@dataclass(frozen=True)
+class ShuffledBlock(BlockPattern):
+    """Keep the best vectors of v outputs at one input k, the outputs grouped so that more importance is kept.
+
+    The groups are found once, from the first scores and at the final sparsity; see `output_shuffle`. The order lives in
+    storage (the tiles of the gathered format name their outputs), so the function of the network is unchanged. In a layer
+    where no grouping keeps more than neighbours do, at the layer's sparsity, the outputs stay in their own order.
+
+    Args:
+        granularity: v, outputs per group; it divides N.
+        search_rounds: how often groups exchange outputs at most; 0 leaves them as first formed.
+    Source: Huang et al., "Shfl-BW: Accelerating Deep Neural Network Inference with Tensor-Core Aware Weight Pruning", DAC
+        2022. The selection of vectors is that of `vector_wise`, and so is the default allocation.
+    """
+
+    granularity: int
+    search_rounds: int = 8
+    name: ClassVar[str] = "shuffled_block"
+    uses_granularity: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        unit_length(self.granularity)
+        if isinstance(self.search_rounds, bool) or not isinstance(self.search_rounds, int) or self.search_rounds < 0:
+            raise InvalidSetting("search_rounds", self.search_rounds, "a whole number of at least 0")
+
+    @property
+    def block(self) -> tuple[int, int]:
+        return self.granularity, 1
+
+    def arrangement(self, importance: Tensor, sparsity: float) -> Arrangement | None:
+        order = shuffled_outputs(importance, self.granularity, sparsity, self.search_rounds)
+        return None if order is None else Arrangement(outputs=order)
+
+    def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:
+        return "gathered", {"tile": self.granularity, "drop_empty_outputs": False}
+
+    def check(self, mask: Tensor, sparsity: float, arrangement: Arrangement | None = None) -> None:
+        """As for every pattern; without an arrangement any order will do that puts equal outputs side by side."""
+        if arrangement is None and mask.dtype == torch.bool and mask.dim() == 2:
+            kinds = torch.unique(mask, dim=0, return_inverse=True)[1]
+            arrangement = Arrangement(outputs=kinds.argsort(stable=True))
+        super().check(mask, sparsity, arrangement)

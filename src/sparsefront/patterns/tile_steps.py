@@ -1,0 +1,69 @@
+"""The two steps of tile-wise pruning: whole outputs go, then, in every tile of surviving outputs, whole inputs."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparsefront.patterns.groups import Groups, group_score
+
+
+@dataclass(frozen=True)
+class OutputStep:
+    """Let whole outputs (rows of W) live or die."""
+
+    target: float
+
+    def groups(self, importance: Tensor, mask: Tensor) -> Groups:
+        """Scores [N]."""
+        alive = mask.sum(dim=1)
+        scores = group_score(importance, (1,), importance.shape[1])
+        if ((alive > 0) & (alive < mask.shape[1])).any():
+            # Tiles have lost inputs already. Without one of its outputs a tile would take in the next tile's first,
+            # which keeps other inputs.
+            scores = torch.full_like(scores, math.inf)
+        return Groups(scores.masked_fill(alive == 0, -math.inf), alive)
+
+    def expand(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
+        """An output keeps all the inputs it had, or none."""
+        return mask & kept[:, None]
+
+
+@dataclass(frozen=True)
+class TileInputStep:
+    """Let whole inputs of a tile live or die; tiles are formed anew from `width` surviving outputs each.
+
+    The last tile may be narrower. Scores and sizes are [tiles, K].
+    """
+
+    target: float
+    width: int
+
+    def groups(self, importance: Tensor, mask: Tensor) -> Groups:
+        rows = surviving_outputs(mask)
+        # A group's length is its tile's width, also where an earlier, looser mask has already taken it out.
+        starts = torch.arange(0, len(rows), self.width, device=mask.device)
+        length = (len(rows) - starts).clamp(max=self.width)[:, None]
+        scores = group_score(self._tiles(importance, rows), (1,), length)
+        alive = self._tiles(mask, rows).sum(dim=1, dtype=torch.int32)
+        return Groups(scores.masked_fill(alive == 0, -math.inf), alive)
+
+    def expand(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
+        """All outputs of a tile keep the tile's inputs."""
+        rows = surviving_outputs(mask)
+        result = torch.zeros_like(mask)
+        result[rows] = kept.repeat_interleave(self.width, dim=0)[: len(rows)] & mask[rows]
+        return result
+
+    def _tiles(self, matrix: Tensor, rows: Tensor) -> Tensor:
+        """The given rows of [N, K] as [tiles, width, K]; what the last tile lacks is zero."""
+        tiles = math.ceil(len(rows) / self.width)
+        padded = matrix.new_zeros(tiles * self.width, matrix.shape[1])
+        padded[: len(rows)] = matrix[rows]
+        return padded.view(tiles, self.width, matrix.shape[1])
+
+
+def surviving_outputs(mask: Tensor) -> Tensor:
+    """Indices of the rows of a bool mask [N, K] that keep any input, ascending; int64."""
+    return mask.any(dim=1).nonzero().flatten()

@@ -1,0 +1,115 @@
+"""Every row of a layer keeps the same number of weights, or of blocks."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.patterns.base import Step
+from sparsefront.patterns.blocks import BlockPattern, in_blocks
+from sparsefront.patterns.granularity import unit_length
+from sparsefront.patterns.groups import Groups, signed_norm
+
+
+@dataclass(frozen=True)
+class RankStep:
+    """Let rank columns live or die: rank r holds the r-th best block of every row of blocks.
+
+    Args:
+        target: see `Step`.
+        side: of a block; it divides the layer.
+        per_row: divide a column's l2 norm by the root of its length: rms.
+    """
+
+    target: float
+    side: int
+    per_row: bool = False
+
+    def groups(self, importance: Tensor, mask: Tensor) -> Groups:
+        """Scores [K / side], one per rank, best first."""
+        blocks, alive = self._blocks(importance), self._alive(mask)
+        ranked = blocks.masked_fill(~alive, -torch.inf).sort(dim=1, descending=True).values
+        gone = torch.arange(ranked.shape[1], device=mask.device) >= alive.sum(dim=1).max()
+        scores = signed_norm(ranked.masked_fill_(gone, 0.0), (0,))
+        if self.per_row:
+            scores = scores / ranked.shape[0] ** 0.5
+        return Groups(scores.masked_fill(gone, -torch.inf), ranked.shape[0] * self.side**2)
+
+    def expand(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
+        """Scatter back: every row keeps as many of its best blocks as ranks survive, ties to the lower index."""
+        count = int(kept.sum())
+        if count == 0:
+            return torch.zeros_like(mask)
+        alive = self._alive(mask)
+        blocks = self._blocks(importance).masked_fill(~alive, -torch.inf)
+        # The count-th best of each row, and as many of its equals as are still wanted: cheaper than a stable sort.
+        limit = blocks.kthvalue(blocks.shape[1] - count + 1, dim=1, keepdim=True).values
+        better, equal = blocks > limit, (blocks == limit) & alive
+        wanted = count - better.sum(dim=1, keepdim=True, dtype=torch.int32)
+        chosen = better | (equal & (equal.cumsum(dim=1, dtype=torch.int32) <= wanted))
+        return chosen.repeat_interleave(self.side, dim=0).repeat_interleave(self.side, dim=1) & mask
+
+    def _blocks(self, importance: Tensor) -> Tensor:
+        """Scores of the blocks [N / side, K / side]; single weights keep theirs as it is."""
+        if self.side == 1:
+            return importance
+        return signed_norm(in_blocks(importance, (self.side, self.side)), (1, 3))
+
+    def _alive(self, mask: Tensor) -> Tensor:
+        """Which blocks are still there, bool like `_blocks`."""
+        return mask if self.side == 1 else in_blocks(mask, (self.side, self.side)).any(dim=3).any(dim=1)
+
+
+@dataclass(frozen=True)
+class Uniform(BlockPattern):
+    """Keep the same number of weights in every row of a layer, its best ones.
+
+    Within each row weights are sorted by importance, best first; the l2 norm of each column of the sorted matrix, one
+    column per rank, is that rank's score; one threshold over the ranks of all layers says how many survive in each. With
+    blocks the unit is the l2 norm of a block, and every row of blocks keeps the same number of them.
+
+    With allocation=per_layer every layer keeps the same fraction, and the pattern is the per-output comparison group of
+    Wanda (Sun et al., "A Simple and Effective Pruning Approach for Large Language Models", 2023, section 3).
+
+    Args:
+        granularity: side of a block, which divides the layer: 1, 2 or 4.
+        aggregate: l2, the norm of a rank column as in the paper, or rms, the same per row, which does not favour layers
+            with many rows.
+    Source: Muralidharan, "Uniform Sparsity in Deep Neural Networks", 2023, sections 2.2 and 4.2 ("Blocked Uniform
+        Sparsity"). The paper sorts by |w|; here importance is sorted, which is |w| where it is the magnitude.
+    """
+
+    granularity: int
+    aggregate: str = "l2"
+    name: ClassVar[str] = "uniform"
+    uses_granularity: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if unit_length(self.granularity) not in (1, 2, 4):
+            raise InvalidSetting("granularity", self.granularity, "1, 2 or 4, the side of a block")
+        if self.aggregate not in ("l2", "rms"):
+            raise InvalidSetting("aggregate", self.aggregate, "l2 (norm of a rank column) or rms (the same per row)")
+
+    @property
+    def block(self) -> tuple[int, int]:
+        return self.granularity, self.granularity
+
+    def steps(self, sparsity: float, shape: tuple[int, int], final_sparsity: float | None = None) -> tuple[Step, ...]:
+        return (RankStep(sparsity, self.granularity, per_row=self.aggregate == "rms"),)
+
+    def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:
+        return "ell", {"block": self.granularity}
+
+    def granule(self, shape: tuple[int, int]) -> int:
+        """One rank: a block in every row of blocks."""
+        return shape[0] * self.granularity
+
+    def check_structure(self, mask: Tensor, sparsity: float) -> None:
+        super().check_structure(mask, sparsity)
+        kept = in_blocks(mask, self.block)[:, 0, :, 0].sum(dim=1)
+        if (kept != kept[0]).any():
+            row = int((kept != kept[0]).nonzero()[0])
+            unit = "weights" if self.granularity == 1 else "blocks"
+            raise ValueError(f"uniform: row {row} of {unit} keeps {int(kept[row])}, row 0 keeps {int(kept[0])}")

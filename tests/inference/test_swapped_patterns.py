@@ -1,0 +1,121 @@
+"""Every way to store a pattern, end to end: prune, export, read back, swap on a CPU; outputs are the masked network's."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from sparsefront.allocation.per_layer import PerLayer
+from sparsefront.export.checkpoint import read_export, write_export
+from sparsefront.inference.agreement import output_error
+from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.kernel_call import KernelCall
+from sparsefront.inference.problems import observe_problems
+from sparsefront.inference.swap import swap
+from sparsefront.patterns.block_2_4 import Block24
+from sparsefront.patterns.n_m import NM
+from sparsefront.patterns.shuffled_block import ShuffledBlock
+from sparsefront.patterns.tile_2_4 import Tile24
+from sparsefront.patterns.tile_wise import TileWise
+from sparsefront.patterns.uniform import Uniform
+from sparsefront.patterns.weight_view import as_matrix, like_weight
+from sparsefront.pruning.make_masks import make_masks
+from sparsefront.pruning.structure import Structure, settle
+
+PATTERNS = {
+    "shuffled_block": (ShuffledBlock(8), "gathered_reference"),
+    "n_m-permuted": (NM(2, 4, permutation="search", permutation_rounds=3), "n_m_reference"),
+    "n_m-transposable": (NM(transposable=True), "n_m_reference"),
+    "uniform": (Uniform(1), "ell_reference"),
+    "uniform-4": (Uniform(4), "ell_reference"),
+    "tew": (TileWise(16, element_overlay=0.05), "gathered_overlay_reference"),
+    "tile_2_4": (Tile24(16), "gathered_reference"),
+    "block_2_4": (Block24(4), "blocked_reference"),
+}
+
+
+class Net(nn.Module):
+    """A convolution and two Linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 32, 3, padding=1)
+        self.first, self.second = nn.Linear(32, 64), nn.Linear(64, 48, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(self.conv(x).relu().mean(dim=(2, 3))).relu())
+
+
+LAYERS = ("conv", "first", "second")
+
+
+def pruned(pattern) -> tuple[Net, dict[str, torch.Tensor], Structure]:
+    torch.manual_seed(0)
+    net = Net().eval().requires_grad_(False)
+    weights = {name: as_matrix(net.get_submodule(name).weight) for name in LAYERS}
+    scores = {name: weight.abs() for name, weight in weights.items()}
+    structure = settle(scores, pattern, PerLayer(), 0.5)
+    masks = make_masks(scores, pattern, PerLayer(), 0.5, structure=structure)
+    for name, mask in masks.items():
+        weight = net.get_submodule(name).weight
+        weight.mul_(like_weight(mask, weight))
+    return net, masks, structure
+
+
+@pytest.fixture(params=PATTERNS)
+def case(request, tmp_path):
+    """(masked net, its export, name of the reference)."""
+    pattern, kernel = PATTERNS[request.param]
+    net, masks, structure = pruned(pattern)
+    write_export(
+        tmp_path,
+        net,
+        masks,
+        pattern=pattern,
+        sparsity=0.5,
+        arrangements=structure.arrangements,
+        sparsities=structure.sparsities,
+    )
+    return net, read_export(tmp_path), kernel
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_swapped_network_computes_the_masked_one(case, dtype):
+    masked, export, kernel = case
+    x = torch.randn(3, 4, 6, 6, generator=torch.Generator().manual_seed(1))
+    net, chosen = Net().eval(), KernelChoice()
+    report = swap(
+        net, export, observe_problems(masked, {"x": x}, LAYERS), chosen, device=torch.device("cpu"), dtype=dtype
+    )
+    assert report.kernels == {kernel: len(LAYERS)} and report.sparse_flops_share == 1.0
+    with torch.inference_mode():
+        limit = 1e-5 if dtype == torch.float32 else 3e-2
+        assert output_error(net(x.to(dtype)), masked(x)) < limit
+        twin = copy.deepcopy(net)
+        torch.testing.assert_close(twin(x.to(dtype)), net(x.to(dtype)), rtol=0, atol=0)
+    for name in LAYERS:
+        layer = net.get_submodule(name)
+        assert isinstance(layer, KernelCall)
+        assert torch.equal(layer.weight, masked.get_submodule(name).weight.to(dtype))
+
+
+def test_a_permuted_2_4_layer_is_offered_to_sparse_tensor_cores(tmp_path):
+    """On a CPU their reference stands in: 2:4 is found in the order that the export holds, and only there."""
+    pattern = PATTERNS["n_m-permuted"][0]
+    masked, masks, structure = pruned(pattern)
+    assert structure.arrangements
+    write_export(tmp_path, masked, masks, pattern=pattern, sparsity=0.5, arrangements=structure.arrangements)
+    x, net = torch.randn(3, 4, 6, 6), Net().eval()
+    report = swap(
+        net,
+        read_export(tmp_path),
+        observe_problems(masked, {"x": x}, LAYERS),
+        KernelChoice(family="semi_structured"),
+        device=torch.device("cpu"),
+        dtype=torch.float32,
+    )
+    assert report.kernels == {"semi_structured_reference": len(LAYERS)}
+    assert net.first.format.input_order is not None
+    with torch.inference_mode():
+        assert output_error(net(x), masked(x)) < 1e-5

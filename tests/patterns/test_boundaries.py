@@ -1,0 +1,65 @@
+"""Where the units of a mask begin, as pictures draw it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from sparsefront.patterns.block_wise import BlockWise
+from sparsefront.patterns.boundaries import Boundaries, grid_boundaries
+from sparsefront.patterns.element_wise import ElementWise
+from sparsefront.patterns.n_m import NM
+from sparsefront.patterns.tile_wise import TileWise
+from sparsefront.patterns.vector_wise import VectorWise
+
+NAMES = sorted(path.stem for path in (Path(__file__).resolve().parents[2] / "conf" / "pattern").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("sparsity", [0.5, 0.75])
+def test_lines_of_every_pattern_lie_inside_its_mask_and_ascend(from_yaml, name, sparsity):
+    pattern = from_yaml(name, granularity=4)
+    importance = torch.rand(16, 32, generator=torch.Generator().manual_seed(0))
+    mask = pattern.mask(importance, sparsity)
+    arrangement = pattern.arrangement(importance, sparsity)
+    arranged = mask if arrangement is None else arrangement.arrange(mask)
+    rows, columns, windows = lines(pattern, arranged, sparsity)
+    for places, count in ((rows, 16), (columns, 32), (windows, 32)):
+        assert places == sorted(set(places)) and all(0 < place < count for place in places)
+
+
+def lines(pattern, mask, sparsity) -> tuple[list[int], list[int], list[int]]:
+    found = pattern.boundaries(mask, sparsity)
+    return list(found.rows), list(found.columns), list(found.windows)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        (ElementWise(), ([], [], [])),
+        (NM(n=2, m=4), ([], [], [4, 8, 12])),
+        (NM(transposable=True), ([4], [], [4, 8, 12])),
+        (VectorWise(granularity=4), ([4], [], [])),
+        (VectorWise(granularity=4, distribution="balanced", m=8), ([4], [], [8])),
+        (BlockWise(granularity="4x2"), ([4], [2, 4, 6, 8, 10, 12, 14], [])),
+        (BlockWise(granularity=2, distribution="balanced", m=4), ([2, 4, 6], [2, 4, 6, 8, 10, 12, 14], [8])),
+    ],
+    ids=str,
+)
+def test_lines_of_a_grid(pattern, expected):
+    assert lines(pattern, torch.ones(8, 16, dtype=torch.bool), 0.5) == expected
+
+
+def test_tiles_begin_at_every_gth_surviving_output():
+    mask = torch.ones(8, 4, dtype=torch.bool)
+    mask[[0, 3, 4]] = False  # outputs 1, 2 | 5, 6 | 7
+    assert lines(TileWise(granularity=2), mask, 0.5) == ([5, 7], [], [])
+
+
+def test_an_overlay_hides_where_tiles_begin():
+    assert lines(TileWise(granularity=2, element_overlay=0.1), torch.ones(8, 4, dtype=torch.bool), 0.5) == ([], [], [])
+
+
+def test_a_unit_of_the_whole_layer_has_no_lines():
+    assert grid_boundaries((8, 16), (8, 16)) == Boundaries(range(8, 8, 8), range(16, 16, 16), ())
+    assert not any(map(len, (grid_boundaries((8, 16), (8, 16)).rows, grid_boundaries((8, 16), (8, 16)).columns)))

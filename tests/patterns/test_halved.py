@@ -1,0 +1,119 @@
+"""block_2_4 and tile_2_4: units first, then 2:4 inside."""
+
+import pytest
+import torch
+
+from sparsefront.allocation.global_threshold import GlobalThreshold
+from sparsefront.allocation.per_layer import PerLayer
+from sparsefront.errors import InvalidSetting
+from sparsefront.patterns.block_2_4 import Block24
+from sparsefront.patterns.block_wise import BlockWise
+from sparsefront.patterns.tile_2_4 import Tile24
+from sparsefront.patterns.tile_wise import TileWise
+from sparsefront.pruning.make_masks import make_masks
+
+PATTERNS = [(Block24(8), BlockWise(8)), (Tile24(8), TileWise(8))]
+with_outer = pytest.mark.parametrize(("pattern", "outer"), PATTERNS, ids=lambda pattern: pattern.name)
+
+
+def scores(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def density(mask: torch.Tensor) -> float:
+    return mask.float().mean().item()
+
+
+def drawn(*lines: str) -> torch.Tensor:
+    return torch.tensor([[mark == "#" for mark in line] for line in lines])
+
+
+@with_outer
+def test_less_than_a_half_is_refused(pattern, outer):
+    with pytest.raises(InvalidSetting, match=r"sparsity=0.4: .* 2 of 4 in every unit: at least 0.5") as caught:
+        pattern.check_sparsity(0.4)
+    assert caught.value.key == "sparsity"
+    assert pattern.refusal((16, 16), 0.25) == "sparsity 0.25 is below the 0.5 of 2:4"
+    assert "erk" not in pattern.allocations  # it may ask a layer for less than a half
+
+
+@with_outer
+@pytest.mark.parametrize("allocation", [PerLayer(), GlobalThreshold()], ids=lambda allocation: allocation.name)
+@pytest.mark.parametrize("sparsity", [0.5, 0.75, 0.9])
+def test_densities_multiply(pattern, outer, allocation, sparsity):
+    """What stays are halves of the units that the outer pattern keeps at 2s - 1."""
+    importance = {"a": scores(32, 64, seed=1), "b": 2 * scores(64, 32, seed=2)}
+    masks = make_masks(importance, pattern, allocation, sparsity)
+    units = make_masks(importance, outer, allocation, 2 * sparsity - 1)
+    for layer, mask in masks.items():
+        assert not (mask & ~units[layer]).any()
+        kept, whole = mask.sum(dim=1), units[layer].sum(dim=1)
+        assert torch.equal(kept, whole // 4 * 2 + (whole % 4).clamp(max=2))
+
+
+@with_outer
+def test_on_the_way_the_units_go_first(pattern, outer):
+    """Units until 2s - 1 = 0.5 are gone; then block_2_4 tightens by 3:4, and tile_2_4 waits for the last mask."""
+    masks, densities = None, []
+    for update, sparsity in enumerate((0.3, 0.5, 0.63, 0.75)):
+        importance = {"layer": scores(32, 64, seed=update)}
+        masks = make_masks(importance, pattern, PerLayer(), sparsity, final_sparsity=0.75, previous=masks)
+        densities.append(density(masks["layer"]))
+        if sparsity <= 0.5:
+            outer.check(masks["layer"], sparsity)
+    between = 0.375 if pattern.name == "block_2_4" else 0.5
+    assert densities == pytest.approx([0.7, 0.5, between, 0.25], abs=0.04)
+
+
+@pytest.mark.parametrize("granularity", [6, 2, "8x6", 0, "wide"])
+def test_blocks_hold_whole_windows(granularity):
+    with pytest.raises(InvalidSetting, match="granularity"):
+        Block24(granularity)
+    assert Block24("3x8").block == (3, 8)
+
+
+@pytest.mark.parametrize("granularity", [0, 1, "4x4", None])
+def test_a_tile_has_outputs_to_agree(granularity):
+    with pytest.raises(InvalidSetting, match="granularity"):
+        Tile24(granularity)
+
+
+def test_a_window_of_a_block_with_another_count_is_named():
+    mask = Block24(4).mask(scores(8, 8), 0.5)
+    window = mask[5, 4:]
+    window[window.nonzero()[0]] = False
+    with pytest.raises(ValueError, match="window 0 of output 1 in the block at row 1, column 1 .* keeps 1 of 4, not 2"):
+        Block24(4).check(mask, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (drawn("##..", "#..."), "outputs of tile 0 keep 1 to 2 inputs, not equally many"),
+        (drawn("##.##...", "#.##..#."), None),
+        (drawn("##.#.#..", "#..#.#.#"), "input 3 of tile 0 lies in window 0 of one output and 1 of another"),
+        (drawn("##...##", "..##.##"), None),
+        (drawn("#.#..##", ".#.#.##"), None),
+        (drawn("##.....##", "...##..##", "#....#.##"), "window 0 of tile 0 needs 5 inputs, not 4"),
+        (drawn("##....##", "....##.#"), "equally many"),
+        (drawn("##..##....", "......####"), "windows of tile 0 overlap"),
+    ],
+)
+def test_tiles_that_no_panel_of_2_4_can_hold_are_named(mask, message):
+    pattern = Tile24(4)
+    if message is None:
+        pattern.check(mask, 0.5)
+        return
+    with pytest.raises(ValueError, match=message):
+        pattern.check(mask, 0.5)
+
+
+def test_an_input_that_all_outputs_of_a_tile_drop_leaves_the_windows_as_they_were():
+    """Inputs 0 and 5 go everywhere. Counted by fours, what is left would be windows of 1 2 3 4 and 6 7."""
+    importance = torch.tensor([[0, 9, 8, 1, 5, 0, 6, 1], [0, 1, 9, 8, 1, 0, 6, 5]]).float()
+    pattern = Tile24(2)
+    mask = pattern.mask(importance, 0.5)
+    assert torch.equal(mask, drawn(".##.#.#.", "..##..##"))
+    pattern.check(mask, 0.5)
+    again = make_masks({"a": scores(2, 8)}, pattern, PerLayer(), 0.5, previous={"a": mask})["a"]
+    assert torch.equal(again, mask)

@@ -1,0 +1,183 @@
+"""n:m in another order of the inputs: the search never loses, and finds what was planted."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparsefront.allocation.per_layer import PerLayer
+from sparsefront.errors import InvalidSetting
+from sparsefront.export.stored_weight import store
+from sparsefront.patterns.channel_permutation import _Swaps, kept_importance, permuted_inputs
+from sparsefront.patterns.n_m import NM
+from sparsefront.patterns.window import Window
+from sparsefront.pruning.make_masks import make_masks
+from sparsefront.pruning.structure import settle
+
+
+def scores(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def kept_by_loops(importance: list[list[float]], order: list[int], n: int, m: int) -> float:
+    """Sum of the n largest of every m, with the inputs in an order."""
+    windows = [order[start : start + m] for start in range(0, len(order), m)]
+    return sum(sum(sorted((row[k] for k in window), reverse=True)[:n]) for row in importance for window in windows)
+
+
+def planted(outputs: int, inputs: int, window: Window, seed: int) -> tuple[torch.Tensor, float]:
+    """Importance in which some order keeps all large weights, and what that order keeps."""
+    chance = scores(outputs, inputs // window.m, window.m, seed=seed)
+    large = scores(outputs, inputs // window.m, window.m, seed=seed + 1).argsort(dim=2).argsort(dim=2) < window.n
+    importance = torch.where(large, 1 + chance, 0.05 * chance).reshape(outputs, inputs)
+    shuffle = torch.randperm(inputs, generator=torch.Generator().manual_seed(seed + 2))
+    return importance[:, shuffle], kept_importance(importance, torch.arange(inputs), window)
+
+
+few = settings(max_examples=40, deadline=None, derandomize=True)
+windows = st.sampled_from([(2, 4), (1, 4), (3, 4), (1, 2), (1, 3), (2, 6), (5, 6)])
+
+
+@few
+@given(
+    importance=st.lists(st.lists(st.integers(0, 5), min_size=12, max_size=12), min_size=1, max_size=5), window=windows
+)
+def test_never_less_than_the_own_order_keeps(importance, window):
+    matrix, window = torch.tensor(importance).float(), Window(*window)
+    own = kept_by_loops(importance, list(range(12)), *window)
+    order = permuted_inputs(matrix, window, 6)
+    if order is None:
+        return
+    assert sorted(order.tolist()) == list(range(12))
+    assert kept_by_loops(importance, order.tolist(), *window) > own
+
+
+@few
+@given(
+    importance=st.lists(st.lists(st.integers(0, 5), min_size=12, max_size=12), min_size=1, max_size=5),
+    window=windows,
+    order=st.permutations(range(12)),
+)
+def test_the_gain_of_every_swap_is_what_swapping_gains(importance, window, order):
+    """Against plain loops, with ties everywhere; whole numbers, so that sums are exact."""
+    n, m = window
+    search = _Swaps(torch.tensor(importance).float(), torch.tensor(order), Window(n, m))
+    before = kept_by_loops(importance, list(order), n, m)
+    for one, other in itertools.combinations(range(12), 2):
+        if one // m == other // m:
+            continue
+        swapped = list(order)
+        swapped[one], swapped[other] = swapped[other], swapped[one]
+        c, d = order[one], order[other]
+        gain = search.without[c] + search.without[d] + search.brings[c, d] + search.brings[d, c]
+        assert float(gain) == kept_by_loops(importance, swapped, n, m) - before
+
+
+def test_a_round_gains_what_its_swaps_promise():
+    """Several swaps at once, of windows that do not touch: their gains add up, and the tables stay up to date."""
+    importance = torch.randint(0, 50, (20, 48), generator=torch.Generator().manual_seed(4)).float()
+    window = Window(2, 4)
+    search = _Swaps(importance, torch.arange(48), window)
+    kept = [kept_importance(importance, search.order, window)]
+    while search.improve():
+        kept.append(kept_importance(importance, search.order, window))
+        fresh = _Swaps(importance, search.order, window)
+        assert torch.equal(fresh.without, search.without) and torch.equal(fresh.brings, search.brings)
+    assert len(kept) > 2 and all(later > earlier for earlier, later in itertools.pairwise(kept))
+
+
+@pytest.mark.parametrize("window", [(2, 4), (1, 4), (1, 2)], ids=str)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_planted_order_is_found(window, seed):
+    importance, most = planted(24, 16, Window(*window), seed)
+    order = permuted_inputs(importance, Window(*window), 100)
+    assert kept_importance(importance, order, Window(*window)) == pytest.approx(most)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_best_of_all_orders_is_found_in_a_tiny_layer(seed):
+    """All 35 ways to split 8 inputs into two windows of 4."""
+    importance, window = scores(3, 8, seed=seed), Window(2, 4)
+    splits = ((0, *rest) for rest in itertools.combinations(range(1, 8), 3))
+    orders = ([*first, *(k for k in range(8) if k not in first)] for first in splits)
+    best = max(kept_by_loops(importance.tolist(), order, *window) for order in orders)
+    order = permuted_inputs(importance, window, 50)
+    kept = kept_importance(importance, torch.arange(8) if order is None else order, window)
+    assert kept == pytest.approx(best)
+
+
+def test_nothing_to_gain_is_no_order():
+    assert permuted_inputs(torch.ones(4, 8), Window(2, 4), 10) is None
+    assert permuted_inputs(scores(4, 8), Window(4, 4), 10) is None
+    assert permuted_inputs(scores(4, 8), Window(2, 8), 10) is None
+    assert NM(2, 4).arrangement(scores(4, 8), 0.5) is None
+
+
+def test_negative_importance_is_ranked_too():
+    """Movement scores may be below zero."""
+    importance, window = scores(16, 24) - 0.8, Window(2, 4)
+    order = permuted_inputs(importance, window, 20)
+    assert kept_importance(importance, order, window) > kept_importance(importance, torch.arange(24), window)
+
+
+def test_the_same_scores_give_the_same_order_whatever_their_scale():
+    importance = scores(16, 32)
+    order = permuted_inputs(importance, Window(2, 4), 30)
+    groups = order.view(-1, 4)
+    assert (groups.diff(dim=1) > 0).all() and (groups[:, 0].diff() > 0).all()
+    for scale in (1.0, 2.0**20):
+        assert torch.equal(permuted_inputs(importance * scale, Window(2, 4), 30), order)
+
+
+def test_more_rounds_never_keep_less():
+    importance, window = scores(32, 64, seed=9), Window(2, 4)
+    orders = [permuted_inputs(importance, window, rounds) for rounds in (1, 3, 10, 40)]
+    kept = [kept_importance(importance, order, window) for order in orders]
+    assert kept == sorted(kept)
+
+
+def test_masks_obey_the_order_that_was_settled():
+    pattern = NM(2, 4, permutation="search")
+    layers = {"a": scores(8, 32, seed=1), "b": scores(12, 16, seed=2)}
+    structure = settle(layers, pattern, PerLayer(), 0.5)
+    masks = make_masks(layers, pattern, PerLayer(), 0.5, structure=structure)
+    for layer, mask in masks.items():
+        arrangement = structure.arrangement(layer)
+        pattern.check(mask, 0.5, arrangement)
+        assert torch.equal(mask, pattern.mask(layers[layer], 0.5))
+        stored = store(layers[layer], mask, pattern.storage(tuple(mask.shape), 0.5), arrangement)
+        assert torch.equal(stored.input_order.long(), arrangement.inputs)
+        assert torch.equal(stored.to_dense(), layers[layer] * mask)
+        with pytest.raises(ValueError, match="window"):
+            pattern.check(mask, 0.5)
+
+
+def test_masks_on_the_way_nest_in_one_order():
+    pattern, masks = NM(1, 4, permutation="search"), None
+    structure = settle({"a": scores(8, 32)}, pattern, PerLayer(), 0.75)
+    for update, sparsity in enumerate((0.0, 0.3, 0.5, 0.75)):
+        layers = {"a": scores(8, 32, seed=10 + update)}
+        tighter = make_masks(
+            layers, pattern, PerLayer(), sparsity, final_sparsity=0.75, previous=masks, structure=structure
+        )
+        assert masks is None or not (tighter["a"] & ~masks["a"]).any()
+        masks = tighter
+    pattern.check(masks["a"], 0.75, structure.arrangement("a"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "key"),
+    [
+        ({"permutation": "greedy"}, "permutation"),
+        ({"permutation": None}, "permutation"),
+        ({"permutation_rounds": 0}, "permutation_rounds"),
+        ({"permutation_rounds": 2.5}, "permutation_rounds"),
+        ({"permutation_rounds": True}, "permutation_rounds"),
+    ],
+)
+def test_impossible_settings(keys, key):
+    with pytest.raises(InvalidSetting) as caught:
+        NM(**keys)
+    assert caught.value.key == key

@@ -1,0 +1,98 @@
+"""uniform: rank columns over layers, what aggregates favour, signed scores."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparsefront.allocation.global_threshold import GlobalThreshold
+from sparsefront.allocation.per_layer import PerLayer
+from sparsefront.errors import InvalidSetting
+from sparsefront.patterns.uniform import Uniform
+from sparsefront.pruning.make_masks import make_masks
+
+few = settings(max_examples=40, deadline=None, derandomize=True)
+
+
+def counts(mask: torch.Tensor) -> list[int]:
+    return mask.sum(dim=1).tolist()
+
+
+@pytest.mark.parametrize("side", [0, 3, 8, 64, "4x4", None])
+def test_blocks_are_those_of_the_paper(side):
+    with pytest.raises(InvalidSetting, match="granularity"):
+        Uniform(granularity=side)
+
+
+def test_an_unknown_aggregate_is_refused():
+    with pytest.raises(InvalidSetting, match="aggregate=max: l2 .* or rms"):
+        Uniform(1, aggregate="max")
+
+
+@few
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 7)), min_size=1, max_size=3),
+    sparsity=st.floats(0, 0.99),
+    per_row=st.booleans(),
+    seed=st.integers(0, 9),
+)
+def test_one_threshold_over_the_ranks_of_all_layers(sizes, sparsity, per_row, seed):
+    """Against loops: sorted rows, the norm of each column, the lowest columns of the network while they fit."""
+    generator = torch.Generator().manual_seed(seed)
+    importance = {str(i): torch.rand(*size, generator=generator) for i, size in enumerate(sizes)}
+    columns = []
+    for layer, values in importance.items():
+        rows = [sorted(row, reverse=True) for row in values.tolist()]
+        for rank in range(values.shape[1]):
+            norm = sum(row[rank] ** 2 for row in rows) ** 0.5
+            columns.append((norm / len(rows) ** 0.5 if per_row else norm, layer, len(rows)))
+    left = int(sparsity * sum(values.numel() for values in importance.values()) + 1e-6)
+    kept = {layer: values.shape[1] for layer, values in importance.items()}
+    for _, layer, size in sorted(columns):
+        if size > left:
+            break
+        left -= size
+        kept[layer] -= 1
+    masks = make_masks(importance, Uniform(1, aggregate="rms" if per_row else "l2"), GlobalThreshold(), sparsity)
+    for layer, mask in masks.items():
+        assert counts(mask) == [kept[layer]] * len(mask)
+        worst = importance[layer].masked_fill(~mask, 2.0).amin(dim=1)
+        assert (worst >= importance[layer].masked_fill(mask, -1.0).amax(dim=1)).all()
+
+
+def test_l2_favours_layers_with_many_rows_and_rms_does_not():
+    """Rows are alike everywhere; the second layer has sixteen times as many."""
+    row = torch.linspace(1.0, 2.0, 8)
+    importance = {"few": row.repeat(4, 1), "many": row.repeat(64, 1)}
+    by_l2 = make_masks(importance, Uniform(1), GlobalThreshold(), 0.05)
+    assert counts(by_l2["few"])[0] == 2 and counts(by_l2["many"])[0] == 8
+    by_rms = make_masks(importance, Uniform(1, aggregate="rms"), GlobalThreshold(), 0.5)
+    assert counts(by_rms["few"])[0] == counts(by_rms["many"])[0] == 4
+
+
+def test_per_layer_is_the_comparison_group_of_wanda():
+    """Every output keeps the same fraction, its best."""
+    importance = torch.rand(6, 16, generator=torch.Generator().manual_seed(0))
+    mask = make_masks({"layer": importance}, Uniform(1), PerLayer(), 0.75)["layer"]
+    expected = torch.zeros_like(mask).scatter_(1, importance.topk(4, dim=1).indices, True)
+    assert torch.equal(mask, expected)
+
+
+def test_signed_scores_keep_the_largest_not_the_farthest_from_zero():
+    importance = torch.tensor([[-9.0, 2.0, -1.0, 3.0], [1.0, -7.0, 4.0, -2.0]])
+    mask = Uniform(1).mask(importance, 0.5)
+    assert mask.tolist() == [[False, True, False, True], [True, False, True, False]]
+
+
+def test_a_rank_of_negative_scores_goes_before_any_positive_one():
+    importance = {"signed": torch.tensor([[-9.0, 3.0]]), "plain": torch.tensor([[1.0, 2.0]])}
+    masks = make_masks(importance, Uniform(1), GlobalThreshold(), 0.25)
+    assert masks["signed"].tolist() == [[False, True]] and masks["plain"].all()
+
+
+def test_rows_that_differ_are_named():
+    mask = torch.tensor([[True, False], [True, True]])
+    with pytest.raises(ValueError, match="row 1 of weights keeps 2, row 0 keeps 1"):
+        Uniform(1).check(mask, 0.25)
+    with pytest.raises(ValueError, match="row 1 of blocks keeps 1, row 0 keeps 0"):
+        Uniform(2).check(torch.tensor([[False] * 4] * 2 + [[True, True, False, False]] * 2), 0.75)
