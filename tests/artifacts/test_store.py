@@ -60,6 +60,32 @@ def test_a_failing_maker_leaves_nothing_finished(tmp_path):
     assert not list(tmp_path.glob("dense/*.partial-*"))
 
 
+def test_what_a_maker_leaves_for_the_next_one_is_gone_when_the_stage_is_finished(tmp_path):
+    folder = store(tmp_path).unfinished("dense", {})
+
+    def begin(_):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "epoch.ckpt").write_text("half")
+        raise KeyboardInterrupt
+
+    def go_on(made):
+        assert (folder / "epoch.ckpt").read_text() == "half"
+        (made / "content.txt").write_text("whole")
+
+    with pytest.raises(KeyboardInterrupt):
+        store(tmp_path).obtain("dense", {}, begin)
+    store(tmp_path).obtain("dense", {}, go_on)
+    assert not folder.exists()
+
+
+def test_without_reuse_nothing_unfinished_is_gone_on_from(tmp_path):
+    again = store(tmp_path, reuse=False)
+    folder = again.unfinished("dense", {})
+    folder.mkdir(parents=True)
+    again.obtain("dense", {}, lambda made: (made / "found.txt").write_text(str(folder.exists())))
+    assert [file.read_text() for file in tmp_path.glob("dense/*/found.txt")] == ["False"]
+
+
 def test_a_stage_left_out_must_be_there(tmp_path):
     with pytest.raises(InvalidSetting, match="stages.*add dense to stages"):
         store(tmp_path, runnable=("measure",)).obtain("dense", {}, writer(""))

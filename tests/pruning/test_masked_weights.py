@@ -83,3 +83,34 @@ def test_remove_leaves_the_zeros(net):
     masked.remove()
     assert not list(net.buffers())
     assert (net[2].weight[~masks["2"]] == 0).all()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), -1.0])
+def test_a_pruned_weight_becomes_zero_whatever_it_was(net, value):
+    """An optimizer that diverged on a pruned weight must not carry it into the forward."""
+    masks = random_masks(net)
+    masked = MaskedWeights(net, masks)
+    masked.set(masks)
+    kept = {name: net.get_submodule(name).weight[net.get_submodule(name).weight_mask].clone() for name in masks}
+    with torch.no_grad():
+        for name in masks:
+            net.get_submodule(name).weight[~net.get_submodule(name).weight_mask] = value
+    masked.apply()
+    masked.check()
+    for name in masks:
+        weight = net.get_submodule(name).weight
+        assert torch.equal(weight[weight == 0], torch.zeros_like(weight[weight == 0])) and not weight.isnan().any()
+        assert torch.equal(weight[net.get_submodule(name).weight_mask], kept[name])
+
+
+def test_a_mask_that_is_written_to_or_replaced_holds_at_once(net):
+    """What is remembered of a mask follows the buffer: a checkpoint is loaded into it, or it moves with the network."""
+    masks = random_masks(net)
+    masked = MaskedWeights(net, masks)
+    masked.set(masks)
+    net[2].weight_mask.fill_(False)
+    masked.apply()
+    assert not net[2].weight.any() and net[0].weight.any()
+    net[0].weight_mask = torch.zeros_like(net[0].weight_mask)
+    masked.apply()
+    assert not net[0].weight.any()

@@ -3,8 +3,10 @@
     <root>/<stage>/<key>/             a finished stage: whatever it wrote, plus determined_by.json
     <root>/<stage>/<key>.lock         held while somebody makes it; others wait, then find it finished
     <root>/<stage>/<key>.partial-<pid>  work in progress; becomes <key> by one rename, or is swept away by the next maker
+    <root>/<stage>/<key>.unfinished/  what a maker left for the next one to go on from, should it be killed
 
-A stage is there whole or not at all, so a process killed at any instant loses only the stage that it was in.
+A stage is there whole or not at all, so a process killed at any instant loses only the stage that it was in, and of a
+training no more than an epoch.
 """
 
 import json
@@ -66,6 +68,10 @@ class ArtifactStore:
         again = not self.reuse and (stage or kind) in self.runnable
         return None if again or not (folder / RECORD).exists() else self._finished(folder, key)
 
+    def unfinished(self, kind: str, determines: dict[str, Any]) -> Path:
+        """Where the maker of a stage keeps what a later one can go on from; gone once the stage is finished."""
+        return self.root / kind / f"{digest(determines)}.unfinished"
+
     def obtain(
         self, kind: str, determines: dict[str, Any], make: Callable[[Path], None], *, stage: str | None = None
     ) -> Artifact:
@@ -99,7 +105,9 @@ class ArtifactStore:
     def _make(self, folder: Path, key: str, determines: dict[str, Any], make: Callable[[Path], None]) -> Artifact:
         for left_over in folder.parent.glob(f"{key}.partial-*"):  # of killed makers: we hold the lock
             shutil.rmtree(left_over)
-        partial = folder.with_name(f"{key}.partial-{os.getpid()}")
+        partial, unfinished = folder.with_name(f"{key}.partial-{os.getpid()}"), folder.with_name(f"{key}.unfinished")
+        if not self.reuse:
+            shutil.rmtree(unfinished, ignore_errors=True)
         partial.mkdir()
         start = time.perf_counter()
         make(partial)
@@ -108,6 +116,7 @@ class ArtifactStore:
         if folder.exists():
             shutil.rmtree(folder)
         os.replace(partial, folder)
+        shutil.rmtree(unfinished, ignore_errors=True)
         return Artifact(folder, key, reused=False, seconds=record["seconds"])
 
     def _finished(self, folder: Path, key: str) -> Artifact:

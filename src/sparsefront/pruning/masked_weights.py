@@ -7,6 +7,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from sparsefront.training import ranks
+
 BUFFER = "weight_mask"
 
 
@@ -24,9 +26,10 @@ class MaskedWeights:
 
     def __init__(self, net: nn.Module, layers: Iterable[str]) -> None:
         self._modules = {name: net.get_submodule(name) for name in layers}
+        self._inverses: dict[str, tuple[Tensor, int, Tensor]] = {}  # layer -> its mask, that one's version, the inverse
 
     def set(self, masks: dict[str, Tensor]) -> None:
-        """Replace masks and zero what they prune.
+        """Replace masks and zero what they prune. In a distributed training rank 0's masks count on every rank.
 
         Args:
             masks: layer name -> bool [N, K], or shaped like the weight, on any device.
@@ -39,16 +42,28 @@ class MaskedWeights:
                 raise ValueError(
                     f"mask of {name}: {mask.dtype} {tuple(mask.shape)} does not fit weight {tuple(module.weight.shape)}"
                 )
-            mask = mask.reshape(module.weight.shape).to(module.weight.device)
+            mask = ranks.of_first(mask.reshape(module.weight.shape).to(module.weight.device))
             module.register_buffer(BUFFER, mask, persistent=False)
         self.apply()
 
     @torch.no_grad()
     def apply(self) -> None:
-        """Zero every pruned weight in place."""
-        pairs = [(m.weight, m.weight_mask) for m in self._modules.values() if hasattr(m, BUFFER)]
-        for weight, mask in pairs:
-            weight.mul_(mask)
+        """Zero every pruned weight in place, whatever it has become: NaN and infinity too.
+
+        One kernel per layer. A product with the mask would leave NaN as it is, and converts the mask on the way.
+        """
+        for name, module in self._modules.items():
+            # Looked up where they lie: a module's own lookup by attribute costs as much as the launch of a kernel.
+            mask = module._buffers.get(BUFFER)
+            if mask is not None:
+                module._parameters["weight"].masked_fill_(self._pruned(name, mask), 0.0)
+
+    def _pruned(self, name: str, mask: Tensor) -> Tensor:
+        """The inverse of a layer's mask, made again where the buffer is another one or was written to."""
+        held = self._inverses.get(name)
+        if held is None or held[0] is not mask or held[1] != mask._version:
+            held = self._inverses[name] = (mask, mask._version, ~mask)
+        return held[2]
 
     def attach(self, optimizer: Optimizer) -> RemovableHandle:
         """Apply the masks after every step that this optimizer really takes; a step skipped by an AMP scaler changes nothing."""
@@ -63,6 +78,7 @@ class MaskedWeights:
         for module in self._modules.values():
             if hasattr(module, BUFFER):
                 delattr(module, BUFFER)
+        self._inverses.clear()
 
     def check(self) -> None:
         """Raises:
@@ -72,3 +88,16 @@ class MaskedWeights:
             revived = int((self._modules[name].weight[~mask] != 0).sum())
             if revived:
                 raise ValueError(f"layer {name}: {revived} pruned weights are not zero")
+
+
+def mask_buffers(module: nn.Module) -> list[str]:
+    """Names of all masks below a module, as among its named buffers."""
+    return [name for name, _ in module.named_buffers() if name.rpartition(".")[2] == BUFFER]
+
+
+@torch.no_grad()
+def zero_pruned(module: nn.Module) -> None:
+    """Zero in place every weight below a module that its mask prunes."""
+    for layer in module.modules():
+        if hasattr(layer, BUFFER):
+            layer.weight.mul_(getattr(layer, BUFFER))

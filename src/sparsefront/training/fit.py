@@ -2,7 +2,6 @@
 
 import logging
 import math
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,15 +9,21 @@ from pathlib import Path
 
 import pytorch_lightning as pl
 
+from sparsefront.pruning.masked_weights import mask_buffers
 from sparsefront.tasks.base import Task
+from sparsefront.training.averaging import AverageWeights
 from sparsefront.training.recipe import Recipe
+from sparsefront.training.resume import KeepEpochs, checkpoint_of
 from sparsefront.training.trainer import TrainerSettings
+from sparsefront.training.training_data import TrainingData
 
 
 def steps_per_epoch(data: pl.LightningDataModule, trainer: TrainerSettings) -> int:
-    """Optimizer steps of one epoch: every batch, or the trainer's limit; shared by the devices."""
+    """Optimizer steps of one epoch: its batches, or the trainer's limit, shared by the devices and accumulated."""
     batches = math.ceil(len(data.train_dataloader()) / trainer.devices)
-    return batches if trainer.limit_batches is None else min(batches, trainer.limit_batches)
+    if trainer.limit_batches is not None:
+        batches = min(batches, trainer.limit_batches)
+    return math.ceil(batches / trainer.accumulate)
 
 
 def fit(
@@ -31,22 +36,31 @@ def fit(
     loggers: list,
     directory: Path,
     callbacks: tuple[pl.Callback, ...] = (),
+    unfinished: Path | None = None,
 ) -> float:
     """Train `task` in place for `epochs` with its own `optimization`.
 
+    Args:
+        callbacks: with a `state_dict` that holds all of their state.
+        unfinished: a folder that survives a kill: the training goes on from the checkpoint in it, if there is one, and
+            leaves its own there after each epoch but the last. None: it always starts at its beginning.
     Returns:
-        wall-clock seconds.
+        wall-clock seconds, those before a kill included.
     """
-    start = time.perf_counter()
+    # First the averages, so that the masks are checked after these took the weights' place.
+    averages = () if recipe.ema is None else (AverageWeights(recipe.ema),)
+    keep = KeepEpochs(unfinished if trainer.checkpoint else None)
+    # DDP broadcasts buffers before every forward; masks are the same on every rank by their making.
+    task._ddp_params_and_buffers_to_ignore = mask_buffers(task)
     with _quiet_lightning():
         trainer.build(
             epochs=epochs,
             gradient_clip=recipe.gradient_clip,
-            callbacks=list(callbacks),
+            callbacks=[*averages, *callbacks, keep],
             loggers=loggers,
             directory=directory,
-        ).fit(task, datamodule=data)
-    return time.perf_counter() - start
+        ).fit(task, datamodule=TrainingData(data), ckpt_path=checkpoint_of(keep.folder), weights_only=True)
+    return keep.seconds
 
 
 @contextmanager
@@ -59,6 +73,8 @@ def _quiet_lightning() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*does not have many workers.*")
             warnings.filterwarnings("ignore", message=".*LeafSpec.*")  # of Lightning's own code
+            # every rank validates on the whole split, so there is nothing to reduce
+            warnings.filterwarnings("ignore", message=".*sync_dist=True.*")
             warnings.filterwarnings(
                 "ignore", message=".*number of training batches.*is smaller than the logging interval.*"
             )

@@ -14,7 +14,8 @@ class Recipe:
     """Settings of group `recipe`.
 
     Args:
-        batch_size: samples per optimizer step, in training and in calibration.
+        batch_size: samples of a batch, in training and in calibration; an optimizer step takes
+            `trainer.devices * trainer.accumulate` of them.
         epochs, lr: of the dense (fine-)tuning.
         recovery_epochs, recovery_lr: of the training after pruning; null repeats the dense schedule, as NVIDIA's ASP
             recommends (Mishra et al., "Accelerating Sparse Deep Neural Networks", 2021).
@@ -23,6 +24,8 @@ class Recipe:
         warmup: fraction of all steps in which the rate rises linearly from 0.
         decay: shape of the rate after warm-up, from lr to 0.
         gradient_clip: bound on the gradient's global norm; null = none.
+        history: the dense run keeps its weights at the start of every epoch, to be gone back to (recovery=weight_rewind).
+        ema: decay of a moving average of the weights, in (0, 1); the averages are what is kept. null = none.
         keep_dense: regular expressions; a prunable layer whose name one of them finds stays dense.
     """
 
@@ -37,6 +40,8 @@ class Recipe:
     warmup: float = 0.1
     decay: str = "linear"
     gradient_clip: float | None = 1.0
+    ema: float | None = None
+    history: bool = False
     keep_dense: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -56,6 +61,8 @@ class Recipe:
                 raise InvalidSetting(key, getattr(self, key), "must not be negative")
         if not 0 <= self.warmup < 1:
             raise InvalidSetting("warmup", self.warmup, "is a fraction of the steps, in [0, 1)")
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise InvalidSetting("ema", self.ema, "is the decay of an average, in (0, 1), or null for none")
         if self.optimizer not in OPTIMIZERS:
             raise InvalidSetting("optimizer", self.optimizer, f"is one of {', '.join(OPTIMIZERS)}")
         if self.decay not in DECAYS:

@@ -16,15 +16,21 @@ class TrainerSettings:
 
     Args:
         accelerator: auto takes a GPU where there is one.
+        devices: processes that train together (DDP), one per GPU, or so many on the CPU; each reads its own batches, so
+            an optimizer step takes `devices * accumulate` of them.
         precision: auto is 32-true on a CPU, bf16-mixed on a GPU that has bf16, 16-mixed on an older one.
+        accumulate: batches whose gradients are averaged into one optimizer step; schedules count optimizer steps.
         limit_batches: train and validate on this many batches an epoch at most; null = all (for trials and tests).
+        checkpoint: keep the state after every epoch, so that a killed training goes on from there.
         progress_bar: false silences the bars.
     """
 
     accelerator: str = "auto"
     devices: int = 1
     precision: str = "auto"
+    accumulate: int = 1
     limit_batches: int | None = None
+    checkpoint: bool = True
     progress_bar: bool = True
 
     def __post_init__(self) -> None:
@@ -32,8 +38,9 @@ class TrainerSettings:
             raise InvalidSetting("accelerator", self.accelerator, f"is one of {', '.join(ACCELERATORS)}")
         if self.precision not in PRECISIONS:
             raise InvalidSetting("precision", self.precision, f"is one of {', '.join(PRECISIONS)}")
-        if self.devices < 1:
-            raise InvalidSetting("devices", self.devices, "must be at least 1")
+        for key in ("devices", "accumulate"):
+            if getattr(self, key) < 1:
+                raise InvalidSetting(key, getattr(self, key), "must be at least 1")
         if self.limit_batches is not None and self.limit_batches < 1:
             raise InvalidSetting("limit_batches", self.limit_batches, "must be at least 1, or null for all")
 
@@ -79,24 +86,32 @@ class TrainerSettings:
             "device": self.device,
             "devices": self.devices,
             "precision": self.real_precision,
+            "accumulate": self.accumulate,
             "limit_batches": self.limit_batches,
         }
 
     def build(
         self, *, epochs: int, gradient_clip: float | None, callbacks: list, loggers: list, directory: Path
     ) -> Any:
-        """A Trainer that writes nothing but its loggers' files: finished stages are stored by the pipeline."""
+        """A Trainer that writes nothing but its loggers' files: finished stages are stored by the pipeline.
+
+        Raises:
+            RuntimeError: more devices than there are ranks: see `rank_processes.on_every_rank`.
+        """
         import pytorch_lightning as pl
 
         return pl.Trainer(
             accelerator="gpu" if self.on_gpu else "cpu",
             devices=self.devices,
+            strategy=self._strategy(),
+            use_distributed_sampler=False,  # `TrainingData` shares the batches out
             precision=self.real_precision,
             max_epochs=epochs,
             limit_train_batches=self.limit_batches if self.limit_batches is not None else 1.0,
             limit_val_batches=self.limit_batches if self.limit_batches is not None else 1.0,
             num_sanity_val_steps=0,
             gradient_clip_val=gradient_clip,
+            accumulate_grad_batches=self.accumulate,
             callbacks=callbacks,
             logger=loggers or False,
             enable_checkpointing=False,
@@ -105,3 +120,16 @@ class TrainerSettings:
             log_every_n_steps=10,
             default_root_dir=directory,
         )
+
+    def _strategy(self) -> Any:
+        """Lightning's for one device; DDP among the ranks that are there already."""
+        if self.devices == 1:
+            return "auto"
+        from pytorch_lightning.plugins.environments import LightningEnvironment
+        from pytorch_lightning.strategies import DDPStrategy
+
+        from sparsefront.training import ranks
+
+        if ranks.count() != self.devices:
+            raise RuntimeError(f"devices={self.devices}, but {ranks.count()} ranks train: call it in on_every_rank")
+        return DDPStrategy(cluster_environment=LightningEnvironment())

@@ -1,0 +1,267 @@
+"""One training body run by several processes, one per device, without a launcher of Lightning's.
+
+Lightning's script launcher runs the command again, which would start Hydra's sweep a second time and wait for the lock of
+the stage that it is itself part of; its spawn launchers hand the trained weights back through files and lose the
+callbacks' state. Here the main process is rank 0 and goes on with what it trained.
+"""
+
+import logging
+import multiprocessing
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from sparsefront.training.trainer import TrainerSettings
+
+log = logging.getLogger(__name__)
+HOST = "127.0.0.1"
+# Generous: rank 0 may write a large checkpoint while the others wait. A rank that dies is noticed at once.
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+READY_TIMEOUT_S = 300  # to import torch on a busy machine
+REPORT_WAIT_S = 5  # a failed rank tells its reason a moment after the others notice
+
+
+class RankFailed(RuntimeError):
+    """A process of a distributed training failed; the message holds its own."""
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Where the ranks meet: the port of rank 0's store."""
+
+    world_size: int
+    port: int
+    on_gpu: bool
+
+
+@dataclass(frozen=True)
+class _Report:
+    """The last words of a rank that failed."""
+
+    message: str
+    trace: str
+    time: float
+
+
+def on_every_rank(
+    body: Callable[..., Any], *arguments: Any, trainer: TrainerSettings, folder: Path, loggers: list
+) -> Any:
+    """Call `body(*arguments, folder, loggers)` in `trainer.devices` processes, this one among them.
+
+    With one device it is a plain call. Otherwise this process is rank 0; the others get the same arguments, a scratch
+    folder and no loggers, so the body writes its files without asking which rank it is. They share one process group
+    until the body returns, however many fits it runs.
+
+    Args:
+        body: importable by name, as the arguments can be pickled.
+    Returns:
+        what the body returned here.
+    Raises:
+        RankFailed: another process failed or died; holds its message and stack trace.
+    """
+    if trainer.devices == 1:
+        return body(*arguments, folder, loggers)
+    log.info("starting %d processes", trainer.devices)
+    store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+    group = _Group(trainer.devices, store.port, trainer.on_gpu)
+    scratch = Path(tempfile.mkdtemp(prefix="ranks-"))
+    others: list[_Other] = []
+    try:
+        for rank in range(1, group.world_size):
+            others.append(_Other(rank, group, body, arguments, scratch / f"rank_{rank}"))
+        for other in others:
+            other.wait_until_ready()
+        with _member(0, group, store), _watched(others, group):
+            try:
+                result = body(*arguments, folder, loggers)
+            except RuntimeError as error:
+                _raise_if_another_failed_first(others, time.time(), error)
+                raise
+        for other in others:
+            other.wait_until_done()
+        return result
+    finally:
+        for other in others:
+            other.end()
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+class _Other:
+    """A rank that is not this process."""
+
+    def __init__(self, rank: int, group: _Group, body: Callable, arguments: tuple, folder: Path) -> None:
+        self.rank = rank
+        self._reports, theirs = multiprocessing.Pipe(duplex=False)
+        context = multiprocessing.get_context("spawn")  # a forked process could not use CUDA, nor trust its locks
+        self.process = context.Process(target=_other_rank, args=(rank, group, body, arguments, folder, theirs))
+        with _environment(rank, group):
+            self.process.start()
+        theirs.close()  # so that its end is noticed here
+
+    def wait_until_ready(self) -> None:
+        """Until it has imported what it needs; nothing can wait for it in vain before that."""
+        if not self._reports.poll(READY_TIMEOUT_S):
+            raise RankFailed(f"rank {self.rank} did not start within {READY_TIMEOUT_S} s")
+        self._raise_if_failed()
+
+    def wait_until_done(self) -> None:
+        """After this process has finished: the other has only its own last lines left."""
+        self.process.join(COLLECTIVE_TIMEOUT.total_seconds())
+        self._raise_if_failed()
+
+    def failure(self, within_s: float = 0.0) -> _Report | None:
+        """Why it failed, waiting for its words as long as this; None where it did not."""
+        try:
+            if not self._reports.poll(within_s):
+                return None
+            return self._reports.recv()
+        except EOFError:
+            self.process.join(READY_TIMEOUT_S)
+            if self.process.exitcode == 0:
+                return None
+            return _Report(f"it ended with exit code {self.process.exitcode}", "", 0.0)
+
+    def _raise_if_failed(self) -> None:
+        if (report := self.failure()) is not None:
+            raise RankFailed(self.described(report))
+
+    def described(self, report: _Report) -> str:
+        return f"rank {self.rank} failed: {report.message}" + (f"\n{report.trace}" if report.trace else "")
+
+    def end(self) -> None:
+        """Whatever it does."""
+        if self.process.is_alive():
+            self.process.terminate()
+            self.process.join(10)
+            if self.process.is_alive():
+                self.process.kill()
+        self.process.join()
+        self._reports.close()
+
+
+def _other_rank(rank: int, group: _Group, body: Callable, arguments: tuple, folder: Path, reports: Connection) -> None:
+    """What the other processes run."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches rank 0, which ends the others
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with reports, _reported(reports):
+        folder.mkdir(parents=True)
+        reports.send(None)
+        store = dist.TCPStore(HOST, group.port, is_master=False)
+        with _member(rank, group, store), _reported(reports):  # at once: the others notice when it leaves the group
+            body(*arguments, folder, [])
+
+
+@contextmanager
+def _reported(reports: Connection) -> Iterator[None]:
+    """Ends this process at an error, after telling it to rank 0."""
+    try:
+        yield
+    except Exception as error:
+        reports.send(_Report(f"{type(error).__name__}: {error}", traceback.format_exc(), time.time()))
+        raise SystemExit(1) from None
+
+
+def _end_with_parent() -> None:
+    """A killed rank 0 ends nobody: without this the others would wait for it until their timeout."""
+    wait([multiprocessing.parent_process().sentinel])
+    os._exit(1)
+
+
+@contextmanager
+def _member(rank: int, group: _Group, store: dist.Store) -> Iterator[None]:
+    """This process as a rank, to torch and to Lightning; afterwards as it was."""
+    threads = torch.get_num_threads()
+    with _environment(rank, group):
+        if group.on_gpu:
+            torch.cuda.set_device(rank)
+        else:
+            torch.set_num_threads(max(1, threads // group.world_size))
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if group.on_gpu else "gloo",
+            store=store,
+            rank=rank,
+            world_size=group.world_size,
+            timeout=COLLECTIVE_TIMEOUT,
+        )
+        try:
+            yield
+        except BaseException:
+            if group.on_gpu and dist.is_initialized():
+                dist.distributed_c10d._abort_process_group()  # what NCCL has begun would never end
+            raise
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+            torch.set_num_threads(threads)
+
+
+@contextmanager
+def _environment(rank: int, group: _Group) -> Iterator[None]:
+    """The variables by which Lightning knows that its processes were started by somebody else."""
+    values = {
+        "LOCAL_RANK": rank,
+        "NODE_RANK": 0,
+        "WORLD_SIZE": group.world_size,
+        "MASTER_ADDR": HOST,
+        "MASTER_PORT": group.port,
+    }
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update({name: str(value) for name, value in values.items()})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _watched(others: list[_Other], group: _Group) -> Iterator[None]:
+    """Lets go of NCCL when a rank dies: unlike gloo it does not notice, and would wait until its timeout."""
+    if not group.on_gpu:
+        yield
+        return
+    finished, told = multiprocessing.Pipe(duplex=False)
+
+    def watch() -> None:
+        alive = {other.process.sentinel: other for other in others}
+        while alive:
+            for ended in wait([finished, *alive]):
+                if ended is finished:
+                    return
+                if alive.pop(ended).process.exitcode != 0:
+                    dist.distributed_c10d._abort_process_group()
+                    return
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        told.send(None)
+        watcher.join()
+
+
+def _raise_if_another_failed_first(others: list[_Other], failed_at: float, error: RuntimeError) -> None:
+    """A rank that dies breaks the others' collectives; the reason is what it said itself."""
+    deadline = time.time() + REPORT_WAIT_S
+    for other in others:
+        report = other.failure(max(0.0, deadline - time.time()))
+        if report is not None and report.time < failed_at:
+            raise RankFailed(other.described(report)) from error

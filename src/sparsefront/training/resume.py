@@ -1,0 +1,100 @@
+"""A killed training goes on from its last finished epoch, to the same bits as one that was never killed."""
+
+import logging
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+
+from sparsefront.training import ranks
+
+log = logging.getLogger(__name__)
+CHECKPOINT = "epoch.ckpt"
+
+
+def checkpoint_of(folder: Path | None) -> Path | None:
+    """The checkpoint that a killed training left in its folder, or None."""
+    if folder is None or not (folder / CHECKPOINT).exists():
+        return None
+    return folder / CHECKPOINT
+
+
+class KeepEpochs(pl.Callback):
+    """Writes a checkpoint at the end of every epoch but the last, and puts back what Lightning's does not hold.
+
+    Lightning's checkpoint has the weights, the optimizer, the learning rate, the AMP scaler, its own counters, and the
+    `state_dict` of every callback and of the data module; this callback adds the generators of random numbers, each
+    rank's own, and the time that was spent. It is the last of the callbacks, so that it sees what the others made of the
+    epoch. After the last epoch nothing is written: what follows it, at the end of the training, is not in a checkpoint.
+
+    Args:
+        folder: survives a kill; None only counts the time.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self._start = time.perf_counter()
+        self._resumed: dict[str, Any] | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock seconds of the training, those before a kill included."""
+        return time.perf_counter() - self._start
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if self._resumed is not None:
+            # Only now: until here a resumed run draws numbers that the uninterrupted one did not.
+            set_random_state(self._resumed["random"][ranks.index()])
+            log.info("going on after epoch %d of %d of an earlier run", trainer.current_epoch, trainer.max_epochs)
+            self._resumed = None
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if self.folder is None or trainer.current_epoch + 1 == trainer.max_epochs:
+            return
+        new = self.folder / f"{CHECKPOINT}.new"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        trainer.save_checkpoint(new)  # every rank takes part, rank 0 writes
+        if ranks.index() == 0:
+            new.replace(self.folder / CHECKPOINT)  # whole or not at all
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"random": ranks.gathered(random_state()), "seconds": self.seconds}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._resumed = state_dict
+        self._start -= state_dict["seconds"]
+
+
+def random_state() -> dict[str, Any]:
+    """The generators of Python, NumPy, torch and this rank's GPU, in types that `torch.load` takes without trust."""
+    version, words, gauss = random.getstate()
+    name, keys, *rest = np.random.get_state()
+    state: dict[str, Any] = {
+        "python": [version, list(words), gauss],
+        "numpy": [name, keys.tolist(), *rest],
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """Undo everything that was drawn since `random_state`."""
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    name, keys, *rest = state["numpy"]
+    np.random.set_state((name, np.asarray(keys, dtype=np.uint32), *rest))
+    torch.set_rng_state(_on_cpu(state["torch"]))
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(_on_cpu(state["cuda"]))
+
+
+def _on_cpu(state: Tensor) -> Tensor:
+    """A loaded checkpoint may have been put on the GPU as a whole."""
+    return state.cpu()

@@ -1,0 +1,204 @@
+"""A killed training goes on to the same bits; what Lightning's checkpoints leave out is put back."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+from torch import nn
+
+from sparsefront.allocation.per_layer import PerLayer
+from sparsefront.datasets.digits import Digits
+from sparsefront.patterns.tile_wise import TileWise
+from sparsefront.pruning.callback import HoldMasks
+from sparsefront.pruning.make_masks import make_masks
+from sparsefront.pruning.masked_weights import MaskedWeights
+from sparsefront.pruning.movement import AccumulateMovement
+from sparsefront.schedule.gradual import Gradual
+from sparsefront.tasks.image_classification import ImageClassification
+from sparsefront.training.fit import fit, steps_per_epoch
+from sparsefront.training.optimization import Optimization
+from sparsefront.training.recipe import Recipe
+from sparsefront.training.resume import CHECKPOINT, random_state, set_random_state
+from sparsefront.training.trainer import TrainerSettings
+
+LAYERS = ["1", "4"]
+EPOCHS, KILLED_AT = 4, (2, 3)  # epoch and batch, from 0
+TESTS = Path(__file__).resolve().parent.parent
+
+
+class Net(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.Dropout(0.3), nn.Linear(32, 32), nn.Linear(32, 10)
+        )
+
+    def forward(self, x):  # tasks call networks by the names of their inputs
+        return super().forward(x)
+
+
+class Killed(Exception):
+    pass
+
+
+class Kill(pl.Callback):
+    def on_train_batch_start(self, trainer, module, batch, batch_index):
+        if (trainer.current_epoch, batch_index) == KILLED_AT:
+            raise Killed
+
+
+class Watch(pl.Callback):
+    """Whatever a step depends on, at its start."""
+
+    def __init__(self) -> None:
+        self.steps = []
+
+    def on_train_batch_start(self, trainer, module, batch, batch_index):
+        (optimizer,) = trainer.optimizers
+        masks = {name: module.net.get_submodule(name).weight_mask for name in LAYERS}
+        self.steps.append(
+            {
+                "epoch": trainer.current_epoch,
+                "step": trainer.global_step,
+                "rate": optimizer.param_groups[0]["lr"],
+                "pixels": batch["x"].sum().item(),
+                "kept": {name: int(mask.sum()) for name, mask in masks.items()},
+            }
+        )
+
+
+class Training:
+    """One training of the digits under masks that tighten; `end` is everything that it leaves."""
+
+    def __init__(
+        self, folder: Path, *, kill: bool = False, checkpoint: bool = True, workers: int = 0, **recipe
+    ) -> None:
+        pl.seed_everything(0, verbose=False)
+        trainer = TrainerSettings(
+            accelerator="cpu", progress_bar=False, accumulate=2, limit_batches=10, checkpoint=checkpoint
+        )
+        data = Digits(shift=1, num_workers=workers).data_module(batch_size=32, seed=0, cache_dir=folder)
+        net = Net()
+        recipe = Recipe(epochs=EPOCHS, **recipe)
+        steps = EPOCHS * steps_per_epoch(data, trainer)
+        masked = MaskedWeights(net, LAYERS)
+        movement = AccumulateMovement(net, LAYERS)
+
+        def masks_at(sparsity, previous):
+            scores = {name: net.get_submodule(name).weight.detach().abs() for name in LAYERS}
+            return make_masks(
+                scores, TileWise(granularity=8), PerLayer(), sparsity, final_sparsity=0.75, previous=previous
+            )
+
+        masked.set(masks_at(0.0, None))
+        hold = HoldMasks(masked, schedule=Gradual(updates=6), sparsity=0.75, make_masks=masks_at, total_steps=steps)
+        watch = Watch()
+        self.seconds = fit(
+            ImageClassification(net, num_classes=10, optimization=Optimization(recipe, lr=0.01, total_steps=steps)),
+            data,
+            epochs=EPOCHS,
+            recipe=recipe,
+            trainer=trainer,
+            loggers=[],
+            directory=folder,
+            callbacks=(hold, movement, watch, *([Kill()] if kill else [])),
+            unfinished=folder,
+        )
+        self.steps, self.reached = watch.steps, hold.reached
+        self.masks, self.weights, self.sums = masked.masks(), net.state_dict(), movement.sums()
+
+
+def assert_equal_bits(first: dict, second: dict) -> None:
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"optimizer": "sgd"}, {"ema": 0.8}, {"workers": 1}],
+    ids=["adamw", "momentum", "ema", "loader processes"],
+)
+def test_a_killed_training_ends_with_the_same_bits(tmp_path, settings):
+    whole = Training(tmp_path / "whole", **settings)
+    with pytest.raises(Killed):
+        Training(tmp_path / "killed", kill=True, **settings)
+    resumed = Training(tmp_path / "killed", **settings)
+    assert resumed.steps == whole.steps[2 * 10 :], "epochs 2 and 3, each with its ten batches"
+    assert_equal_bits(resumed.weights, whole.weights)
+    assert_equal_bits(resumed.masks, whole.masks)
+    assert_equal_bits(resumed.sums, whole.sums)
+    assert resumed.reached == whole.reached
+
+
+def test_a_process_killed_for_real_goes_on(tmp_path):
+    """SIGKILL leaves nothing but what lies on the disk."""
+    sys.path.insert(0, str(TESTS))
+    import process_bodies
+
+    sys.path.remove(str(TESTS))
+    script = (
+        f"import sys; sys.path.insert(0, {str(TESTS)!r})\n"
+        "from pathlib import Path; from process_bodies import TrainerSettings, train_gradually\n"
+        "trainer = TrainerSettings(accelerator='cpu', progress_bar=False, limit_batches=6)\n"
+        f"train_gradually(trainer, 15, Path({str(tmp_path / 'killed')!r}), [])"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script])
+    deadline = time.time() + 120
+    while not (tmp_path / "killed" / "unfinished" / CHECKPOINT).exists() and time.time() < deadline:
+        assert process.poll() is None, "it ended by itself"
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    trainer = TrainerSettings(accelerator="cpu", progress_bar=False, limit_batches=6)
+    (whole,) = process_bodies.train_gradually(trainer, 15, tmp_path / "whole", [])["ends"]
+    (resumed,) = process_bodies.train_gradually(trainer, 15, tmp_path / "killed", [])["ends"]
+    assert len(resumed["metrics"]) < len(whole["metrics"]), "it did not begin again"
+    assert_equal_bits(resumed["weights"], whole["weights"])
+    assert_equal_bits(resumed["masks"], whole["masks"])
+
+
+def test_masks_come_back_though_no_state_dict_holds_them(tmp_path):
+    """Lightning's own pruning callback lost its masks, and buffers, in checkpoints (its issue 6073)."""
+    with pytest.raises(Killed):
+        Training(tmp_path, kill=True)
+    checkpoint = torch.load(tmp_path / CHECKPOINT, weights_only=True)
+    assert not any("mask" in name for name in checkpoint["state_dict"]), "checkpoints stay plain"
+    assert {"net.2.running_mean", "net.2.running_var"} <= checkpoint["state_dict"].keys(), "buffers are kept"
+    resumed = Training(tmp_path)
+    kept = {name: int(mask.sum()) for name, mask in checkpoint["callbacks"]["HoldMasks"]["masks"].items()}
+    assert resumed.steps[0]["kept"] == kept and kept["1"] < 32 * 64, "tightened masks, not those of the beginning"
+    assert resumed.reached[0][0] < 10, "what was reached before the kill is not forgotten"
+
+
+def test_seconds_before_the_kill_count(tmp_path, monkeypatch):
+    with pytest.raises(Killed):
+        Training(tmp_path, kill=True)
+    file = tmp_path / CHECKPOINT
+    checkpoint = torch.load(file, weights_only=True)
+    checkpoint["callbacks"]["KeepEpochs"]["seconds"] = 1000.0
+    torch.save(checkpoint, file)
+    assert 1000 < Training(tmp_path).seconds < 1100
+
+
+def test_nothing_is_kept_where_nothing_is_asked_for(tmp_path):
+    with pytest.raises(Killed):
+        Training(tmp_path, kill=True, checkpoint=False)
+    assert not (tmp_path / CHECKPOINT).exists()
+
+
+def test_generators_of_random_numbers_return_to_where_they_were():
+    def draw():
+        return random.random(), np.random.rand(), torch.rand(1).item()
+
+    random.gauss(0, 1), np.random.randn()  # leave half of a pair behind
+    state = random_state()
+    drawn = [draw() for _ in range(3)]
+    set_random_state(state)
+    assert [draw() for _ in range(3)] == drawn

@@ -1,0 +1,42 @@
+"""Settings of the trainer: what is refused, and what changes the weights that are trained."""
+
+import pytest
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.training.recipe import Recipe
+from sparsefront.training.trainer import TrainerSettings
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"accelerator": "tpu"},
+        {"precision": "8"},
+        {"devices": 0},
+        {"accumulate": 0},
+        {"limit_batches": 0},
+    ],
+    ids=lambda bad: next(iter(bad)),
+)
+def test_impossible_settings_are_refused(bad):
+    with pytest.raises(InvalidSetting) as refused:
+        TrainerSettings(**bad)
+    assert refused.value.key == next(iter(bad))
+
+
+@pytest.mark.parametrize("ema", [0.0, 1.0, -0.5])
+def test_an_average_has_a_decay_between_0_and_1(ema):
+    with pytest.raises(InvalidSetting, match="ema"):
+        Recipe(ema=ema)
+
+
+def test_any_number_of_processes_may_share_the_cpu():
+    TrainerSettings(accelerator="cpu", devices=7).check()
+
+
+def test_what_changes_the_weights_determines_the_stage():
+    plain = TrainerSettings(accelerator="cpu").determines()
+    for other in ({"devices": 2}, {"accumulate": 2}, {"precision": "bf16-mixed"}, {"limit_batches": 3}):
+        assert TrainerSettings(accelerator="cpu", **other).determines() != plain
+    for same in ({"checkpoint": False}, {"progress_bar": False}):
+        assert TrainerSettings(accelerator="cpu", **same).determines() == plain
