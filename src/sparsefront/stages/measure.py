@@ -171,6 +171,9 @@ def _layers(report: SwapReport, problems: dict[str, LayerInput], bench: Bench) -
     rates = measured_rates(bench.device, bench.dtype)
     content = {name: layer.to_json() for name, layer in report.layers.items()}
     for name, layer in report.layers.items():
+        if name in problems:
+            problem = problems[name].problem
+            content[name] |= {"m": problem.m, "k": problem.k, "n": problem.n}
         if rates is not None and layer.latency_us and name in problems:
             density = layer.density if layer.is_sparse else 1.0
             content[name]["roofline_fraction"] = roofline_fraction(

@@ -1,0 +1,105 @@
+"""Erdos-Renyi-Kernel densities: the formula, its cap, the total, and the figures published for ResNet-50."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torchvision.models import resnet50
+
+from sparsefront.allocation.erk import Erk
+from sparsefront.patterns.element_wise import ElementWise
+from sparsefront.pruning.make_masks import make_masks
+
+
+def sparsities(shapes: dict[str, tuple[int, ...]], sparsity: float) -> dict[str, float]:
+    return Erk().layer_sparsities(shapes, sparsity, lost=None)
+
+
+def oracle(shapes: dict[str, tuple[int, ...]], sparsity: float) -> dict[str, float]:
+    """Bisection for epsilon: the kept weights, with every layer capped at its size, grow with it."""
+    low, high = 0.0, float(max(math.prod(shape) for shape in shapes.values()))
+    wanted = (1 - sparsity) * sum(math.prod(shape) for shape in shapes.values())
+    for _ in range(200):
+        epsilon = (low + high) / 2
+        kept = 0.0
+        for shape in shapes.values():
+            product = 1
+            for side in shape:
+                product *= side
+            kept += min(1.0, epsilon * sum(shape) / product) * product
+        low, high = (epsilon, high) if kept < wanted else (low, epsilon)
+    return {layer: 1 - min(1.0, low * sum(shape) / math.prod(shape)) for layer, shape in shapes.items()}
+
+
+def test_a_worked_example():
+    """Sides 8 and 20 share 28 kept weights: epsilon is 1."""
+    shapes = {"small": (4, 4), "large": (10, 10)}
+    found = sparsities(shapes, 1 - 28 / 116)
+    assert found == pytest.approx({"small": 1 - 8 / 16, "large": 1 - 20 / 100})
+
+
+def test_a_kernel_counts_with_its_height_and_width():
+    shapes = {"conv": (8, 4, 3, 3), "linear": (8, 36)}
+    found = sparsities(shapes, 0.75)
+    assert (1 - found["conv"]) / (1 - found["linear"]) == pytest.approx((8 + 4 + 3 + 3) / (8 + 36))
+
+
+def test_layers_that_would_exceed_density_1_stay_dense_and_the_rest_makes_up_for_it():
+    shapes = {"a": (2, 2), "b": (4, 4), "c": (32, 32)}
+    found = sparsities(shapes, 0.8)
+    assert found["a"] == 0.0 and found["b"] == 0.0
+    assert (1 - found["c"]) * 1024 == pytest.approx(0.2 * (4 + 16 + 1024) - 20)
+
+
+side = st.integers(1, 64)
+shape = st.one_of(st.tuples(side, side), st.tuples(side, side, st.integers(1, 5), st.integers(1, 5)))
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(shapes=st.lists(shape, min_size=1, max_size=8), sparsity=st.floats(0, 0.99))
+def test_any_layers(shapes, sparsity):
+    layers = {str(i): shape for i, shape in enumerate(shapes)}
+    found = sparsities(layers, sparsity)
+    assert found == pytest.approx(oracle(layers, sparsity), abs=1e-6)
+    total = sum(map(math.prod, shapes))
+    assert sum(found[layer] * math.prod(shape) for layer, shape in layers.items()) == pytest.approx(
+        sparsity * total, abs=1e-9 * total + 1e-9
+    )
+    assert all(0 <= s < 1 for s in found.values())
+
+
+def test_masks_have_these_sparsities():
+    generator = torch.Generator().manual_seed(0)
+    importance = {"conv": torch.rand(16, 72, generator=generator), "fc": torch.rand(64, 128, generator=generator)}
+    shapes = {"conv": (16, 8, 3, 3), "fc": (64, 128)}
+    masks = make_masks(importance, ElementWise(), Erk(), 0.8, weight_shapes=shapes)
+    for layer, s in sparsities(shapes, 0.8).items():
+        assert int((~masks[layer]).sum()) == math.floor(s * masks[layer].numel() + 1e-6)
+
+
+def resnet50_layers() -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
+    """Weight shapes of every Linear and Conv2d, and the dense multiply-adds of each on one image of 224 x 224."""
+    with torch.device("meta"):
+        net = resnet50()
+    layers = {name: module for name, module in net.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)}
+    multiply_adds = {}
+    for name, module in layers.items():
+
+        def note(module, inputs, output, name=name):
+            multiply_adds[name] = module.weight.numel() * output[0, 0].numel()
+
+        module.register_forward_hook(note)
+    net(torch.empty(1, 3, 224, 224, device="meta"))
+    return {name: tuple(module.weight.shape) for name, module in layers.items()}, multiply_adds
+
+
+@pytest.mark.parametrize(("sparsity", "published"), [(0.8, 0.42), (0.9, 0.24), (0.95, 0.12), (0.965, 0.09)])
+def test_resnet50_costs_what_rigl_reports(sparsity, published):
+    """Inference FLOPs of ERK over those of dense, "Extended Training Results" in RigL's README (all layers sparse)."""
+    shapes, multiply_adds = resnet50_layers()
+    found = sparsities(shapes, sparsity)
+    sparse = sum((1 - found[layer]) * count for layer, count in multiply_adds.items())
+    assert sparse / sum(multiply_adds.values()) == pytest.approx(published, abs=0.0075)

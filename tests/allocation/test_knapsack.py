@@ -1,0 +1,83 @@
+"""The search against every combination there is."""
+
+from itertools import product
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparsefront.allocation.knapsack import choose_within
+
+few = settings(max_examples=200, deadline=None, derandomize=True)
+# Losses are quarters, so that sums are exact and ties really tie.
+choice = st.tuples(st.integers(0, 20), st.integers(-4, 40).map(lambda quarter: quarter / 4))
+items = st.lists(st.lists(choice, min_size=1, max_size=4), min_size=1, max_size=5)
+
+
+def columns(items: list) -> tuple[list[list[int]], list[list[float]]]:
+    return [[t for t, _ in item] for item in items], [[loss for _, loss in item] for item in items]
+
+
+def totals(items: list, choices: list[int]) -> tuple[int, float]:
+    chosen = [item[choice] for item, choice in zip(items, choices, strict=True)]
+    return sum(t for t, _ in chosen), sum(loss for _, loss in chosen)
+
+
+def least_loss(items: list, budget: int) -> float | None:
+    """Over all combinations."""
+    within = [
+        sum(loss for _, loss in chosen) for chosen in product(*items) if sum(time for time, _ in chosen) <= budget
+    ]
+    return min(within, default=None)
+
+
+@few
+@given(items=items, budget=st.integers(0, 100))
+def test_equals_brute_force(items, budget):
+    choices = choose_within(*columns(items), budget, bins=10_000)
+    expected = least_loss(items, budget)
+    if expected is None:
+        assert choices is None
+        return
+    time, loss = totals(items, choices)
+    assert time <= budget and loss == expected
+
+
+@few
+@given(items=items, budget=st.integers(0, 100), bins=st.integers(1, 12))
+def test_few_bins_keep_the_budget_and_the_bound(items, budget, bins):
+    choices = choose_within(*columns(items), budget, bins=bins)
+    if least_loss(items, budget) is None:
+        assert choices is None
+        return
+    time, loss = totals(items, choices)  # what can be met is always met
+    assert time <= budget
+    width = max(1, -(-sum(max(t for t, _ in item) for item in items) // bins))
+    bound = least_loss(items, budget - width * len(items))
+    assert bound is None or loss <= bound
+
+
+@few
+@given(items=items, budgets=st.tuples(st.integers(0, 100), st.integers(0, 100)), bins=st.integers(1, 12))
+def test_a_smaller_budget_never_loses_less(items, budgets, bins):
+    small, large = (choose_within(*columns(items), budget, bins=bins) for budget in sorted(budgets))
+    if small is not None:
+        assert totals(items, small)[1] >= totals(items, large)[1]
+
+
+def test_ties_go_to_the_choice_that_comes_first():
+    assert choose_within([[3, 3], [2, 2, 2]], [[1.0, 1.0], [0.0, 0.0, 0.0]], 9, bins=10) == [0, 0]
+
+
+def test_many_items_of_large_times():
+    """144 layers, times in picoseconds: sums beyond 32 bits, and a result that can be checked by hand."""
+    times = [[40_000_000_000, 20_000_000_000, 10_000_000_000]] * 144
+    losses = [[0.0, 1.0, 4.0]] * 144
+    choices = choose_within(times, losses, 144 * 30_000_000_000, bins=10_000)
+    assert (choices.count(0), choices.count(1)) == (72, 72)
+    coarse = choose_within(times, losses, 144 * 30_000_000_000, bins=20)
+    assert sum(times[0][choice] for choice in coarse) <= 144 * 30_000_000_000
+
+
+def test_of_an_interval_the_least_loss_stays():
+    """Totals 0, 1 and 2 share two intervals of width 2: beside the fastest, 1 stays, which loses less than 0."""
+    assert choose_within([[0, 1, 2]], [[2.0, 1.0, 0.0]], 1, bins=1) == [1]
