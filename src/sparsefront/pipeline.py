@@ -32,7 +32,8 @@ def run_experiment(config: DictConfig) -> float | tuple[float, ...] | None:
     finished = store.find("row", keys.row, stage="report")
     if finished is not None:
         log.info("finished before, nothing is repeated (reuse=false repeats the stages): %s", finished.path)
-        row = report.publish(experiment, finished)
+        pruned, recovered = store.find("prune", keys.prune), store.find("recover", keys.recover)
+        row = report.publish(experiment, finished, pruned=pruned, recovered=recovered)
     else:
         row = _make_row(experiment, store, keys)
     values = None if row is None else tuple(row.leaf(name) for name in experiment.optimize)

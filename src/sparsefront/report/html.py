@@ -1,5 +1,6 @@
 """One self-contained HTML page: for each set of comparable rows plots whose points tell their run, and tables."""
 
+import base64
 import html
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
 NEAR_DENSE_POINTS = 1.0  # percentage points below dense that still count as "the same quality" in the summary
 
 
-def write_html(rows: Sequence[Row], path: Path, *, title: str) -> Path:
+def write_html(rows: Sequence[Row], path: Path, *, title: str, pictures: Sequence[Path] = ()) -> Path:
     """Write the page. It loads nothing from elsewhere: plotly's JavaScript (about 5 MB) is inside.
 
+    Args:
+        pictures: PNG files that are shown at the end, copied into the page.
     Raises:
         ValueError: there is no row.
     """
@@ -44,6 +47,7 @@ def write_html(rows: Sequence[Row], path: Path, *, title: str) -> Path:
         title=title,
         sections=sections,
         layers=_layers(rows[0]) if len(rows) == 1 else [],
+        pictures=[{"name": file.stem, "base64": base64.b64encode(file.read_bytes()).decode()} for file in pictures],
         plotly=Markup(get_plotlyjs()),
     )
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,20 +2,38 @@
 
 from pathlib import Path
 
+from sparsefront.report.density_chart import layer_densities, write_density_png
 from sparsefront.report.html import write_html
+from sparsefront.report.mask_pictures import PrunedLayers, write_mask_pictures
 from sparsefront.report.plots import write_pareto_png
 from sparsefront.report.row import Row
 from sparsefront.report.settings import Report
 from sparsefront.report.table import run_title
 
-PLOT_FILE, PAGE_FILE = "pareto.png", "report.html"
+PLOT_FILE, PAGE_FILE, MASKS_FOLDER, DENSITY_FILE = "pareto.png", "report.html", "masks", "density.png"
 
 
-def write_report(row: Row, directory: Path, settings: Report) -> list[Path]:
-    """Write the plot and the page that the settings ask for into the run's folder; returns what was written."""
-    written = []
+def write_report(row: Row, directory: Path, settings: Report, pruned: PrunedLayers | None = None) -> list[Path]:
+    """Write what the settings ask for into the run's folder.
+
+    Args:
+        pruned: the masks to draw; None where nothing was pruned, or the masks are gone.
+    Returns:
+        what was written; the pictures of masks as their folder.
+    """
+    written, pictures = [], []
     if settings.plot:
         written.append(write_pareto_png([row], directory / PLOT_FILE))
+    if settings.mask_pictures and pruned is not None:
+        pictures = _write_pictures(row, directory / MASKS_FOLDER, settings, pruned)
+        written.append(directory / MASKS_FOLDER)
     if settings.html:
-        written.append(write_html([row], directory / PAGE_FILE, title=run_title(row)))
+        written.append(write_html([row], directory / PAGE_FILE, title=run_title(row), pictures=pictures))
     return written
+
+
+def _write_pictures(row: Row, folder: Path, settings: Report, pruned: PrunedLayers) -> list[Path]:
+    """The densities of all layers first, then the masks of the chosen ones."""
+    masks = write_mask_pictures(pruned, folder, settings.mask_layers)
+    target = 1 - row.sparsity.sparsity_target
+    return [write_density_png(layer_densities(row), folder / DENSITY_FILE, target=target, title=run_title(row)), *masks]

@@ -1,6 +1,9 @@
 """Settings of the report stage."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from sparsefront.report.layer_choice import check_expressions, choose_layers
 
 
 @dataclass(frozen=True)
@@ -10,7 +13,26 @@ class Report:
     Args:
         plot: `pareto.png`, the sparse and the dense point of this run.
         html: `report.html`, a self-contained page with the run's layers and kernels.
+        mask_pictures: `masks/`: the masks of some layers as images, the densities of all as bars; also in the page.
+        mask_layers: regular expressions; a pruned layer whose name one of them finds is drawn. None: the first layer of
+            each kind.
     """
 
     plot: bool = True
     html: bool = True
+    mask_pictures: bool = False
+    mask_layers: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.mask_layers is not None:
+            check_expressions(self.mask_layers)
+
+    def check_layers(self, shapes: Mapping[str, tuple[int, int]]) -> None:
+        """Refuse expressions that find none of the layers that this run prunes.
+
+        Args:
+            shapes: pruned layer -> [N, K].
+        Raises:
+            InvalidSetting: mask_layers, with the layers that there are.
+        """
+        choose_layers(shapes, self.mask_layers)

@@ -12,13 +12,16 @@ from rich.console import Console
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
 from sparsefront.provenance import provenance
+from sparsefront.pruning.structure import Structure
 from sparsefront.report.loggers import log_row
+from sparsefront.report.mask_pictures import PrunedLayers
 from sparsefront.report.row import Choice, Cost, Identity, Kernels, Quality, Row, Size, Sparsity, Speed
 from sparsefront.report.run_report import write_report
 from sparsefront.report.store import ROW_FILE, STORE_FILE, append_row, write_row_json
 from sparsefront.report.table import run_table
 from sparsefront.stages.keys import StageKeys
 from sparsefront.stages.measure import MEASUREMENTS, SAMPLES
+from sparsefront.stages.network import MASKS, load_masks
 
 log = logging.getLogger(__name__)
 
@@ -42,20 +45,45 @@ def run(
         shutil.copy(measured.path / SAMPLES, folder / SAMPLES)
 
     finished = store.obtain("row", keys.row, make, stage="report")
-    row = publish(experiment, finished)
+    row = publish(experiment, finished, pruned=pruned, recovered=recovered)
     log_row(loggers, row)
     return row
 
 
-def publish(experiment: Experiment, finished: Artifact) -> Row:
-    """Put a finished row into the run's folder, the common store and the terminal."""
+def publish(experiment: Experiment, finished: Artifact, *, pruned: Artifact | None, recovered: Artifact | None) -> Row:
+    """Put a finished row into the run's folder, the common store and the terminal.
+
+    Args:
+        pruned, recovered: only for pictures of the masks; None where they are gone, or nothing was pruned.
+    """
     row = Row.from_json((finished.path / ROW_FILE).read_text())
     directory = experiment.output_dir
     shutil.copy(finished.path / SAMPLES, directory / SAMPLES)
-    files = [write_row_json(directory / ROW_FILE, row), *write_report(row, directory, experiment.report)]
+    masks = _pruned_layers(experiment, row, pruned, recovered) if experiment.report.mask_pictures else None
+    files = [write_row_json(directory / ROW_FILE, row), *write_report(row, directory, experiment.report, masks)]
     append_row(experiment.results_dir / STORE_FILE, row)
     Console().print(run_table(row, [*files, experiment.results_dir / STORE_FILE]))
     return row
+
+
+def _pruned_layers(
+    experiment: Experiment, row: Row, pruned: Artifact | None, recovered: Artifact | None
+) -> PrunedLayers | None:
+    """The final masks in the network's order; None, with a line on the terminal, where their stages are gone."""
+    if experiment.pattern.name == "dense":
+        return None
+    if pruned is None or recovered is None:
+        log.info("no pictures: the masks of this run are not stored any more (reuse=false makes them again)")
+        return None
+    masks = load_masks(recovered.path / MASKS)
+    settings = [f"{key}={value}" for key, value in row.choice.pattern_parameters.items() if value is not None]
+    return PrunedLayers(
+        masks={layer: masks[layer] for layer in row.sparsity.sparsity_per_layer if layer in masks},
+        pattern=experiment.pattern,
+        pattern_text=" ".join([row.choice.pattern, *settings]),
+        sparsity=experiment.sparsity,
+        structure=Structure.load(pruned.path),
+    )
 
 
 def _compose(

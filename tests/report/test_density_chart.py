@@ -1,0 +1,25 @@
+"""The density of every layer: the numbers, and that they become a picture."""
+
+from matplotlib.image import imread
+
+from sparsefront.report.density_chart import LayerDensity, layer_densities, write_density_png
+
+
+def test_densities_follow_the_row(make_row):
+    row = make_row(
+        sparsity_per_layer={"z.first": 0.75, "a.second": 0.0, "m.third": 0.0}, dense_layers={"a.second": "too small"}
+    )
+    assert layer_densities(row) == [
+        LayerDensity("z.first", 0.25, stays_dense=False),
+        LayerDensity("a.second", 1.0, stays_dense=True),
+        LayerDensity("m.third", 1.0, stays_dense=False),
+    ]
+
+
+def test_the_chart_grows_with_the_layers(tmp_path):
+    heights = []
+    for count in (1, 40):
+        bars = [LayerDensity(f"layer.{n}", 0.5, stays_dense=n % 2 == 1) for n in range(count)]
+        path = write_density_png(bars, tmp_path / "masks" / f"{count}.png", target=0.25, title="a run")
+        heights.append(imread(path).shape[0])
+    assert heights[1] > heights[0] + 40 * 15

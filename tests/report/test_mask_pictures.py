@@ -1,0 +1,89 @@
+"""Pictures of masks as files, in the run's folder and in its page."""
+
+import base64
+import re
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.image import imread
+
+from sparsefront.patterns.arrangement import Arrangement
+from sparsefront.patterns.boundaries import Boundaries
+from sparsefront.patterns.element_wise import ElementWise
+from sparsefront.patterns.vector_wise import VectorWise
+from sparsefront.pruning.structure import Structure
+from sparsefront.report.mask_image import KEPT_COLOUR, Scale, mask_image, rgb
+from sparsefront.report.mask_pictures import GAP, MARGIN, PrunedLayers, write_mask_pictures, write_panels
+from sparsefront.report.run_report import write_report
+from sparsefront.report.settings import Report
+
+
+def pixels_of(path) -> np.ndarray:
+    return np.rint(imread(path)[..., :3] * 255).astype(np.uint8)
+
+
+def random_mask(*shape: int) -> torch.Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(1)) < 0.5
+
+
+def pruned_layers(**changes) -> PrunedLayers:
+    mask = random_mask(16, 8)
+    parts = {"masks": {"a.0": mask, "a.1": ~mask, "conv": mask.reshape(16, 2, 2, 2)}, "sparsity": 0.5}
+    return PrunedLayers(**(parts | {"pattern": ElementWise(), "pattern_text": "element_wise"} | changes))
+
+
+@pytest.mark.parametrize("sides", [(5, 7), (33, 20), (1, 1)], ids=str)
+def test_every_pixel_of_the_image_is_one_of_the_file(tmp_path, sides):
+    image = mask_image(random_mask(*sides), Boundaries(), Scale(cell=3))
+    write_panels({"": image}, tmp_path / "mask.png", heading=("layer", "pattern"))
+    height, width = image.pixels.shape[:2]
+    found = pixels_of(tmp_path / "mask.png")[-MARGIN - height : -MARGIN, MARGIN : MARGIN + width]
+    assert (found == image.pixels).all()
+
+
+def test_one_file_per_chosen_layer_with_its_own_mask(tmp_path):
+    pruned = pruned_layers()
+    paths = write_mask_pictures(pruned, tmp_path / "masks", ["a.1", "conv"])
+    assert [path.name for path in paths] == ["a.1.png", "conv.png"]
+    assert sorted(path.name for path in (tmp_path / "masks").iterdir()) == ["a.1.png", "conv.png"]
+    kept = [(pixels_of(path) == rgb(KEPT_COLOUR)).all(axis=-1).sum() for path in paths]
+    cell = Scale.of((16, 8)).cell ** 2
+    assert kept == [cell * int(pruned.masks[name].sum()) for name in ("a.1", "conv")]
+
+
+def test_an_arranged_layer_is_shown_in_both_orders(tmp_path):
+    order = torch.randperm(8, generator=torch.Generator().manual_seed(0))
+    arranged = torch.zeros(8, 8, dtype=torch.bool)
+    arranged[:4, ::2], arranged[4:, ::3] = True, True  # vectors of 4
+    arrangement = Arrangement(outputs=order)
+    mask, pattern = arrangement.restore(arranged), VectorWise(granularity=4)
+    structure = Structure({"a": arrangement})
+    pruned = pruned_layers(masks={"a": mask}, pattern=pattern, structure=structure)
+    (path,) = write_mask_pictures(pruned, tmp_path, None)
+    scale = Scale.of((8, 8))
+    left = mask_image(mask, Boundaries(), scale).pixels
+    right = mask_image(arranged, pattern.boundaries(arranged, 0.5), scale).pixels
+    assert right.shape[0] == left.shape[0] + 1, "one line between two vectors"
+    found, top = pixels_of(path), right.shape[0] + MARGIN
+    start = MARGIN + left.shape[1] + GAP
+    assert (found[-top : -top + left.shape[0], MARGIN : MARGIN + left.shape[1]] == left).all()
+    assert (found[-top:-MARGIN, start : start + right.shape[1]] == right).all()
+
+
+def test_the_page_holds_the_pictures(tmp_path, make_row):
+    row = make_row(sparsity_per_layer={"a.0": 0.5, "a.1": 0.5, "conv": 0.5})
+    written = write_report(row, tmp_path, Report(plot=False, mask_pictures=True, mask_layers=["conv"]), pruned_layers())
+    assert written == [tmp_path / "masks", tmp_path / "report.html"]
+    found = re.findall(r'<img alt="([^"]+)" src="data:image/png;base64,([^"]+)">', written[1].read_text())
+    assert [name for name, _ in found] == ["density", "conv"]
+    for name, content in found:
+        assert base64.b64decode(content) == (tmp_path / "masks" / f"{name}.png").read_bytes()
+
+
+@pytest.mark.parametrize(("asked", "there"), [(False, True), (True, False)])
+def test_no_pictures_unless_asked_for_and_there(tmp_path, make_row, asked, there):
+    settings = Report(plot=False, mask_pictures=asked)
+    write_report(make_row(), tmp_path, settings, pruned_layers() if there else None)
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    assert "<img" not in (tmp_path / "report.html").read_text()

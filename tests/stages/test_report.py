@@ -1,0 +1,41 @@
+"""Pictures of masks in a run, and in a finished run that is shown again."""
+
+import logging
+import re
+import shutil
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+
+ON_CPU = ("trainer=cpu", "measure.device=cpu", "pattern=vector_wise", "granularity=32")
+PICTURES = ("report.mask_pictures=true", "report.mask_layers=[fc1]")
+
+
+def folder() -> Path:
+    return Path(HydraConfig.get().runtime.output_dir)
+
+
+def in_page() -> list[str]:
+    return re.findall(r'<img alt="([^"]+)" src="data:image/png;base64,', (folder() / "report.html").read_text())
+
+
+def test_a_finished_run_is_shown_again_with_pictures(run, caplog, tmp_path):
+    first = run(*ON_CPU)
+    assert not (folder() / "masks").exists() and not in_page()
+    with caplog.at_level(logging.INFO):
+        again = run(*ON_CPU, *PICTURES)
+    assert "finished before" in caplog.text and again.identity.run_id == first.identity.run_id
+    drawn = [name for name in again.sparsity.sparsity_per_layer if "fc1" in name]
+    assert drawn and in_page() == ["density", *drawn]
+    assert {path.name for path in (folder() / "masks").iterdir()} == {f"{name}.png" for name in in_page()}
+
+    shutil.rmtree(tmp_path / "cache" / "recover")
+    with caplog.at_level(logging.INFO):
+        run(*ON_CPU, *PICTURES)
+    assert "no pictures: the masks of this run are not stored any more" in caplog.text
+    assert not (folder() / "masks").exists() and not in_page()
+
+
+def test_a_dense_run_has_no_pictures(run):
+    run(*ON_CPU, *PICTURES, "pattern=dense")
+    assert not (folder() / "masks").exists()
