@@ -54,7 +54,20 @@ def cifar10(folder: Path) -> list[str]:
     return [f"dataset.path={folder}", "dataset.image_size=32"]
 
 
-LOCAL_DATA = {"glue": glue, "squad": squad, "cifar10": cifar10, "digits": lambda folder: []}
+def imagenet(folder: Path) -> list[str]:
+    from PIL import Image
+
+    draw = np.random.default_rng(0)
+    for split in ("train", "val"):
+        for label in ("cat", "dog"):
+            (folder / split / label).mkdir(parents=True)
+            for n in range(8):
+                pixels = draw.integers(0, 256, (72, 72, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / split / label / f"{n}.png")
+    return [f"dataset.path={folder}", "dataset.image_size=64", "dataset.num_workers=0"]
+
+
+LOCAL_DATA = {"glue": glue, "squad": squad, "cifar10": cifar10, "imagenet": imagenet, "digits": lambda folder: []}
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

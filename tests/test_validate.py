@@ -1,5 +1,7 @@
 """Bad input is refused before any training, with its key, its value and what is allowed."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -12,6 +14,16 @@ REFUSED = {
     "sparsity 1": (["sparsity=1"], "sparsity=1.0: .*in \\[0, 1\\)"),
     "sparsity negative": (["sparsity=-0.1"], "sparsity=-0.1"),
     "m cannot express": (["pattern=n_m", "pattern.m=4", "sparsity=0.6"], r"pattern\.m=4: .*0\.5.*0\.75"),
+    "less than 2 of 4": (["pattern=block_2_4", "sparsity=0.4"], r"^sparsity=0\.4: block_2_4 .*at least 0\.5"),
+    "tiles without room for the overlay": (
+        ["pattern.element_overlay=0.1", "sparsity=0.9"],
+        r"pattern\.element_overlay=0\.1: below 0\.1",
+    ),
+    "overlay on blocks": (
+        ["pattern=block_wise", "+pattern.element_overlay=0.05"],
+        r"pattern\.element_overlay.*unknown key",
+    ),
+    "blocks of 3": (["pattern=uniform", "granularity=3"], "^granularity=3: 1, 2 or 4"),
     "granularity 0": (["granularity=0"], "^granularity=0: "),
     "granularity text": (["pattern=block_wise", "granularity=4by4"], "^granularity=4by4: "),
     "granularity fits nothing": (
@@ -27,7 +39,7 @@ REFUSED = {
     "unknown stage": (["stages=[dense,prun]"], "stages=prun: .*dense, prune"),
     "no stage": (["stages=[]"], r"stages=\[\]: names at least one of dense"),
     "unknown leaf": (["optimize=[speed]"], "optimize=speed: .*latency_sparse_ms"),
-    "unknown kernel": (["kernel.name=gathered_cuda"], r"kernel\.name=gathered_cuda: .*gathered_triton"),
+    "unknown kernel": (["kernel.name=gathered_fpga"], r"kernel\.name=gathered_fpga: .*gathered_triton"),
     "unknown family": (["kernel.family=ellpack"], r"kernel\.family=ellpack: .*gathered"),
     "family of another pattern": (["kernel=sparse", "kernel.family=blocked"], r"kernel\.family=blocked: .*tile_wise"),
     "kernel=none forces nothing": (["kernel=none", "kernel.family=gathered"], r"kernel\.family=gathered"),
@@ -35,11 +47,55 @@ REFUSED = {
         ["pattern=n_m", "allocation=global_threshold"],
         "allocation=global_threshold: pattern n_m can meet per_layer",
     ),
+    "latency_aware without a table": (
+        ["allocation=latency_aware"],
+        r"allocation\.table=None: .*run\.py -m sparsity=.*sparsefront\.report\.latency_table",
+    ),
+    "latency_aware with a table that is not there": (
+        ["allocation=latency_aware", "allocation.table=/nowhere.csv"],
+        r"allocation\.table=/nowhere\.csv: is no file",
+    ),
+    "latency_aware without a speedup": (["allocation=latency_aware", "allocation.speedup=1"], r"allocation\.speedup=1"),
+    "erk with windows": (["pattern=n_m", "allocation=erk"], "allocation=erk: pattern n_m can meet per_layer"),
     "impossible recovery": (["schedule=gradual", "recovery=none"], "recovery=none: goes with schedule one_shot"),
     "rewind under gradual": (
         ["schedule=gradual", "recovery=lr_rewind"],
         "recovery=lr_rewind: goes with schedule one_shot",
     ),
+    "rounds without recovery": (
+        ["schedule=iterative", "recovery=none"],
+        "recovery=none: goes with schedule one_shot, not with iterative",
+    ),
+    "weights rewound under gradual": (
+        ["schedule=gradual", "recovery=weight_rewind", "recipe.history=true"],
+        "recovery=weight_rewind: goes with schedule one_shot, iterative, not with gradual",
+    ),
+    "a teacher along rewound rates under gradual": (
+        ["schedule=gradual", "recovery=distill", "recovery.along=lr_rewind"],
+        "recovery=distill: goes with schedule one_shot, iterative, not with gradual",
+    ),
+    "weights rewound without history": (
+        ["recovery=weight_rewind"],
+        r"recipe\.history=False: .*set recipe\.history=true",
+    ),
+    "weights rewound too far": (
+        ["recovery=weight_rewind", "recovery.epochs=17", "recipe.history=true"],
+        r"recovery\.epochs=17: .*16 epochs",
+    ),
+    "a teacher that is not there": (
+        ["recovery=distill", "recovery.teacher=/nowhere/weights.safetensors"],
+        r"recovery\.teacher=/nowhere/weights\.safetensors: does not exist",
+    ),
+    "hidden layers of another network": (
+        ["recovery=distill", "recovery.hidden_states=1", "recovery.hidden_layers=[encoder.layer.0]"],
+        r"recovery\.hidden_layers=\['encoder\.layer\.0'\]: not in the network; its blocks are blocks\.0, blocks\.1",
+    ),
+    "a teacher with more than all weight": (["recovery=distill", "recovery.hardness=2"], r"recovery\.hardness=2"),
+    "rounds that end elsewhere": (
+        ["schedule=iterative", "schedule.levels=[0.25,0.5]"],
+        r"schedule\.levels=\[0\.25, 0\.5\]: must end at sparsity=0\.75",
+    ),
+    "rounds that fall": (["schedule=iterative", "schedule.levels=[0.5,0.25]"], r"schedule\.levels=.*must rise"),
     "rewind too far": (["recovery=lr_rewind", "recovery.epochs=99"], r"recovery\.epochs=99: .*16 epochs"),
     "model and data": (["model=bert", "model.size=tiny"], "dataset=digits: asks for image_classification; model bert"),
     "missing data": (
@@ -97,6 +153,17 @@ def test_a_checkpoint_of_another_network(composed, tmp_path):
         build_net(experiment)
 
 
+def test_a_teacher_of_another_network(composed, tmp_path):
+    from safetensors.torch import save_file
+
+    file = tmp_path / "teacher.safetensors"
+    save_file({"blocks.0.attn.q.weight": torch.zeros(8, 8)}, file)
+    with pytest.raises(
+        InvalidSetting, match=r"recovery\.teacher=.*does not fit.*missing keys.*\[8, 8\] for \[256, 256\]"
+    ):
+        validate(composed("recovery=distill", f"recovery.teacher={file}"))
+
+
 def test_patterns_without_a_unit_ignore_granularity_aloud(composed, caplog):
     with caplog.at_level("INFO"):
         validate(composed("pattern=element_wise", "granularity=64"))
@@ -111,3 +178,27 @@ def test_a_recipe_may_keep_every_layer_dense_but_then_nothing_is_left(composed):
 def test_some_layers_may_stay_dense(composed):
     """With vectors of 512 only fc1, which has 1024 outputs, fits; that is enough."""
     validate(composed("pattern=vector_wise", "granularity=512"))
+
+
+def write_times(folder: Path, layers: list[str], levels: tuple[float, ...] = (0, 0.5, 0.75)) -> str:
+    """The override for a table in which time falls as density does."""
+    times = [f"{layer},{level},{8 * (1 - level)}" for layer in layers for level in levels]
+    (folder / "table.csv").write_text("\n".join(["layer,sparsity,latency_us", *times]) + "\n")
+    return f"allocation.table={folder / 'table.csv'}"
+
+
+def test_a_table_of_other_layers_and_a_speedup_out_of_reach(composed, tmp_path):
+    latency_aware = ["pattern=n_m", "sparsity=0.75", "allocation=latency_aware"]
+    with pytest.raises(InvalidSetting, match=r"allocation\.table=.*no times of layer blocks\.0\.attn\.q"):
+        validate(composed(*latency_aware, write_times(tmp_path, ["fc"])))
+    experiment = validate(composed(*latency_aware[:2], "allocation=per_layer"))
+    net = experiment.model.skeleton(experiment.dataset.info)
+    table = write_times(tmp_path, experiment.model.prunable(net))
+    validate(composed(*latency_aware, table, "allocation.speedup=4"))
+    with pytest.raises(InvalidSetting, match=r"allocation\.speedup=5(\.0)?: out of reach.*allow 4\.000 at most"):
+        validate(composed(*latency_aware, table, "allocation.speedup=5"))
+    with pytest.raises(InvalidSetting, match=r"allocation\.speedup=4.*sparsity=0\.5, the ceiling, allow 2\.000"):
+        validate(composed("pattern=n_m", "sparsity=0.5", "allocation=latency_aware", table, "allocation.speedup=4"))
+    table = write_times(tmp_path, experiment.model.prunable(net), levels=(0, 0.6))
+    with pytest.raises(InvalidSetting, match=r"allocation\.table=.*at sparsity 0\.6, which n_m cannot express: m=4: "):
+        validate(composed(*latency_aware, "pattern.m=4", table))

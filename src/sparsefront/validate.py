@@ -139,10 +139,12 @@ def _plain(node: Any) -> Any:
 
 
 def _call(group: str, check: Any, *arguments: Any) -> Any:
-    """Run a part's own check; its message gets the group's name."""
+    """Run a part's own check; its message gets the group's name, unless it is about the sparsity, which is a root key."""
     try:
         return check(*arguments)
     except InvalidSetting as error:
+        if error.key == "sparsity":
+            raise
         raise error.within(group) from error
 
 
@@ -167,7 +169,10 @@ def _check_recovery(experiment: Experiment) -> None:
         raise InvalidSetting(
             "recovery", recovery.name, f"goes with schedule {', '.join(recovery.schedules)}, not with {schedule.name}"
         )
-    recovery.plan(experiment.recipe, steps_per_epoch=1)  # refuses epochs that the recipe does not have
+    if experiment.pattern.name != "dense":
+        schedule.check_sparsity(experiment.sparsity)
+        recovery.check(experiment)
+        experiment.importance.check(experiment)
 
 
 def _check_pattern(experiment: Experiment) -> None:
@@ -193,6 +198,9 @@ def _check_pattern(experiment: Experiment) -> None:
             getattr(pattern, "granularity", None) if pattern.uses_granularity else pattern.name,
             f"fits no prunable layer ({seen}{more})",
         )
+    _call("report", experiment.report.check_layers, {name: plan.shapes[name] for name in plan.layers})
+    shapes = {name: plan.shapes[name] for name in plan.layers}
+    _call("allocation", experiment.allocation.check_layers, pattern, shapes, experiment.sparsity)
     try:
         experiment.kernel.check_against(
             pattern=pattern,

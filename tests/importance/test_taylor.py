@@ -9,20 +9,20 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.importance.taylor import Taylor
 
 
-def test_sum_of_absolute_products_by_hand():
+def test_sum_of_absolute_products_by_hand(hand_made):
     weights = {"layer": torch.tensor([[1.0, -2.0], [3.0, 0.0]])}
     gradients = [{"layer": torch.tensor([[2.0, 1.0], [-1.0, 9.0]])}, {"layer": torch.tensor([[-2.0, 0.5], [1.0, 9.0]])}]
     # The signs of the first row's first weight cancel over the batches; its importance must not.
-    assert Taylor(batches=2).scores(weights, gradients)["layer"].tolist() == [[4, 3], [6, 0]]
+    assert Taylor(batches=2).scores(weights, hand_made(gradients))["layer"].tolist() == [[4, 3], [6, 0]]
 
 
-def test_predicts_the_change_of_a_linear_loss():
+def test_predicts_the_change_of_a_linear_loss(hand_made):
     """Of a loss that is linear in w, zeroing one weight changes it by exactly |w * g|."""
     torch.manual_seed(0)
     layer, x = torch.nn.Linear(3, 2, bias=False), torch.randn(5, 3)
     loss = layer(x).sum()
     loss.backward()
-    scores = Taylor(batches=1).scores({"layer": layer.weight}, [{"layer": layer.weight.grad}])["layer"]
+    scores = Taylor(batches=1).scores({"layer": layer.weight}, hand_made([{"layer": layer.weight.grad}]))["layer"]
     for i in range(2):
         for j in range(3):
             zeroed = layer.weight.detach().clone()
@@ -31,13 +31,13 @@ def test_predicts_the_change_of_a_linear_loss():
             torch.testing.assert_close(scores[i, j], change.abs(), rtol=1e-4, atol=1e-5)
 
 
-def test_convolution_gradients_become_a_matrix():
+def test_convolution_gradients_become_a_matrix(hand_made):
     weight, gradient = torch.randn(4, 3, 2, 2), torch.randn(4, 3, 2, 2)
-    scores = Taylor(batches=1).scores({"conv": weight}, [{"conv": gradient}])["conv"]
+    scores = Taylor(batches=1).scores({"conv": weight}, hand_made([{"conv": gradient}]))["conv"]
     torch.testing.assert_close(scores, (weight * gradient).abs().reshape(4, 12))
 
 
-def test_no_more_batches_are_read_than_asked():
+def test_no_more_batches_are_read_than_asked(hand_made):
     """A further batch would cost a forward and a backward pass."""
 
     def batches() -> Iterator[dict[str, torch.Tensor]]:
@@ -45,19 +45,21 @@ def test_no_more_batches_are_read_than_asked():
             yield {"layer": torch.ones(1, 1)}
         pytest.fail("a fourth batch was computed")
 
-    assert Taylor(batches=3).scores({"layer": torch.ones(1, 1)}, batches())["layer"].item() == 3
+    assert Taylor(batches=3).scores({"layer": torch.ones(1, 1)}, hand_made(batches()))["layer"].item() == 3
 
 
-def test_missing_gradients_are_named():
-    with pytest.raises(ValueError, match="no calibration batch"):
-        Taylor(batches=2).scores({"layer": torch.ones(1, 1)}, [])
+def test_what_is_missing_is_named(hand_made):
+    with pytest.raises(ValueError, match="taylor.*gradients.*no calibration"):
+        Taylor(batches=2).scores({"layer": torch.ones(1, 1)})
     with pytest.raises(ValueError, match="second"):
-        Taylor(batches=2).scores({"first": torch.ones(1, 1), "second": torch.ones(1, 1)}, [{"first": torch.ones(1, 1)}])
+        one_of_two = hand_made([{"first": torch.ones(1, 1)}])
+        Taylor(batches=2).scores({"first": torch.ones(1, 1), "second": torch.ones(1, 1)}, one_of_two)
 
 
-def test_a_gradient_that_is_not_finite_is_named():
+def test_a_gradient_that_is_not_finite_is_named(hand_made):
+    gradients = hand_made([{"layer": torch.tensor([[1.0, float("nan")]])}])
     with pytest.raises(ValueError, match="layer.*1 NaN"):
-        Taylor(batches=1).scores({"layer": torch.ones(1, 2)}, [{"layer": torch.tensor([[1.0, float("nan")]])}])
+        Taylor(batches=1).scores({"layer": torch.ones(1, 2)}, gradients)
 
 
 @pytest.mark.parametrize("batches", [0, -1, 2.5, True])

@@ -1,11 +1,20 @@
-"""Scores from training data: the gradients of the loss, one per batch, without a trace on the network."""
+"""Scores from training data: gradients and inputs batch by batch, the same over several processes, without a trace."""
 
+from types import SimpleNamespace
+
+import pytest
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 from torch import nn
 
+from sparsefront.importance.fisher import Fisher
 from sparsefront.importance.magnitude import Magnitude
+from sparsefront.importance.obs import OptimalBrainSurgeon
 from sparsefront.importance.taylor import Taylor
-from sparsefront.pruning.calibration import score_weights
+from sparsefront.importance.wanda import Wanda
+from sparsefront.pruning.calibration import NetworkCalibration, score_weights
+from sparsefront.pruning.movement import AccumulateMovement
 from sparsefront.tasks.image_classification import ImageClassification
 
 
@@ -25,37 +34,150 @@ def setting() -> tuple[ImageClassification, list[dict[str, torch.Tensor]]]:
     return task, [{"x": torch.randn(4, 1, 2, 3), "labels": torch.randint(3, (4,))} for _ in range(3)]
 
 
+def test_gradients_are_those_of_each_batch_without_dropout():
+    task, batches = setting()
+    seen = list(NetworkCalibration(task, ["layer"], lambda: batches).gradients(2))
+    assert len(seen) == 2
+    task.net.eval()
+    for gradients, batch in zip(seen, batches, strict=False):
+        loss = nn.functional.cross_entropy(task.net(x=batch["x"]), batch["labels"])
+        torch.testing.assert_close(gradients["layer"], torch.autograd.grad(loss, task.net.layer.weight)[0])
+
+
+def test_inputs_are_those_of_each_batch_without_dropout():
+    task, batches = setting()
+    sums = NetworkCalibration(task, ["layer"], lambda: batches).input_sums(3, lambda x: x.t() @ x)
+    x = torch.cat([batch["x"].flatten(1) for batch in batches])
+    torch.testing.assert_close(sums["layer"], x.t() @ x)
+
+
 def test_taylor_sums_weight_times_gradient_over_batches():
     task, batches = setting()
-    scores = score_weights(task, ["layer"], importance=Taylor(batches=2), train_loader=batches)
+    scores = score_weights(task, ["layer"], importance=Taylor(batches=2), open_loader=lambda: batches)
     weight = task.net.layer.weight
     expected = torch.zeros_like(weight)
     task.net.eval()
     for batch in batches[:2]:
         loss = nn.functional.cross_entropy(task.net(x=batch["x"]), batch["labels"])
         expected += (weight * torch.autograd.grad(loss, weight)[0]).abs().detach()
-    ratio = scores["layer"] / expected
-    torch.testing.assert_close(ratio, ratio.mean().expand_as(ratio))  # a common factor changes no mask
+    torch.testing.assert_close(scores["layer"], expected)
 
 
-def test_the_network_is_left_as_it_was():
+def test_the_data_go_round_where_there_are_too_few():
+    task, batches = setting()
+    scores = score_weights(task, ["layer"], importance=Taylor(batches=6), open_loader=lambda: batches)
+    once = score_weights(task, ["layer"], importance=Taylor(batches=3), open_loader=lambda: batches)
+    torch.testing.assert_close(scores["layer"], 2 * once["layer"])
+
+
+def test_every_scoring_begins_with_the_first_batch():
+    """A loader that goes on where it stopped would give a resumed training other masks than an undisturbed one."""
+    task, batches = setting()
+    opened = []
+
+    def open_loader():
+        opened.append(len(opened))
+        return iter(batches)
+
+    first, second = (
+        score_weights(task, ["layer"], importance=Taylor(batches=2), open_loader=open_loader) for _ in range(2)
+    )
+    assert torch.equal(first["layer"], second["layer"]) and len(opened) == 2
+
+
+def test_the_network_is_left_as_it_was_also_after_an_error():
     task, batches = setting()
     task.net.train()
-    before = task.net.layer.weight.clone()
-    score_weights(
-        task, ["layer"], importance=Taylor(batches=5), train_loader=batches
-    )  # more than there are: it goes round
-    assert torch.is_grad_enabled()
-    assert task.net.training and task.net.layer.weight.grad is None
-    assert torch.equal(task.net.layer.weight, before)
+    del batches[1]["labels"]
+    with pytest.raises(KeyError):
+        score_weights(task, ["layer"], importance=Taylor(batches=2), open_loader=lambda: batches)
+    with pytest.raises(ZeroDivisionError):
+        NetworkCalibration(task, ["layer"], lambda: batches).input_sums(1, lambda x: 1 / 0)
+    assert torch.is_grad_enabled() and task.net.training
+    assert task.net.layer.weight.grad is None and not task.net.layer._forward_pre_hooks
+
+
+def test_a_layer_that_the_loss_does_not_depend_on_is_named():
+    task, batches = setting()
+    task.net.idle = nn.Linear(2, 2)
+    with pytest.raises(ValueError, match="idle"):
+        score_weights(task, ["layer", "idle"], importance=Taylor(batches=1), open_loader=lambda: batches)
+
+
+def test_without_data_there_is_no_score():
+    task, _ = setting()
+    with pytest.raises(ValueError, match="no batch"):
+        score_weights(task, ["layer"], importance=Taylor(batches=1), open_loader=list)
+
+
+def test_without_training_there_is_no_movement():
+    task, batches = setting()
+    with pytest.raises(ValueError, match="not being trained"):
+        NetworkCalibration(task, ["layer"], lambda: batches).movement()
 
 
 def test_magnitude_reads_no_data():
     task, _ = setting()
 
-    class Unreadable:
-        def __iter__(self):
-            raise AssertionError("magnitude needs no data")
+    def unreadable():
+        raise AssertionError("magnitude needs no data")
 
-    scores = score_weights(task, ["layer"], importance=Magnitude(), train_loader=Unreadable())
+    scores = score_weights(task, ["layer"], importance=Magnitude(), open_loader=unreadable)
     torch.testing.assert_close(scores["layer"], task.net.layer.weight.detach().abs())
+
+
+# Three batches for two ranks (one reads two of them), and one batch, of which the second rank reads none.
+REDUCED = [kind(batches=batches) for kind in (Taylor, Fisher, Wanda, OptimalBrainSurgeon) for batches in (3, 1)]
+
+
+def _scores() -> list[torch.Tensor]:
+    task, batches = setting()
+    return [
+        score_weights(task, ["layer"], importance=importance, open_loader=lambda: batches)["layer"]
+        for importance in REDUCED
+    ]
+
+
+def _movement(rank: int | None) -> torch.Tensor:
+    """Of two optimizer steps, each on two batches: one per rank, or (rank None) both in this process."""
+    torch.manual_seed(0)
+    task, _ = setting()
+    task.net.eval()
+    batches = [{"x": torch.randn(4, 1, 2, 3), "labels": torch.randint(3, (4,))} for _ in range(4)]
+    net = task.net if rank is None else nn.parallel.DistributedDataParallel(task.net)
+    movement, optimizer = AccumulateMovement(task.net, ["layer"]), torch.optim.SGD(net.parameters(), lr=0.5)
+    for step in (batches[:2], batches[2:]):
+        optimizer.zero_grad()
+        mine = step if rank is None else [step[rank]]
+        (sum(task.loss(net(x=batch["x"]), batch) for batch in mine) / len(mine)).backward()
+        movement.on_before_optimizer_step(SimpleNamespace(scaler=None), task, optimizer)
+        optimizer.step()
+    return movement.sums()["layer"]
+
+
+def _found_by_rank(rank: int, store: str) -> tuple[list[torch.Tensor], torch.Tensor]:
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    try:
+        return _scores(), _movement(rank)
+    finally:
+        dist.destroy_process_group()
+
+
+def _second_rank(_: int, store: str, file: str) -> None:
+    torch.set_num_threads(1)
+    torch.save(_found_by_rank(1, store), file)
+
+
+def test_two_processes_find_the_scores_of_one(tmp_path):
+    alone, moved_alone = _scores(), _movement(None)
+    store, file = str(tmp_path / "store"), str(tmp_path / "second.pt")
+    other = mp.start_processes(_second_rank, (store, file), nprocs=1, join=False, start_method="spawn")
+    first, moved = _found_by_rank(0, store)
+    while not other.join():
+        pass
+    second, moved_there = torch.load(file)
+    for importance, expected, here, there in zip(REDUCED, alone, first, second, strict=True):
+        assert torch.equal(here, there), f"{importance}: the ranks would make different masks"
+        torch.testing.assert_close(here, expected, msg=lambda text, i=importance: f"{i}: {text}")
+    assert torch.equal(moved, moved_there) and (moved != 0).any()
+    torch.testing.assert_close(moved, moved_alone)

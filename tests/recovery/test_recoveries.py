@@ -1,19 +1,35 @@
 """What each recovery asks of the training loop."""
 
+from functools import partial
+
 import pytest
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.recovery.distill import Distill
 from sparsefront.recovery.finetune import Finetune
 from sparsefront.recovery.lr_rewind import LearningRateRewind
 from sparsefront.recovery.none import NoRecovery
+from sparsefront.recovery.weight_rewind import WeightRewind
 from sparsefront.training.optimization import Optimization
 from sparsefront.training.recipe import Recipe
 
 RECIPE = Recipe(epochs=10, lr=0.1, warmup=0.2)
 
 
-def test_none_trains_nothing():
-    assert NoRecovery().plan(RECIPE, 7) is None
+ONCE, ROUNDS, MEANWHILE = "one_shot", "iterative", "gradual"
+SCHEDULES = {
+    NoRecovery(): {ONCE},
+    Finetune(): {ONCE, ROUNDS, MEANWHILE},
+    LearningRateRewind(): {ONCE, ROUNDS},
+    WeightRewind(): {ONCE, ROUNDS},
+    Distill(): {ONCE, ROUNDS, MEANWHILE},
+    Distill(along="lr_rewind"): {ONCE, ROUNDS},
+}
+
+
+@pytest.mark.parametrize("recovery", SCHEDULES, ids=lambda recovery: recovery.name)
+def test_each_recovery_goes_with_its_schedules(recovery):
+    assert set(recovery.schedules) == SCHEDULES[recovery]
 
 
 def test_finetune_repeats_the_dense_schedule_unless_told_otherwise():
@@ -37,14 +53,41 @@ def test_rewinding_all_the_way_is_the_dense_curve():
     assert plan.epochs == 10 and plan.optimization.first_step == 0
 
 
-def test_rewinding_past_the_start_is_refused():
-    with pytest.raises(InvalidSetting, match="recovery.epochs=11"):
-        LearningRateRewind(epochs=11).plan(RECIPE, 7)
+@pytest.mark.parametrize("kind", [LearningRateRewind, WeightRewind, partial(Distill, along="lr_rewind")])
+def test_rewinding_past_the_start_is_refused(kind):
+    with pytest.raises(InvalidSetting, match="recovery.epochs=11.*10 epochs"):
+        kind(epochs=11).plan(RECIPE, 7)
 
 
-@pytest.mark.parametrize(
-    "build", [lambda: Finetune(epochs=0), lambda: Finetune(lr=-1.0), lambda: LearningRateRewind(epochs=0)]
-)
-def test_impossible_settings_are_refused(build):
-    with pytest.raises(InvalidSetting):
+def test_weights_and_distillation_go_back_along_the_same_rates():
+    expected = LearningRateRewind(epochs=3).plan(RECIPE, 7)
+    assert WeightRewind(epochs=3).plan(RECIPE, 7) == expected
+    assert Distill(along="lr_rewind", epochs=3).plan(RECIPE, 7) == expected
+    assert Distill(epochs=2, lr=0.01).plan(RECIPE, 7) == Finetune(epochs=2, lr=0.01).plan(RECIPE, 7)
+
+
+IMPOSSIBLE = {
+    "epochs": [
+        lambda: Finetune(epochs=0),
+        lambda: LearningRateRewind(epochs=0),
+        lambda: WeightRewind(epochs=0),
+        lambda: Distill(epochs=0),
+        lambda: Distill(along="lr_rewind", epochs=0),
+    ],
+    "lr": [lambda: Finetune(lr=-1.0), lambda: Distill(lr=0.0), lambda: Distill(along="lr_rewind", lr=0.1)],
+    "along": [lambda: Distill(along="weight_rewind")],
+    "hardness": [lambda: Distill(hardness=1.5), lambda: Distill(hardness=-0.1)],
+    "temperature": [lambda: Distill(temperature=0.0)],
+    "hidden_states": [lambda: Distill(hidden_states=-1.0)],
+    "hidden_layers": [
+        lambda: Distill(hidden_layers=["blocks.0"]),
+        lambda: Distill(hidden_states=1.0, hidden_layers=[]),
+    ],
+}
+
+
+@pytest.mark.parametrize(("key", "build"), [(key, build) for key, builds in IMPOSSIBLE.items() for build in builds])
+def test_impossible_settings_are_refused(key, build):
+    with pytest.raises(InvalidSetting) as refused:
         build()
+    assert refused.value.key == key

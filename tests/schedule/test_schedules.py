@@ -4,12 +4,14 @@ import pytest
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.schedule.gradual import Gradual
+from sparsefront.schedule.iterative import Iterative
 from sparsefront.schedule.one_shot import OneShot
 
 
 def test_one_shot_never_changes():
     assert OneShot().updates_of(100, 0.9) == {}
     assert OneShot().sparsity_at(0.0, 0.9) == 0.9
+    assert OneShot().round_sparsities(0.9) == (0.9,)
 
 
 def test_gradual_follows_the_cubic_formula():
@@ -37,6 +39,65 @@ def test_short_trainings_reach_the_final_sparsity_too(total, end):
     updates = Gradual(end=end, updates=20).updates_of(total, 0.75)
     assert max(updates) <= total - 1
     assert updates[max(updates)] == 0.75
+
+
+@pytest.mark.parametrize(
+    "schedule", [OneShot(), Gradual(), Gradual(initial_sparsity=0.3), Iterative(), Iterative(levels=[0, 0.9])]
+)
+def test_the_first_masks_are_those_of_the_first_round(schedule):
+    assert schedule.sparsity_at(0.0, 0.9) == schedule.round_sparsities(0.9)[0]
+
+
+def test_geometric_rounds_prune_the_same_fraction_of_the_survivors():
+    """Frankle and Carbin prune 20 % of what is left in every round: after n rounds 0.8^n of the weights are."""
+    levels = Iterative(rounds=5, spacing="geometric").round_sparsities(1 - 0.8**5)
+    assert levels == pytest.approx([0.2, 0.36, 0.488, 0.5904, 0.67232], abs=1e-12)
+    for rounds, final in ((1, 0.5), (4, 0.75), (12, 0.95)):
+        density = [1.0, *(1 - level for level in Iterative(rounds=rounds).round_sparsities(final))]
+        fractions = [1 - later / earlier for earlier, later in zip(density, density[1:], strict=False)]
+        assert fractions == pytest.approx([1 - (1 - final) ** (1 / rounds)] * rounds, abs=1e-9)
+        assert density[-1] == 1 - final, "the last level is the one that was asked for, to the bit"
+
+
+def test_linear_rounds_prune_the_same_number_of_weights():
+    assert Iterative(rounds=4, spacing="linear").round_sparsities(0.8) == pytest.approx((0.2, 0.4, 0.6, 0.8), abs=1e-12)
+    assert Iterative(rounds=3, spacing="linear").round_sparsities(0.1)[-1] == 0.1
+
+
+def test_explicit_levels_are_taken_as_they_are():
+    """The stages of the Tile-Wise authors' script up to 75 %."""
+    levels = [0.25, 0.35, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75]
+    schedule = Iterative(levels=levels)
+    schedule.check_sparsity(0.75)
+    assert schedule.round_sparsities(0.75) == tuple(levels)
+    with pytest.raises(InvalidSetting, match=r"schedule\.levels=.*must end at sparsity=0.9"):
+        schedule.check_sparsity(0.9)
+
+
+def test_a_part_of_the_way_is_the_level_of_the_round_in_progress():
+    schedule = Iterative(rounds=4, spacing="linear")
+    assert [schedule.sparsity_at(p, 0.8) for p in (0.0, 0.24, 0.25, 0.5, 0.99, 1.0)] == pytest.approx(
+        [0.2, 0.2, 0.4, 0.6, 0.8, 0.8]
+    )
+    assert schedule.updates_of(100, 0.8) == {}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"rounds": 0},
+        {"spacing": "cubic"},
+        {"levels": []},
+        {"levels": [0.5, 0.5]},
+        {"levels": [0.5, 0.25]},
+        {"levels": [-0.1, 0.5]},
+        {"levels": [0.5, 1.0]},
+    ],
+)
+def test_impossible_rounds_are_refused(bad):
+    with pytest.raises(InvalidSetting) as refused:
+        Iterative(**bad)
+    assert refused.value.key == next(iter(bad))
 
 
 @pytest.mark.parametrize("bad", [{"initial_sparsity": 1.0}, {"begin": 0.8}, {"end": 1.2}, {"updates": 0}])

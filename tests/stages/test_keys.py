@@ -29,7 +29,10 @@ CHANGES = {
     "schedule=gradual": FROM_PRUNE,
     "model.prune_head=true": FROM_PRUNE,
     "recipe.keep_dense=[attn]": FROM_PRUNE,
+    "schedule=iterative": FROM_PRUNE,
+    "recipe.history=true": ALL,
     "recovery=lr_rewind": FROM_RECOVER,
+    "recovery=distill": FROM_RECOVER,
     "recovery.epochs=1": FROM_RECOVER,
     "recipe.recovery_epochs=2": FROM_RECOVER,
     "kernel=reference": FROM_SWAP,
@@ -41,6 +44,7 @@ CHANGES = {
     "trainer.progress_bar=false": set(),
     "dataset.num_workers=1": set(),
     "report.plot=false": set(),
+    "report.mask_pictures=true": set(),
     "logger=csv": set(),
     "reuse=false": set(),
 }
@@ -62,3 +66,33 @@ def test_the_dense_pattern_is_measured_once(composed, change):
     """A sweep over sparsities and recoveries holds one dense point."""
     dense = ["pattern=dense", "trainer=cpu", "measure.device=cpu"]
     assert digests(composed(*dense))["row"] == digests(composed(*dense, change))["row"]
+
+
+def test_the_content_of_a_table_of_layer_times_counts(composed, tmp_path):
+    """Also where its path stays the same."""
+    table = tmp_path / "table.csv"
+    on_cpu = ["trainer=cpu", "measure.device=cpu"]
+    experiment = validate(composed(*on_cpu))
+    layers = experiment.model.prunable(experiment.model.skeleton(experiment.dataset.info))
+    found = []
+    for latency_us in (2, 3):
+        lines = [f"{layer},0,8\n{layer},0.5,{latency_us}\n" for layer in layers]
+        table.write_text("layer,sparsity,latency_us\n" + "".join(lines))
+        found.append(digests(composed(*on_cpu, "allocation=latency_aware", f"allocation.table={table}")))
+    assert {stage for stage in found[0] if found[0][stage] != found[1][stage]} == FROM_PRUNE
+
+
+def test_the_content_of_a_teacher_counts(composed, tmp_path):
+    """Also where its path stays the same."""
+    from safetensors.torch import save_file
+
+    from sparsefront.stages.network import build_net
+
+    teacher = tmp_path / "teacher.safetensors"
+    overrides = ["trainer=cpu", "measure.device=cpu", "recovery=distill"]
+    weights = build_net(validate(composed(*overrides))).state_dict()
+    found = []
+    for scale in (1, 2):
+        save_file({name: tensor * scale for name, tensor in weights.items()}, teacher)
+        found.append(digests(composed(*overrides, f"recovery.teacher={teacher}")))
+    assert {stage for stage in found[0] if found[0][stage] != found[1][stage]} == FROM_RECOVER

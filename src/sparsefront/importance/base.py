@@ -1,32 +1,103 @@
 """What every importance provides: a score per weight."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from typing import ClassVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from torch import Tensor
 
-GradientBatches = Iterable[Mapping[str, Tensor]]
+from sparsefront.errors import InvalidSetting
+from sparsefront.patterns.weight_view import as_matrix
+
+if TYPE_CHECKING:
+    from sparsefront.experiment import Experiment
+
+Source = Literal["weights", "gradients", "inputs", "training"]
+
+
+class Calibration(Protocol):
+    """What a score may ask of the network and its training data.
+
+    In a distributed run each rank reads its own share of the batches; `total` joins what the ranks found. So a score is
+    a function of sums over batches, and the same whatever the number of ranks.
+    """
+
+    def gradients(self, batches: int) -> Iterator[Mapping[str, Tensor]]:
+        """Per batch that this rank reads: layer name -> gradient of the loss, shaped like the weight; one batch alive at
+        a time. `batches` counts those of all ranks together.
+        """
+        ...
+
+    def input_sums(self, batches: int, statistic: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+        """Layer name -> sum of `statistic` over what the layer multiplies in this rank's share of the batches.
+
+        Args:
+            statistic: of X, float32 [rows, K]: a tensor that adds up over rows. A convolution's X holds one row per
+                output pixel, its columns in the order of the weight seen as a matrix.
+        """
+        ...
+
+    def movement(self) -> Mapping[str, Tensor]:
+        """Layer name -> float32 [N, K], the sum of -w * dL/dw over the training so far, the same on every rank.
+
+        Raises:
+            ValueError: nothing has been trained and nothing is going to be.
+        """
+        ...
+
+    def total(self, statistics: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors summed over the ranks, with the same bits on each; as they are in a single process."""
+        ...
 
 
 class Importance(ABC):
-    """Scores weights, larger = more worth keeping. Subclasses are frozen dataclasses, fields as in their YAML."""
+    """Scores weights, larger = more worth keeping. Subclasses are frozen dataclasses, fields as in their YAML.
+
+    Attributes:
+        source: what the scores need besides the weights. `training`: they grow while recovery trains, so there are none
+            before it.
+    """
 
     name: ClassVar[str]
-    needs_gradients: ClassVar[bool] = False
+    source: ClassVar[Source] = "weights"
 
     @abstractmethod
-    def scores(
-        self, weights: Mapping[str, Tensor], gradient_batches: GradientBatches | None = None
-    ) -> dict[str, Tensor]:
+    def scores(self, weights: Mapping[str, Tensor], calibration: Calibration | None = None) -> dict[str, Tensor]:
         """Score every weight of every layer.
 
         Args:
             weights: layer name -> weight, Linear [N, K] or Conv2d [C_out, C_in, kh, kw], any float dtype.
-            gradient_batches: where `needs_gradients`: per calibration batch, layer name -> gradient of the loss, shaped
-                like the weight. Read lazily, so one batch of gradients is alive at a time.
+            calibration: needed where `source` is not `weights`.
         Returns:
             layer name -> float32 [N, K] on the weight's device, finite.
         Raises:
-            ValueError: scores that are NaN or infinite (names the layer), or gradients that are missing.
+            ValueError: scores that are NaN or infinite (names the layer), or a calibration that is missing.
         """
+
+    def check(self, experiment: "Experiment") -> None:
+        """Refuse, before anything is trained, what cannot work with the rest of the configuration.
+
+        Raises:
+            InvalidSetting: with its key written from the root.
+        """
+
+    def needed(self, calibration: Calibration | None) -> Calibration:
+        """The calibration, which this score cannot do without.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if calibration is None:
+            raise ValueError(f"{self.name}: scores come from {self.source}, and no calibration was given")
+        return calibration
+
+
+def float_matrices(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Layer name -> float32 [N, K], detached; fp32 weights are not copied."""
+    return {layer: as_matrix(weight.detach()).float() for layer, weight in weights.items()}
+
+
+def refuse_fewer_than_one(key: str, value: object) -> None:
+    """Raise InvalidSetting unless `value` is a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidSetting(key, value, "a whole number of at least 1")

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.importance.base import GradientBatches, Importance
+from sparsefront.importance.base import Calibration, Importance, float_matrices
 from sparsefront.importance.finite import refuse_non_finite
-from sparsefront.patterns.weight_view import as_matrix
 
 
 @dataclass(frozen=True)
@@ -28,11 +27,12 @@ class Magnitude(Importance):
             raise InvalidSetting("norm", self.norm, "l1 (absolute value) or l2 (square)")
 
     @torch.no_grad()
-    def scores(
-        self, weights: Mapping[str, Tensor], gradient_batches: GradientBatches | None = None
-    ) -> dict[str, Tensor]:
+    def scores(self, weights: Mapping[str, Tensor], calibration: Calibration | None = None) -> dict[str, Tensor]:
         # Squares are taken in fp32: those of small fp16 weights would vanish.
-        measure = torch.abs if self.norm == "l1" else torch.square
-        scores = {layer: measure(as_matrix(weight.detach()).float()) for layer, weight in weights.items()}
+        scores = {layer: self.of(matrix) for layer, matrix in float_matrices(weights).items()}
         refuse_non_finite(scores)
         return scores
+
+    def of(self, matrix: Tensor) -> Tensor:
+        """Scores of one float32 matrix, unchecked."""
+        return matrix.abs() if self.norm == "l1" else matrix.square()

@@ -2,16 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from sparsefront.errors import InvalidSetting
-from sparsefront.importance.base import GradientBatches, Importance
+from sparsefront.importance.base import Calibration, Importance, Source, refuse_fewer_than_one
 from sparsefront.importance.finite import refuse_non_finite
-from sparsefront.patterns.weight_view import as_matrix
+from sparsefront.importance.gradient_sums import sum_over_gradients
 
 
 @dataclass(frozen=True)
@@ -19,33 +16,23 @@ class Taylor(Importance):
     """|w * dL/dw|, summed over calibration batches: the loss change if the weight became zero.
 
     Args:
-        batches: calibration batches to read; fewer are read where there are fewer.
+        batches: calibration batches to read.
     Source: Molchanov et al., "Importance Estimation for Neural Network Pruning", 2019, as used by Guo et al.,
         Tile-Wise Sparsity, 2020 (slide "Importance Score": the root of the squared product, hence the absolute value).
     """
 
     batches: int = 16
     name: ClassVar[str] = "taylor"
-    needs_gradients: ClassVar[bool] = True
+    source: ClassVar[Source] = "gradients"
 
     def __post_init__(self) -> None:
-        if isinstance(self.batches, bool) or not isinstance(self.batches, int) or self.batches < 1:
-            raise InvalidSetting("batches", self.batches, "a whole number of at least 1")
+        refuse_fewer_than_one("batches", self.batches)
 
-    @torch.no_grad()
-    def scores(
-        self, weights: Mapping[str, Tensor], gradient_batches: GradientBatches | None = None
-    ) -> dict[str, Tensor]:
-        matrices = {layer: as_matrix(weight.detach()).float() for layer, weight in weights.items()}
-        scores = {layer: torch.zeros_like(matrix) for layer, matrix in matrices.items()}
-        read = 0
-        for gradients in islice(gradient_batches or (), self.batches):
-            for layer, matrix in matrices.items():
-                if gradients.get(layer) is None:
-                    raise ValueError(f"taylor: batch {read} holds no gradient of {layer}")
-                scores[layer] += (matrix * as_matrix(gradients[layer].detach()).float()).abs_()
-            read += 1
-        if read == 0:
-            raise ValueError("taylor: no calibration batch was given, so there is no gradient to score by")
+    def scores(self, weights: Mapping[str, Tensor], calibration: Calibration | None = None) -> dict[str, Tensor]:
+        scores = sum_over_gradients(weights, self.needed(calibration), self.batches, _first_order)
         refuse_non_finite(scores)
         return scores
+
+
+def _first_order(weight: Tensor, gradient: Tensor) -> Tensor:
+    return (weight * gradient).abs_()

@@ -1,47 +1,147 @@
-"""Importance of a network's weights, with gradients from training data where the score needs them."""
+"""What scores ask of a network and its training data, in one process or over the ranks of a distributed run."""
 
-from collections.abc import Iterator
-from itertools import cycle, islice
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sparsefront.importance.base import Importance
-from sparsefront.tasks.base import Task
+from sparsefront.pruning.layer_inputs import in_order_of_use, sum_over_inputs
+from sparsefront.pruning.movement import AccumulateMovement
+from sparsefront.tasks.base import Batch, Task
+from sparsefront.training import ranks
 
 
-def score_weights(task: Task, layers: list[str], *, importance: Importance, train_loader: object) -> dict[str, Tensor]:
-    """Scores of the layers' weights as they are now.
+def score_weights(
+    task: Task,
+    layers: list[str],
+    *,
+    importance: Importance,
+    open_loader: Callable[[], Iterable[Batch]],
+    movement: AccumulateMovement | None = None,
+) -> dict[str, Tensor]:
+    """Scores of the layers' weights as they are now; the same on every rank of a distributed run.
 
     Args:
         task: the network and its loss, on the device where scores are wanted.
-        train_loader: batches of training data; read only where the score needs gradients.
+        open_loader: see `NetworkCalibration`.
+        movement: the accumulator of the training, where the scores come from it.
     Returns:
         layer name -> float32 [N, K], larger = more worth keeping.
     """
-    weights = {name: task.net.get_submodule(name).weight for name in layers}
-    gradients = (
-        _gradient_batches(task, weights, train_loader, importance.batches) if importance.needs_gradients else None
-    )
-    return importance.scores({name: weight.detach() for name, weight in weights.items()}, gradients)
+    weights = {name: task.net.get_submodule(name).weight.detach() for name in layers}
+    return importance.scores(weights, NetworkCalibration(task, layers, open_loader, movement))
 
 
-def _gradient_batches(
-    task: Task, weights: dict[str, Tensor], train_loader: object, batches: int
-) -> Iterator[dict[str, Tensor]]:
-    """Per batch, the gradient of the loss by each weight; dropout is off, so that scores do not depend on its draws."""
-    was_training = task.net.training
-    task.net.eval()
-    names, parameters = list(weights), list(weights.values())
-    device = parameters[0].device
-    try:
-        for batch in islice(cycle(train_loader), batches):
-            batch = {key: value.to(device) if torch.is_tensor(value) else value for key, value in batch.items()}
-            with (
-                torch.enable_grad()
-            ):  # left before yielding: a suspended generator would restore the mode at the wrong time
-                loss = task.loss(task.net(**task.net_inputs(batch)), batch)
-                gradients = torch.autograd.grad(loss, parameters)
-            yield dict(zip(names, gradients, strict=True))
-    finally:
-        task.net.train(was_training)
+class NetworkCalibration:
+    """`importance.base.Calibration` of a network.
+
+    Dropout is off and batch normalisation uses its running statistics, so scores depend on no draw and leave no trace.
+    Of the batches, rank r of R reads r, r + R, r + 2R, ...; the data goes round where there are too few.
+    What layers are given at the padding of a text is left out.
+
+    Args:
+        task: the network and its loss, on the device of the computation.
+        layers: names of Linear and Conv2d modules (in one group).
+        open_loader: gives a new loader of training batches, each time from the same first batch and the same on every
+            rank. So scores follow from the weights alone, and a resumed training makes the masks that it would have made.
+        movement: see `score_weights`.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        layers: list[str],
+        open_loader: Callable[[], Iterable[Batch]],
+        movement: AccumulateMovement | None = None,
+    ) -> None:
+        self._task = task
+        self._modules = {name: task.net.get_submodule(name) for name in layers}
+        self._open_loader, self._movement = open_loader, movement
+
+    def gradients(self, batches: int) -> Iterator[Mapping[str, Tensor]]:
+        """See `Calibration`."""
+        weights = [module.weight for module in self._modules.values()]
+        with self._judging():
+            for batch in self.batches(batches):
+                # Left before yielding: a suspended generator would restore the gradient mode at the wrong time.
+                with torch.enable_grad():
+                    loss = self._task.loss(self._forward(batch), batch)
+                    gradients = torch.autograd.grad(loss, weights, allow_unused=True)
+                yield dict(zip(self._modules, gradients, strict=True))
+
+    def input_sums(self, batches: int, statistic: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+        """See `Calibration`.
+
+        Raises:
+            ValueError: a layer that the network never calls; names it.
+        """
+        return self.sums_over(list(self._modules), self.batches(batches), statistic)
+
+    def sums_over(
+        self, layers: list[str], batches: Iterable[Batch], statistic: Callable[[Tensor], Tensor]
+    ) -> dict[str, Tensor]:
+        """`input_sums` of some of the layers over batches of this rank that were read before."""
+        modules = {name: self._modules[name] for name in layers}
+        with self._judging():
+            return sum_over_inputs(self._forward, batches, modules, statistic, real_positions=_real_positions)
+
+    def order_of_use(self) -> list[list[str]]:
+        """The layers in groups, in the order of the network: see `layer_inputs.in_order_of_use`. The same on every rank."""
+        with self._judging():
+            return in_order_of_use(self._forward, self._on_device(next(self._all_batches())), self._modules)
+
+    def movement(self) -> dict[str, Tensor]:
+        """See `Calibration`."""
+        if self._movement is None:
+            raise ValueError("movement scores come from training, and this network is not being trained")
+        return self._movement.sums()
+
+    def total(self, statistics: dict[str, Tensor]) -> dict[str, Tensor]:
+        """See `Calibration`. Ranks pass the same layers in the same order."""
+        for name in statistics:  # one at a time: a rank's own sum is freed as soon as the total is there
+            statistics[name] = ranks.total(statistics[name])
+        return statistics
+
+    def batches(self, count: int) -> Iterator[Batch]:
+        """This rank's share of the first `count` batches, on the network's device.
+
+        Raises:
+            ValueError: there is no training data.
+        """
+        for batch in islice(self._all_batches(), ranks.index(), count, ranks.count()):
+            yield self._on_device(batch)
+
+    def _all_batches(self) -> Iterator[Batch]:
+        while True:
+            read = 0
+            for batch in self._open_loader():
+                read += 1
+                yield batch
+            if read == 0:
+                raise ValueError("there is no batch of training data to calibrate on")
+
+    def _on_device(self, batch: Batch) -> Batch:
+        device = next(iter(self._modules.values())).weight.device
+        return {key: value.to(device) if torch.is_tensor(value) else value for key, value in batch.items()}
+
+    def _forward(self, batch: Batch) -> Any:
+        return self._task.net(**self._task.net_inputs(batch))
+
+    @contextmanager
+    def _judging(self) -> Iterator[None]:
+        """The network in eval mode, for a while."""
+        was_training = self._task.net.training
+        self._task.net.eval()
+        try:
+            yield
+        finally:
+            self._task.net.train(was_training)
+
+
+def _real_positions(batch: Batch) -> Tensor | None:
+    """Bool [B, length], the tokens of a text batch that are no padding; None where batches are not text."""
+    return batch["attention_mask"].bool() if "attention_mask" in batch else None

@@ -7,27 +7,26 @@ import pytorch_lightning as pl
 from torch import Tensor
 
 from sparsefront.pruning.masked_weights import MaskedWeights
-from sparsefront.schedule.gradual import Gradual
-from sparsefront.schedule.one_shot import OneShot
+from sparsefront.schedule.base import Schedule
 
 
 class HoldMasks(pl.Callback):
     """Zeroes pruned weights after every optimizer step; before the steps named by the schedule, makes the masks anew.
 
     Args:
-        masked: the masks of the network that is trained, already set to the schedule's first sparsity.
-        schedule: when masks change.
+        masked: the masks of the network that is trained, already set to the sparsity that the round begins with.
+        schedule: when masks change in a round.
         sparsity: the final one.
         make_masks: (sparsity, previous masks) -> masks for the network's weights as they are at that moment, nested in the
             previous ones.
-        total_steps: optimizer steps of the whole training.
+        total_steps: optimizer steps of this training.
     """
 
     def __init__(
         self,
         masked: MaskedWeights,
         *,
-        schedule: OneShot | Gradual,
+        schedule: Schedule,
         sparsity: float,
         make_masks: Callable[[float, dict[str, Tensor]], dict[str, Tensor]],
         total_steps: int,
@@ -54,6 +53,15 @@ class HoldMasks(pl.Callback):
         if self.due:
             raise RuntimeError(f"the training ended before steps {sorted(self.due)}, where masks were still to tighten")
         self.masked.check()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The masks, which no state dict of the network holds, and what is still due: both belong to a checkpoint."""
+        return {"masks": self.masked.masks(), "due": list(self.due.items()), "reached": list(self.reached)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.masked.set(state_dict["masks"])
+        self.due = dict(state_dict["due"])
+        self.reached = [tuple(update) for update in state_dict["reached"]]
 
     def _tighten(self, sparsity: float) -> None:
         previous = {name: mask.flatten(1) for name, mask in self.masked.masks().items()}

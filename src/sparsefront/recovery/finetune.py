@@ -4,19 +4,20 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.recovery.training import TrainingRecovery
 from sparsefront.recovery.training_plan import TrainingPlan
 from sparsefront.training.optimization import Optimization
 from sparsefront.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
-class Finetune:
-    """Settings of `recovery=finetune`: with one_shot, masks are fixed and the surviving weights are trained with a fresh
-    optimizer (Mishra et al., "Accelerating Sparse Deep Neural Networks", 2021: prune once, repeat the schedule);
-    with gradual, the masks tighten meanwhile.
+class Finetune(TrainingRecovery):
+    """Settings of `recovery=finetune`: the surviving weights are trained on with a fresh optimizer. With one_shot the masks
+    are fixed (Mishra et al., "Accelerating Sparse Deep Neural Networks", 2021: prune once, repeat the schedule); with
+    iterative every round trains so; with gradual the masks tighten meanwhile.
 
     Args:
-        epochs: null = the recipe's recovery_epochs, else its epochs.
+        epochs: of one round; null = the recipe's recovery_epochs, else its epochs.
         lr: peak rate; null = the recipe's recovery_lr, else its lr.
     """
 
@@ -24,7 +25,7 @@ class Finetune:
     lr: float | None = None
 
     name: ClassVar[str] = "finetune"
-    schedules: ClassVar[tuple[str, ...]] = ("one_shot", "gradual")
+    schedules: ClassVar[tuple[str, ...]] = ("one_shot", "iterative", "gradual")
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.epochs < 1:

@@ -3,17 +3,16 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sparsefront.recovery.training_plan import TrainingPlan
-from sparsefront.training.recipe import Recipe
+from sparsefront.recovery.base import Recovery, Round, RoundRecord
 
 
 @dataclass(frozen=True)
-class NoRecovery:
+class NoRecovery(Recovery):
     """Settings of `recovery=none`: the pruned weights are measured as they are."""
 
     name: ClassVar[str] = "none"
     schedules: ClassVar[tuple[str, ...]] = ("one_shot",)
 
-    def plan(self, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan | None:
-        """None: nothing is trained."""
-        return None
+    def recover(self, round: Round) -> RoundRecord:
+        round.masked.set(round.masks)
+        return RoundRecord()

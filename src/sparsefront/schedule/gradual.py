@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.schedule.base import Schedule
 
 
 @dataclass(frozen=True)
-class Gradual:
+class Gradual(Schedule):
     """Settings of `schedule=gradual`: the cubic schedule of Zhu and Gupta, "To prune, or not to prune", 2017, section 3:
 
         s(p) = final + (initial - final) * (1 - (p - begin) / (end - begin))^3,   begin <= p <= end
@@ -26,7 +27,6 @@ class Gradual:
     updates: int = 20
 
     name: ClassVar[str] = "gradual"
-    trains: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.initial_sparsity < 1:
@@ -37,6 +37,10 @@ class Gradual:
             )
         if self.updates < 1:
             raise InvalidSetting("updates", self.updates, "must be at least 1")
+
+    def round_sparsities(self, final: float) -> tuple[float, ...]:
+        """One round, whose masks tighten while it trains."""
+        return (self.sparsity_at(0.0, final),)
 
     def sparsity_at(self, progress: float, final: float) -> float:
         """Sparsity after the update at this fraction of the training."""

@@ -9,38 +9,59 @@ from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
 from sparsefront.stages.network import WEIGHTS, build_net, make_task, open_data, reseed, save_weights
 from sparsefront.training.fit import fit, steps_per_epoch
+from sparsefront.training.history import KeepHistory
 from sparsefront.training.optimization import Optimization
+from sparsefront.training.rank_processes import on_every_rank
 
 log = logging.getLogger(__name__)
 
 
 def run(experiment: Experiment, store: ArtifactStore, determines: dict[str, Any], loggers: list) -> Artifact:
-    """weights.safetensors, training.json."""
+    """weights.safetensors, training.json; with recipe.history also history/, the weights at the start of every epoch."""
 
     def make(folder: Path) -> None:
-        recipe = experiment.recipe
-        # The network first: a checkpoint that does not fit is told before data is fetched and tokenised.
-        net = build_net(experiment)
-        data = open_data(experiment)
-        steps = steps_per_epoch(data, experiment.trainer)
-        optimization = Optimization(recipe, lr=recipe.lr, total_steps=recipe.epochs * steps)
-        reseed(experiment, "dense")
-        log.info(
-            "dense: training %s on %s for %d epochs",
-            experiment.choices["model"],
-            experiment.choices["dataset"],
-            recipe.epochs,
-        )
-        seconds = fit(
-            make_task(experiment, net, optimization),
-            data,
-            epochs=recipe.epochs,
-            recipe=recipe,
+        on_every_rank(
+            train_body,
+            experiment,
+            store.unfinished("dense", determines),
             trainer=experiment.trainer,
+            folder=folder,
             loggers=loggers,
-            directory=folder,
         )
-        save_weights(net, folder / WEIGHTS)
-        (folder / "training.json").write_text(json.dumps({"seconds": seconds, "steps": recipe.epochs * steps}))
 
     return store.obtain("dense", determines, make)
+
+
+def train_body(experiment: Experiment, unfinished: Path, folder: Path, loggers: list) -> None:
+    """What every process of the training runs.
+
+    Args:
+        unfinished: what is written here outlives a killed run, which goes on from it.
+        folder: where the stage's files go.
+    """
+    recipe = experiment.recipe
+    # The network first: a checkpoint that does not fit is told before data is fetched and tokenised.
+    net = build_net(experiment)
+    data = open_data(experiment)
+    steps = steps_per_epoch(data, experiment.trainer)
+    optimization = Optimization(recipe, lr=recipe.lr, total_steps=recipe.epochs * steps)
+    reseed(experiment, "dense")
+    log.info(
+        "dense: training %s on %s for %d epochs",
+        experiment.choices["model"],
+        experiment.choices["dataset"],
+        recipe.epochs,
+    )
+    seconds = fit(
+        make_task(experiment, net, optimization),
+        data,
+        epochs=recipe.epochs,
+        recipe=recipe,
+        trainer=experiment.trainer,
+        loggers=loggers,
+        directory=folder,
+        callbacks=(KeepHistory(folder, unfinished, save_weights),) if recipe.history else (),
+        unfinished=unfinished,
+    )
+    save_weights(net, folder / WEIGHTS)
+    (folder / "training.json").write_text(json.dumps({"seconds": seconds, "steps": recipe.epochs * steps}))

@@ -35,9 +35,14 @@ def stage_keys(experiment: Experiment) -> StageKeys:
     recover = {
         "prune": digest(prune),
         "schedule": experiment.settings["schedule"],
-        "recovery": experiment.settings["recovery"],
+        "recovery": [experiment.settings["recovery"], experiment.recovery.fingerprint()],
         "recipe": experiment.settings["recipe"],
-        "code": code_digest("sparsefront.schedule", "sparsefront.recovery", "sparsefront.stages.recover"),
+        "code": code_digest(
+            "sparsefront.schedule",
+            "sparsefront.recovery",
+            "sparsefront.stages.recover",
+            "sparsefront.stages.finished_rounds",
+        ),
     }
     export = {
         "recover": digest(recover),
@@ -99,13 +104,18 @@ def _prune(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any]:
         "prunable": _prunable(experiment),
         "pattern": experiment.settings["pattern"],
         "importance": experiment.settings["importance"],
-        "allocation": [experiment.allocation.name, experiment.settings["allocation"]],
+        "allocation": [
+            experiment.allocation.name,
+            experiment.settings["allocation"],
+            experiment.allocation.fingerprint(),
+        ],
         "sparsity": experiment.sparsity,
         "first_sparsity": experiment.schedule.sparsity_at(0.0, experiment.sparsity),
         "keep_dense": experiment.recipe.keep_dense,
         "code": code_digest(
             "sparsefront.patterns",
             "sparsefront.importance",
+            "sparsefront.obs",
             "sparsefront.allocation",
             "sparsefront.pruning",
             "sparsefront.stages.prune",

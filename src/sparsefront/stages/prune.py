@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ from sparsefront.importance.finite import refuse_non_finite
 from sparsefront.pruning.calibration import score_weights
 from sparsefront.pruning.layers import PruningPlan, plan_pruning
 from sparsefront.pruning.make_masks import make_masks
+from sparsefront.pruning.movement import AccumulateMovement
 from sparsefront.pruning.structure import Structure, settle
 from sparsefront.stages.network import MASKS, WEIGHTS, device_of, load_net, make_task, open_data, reseed, save_masks
-from sparsefront.tasks.base import Task
+from sparsefront.tasks.base import Batch, Task
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +38,23 @@ def weight_shapes_of(net: nn.Module, layers: list[str]) -> dict[str, tuple[int, 
 
 
 def mask_maker(
-    experiment: Experiment, task: Task, layers: list[str], train_loader: object, structure: Structure
+    experiment: Experiment,
+    task: Task,
+    layers: list[str],
+    open_loader: Callable[[], Iterable[Batch]],
+    structure: Structure,
+    movement: AccumulateMovement | None = None,
 ) -> Callable[[float, dict[str, Tensor] | None], dict[str, Tensor]]:
-    """A function from a sparsity, and the masks so far, to masks of the task's network as it is when called."""
+    """A function from a sparsity, and the masks so far, to masks of the task's network as it is when called.
+
+    Args:
+        open_loader, movement: see `score_weights`.
+    """
 
     def masks_at(sparsity: float, previous: dict[str, Tensor] | None) -> dict[str, Tensor]:
-        scores = score_weights(task, layers, importance=experiment.importance, train_loader=train_loader)
+        scores = score_weights(
+            task, layers, importance=experiment.importance, open_loader=open_loader, movement=movement
+        )
         return make_masks(
             scores,
             experiment.pattern,
@@ -70,7 +82,8 @@ def run(experiment: Experiment, store: ArtifactStore, determines: dict[str, Any]
             make_task(experiment, net),
             plan.layers,
             importance=experiment.importance,
-            train_loader=data.train_dataloader(),
+            open_loader=data.train_dataloader,
+            movement=AccumulateMovement(net, plan.layers),  # nothing has moved yet: all scores are zero
         )
         parts = experiment.pattern, experiment.allocation
         shapes = weight_shapes_of(net, plan.layers)

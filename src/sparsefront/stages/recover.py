@@ -1,19 +1,24 @@
-"""Stage recover: train the pruned network under its masks."""
+"""Stage recover: round by round, the network is pruned and its accuracy brought back."""
 
 import json
 import logging
-import shutil
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
-from sparsefront.pruning.callback import HoldMasks
 from sparsefront.pruning.masked_weights import MaskedWeights
+from sparsefront.pruning.movement import AccumulateMovement
 from sparsefront.pruning.structure import Structure
+from sparsefront.recovery.base import Round, RoundRecord
+from sparsefront.stages.finished_rounds import FinishedRounds
 from sparsefront.stages.network import (
     MASKS,
     WEIGHTS,
+    build_net,
+    device_of,
     load_masks,
     load_net,
     make_task,
@@ -23,9 +28,17 @@ from sparsefront.stages.network import (
     save_weights,
 )
 from sparsefront.stages.prune import mask_maker
-from sparsefront.training.fit import fit, steps_per_epoch
+from sparsefront.training.rank_processes import on_every_rank
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RecoverInputs:
+    """Folders of the stages that this one goes on from."""
+
+    dense: Path
+    pruned: Path
 
 
 def run(
@@ -36,46 +49,84 @@ def run(
     pruned: Artifact,
     loggers: list,
 ) -> Artifact:
-    """weights.safetensors (zeros where pruned), masks.safetensors, training.json."""
+    """weights.safetensors (zeros where pruned), masks.safetensors, training.json (a record of every round)."""
 
     def make(folder: Path) -> None:
-        net = load_net(experiment, dense.path / WEIGHTS)
-        first_masks = load_masks(pruned.path / MASKS)
-        masked = MaskedWeights(net, first_masks)
-        masked.set(first_masks)
-        data = open_data(experiment)
-        steps = steps_per_epoch(data, experiment.trainer)
-        plan = experiment.recovery.plan(experiment.recipe, steps)
-        seconds, reached = 0.0, []
-        if plan is None:
-            shutil.copy(pruned.path / MASKS, folder / MASKS)
-        else:
-            task = make_task(experiment, net, plan.optimization)
-            hold = HoldMasks(
-                masked,
-                schedule=experiment.schedule,
-                sparsity=experiment.sparsity,
-                make_masks=mask_maker(
-                    experiment, task, list(first_masks), data.train_dataloader(), Structure.load(pruned.path)
-                ),
-                total_steps=plan.epochs * steps,
-            )
-            reseed(experiment, "recover")
-            log.info("recover: %s for %d epochs", experiment.choices["recovery"], plan.epochs)
-            seconds = fit(
-                task,
-                data,
-                epochs=plan.epochs,
-                recipe=experiment.recipe,
-                trainer=experiment.trainer,
-                loggers=loggers,
-                directory=folder,
-                callbacks=(hold,),
-            )
-            reached = hold.reached
-            save_masks(masked.masks(), folder / MASKS)
-        masked.check()
-        save_weights(net, folder / WEIGHTS)
-        (folder / "training.json").write_text(json.dumps({"seconds": seconds, "sparsity_reached": reached}))
+        on_every_rank(
+            train_body,
+            experiment,
+            RecoverInputs(dense.path, pruned.path),
+            store.unfinished("recover", determines),
+            trainer=experiment.trainer,
+            folder=folder,
+            loggers=loggers,
+        )
 
     return store.obtain("recover", determines, make)
+
+
+def train_body(experiment: Experiment, paths: RecoverInputs, unfinished: Path, folder: Path, loggers: list) -> None:
+    """What every process of the training runs.
+
+    Args:
+        unfinished: what is written here outlives a killed run, which goes on from it.
+        folder: where the stage's files go.
+    """
+    net = load_net(experiment, paths.dense / WEIGHTS)
+    masks = load_masks(paths.pruned / MASKS)
+    masked = MaskedWeights(net, masks)
+    structure = Structure.load(paths.pruned)
+    data = open_data(experiment)
+    movement = AccumulateMovement(net, list(masks)) if experiment.importance.source == "training" else None
+    make_masks = mask_maker(
+        experiment, make_task(experiment, net), list(masks), data.train_dataloader, structure, movement
+    )
+    levels = experiment.schedule.round_sparsities(experiment.sparsity)
+    finished = FinishedRounds(
+        unfinished, enabled=experiment.trainer.checkpoint, net=net, masked=masked, movement=movement
+    )
+    records = finished.restore()
+    for index in range(len(records), len(levels)):
+        sparsity = levels[index]
+        reseed(experiment, f"recover {index}")
+        if index > 0:
+            net.to(device_of(experiment))
+            masks = make_masks(sparsity, masked.masks())
+        log.info(
+            "recover: %s at %.4g, round %d of %d", experiment.choices["recovery"], sparsity, index + 1, len(levels)
+        )
+        done = experiment.recovery.recover(
+            Round(
+                experiment=experiment,
+                sparsity=sparsity,
+                net=net,
+                masks=masks,
+                masked=masked,
+                structure=structure,
+                data=data,
+                make_masks=make_masks,
+                make_task=partial(make_task, experiment, net),
+                initial_net=partial(build_net, experiment),
+                dense=paths.dense,
+                folder=folder,
+                unfinished=finished.training_of(index),
+                loggers=loggers,
+                callbacks=() if movement is None else (movement,),
+            )
+        )
+        masked.check()
+        records.append(_record(sparsity, masked, done))
+        if index + 1 < len(levels):
+            finished.keep(records)
+    save_masks(masked.masks(), folder / MASKS)
+    save_weights(net, folder / WEIGHTS)
+    seconds = sum(record["seconds"] for record in records)
+    (folder / "training.json").write_text(json.dumps({"seconds": seconds, "rounds": records}))
+
+
+def _record(sparsity: float, masked: MaskedWeights, done: RoundRecord) -> dict[str, Any]:
+    """A round in training.json: what was asked for, what was reached at its end, and what it took."""
+    masks = masked.masks().values()
+    kept = sum(int(mask.sum()) for mask in masks)
+    achieved = 1 - kept / sum(mask.numel() for mask in masks)
+    return {"sparsity": sparsity, "sparsity_achieved": achieved} | asdict(done)

@@ -19,6 +19,17 @@ class Evaluator(Protocol):
         """The metrics of everything taken in, as fractions (correlations lie in [-1, 1], all others in [0, 1])."""
 
 
+class Objective(Protocol):
+    """What a training minimises in place of the task's own loss."""
+
+    def __call__(self, task: "Task", output: Any, batch: Batch) -> Tensor:
+        """Mean over a batch, a scalar.
+
+        Args:
+            output: what `task.net` returned.
+        """
+
+
 class Optimizes(Protocol):
     """Gives the optimizer, and its schedule, of a net."""
 
@@ -38,6 +49,7 @@ class Task(LightningModule, ABC):
     Attributes:
         kind: what data sets (`DataInfo.kind`) and models (`kinds`) call this task.
         metric_name: the metric that is tracked, one of those that the evaluator computes.
+        objective: what is trained for; None = the task's own loss. Evaluation never asks for it.
     """
 
     kind: ClassVar[str]
@@ -47,6 +59,7 @@ class Task(LightningModule, ABC):
         super().__init__()
         self.net = net
         self.optimization = optimization
+        self.objective: Objective | None = None
         self._evaluator: Evaluator | None = None
 
     @classmethod
@@ -71,6 +84,18 @@ class Task(LightningModule, ABC):
         """
 
     @abstractmethod
+    def logits(self, output: Any) -> tuple[Tensor, ...]:
+        """Each distribution that the net predicts, as logits [B, classes]; one column is a score, not a distribution.
+
+        Args:
+            output: what the net returned.
+        """
+
+    def training_loss(self, output: Any, batch: Batch) -> Tensor:
+        """What a training step minimises: the objective where one is set, else the loss."""
+        return self.loss(output, batch) if self.objective is None else self.objective(self, output, batch)
+
+    @abstractmethod
     def evaluator(self, data: LightningDataModule, split: str) -> Evaluator:
         """A fresh evaluator.
 
@@ -91,7 +116,7 @@ class Task(LightningModule, ABC):
         self.net.train()  # pretrained networks arrive in eval mode, which would train them without dropout
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
-        loss = self.loss(self(batch), batch)
+        loss = self.training_loss(self(batch), batch)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(next(iter(batch.values()))))
         return loss
 

@@ -36,6 +36,9 @@ class ExtractiveQA(Task):
         end = F.cross_entropy(output.end_logits, batch["end_positions"])
         return (start + end) / 2
 
+    def logits(self, output: Any) -> tuple[Tensor, ...]:
+        return (output.start_logits, output.end_logits)
+
     def evaluator(self, data: LightningDataModule, split: str) -> "AnswerEvaluator":
         return AnswerEvaluator(data, split)
 

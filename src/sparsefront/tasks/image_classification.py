@@ -33,5 +33,8 @@ class ImageClassification(Task):
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
         return F.cross_entropy(output, batch["labels"])
 
+    def logits(self, output: Tensor) -> tuple[Tensor, ...]:
+        return (output,)
+
     def evaluator(self, data: LightningDataModule | None, split: str) -> LabelEvaluator:
         return LabelEvaluator((self.metric_name,), self.num_classes, logits_of=lambda output: output)

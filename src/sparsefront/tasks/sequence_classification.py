@@ -50,5 +50,8 @@ class SequenceClassification(Task):
             return F.mse_loss(output.logits.squeeze(-1), batch["labels"])
         return F.cross_entropy(output.logits, batch["labels"])
 
+    def logits(self, output: Any) -> tuple[Tensor, ...]:
+        return (output.logits,)
+
     def evaluator(self, data: LightningDataModule | None, split: str) -> LabelEvaluator:
         return LabelEvaluator(self.metrics, self.num_classes, logits_of=lambda output: output.logits)

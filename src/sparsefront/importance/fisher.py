@@ -1,0 +1,49 @@
+"""Importance by the change of the loss that the diagonal of the empirical Fisher matrix predicts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sparsefront.importance.base import Calibration, Importance, Source, float_matrices, refuse_fewer_than_one
+from sparsefront.importance.finite import refuse_non_finite
+from sparsefront.importance.gradient_sums import sum_over_gradients
+
+
+@dataclass(frozen=True)
+class Fisher(Importance):
+    """w^2 * F, with F = (1/T) * sum over T calibration batches of g_t^2 and g_t the gradient of batch t's mean loss.
+
+    Optimal Brain Damage predicts that zeroing a weight of a trained network costs w^2 * H / 2, with H the diagonal of
+    the Hessian; the diagonal of the Fisher matrix stands in for H. Two factors are left out because they are common to
+    all weights and change no mask: the 1/2, and the batch size. The latter because g_t averages over the B examples of a
+    batch: where the mean gradient is small, the mean of g_t^2 is 1/B of the mean of the examples' own squared gradients,
+    which is the Fisher diagonal proper. Where the mean gradient is not small, it adds its square.
+
+    Args:
+        batches: T, calibration batches to read.
+    Source: LeCun, Denker and Solla, "Optimal Brain Damage", 1989 (the expansion); Theis et al., "Faster gaze prediction
+        with dense networks and Fisher pruning", 2018 (the Fisher diagonal for H); Singh and Alistarh, "WoodFisher", 2020
+        (gradients of batches instead of examples).
+    """
+
+    batches: int = 16
+    name: ClassVar[str] = "fisher"
+    source: ClassVar[Source] = "gradients"
+
+    def __post_init__(self) -> None:
+        refuse_fewer_than_one("batches", self.batches)
+
+    @torch.no_grad()
+    def scores(self, weights: Mapping[str, Tensor], calibration: Calibration | None = None) -> dict[str, Tensor]:
+        scores = sum_over_gradients(weights, self.needed(calibration), self.batches, _squared_gradient)
+        for layer, weight in float_matrices(weights).items():
+            scores[layer].div_(self.batches).mul_(weight).mul_(weight)
+        refuse_non_finite(scores)
+        return scores
+
+
+def _squared_gradient(weight: Tensor, gradient: Tensor) -> Tensor:
+    return gradient.square()

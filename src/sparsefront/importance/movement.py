@@ -1,0 +1,66 @@
+"""Importance by which way training moves a weight: towards zero or away from it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from torch import Tensor
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.importance.base import Calibration, Importance, Source
+from sparsefront.importance.finite import refuse_non_finite
+
+if TYPE_CHECKING:
+    from sparsefront.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class Movement(Importance):
+    """S = -sum over training steps t of w_t * dL/dw_t: positive where gradient descent has been growing the weight.
+
+    In the source the scores are parameters that the straight-through estimator trains, so a pruned weight goes on
+    gathering score and may come back. Here masks nest: a pruned weight is zero, gathers nothing and stays pruned, and
+    only the survivors go on accumulating. The sum is taken at every optimizer step of recovery, of the gradient before
+    clipping, and without the learning rate of the scores (a common factor). Scores have a sign, which groups of weights
+    keep: see `patterns.groups.signed_norm`.
+
+    Scores exist only once training has begun, so the first masks must keep everything.
+
+    Source: Sanh, Wolf and Rush, "Movement Pruning: Adaptive Sparsity by Fine-Tuning", 2020, section 3 (eq. for S).
+    """
+
+    name: ClassVar[str] = "movement"
+    source: ClassVar[Source] = "training"
+
+    def scores(self, weights: Mapping[str, Tensor], calibration: Calibration | None = None) -> dict[str, Tensor]:
+        moved = self.needed(calibration).movement()
+        scores = {layer: moved[layer].float() for layer in weights}
+        refuse_non_finite(scores)
+        return scores
+
+    def check(self, experiment: "Experiment") -> None:
+        schedule = experiment.schedule
+        first = schedule.sparsity_at(0.0, experiment.sparsity)
+        if first > 0:
+            raise InvalidSetting(
+                "importance",
+                self.name,
+                f"scores weights by how training moves them, but schedule={schedule.name} prunes {first:.4g} before any "
+                "training; choose schedule=gradual schedule.initial_sparsity=0, or schedule=iterative with "
+                "schedule.levels that begin at 0",
+            )
+        if (settled := _settled_by_first_scores(experiment)) is not None:
+            raise InvalidSetting(
+                *settled, "is settled by scores before any training, and importance=movement has none then"
+            )
+
+
+def _settled_by_first_scores(experiment: "Experiment") -> tuple[str, str] | None:
+    """The key and value of a choice that ranks layers, outputs or inputs once, before the first masks."""
+    if experiment.allocation.name == "latency_aware":
+        return "allocation", "latency_aware"
+    if experiment.pattern.name == "shuffled_block":
+        return "pattern", "shuffled_block"
+    if getattr(experiment.pattern, "permutation", "none") == "search":
+        return "pattern.permutation", "search"
+    return None

@@ -1,0 +1,50 @@
+"""Importance by the Optimal Brain Surgeon on each layer's own output."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sparsefront.importance.base import Calibration, Importance, Source, float_matrices, refuse_fewer_than_one
+from sparsefront.importance.finite import refuse_non_finite
+from sparsefront.obs.hessian import damped_hessian, input_hessian, inverse, refuse_damping
+from sparsefront.obs.saliency import saliency
+
+
+@dataclass(frozen=True)
+class OptimalBrainSurgeon(Importance):
+    """w_ij^2 / [H^-1]_jj, with H = 2 X^T X of the layer's inputs X [rows, K] over all calibration batches, damped.
+
+    Half of it is how much the squared error of the layer's output grows when the weight goes and the others of its row
+    make up for it as well as they can; the half is left out because it changes no mask. The score alone moves no
+    weight: `recovery=obs_update` does.
+
+    Args:
+        batches: calibration batches to read.
+        damping: what is added to H's diagonal, as a fraction of its mean.
+    Source: Hassibi and Stork, "Second order derivatives for network pruning: Optimal Brain Surgeon", 1993; layer by
+        layer and row by row as in Frantar and Alistarh, "SparseGPT", 2023, section 3.
+    """
+
+    batches: int = 16
+    damping: float = 0.01
+    name: ClassVar[str] = "obs"
+    source: ClassVar[Source] = "inputs"
+
+    def __post_init__(self) -> None:
+        refuse_fewer_than_one("batches", self.batches)
+        refuse_damping(self.damping)
+
+    @torch.no_grad()
+    def scores(self, weights: Mapping[str, Tensor], calibration: Calibration | None = None) -> dict[str, Tensor]:
+        calibration = self.needed(calibration)
+        hessians = calibration.total(calibration.input_sums(self.batches, input_hessian))
+        scores = {}
+        for layer, matrix in float_matrices(weights).items():
+            # Popped: freed as soon as its layer is scored.
+            damped, dead = damped_hessian(hessians.pop(layer), self.damping, layer)
+            scores[layer] = saliency(matrix, inverse(damped, layer).diagonal(), dead)
+        refuse_non_finite(scores)
+        return scores

@@ -1,0 +1,129 @@
+"""What the layers of a network multiply with their weights, seen while it runs."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def as_rows(module: nn.Module, x: Tensor, real: Tensor | None = None) -> Tensor:
+    """The matrix X [rows, K] of the layer's product Y = X W^T, with W the weight seen as a matrix [N, K].
+
+    Args:
+        module: Linear, or Conv2d in one group.
+        x: [..., K], or [B, C_in, height, width], any float dtype.
+        real: bool [B, positions], the positions of a text that are no padding: of an x [B, positions, K] only these are
+            rows. Of whatever is computed at padding nothing reaches the loss.
+    Returns:
+        float32; a convolution's has one row per output pixel and columns in the order C_in, kh, kw.
+    """
+    x = x.float()
+    if not isinstance(module, nn.Conv2d):
+        padded = real is not None and x.shape[:-1] == real.shape
+        return x[real] if padded else x.reshape(-1, x.shape[-1])
+    if x.dim() == 3:  # Conv2d also takes a single image
+        x = x.unsqueeze(0)
+    x = F.pad(x, _padding(module), mode="constant" if module.padding_mode == "zeros" else module.padding_mode)
+    patches = F.unfold(x, module.kernel_size, dilation=module.dilation, stride=module.stride)  # [B, K, pixels]
+    return patches.transpose(1, 2).flatten(0, 1)
+
+
+def _padding(module: nn.Conv2d) -> tuple[int, int, int, int]:
+    """Left, right, top, bottom, as `F.pad` wants it; "same" puts an odd pixel right and below."""
+    if module.padding == "valid":
+        return 0, 0, 0, 0
+    if module.padding == "same":
+        (height, width) = (d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True))
+        return width // 2, width - width // 2, height // 2, height - height // 2
+    height, width = module.padding
+    return width, width, height, height
+
+
+@contextmanager
+def watched(modules: dict[str, nn.Module], see: Callable[[str, Tensor], None]) -> Iterator[None]:
+    """While open, `see(name, input)` is called before every forward of these modules, with the tensor as it is given."""
+
+    def hook_of(name: str) -> Callable:
+        return lambda module, args, kwargs: see(name, args[0] if args else next(iter(kwargs.values())))
+
+    handles = [module.register_forward_pre_hook(hook_of(name), with_kwargs=True) for name, module in modules.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@torch.no_grad()
+def sum_over_inputs(
+    forward: Callable[[Any], Any],
+    batches: Iterable[Any],
+    modules: dict[str, nn.Module],
+    statistic: Callable[[Tensor], Tensor],
+    *,
+    real_positions: Callable[[Any], Tensor | None] = lambda batch: None,
+) -> dict[str, Tensor]:
+    """Per layer the sum of `statistic(X)` over all its calls; no X outlives its call.
+
+    Args:
+        forward: runs the network on a batch.
+        real_positions: of a batch: `real` of `as_rows`.
+        modules: layer name -> module; one that is called several times in a forward adds up all of them.
+        statistic: of X, float32 [rows, K]; adds up over rows.
+    Raises:
+        ValueError: a layer that a batch did not reach; names it.
+    """
+    # Of no rows: zeros of the right shape, where there is no batch to read.
+    sums = {
+        name: statistic(module.weight.new_zeros((0, module.weight[0].numel()), dtype=torch.float32))
+        for name, module in modules.items()
+    }
+    reached: set[str] = set()
+    real: Tensor | None = None
+
+    def add(name: str, x: Tensor) -> None:
+        reached.add(name)
+        sums[name] += statistic(as_rows(modules[name], x, real))
+
+    with watched(modules, add):
+        for batch in batches:
+            real = real_positions(batch)
+            forward(batch)
+            _refuse_unreached(modules, reached)
+    return sums
+
+
+@torch.no_grad()
+def in_order_of_use(forward: Callable[[Any], Any], batch: Any, modules: dict[str, nn.Module]) -> list[list[str]]:
+    """Layers in the order of their first call; those called in turn on the very same tensor (query, key and value of an
+    attention) are one group, because none of them can change what the others are given.
+
+    Raises:
+        ValueError: a layer that the batch does not reach; names it.
+    """
+    groups: list[list[str]] = []
+    seen: set[str] = set()
+    last: list[Tensor] = []
+
+    def note(name: str, x: Tensor) -> None:
+        if name in seen:
+            return
+        seen.add(name)
+        if last and last[0] is x:
+            groups[-1].append(name)
+        else:
+            groups.append([name])
+            last[:] = [x]
+
+    with watched(modules, note):
+        forward(batch)
+    _refuse_unreached(modules, seen)
+    return groups
+
+
+def _refuse_unreached(modules: dict[str, nn.Module], reached: set[str]) -> None:
+    if unreached := [name for name in modules if name not in reached]:
+        raise ValueError(f"the network never calls {', '.join(unreached)}: what it is given cannot be seen")

@@ -1,0 +1,104 @@
+"""What every recovery provides, and what it is given in each round of the schedule."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytorch_lightning as pl
+from torch import Tensor, nn
+
+from sparsefront.pruning.masked_weights import MaskedWeights
+from sparsefront.pruning.structure import Structure
+from sparsefront.tasks.base import Task
+from sparsefront.training.optimization import Optimization
+
+if TYPE_CHECKING:
+    from sparsefront.experiment import Experiment
+
+Masks = dict[str, Tensor]
+
+
+@dataclass(eq=False)
+class Round:
+    """One round of the schedule: new masks, to be recovered from.
+
+    Args:
+        sparsity: of `masks`.
+        net: fp32; in the first round the dense weights, unpruned; later what the round before left.
+        masks: layer name -> bool, shaped like the weight or [N, K]; not applied yet, within those of the round before.
+        masked: holds the masks of `net`; in the first round it has none yet, later those of the round before.
+        structure: the layers' orders and final sparsities, settled before the first masks.
+        data: of training; its loader starts from the same order each time.
+        make_masks: (sparsity, masks so far) -> masks for the weights of `net` as they are when it is called.
+        make_task: (optimization, or None to judge only) -> a task around `net`.
+        initial_net: a fresh network with the weights that the dense run started from.
+        dense: folder of the stage that trained the dense network.
+        folder: of stage recover, in the making.
+        unfinished: folder where the state of this round's training outlives a killed run.
+        loggers: of every fit.
+        callbacks: that every fit of this round takes along.
+    """
+
+    experiment: "Experiment"
+    sparsity: float
+    net: nn.Module
+    masks: Masks
+    masked: MaskedWeights
+    structure: Structure
+    data: pl.LightningDataModule
+    make_masks: Callable[[float, Masks | None], Masks]
+    make_task: Callable[[Optimization | None], Task]
+    initial_net: Callable[[], nn.Module]
+    dense: Path
+    folder: Path
+    unfinished: Path
+    loggers: list
+    callbacks: tuple[pl.Callback, ...] = ()
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What a round cost and did.
+
+    Args:
+        seconds: of training.
+        epochs, steps: trained, in optimizer steps.
+        updates: (step, sparsity) of every change of the masks while it trained.
+    """
+
+    seconds: float = 0.0
+    epochs: int = 0
+    steps: int = 0
+    updates: list[tuple[int, float]] = field(default_factory=list)
+
+
+class Recovery(ABC):
+    """Brings accuracy back after pruning; subclasses are frozen dataclasses, fields as in their YAML.
+
+    Attributes:
+        schedules: names of the schedules that it goes with.
+    """
+
+    name: ClassVar[str]
+    schedules: tuple[str, ...]
+
+    def check(self, experiment: "Experiment") -> None:
+        """Refuse, before anything is trained, what cannot work with the rest of the configuration.
+
+        Raises:
+            InvalidSetting: with its key written from the root.
+        """
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What changes the result beside the settings themselves, JSON-able, for the keys of stored stages."""
+        return {}
+
+    @abstractmethod
+    def recover(self, round: Round) -> RoundRecord:
+        """Apply the round's masks and bring accuracy back, in place.
+
+        Afterwards `round.masked` holds the masks that the network ends the round with, and every weight that they prune
+        is exactly zero.
+        """

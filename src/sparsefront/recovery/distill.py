@@ -1,0 +1,147 @@
+"""Train on while the dense network teaches."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytorch_lightning as pl
+from torch import nn
+
+from sparsefront.artifacts.content_digest import file_digest
+from sparsefront.errors import InvalidSetting
+from sparsefront.models.checkpoint import misfit, read_weights, weights_file
+from sparsefront.recovery.base import Round
+from sparsefront.recovery.distillation import Distillation
+from sparsefront.recovery.finetune import Finetune
+from sparsefront.recovery.hidden_states import block_names
+from sparsefront.recovery.lr_rewind import LearningRateRewind
+from sparsefront.recovery.training import TrainingRecovery
+from sparsefront.recovery.training_plan import TrainingPlan
+from sparsefront.stages.network import WEIGHTS
+from sparsefront.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from sparsefront.experiment import Experiment
+
+ALONG = ("finetune", "lr_rewind")
+
+
+@dataclass(frozen=True)
+class Distill(TrainingRecovery):
+    """Settings of `recovery=distill`: the surviving weights are trained to give the dense network's outputs, on the labels
+    and on the teacher's softened predictions, for as long and at the rates that `along` says (Hinton, Vinyals and Dean,
+    "Distilling the Knowledge in a Neural Network", 2015; `Distillation` states the loss).
+
+    Args:
+        along: finetune or lr_rewind; it goes with the schedules that this one goes with.
+        epochs, lr: as of that recovery.
+        hardness: weight of the teacher; 1 - hardness is that of the labels.
+        temperature: T, by which both networks' logits are divided.
+        hidden_states: weight of the squared difference of hidden states; 0 = outputs alone.
+        hidden_layers: names of the modules whose outputs these are; null = every block.
+        teacher: checkpoint of a network of the same architecture, head included; null = the weights of the dense run.
+    """
+
+    along: str = "finetune"
+    epochs: int | None = None
+    lr: float | None = None
+    hardness: float = 0.9
+    temperature: float = 2.0
+    hidden_states: float = 0.0
+    hidden_layers: list[str] | None = None
+    teacher: str | None = None
+
+    name: ClassVar[str] = "distill"
+
+    def __post_init__(self) -> None:
+        if self.along not in ALONG:
+            raise InvalidSetting("along", self.along, f"is one of {', '.join(ALONG)}")
+        if self.along == "lr_rewind" and self.lr is not None:
+            raise InvalidSetting("lr", self.lr, "must be null with along=lr_rewind, which takes the dense run's rates")
+        if not 0 <= self.hardness <= 1:
+            raise InvalidSetting("hardness", self.hardness, "is the weight of the teacher, in [0, 1]")
+        if self.temperature <= 0:
+            raise InvalidSetting("temperature", self.temperature, "must be greater than 0")
+        if self.hidden_states < 0:
+            raise InvalidSetting("hidden_states", self.hidden_states, "is a weight and must not be negative")
+        if self.hidden_layers is not None and not (self.hidden_layers and self.hidden_states):
+            raise InvalidSetting(
+                "hidden_layers", self.hidden_layers, "names at least one module, and needs hidden_states above 0"
+            )
+        _ = self._along  # refuses its own settings
+
+    @property
+    def schedules(self) -> tuple[str, ...]:
+        """Those of `along`."""
+        return self._along.schedules
+
+    @property
+    def _along(self) -> TrainingRecovery:
+        return Finetune(self.epochs, self.lr) if self.along == "finetune" else LearningRateRewind(self.epochs)
+
+    def check(self, experiment: "Experiment") -> None:
+        super().check(experiment)
+        if self.teacher is None and not self.hidden_states:
+            return
+        net = experiment.model.skeleton(experiment.dataset.info)
+        if self.teacher is not None:
+            self._teacher_weights(net)
+        self._hidden_layers(net, experiment)
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {} if self.teacher is None else {"teacher": file_digest(weights_file(self.teacher))}
+
+    def plan(self, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
+        """That of `along`."""
+        return self._along.plan(recipe, steps_per_epoch)
+
+    def callbacks(self, round: Round) -> tuple[pl.Callback, ...]:
+        """The teacher, read anew: it is no part of any training's state."""
+        teacher = round.initial_net()
+        dense = str(round.dense / WEIGHTS)
+        teacher.load_state_dict(read_weights(dense) if self.teacher is None else self._teacher_weights(teacher))
+        return (
+            Distillation(
+                teacher,
+                hardness=self.hardness,
+                temperature=self.temperature,
+                hidden_states=self.hidden_states,
+                hidden_layers=self._hidden_layers(teacher, round.experiment),
+            ),
+        )
+
+    def _hidden_layers(self, net: nn.Module, experiment: "Experiment") -> list[str]:
+        """Names of the modules whose outputs are compared.
+
+        Raises:
+            InvalidSetting: names that the network does not have, or no blocks to be found in it.
+        """
+        if not self.hidden_states:
+            return []
+        blocks = block_names(net, experiment.model.prunable(net))
+        names = blocks if self.hidden_layers is None else self.hidden_layers
+        unknown = sorted(set(names) - {name for name, _ in net.named_modules()})
+        if unknown or not names:
+            found = f"its blocks are {', '.join(blocks)}" if blocks else "it has no list of blocks: name its modules"
+            raise InvalidSetting("recovery.hidden_layers", unknown or None, f"not in the network; {found}")
+        return names
+
+    def _teacher_weights(self, net: nn.Module) -> dict:
+        """The state dict of the teacher's checkpoint.
+
+        Raises:
+            InvalidSetting: a file that does not exist or cannot be read, or that does not fit this architecture.
+        """
+        try:
+            weights = read_weights(self.teacher)
+        except InvalidSetting as error:
+            raise InvalidSetting("recovery.teacher", self.teacher, error.allowed) from error
+        own = {key: list(tensor.shape) for key, tensor in net.state_dict().items()}
+        given = {key: list(tensor.shape) for key, tensor in weights.items()}
+        complaint = misfit(
+            missing=[key for key in own if key not in given],
+            unexpected=[key for key in given if key not in own],
+            reshaped=[f"{key} {given[key]} for {own[key]}" for key in own if given.get(key, own[key]) != own[key]],
+        )
+        if complaint:
+            raise InvalidSetting("recovery.teacher", self.teacher, complaint)
+        return weights

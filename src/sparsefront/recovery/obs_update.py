@@ -1,0 +1,131 @@
+"""No training: the surviving weights of each layer make up for the pruned ones, in closed form."""
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.importance.base import refuse_fewer_than_one
+from sparsefront.obs.blockwise import sweep
+from sparsefront.obs.hessian import damped_hessian, input_hessian, inverse_factor, refuse_damping
+from sparsefront.obs.selection import Given, InBlocks, InWindows, Selection
+from sparsefront.patterns.base import Pattern
+from sparsefront.patterns.element_wise import ElementWise
+from sparsefront.patterns.n_m import NM
+from sparsefront.patterns.weight_view import as_matrix, like_weight
+from sparsefront.pruning.calibration import NetworkCalibration
+from sparsefront.recovery.base import Masks, Recovery, Round, RoundRecord
+from sparsefront.training import ranks
+
+if TYPE_CHECKING:
+    from sparsefront.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class ObsUpdate(Recovery):
+    """Settings of `recovery=obs_update`: SparseGPT's update (Frantar and Alistarh, "SparseGPT: Massive Language Models Can
+    Be Accurately Pruned in One-Shot", 2023, algorithm 1). Layer by layer, in the order in which the network calls them,
+    a few batches of training data give the Hessian of the layer's squared output error, and one sweep over the weight's
+    columns zeroes what is pruned and moves the weights to its right. Biases stay.
+
+    Args:
+        batches: calibration batches of training data, held in memory while the layers are gone through.
+        damping: what is added to the Hessian's diagonal, as a fraction of its mean.
+        block: columns that are swept before the rest of the matrix is brought up to date; with `reselect` of single
+            weights also those among which the sweep chooses.
+        reselect: the sweep chooses which weights go, from what they cost once those to their left are gone; as many per
+            layer (per window) as the masks say. false: the masks stand, whatever importance they come from.
+        sequential: a layer's inputs are what it is given by the layers before it as they are by now; false: as the
+            unpruned network gives them, all layers at once (each Hessian is [K, K] in fp32).
+    """
+
+    batches: int = 16
+    damping: float = 0.01
+    block: int = 128
+    reselect: bool = False
+    sequential: bool = True
+
+    name: ClassVar[str] = "obs_update"
+    schedules: ClassVar[tuple[str, ...]] = ("one_shot", "iterative")
+
+    def __post_init__(self) -> None:
+        refuse_fewer_than_one("batches", self.batches)
+        refuse_fewer_than_one("block", self.block)
+        refuse_damping(self.damping)
+
+    def check(self, experiment: "Experiment") -> None:
+        if experiment.importance.source == "training":
+            raise InvalidSetting(
+                "importance", experiment.importance.name, "comes from training, and recovery=obs_update trains nothing"
+            )
+        if self.reselect and not _decides_within_rows(experiment.pattern):
+            raise InvalidSetting(
+                "recovery.reselect",
+                True,
+                f"pattern {experiment.pattern.name} binds weights to each other; those of element_wise, and of n_m that is "
+                "not transposable, can be chosen one by one",
+            )
+
+    def recover(self, round: Round) -> RoundRecord:
+        start = time.perf_counter()
+        round.net.to(torch.device(round.experiment.trainer.device))
+        layers = list(round.masks)
+        calibration = NetworkCalibration(round.make_task(None), layers, round.data.train_dataloader)
+        batches = list(calibration.batches(self.batches))
+        masks: Masks = {}
+        for group in calibration.order_of_use() if self.sequential else [layers]:
+            hessians = calibration.total(calibration.sums_over(group, batches, input_hessian))
+            for layer in group:
+                masks[layer] = self._update(round, layer, hessians.pop(layer))
+        round.masked.set({layer: masks[layer] for layer in layers})
+        return RoundRecord(seconds=time.perf_counter() - start)
+
+    @torch.no_grad()
+    def _update(self, round: Round, layer: str, hessian: Tensor) -> Tensor:
+        """Prune one layer of the network in place; its mask, bool [N, K].
+
+        Raises:
+            ValueError: a Hessian that cannot be inverted; names the layer.
+        """
+        weight = round.net.get_submodule(layer).weight
+        mask = round.masks[layer].reshape(len(weight), -1).to(weight.device)
+        if bool(mask.all()):
+            return mask
+        # In the order in which the layer obeys its pattern, so that windows are neighbours; rows do not meet in a sweep.
+        inputs = round.structure.arrangement(layer).inputs if self.reselect else None
+        order = torch.arange(mask.shape[1]) if inputs is None else inputs
+        order = order.to(weight.device)
+        hessian, dead = damped_hessian(hessian[order][:, order], self.damping, layer)
+        updated, kept = sweep(
+            as_matrix(weight).float()[:, order],
+            inverse_factor(hessian, layer),
+            self._selection(round, layer, mask, order),
+            dead=dead,
+            block=self.block,
+        )
+        back = torch.argsort(order)
+        # Every rank has the same Hessian; rank 0's result makes sure that they also go on with the same bits.
+        weight.copy_(like_weight(ranks.of_first(updated[:, back]), weight))
+        return kept[:, back]
+
+    def _selection(self, round: Round, layer: str, mask: Tensor, order: Tensor) -> Selection:
+        """What decides which weights of a layer are kept; `mask`: bool [N, K] of this round, in the network's order."""
+        if not self.reselect:
+            return Given(mask[:, order])
+        previous = round.masked.masks().get(layer)
+        allowed = torch.ones_like(mask) if previous is None else previous.reshape(mask.shape).to(mask.device)[:, order]
+        pattern, experiment = round.experiment.pattern, round.experiment
+        final = round.structure.sparsity_of(layer, experiment.sparsity)
+        window = pattern.window((mask.shape[0], mask.shape[1]), final)
+        if window is None:
+            return InBlocks(int(mask.sum()), allowed)
+        # On the way of an iterative schedule more are kept than in the window of the final sparsity.
+        return InWindows(int(mask.sum()) * window.m // mask.numel(), window.m, allowed)
+
+
+def _decides_within_rows(pattern: Pattern) -> bool:
+    """Whether every weight lives or dies on its own, at most within a window of its row."""
+    return isinstance(pattern, ElementWise) or (isinstance(pattern, NM) and not pattern.transposable)

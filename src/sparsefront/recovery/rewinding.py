@@ -1,0 +1,41 @@
+"""Going back to a point of the dense run."""
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.recovery.training_plan import TrainingPlan
+from sparsefront.training.optimization import Optimization
+from sparsefront.training.recipe import Recipe
+
+
+def check_epochs(epochs: int | None) -> None:
+    """Raise InvalidSetting where K is no number of epochs; None stands for the whole dense run."""
+    if epochs is not None and epochs < 1:
+        raise InvalidSetting("epochs", epochs, "must be at least 1, or null for the whole dense run")
+
+
+def first_epoch(epochs: int | None, recipe: Recipe) -> int:
+    """T - K: the epoch of the dense run, from 0, at whose start K epochs are left of it.
+
+    Args:
+        epochs: K; None = all (K = T).
+    Raises:
+        InvalidSetting: K is more than the dense run had.
+    """
+    if epochs is not None and epochs > recipe.epochs:
+        raise InvalidSetting(
+            "recovery.epochs", epochs, f"cannot rewind past the {recipe.epochs} epochs of the dense run"
+        )
+    return 0 if epochs is None else recipe.epochs - epochs
+
+
+def rewound_plan(epochs: int | None, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
+    """The last K epochs of the dense run's learning rates, step by step.
+
+    Args:
+        epochs: K; None = all.
+    """
+    first = first_epoch(epochs, recipe)
+    total_steps = recipe.epochs * steps_per_epoch
+    return TrainingPlan(
+        recipe.epochs - first,
+        Optimization(recipe, lr=recipe.lr, total_steps=total_steps, first_step=first * steps_per_epoch),
+    )

@@ -1,0 +1,72 @@
+"""Recoveries that train under masks: one fit per round."""
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING
+
+import pytorch_lightning as pl
+
+from sparsefront.pruning.callback import HoldMasks
+from sparsefront.recovery.base import Recovery, Round, RoundRecord
+from sparsefront.recovery.training_plan import TrainingPlan
+from sparsefront.training.fit import fit, steps_per_epoch
+from sparsefront.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from sparsefront.experiment import Experiment
+
+
+class TrainingRecovery(Recovery):
+    """Trains the surviving weights; says for how long, at which rates, from which weights and for which loss."""
+
+    @abstractmethod
+    def plan(self, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
+        """Epochs, optimizer and learning rates of one round.
+
+        Raises:
+            InvalidSetting: what the recipe does not have, with its key written from the root.
+        """
+
+    def set_weights(self, round: Round) -> None:
+        """Put the weights into `round.net` that the round starts from; by default they stay as they are."""
+
+    def callbacks(self, round: Round) -> tuple[pl.Callback, ...]:
+        """Further callbacks of the round's fit."""
+        return ()
+
+    def check(self, experiment: "Experiment") -> None:
+        self.plan(experiment.recipe, steps_per_epoch=1)
+
+    def recover(self, round: Round) -> RoundRecord:
+        experiment = round.experiment
+        steps = steps_per_epoch(round.data, experiment.trainer)
+        plan = self.plan(experiment.recipe, steps)
+        self.set_weights(round)
+        round.masked.set(round.masks)
+        hold = HoldMasks(
+            round.masked,
+            schedule=experiment.schedule,
+            sparsity=experiment.sparsity,
+            make_masks=round.make_masks,
+            total_steps=plan.epochs * steps,
+        )
+        seconds = fit_round(round, plan, (hold, *self.callbacks(round)))
+        return RoundRecord(seconds, plan.epochs, plan.epochs * steps, hold.reached)
+
+
+def fit_round(round: Round, plan: TrainingPlan, callbacks: tuple[pl.Callback, ...] = ()) -> float:
+    """Train `round.net` in place as planned, with a fresh optimizer.
+
+    Returns:
+        wall-clock seconds.
+    """
+    return fit(
+        round.make_task(plan.optimization),
+        round.data,
+        epochs=plan.epochs,
+        recipe=round.experiment.recipe,
+        trainer=round.experiment.trainer,
+        loggers=round.loggers,
+        directory=round.folder,
+        callbacks=(*round.callbacks, *callbacks),
+        unfinished=round.unfinished,
+    )

@@ -1,0 +1,57 @@
+"""Train again from where the dense run once was."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from safetensors.torch import load_file
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.recovery.base import Round
+from sparsefront.recovery.rewinding import check_epochs, first_epoch, rewound_plan
+from sparsefront.recovery.training import TrainingRecovery
+from sparsefront.recovery.training_plan import TrainingPlan
+from sparsefront.training.history import history_file
+from sparsefront.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from sparsefront.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class WeightRewind(TrainingRecovery):
+    """Settings of `recovery=weight_rewind`: masks come from the trained weights; then everything that survives, biases and
+    norms included, goes back to its value `epochs` before the end of the dense run, and is trained from there along the
+    same learning rates with a fresh optimizer. With iterative every round scores the weights that the one before trained
+    and then rewinds (Frankle et al., "Stabilizing the Lottery Ticket Hypothesis", 2019; Renda, Frankle and Carbin,
+    "Comparing Rewinding and Fine-tuning", 2020). All the way back (K = T) it is the lottery ticket of Frankle and Carbin.
+
+    Args:
+        epochs: K, how far to rewind; null = the whole dense run (K = T).
+    """
+
+    epochs: int | None = None
+
+    name: ClassVar[str] = "weight_rewind"
+    schedules: ClassVar[tuple[str, ...]] = ("one_shot", "iterative")
+
+    def __post_init__(self) -> None:
+        check_epochs(self.epochs)
+
+    def check(self, experiment: "Experiment") -> None:
+        super().check(experiment)
+        if not experiment.recipe.history:
+            raise InvalidSetting(
+                "recipe.history",
+                False,
+                "recovery=weight_rewind goes back to weights that the dense run had on its way: "
+                "set recipe.history=true, and it keeps them",
+            )
+
+    def plan(self, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
+        """The last K epochs of the dense curve."""
+        return rewound_plan(self.epochs, recipe, steps_per_epoch)
+
+    def set_weights(self, round: Round) -> None:
+        """Those of the dense run at the start of epoch T - K."""
+        epoch = first_epoch(self.epochs, round.experiment.recipe)
+        round.net.load_state_dict(load_file(history_file(round.dense, epoch)))

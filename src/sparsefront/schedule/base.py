@@ -1,0 +1,36 @@
+"""What every schedule provides: in how many rounds masks are made, and when they change within one."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+
+class Schedule(ABC):
+    """Decides when masks change; subclasses are frozen dataclasses, fields as in their YAML.
+
+    A round makes masks from the weights as they are and hands them to the recovery. A schedule may further change the
+    masks of a round while the recovery trains.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def round_sparsities(self, final: float) -> tuple[float, ...]:
+        """The sparsity of the masks that each round starts with; never falling, and at most `final`."""
+
+    @abstractmethod
+    def sparsity_at(self, progress: float, final: float) -> float:
+        """The sparsity at this fraction, in [0, 1], of all training after pruning; at 0 it is that of the first masks."""
+
+    def updates_of(self, total_steps: int, final: float) -> dict[int, float]:
+        """Optimizer step of a round, counted from 0, before which masks are made anew -> the sparsity they then have.
+
+        Ascending; empty where the masks of a round stay as they are.
+        """
+        return {}
+
+    def check_sparsity(self, sparsity: float) -> None:
+        """Refuse a final sparsity that the settings do not lead to.
+
+        Raises:
+            InvalidSetting: with its key written from the root.
+        """

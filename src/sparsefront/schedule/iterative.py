@@ -1,0 +1,63 @@
+"""Prune a part, recover, prune more."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.schedule.base import Schedule
+
+SPACINGS = ("linear", "geometric")
+
+
+@dataclass(frozen=True)
+class Iterative(Schedule):
+    """Settings of `schedule=iterative`: several rounds, each of which makes new masks from the weights as they then are,
+    within the masks of the round before, and lets the recovery work on them (Han et al., "Learning both Weights and
+    Connections", 2015). With r rounds to the final sparsity s, round i of 1 ... r reaches
+
+        linear     s * i / r
+        geometric  1 - (1 - s)^(i / r)
+
+    The geometric one prunes the same fraction of the surviving weights in every round (Frankle and Carbin, "The Lottery
+    Ticket Hypothesis", 2019; Renda, Frankle and Carbin, "Comparing Rewinding and Fine-tuning", 2020, with 20 % a round).
+
+    Args:
+        rounds, spacing: how many rounds, and how far apart; not used where levels are given.
+        levels: the sparsity of each round, rising to the final one: the authors of the Tile-Wise paper go through 0.25,
+            0.35, 0.5 and on in steps of 0.05. A first level of 0 trains the network unpruned for one round, for scores
+            that are gathered in training. null = from rounds and spacing.
+    """
+
+    rounds: int = 4
+    spacing: str = "geometric"
+    levels: list[float] | None = None
+
+    name: ClassVar[str] = "iterative"
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise InvalidSetting("rounds", self.rounds, "must be at least 1")
+        if self.spacing not in SPACINGS:
+            raise InvalidSetting("spacing", self.spacing, f"is one of {', '.join(SPACINGS)}")
+        if self.levels is None:
+            return
+        if not self.levels or not all(0 <= level < 1 for level in self.levels):
+            raise InvalidSetting("levels", self.levels, "names at least one sparsity, each in [0, 1)")
+        if any(later <= earlier for earlier, later in zip(self.levels, self.levels[1:], strict=False)):
+            raise InvalidSetting("levels", self.levels, "must rise from round to round")
+
+    def round_sparsities(self, final: float) -> tuple[float, ...]:
+        if self.levels is not None:
+            return tuple(self.levels)
+        parts = [i / self.rounds for i in range(1, self.rounds)]
+        way = (final * p if self.spacing == "linear" else 1 - (1 - final) ** p for p in parts)
+        return (*way, final)  # the last one as it was given, without rounding
+
+    def sparsity_at(self, progress: float, final: float) -> float:
+        """That of the round in progress; all rounds train equally long."""
+        levels = self.round_sparsities(final)
+        return levels[min(int(progress * len(levels)), len(levels) - 1)]
+
+    def check_sparsity(self, sparsity: float) -> None:
+        if self.levels is not None and self.levels[-1] != sparsity:
+            raise InvalidSetting("schedule.levels", self.levels, f"must end at sparsity={sparsity}")

@@ -1,0 +1,81 @@
+"""What outlives a killed run of several rounds: the end of the last round that was done."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from sparsefront.pruning.masked_weights import MaskedWeights
+from sparsefront.pruning.movement import AccumulateMovement
+from sparsefront.stages.network import MASKS, WEIGHTS, load_masks, save_masks, save_weights
+from sparsefront.training import ranks
+
+RECORDS, MOVEMENT = "rounds.json", "movement.safetensors"
+Records = list[dict[str, Any]]
+
+
+class FinishedRounds:
+    """Keeps all that the next round depends on: weights, masks, movement, and the records of the rounds so far.
+
+    Args:
+        folder: outlives a killed run.
+        enabled: False = nothing is kept, nor looked for.
+        net: the network that the rounds train.
+        masked: holds its masks.
+        movement: the accumulator that all rounds share, where the importance has one.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        enabled: bool,
+        net: nn.Module,
+        masked: MaskedWeights,
+        movement: AccumulateMovement | None,
+    ) -> None:
+        self.folder, self.enabled = folder, enabled
+        self.net, self.masked, self.movement = net, masked, movement
+
+    def training_of(self, index: int) -> Path:
+        """Where the training of a round, counted from 0, keeps its own state."""
+        return self.folder / f"round_{index:03d}"
+
+    def restore(self) -> Records:
+        """Put the network where the last finished round left it.
+
+        Returns:
+            the records of all finished rounds; empty where there are none, and nothing is touched.
+        """
+        found = sorted(self.folder.glob("after_*_rounds")) if self.enabled else []
+        if not found:
+            return []
+        last = found[-1]
+        self.net.load_state_dict(load_file(last / WEIGHTS))
+        self.masked.set(load_masks(last / MASKS))
+        if self.movement is not None:
+            self.movement.load_state_dict(load_file(last / MOVEMENT))
+        return json.loads((last / RECORDS).read_text())
+
+    def keep(self, records: Records) -> None:
+        """After a round that others follow; whole or not at all, on rank 0. What it was itself made from is forgotten."""
+        if not self.enabled or ranks.index() != 0:
+            return
+        done = self._after(len(records))
+        new = done.with_suffix(".new")
+        shutil.rmtree(new, ignore_errors=True)  # of a run that was killed here
+        new.mkdir(parents=True)
+        save_weights(self.net, new / WEIGHTS)
+        save_masks(self.masked.masks(), new / MASKS)
+        if self.movement is not None:
+            save_file(self.movement.state_dict(), new / MOVEMENT)
+        (new / RECORDS).write_text(json.dumps(records))
+        new.rename(done)
+        for old in (self._after(len(records) - 1), self.training_of(len(records) - 1)):
+            shutil.rmtree(old, ignore_errors=True)
+
+    def _after(self, rounds: int) -> Path:
+        return self.folder / f"after_{rounds:03d}_rounds"

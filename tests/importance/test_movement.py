@@ -1,0 +1,87 @@
+"""Movement: scores out of training, and the schedules that have none when they want them."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.importance.movement import Movement
+from sparsefront.patterns.element_wise import ElementWise
+from sparsefront.patterns.n_m import NM
+from sparsefront.patterns.shuffled_block import ShuffledBlock
+from sparsefront.validate import validate
+
+
+def test_scores_are_what_training_gathered(hand_made):
+    moved = {"a": torch.tensor([[1.0, -2.0]]), "unasked": torch.ones(1, 1)}
+    scores = Movement().scores({"a": torch.ones(1, 2)}, hand_made(movement=moved))
+    assert list(scores) == ["a"] and torch.equal(scores["a"], moved["a"])
+
+
+def test_a_movement_that_is_not_finite_is_named(hand_made):
+    with pytest.raises(ValueError, match="layer.*1 infinite"):
+        Movement().scores({"layer": torch.ones(1, 1)}, hand_made(movement={"layer": torch.tensor([[float("inf")]])}))
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        ["schedule=one_shot"],
+        ["schedule=gradual", "schedule.initial_sparsity=0.1"],
+        ["schedule=iterative"],
+    ],
+    ids=lambda overrides: overrides[-1],
+)
+def test_masks_that_prune_before_any_training_are_refused(composed, schedule):
+    with pytest.raises(InvalidSetting, match="importance=movement.*initial_sparsity=0.*levels"):
+        validate(composed("importance=movement", *schedule))
+
+
+@pytest.mark.parametrize(
+    "schedule", [["schedule=gradual"], ["schedule=iterative", "schedule.levels=[0.0,0.5,0.75]"]], ids=lambda o: o[0]
+)
+def test_schedules_that_begin_dense_are_allowed(composed, schedule):
+    assert validate(composed("importance=movement", *schedule)).importance.name == "movement"
+
+
+def test_a_recovery_that_trains_nothing_is_refused(composed):
+    with pytest.raises(InvalidSetting, match="importance=movement.*obs_update trains nothing"):
+        validate(
+            composed("importance=movement", "schedule=iterative", "schedule.levels=[0,0.75]", "recovery=obs_update")
+        )
+
+
+@pytest.mark.parametrize(
+    ("allocation", "pattern", "named"),
+    [
+        ("latency_aware", ElementWise(), "allocation=latency_aware"),
+        ("per_layer", ShuffledBlock(granularity=4), "pattern=shuffled_block"),
+        ("per_layer", NM(permutation="search"), "pattern.permutation=search"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_what_is_settled_by_the_first_scores_is_refused(allocation, pattern, named):
+    experiment = SimpleNamespace(
+        schedule=SimpleNamespace(name="gradual", sparsity_at=lambda progress, final: 0.0),
+        allocation=SimpleNamespace(name=allocation),
+        pattern=pattern,
+        sparsity=0.5,
+    )
+    with pytest.raises(InvalidSetting, match=f"{named}.*importance=movement has none"):
+        Movement().check(experiment)
+
+
+def test_a_whole_run_under_gradual(run):
+    """Two epochs of two steps: masks begin dense and end at what was asked for."""
+    row = run(
+        "importance=movement",
+        "schedule=gradual",
+        "schedule.updates=2",
+        "recipe.recovery_epochs=2",
+        "pattern=element_wise",
+        "kernel=none",
+        "model.depth=1",
+        "model.dim=64",
+    )
+    assert row.sparsity.sparsity_achieved == pytest.approx(0.75, abs=0.01)

@@ -1,0 +1,171 @@
+"""SparseGPT's sweep: against plain loops, against the exact optimum, and where it chooses for itself."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparsefront.obs.blockwise import sweep
+from sparsefront.obs.exact import exact_update
+from sparsefront.obs.hessian import damped_hessian, input_hessian, inverse_factor
+from sparsefront.obs.selection import Given, InBlocks, InWindows
+
+
+def swept_by_loops(weight, hessian, choose):
+    """The sweep as the paper's section 3.3 defines it, without Cholesky factor, blocks or shared rows.
+
+    Row by row: at column j the weight goes if it is to go, and the columns to its right make up for it by the inverse of
+    the Hessian of the columns from j on. `choose(saliency [n, k - j], j)` -> the kept of the columns it decides at j, or
+    None where column j was decided before.
+    """
+    n, k = weight.shape
+    weight, kept = weight.clone(), torch.zeros(n, k, dtype=torch.bool)
+    inverses = [torch.linalg.inv(hessian[j:, j:]) for j in range(k)]
+    for j in range(k):
+        saliency = torch.tensor([[weight[r, c] ** 2 / inverses[c][0, 0] for c in range(j, k)] for r in range(n)])
+        chosen = choose(saliency, j)
+        if chosen is not None:
+            kept[:, j : j + chosen.shape[1]] = chosen
+        for r in range(n):
+            if not kept[r, j]:
+                weight[r, j:] -= weight[r, j] / inverses[j][0, 0] * inverses[j][0]
+                weight[r, j] = 0
+    return weight, kept
+
+
+@pytest.mark.parametrize("block", [1, 5, 12, 128])
+def test_a_given_mask_as_by_loops(layer, block):
+    weight, hessian, mask = layer(0)
+    before = weight.clone()
+    updated, kept = sweep(weight, inverse_factor(hessian), Given(mask), block=block)
+    expected, _ = swept_by_loops(weight, hessian, lambda saliency, j: mask[:, j:] if j == 0 else None)
+    torch.testing.assert_close(updated, expected)
+    assert torch.equal(kept, mask) and (updated[~mask] == 0).all() and torch.equal(weight, before)
+
+
+@pytest.mark.parametrize(("n", "m"), [(2, 4), (1, 4), (1, 3), (5, 6)])
+@pytest.mark.parametrize("block", [1, 5, 128])
+def test_windows_are_chosen_as_by_loops(layer, n, m, block):
+    weight, hessian, mask = layer(1)
+    selection = InWindows(n, m, torch.ones_like(mask))
+    updated, kept = sweep(weight, inverse_factor(hessian), selection, block=block)
+
+    def choose(saliency, j):
+        if j % m:
+            return None
+        chosen = torch.zeros(len(saliency), m, dtype=torch.bool)
+        for row in range(len(saliency)):
+            chosen[row, sorted(range(m), key=lambda c: (-saliency[row, c], c))[:n]] = True
+        return chosen
+
+    expected, expected_mask = swept_by_loops(weight, hessian, choose)
+    assert torch.equal(kept, expected_mask)
+    torch.testing.assert_close(updated, expected)
+
+
+@pytest.mark.parametrize("block", [3, 4, 128])
+def test_single_weights_are_chosen_as_by_loops(layer, block):
+    """In every block of columns the same share of the weights, the cheapest of all rows together."""
+    weight, hessian, mask = layer(2)
+    keeping = 23
+    selection = InBlocks(keeping, torch.ones_like(mask))
+    updated, kept = sweep(weight, inverse_factor(hessian), selection, block=block)
+
+    def choose(saliency, j):
+        if j % block:
+            return None
+        columns = min(block, 12 - j)
+        count = keeping * (j + columns) // 12 - keeping * j // 12
+        places = [(r, c) for r in range(5) for c in range(columns)]
+        chosen = torch.zeros(5, columns, dtype=torch.bool)
+        for r, c in sorted(places, key=lambda place: (-saliency[place], place))[:count]:
+            chosen[r, c] = True
+        return chosen
+
+    expected, expected_mask = swept_by_loops(weight, hessian, choose)
+    assert torch.equal(kept, expected_mask) and int(kept.sum()) == keeping
+    torch.testing.assert_close(updated, expected)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_its_error_lies_between_the_optimum_and_masking(layer, error, seed):
+    """The upper bound is no theorem (a compensation may land on a weight that goes later); the lower one is."""
+    weight, hessian, mask = layer(seed, n=16)
+    swept, _ = sweep(weight, inverse_factor(hessian), Given(mask))
+    best, swept, masked = (
+        error(updated, weight, hessian) for updated in (exact_update(weight, hessian, mask), swept, weight * mask)
+    )
+    assert (best <= swept + 1e-9).all()
+    assert best.sum() < swept.sum() < masked.sum()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_is_exact_where_all_that_goes_lies_left_of_what_stays(layer, seed):
+    weight, hessian, _ = layer(seed)
+    mask = torch.arange(12).expand(5, 12) >= torch.tensor([[0], [3], [6], [11], [12]])
+    swept, _ = sweep(weight, inverse_factor(hessian), Given(mask), block=4)
+    torch.testing.assert_close(swept, exact_update(weight, hessian, mask), rtol=1e-6, atol=1e-6)
+
+
+def test_uncorrelated_inputs_have_nothing_to_make_up_with(layer):
+    weight, _, mask = layer(0)
+    hessian = torch.diag(torch.linspace(1, 5, 12, dtype=torch.float64))
+    swept, _ = sweep(weight, inverse_factor(hessian), Given(mask))
+    torch.testing.assert_close(swept, weight * mask)
+    torch.testing.assert_close(exact_update(weight, hessian, mask), weight * mask)
+
+
+def test_choosing_anew_beats_a_mask_by_magnitude(layer, error):
+    weight, hessian, _ = layer(3, n=32, k=16)
+    allowed = torch.ones_like(weight, dtype=torch.bool)
+    by_magnitude = InWindows(2, 4, allowed).keep(weight[:, :4].square(), 0)
+    for start in range(4, 16, 4):
+        window = InWindows(2, 4, allowed).keep(weight[:, start : start + 4].square(), start)
+        by_magnitude = torch.cat([by_magnitude, window], dim=1)
+    factor = inverse_factor(hessian)
+    fixed, _ = sweep(weight, factor, Given(by_magnitude))
+    anew, _ = sweep(weight, factor, InWindows(2, 4, allowed))
+    assert error(anew, weight, hessian).sum() < error(fixed, weight, hessian).sum()
+
+
+def test_dead_inputs_go_first_and_what_is_kept_of_them_stays():
+    torch.manual_seed(0)
+    x = torch.randn(30, 4, dtype=torch.float64) * torch.tensor([1.0, 0.0, 1.0, 1.0])
+    weight = torch.randn(6, 4, dtype=torch.float64) + torch.tensor([0.0, 10.0, 0.0, 0.0])
+    hessian, dead = damped_hessian(input_hessian(x), 0.01)
+    factor = inverse_factor(hessian)
+    _, kept = sweep(weight, factor, InWindows(3, 4, torch.ones(6, 4, dtype=torch.bool)), dead=dead)
+    assert not kept[:, 1].any() and kept[:, [0, 2, 3]].all()
+    mask = torch.tensor([False, True, True, True]).expand(6, 4)
+    updated, _ = sweep(weight, factor, Given(mask), dead=dead)
+    assert torch.equal(updated[:, 1], weight[:, 1])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    shape=st.sampled_from([(1, 4), (3, 8), (4, 12), (2, 20)]),
+    block=st.integers(1, 24),
+    window=st.sampled_from([None, (1, 2), (2, 4), (3, 4), (4, 4)]),
+)
+def test_what_was_gone_stays_gone(seed, shape, block, window):
+    generator = torch.Generator().manual_seed(seed)
+    # Whole numbers, so that there are ties; an earlier mask that leaves every window enough.
+    weight = torch.randint(-2, 3, shape, generator=generator).double()
+    x = torch.randint(-2, 3, (40, shape[1]), generator=generator).double()
+    hessian, dead = damped_hessian(input_hessian(x), 0.01)
+    if window is None:
+        allowed = torch.rand(shape, generator=generator) < 0.7
+        selection = InBlocks(int(allowed.sum()) // 2, allowed)
+    else:
+        earlier = torch.rand(shape, generator=generator).unflatten(1, (-1, window[1]))
+        allowed = (earlier.argsort(-1).argsort(-1) < max(window[0], window[1] - 1)).flatten(1)
+        selection = InWindows(*window, allowed)
+    updated, kept = sweep(weight, inverse_factor(hessian), selection, dead=dead, block=block)
+    assert not (kept & ~allowed).any() and (updated[~kept] == 0).all() and updated.isfinite().all()
+    if window is None:
+        assert int(kept.sum()) == selection.keeping
+    else:
+        assert (kept.unflatten(1, (-1, window[1])).sum(-1) == window[0]).all()
+    again, same = sweep(weight, inverse_factor(hessian), selection, dead=dead, block=block)
+    assert torch.equal(again, updated) and torch.equal(same, kept)

@@ -1,0 +1,59 @@
+"""The Hessian, its damping and its inverse."""
+
+import pytest
+import torch
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.obs.hessian import damped_hessian, input_hessian, inverse, inverse_factor, refuse_damping
+
+
+def test_it_is_the_second_derivative_of_the_squared_output_error():
+    torch.manual_seed(0)
+    x, weight = torch.randn(7, 4, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
+    second = torch.autograd.functional.hessian(lambda w: (x @ w - x @ weight).square().sum(), weight)
+    torch.testing.assert_close(input_hessian(x), second)
+
+
+def test_damping_by_hand():
+    hessian = torch.tensor([[4.0, 1.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 0.0]])
+    damped, dead = damped_hessian(hessian, 0.1)
+    assert dead.tolist() == [False, False, True]
+    # The mean diagonal of the two live inputs is 3: 0.3 is added to each, and the dead one gets 3 of its own.
+    torch.testing.assert_close(damped, torch.tensor([[4.3, 1.0, 0.0], [1.0, 2.3, 0.0], [0.0, 0.0, 3.3]]))
+    assert hessian[0, 0] == 4 and hessian[2, 2] == 0
+
+
+def test_inputs_that_are_all_dead_leave_an_identity():
+    damped, dead = damped_hessian(torch.zeros(2, 2), 0.5)
+    assert dead.all() and torch.equal(damped, 1.5 * torch.eye(2))
+
+
+def test_scaling_the_inputs_scales_everything(layer):
+    _, hessian, _ = layer(0)
+    torch.testing.assert_close(damped_hessian(100 * hessian, 0.01)[0], 100 * damped_hessian(hessian, 0.01)[0])
+
+
+def test_factor_holds_the_inverse_of_what_lies_to_the_right(layer):
+    _, hessian, _ = layer(1)
+    factor = inverse_factor(hessian)
+    torch.testing.assert_close(inverse(hessian) @ hessian, torch.eye(12, dtype=torch.float64))
+    assert torch.equal(factor, factor.triu())
+    for column in range(12):
+        first_row = torch.linalg.inv(hessian[column:, column:])[0]
+        torch.testing.assert_close(factor[column, column:] * factor[column, column], first_row)
+
+
+def test_what_cannot_be_inverted_is_named():
+    indefinite = torch.tensor([[1.0, 2.0], [2.0, 1.0]])
+    for invert in (inverse, inverse_factor):
+        with pytest.raises(ValueError, match="encoder.fc: .*raise the damping"):
+            invert(indefinite, "encoder.fc")
+    for bad in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="encoder.fc: its inputs"):
+            damped_hessian(torch.tensor([[1.0, 0.0], [0.0, bad]]), 0.01, "encoder.fc")
+
+
+@pytest.mark.parametrize("damping", [0.0, -0.1, 1.5, float("nan")])
+def test_damping_out_of_range(damping):
+    with pytest.raises(InvalidSetting, match="damping"):
+        refuse_damping(damping)

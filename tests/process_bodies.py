@@ -1,0 +1,124 @@
+"""What tests run in other processes than their own: importable by name, as those need it."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+
+from sparsefront.pruning.masked_weights import MaskedWeights
+from sparsefront.training import ranks
+from sparsefront.training.trainer import TrainerSettings
+
+LAYERS = ["1", "3"]
+SPARSITY = 0.75
+
+
+def statistics(folder: Path, loggers: list) -> dict:
+    """What the functions of `ranks` give each rank."""
+    own = torch.full((2, 3), float(ranks.index() + 1))
+    mask = own > 1
+    summed, first, first_mask = ranks.total(own), ranks.of_first(own), ranks.of_first(mask)
+    (folder / "written.txt").write_text(str(ranks.index()))
+    net = torch.nn.Sequential(torch.nn.Linear(3, 2))
+    masked = MaskedWeights(net, ["0"])
+    masked.set({"0": torch.full((2, 3), ranks.index() == 0)})
+    told = {
+        "count": ranks.count(),
+        "index": ranks.index(),
+        "own": own,
+        "total": summed,
+        "first": first,
+        "first_mask": first_mask,
+        "held": masked.masks()["0"],
+        "loggers": loggers,
+        "folder": folder,
+    }
+    return {"told": ranks.gathered(told)}
+
+
+def fail(how: str, folder: Path, loggers: list) -> None:
+    """Rank 1 (or 0) goes wrong while the other waits for it."""
+    if how == "raises" and ranks.index() == 1:
+        raise ValueError("no room left")
+    if how == "killed" and ranks.index() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "rank 0" and ranks.index() == 0:
+        raise KeyError("rank 0's own")
+    ranks.total(torch.ones(1))
+
+
+def wait_to_be_killed(pids: Path, folder: Path, loggers: list) -> None:
+    """Every rank leaves its process id, then hangs."""
+    (pids / str(ranks.index())).write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+def train_gradually(trainer: TrainerSettings, epochs: int, folder: Path, loggers: list) -> dict:
+    """Tighten taylor masks during some epochs on the digits; what every rank has in the end, in rank order."""
+    import pytorch_lightning as pl
+    from torch import nn
+
+    from sparsefront.allocation.per_layer import PerLayer
+    from sparsefront.datasets.digits import Digits
+    from sparsefront.importance.taylor import Taylor
+    from sparsefront.patterns.n_m import NM
+    from sparsefront.pruning.calibration import score_weights
+    from sparsefront.pruning.callback import HoldMasks
+    from sparsefront.pruning.make_masks import make_masks
+    from sparsefront.schedule.gradual import Gradual
+    from sparsefront.tasks.image_classification import ImageClassification
+    from sparsefront.training.fit import fit, steps_per_epoch
+    from sparsefront.training.optimization import Optimization
+    from sparsefront.training.recipe import Recipe
+
+    class Net(nn.Sequential):
+        def forward(self, x):  # tasks call networks by the names of their inputs
+            return super().forward(x)
+
+    pl.seed_everything(0, verbose=False)
+    data = Digits().data_module(batch_size=32, seed=0, cache_dir=folder)
+    net = Net(nn.Flatten(), nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 32), nn.ReLU(), nn.Linear(32, 10))
+    steps = steps_per_epoch(data, trainer)
+    recipe = Recipe(epochs=epochs, optimizer="sgd", weight_decay=1e-3, gradient_clip=None)
+    optimization = Optimization(recipe, lr=0.05, total_steps=epochs * steps)
+    task = ImageClassification(net, num_classes=10, optimization=optimization)
+    seen, broadcast = [], []
+
+    class Note(pl.Callback):
+        def on_validation_end(self, trainer, module):
+            seen.append({name: float(value) for name, value in trainer.callback_metrics.items()})
+            broadcast.append(len(getattr(trainer.model, "modules_buffers", ())))  # of DDP
+
+    def masks_at(sparsity, previous):
+        scores = score_weights(task, LAYERS, importance=Taylor(batches=4), open_loader=data.train_dataloader)
+        return make_masks(scores, NM(m=4), PerLayer(), sparsity, final_sparsity=SPARSITY, previous=previous)
+
+    untrained = masks_at(SPARSITY, None)
+    masked = MaskedWeights(net, LAYERS)
+    masked.set(masks_at(0.0, None))
+    hold = HoldMasks(
+        masked, schedule=Gradual(updates=4), sparsity=SPARSITY, make_masks=masks_at, total_steps=epochs * steps
+    )
+    fit(
+        task,
+        data,
+        epochs=epochs,
+        recipe=recipe,
+        trainer=trainer,
+        loggers=loggers,
+        directory=folder,
+        callbacks=(hold, Note()),
+        unfinished=folder / "unfinished",
+    )
+    end = {
+        "steps": steps,
+        "untrained": {name: mask.cpu() for name, mask in untrained.items()},
+        "masks": {name: mask.cpu().clone() for name, mask in masked.masks().items()},
+        "weights": {name: value.detach().cpu().clone() for name, value in net.state_dict().items()},
+        "metrics": seen,
+        "broadcast": broadcast,
+        "reached": hold.reached,
+    }
+    return {"ends": ranks.gathered(end)}

@@ -1,0 +1,185 @@
+"""Pruned weights are exactly zero after every step of whatever training, and gradual masks only ever lose weights."""
+
+from pathlib import Path
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from sparsefront.allocation.global_threshold import GlobalThreshold
+from sparsefront.datasets.digits import Digits
+from sparsefront.patterns.element_wise import ElementWise
+from sparsefront.pruning.callback import HoldMasks
+from sparsefront.pruning.make_masks import make_masks
+from sparsefront.pruning.masked_weights import MaskedWeights
+from sparsefront.schedule.gradual import Gradual
+from sparsefront.tasks.image_classification import ImageClassification
+from sparsefront.training.fit import fit, steps_per_epoch
+from sparsefront.training.optimization import Optimization
+from sparsefront.training.recipe import Recipe
+from sparsefront.training.trainer import TrainerSettings
+
+LAYERS = ["first", "second.0"]
+FINAL = 0.8
+MOMENTUM = {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.1}
+ADAMW = {"optimizer": "adamw", "weight_decay": 0.1}
+
+
+class Net(nn.Module):
+    """With `recompute`, the activations of its second part are computed again for the backward pass."""
+
+    def __init__(self, recompute: bool) -> None:
+        super().__init__()
+        self.recompute = recompute
+        self.first = nn.Linear(64, 32)
+        self.second = nn.Sequential(nn.Linear(32, 24), nn.Tanh())
+        self.head = nn.Linear(24, 10)
+
+    def forward(self, x):
+        hidden = torch.relu(self.first(x.flatten(1)))
+        hidden = checkpoint(self.second, hidden, use_reentrant=False) if self.recompute else self.second(hidden)
+        return self.head(hidden)
+
+
+class Inspect(pl.Callback):
+    """Checks every step, and keeps what it saw of the first layer."""
+
+    def __init__(self, net: nn.Module, masked: MaskedWeights) -> None:
+        self.net, self.masked = net, masked
+        self.pruned: list[int] = []
+        self.weights: list[torch.Tensor] = []
+        self.validated: list[torch.Tensor] = []
+        self._step, self._before = 0, self.masked.masks()
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_index):
+        masks = self.masked.masks()
+        for name in LAYERS:
+            weight = self.net.get_submodule(name).weight.detach()
+            assert torch.equal(weight[~masks[name]], torch.zeros_like(weight[~masks[name]])), "a pruned weight lives"
+            assert not (masks[name] & ~self._before[name]).any(), "a pruned weight came back"
+        self._before = {name: mask.clone() for name, mask in masks.items()}
+        if trainer.global_step > self._step:
+            self._step = trainer.global_step
+            self.pruned.append(sum(int((~mask).sum()) for mask in masks.values()))
+            self.weights.append(self.net.first.weight.detach().clone())
+
+    def on_validation_batch_start(self, trainer, module, batch, batch_index):
+        if batch_index == 0:
+            self.validated.append(self.net.first.weight.detach().clone())
+
+
+class Run:
+    def __init__(
+        self,
+        folder: Path,
+        recipe: dict,
+        *,
+        accumulate: int = 1,
+        precision: str = "32-true",
+        accelerator: str = "cpu",
+        recompute: bool = False,
+    ) -> None:
+        pl.seed_everything(0, verbose=False)
+        trainer = TrainerSettings(
+            accelerator=accelerator,
+            precision=precision,
+            accumulate=accumulate,
+            limit_batches=6 * accumulate,
+            progress_bar=False,
+        )
+        data = Digits().data_module(batch_size=16, seed=0, cache_dir=folder)
+        settings = Recipe(epochs=2, **recipe)
+        self.steps = 2 * steps_per_epoch(data, trainer)
+        self.net = Net(recompute)
+        self.masked = MaskedWeights(self.net, LAYERS)
+        self.start = self.net.first.weight.detach().clone()
+
+        def masks_at(sparsity, previous):
+            scores = {name: self.net.get_submodule(name).weight.detach().abs() for name in LAYERS}
+            return make_masks(
+                scores, ElementWise(), GlobalThreshold(), sparsity, final_sparsity=FINAL, previous=previous
+            )
+
+        self.masked.set(masks_at(0.0, None))
+        hold = HoldMasks(
+            self.masked, schedule=Gradual(updates=5), sparsity=FINAL, make_masks=masks_at, total_steps=self.steps
+        )
+        self.seen = Inspect(self.net, self.masked)
+        optimization = Optimization(settings, lr=0.02, total_steps=self.steps)
+        fit(
+            ImageClassification(self.net, num_classes=10, optimization=optimization),
+            data,
+            epochs=2,
+            recipe=settings,
+            trainer=trainer,
+            loggers=[],
+            directory=folder,
+            callbacks=(hold, self.seen),
+        )
+
+    def check_end(self) -> None:
+        self.masked.check()
+        masks = self.masked.masks().values()
+        total = sum(mask.numel() for mask in masks)
+        assert sum(int((~mask).sum()) for mask in masks) == int(FINAL * total)
+        assert len(self.seen.pruned) == self.steps == 12, "schedules count optimizer steps"
+        assert self.seen.pruned == sorted(self.seen.pruned) and len(set(self.seen.pruned)) == 1 + 5
+        assert not torch.equal(self.net.first.weight.detach().cpu(), self.start), "it trained"
+
+
+@pytest.mark.parametrize("recipe", [MOMENTUM, ADAMW], ids=["momentum", "adamw"])
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"accumulate": 3}, {"precision": "bf16-mixed"}, {"recompute": True}],
+    ids=["plain", "accumulated", "bf16", "checkpointed"],
+)
+def test_pruned_weights_are_zero_after_every_step(tmp_path, recipe, how):
+    Run(tmp_path, recipe, **how).check_end()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("recipe", [MOMENTUM, ADAMW], ids=["momentum", "adamw"])
+@pytest.mark.parametrize("precision", ["16-mixed", "bf16-mixed"])
+def test_pruned_weights_are_zero_after_every_step_on_a_gpu(tmp_path, recipe, precision):
+    """16-mixed: the scaler's first steps overflow and are skipped."""
+    Run(tmp_path, recipe, precision=precision, accelerator="gpu").check_end()
+
+
+def test_recomputed_activations_change_nothing(tmp_path):
+    plain, recomputed = Run(tmp_path, ADAMW), Run(tmp_path, ADAMW, recompute=True)
+    assert torch.equal(plain.net.first.weight, recomputed.net.first.weight)
+
+
+def test_masks_tighten_by_optimizer_steps_not_by_batches(tmp_path):
+    """12 steps of three batches each, against 12 of one."""
+    once, thrice = Run(tmp_path, ADAMW), Run(tmp_path, ADAMW, accumulate=3)
+    assert once.seen.pruned == thrice.seen.pruned
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_averages_follow_their_formula_and_are_masked_by_the_last_masks(tmp_path, accumulate):
+    decay = 0.7
+    run = Run(tmp_path, ADAMW | {"ema": decay}, accumulate=accumulate)
+    run.check_end()
+    average, averages = run.start, []
+    for weight in run.seen.weights:
+        average = decay * average + (1 - decay) * weight
+        averages.append(average)
+    mask = run.masked.masks()["first"]
+    assert (averages[-1][~mask] != 0).any(), "weights that were pruned on the way left traces to be masked"
+    torch.testing.assert_close(run.net.first.weight.detach(), averages[-1] * mask, rtol=1e-5, atol=1e-6)
+    assert torch.equal(run.net.first.weight[~mask], torch.zeros_like(run.net.first.weight[~mask]))
+
+
+def test_averages_are_what_is_validated_and_training_goes_on_from_the_weights(tmp_path):
+    averaged, plain = Run(tmp_path, ADAMW | {"ema": 0.7}), Run(tmp_path, ADAMW)
+    assert all(torch.equal(a, b) for a, b in zip(averaged.seen.weights, plain.seen.weights, strict=True))
+    first_epoch = averaged.seen.weights[:6]
+    average = averaged.start
+    for weight in first_epoch:
+        average = 0.7 * average + 0.3 * weight
+    living = first_epoch[-1] != 0
+    torch.testing.assert_close(averaged.seen.validated[0], average * living, rtol=1e-5, atol=1e-6)
+    assert torch.equal(plain.seen.validated[0], first_epoch[-1])

@@ -1,0 +1,164 @@
+"""Movement gathered in training: against sums by hand, however the step comes about."""
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.plugins.precision import MixedPrecision
+from torch import nn
+
+from sparsefront.pruning.masked_weights import MaskedWeights
+from sparsefront.pruning.movement import AccumulateMovement
+
+LR = 0.1
+
+
+class Regression(pl.LightningModule):
+    """mean((x W^T - y)^2) by plain gradient descent; its gradient is known in closed form."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(3, 2, bias=False))
+
+    def training_step(self, batch, batch_index):
+        x, y = batch
+        return (self.net(x).float() - y).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=LR)
+
+
+def gradient(weight: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return 2 * (x @ weight.t() - y).t() @ x / y.numel()
+
+
+def data(batches: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    return [(torch.randn(4, 3, generator=generator), torch.randn(4, 2, generator=generator)) for _ in range(batches)]
+
+
+def train(module: Regression, batches: list, *callbacks: pl.Callback, **options) -> pl.Trainer:
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        max_epochs=1,
+        callbacks=list(callbacks),
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **options,
+    )
+    trainer.fit(module, torch.utils.data.DataLoader(batches, batch_size=None))
+    return trainer
+
+
+def by_hand(weight: torch.Tensor, batches: list, accumulate: int = 1, keep: torch.Tensor | None = None) -> torch.Tensor:
+    weight, moved = weight.clone(), torch.zeros_like(weight)
+    for start in range(0, len(batches), accumulate):
+        step = batches[start : start + accumulate]
+        g = sum(gradient(weight, x, y) for x, y in step) / accumulate
+        moved -= weight * g
+        weight -= LR * g
+        if keep is not None:
+            weight *= keep
+    return moved
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_sums_over_steps_of_gradient_descent(accumulate):
+    module, batches = Regression(), data(6)
+    weight = module.net[0].weight.detach().clone()
+    movement = AccumulateMovement(module.net, ["0"])
+    assert torch.equal(movement.sums()["0"], torch.zeros(2, 3))
+    train(module, batches, movement, accumulate_grad_batches=accumulate)
+    torch.testing.assert_close(movement.sums()["0"], by_hand(weight, batches, accumulate))
+
+
+def test_clipping_shortens_the_step_and_not_the_movement():
+    module, batches = Regression(), data(1)
+    weight = module.net[0].weight.detach().clone()
+    movement = AccumulateMovement(module.net, ["0"])
+    train(module, batches, movement, gradient_clip_val=1e-3)
+    torch.testing.assert_close(movement.sums()["0"], by_hand(weight, batches))
+    assert (module.net[0].weight - weight).norm() < 1.01e-3 * LR
+
+
+def test_a_weight_that_grows_gathers_score_and_one_that_shrinks_loses_it():
+    module = Regression()
+    nn.init.constant_(module.net[0].weight, 1.0)
+    x = torch.ones(1, 3)
+    movement = AccumulateMovement(module.net, ["0"])
+    train(module, [(x, torch.tensor([[9.0, 0.0]]))], movement)  # the first output is to grow, the second to shrink
+    assert (movement.sums()["0"][0] > 0).all() and (movement.sums()["0"][1] < 0).all()
+
+
+def test_pruned_weights_gather_nothing():
+    module, batches = Regression(), data(4)
+    keep = torch.tensor([[True, False, True], [False, True, True]])
+    masked = MaskedWeights(module.net, ["0"])
+    masked.set({"0": keep})
+    weight = module.net[0].weight.detach().clone()
+    movement = AccumulateMovement(module.net, ["0"])
+
+    class Hold(pl.Callback):
+        def on_train_start(self, trainer, module):
+            masked.attach(trainer.optimizers[0])
+
+    train(module, batches, movement, Hold())
+    torch.testing.assert_close(movement.sums()["0"], by_hand(weight, batches, keep=keep))
+    assert (movement.sums()["0"][~keep] == 0).all() and (movement.sums()["0"][keep] != 0).all()
+
+
+class Overflowing(torch.amp.GradScaler):
+    """Pretends, as fp16 would make it happen, that the scaled gradients of one step are too large."""
+
+    def __init__(self, overflows: int) -> None:
+        super().__init__("cpu", init_scale=1024.0)
+        self.step_index, self.overflows = 0, overflows
+
+    def unscale_(self, optimizer):
+        if self.step_index == self.overflows:
+            optimizer.param_groups[0]["params"][0].grad[0, 0] = float("inf")
+        self.step_index += 1
+        super().unscale_(optimizer)
+
+
+def test_scaled_gradients_are_unscaled_and_a_skipped_step_adds_nothing():
+    module, batches = Regression(), data(4)
+    weight = module.net[0].weight.detach().clone()
+    movement = AccumulateMovement(module.net, ["0"])
+    precision = MixedPrecision("16-mixed", "cpu", scaler=Overflowing(overflows=1))
+    train(module, batches, movement, plugins=[precision])
+    taken = [batch for index, batch in enumerate(batches) if index != 1]
+    torch.testing.assert_close(movement.sums()["0"], by_hand(weight, taken), rtol=2e-2, atol=2e-3)
+
+
+def test_it_goes_on_from_a_checkpoint(tmp_path):
+    batches = data(6)
+    module = Regression()
+    whole = AccumulateMovement(module.net, ["0"])
+    train(module, batches, whole)
+
+    module = Regression()
+    trainer = train(module, batches[:3], AccumulateMovement(module.net, ["0"]))
+    trainer.save_checkpoint(tmp_path / "half.ckpt")
+
+    resumed = Regression()
+    movement = AccumulateMovement(resumed.net, ["0"])
+    state = torch.load(tmp_path / "half.ckpt", weights_only=True)
+    resumed.load_state_dict(state["state_dict"])
+    movement.load_state_dict(state["callbacks"]["AccumulateMovement"])
+    train(resumed, batches[3:], movement)
+    assert torch.equal(movement.sums()["0"], whole.sums()["0"])
+
+
+def test_its_state_is_a_copy():
+    module = Regression()
+    movement = AccumulateMovement(module.net, ["0"])
+    state = movement.state_dict()
+    train(module, data(1), movement)
+    assert (state["0"] == 0).all() and (movement.sums()["0"] != 0).any()
+
+
+def test_convolutions_are_seen_as_matrices():
+    assert AccumulateMovement(nn.Sequential(nn.Conv2d(2, 4, 3)), ["0"]).sums()["0"].shape == (4, 18)

@@ -1,0 +1,226 @@
+"""The closed-form update of a whole network: what each layer sees, what it keeps, and what is refused."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.obs.blockwise import sweep
+from sparsefront.obs.hessian import damped_hessian, input_hessian, inverse_factor
+from sparsefront.obs.selection import Given
+from sparsefront.patterns.arrangement import Arrangement
+from sparsefront.patterns.element_wise import ElementWise
+from sparsefront.patterns.n_m import NM
+from sparsefront.pruning.layer_inputs import as_rows
+from sparsefront.pruning.masked_weights import MaskedWeights
+from sparsefront.pruning.structure import Structure
+from sparsefront.recovery.base import Round
+from sparsefront.recovery.obs_update import ObsUpdate
+from sparsefront.tasks.image_classification import ImageClassification
+from sparsefront.validate import validate
+
+LAYERS = ["conv", "q", "k", "head"]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(8, 3)  # not in the order of its use
+        self.conv = nn.Conv2d(2, 4, 3, stride=2, padding=1, bias=False)
+        self.q, self.k = nn.Linear(64, 8), nn.Linear(64, 8)
+
+    def forward(self, x):
+        features = self.conv(x).relu().flatten(1)
+        return self.head(self.q(features) * self.k(features).sigmoid())
+
+
+def smooth_images(count: int, seed: int) -> torch.Tensor:
+    """Neighbouring pixels tell of each other, as in real images: else no weight could make up for another."""
+    coarse = torch.randn(count, 2, 4, 4, generator=torch.Generator().manual_seed(seed))
+    return nn.functional.interpolate(coarse, scale_factor=2, mode="bilinear")
+
+
+@pytest.fixture
+def batches() -> list[dict[str, torch.Tensor]]:
+    return [{"x": smooth_images(32, seed), "labels": torch.arange(32) % 3} for seed in range(6)]
+
+
+def net_of(seed: int = 0) -> Net:
+    torch.manual_seed(seed)
+    return Net()
+
+
+def round_of(net, masks, batches, *, pattern=None, sparsity=0.5, masked=None, structure=None) -> Round:
+    """Round 0 of one, of a network on the CPU."""
+    return Round(
+        experiment=SimpleNamespace(
+            pattern=pattern or ElementWise(), sparsity=sparsity, trainer=SimpleNamespace(device="cpu")
+        ),
+        sparsity=sparsity,
+        net=net,
+        masks=masks,
+        masked=masked or MaskedWeights(net, masks),
+        structure=structure or Structure(),
+        data=SimpleNamespace(train_dataloader=lambda: iter(batches)),
+        make_masks=None,
+        make_task=lambda optimization: ImageClassification(net, num_classes=3),
+        initial_net=None,
+        dense=Path(),
+        folder=Path(),
+        unfinished=Path(),
+        loggers=[],
+    )
+
+
+def magnitude_masks(net: Net, pattern=None, sparsity: float = 0.5) -> dict[str, torch.Tensor]:
+    pattern = pattern or ElementWise()
+    weights = {name: net.get_submodule(name).weight.detach() for name in LAYERS}
+    return {name: pattern.mask(w.flatten(1).abs(), sparsity).reshape(w.shape) for name, w in weights.items()}
+
+
+def swept(module: nn.Module, inputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    hessian, _ = damped_hessian(input_hessian(as_rows(module, inputs)), 0.01)
+    weight = module.weight.detach()
+    return sweep(weight.flatten(1), inverse_factor(hessian), Given(mask.flatten(1)))[0].reshape(weight.shape)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("sequential", [True, False])
+def test_each_layer_against_one_by_one(batches, sequential):
+    """Oracle: the layers by hand, in the order of their use, on all images at once."""
+    net, dense = net_of(), net_of()
+    masks = magnitude_masks(net)
+    x = torch.cat([batch["x"] for batch in batches])
+    expected = {"conv": swept(dense.conv, x, masks["conv"])}
+    if sequential:
+        dense.conv.weight.copy_(expected["conv"])
+    features = dense.conv(x).relu().flatten(1)
+    expected |= {name: swept(dense.get_submodule(name), features, masks[name]) for name in ("q", "k")}
+    if sequential:
+        dense.q.weight.copy_(expected["q"]), dense.k.weight.copy_(expected["k"])
+    mixed = dense.q(features) * dense.k(features).sigmoid()
+    expected["head"] = swept(dense.head, mixed, masks["head"])
+
+    ObsUpdate(batches=6, sequential=sequential).recover(round_of(net, masks, batches))
+    for name in LAYERS:
+        torch.testing.assert_close(net.get_submodule(name).weight, expected[name], rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_masks_stand_and_pruned_weights_are_zero(batches):
+    net = net_of()
+    masks, biases = magnitude_masks(net), net.head.bias.clone()
+    round = round_of(net, masks, batches)
+    record = ObsUpdate(batches=2).recover(round)
+    round.masked.check()
+    assert all(torch.equal(round.masked.masks()[name], masks[name]) for name in LAYERS)
+    assert torch.equal(net.head.bias, biases) and record.epochs == 0 and record.seconds > 0
+    kept = net.q.weight[masks["q"]]
+    assert (kept != net_of().q.weight[masks["q"]]).any()
+
+
+@torch.no_grad()
+def test_the_output_comes_back_closer_than_by_masking(batches):
+    """On images that were not seen; over several networks, since four channels leave little to make up with."""
+    fresh, lost = smooth_images(256, seed=99), torch.zeros(2)
+    for seed in range(5):
+        dense, masked, updated = net_of(seed), net_of(seed), net_of(seed)
+        masks = magnitude_masks(dense)
+        MaskedWeights(masked, LAYERS).set(masks)
+        ObsUpdate(batches=6).recover(round_of(updated, masks, batches))
+        lost += torch.stack([(net(fresh) - dense(fresh)).square().mean() for net in (masked, updated)])
+    assert lost[1] < 0.85 * lost[0]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "arranged"),
+    [(ElementWise(), False), (NM(m=2), False), (NM(m=2), True)],
+    ids=["single", "1:2", "arranged"],
+)
+def test_reselected_masks_obey_the_pattern_within_the_earlier_ones(batches, pattern, arranged):
+    orders = {"q": Arrangement(inputs=torch.randperm(64, generator=torch.Generator().manual_seed(5)))}
+    structure = Structure(orders if arranged else {})
+    net = net_of()
+    first = {name: torch.ones_like(net.get_submodule(name).weight, dtype=torch.bool) for name in LAYERS}
+    if pattern.name == "element_wise":  # an earlier round; windows of two leave no round between all and one
+        first = magnitude_masks(net, sparsity=0.25)
+    masked = MaskedWeights(net, LAYERS)
+    masked.set(first)
+    masks = {}
+    for name, mask in first.items():
+        arrangement = structure.arrangement(name)
+        scores = torch.rand(mask.flatten(1).shape).masked_fill(~mask.flatten(1), -1)
+        masks[name] = arrangement.restore(pattern.mask(arrangement.arrange(scores), 0.5))
+    round = round_of(net, masks, batches, pattern=pattern, masked=masked, structure=structure)
+    ObsUpdate(batches=6, reselect=True, block=3).recover(round)
+    round.masked.check()
+    for name, mask in round.masked.masks().items():
+        pattern.check(mask.flatten(1), 0.5, structure.arrangement(name))
+        assert int(mask.sum()) == int(masks[name].sum()) and not (mask & ~first[name]).any()
+    assert any(not torch.equal(mask.flatten(1), masks[name]) for name, mask in round.masked.masks().items())
+
+
+@torch.no_grad()
+def test_reselecting_loses_less_than_a_random_mask(batches):
+    dense, fixed, anew = net_of(), net_of(), net_of()
+    pattern = NM(m=2)
+    masks = {
+        name: pattern.mask(torch.rand(module.weight.flatten(1).shape), 0.5)
+        for name, module in ((name, dense.get_submodule(name)) for name in LAYERS)
+    }
+    ObsUpdate(batches=6).recover(round_of(fixed, masks, batches, pattern=pattern))
+    ObsUpdate(batches=6, reselect=True).recover(round_of(anew, masks, batches, pattern=pattern))
+    x = batches[0]["x"]
+    lost = [(net(x) - dense(x)).square().mean() for net in (fixed, anew)]
+    assert lost[1] < lost[0]
+
+
+def test_a_layer_that_keeps_everything_stays_as_it_is(batches):
+    net = net_of()
+    masks = magnitude_masks(net) | {"q": torch.ones(8, 64, dtype=torch.bool)}
+    ObsUpdate(batches=2).recover(round_of(net, masks, batches))
+    assert torch.equal(net.q.weight, net_of().q.weight)
+
+
+def test_inputs_that_are_not_finite_are_named(batches):
+    batches[0]["x"][0, 0, 0, 0] = float("nan")
+    net = net_of()
+    with pytest.raises(ValueError, match="conv: its inputs"):
+        ObsUpdate(batches=2).recover(round_of(net, magnitude_masks(net), batches))
+
+
+@pytest.mark.parametrize("bad", [{"batches": 0}, {"block": 0}, {"damping": 0.0}, {"damping": 2.0}], ids=str)
+def test_bad_settings_name_their_key(bad):
+    with pytest.raises(InvalidSetting, match=next(iter(bad))):
+        ObsUpdate(**bad)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [["tile_wise"], ["vector_wise", "granularity=8"], ["n_m", "pattern.transposable=true", "sparsity=0.5"]],
+    ids=lambda choice: choice[0],
+)
+def test_reselecting_needs_weights_that_are_chosen_one_by_one(composed, choice):
+    name, *more = choice
+    with pytest.raises(InvalidSetting, match=f"recovery.reselect=True: pattern {name}"):
+        validate(composed("recovery=obs_update", "recovery.reselect=true", f"pattern={name}", *more))
+
+
+def test_gradual_is_refused(composed):
+    with pytest.raises(InvalidSetting, match="recovery=obs_update.*one_shot, iterative, not with gradual"):
+        validate(composed("recovery=obs_update", "schedule=gradual"))
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        ["pattern=tile_wise", "schedule=one_shot"],
+        ["pattern=n_m", "schedule=iterative", "schedule.rounds=2", "recovery.reselect=true", "importance=obs"],
+    ],
+    ids=["fixed", "reselected"],
+)
+def test_a_whole_run(run, choice):
+    row = run("recovery=obs_update", "recovery.batches=2", *choice, "kernel=none", "model.depth=1", "model.dim=64")
+    assert row.sparsity.sparsity_achieved == pytest.approx(0.75, abs=0.01)

@@ -1,0 +1,240 @@
+"""SR-STE: the step by hand, against plain loops over several steps, and what comes out of a whole run."""
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.utils.data import DataLoader, TensorDataset
+
+from sparsefront.datasets.digits import Digits
+from sparsefront.errors import InvalidSetting
+from sparsefront.importance.magnitude import Magnitude
+from sparsefront.patterns.block_wise import BlockWise
+from sparsefront.patterns.n_m import NM
+from sparsefront.patterns.vector_wise import VectorWise
+from sparsefront.pruning.straight_through import StraightThrough
+from sparsefront.pruning.structure import Structure
+from sparsefront.recovery.sr_ste import SrSte, WindowMasks
+from sparsefront.tasks.image_classification import ImageClassification
+from sparsefront.training.fit import fit
+from sparsefront.training.recipe import Recipe
+from sparsefront.training.trainer import TrainerSettings
+from sparsefront.validate import validate
+
+LR, MOMENTUM, DECAY = 0.1, 0.9, 0.05
+
+
+class Regression(pl.LightningModule):
+    def __init__(self, net: nn.Module, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
+        super().__init__()
+        self.net, self.momentum, self.weight_decay = net, momentum, weight_decay
+        self.validated: list[dict[str, torch.Tensor]] = []
+
+    def training_step(self, batch, batch_index):
+        x, y = batch
+        return nn.functional.mse_loss(self.net(x), y)
+
+    def validation_step(self, batch, batch_index):
+        self.validated.append({name: value.clone() for name, value in self.net.state_dict().items()})
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=LR, momentum=self.momentum, weight_decay=self.weight_decay)
+
+
+def masks_of(sparsity: float, pattern=None) -> WindowMasks:
+    return WindowMasks(pattern or NM(m=4), Magnitude(), Structure(), sparsity)
+
+
+def train(module: Regression, through: StraightThrough, data: list, *, accumulate: int = 1) -> None:
+    settings = TrainerSettings(accelerator="cpu", accumulate=accumulate, progress_bar=False)
+    trainer = settings.build(epochs=1, gradient_clip=None, callbacks=[through], loggers=[], directory=None)
+    trainer.fit(module, _batches(data), _batches(data[:1]))
+
+
+def _batches(data: list) -> DataLoader:
+    xs, ys = (torch.cat(parts) for parts in zip(*data, strict=True))
+    return DataLoader(TensorDataset(xs, ys), batch_size=len(data[0][0]))
+
+
+def test_one_step_by_hand():
+    """W = (3, -1, 0.5, 2), 2:4 keeps 3 and 2, so y = 3 * 1 + 2 * 4 = 11; with target 10 dL/dy = 2 and dL/d(WM) = 2x.
+
+    The step goes by  2 * (1, 2, 3, 4) + 0.05 * (0, -1, 0.5, 0)  at rate 0.1.
+    """
+    net = nn.Linear(4, 1, bias=False)
+    net.weight.data = torch.tensor([[3.0, -1.0, 0.5, 2.0]])
+    wrapped = nn.Sequential(net)
+    through = StraightThrough(wrapped, ["0"], make_masks=masks_of(0.5), decay=DECAY)
+    train(Regression(wrapped), through, [(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.tensor([[10.0]]))])
+    expected = torch.tensor([[3 - 0.2, -1 - 0.1 * (4 - 0.05), 0.5 - 0.1 * (6 + 0.025), 2 - 0.8]])
+    torch.testing.assert_close(net.weight.detach(), expected, rtol=0, atol=1e-6)
+    assert through.masks()["0"].tolist() == [[True, True, False, False]], "the step brought back -1.395 for 1.2"
+
+
+def two_of_four(weight: torch.Tensor) -> torch.Tensor:
+    """The mask by loops; ties to the lower index."""
+    mask = torch.zeros(weight.shape, dtype=torch.bool)
+    for row in range(weight.shape[0]):
+        for window in range(0, weight.shape[1], 4):
+            places = sorted(range(window, window + 4), key=lambda k: (-abs(weight[row, k].item()), k))
+            for place in places[:2]:
+                mask[row, place] = True
+    return mask
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_steps_follow_the_formula(accumulate):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 12), nn.Tanh(), nn.Linear(12, 4))
+    data = [(torch.randn(5, 8), torch.randn(5, 4)) for _ in range(6)]
+    expected = _by_loops(net, data, accumulate, weight_decay=0.01)
+    through = StraightThrough(net, ["0", "2"], make_masks=masks_of(0.5), decay=DECAY)
+    train(Regression(net, MOMENTUM, weight_decay=0.01), through, data, accumulate=accumulate)
+    for name, value in net.state_dict().items():
+        torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-6)
+
+
+def _by_loops(net: nn.Module, data: list, accumulate: int, weight_decay: float) -> dict[str, torch.Tensor]:
+    weights = {name: value.detach().clone() for name, value in net.named_parameters()}
+    speed = {name: None for name in weights}
+    for first in range(0, len(data), accumulate):
+        masks = {name: two_of_four(weights[name]) for name in ("0.weight", "2.weight")}
+        total = {name: torch.zeros_like(value) for name, value in weights.items()}
+        for x, y in data[first : first + accumulate]:
+            used = {name: (w * masks[name] if name in masks else w).requires_grad_() for name, w in weights.items()}
+            loss = nn.functional.mse_loss(functional_call(net, used, (x,)), y) / accumulate
+            for name, gradient in zip(used, torch.autograd.grad(loss, list(used.values())), strict=True):
+                total[name] += gradient
+        for name, weight in weights.items():
+            weight = weight.detach()
+            gradient = total[name] + weight_decay * weight
+            if name in masks:
+                gradient += DECAY * (~masks[name]) * weight
+            speed[name] = gradient if speed[name] is None else MOMENTUM * speed[name] + gradient
+            weights[name] = weight - LR * speed[name]
+    return weights
+
+
+def test_the_masked_network_is_validated_and_training_goes_on_from_all_weights():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 4))
+    module = Regression(net)
+    data = [(torch.randn(5, 8), torch.randn(5, 4)) for _ in range(3)]
+    train(module, StraightThrough(net, ["0"], make_masks=masks_of(0.5), decay=DECAY), data)
+    weight = net[0].weight.detach()
+    assert (weight != 0).all()
+    assert torch.equal(module.validated[-1]["0.weight"], weight * two_of_four(weight))
+
+
+@pytest.mark.parametrize(
+    "pattern", [NM(m=8), NM(transposable=True), VectorWise(granularity=4, distribution="balanced"),
+                BlockWise(granularity=2, distribution="balanced")], ids=lambda p: p.name,
+)  # fmt: skip
+def test_masks_of_every_step_are_those_of_the_pattern(pattern):
+    weights = {"a": torch.randn(16, 32), "conv": torch.randn(8, 4, 2, 2)}
+    masks = masks_of(0.5, pattern)(weights)
+    for name, mask in masks.items():
+        assert torch.equal(mask, pattern.mask(weights[name].flatten(1).abs(), 0.5))
+        pattern.check_structure(mask, 0.5)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [["pattern=n_m"], ["pattern=vector_wise", "granularity=32", "pattern.distribution=balanced"]],
+    ids=["n_m", "vector_wise"],
+)
+def test_it_starts_from_the_initial_weights_and_prunes_what_it_ends_with(composed, tmp_path, overrides):
+    """Hardly trained, the result is the initial network under the mask of its own magnitude, not the dense run's."""
+    from safetensors.torch import load_file
+
+    from sparsefront.pipeline import run_experiment
+    from sparsefront.stages.network import build_net
+
+    config = composed(
+        "debug=tiny", "recovery=sr_ste", "recovery.lr=1e-12", "sparsity=0.5", "trainer=cpu", "measure.device=cpu",
+        "stages=[dense,prune,recover]", *overrides,
+    )  # fmt: skip
+    run_experiment(config)
+    experiment = validate(config)
+    initial = build_net(experiment).state_dict()
+    (folder,) = (entry for entry in (tmp_path / "cache" / "recover").iterdir() if entry.is_dir())
+    weights, masks = load_file(folder / "weights.safetensors"), load_file(folder / "masks.safetensors")
+    assert masks
+    for layer, mask in masks.items():
+        start = initial[f"{layer}.weight"]
+        assert torch.equal(mask, experiment.pattern.mask(start.abs(), 0.5))
+        torch.testing.assert_close(weights[f"{layer}.weight"], start * mask, rtol=0, atol=1e-6)
+        assert torch.equal(weights[f"{layer}.weight"][~mask], torch.zeros(int((~mask).sum())))
+
+
+class Killed(Exception):
+    pass
+
+
+class Kill(pl.Callback):
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_index):
+        if (trainer.current_epoch, batch_index) == (1, 2):
+            raise Killed
+
+
+def test_a_killed_training_ends_with_the_same_bits(tmp_path):
+    def trained(folder, *callbacks):
+        pl.seed_everything(0, verbose=False)
+        data = Digits().data_module(batch_size=16, seed=0, cache_dir=tmp_path)
+        recipe, trainer = Recipe(epochs=3), TrainerSettings(accelerator="cpu", limit_batches=4, progress_bar=False)
+        net = Net()
+        through = StraightThrough(net, ["1"], make_masks=masks_of(0.5), decay=DECAY)
+        task = ImageClassification(net, num_classes=10, optimization=SrSte().plan(recipe, 4).optimization)
+        fit(
+            task,
+            data,
+            epochs=3,
+            recipe=recipe,
+            trainer=trainer,
+            loggers=[],
+            directory=tmp_path,
+            callbacks=(through, *callbacks),
+            unfinished=folder,
+        )
+        return net.state_dict() | through.masks()
+
+    whole = trained(tmp_path / "whole")
+    with pytest.raises(Killed):
+        trained(tmp_path / "killed", Kill())
+    resumed = trained(tmp_path / "killed")
+    assert all(torch.equal(resumed[name], whole[name]) for name in whole)
+
+
+class Net(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(64, 10))
+
+    def forward(self, x):  # tasks call networks by the names of their inputs
+        return super().forward(x)
+
+
+def test_its_schedule_is_as_long_as_the_dense_run_unless_told_otherwise():
+    recipe = Recipe(epochs=5, lr=0.1, recovery_epochs=2, recovery_lr=0.2)
+    plan = SrSte().plan(recipe, 7)
+    assert plan.epochs == 5 and plan.optimization.lr == 0.1 and plan.optimization.total_steps == 35
+    own = SrSte(epochs=3, lr=0.5).plan(recipe, 7)
+    assert own.epochs == 3 and own.optimization.lr == 0.5 and own.optimization.total_steps == 21
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["pattern=tile_wise"], "recovery=sr_ste: needs n of every m kept.*not tile_wise"),
+        (["pattern=element_wise"], "recovery=sr_ste: needs n of every m kept"),
+        (["pattern=vector_wise"], "recovery=sr_ste: needs n of every m kept.*pattern.distribution=balanced"),
+        (["pattern=n_m", "importance=taylor"], "recovery=sr_ste: ranks weights by importance=magnitude, not by taylor"),
+        (["pattern=n_m", "schedule=gradual"], "recovery=sr_ste: goes with schedule one_shot, not with gradual"),
+        (["pattern=n_m", "recipe.ema=0.9"], "recipe.ema=0.9: must be null with recovery=sr_ste"),
+        (["pattern=n_m", "recovery.decay=-1"], "recovery.decay=-1"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
+def test_what_cannot_work_is_refused(composed, overrides, message):
+    with pytest.raises(InvalidSetting, match=message):
+        validate(composed("recovery=sr_ste", *overrides))

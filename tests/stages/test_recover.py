@@ -1,0 +1,222 @@
+"""Rounds of pruning and recovery as the stages run them: rates, weights and masks of every fit, and what is recorded."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from safetensors.torch import load_file
+
+from sparsefront.pipeline import run_experiment
+from sparsefront.stages.prune import mask_maker
+from sparsefront.training.history import history_file
+from sparsefront.training.trainer import TrainerSettings
+
+ON_CPU = ["trainer=cpu", "measure.device=cpu", "pattern=element_wise", "model.dim=64"]
+TRAIN = ["debug=tiny", "stages=[dense,prune,recover]", *ON_CPU]
+
+
+class Watch(pl.Callback):
+    """What one fit really did: the optimizer's rate at each step, masks and weights at the start of each epoch."""
+
+    def __init__(self) -> None:
+        self.rates: list[float] = []
+        self.weights: list[dict[str, torch.Tensor]] = []
+        self.masks: dict[str, torch.Tensor] = {}
+
+    def on_train_epoch_start(self, trainer, module):
+        self.weights.append({name: tensor.clone() for name, tensor in module.net.state_dict().items()})
+        self.masks = {
+            name.removesuffix("_mask"): mask.clone()
+            for name, mask in module.net.named_buffers()
+            if name.endswith(".weight_mask")
+        }
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        (rate,) = {group["lr"] for group in trainer.optimizers[0].param_groups}
+        self.rates.append(rate)
+
+
+@pytest.fixture
+def fits(monkeypatch) -> list[Watch]:
+    """One entry per fit, the dense run's first."""
+    seen: list[Watch] = []
+    build = TrainerSettings.build
+
+    def watched(self, *, callbacks: list, **options):
+        seen.append(Watch())
+        return build(self, callbacks=[*callbacks, seen[-1]], **options)
+
+    monkeypatch.setattr(TrainerSettings, "build", watched)
+    return seen
+
+
+def finished(cache: Path, stage: str) -> Path:
+    (folder,) = (folder for folder in (cache / stage).iterdir() if (folder / "determined_by.json").exists())
+    return folder
+
+
+def cosine_with_warmup(step: int, *, peak: float, total: int, warmup: int) -> float:
+    """The recipe's curve, written out."""
+    if step < warmup:
+        return peak * (step + 1) / (warmup + 1)
+    return peak * (1 + math.cos(math.pi * (step - warmup) / (total - warmup))) / 2
+
+
+@pytest.mark.parametrize("recovery", ["recovery=lr_rewind", "recovery=distill recovery.along=lr_rewind"])
+def test_every_round_repeats_the_rates_of_the_dense_run_s_last_epochs(composed, fits, recovery):
+    """T = 4 epochs of 3 steps, K = 2: each round takes the rates of steps 6 to 11, read from the optimizers themselves."""
+    length = ["recipe.epochs=4", "recipe.warmup=0.25", "recipe.lr=1e-3", "trainer.limit_batches=3"]
+    rounds = ["schedule=iterative", "schedule.rounds=2", *recovery.split(), "recovery.epochs=2"]
+    run_experiment(composed(*TRAIN, *length, *rounds))
+    dense, *recovered = (watch.rates for watch in fits)
+    expected = [cosine_with_warmup(step, peak=1e-3, total=12, warmup=3) for step in range(12)]
+    assert dense == pytest.approx(expected, rel=1e-9)
+    assert len(recovered) == 2 and all(rates == dense[6:] for rates in recovered)
+
+
+def test_finetuning_repeats_a_whole_curve_in_every_round(composed, fits):
+    length = ["recipe.epochs=3", "recipe.recovery_epochs=2", "recipe.recovery_lr=2e-4", "recipe.warmup=0.5"]
+    run_experiment(composed(*TRAIN, *length, "schedule=iterative", "schedule.rounds=2"))
+    expected = [cosine_with_warmup(step, peak=2e-4, total=4, warmup=2) for step in range(4)]
+    assert len(fits) == 3 and all(watch.rates == pytest.approx(expected, rel=1e-9) for watch in fits[1:])
+
+
+def test_rounds_nest_and_are_recorded(composed, fits, tmp_path):
+    run_experiment(composed(*TRAIN, "schedule=iterative", "schedule.levels=[0,0.3,0.5,0.75]"))
+    masks = [watch.masks for watch in fits[1:]]
+    assert all(mask.all() for mask in masks[0].values()), "the first level leaves the network dense"
+    for earlier, later in zip(masks, masks[1:], strict=False):
+        assert all(not (later[name] & ~earlier[name]).any() for name in earlier)
+    folder = finished(tmp_path / "cache", "recover")
+    training = json.loads((folder / "training.json").read_text())
+    assert [record["sparsity"] for record in training["rounds"]] == [0, 0.3, 0.5, 0.75]
+    sizes = sum(mask.numel() for mask in masks[0].values())
+    for record, held in zip(training["rounds"], masks, strict=True):
+        zeros = sum(int((~mask).sum()) for mask in held.values())
+        assert record["sparsity_achieved"] == pytest.approx(zeros / sizes, abs=1e-9)
+        assert record["sparsity_achieved"] == pytest.approx(record["sparsity"], abs=1e-3)
+        assert record["steps"] == 2 and record["epochs"] == 1 and record["seconds"] > 0 and record["updates"] == []
+    assert training["seconds"] == pytest.approx(sum(record["seconds"] for record in training["rounds"]))
+    weights = load_file(folder / "weights.safetensors")
+    for name, mask in load_file(folder / "masks.safetensors").items():
+        assert torch.equal(mask, masks[-1][f"{name}.weight"])
+        assert not weights[f"{name}.weight"][~mask].any() and weights[f"{name}.weight"][mask].any()
+
+
+def test_new_masks_are_made_within_those_of_the_round_before(composed, fits, monkeypatch):
+    """Whatever the score: that a pruned weight is zero would not hold back a score that looks at something else."""
+    within = []
+
+    def spied(*arguments):
+        make = mask_maker(*arguments)
+
+        def masks_at(sparsity, previous):
+            within.append({f"{name}.weight": mask.clone() for name, mask in previous.items()})
+            return make(sparsity, previous)
+
+        return masks_at
+
+    monkeypatch.setattr("sparsefront.stages.recover.mask_maker", spied)
+    run_experiment(composed(*TRAIN, "schedule=iterative", "schedule.rounds=3"))
+    assert len(within) == 2
+    for previous, watch in zip(within, fits[1:], strict=False):
+        assert all(torch.equal(previous[name], mask) for name, mask in watch.masks.items())
+
+
+def test_gradual_records_its_updates(composed, tmp_path):
+    run_experiment(composed(*TRAIN, "schedule=gradual", "schedule.updates=2", "trainer.limit_batches=10"))
+    (record,) = json.loads((finished(tmp_path / "cache", "recover") / "training.json").read_text())["rounds"]
+    assert record["sparsity"] == 0 and record["sparsity_achieved"] == pytest.approx(0.75, abs=1e-3)
+    assert record["updates"] == [[4, pytest.approx(0.75 * (1 - 0.5**3))], [7, 0.75]]
+
+
+def test_weights_go_back_to_the_dense_run_in_every_round(composed, fits, tmp_path):
+    """T = 3, K = 2: at the start of each round every survivor is to the bit what it was when epoch 1 of dense began."""
+    rounds = ["schedule=iterative", "schedule.rounds=2", "recovery=weight_rewind", "recovery.epochs=2"]
+    run_experiment(composed(*TRAIN, "recipe.epochs=3", "recipe.history=true", *rounds))
+    dense, *recovered = fits
+    history = finished(tmp_path / "cache", "dense") / "history"
+    assert len(list(history.iterdir())) == 3
+    for epoch, seen in enumerate(dense.weights):
+        kept = load_file(history_file(history.parent, epoch))
+        assert kept.keys() == seen.keys() and all(torch.equal(kept[name], seen[name]) for name in seen)
+    assert len(recovered) == 2 and [len(watch.weights) for watch in recovered] == [2, 2]
+    for watch in recovered:
+        assert watch.rates == dense.rates[2:]
+        for name, weight in watch.weights[0].items():
+            rewound = dense.weights[1][name]
+            assert torch.equal(weight, rewound * watch.masks[name] if name in watch.masks else rewound)
+    names = list(recovered[0].masks)
+    assert all(not (recovered[1].masks[name] & ~recovered[0].masks[name]).any() for name in names)
+    final = load_file(finished(tmp_path / "cache", "dense") / "weights.safetensors")
+    scores = torch.cat([final[name].abs().flatten() for name in names])
+    kept = torch.cat([recovered[0].masks[name].flatten() for name in names])
+    assert scores[kept].min() >= scores[~kept].max(), "the first masks come from the trained weights"
+
+
+def test_without_history_the_dense_run_keeps_none(composed, tmp_path):
+    run_experiment(composed(*TRAIN, "stages=[dense]"))
+    assert not (finished(tmp_path / "cache", "dense") / "history").exists()
+
+
+def test_a_killed_run_goes_on_after_its_last_round(composed, fits, tmp_path, monkeypatch):
+    rounds = ["schedule=iterative", "importance=movement", "schedule.levels=[0,0.5,0.75]"]
+    run_experiment(composed(*TRAIN, *rounds, f"cache_dir={tmp_path / 'whole'}"))
+    whole = len(fits)
+    begin = Watch.on_train_epoch_start
+
+    def die_in_the_last_round(self, trainer, module):
+        if len(fits) == 2 * whole:
+            raise KeyboardInterrupt
+        begin(self, trainer, module)
+
+    monkeypatch.setattr(Watch, "on_train_epoch_start", die_in_the_last_round)
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        run_experiment(composed(*TRAIN, *rounds))
+    monkeypatch.setattr(Watch, "on_train_epoch_start", begin)
+    run_experiment(composed(*TRAIN, *rounds))
+    assert len(fits) == 2 * whole + 1, "the dense run and the finished rounds are not repeated"
+    folders = [finished(tmp_path / cache, "recover") for cache in ("whole", "cache")]
+    for file in ("weights.safetensors", "masks.safetensors"):
+        first, second = (load_file(folder / file) for folder in folders)
+        assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not list((tmp_path / "cache" / "recover").glob("*.unfinished"))
+
+
+def test_history_is_whole_after_a_kill(composed, fits, tmp_path, monkeypatch):
+    dense = ["stages=[dense]", "recipe.epochs=3", "recipe.history=true"]
+    begin = Watch.on_train_epoch_start
+
+    def die_in_the_last_epoch(self, trainer, module):
+        if trainer.current_epoch == 2:
+            raise KeyboardInterrupt
+        begin(self, trainer, module)
+
+    monkeypatch.setattr(Watch, "on_train_epoch_start", die_in_the_last_epoch)
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        run_experiment(composed(*TRAIN, *dense))
+    monkeypatch.setattr(Watch, "on_train_epoch_start", begin)
+    run_experiment(composed(*TRAIN, *dense))
+    seen = [*fits[0].weights, *fits[1].weights]
+    assert len(seen) == 3, "the second run begins with the last finished epoch"
+    for epoch, weights in enumerate(seen):
+        kept = load_file(history_file(finished(tmp_path / "cache", "dense"), epoch))
+        assert all(torch.equal(kept[name], weights[name]) for name in weights)
+
+
+WAYS = {
+    "weight_rewind": ["recovery=weight_rewind", "recipe.history=true"],
+    "iterative n_m": ["schedule=iterative", "schedule.rounds=3", "schedule.spacing=linear", "pattern=n_m"],
+    "distill gradual": ["recovery=distill", "schedule=gradual", "trainer.limit_batches=4"],
+    "distill hidden states": ["recovery=distill", "recovery.hidden_states=1.0", "importance=taylor"],
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+def test_every_way_back_gives_a_row(run, way):
+    row = run(*ON_CPU, *way)
+    assert row.sparsity.sparsity_achieved == pytest.approx(0.75, abs=0.01)
+    assert row.quality.kernel == pytest.approx(row.quality.masked, abs=1e-3)

@@ -1,0 +1,187 @@
+"""Training by several processes: the same masks on every rank, and no hang when one of them dies."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from sparsefront.training.rank_processes import RankFailed, on_every_rank
+from sparsefront.training.trainer import TrainerSettings
+
+CPU = {"accelerator": "cpu", "progress_bar": False}
+TWO = TrainerSettings(**CPU, devices=2, limit_batches=6)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def bodies():
+    """The module of bodies, on the path of this process and so of those that it starts."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    import process_bodies
+
+    yield process_bodies
+    sys.path.remove(str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="module")
+def trained(bodies, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("two")
+    return on_every_rank(bodies.train_gradually, TWO, 2, trainer=TWO, folder=folder, loggers=[])["ends"]
+
+
+@pytest.fixture(scope="module")
+def alone(bodies, tmp_path_factory):
+    """The same batches by one process: two of them accumulated where two ranks take one each."""
+    one = TrainerSettings(**CPU, accumulate=2, limit_batches=12)
+    folder = tmp_path_factory.mktemp("one")
+    return on_every_rank(bodies.train_gradually, one, 2, trainer=one, folder=folder, loggers=[])["ends"][0]
+
+
+def equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_ranks_tell_each_other_and_leave_nothing_behind(bodies, tmp_path):
+    environment, threads = dict(os.environ), torch.get_num_threads()
+    told = on_every_rank(bodies.statistics, trainer=TWO, folder=tmp_path, loggers=["logger"])["told"]
+    assert [rank["index"] for rank in told] == [0, 1] and all(rank["count"] == 2 for rank in told)
+    for rank in told:
+        assert torch.equal(rank["total"], torch.full((2, 3), 3.0))
+        assert torch.equal(rank["first"], torch.ones(2, 3)) and not rank["first_mask"].any()
+        assert rank["held"].all(), "rank 0's mask, though rank 1 made another"
+        assert torch.equal(rank["own"], torch.full((2, 3), rank["index"] + 1.0)), "what a rank had is left as it was"
+    assert told[0]["loggers"] == ["logger"] and told[1]["loggers"] == []
+    assert (tmp_path / "written.txt").read_text() == "0" and not told[1]["folder"].exists()
+    assert dict(os.environ) == environment and torch.get_num_threads() == threads and not dist.is_initialized()
+
+
+def test_every_rank_ends_with_the_same_masks_and_weights(trained):
+    first, second = trained
+    assert equal(first["masks"], second["masks"])
+    assert equal(first["weights"], second["weights"])
+    assert first["reached"] == second["reached"] and len(first["reached"]) == 4
+    for mask in first["masks"].values():
+        assert (mask.unflatten(1, (-1, 4)).sum(dim=2) == 1).all()
+
+
+def test_every_rank_logs_the_metric_of_the_whole_split(trained):
+    first, second = trained
+    assert [epoch["val/accuracy"] for epoch in first["metrics"]] == [
+        epoch["val/accuracy"] for epoch in second["metrics"]
+    ]
+
+
+def test_masks_are_not_broadcast_in_every_step(trained):
+    assert trained[0]["broadcast"] == [0, 0]
+
+
+def test_scores_are_those_of_a_single_process_over_the_same_batches(trained, alone):
+    assert equal(trained[0]["untrained"], alone["untrained"])
+
+
+def test_two_ranks_train_as_one_process_that_accumulates_two_batches(trained, alone):
+    """But for rounding."""
+    assert trained[0]["steps"] == alone["steps"] == 6
+    assert [step for step, _ in trained[0]["reached"]] == [step for step, _ in alone["reached"]]
+    for name in ("1.weight", "3.weight", "5.weight"):
+        torch.testing.assert_close(trained[0]["weights"][name], alone["weights"][name], rtol=1e-3, atol=1e-4)
+    for name, mask in trained[0]["masks"].items():
+        assert (mask == alone["masks"][name]).float().mean() > 0.99
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "message"),
+    [
+        ("raises", RankFailed, r"rank 1 failed: ValueError: no room left(.|\n)*in fail"),
+        ("killed", RankFailed, "rank 1 failed: it ended with exit code -9"),
+        ("rank 0", KeyError, "rank 0's own"),
+    ],
+)
+def test_a_rank_that_fails_ends_the_run(bodies, tmp_path, how, error, message):
+    with pytest.raises(error, match=message):
+        on_every_rank(bodies.fail, how, trainer=TWO, folder=tmp_path, loggers=[])
+    assert "LOCAL_RANK" not in os.environ and not dist.is_initialized()
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes where Linux lists them")
+def test_no_rank_outlives_a_killed_run(tmp_path):
+    script = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from pathlib import Path; from process_bodies import TrainerSettings, wait_to_be_killed\n"
+        "from sparsefront.training.rank_processes import on_every_rank\n"
+        "two = TrainerSettings(accelerator='cpu', devices=2)\n"
+        f"folder = Path({str(tmp_path)!r})\n"
+        "if __name__ == '__main__':\n"
+        "    on_every_rank(wait_to_be_killed, folder, trainer=two, folder=folder, loggers=[])"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script])
+    deadline = time.time() + 120
+    while not all((tmp_path / rank).exists() for rank in "01") and time.time() < deadline:
+        time.sleep(0.1)
+    time.sleep(0.1)
+    other = int((tmp_path / "1").read_text())
+    process.kill()
+    process.wait()
+    while _alive(other) and time.time() < deadline:
+        time.sleep(0.1)
+    assert not _alive(other)
+
+
+def _alive(pid: int) -> bool:
+    """Also not as a zombie that nobody has asked about."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_more_devices_than_ranks_are_refused(tmp_path):
+    with pytest.raises(RuntimeError, match="devices=2, but 1 ranks train"):
+        TWO.build(epochs=1, gradient_clip=None, callbacks=[], loggers=[], directory=tmp_path)
+
+
+def test_stages_train_on_two_processes(composed, tmp_path):
+    """One after the other in this process, each with processes of its own."""
+    from safetensors.torch import load_file
+
+    from sparsefront.pipeline import run_experiment
+
+    run_experiment(
+        composed(
+            "debug=tiny",
+            "trainer=cpu",
+            "trainer.devices=2",
+            "schedule=gradual",
+            "schedule.updates=2",
+            "pattern=n_m",
+            "model.dim=64",
+            "model.depth=1",
+            "recipe.batch_size=16",
+            "stages=[dense,prune,recover]",
+        )  # fmt: skip
+    )
+    (folder,) = (entry for entry in (tmp_path / "cache" / "recover").iterdir() if entry.is_dir())
+    weights = load_file(folder / "weights.safetensors")
+    for layer, mask in load_file(folder / "masks.safetensors").items():
+        assert (mask.unflatten(1, (-1, 4)).sum(dim=2) == 1).all()
+        assert torch.equal(weights[f"{layer}.weight"] != 0, mask), "and what is kept is trained"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_two_gpus_end_with_the_same_masks_and_weights(bodies, tmp_path):
+    two = TrainerSettings(accelerator="gpu", devices=2, precision="32-true", limit_batches=6, progress_bar=False)
+    first, second = on_every_rank(bodies.train_gradually, two, 2, trainer=two, folder=tmp_path, loggers=[])["ends"]
+    assert equal(first["masks"], second["masks"]) and equal(first["weights"], second["weights"])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_a_rank_on_a_gpu_that_is_killed_ends_the_run(bodies, tmp_path):
+    two = TrainerSettings(accelerator="gpu", devices=2, progress_bar=False)
+    with pytest.raises(RankFailed, match="rank 1 failed"):
+        on_every_rank(bodies.fail, "killed", trainer=two, folder=tmp_path, loggers=[])
