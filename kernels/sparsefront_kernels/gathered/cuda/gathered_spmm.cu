@@ -1,0 +1,480 @@
+// Y[N, M] = W[N, K] · X[K, M] + bias[N] for a gathered weight on Hopper's tensor cores (sm_90a), feature-major.
+//
+// A block of the grid computes 128 outputs x BLOCK_M columns at a time. Its two consumer warpgroups own 64 outputs each;
+// further warps load. A stage of the pipeline in shared memory is 64 rows of X, gathered by cp.async (a kept input is one
+// contiguous run of BLOCK_M elements), and for each half the weights to those rows, which were packed beforehand as the
+// tensor cores read them, so that one bulk copy brings them.
+//
+// The halves may keep different inputs. Rows come in granules of 16, and each granule is used by one half or by both: a row
+// that both keep is loaded once, and no product is spent on a half that does not keep it. See ../README.md.
+#include "hopper.cuh"
+
+namespace {
+
+constexpr int HALF = 64;            // outputs of a consumer warpgroup
+constexpr int GRANULE = 16;         // rows of X of one tensor core instruction
+constexpr int STAGE_GRANULES = 4;
+constexpr int STAGE_ROWS = GRANULE * STAGE_GRANULES;
+constexpr int ROW_BYTES = 128;      // of a swizzled row of 64 elements
+constexpr int GRANULE_BYTES = GRANULE * ROW_BYTES;
+constexpr int PANEL_BYTES = STAGE_ROWS * ROW_BYTES;  // of one half
+constexpr int CONSUMERS = 256;
+constexpr int MOST_STAGES = 8;
+
+constexpr int STEP_WORDS = STAGE_ROWS + 4;           // rows, uses, begins of panels, padding to 16 bytes
+constexpr uint32_t LAST = 1u << 8;                   // in what a stage says of its use: the item ends here
+
+struct Problem {
+    const void* x;                // [K, m], rows `x_stride` bytes apart
+    const uint8_t* panels;        // granules of 16 x 64 weights, swizzled
+    const int* steps;             // [steps, 68]: 64 rows of X, or -1 for a row of zeros; then the uses of the granules
+                                  // (bit g: half 0 uses granule g; bit 4 + g: half 1 does), and where in `panels` the
+                                  // granules of half 0 and of half 1 begin
+    const int2* pairs;            // first step, number of steps
+    int steps_of_each;            // where all pairs have equally many steps, how many; else 0
+    const int* outputs;           // [pairs, 128]: row of Y, or -1
+    const void* bias;
+    int bias_type;                // 0 none, 1 float, 2 half, 3 bfloat16
+    void* y;                      // [N, m], rows `y_stride` elements apart
+    unsigned x_stride;
+    long long y_stride;
+    int m;
+    int pair_count;
+    int stages;                   // of the pipeline
+    int group;                    // pairs that are neighbours in the order of work
+    int splits;                   // blocks that share the steps of one item, a cluster; each then has one item only
+};
+
+// The steps of a pair that fall to this block.
+template <bool SPLIT>
+struct Range {
+    int first, count;
+
+    __device__ __forceinline__ Range(const Problem& problem, int pair) {
+        int2 all = make_int2(pair * problem.steps_of_each, problem.steps_of_each);
+        if (problem.steps_of_each == 0) all = problem.pairs[pair];  // one trip to memory more before the first load of X
+        first = all.x, count = all.y;
+        if constexpr (SPLIT) {
+            const int rank = rank_in_cluster(), begin = all.y * rank / problem.splits;
+            first += begin, count = all.y * (rank + 1) / problem.splits - begin;
+        }
+    }
+};
+
+// Piece of work number `index`: which pair and which columns.
+struct Item {
+    int pair, column_block;
+
+    __device__ Item(const Problem& problem, int index, int column_blocks) {
+        const int per_group = problem.group * column_blocks;
+        const int first = index / per_group * problem.group;
+        const int pairs = min(problem.group, problem.pair_count - first);
+        const int within = index % per_group;
+        pair = first + within % pairs;
+        column_block = within / pairs;
+    }
+};
+
+// Position in the ring of stages.
+struct Ring {
+    int slot = 0;
+    uint32_t phase = 0;
+
+    __device__ __forceinline__ void advance(int stages) {
+        if (++slot == stages) {
+            slot = 0;
+            phase ^= 1;
+        }
+    }
+};
+
+__device__ __forceinline__ float bias_of(const Problem& problem, int output) {
+    switch (problem.bias_type) {
+        case 1: return static_cast<const float*>(problem.bias)[output];
+        case 2: return __half2float(static_cast<const __half*>(problem.bias)[output]);
+        case 3: return __bfloat162float(static_cast<const __nv_bfloat16*>(problem.bias)[output]);
+        default: return 0.0f;
+    }
+}
+
+template <typename T>
+__device__ __forceinline__ uint32_t packed(float low, float high) {
+    if constexpr (__is_same(T, __half)) {
+        const __half2 both = __floats2half2_rn(low, high);
+        return *reinterpret_cast<const uint32_t*>(&both);
+    } else {
+        const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+        return *reinterpret_cast<const uint32_t*>(&both);
+    }
+}
+
+// The four lanes of a quad hold two columns each of four blocks of eight; afterwards each holds one whole block.
+__device__ __forceinline__ void transpose_in_quad(uint32_t (&v)[4], int lane) {
+    const bool odd = lane & 1, upper = lane & 2;
+    const uint32_t a = __shfl_xor_sync(~0u, odd ? v[0] : v[1], 1);
+    const uint32_t b = __shfl_xor_sync(~0u, odd ? v[2] : v[3], 1);
+    if (odd) {
+        v[0] = a, v[2] = b;
+    } else {
+        v[1] = a, v[3] = b;
+    }
+    const uint32_t c = __shfl_xor_sync(~0u, upper ? v[0] : v[2], 2);
+    const uint32_t d = __shfl_xor_sync(~0u, upper ? v[1] : v[3], 2);
+    if (upper) {
+        v[0] = c, v[1] = d;
+    } else {
+        v[2] = c, v[3] = d;
+    }
+}
+
+// The two rows of Y that a consumer thread holds pieces of, loaded long before they are needed.
+struct Rows {
+    int output[2];
+    float bias[2];
+
+    __device__ __forceinline__ Rows(const Problem& problem, int pair) {
+        const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;  // of the pair's 128
+#pragma unroll
+        for (int part = 0; part < 2; ++part) {
+            output[part] = problem.outputs[pair * 2 * HALF + row + part * 8];
+            bias[part] = problem.bias_type && output[part] >= 0 ? bias_of(problem, output[part]) : 0.0f;
+        }
+    }
+};
+
+// Writes 32 columns from `column` on of the two rows; d: four blocks of eight columns as the tensor cores left them.
+template <typename T>
+__device__ __forceinline__ void store_columns(const Problem& problem, const Rows& rows, int column, const float* d) {
+    const int lane = threadIdx.x % 32;
+    const int at = column + lane % 4 * 8;
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+        T* y = static_cast<T*>(problem.y) + rows.output[part] * problem.y_stride;
+        const float bias = rows.bias[part];
+        uint32_t v[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) v[i] = packed<T>(d[i * 4 + part * 2] + bias, d[i * 4 + part * 2 + 1] + bias);
+        transpose_in_quad(v, lane);
+        if (rows.output[part] >= 0 && at < problem.m)
+            *reinterpret_cast<uint4*>(y + at) = make_uint4(v[0], v[1], v[2], v[3]);
+    }
+}
+
+// Adds up what the blocks of the cluster hold, in shared memory that the stages no longer need, and stores it; each block
+// does this for every splits-th group of 32 columns.
+template <typename T, int BLOCK_M>
+__device__ __forceinline__ void reduce_and_store(const Problem& problem, const Rows& rows, int column, uint32_t shared,
+                                                 const float (&acc)[BLOCK_M / 2]) {
+    const uint32_t mine = shared + threadIdx.x * 16;
+    constexpr int BLOCK_BYTES = CONSUMERS * 16;  // of eight columns
+    asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory");  // both halves have read all stages
+#pragma unroll
+    for (int block = 0; block < BLOCK_M / 8; ++block) {
+        const float* d = acc + block * 4;
+        asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(mine + block * BLOCK_BYTES), "f"(d[0]), "f"(d[1]),
+                     "f"(d[2]), "f"(d[3])
+                     : "memory");
+    }
+    cluster_sync();
+#pragma unroll 1
+    for (int group = rank_in_cluster(); group < BLOCK_M / 32; group += problem.splits) {
+        float d[16] = {};
+        for (int rank = 0; rank < problem.splits; ++rank) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const float4 v = load_from_cluster(mine + (group * 4 + i) * BLOCK_BYTES, rank);
+                d[i * 4] += v.x, d[i * 4 + 1] += v.y, d[i * 4 + 2] += v.z, d[i * 4 + 3] += v.w;
+            }
+        }
+        store_columns<T>(problem, rows, column + group * 32, d);
+    }
+    cluster_sync();  // nobody ends while another reads
+}
+
+// acc (+)= the products of COUNT granules of a stage; the weights of used granules lie one after the other.
+// Each COUNT has straight-line code: where a branch could part fence and product, the compiler makes the products wait
+// for one another.
+template <typename T, int BLOCK_M, int COUNT>
+__device__ __forceinline__ void multiply(float (&acc)[BLOCK_M / 2], uint64_t w, uint64_t x, uint32_t use, int add) {
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+        const uint32_t granule = COUNT == STAGE_GRANULES ? i : __ffs(use) - 1;
+        wgmma<T, BLOCK_M>(acc, w + i * (GRANULE_BYTES >> 4), x + granule * (GRANULE_BYTES >> 4), i == 0 ? add : 1);
+        use &= use - 1;
+    }
+    wgmma_commit();
+}
+
+template <typename T, int BLOCK_M, bool SPLIT>
+__device__ __forceinline__ void consume(const Problem& problem, uint32_t stages, uint32_t full, uint32_t empty,
+                                        const volatile uint32_t* slot_uses) {
+    constexpr int X_BYTES = BLOCK_M * ROW_BYTES;
+    constexpr int STAGE_BYTES = X_BYTES + 2 * PANEL_BYTES;
+    const int half = threadIdx.x / 128;
+    const int column_blocks = (problem.m + BLOCK_M - 1) / BLOCK_M;
+    const bool signals = threadIdx.x % 32 == 0;
+    float acc[BLOCK_M / 2];
+    Ring ring;
+    const int splits = SPLIT ? problem.splits : 1;
+    for (int index = blockIdx.x / splits; index < problem.pair_count * column_blocks; index += gridDim.x / splits) {
+        const Item item(problem, index, column_blocks);
+        const Rows rows(problem, item.pair);
+        int add = 0, previous = -1;
+        uint32_t uses = SPLIT && Range<SPLIT>(problem, item.pair).count == 0 ? LAST : 0;
+        while (!(uses & LAST)) {
+            barrier_wait(full + 8 * ring.slot, ring.phase);
+            fence_for_tensor_cores();  // the rows of X were written by threads
+            uses = slot_uses[ring.slot];
+            const uint32_t use = (uses >> (4 * half)) & 15;
+            const uint32_t base = stages + ring.slot * STAGE_BYTES;
+            const uint64_t x = operand_descriptor(base, PANEL_BYTES);
+            const uint64_t w = operand_descriptor(base + X_BYTES + half * PANEL_BYTES, 0);
+            if (use == 15) {  // the same for all threads of the warpgroup
+                multiply<T, BLOCK_M, 4>(acc, w, x, use, add);
+            } else switch (__popc(use)) {
+                case 3: multiply<T, BLOCK_M, 3>(acc, w, x, use, add); break;
+                case 2: multiply<T, BLOCK_M, 2>(acc, w, x, use, add); break;
+                case 1: multiply<T, BLOCK_M, 1>(acc, w, x, use, add); break;
+                default: wgmma_wait<0>();  // nothing is committed here, so the wait below would spare the stage before
+            }
+            add |= use != 0;
+            wgmma_wait<1>();  // the stage before this one has been read
+            if (previous >= 0 && signals) barrier_arrive(empty + 8 * previous);
+            previous = ring.slot;
+            ring.advance(problem.stages);
+        }
+        wgmma_wait<0>();
+        if (previous >= 0 && signals) barrier_arrive(empty + 8 * previous);
+        if (!add) {
+#pragma unroll
+            for (int i = 0; i < BLOCK_M / 2; ++i) acc[i] = 0.0f;
+        }
+        const int column = item.column_block * BLOCK_M;
+        if constexpr (SPLIT) {
+            reduce_and_store<T, BLOCK_M>(problem, rows, column, stages, acc);
+        } else {
+#pragma unroll
+            for (int group = 0; group < BLOCK_M / 32; ++group)
+                store_columns<T>(problem, rows, column + group * 32, acc + group * 16);
+        }
+    }
+}
+
+// Walks over the steps of all work of this block, several steps at a time.
+template <int BLOCK_M, bool SPLIT>
+struct Cursor {
+    int stride, index, column_blocks, left = 0, step = 0, column = 0;
+
+    // Stands on step number `skip` of the block's work.
+    __device__ __forceinline__ Cursor(const Problem& problem, int skip)
+        : stride(gridDim.x / (SPLIT ? problem.splits : 1)),
+          index(static_cast<int>(blockIdx.x / (SPLIT ? problem.splits : 1)) - stride),
+          column_blocks((problem.m + BLOCK_M - 1) / BLOCK_M) {
+        advance(problem, skip);
+    }
+
+    __device__ __forceinline__ bool ended(const Problem& problem) const {
+        return index >= problem.pair_count * column_blocks;
+    }
+
+    __device__ __forceinline__ void advance(const Problem& problem, int steps) {
+        while (steps >= left) {
+            steps -= left;
+            index += stride;
+            if (ended(problem)) return;
+            const Item item(problem, index, column_blocks);
+            const Range<SPLIT> range(problem, item.pair);
+            step = range.first, left = range.count;
+            column = item.column_block * BLOCK_M;
+        }
+        step += steps, left -= steps;
+    }
+};
+
+// The producer warps form teams of TEAM, which fill the stages in turn: the instructions around the copies take as long as
+// the copies, and so those of several stages should run side by side.
+// The list of a step's rows travels through shared memory as well: it is fetched together with the rows of a step so much
+// earlier that the slot of that step has been consumed, and the list thus has landed, when it is needed.
+template <typename T, int BLOCK_M, int TEAMS, int TEAM, bool SPLIT>
+struct Producer {
+    static constexpr int X_BYTES = BLOCK_M * ROW_BYTES;
+    static constexpr int STAGE_BYTES = X_BYTES + 2 * PANEL_BYTES;
+    static constexpr int CHUNKS = BLOCK_M / 8;         // of 16 bytes in a row
+    static constexpr int ROWS_AT_ONCE = 32 / CHUNKS;   // by a warp
+    static constexpr int VARIANTS = 8 / ROWS_AT_ONCE;  // a row's place among eight decides its swizzle
+    static constexpr int WARP_ROWS = STAGE_ROWS / TEAM;
+    static constexpr int LIST_WORDS = WARP_ROWS + STEP_WORDS - STAGE_ROWS;
+    static constexpr int MOST_LISTS = (MOST_STAGES + TEAMS - 1) / TEAMS;  // of a warp
+    using Lists = int[TEAMS * TEAM * MOST_LISTS][LIST_WORDS];
+
+    __device__ __forceinline__ static void run(const Problem& problem, uint32_t stages, uint32_t full, uint32_t empty,
+                                               volatile uint32_t* slot_uses, Lists& all_lists) {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 - CONSUMERS / 32;
+        const int team = warp / TEAM, first_row = warp % TEAM * WARP_ROWS;
+        const int chunk = lane % CHUNKS, sub_row = lane / CHUNKS;
+        const bool leads = warp % TEAM == 0 && lane == 0;
+        const int depth = (problem.stages + TEAMS - 1) / TEAMS;  // of this warp's lists
+        int(*lists)[LIST_WORDS] = all_lists + warp * MOST_LISTS;
+        const int word = lane < WARP_ROWS / 4 ? first_row + lane * 4 : STAGE_ROWS;
+        const uint32_t word_target = shared_address(lists[0] + min(lane * 4, WARP_ROWS));
+        const auto fetch_list = [&](int turn, int step) {
+            if (lane <= WARP_ROWS / 4)
+                copy_16_bytes(word_target + turn * LIST_WORDS * 4, problem.steps + static_cast<int64_t>(step) * STEP_WORDS + word,
+                              16);
+        };
+        uint32_t offsets[VARIANTS];
+#pragma unroll
+        for (int i = 0; i < VARIANTS; ++i) {
+            const int row = sub_row + i * ROWS_AT_ONCE;
+            offsets[i] = chunk / 8 * PANEL_BYTES + (first_row + row) * ROW_BYTES + ((chunk % 8) ^ row) * 16;
+        }
+
+        Cursor<BLOCK_M, SPLIT> cursor(problem, team), ahead = cursor;
+        for (int turn = 0; turn < depth && !ahead.ended(problem); ++turn, ahead.advance(problem, TEAMS))
+            fetch_list(turn, ahead.step);
+        wait_for_own_copies();
+        __syncwarp();
+
+        int slot = team, turn = 0;
+        uint32_t phase = 0;
+        for (; !cursor.ended(problem); cursor.advance(problem, TEAMS)) {
+            while (slot >= problem.stages) slot -= problem.stages, phase ^= 1;
+            const int column = cursor.column + chunk * 8;
+            const uint32_t wanted = column < problem.m ? 16 : 0;
+            const char* x = static_cast<const char*>(problem.x) + (wanted ? column : 0) * static_cast<int>(sizeof(T));
+            const uint32_t base = stages + slot * STAGE_BYTES, ready = full + 8 * slot;
+            const int* list = lists[turn];
+            barrier_wait(empty + 8 * slot, phase ^ 1);
+            if (leads) {
+                const int4 use = *reinterpret_cast<const int4*>(list + WARP_ROWS);
+                const uint32_t bytes_0 = __popc(use.x & 15) * GRANULE_BYTES;
+                const uint32_t bytes_1 = __popc(use.x & 240) * GRANULE_BYTES;
+                slot_uses[slot] = use.x | (cursor.left == 1 ? LAST : 0);
+                barrier_arrive_expect(ready, bytes_0 + bytes_1);
+                const uint8_t* panel_0 = problem.panels + static_cast<int64_t>(use.y) * GRANULE_BYTES;
+                const uint8_t* panel_1 = problem.panels + static_cast<int64_t>(use.z) * GRANULE_BYTES;
+                if (bytes_0) copy_bulk(base + X_BYTES, panel_0, bytes_0, ready);
+                if (bytes_1) copy_bulk(base + X_BYTES + PANEL_BYTES, panel_1, bytes_1, ready);
+            }
+            __syncwarp();
+#pragma unroll
+            for (int atom = 0; atom < WARP_ROWS / 8; ++atom) {
+                int rows[VARIANTS];
+                if constexpr (ROWS_AT_ONCE == 1) {
+                    *reinterpret_cast<int4*>(rows) = *reinterpret_cast<const int4*>(list + atom * 8);
+                    *reinterpret_cast<int4*>(rows + 4) = *reinterpret_cast<const int4*>(list + atom * 8 + 4);
+                } else {
+#pragma unroll
+                    for (int i = 0; i < VARIANTS; ++i) rows[i] = list[atom * 8 + sub_row + i * ROWS_AT_ONCE];
+                }
+#pragma unroll
+                for (int i = 0; i < VARIANTS; ++i) {
+                    // where the row is -1, nothing is read
+                    copy_16_bytes(base + offsets[i] + atom * 8 * ROW_BYTES, row_address(x, rows[i], problem.x_stride),
+                                  rows[i] >= 0 ? wanted : 0);
+                }
+            }
+            __syncwarp();  // every lane has read the list
+            if (!ahead.ended(problem)) {
+                fetch_list(turn, ahead.step);
+                ahead.advance(problem, TEAMS);
+            }
+            barrier_arrive_after_copies(ready);
+            slot += TEAMS;
+            if (++turn == depth) turn = 0;
+        }
+    }
+};
+
+template <typename T, int BLOCK_M, int TEAMS, int TEAM, int BLOCKS_PER_SM, bool SPLIT>
+__global__ void __launch_bounds__(CONSUMERS + 32 * TEAMS * TEAM, BLOCKS_PER_SM)
+    gathered_spmm_kernel(const __grid_constant__ Problem problem) {
+    using Loader = Producer<T, BLOCK_M, TEAMS, TEAM, SPLIT>;
+    extern __shared__ uint8_t dynamic_shared[];
+    __shared__ uint64_t barriers[2 * MOST_STAGES];
+    __shared__ uint32_t slot_uses[MOST_STAGES];
+    __shared__ alignas(16) typename Loader::Lists lists;
+    const uint32_t stages = (shared_address(dynamic_shared) + 1023) & ~1023u;  // the swizzle repeats every 1024 bytes
+    const uint32_t full = shared_address(barriers), empty = full + 8 * MOST_STAGES;
+    if (threadIdx.x == 0) {
+        for (int slot = 0; slot < problem.stages; ++slot) {
+            barrier_init(full + 8 * slot, 32 * TEAM + 1);
+            barrier_init(empty + 8 * slot, CONSUMERS / 32);
+        }
+        fence_barrier_init();
+    }
+    __syncthreads();
+    if (threadIdx.x < CONSUMERS) {
+        consume<T, BLOCK_M, SPLIT>(problem, stages, full, empty, slot_uses);
+    } else {
+        Loader::run(problem, stages, full, empty, slot_uses, lists);
+    }
+}
+
+template <typename T, int BLOCK_M, int TEAMS, int TEAM, int BLOCKS_PER_SM>
+cudaError_t launch(const Problem& problem, int blocks, cudaStream_t stream) {
+    const auto kernel = problem.splits > 1 ? gathered_spmm_kernel<T, BLOCK_M, TEAMS, TEAM, BLOCKS_PER_SM, true>
+                                           : gathered_spmm_kernel<T, BLOCK_M, TEAMS, TEAM, BLOCKS_PER_SM, false>;
+    // with fewer stages a team could be two rounds ahead of a slot, and parities tell only one round from the next
+    if (problem.stages < TEAMS) return cudaErrorInvalidValue;
+    const int stage_bytes = problem.stages * (BLOCK_M * ROW_BYTES + 2 * PANEL_BYTES), bytes = 1024 + stage_bytes;
+    if (problem.splits > 1 && stage_bytes < 2 * HALF * BLOCK_M * static_cast<int>(sizeof(float))) return cudaErrorInvalidValue;
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error != cudaSuccess) return error;
+    cudaLaunchAttribute cluster{};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {static_cast<unsigned>(problem.splits), 1, 1};
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(blocks);
+    config.blockDim = dim3(CONSUMERS + 32 * TEAMS * TEAM);
+    config.dynamicSmemBytes = bytes;
+    config.stream = stream;
+    config.attrs = &cluster;
+    config.numAttrs = problem.splits > 1;
+    return cudaLaunchKernelEx(&config, kernel, problem);
+}
+
+template <typename T>
+cudaError_t launch(const Problem& problem, int block_m, int blocks_per_sm, int blocks, cudaStream_t stream) {
+    switch (block_m * 10 + blocks_per_sm) {
+        case 641:
+        case 642: return launch<T, 64, 4, 1, 2>(problem, blocks, stream);
+        case 1281: return launch<T, 128, 4, 2, 1>(problem, blocks, stream);
+        case 1282:  // no registers are left to add up with
+            return problem.splits > 1 ? cudaErrorInvalidValue : launch<T, 128, 2, 1, 2>(problem, blocks, stream);
+        case 2561: return launch<T, 256, 2, 2, 1>(problem, blocks, stream);
+        default: return cudaErrorInvalidValue;
+    }
+}
+
+}  // namespace
+
+// Returns a cudaError_t. The caller checks shapes, alignment (16 bytes) and that m is a multiple of 8. Strides are in
+// elements.
+extern "C" int sparsefront_gathered_spmm(const void* x, const void* panels, const void* steps, const void* pairs,
+                                         const void* outputs, const void* bias, void* y, long long x_stride,
+                                         long long y_stride, int steps_of_each, int bias_type, int is_bfloat16, int m, int pair_count,
+                                         int block_m, int stages, int group, int splits, int blocks_per_sm, int blocks,
+                                         void* stream) {
+    if (stages < 2 || stages > MOST_STAGES || x_stride >= (1ll << 31)) return cudaErrorInvalidValue;
+    const Problem problem{x,
+                          static_cast<const uint8_t*>(panels),
+                          static_cast<const int*>(steps),
+                          static_cast<const int2*>(pairs),
+                          steps_of_each,
+                          static_cast<const int*>(outputs),
+                          bias,
+                          bias_type,
+                          y,
+                          static_cast<unsigned>(2 * x_stride),
+                          y_stride,
+                          m,
+                          pair_count,
+                          stages,
+                          group,
+                          splits};
+    const auto queue = static_cast<cudaStream_t>(stream);
+    return is_bfloat16 ? launch<__nv_bfloat16>(problem, block_m, blocks_per_sm, blocks, queue)
+                       : launch<__half>(problem, block_m, blocks_per_sm, blocks, queue);
+}

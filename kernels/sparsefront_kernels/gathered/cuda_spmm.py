@@ -1,0 +1,117 @@
+"""Launching the Hopper kernel of cuda/gathered_spmm.cu."""
+
+import ctypes
+import functools
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparsefront_kernels import cuda_library
+
+LIBRARY = "gathered_spmm"
+ALIGNMENT = 8  # elements: X is read and Y written in runs of 16 bytes
+SHARED_BYTES = 233_472  # of a multiprocessor
+FIXED_BYTES = 4_608  # of a block: what the driver reserves, barriers, lists, and alignment
+# (columns, blocks to a multiprocessor) that are compiled: a stage for each team of producer warps at least
+_FEWEST_STAGES = {(64, 1): 4, (64, 2): 4, (128, 1): 4, (128, 2): 2, (256, 1): 2}
+_BIAS_TYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
+
+
+@dataclass(frozen=True, order=True)
+class PairLaunch:
+    """Launch parameters.
+
+    Args:
+        block_m: columns of Y per block of the grid: 64, 128 or 256.
+        stages: of the pipeline, 2 to 8.
+        group: pairs whose blocks are neighbours in the order of work.
+        blocks_per_sm: blocks of the grid that share a multiprocessor.
+        splits: blocks, 1 to 8, that share the kept inputs of one piece of Y and add up through their shared memories.
+    """
+
+    block_m: int
+    stages: int
+    group: int
+    blocks_per_sm: int
+    splits: int = 1
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of one block: X and the weights of both halves, 64 inputs to a stage."""
+        return FIXED_BYTES + self.stages * 128 * (self.block_m + 128)
+
+    @property
+    def possible(self) -> bool:
+        """Whether the block fits into shared memory; one of 256 columns also fills the registers."""
+        return (
+            _FEWEST_STAGES.get((self.block_m, self.blocks_per_sm), 9) <= self.stages <= 8
+            and self.group >= 1
+            and 1 <= self.splits <= (1 if (self.block_m, self.blocks_per_sm) == (128, 2) else 8)
+            and (self.splits == 1 or self.stages * (self.block_m + 128) >= 4 * self.block_m)  # partial sums fit
+            and self.shared_bytes * self.blocks_per_sm <= SHARED_BYTES
+        )
+
+
+def launch_pairs_spmm(
+    x: Tensor,
+    y: Tensor,
+    *,
+    panels: Tensor,
+    steps: Tensor,
+    pairs: Tensor,
+    outputs: Tensor,
+    steps_of_each: int,
+    bias: Tensor | None,
+    launch: PairLaunch,
+) -> None:
+    """Write Y[N, M] = W · X[K, M] + bias on the current stream of x's device, which must be current.
+
+    Args:
+        x: [K, M] with M contiguous, 16-byte aligned in every row; M a multiple of 8.
+        y: [N, M], likewise; every element is written.
+        panels, steps, pairs, outputs, steps_of_each: those of `PairTables`.
+        bias: [N] contiguous, float16, bfloat16 or float32, or None.
+    Raises:
+        RuntimeError: the launch failed.
+    """
+    m = x.shape[1]
+    items = len(pairs) * -(-m // launch.block_m)
+    blocks = items * launch.splits  # a split block has one item; others take several, as many as run at once
+    if launch.splits == 1:
+        blocks = min(items, launch.blocks_per_sm * processors(x.device))
+    error = _function()(
+        *(tensor.data_ptr() for tensor in (x, panels, steps, pairs, outputs)),
+        None if bias is None else bias.data_ptr(),
+        y.data_ptr(),
+        x.stride(0),
+        y.stride(0),
+        steps_of_each,
+        0 if bias is None else _BIAS_TYPES[bias.dtype],
+        int(x.dtype == torch.bfloat16),
+        m,
+        len(pairs),
+        launch.block_m,
+        launch.stages,
+        launch.group,
+        launch.splits,
+        launch.blocks_per_sm,
+        blocks,
+        torch.cuda.current_stream(x.device).cuda_stream,
+    )
+    if error:
+        raise RuntimeError(f"gathered_spmm: CUDA error {error} at launch ({launch})")
+
+
+@functools.cache
+def _function() -> ctypes._CFuncPtr:
+    function = cuda_library.load(LIBRARY).sparsefront_gathered_spmm
+    function.argtypes = [ctypes.c_void_p] * 7 + [ctypes.c_longlong] * 2 + [ctypes.c_int] * 11 + [ctypes.c_void_p]
+    function.restype = ctypes.c_int
+    return function
+
+
+@functools.cache
+def processors(device: torch.device) -> int:
+    """Streaming multiprocessors of a CUDA device."""
+    return torch.cuda.get_device_properties(device).multi_processor_count

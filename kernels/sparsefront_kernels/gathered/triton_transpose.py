@@ -1,0 +1,31 @@
+"""Transposing a matrix at the speed of memory, for kernels that take the other layout."""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK = 64  # rows and columns of a tile: both the reads and the writes are then runs of 128 bytes in 16-bit types
+
+
+@triton.jit
+def _transpose_kernel(
+    source_ptr,  # [rows, columns]
+    target_ptr,  # [columns, rows]
+    rows,
+    columns,
+    source_stride,
+    target_stride,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    column = tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    exists = (row < rows)[:, None] & (column < columns)[None, :]
+    tile = tl.load(source_ptr + row[:, None] * source_stride + column[None, :], mask=exists)
+    tl.store(target_ptr + column[:, None] * target_stride + row[None, :], tl.trans(tile), mask=tl.trans(exists))
+
+
+def transpose_into(source: Tensor, target: Tensor) -> None:
+    """Write source [R, C] transposed into target [C, R]; neighbours in a row of either lie side by side in memory."""
+    rows, columns = source.shape
+    grid = (triton.cdiv(rows, BLOCK), triton.cdiv(columns, BLOCK))
+    _transpose_kernel[grid](source, target, rows, columns, source.stride(0), target.stride(0), BLOCK=BLOCK, num_warps=4)

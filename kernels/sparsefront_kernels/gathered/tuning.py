@@ -1,0 +1,109 @@
+"""Launch parameters of the Hopper kernel: the space, a model that says what is worth timing, and what was measured."""
+
+import functools
+import itertools
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+
+import torch
+
+from sparsefront_kernels.gathered.cuda_spmm import PairLaunch, processors
+from sparsefront_kernels.tuning import TunedKernel, tuned_kernel
+
+KERNEL = "gathered_cuda"
+VERSION = 1  # raised when a change of the kernel makes old measurements worthless
+
+# Microseconds, by (columns of a block, blocks to a multiprocessor), fitted to measurements on an H200: of the launch, of
+# an item beyond its steps, of a step.
+_COSTS = {
+    (256, 1): (0.8, 4.0, 0.80),
+    (128, 1): (2.3, 2.1, 0.48),
+    (128, 2): (0.0, 4.0, 0.98),
+    (64, 1): (3.0, 1.3, 0.34),
+    (64, 2): (1.0, 2.2, 0.68),
+}
+_SPLIT_COST = 2.0  # of a further block that shares an item's steps
+_STAGES = {(256, 1): 4, (128, 1): 6, (128, 2): 3, (64, 1): 8, (64, 2): 4}  # as many as fit: fewer never were faster
+
+SPACE = tuple(
+    launch
+    for (block_m, blocks_per_sm), group, splits in itertools.product(_COSTS, (4, 16, 64), (1, 2, 4))
+    if (launch := PairLaunch(block_m, _STAGES[block_m, blocks_per_sm], group, blocks_per_sm, splits)).possible
+)
+
+
+@dataclass(frozen=True)
+class PairProblem:
+    """What decides how fast launch parameters are.
+
+    Args:
+        m, k, n: of the product.
+        pairs, steps: pairs of half tiles, and how many steps all of them have together.
+    """
+
+    m: int
+    k: int
+    n: int
+    pairs: int
+    steps: int
+
+    @property
+    def steps_of_pair(self) -> float:
+        return self.steps / max(1, self.pairs)
+
+    @property
+    def key(self) -> str:
+        return f"m={self.m} k={self.k} n={self.n} steps={self.steps_of_pair:.4g}"
+
+
+def predicted_us(problem: PairProblem, launch: PairLaunch, device_processors: int) -> float:
+    """A coarse model of the latency: rounds of blocks, each a start, its steps and its stores."""
+    start, tail, step = _COSTS[launch.block_m, launch.blocks_per_sm]
+    items = problem.pairs * -(-problem.m // launch.block_m) * launch.splits
+    rounds = -(-items // (device_processors * launch.blocks_per_sm))
+    steps = -(-problem.steps_of_pair // launch.splits)
+    return start + rounds * (tail + steps * step) + _SPLIT_COST * (launch.splits - 1)
+
+
+def candidates(problem: PairProblem, device_processors: int, *, slack: float = 1.4, most: int = 18) -> list[PairLaunch]:
+    """The launches worth timing, best predicted first: those predicted within `slack` of the best, `most` at most."""
+    predicted = {launch: predicted_us(problem, launch, device_processors) for launch in SPACE}
+    bound = slack * min(predicted.values())
+    worth = [launch for launch in SPACE if predicted[launch] <= bound]
+    return sorted(worth, key=lambda launch: predicted[launch])[:most]
+
+
+def launch_for(problem: PairProblem, device: torch.device) -> PairLaunch:
+    """The launch to use: measured for this m, k and n, at the nearest number of steps, or else the best predicted."""
+    return _launch_for(problem, torch.cuda.get_device_name(device), processors(device))
+
+
+def remember(problem: PairProblem, launch: PairLaunch, latency_us: float, gpu: str) -> TunedKernel:
+    """Use this launch from now on in this process; `save` of what is returned keeps it."""
+    table = tuned_kernel(gpu, KERNEL, VERSION)
+    table.record(problem.key, asdict(launch) | {"latency_us": round(latency_us, 2)})
+    _launch_for.cache_clear()
+    return table
+
+
+def fastest(launches: list[PairLaunch], time_us: Callable[[PairLaunch], float]) -> tuple[PairLaunch, float]:
+    """Time all launches; the fastest and its time."""
+    times = {launch: time_us(launch) for launch in launches}
+    best = min(times, key=lambda launch: times[launch])
+    return best, times[best]
+
+
+@functools.lru_cache(maxsize=4096)
+def _launch_for(problem: PairProblem, gpu: str, device_processors: int) -> PairLaunch:
+    shape = f"m={problem.m} k={problem.k} n={problem.n} steps="
+    measured = {
+        float(re.sub(".*steps=", "", key)): entry
+        for key, entry in tuned_kernel(gpu, KERNEL, VERSION).entries.items()
+        if key.startswith(shape)
+    }
+    if measured:
+        nearest = min(measured, key=lambda steps: abs(steps - problem.steps_of_pair))
+        names = {part.name for part in fields(PairLaunch)}
+        return PairLaunch(**{name: value for name, value in measured[nearest].items() if name in names})
+    return candidates(problem, device_processors, slack=1.0)[0]

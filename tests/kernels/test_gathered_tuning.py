@@ -1,0 +1,94 @@
+"""Launch parameters of the Hopper kernel: what is possible, what is worth timing, what is found again."""
+
+import pytest
+import torch
+from sparsefront_kernels.gathered import tuning
+from sparsefront_kernels.gathered.cuda_spmm import PairLaunch
+from sparsefront_kernels.gathered.tuning import SPACE, PairProblem, candidates, fastest, predicted_us
+from sparsefront_kernels.tuning import store
+
+LARGE = PairProblem(m=4096, k=4096, n=4096, pairs=32, steps=1024)
+SMALL = PairProblem(m=256, k=1024, n=1024, pairs=8, steps=64)
+
+
+def test_every_launch_of_the_space_is_possible():
+    assert len(SPACE) == len(set(SPACE)) > 20
+    assert all(launch.possible for launch in SPACE)
+
+
+@pytest.mark.parametrize(
+    "launch",
+    [
+        PairLaunch(256, 5, 4, 1),  # more shared memory than there is
+        PairLaunch(256, 3, 4, 2),  # registers for one block only
+        PairLaunch(128, 6, 4, 2),
+        PairLaunch(64, 3, 4, 1),  # fewer stages than teams of producers
+        PairLaunch(128, 3, 4, 2, 2),  # no registers left to add up with
+        PairLaunch(256, 2, 4, 1, 2),  # partial sums would not fit
+        PairLaunch(96, 4, 4, 1),
+        PairLaunch(64, 4, 0, 1),
+    ],
+)
+def test_impossible_launches(launch):
+    assert not launch.possible
+
+
+def test_candidates_are_few_and_start_with_the_best_predicted():
+    for problem in (LARGE, SMALL):
+        chosen = candidates(problem, 132)
+        assert 0 < len(chosen) < len(SPACE)
+        predicted = [predicted_us(problem, launch, 132) for launch in chosen]
+        assert predicted == sorted(predicted)
+        assert predicted[0] == min(predicted_us(problem, launch, 132) for launch in SPACE)
+
+
+def test_model_prefers_wide_blocks_for_large_products_and_narrow_ones_for_small():
+    assert candidates(LARGE, 132)[0].block_m == 256
+    assert candidates(SMALL, 132)[0].block_m == 64
+
+
+def test_fastest_times_all():
+    times = {SPACE[0]: 3.0, SPACE[1]: 1.0, SPACE[2]: 2.0}
+    assert fastest(list(times), times.__getitem__) == (SPACE[1], 1.0)
+
+
+@pytest.fixture
+def empty_store(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
+    monkeypatch.setattr(store, "SHIPPED", tmp_path / "shipped")
+    store.tuned_kernel.cache_clear()
+    tuning._launch_for.cache_clear()
+    yield tmp_path
+    store.tuned_kernel.cache_clear()
+    tuning._launch_for.cache_clear()
+
+
+def test_measured_launches_are_used_for_their_shape_only(empty_store):
+    odd = PairLaunch(64, 4, 16, 2)
+    tuning.remember(LARGE, odd, 123.456, "Some GPU")
+    near = PairProblem(LARGE.m, LARGE.k, LARGE.n, LARGE.pairs, LARGE.steps + 3)
+    assert tuning._launch_for(LARGE, "Some GPU", 132) == tuning._launch_for(near, "Some GPU", 132) == odd
+    assert tuning._launch_for(SMALL, "Some GPU", 132) == candidates(SMALL, 132, slack=1.0)[0]
+    assert tuning._launch_for(LARGE, "Another GPU", 132) == candidates(LARGE, 132, slack=1.0)[0]
+
+
+def test_nearest_number_of_steps_is_taken(empty_store):
+    few, many = PairLaunch(64, 4, 16, 2), PairLaunch(128, 6, 16, 1)
+    tuning.remember(PairProblem(64, 64, 128, 1, 2), few, 1.0, "GPU")
+    tuning.remember(PairProblem(64, 64, 128, 1, 20), many, 1.0, "GPU")
+    assert tuning._launch_for(PairProblem(64, 64, 128, 1, 8), "GPU", 132) == few
+    assert tuning._launch_for(PairProblem(64, 64, 128, 1, 14), "GPU", 132) == many
+
+
+def test_shipped_tables_hold_possible_launches():
+    for path in (store.Path(store.__file__).parent / "shipped").glob("*.json"):
+        kernels = store._read(path)["kernels"]
+        for entry in kernels.get(tuning.KERNEL, {"entries": {}})["entries"].values():
+            parameters = {name: value for name, value in entry.items() if name != "latency_us"}
+            assert PairLaunch(**parameters).possible, (path.name, entry)
+
+
+def test_launch_for_asks_the_device():
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    assert tuning.launch_for(LARGE, torch.device("cuda")).possible
