@@ -1,0 +1,1 @@
+"""The operator benchmark: `python -m sparsefront_kernels.bench`, on a GPU."""

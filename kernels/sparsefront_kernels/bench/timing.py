@@ -1,0 +1,67 @@
+"""How long a call takes on the GPU: CUDA-graph replays, timed by events, on operands that no cache still holds."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
+
+import torch
+
+SAMPLES, WARMUP = 20, 5
+SHORTEST_REPLAY_US = (
+    200.0  # a replay holds as many calls as take about this long: events tick in about half a microsecond
+)
+MOST_CALLS = 64
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Microseconds of one call: median, 20th and 80th percentile over the replays."""
+
+    median_us: float
+    p20_us: float
+    p80_us: float
+
+
+def copies_for(operand_bytes: int, l2_bytes: int, *, most: int = MOST_CALLS) -> int:
+    """How many sets of operands must take turns so that together they hold twice the L2 cache."""
+    return max(1, min(most, -(-2 * l2_bytes // max(1, operand_bytes))))
+
+
+def require_gpu() -> None:
+    """Raise RuntimeError where there is no CUDA device: a CPU's time never stands for a GPU's."""
+    if not torch.cuda.is_available():
+        raise RuntimeError("kernels are timed on a CUDA device, and torch sees none")
+
+
+def time_calls(calls: Sequence[Callable[[], object]], *, samples: int = SAMPLES) -> Latency:
+    """Time calls that do the same work on different operands, one after the other in one graph.
+
+    Raises:
+        RuntimeError: there is no GPU, or a call cannot be recorded in a graph.
+    """
+    require_gpu()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for call in calls:  # compiles, makes workspaces
+            call()
+        rough_us = elapsed_us(lambda: [call() for call in calls])
+    torch.cuda.current_stream().wait_stream(side)
+    rounds = max(1, min(MOST_CALLS // len(calls), int(SHORTEST_REPLAY_US / max(rough_us, 1e-3))))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        held = [call() for _ in range(rounds) for call in calls]  # held: each call keeps an output of its own
+    taken = [elapsed_us(graph.replay) / (rounds * len(calls)) for _ in range(WARMUP + samples)][WARMUP:]
+    del held
+    tenths = quantiles(taken, n=10, method="inclusive")
+    return Latency(median(taken), tenths[1], tenths[7])
+
+
+def elapsed_us(function: Callable[[], object]) -> float:
+    """Device time of one call with its launches, by events on the current stream."""
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    function()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) * 1e3

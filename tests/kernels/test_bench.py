@@ -1,0 +1,214 @@
+"""The operator benchmark's parts that need no GPU: shapes, weights, floor, rows, comparison, command line."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from sparsefront_kernels.bench import __main__ as command
+from sparsefront_kernels.bench.baselines import PEERS
+from sparsefront_kernels.bench.compare import changes, report
+from sparsefront_kernels.bench.contender import relative_error
+from sparsefront_kernels.bench.floor import Rates, floor_us
+from sparsefront_kernels.bench.row import COLUMNS, Row, read_rows, write_rows
+from sparsefront_kernels.bench.run import Plan, run
+from sparsefront_kernels.bench.shapes import all_shapes, chosen_shapes, nmsparse_shapes
+from sparsefront_kernels.bench.summary import summary
+from sparsefront_kernels.bench.timing import copies_for, time_calls
+from sparsefront_kernels.bench.weights import equal_tiles, square_blocks, two_of_four, uneven_tiles
+
+CPU = torch.device("cpu")
+
+
+def row(**changed):
+    """A row as a run writes it."""
+    plain = Row(
+        family="gathered",
+        kernel="gathered_cuda",
+        pattern="vector_wise",
+        granularity=128,
+        distribution="equal",
+        group_m=0,
+        dtype="fp16",
+        shape="M17",
+        m=4096,
+        k=4096,
+        n=4096,
+        sparsity=0.5,
+        layout="feature_major",
+        latency_us=100.0,
+        p20_us=99.0,
+        p80_us=101.0,
+        dense_us=200.0,
+        baseline="cusparselt 4",
+        baseline_us=150.0,
+        speedup=2.0,
+        roofline_fraction=0.5,
+        relative_error=1e-4,
+        correct=True,
+        gpu="GPU",
+        torch="2",
+        triton="3",
+        cuda="13",
+        commit="abc",
+        date="2026-01-01",
+    )
+    return dataclasses.replace(plain, **changed)
+
+
+def test_shapes_are_those_of_the_paper():
+    shapes = {shape.name: (shape.m, shape.k, shape.n) for shape in nmsparse_shapes()}
+    assert len(shapes) == 32
+    # columns of the table in the paper
+    assert shapes["M1"] == (1, 1024, 1024) and shapes["M8"] == (1, 20480, 5120)
+    assert shapes["M9"] == (256, 1024, 1024) and shapes["M17"] == (4096, 4096, 4096)
+    assert shapes["M22"] == (1024, 1024, 4096) and shapes["M32"] == (4096, 20480, 5120)
+
+
+def test_filters_combine():
+    assert [shape.name for shape in chosen_shapes(m=[4096], k=[4096])] == ["M17", "M26"]
+    assert chosen_shapes() == nmsparse_shapes()
+    assert {shape.m for shape in chosen_shapes(m=[2, 50432])} == {2, 50432}
+    assert len({shape.name for shape in all_shapes()}) == len(all_shapes())
+
+
+@pytest.mark.parametrize(
+    ("names", "filters", "message"),
+    [(["M99"], {}, "no shape is called M99; there are M1, M2"), ([], {"m": [3]}, "no shape passes the filters")],
+)
+def test_filters_that_fit_nothing_are_refused(names, filters, message):
+    with pytest.raises(ValueError, match=message):
+        chosen_shapes(names, **filters)
+
+
+def test_equal_tiles_keep_equally_many():
+    mask = equal_tiles(100, 60, 32, 0.75, CPU)
+    assert mask.shape == (100, 60)
+    assert (mask.sum(dim=1) == 15).all()
+    assert (mask[:32] == mask[0]).all() and not (mask[32] == mask[0]).all()
+
+
+def test_uneven_tiles_keep_the_mean():
+    mask = uneven_tiles(640, 400, 64, 0.5, CPU)
+    counts = mask[::64].sum(dim=1)
+    assert counts.float().mean().item() == pytest.approx(200, rel=0.01)
+    assert counts.min() == 100 and counts.max() == 300
+    assert (mask.view(10, 64, 400) == mask.view(10, 64, 400)[:, :1]).all()
+
+
+def test_blocks_and_two_of_four():
+    blocks = square_blocks(64, 128, 16, 0.75, CPU).view(4, 16, 8, 16)
+    assert (blocks.all(dim=3).all(dim=1).sum(dim=1) == 2).all() and blocks.sum() == 4 * 2 * 256
+    assert (two_of_four(8, 32, CPU).view(8, 8, 4).sum(dim=2) == 2).all()
+
+
+def test_floor_is_the_larger_of_arithmetic_and_bytes():
+    rates = Rates(dense_tflops=500.0, copy_gb_per_s=4000.0)
+    large = floor_us(4096, 4096, 4096, density=0.5, weight_bytes=0, element_bytes=2, rates=rates)
+    assert large == pytest.approx(2 * 4096**3 * 0.5 / 500e6)
+    skinny = floor_us(1, 4096, 4096, density=0.5, weight_bytes=2**24, element_bytes=2, rates=rates)
+    assert skinny == pytest.approx((2**24 + 2 * 8192) / 4e6)
+
+
+def test_operands_rotate_until_they_fill_the_cache_twice():
+    assert copies_for(100, 1000) == 20
+    assert copies_for(3000, 1000) == 1
+    assert copies_for(1, 10**9) == 64
+
+
+def test_nan_never_passes():
+    expected = torch.ones(4, dtype=torch.float64)
+    assert relative_error(torch.ones(4), expected) == 0
+    assert relative_error(torch.tensor([1.0, 1.0, 1.0, math.nan]), expected) == math.inf
+
+
+def test_rows_hold_the_columns_that_readers_expect(tmp_path):
+    asked = (
+        "family,kernel,pattern,granularity,distribution,group_m,dtype,m,k,n,sparsity,layout,latency_us,dense_us,baseline,"
+        "baseline_us,speedup,roofline_fraction,relative_error,correct,gpu,torch,triton,cuda,commit,date"
+    )
+    assert set(asked.split(",")) <= set(COLUMNS)
+    wrong = row(latency_us=None, speedup=None, correct=False, relative_error=math.inf)
+    write_rows(tmp_path / "rows.csv", [row(), wrong])
+    first, second = read_rows(tmp_path / "rows.csv")
+    assert (first["latency_us"], first["correct"], first["sparsity"]) == ("100", "True", "0.5")
+    assert (second["latency_us"], second["speedup"], second["relative_error"]) == ("", "", "inf")
+
+
+def test_files_without_a_column_are_refused(tmp_path):
+    (tmp_path / "other.csv").write_text("kernel,m\na,1\n")
+    with pytest.raises(ValueError, match="lacks the columns family"):
+        read_rows(tmp_path / "other.csv")
+
+
+def as_read(*rows, folder):
+    write_rows(folder / "rows.csv", rows)
+    return read_rows(folder / "rows.csv")
+
+
+def test_comparison_names_what_became_slower(tmp_path):
+    before = as_read(row(), row(m=256, speedup=1.0), row(m=1, speedup=3.0), folder=tmp_path)
+    after = as_read(row(speedup=1.6), row(m=256, speedup=1.02), row(m=8, speedup=1.0), folder=tmp_path)
+    assert [round(change.ratio, 3) for change in changes(before, after)] == [1.25, 0.98]
+    text, worse = report(before, after)
+    assert worse
+    assert "slower x1.25: kernel=gathered_cuda" in text and "no longer measured" in text and "m=256" not in text
+    assert report(before, before) == ("3 in both, geomean x1.000", False)
+
+
+def test_summary_takes_geometric_means_and_names_what_is_wrong():
+    text = summary([row(), row(shape="M20", speedup=8.0, roofline_fraction=0.125), row(shape="M9", correct=False)])
+    assert "x4.00 over dense, roofline 0.25, 2 shapes" in text
+    assert "WRONG: gathered_cuda M9" in text
+
+
+def test_command_line_compares(tmp_path, capsys):
+    for name, speedup in (("a.csv", 2.0), ("b.csv", 1.0)):
+        write_rows(tmp_path / name, [row(speedup=speedup)])
+    paths = [str(tmp_path / name) for name in ("a.csv", "b.csv")]
+    assert command.main(["--compare", *paths]) == 1
+    assert "slower x2.00" in capsys.readouterr().out
+    assert command.main(["--compare", *reversed(paths)]) == 0
+
+
+@pytest.mark.parametrize("arguments", [["--sparsity", "50"], ["--dtype", "int8"], ["--peers", "mkl"]])
+def test_command_line_refuses_bad_values(arguments, capsys):
+    with pytest.raises(SystemExit):
+        command.main(arguments)
+    assert "error" in capsys.readouterr().err
+
+
+def test_command_line_offers_every_peer():
+    assert set(command.PEER_NAMES) == set(PEERS)
+
+
+def test_a_cpu_times_nothing():
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(RuntimeError, match="timed on a CUDA device"):
+        time_calls([lambda: None])
+    with pytest.raises(RuntimeError, match="timed on a CUDA device"):
+        command.main(["--m", "256"])
+
+
+@pytest.mark.gpu
+def test_small_run_is_right():
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    plan = Plan(
+        shapes=tuple(chosen_shapes(["M9"])),
+        dtypes=("fp16", "bf16"),
+        sparsities=(0.5,),
+        granularities=(64,),
+        distributions=("equal", "uneven"),
+        peers=tuple(PEERS),
+        kernels=(),
+        tune=False,
+        samples=3,
+        commit="test",
+    )
+    rows = run(plan, say=print)
+    wrong = {(one.kernel, one.dtype, one.distribution, one.relative_error) for one in rows if not one.correct}
+    assert not {one for one in wrong if one[0].startswith(("gathered", "cublas"))}, wrong
+    assert all(one.latency_us > 0 and one.dense_us > 0 for one in rows if one.correct)
+    assert {"cublas", "cusparselt", "triton_bsr", "gathered_triton"} <= {one.kernel for one in rows}
