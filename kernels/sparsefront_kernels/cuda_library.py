@@ -34,7 +34,7 @@ def compiler() -> str | None:
 
 
 def refusal(name: str) -> str | None:
-    """Why the library cannot be had, in words, or None where it is built already or nvcc could build it."""
+    """Why the library cannot be had, in words, or None. A library is known by its compiler too, so both are needed."""
     if compiler() is not None:
         return None
     return "needs CUDA's compiler nvcc to build (neither in $CUDA_HOME/bin, on the PATH, nor in /usr/local/cuda/bin)"
