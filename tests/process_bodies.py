@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -55,10 +56,90 @@ def wait_to_be_killed(pids: Path, folder: Path, loggers: list) -> None:
     time.sleep(600)
 
 
+def digits_net() -> torch.nn.Module:
+    """Seeded; `LAYERS` are its prunable ones."""
+    import pytorch_lightning as pl
+    from torch import nn
+
+    class Net(nn.Sequential):
+        def forward(self, x):  # tasks call networks by the names of their inputs
+            return super().forward(x)
+
+    pl.seed_everything(0, verbose=False)
+    return Net(nn.Flatten(), nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 32), nn.ReLU(), nn.Linear(32, 10))
+
+
+def train_in_every_way(trainer: TrainerSettings, folder: Path, loggers: list) -> dict:
+    """One epoch each of movement under averaged weights, of a teacher, and of masks made at every step: way -> the masks
+    and weights of every rank, in rank order.
+    """
+    from sparsefront.allocation.per_layer import PerLayer
+    from sparsefront.datasets.digits import Digits
+    from sparsefront.importance.magnitude import Magnitude
+    from sparsefront.importance.movement import Movement
+    from sparsefront.patterns.n_m import NM
+    from sparsefront.pruning.calibration import score_weights
+    from sparsefront.pruning.callback import HoldMasks
+    from sparsefront.pruning.make_masks import make_masks
+    from sparsefront.pruning.movement import AccumulateMovement
+    from sparsefront.pruning.straight_through import StraightThrough
+    from sparsefront.recovery.distillation import Distillation
+    from sparsefront.schedule.gradual import Gradual
+    from sparsefront.tasks.image_classification import ImageClassification
+    from sparsefront.training.fit import fit, steps_per_epoch
+    from sparsefront.training.optimization import Optimization
+    from sparsefront.training.recipe import Recipe
+
+    ends = {}
+    for way in ("movement", "teacher", "every step"):
+        net = digits_net()
+        data = Digits().data_module(batch_size=32, seed=0, cache_dir=folder)
+        steps = steps_per_epoch(data, trainer)
+        recipe = Recipe(epochs=1, ema=0.5 if way == "movement" else None)
+        task = ImageClassification(net, num_classes=10, optimization=Optimization(recipe, lr=0.01, total_steps=steps))
+        masked = MaskedWeights(net, LAYERS)
+        movement = AccumulateMovement(net, LAYERS)
+        importance = Movement() if way == "movement" else Magnitude()
+
+        score = partial(
+            score_weights,
+            task,
+            LAYERS,
+            importance=importance,
+            open_loader=data.train_dataloader,
+            movement=movement,
+        )
+
+        def masks_at(sparsity, previous=None, score=score):
+            scores = score()
+            return make_masks(scores, NM(m=4), PerLayer(), sparsity, final_sparsity=SPARSITY, previous=previous)
+
+        refined = StraightThrough(net, LAYERS, make_masks=lambda weights: masks_at(SPARSITY), decay=2e-4)
+        if way == "every step":
+            callbacks = (refined,)
+        else:
+            masked.set(masks_at(0.0))
+            hold = HoldMasks(
+                masked, schedule=Gradual(updates=2), sparsity=SPARSITY, make_masks=masks_at, total_steps=steps
+            )
+            teacher = Distillation(digits_net(), hardness=0.5, temperature=2.0, hidden_states=1.0, hidden_layers=["3"])
+            callbacks = (movement, hold) if way == "movement" else (hold, teacher)
+        fit(
+            task, data, epochs=1, recipe=recipe, trainer=trainer, loggers=loggers, directory=folder, callbacks=callbacks
+        )
+        if way == "every step":
+            masked.set(refined.masks())
+        own = {
+            "masks": {name: mask.clone() for name, mask in masked.masks().items()},
+            "weights": {name: value.detach().clone() for name, value in net.state_dict().items()},
+        }
+        ends[way] = ranks.gathered(own)
+    return ends
+
+
 def train_gradually(trainer: TrainerSettings, epochs: int, folder: Path, loggers: list) -> dict:
     """Tighten taylor masks during some epochs on the digits; what every rank has in the end, in rank order."""
     import pytorch_lightning as pl
-    from torch import nn
 
     from sparsefront.allocation.per_layer import PerLayer
     from sparsefront.datasets.digits import Digits
@@ -73,13 +154,8 @@ def train_gradually(trainer: TrainerSettings, epochs: int, folder: Path, loggers
     from sparsefront.training.optimization import Optimization
     from sparsefront.training.recipe import Recipe
 
-    class Net(nn.Sequential):
-        def forward(self, x):  # tasks call networks by the names of their inputs
-            return super().forward(x)
-
-    pl.seed_everything(0, verbose=False)
+    net = digits_net()
     data = Digits().data_module(batch_size=32, seed=0, cache_dir=folder)
-    net = Net(nn.Flatten(), nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 32), nn.ReLU(), nn.Linear(32, 10))
     steps = steps_per_epoch(data, trainer)
     recipe = Recipe(epochs=epochs, optimizer="sgd", weight_decay=1e-3, gradient_clip=None)
     optimization = Optimization(recipe, lr=0.05, total_steps=epochs * steps)

@@ -12,7 +12,9 @@ import pytest
 from sparsefront.report.row import Row
 
 ROOT = Path(__file__).resolve().parent.parent
-TINY = ["debug=tiny", "logger=none", "trainer=cpu", "measure.device=cpu", "report.html=false", "report.plot=false"]
+SMALL = ["model.dim=64", "model.depth=1", "measure.evaluate_limit=8"]
+QUIET = ["logger=none", "report.html=false", "report.plot=false"]
+TINY = ["debug=tiny", "trainer=cpu", "measure.device=cpu", *SMALL, *QUIET]
 
 
 def command(tmp_path: Path, *overrides: str) -> list[str]:

@@ -68,6 +68,17 @@ def test_every_rank_ends_with_the_same_masks_and_weights(trained):
         assert (mask.unflatten(1, (-1, 4)).sum(dim=2) == 1).all()
 
 
+def test_every_way_of_training_ends_alike_on_every_rank(bodies, tmp_path):
+    two = TrainerSettings(**CPU, devices=2, limit_batches=4)
+    ends = on_every_rank(bodies.train_in_every_way, two, trainer=two, folder=tmp_path, loggers=[])
+    assert len(ends) == 3
+    for way, (first, second) in ends.items():
+        assert equal(first["masks"], second["masks"]) and equal(first["weights"], second["weights"]), way
+        for layer, mask in first["masks"].items():
+            assert (mask.unflatten(1, (-1, 4)).sum(dim=2) == 1).all(), way
+            assert torch.equal(first["weights"][f"{layer}.weight"] != 0, mask), way
+
+
 def test_every_rank_logs_the_metric_of_the_whole_split(trained):
     first, second = trained
     assert [epoch["val/accuracy"] for epoch in first["metrics"]] == [

@@ -9,7 +9,7 @@ import pytest
 EXPERIMENTS = sorted(
     file.stem for file in (Path(__file__).resolve().parent.parent / "conf" / "experiment").glob("*.yaml")
 )
-ON_CPU = ["trainer=cpu", "measure.device=cpu", "recipe.batch_size=4"]
+ON_CPU = ["trainer=cpu", "measure.device=cpu", "recipe.batch_size=4", "measure.evaluate_limit=8"]
 
 
 def glue(folder: Path) -> list[str]:

@@ -165,10 +165,7 @@ def _check_data_and_model(dataset: Any, model: Any, choices: dict[str, str]) -> 
 
 def _check_recovery(experiment: Experiment) -> None:
     schedule, recovery = experiment.schedule, experiment.recovery
-    if schedule.name not in recovery.schedules:
-        raise InvalidSetting(
-            "recovery", recovery.name, f"goes with schedule {', '.join(recovery.schedules)}, not with {schedule.name}"
-        )
+    recovery.check_schedule(schedule.name)
     if experiment.pattern.name != "dense":
         schedule.check_sparsity(experiment.sparsity)
         recovery.check(experiment)

@@ -1,17 +1,15 @@
 """Thresholds over groups of one or several layers, against a plain sort."""
 
 import math
+from unittest import mock
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefront.allocation.selection import (
-    budget,
-    keep_best,
-    keep_best_of_last,
-)
+from sparsefront.allocation import selection
+from sparsefront.allocation.selection import budget, keep_best, keep_best_of_last
 from sparsefront.patterns.groups import Groups
 
 few = settings(max_examples=100, deadline=None, derandomize=True)
@@ -34,11 +32,30 @@ scores = st.one_of(st.sampled_from([-math.inf, math.inf, 0.0, -0.0, 1.0, 2.0, -3
 layers = st.lists(st.lists(st.tuples(scores, st.integers(1, 9)), min_size=1, max_size=12), min_size=1, max_size=4)
 
 
+# Layers that are small together are ranked in one list, the others layer by layer.
+@pytest.fixture(params=[0, 2**23], ids=["by layer", "joined"], scope="module")
+def joined_up_to(request):
+    with mock.patch.object(selection, "JOINED", request.param):
+        yield
+
+
 @few
 @given(layers=layers, allowed=st.integers(0, 120))
-def test_groups_of_any_size(layers, allowed):
+def test_groups_of_any_size(joined_up_to, layers, allowed):
     columns = [zip(*layer, strict=True) for layer in layers]
     groups = [Groups(torch.tensor(scores), torch.tensor(sizes)) for scores, sizes in columns]
+    assert [kept.tolist() for kept in keep_best(groups, allowed)] == oracle(layers, allowed)
+
+
+@few
+@given(layers=layers, allowed=st.integers(0, 120))
+def test_marks_stand_for_infinities(joined_up_to, layers, allowed):
+    columns = [zip(*layer, strict=True) for layer in layers]
+    groups = []
+    for scores, sizes in columns:
+        scores = torch.tensor(scores)
+        finite = scores.where(scores.abs() < math.inf, 1.0)  # a mark holds whatever the score says
+        groups.append(Groups(finite, torch.tensor(sizes), stays=scores == math.inf, gone=scores == -math.inf))
     assert [kept.tolist() for kept in keep_best(groups, allowed)] == oracle(layers, allowed)
 
 
@@ -48,7 +65,7 @@ def test_groups_of_any_size(layers, allowed):
     size=st.integers(1, 5),
     allowed=st.integers(0, 60),
 )
-def test_groups_of_one_size(layers, size, allowed):
+def test_groups_of_one_size(joined_up_to, layers, size, allowed):
     groups = [Groups(torch.tensor(layer).float(), size) for layer in layers]
     expected = oracle([[(float(score), size) for score in layer] for layer in layers], allowed)
     assert [kept.tolist() for kept in keep_best(groups, allowed)] == expected

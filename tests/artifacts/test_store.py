@@ -22,7 +22,10 @@ def store(root: Path, **overrides) -> ArtifactStore:
 
 
 def writer(text: str):
-    return lambda folder: (folder / "content.txt").write_text(text)
+    def write(folder: Path) -> None:
+        (folder / "content.txt").write_text(text)
+
+    return write
 
 
 def test_second_call_reuses_the_first(tmp_path):
@@ -76,6 +79,12 @@ def test_what_a_maker_leaves_for_the_next_one_is_gone_when_the_stage_is_finished
         store(tmp_path).obtain("dense", {}, begin)
     store(tmp_path).obtain("dense", {}, go_on)
     assert not folder.exists()
+
+
+def test_seconds_of_killed_makers_count(tmp_path):
+    assert 0 < store(tmp_path).obtain("dense", {}, writer("whole")).seconds < 100
+    assert 1000 < store(tmp_path).obtain("prune", {}, lambda folder: 1000.0).seconds < 1100
+    assert 1000 < store(tmp_path).find("prune", {}).seconds < 1100
 
 
 def test_without_reuse_nothing_unfinished_is_gone_on_from(tmp_path):

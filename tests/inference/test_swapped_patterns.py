@@ -1,11 +1,13 @@
 """Every way to store a pattern, end to end: prune, export, read back, swap on a CPU; outputs are the masked network's."""
 
 import copy
+from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import nn
 
+from sparsefront.allocation.base import Assigned
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.export.checkpoint import read_export, write_export
 from sparsefront.inference.agreement import output_error
@@ -14,16 +16,31 @@ from sparsefront.inference.kernel_call import KernelCall
 from sparsefront.inference.problems import observe_problems
 from sparsefront.inference.swap import swap
 from sparsefront.patterns.block_2_4 import Block24
+from sparsefront.patterns.block_wise import BlockWise
+from sparsefront.patterns.channel import Channel
+from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.shuffled_block import ShuffledBlock
 from sparsefront.patterns.tile_2_4 import Tile24
 from sparsefront.patterns.tile_wise import TileWise
 from sparsefront.patterns.uniform import Uniform
+from sparsefront.patterns.vector_wise import VectorWise
 from sparsefront.patterns.weight_view import as_matrix, like_weight
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.structure import Structure, settle
 
 PATTERNS = {
+    "element_wise": (ElementWise(), "csr_reference"),
+    "n_m": (NM(), "n_m_reference"),
+    "n_m-12": (NM(m=12), "n_m_reference"),
+    "vector_wise": (VectorWise(8), "gathered_reference"),
+    "vector_wise-balanced": (VectorWise(8, "balanced"), "gathered_reference"),
+    "block_wise": (BlockWise(4), "blocked_reference"),
+    "block_wise-balanced": (BlockWise("8x2", "balanced"), "blocked_reference"),
+    "tile_wise": (TileWise(16), "gathered_reference"),
+    "tile_wise-apriori": (TileWise(16, apriori_tuning=0.5), "gathered_reference"),
+    "channel": (Channel(), "gathered_reference"),
+    "channel-inputs": (Channel("inputs"), "gathered_reference"),
     "shuffled_block": (ShuffledBlock(8), "gathered_reference"),
     "n_m-permuted": (NM(2, 4, permutation="search", permutation_rounds=3), "n_m_reference"),
     "n_m-transposable": (NM(transposable=True), "n_m_reference"),
@@ -36,27 +53,37 @@ PATTERNS = {
 
 
 class Net(nn.Module):
-    """A convolution and two Linear layers."""
+    """Two convolutions and two Linear layers."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(4, 32, 3, padding=1)
-        self.first, self.second = nn.Linear(32, 64), nn.Linear(64, 48, bias=False)
+        self.conv = nn.Conv2d(4, 48, 3, padding=1)
+        self.narrowing = nn.Conv2d(48, 48, (1, 3), stride=2, padding=(0, 1), bias=False)
+        self.first, self.second = nn.Linear(48, 96), nn.Linear(96, 48, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.second(self.first(self.conv(x).relu().mean(dim=(2, 3))).relu())
+        features = self.narrowing(self.conv(x).relu()).relu()
+        return self.second(self.first(features.mean(dim=(2, 3))).relu())
 
 
-LAYERS = ("conv", "first", "second")
+LAYERS = ("conv", "narrowing", "first", "second")
 
 
-def pruned(pattern) -> tuple[Net, dict[str, torch.Tensor], Structure]:
+@dataclass(frozen=True)
+class FirstStaysDense(Assigned):
+    """As erk and latency_aware may have it."""
+
+    def layer_sparsities(self, weight_shapes, sparsity, lost):
+        return {layer: 0.0 if layer == "first" else sparsity for layer in weight_shapes}
+
+
+def pruned(pattern, allocation: Assigned) -> tuple[Net, dict[str, torch.Tensor], Structure]:
     torch.manual_seed(0)
     net = Net().eval().requires_grad_(False)
     weights = {name: as_matrix(net.get_submodule(name).weight) for name in LAYERS}
     scores = {name: weight.abs() for name, weight in weights.items()}
-    structure = settle(scores, pattern, PerLayer(), 0.5)
-    masks = make_masks(scores, pattern, PerLayer(), 0.5, structure=structure)
+    structure = settle(scores, pattern, allocation, 0.5)
+    masks = make_masks(scores, pattern, allocation, 0.5, structure=structure)
     for name, mask in masks.items():
         weight = net.get_submodule(name).weight
         weight.mul_(like_weight(mask, weight))
@@ -67,7 +94,7 @@ def pruned(pattern) -> tuple[Net, dict[str, torch.Tensor], Structure]:
 def case(request, tmp_path):
     """(masked net, its export, name of the reference)."""
     pattern, kernel = PATTERNS[request.param]
-    net, masks, structure = pruned(pattern)
+    net, masks, structure = pruned(pattern, PerLayer())
     write_export(
         tmp_path,
         net,
@@ -103,7 +130,7 @@ def test_the_swapped_network_computes_the_masked_one(case, dtype):
 def test_a_permuted_2_4_layer_is_offered_to_sparse_tensor_cores(tmp_path):
     """On a CPU their reference stands in: 2:4 is found in the order that the export holds, and only there."""
     pattern = PATTERNS["n_m-permuted"][0]
-    masked, masks, structure = pruned(pattern)
+    masked, masks, structure = pruned(pattern, PerLayer())
     assert structure.arrangements
     write_export(tmp_path, masked, masks, pattern=pattern, sparsity=0.5, arrangements=structure.arrangements)
     x, net = torch.randn(3, 4, 6, 6), Net().eval()
@@ -119,3 +146,15 @@ def test_a_permuted_2_4_layer_is_offered_to_sparse_tensor_cores(tmp_path):
     assert net.first.format.input_order is not None
     with torch.inference_mode():
         assert output_error(net(x), masked(x)) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["shuffled_block", "n_m-permuted", "uniform", "tew"])
+def test_a_layer_that_is_assigned_no_sparsity_is_stored_dense(tmp_path, name):
+    pattern, _ = PATTERNS[name]
+    masked, masks, structure = pruned(pattern, FirstStaysDense())
+    settled = {"arrangements": structure.arrangements, "sparsities": structure.sparsities}
+    write_export(tmp_path, masked, masks, pattern=pattern, sparsity=0.5, **settled)
+    export = read_export(tmp_path)
+    assert export.manifest.layers["first"].family == "dense" != export.manifest.layers["second"].family
+    for layer in LAYERS:
+        assert torch.equal(export.format(layer).to_dense(), as_matrix(masked.get_submodule(layer).weight))

@@ -12,16 +12,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.block_2_4 import Block24
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.channel import Channel
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
+from sparsefront.patterns.shuffled_block import ShuffledBlock
 from sparsefront.patterns.tile_2_4 import Tile24
 from sparsefront.patterns.tile_wise import TileWise
 from sparsefront.patterns.uniform import Uniform
 from sparsefront.patterns.vector_wise import VectorWise
+from sparsefront.pruning.make_masks import make_masks
 
 Group = list[tuple[int, int]]  # the weights of one group
 
@@ -73,32 +76,40 @@ def outputs_of(rows: int, columns: int) -> list[Group]:
     return [[(i, j) for j in range(columns)] for i in range(rows)]
 
 
-def tiles_of(rows: int, columns: int, gone: set[tuple[int, int]], width: int) -> list[list[int]]:
-    """The outputs of each tile: those that keep anything, `width` at a time."""
-    survivors = [i for i in range(rows) if any((i, j) not in gone for j in range(columns))]
-    return [survivors[start : start + width] for start in range(0, len(survivors), width)]
+def tile_inputs_of(
+    layers: list[range] | None, importance: list[list[int]], gone: set[tuple[int, int]], width: int
+) -> list[Group]:
+    """The inputs of each tile: `width` outputs of a layer that keep anything. layers: the rows of each; None = all of one."""
+    columns, groups = len(importance[0]), []
+    for rows in layers or [range(len(importance))]:
+        survivors = [i for i in rows if any((i, j) not in gone for j in range(columns))]
+        tiles = [survivors[start : start + width] for start in range(0, len(survivors), width)]
+        groups += [[(i, j) for i in tile] for tile in tiles for j in range(columns)]
+    return groups
 
 
-def tile_inputs_of(tiles: list[list[int]], columns: int) -> list[Group]:
-    return [[(i, j) for i in tile] for tile in tiles for j in range(columns)]
-
-
-def tile_wise_oracle(importance: list[list[int]], sparsity: float, width: int) -> set[tuple[int, int]]:
+def tile_wise_oracle(
+    importance: list[list[int]], sparsity: float, width: int, layers: list[range] | None = None
+) -> set[tuple[int, int]]:
     rows, columns = len(importance), len(importance[0])
     outputs = outputs_of(rows, columns)
     gone = drop_lowest(importance, outputs, allowed_of(rows * columns, 1 - math.sqrt(1 - sparsity)))
-    groups = tile_inputs_of(tiles_of(rows, columns, gone, width), columns)
+    groups = tile_inputs_of(layers, importance, gone, width)
     return gone | drop_lowest(importance, groups, allowed_of(rows * columns, sparsity) - len(gone))
 
 
-def overlay_oracle(importance: list[list[int]], sparsity: float, width: int, delta: float) -> set[tuple[int, int]]:
+def overlay_oracle(
+    importance: list[list[int]], sparsity: float, width: int, delta: float, layers: list[range] | None = None
+) -> set[tuple[int, int]]:
     """What stays pruned: of all that tiles pruned to s + delta, the lowest single weights that make s."""
-    pruned = sorted(tile_wise_oracle(importance, sparsity + delta, width))
+    pruned = sorted(tile_wise_oracle(importance, sparsity + delta, width, layers))
     total = len(importance) * len(importance[0])
     return drop_lowest(importance, [[weight] for weight in pruned], allowed_of(total, sparsity))
 
 
-def apriori_oracle(importance: list[list[int]], sparsity: float, width: int, share: float) -> set[tuple[int, int]]:
+def apriori_oracle(
+    importance: list[list[int]], sparsity: float, width: int, share: float, layers: list[range] | None = None
+) -> set[tuple[int, int]]:
     rows, columns = len(importance), len(importance[0])
     everything = {(i, j) for i in range(rows) for j in range(columns)}
     wanted = everything - free_oracle(importance, sparsity, 1, 1)
@@ -108,7 +119,7 @@ def apriori_oracle(importance: list[list[int]], sparsity: float, width: int, sha
     for i in range(rows):  # an output that stays although no weight of it is wanted counts as wanted throughout
         if not wanted & set(outputs[i]):
             wanted |= set(outputs[i])
-    groups = tile_inputs_of(tiles_of(rows, columns, gone, width), columns)
+    groups = tile_inputs_of(layers, importance, gone, width)
     return gone | guided_drop(importance, groups, wanted, gone, start=split, target=sparsity, share=share)
 
 
@@ -181,6 +192,16 @@ def assert_prunes(pattern: Pattern, importance: list[list[int]], sparsity: float
     mask = pattern.mask(torch.tensor(importance, dtype=torch.float32), sparsity)
     assert set(map(tuple, (~mask).nonzero().tolist())) == gone
     pattern.check(mask, sparsity)
+
+
+def assert_prunes_over_layers(
+    pattern: Pattern, importance: list[list[int]], layers: list[range], sparsity: float, gone: set[tuple[int, int]]
+) -> None:
+    """One matrix cut into layers that are ranked together."""
+    matrix = torch.tensor(importance, dtype=torch.float32)
+    scores = {str(rows): matrix[rows.start : rows.stop] for rows in layers}
+    masks = make_masks(scores, pattern, GlobalThreshold(), sparsity)
+    assert set(map(tuple, (~torch.cat(list(masks.values()))).nonzero().tolist())) == gone
 
 
 def matrices(rows: int, columns: int, largest: int = 4) -> st.SearchStrategy[list[list[int]]]:
@@ -309,3 +330,60 @@ def test_block_2_4(importance, sides, sparsity):
 )
 def test_tile_2_4(importance, granularity, sparsity):
     assert_prunes(Tile24(granularity), importance, sparsity, tile_2_4_oracle(importance, sparsity, granularity))
+
+
+@few
+@given(importance=matrices(8, 6), granularity=st.sampled_from([2, 4]), sparsity=fractions)
+def test_shuffled_block_in_the_order_that_it_finds(importance, granularity, sparsity):
+    pattern = ShuffledBlock(granularity=granularity)
+    arrangement = pattern.arrangement(torch.tensor(importance).float(), sparsity)
+    order = list(range(8)) if arrangement is None else arrangement.outputs.tolist()
+    gone = free_oracle([importance[row] for row in order], sparsity, granularity, 1)
+    assert_prunes(pattern, importance, sparsity, {(order[i], j) for i, j in gone})
+
+
+@few
+@given(importance=matrices(3, 24), window=st.sampled_from([(2, 4), (1, 4), (3, 8), (5, 12)]))
+def test_n_m_in_the_order_that_it_finds(importance, window):
+    n, m = window
+    pattern = NM(n=n, m=m, permutation="search", permutation_rounds=3)
+    matrix = torch.tensor(importance).float()
+    arrangement = pattern.arrangement(matrix, 1 - n / m)
+    order = list(range(24)) if arrangement is None else arrangement.inputs.tolist()
+    gone = balanced_oracle([[row[column] for column in order] for row in importance], n, m, 1, 1)
+    mask = pattern.mask(matrix, 1 - n / m)
+    assert set(map(tuple, (~mask).nonzero().tolist())) == {(i, order[j]) for i, j in gone}
+    pattern.check(mask, 1 - n / m, arrangement)
+
+
+@few
+@given(importance=matrices(8, 6), first=st.sampled_from([2, 4, 6]), sparsity=fractions)
+def test_grids_of_layers_that_are_ranked_together(importance, first, sparsity):
+    """Blocks do not cross the cut, so the layers together lose what one layer would."""
+    layers = [range(first), range(first, 8)]
+    for pattern, block in (
+        (ElementWise(), (1, 1)),
+        (VectorWise(granularity=2), (2, 1)),
+        (BlockWise(granularity="2x3"), (2, 3)),
+        (Channel("outputs"), (1, 6)),
+    ):
+        assert_prunes_over_layers(pattern, importance, layers, sparsity, free_oracle(importance, sparsity, *block))
+
+
+@few
+@given(
+    importance=matrices(9, 5),
+    first=st.integers(1, 8),
+    granularity=st.sampled_from([1, 2, 4]),
+    sparsity=st.floats(0, 0.89),
+)
+def test_tile_wise_over_layers_that_are_ranked_together(importance, first, granularity, sparsity):
+    """With both options, alone; tiles end with their layer."""
+    layers = [range(first), range(first, 9)]
+    given = importance, sparsity, granularity
+    for pattern, gone in (
+        (TileWise(granularity), tile_wise_oracle(*given, layers)),
+        (TileWise(granularity, element_overlay=0.1), overlay_oracle(*given, 0.1, layers)),
+        (TileWise(granularity, apriori_tuning=0.6), apriori_oracle(*given, 0.6, layers)),
+    ):
+        assert_prunes_over_layers(pattern, importance, layers, sparsity, gone)

@@ -141,3 +141,32 @@ def test_tuned_masks_are_as_sparse_as_others_under_a_minimum_density():
     assert 0 <= 0.75 * total(importance) - pruned(masks) < 8 * len(masks)
     for mask in masks.values():
         assert mask.float().mean() >= 0.1 - 8 * 160 / mask.numel()
+
+
+def test_outputs_stay_once_their_tiles_have_lost_inputs():
+    """The root split would allow two more weights than are gone, and output 0 has just one left; but without it output 1
+    would share a tile with output 2, which keeps other inputs.
+    """
+    previous = torch.ones(4, 8, dtype=torch.bool)
+    previous[:2, 1:] = False
+    importance = torch.tensor([0.1, 1.0, 1.0, 0.3])[:, None].expand(4, 8)
+    mask = make_masks({"a": importance}, TileWise(2), PerLayer(), 0.75, previous={"a": previous})["a"]
+    TileWise(2).check(mask, 0.75)
+    assert not (mask & ~previous).any() and int(mask.sum()) == 8
+
+
+def test_outputs_of_all_layers_are_ranked_by_norm_over_length():
+    """s = 0.36: step 1 may take 16 of 80 weights. The norm of a long output is 4, of a short one 2; over their lengths they
+    are 0.25 and 0.5, so one long output goes and no short one.
+    """
+    importance = {"short": torch.ones(4, 4), "long": torch.ones(4, 16)}
+    masks = make_masks(importance, TileWise(4), GlobalThreshold(), 0.2, final_sparsity=0.36)
+    assert masks["short"].all() and masks["long"].any(dim=1).tolist() == [True, True, True, False]
+
+
+def test_on_the_way_the_element_wise_mask_of_the_end_guides():
+    """Of the four best weights, which pruning to 0.75 keeps, output 1 holds none; of the twelve best it holds the most."""
+    importance = torch.tensor([[9, 1, 0, 0], [3, 3, 3, 3], [9, 9, 0, 0], [9, 1, 0, 0]]).float()
+    pattern = TileWise(4, apriori_tuning=1.0)
+    mask = make_masks({"a": importance}, pattern, PerLayer(), 0.25, final_sparsity=0.75)["a"]
+    assert mask.any(dim=1).tolist() == [True, False, True, True]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.errors import InvalidSetting
-from sparsefront.patterns.uniform import Uniform
+from sparsefront.patterns.uniform import RankStep, Uniform
 from sparsefront.pruning.make_masks import make_masks
 
 few = settings(max_examples=40, deadline=None, derandomize=True)
@@ -88,6 +88,12 @@ def test_a_rank_of_negative_scores_goes_before_any_positive_one():
     importance = {"signed": torch.tensor([[-9.0, 3.0]]), "plain": torch.tensor([[1.0, 2.0]])}
     masks = make_masks(importance, Uniform(1), GlobalThreshold(), 0.25)
     assert masks["signed"].tolist() == [[False, True]] and masks["plain"].all()
+
+
+def test_what_is_gone_has_no_rank_whatever_the_sign_of_the_rest():
+    mask = torch.tensor([[True, True, False]])
+    scores = RankStep(0.5, side=1).groups(torch.tensor([[-3.0, -1.0, 2.0]]), mask).scores
+    assert scores.tolist() == [-1, -3, -torch.inf]
 
 
 def test_rows_that_differ_are_named():

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from sparsefront.allocation.global_threshold import GlobalThreshold
+from sparsefront.importance.magnitude import Magnitude
 from sparsefront.patterns.block_2_4 import Block24
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.channel import Channel
@@ -31,6 +32,16 @@ def test_element_wise():
     """Half of 16; the threshold falls among the three 5s, of which the first two in reading order stay."""
     importance = torch.tensor([[9, 1, 5, 2], [3, 8, 1, 5], [5, 2, 7, 1], [6, 4, 10, 12]]).float()
     assert torch.equal(ElementWise().mask(importance, 0.5), kept("#.#.\n.#.#\n..#.\n#.##"))
+
+
+def test_element_wise_as_nmsparse_draws_it():
+    """The matrix of the talk's slide "Sparsity in DNN Weights" and what is left of it: the 6 largest of 16."""
+    weight = torch.tensor(
+        [[0.2, 0.1, 0.2, -0.6], [0.4, -0.3, 0.4, 0.1], [0.7, -0.1, -0.3, 0.1], [-0.1, 0.6, -0.5, 0.3]]
+    )
+    pruned = torch.tensor([[0, 0, 0, -0.6], [0.4, 0, 0.4, 0], [0.7, 0, 0, 0], [0, 0.6, -0.5, 0]])
+    mask = ElementWise().mask(Magnitude().of(weight), 10 / 16)
+    assert torch.equal(weight * mask, pruned)
 
 
 def test_n_m():

@@ -1,6 +1,6 @@
 """What is settled before the first mask: orders and sparsities of layers, on disk and in use."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import pytest
@@ -95,3 +95,34 @@ def test_a_structure_comes_back_from_disk(tmp_path, sparsities):
     assert torch.equal(read.arrangement("a.b").outputs, orders["a.b"].outputs)
     assert read.arrangement("a.b").inputs is None and read.arrangement("elsewhere").orders() == {}
     assert torch.equal(read.arrangement("c").inputs, orders["c"].inputs)
+
+
+@dataclass(frozen=True)
+class Noted(NM):
+    """Notes at which sparsity an order is asked for."""
+
+    asked: list = field(default_factory=list)
+
+    def arrangement(self, importance, sparsity):
+        self.asked.append(sparsity)
+        return Arrangement(inputs=torch.arange(importance.shape[1]).flip(0))
+
+
+def test_an_order_belongs_to_the_sparsity_of_its_layer_and_a_dense_layer_has_none():
+    importance, pattern = {"a": scores(seed=1), "b": scores(seed=2)}, Noted()
+    assert settle(importance, pattern, GlobalThreshold(), 0.75).arrangements.keys() == {"a", "b"}
+    assert pattern.asked == [0.75, 0.75]
+    pattern.asked.clear()
+    structure = settle(importance, pattern, Given({"a": 0.5, "b": 0.0}, []), 0.75)
+    assert structure.arrangements.keys() == {"a"} and pattern.asked == [0.5]
+
+
+def test_what_a_layer_would_lose_is_in_the_order_that_it_would_have():
+    importance, allocation = {"a": scores(16, 32)}, Given({"a": 0.75}, [])
+    pattern = NM(permutation="search", permutation_rounds=3)
+    structure = settle(importance, pattern, allocation, 0.75)
+    ((_, _, lost),) = allocation.asked
+    for sparsity in (0.5, 0.75):
+        pruned = importance["a"][~pattern.mask(importance["a"], sparsity)]
+        assert lost("a", sparsity) == pytest.approx(float(pruned.sum()))
+    assert torch.equal(structure.arrangement("a").inputs, pattern.arrangement(importance["a"], 0.75).inputs)

@@ -69,6 +69,16 @@ def test_another_schema_version_is_refused(make_row):
         Row.from_json(json.dumps(content))
 
 
+def test_a_row_of_an_older_version_is_read_and_stays_one(make_row):
+    row = make_row(schema_version=1, recovery_parameters={})
+    content, cells = json.loads(row.to_json()), {key: "" if v is None else str(v) for key, v in row.flat().items()}
+    del content["choice"]["recovery_parameters"], cells["recovery_parameters"]
+    assert Row.from_json(json.dumps(content)) == Row.from_flat(cells) == row
+    del content["identity"]["run_id"]
+    with pytest.raises(ValueError, match="missing identity.run_id"):
+        Row.from_json(json.dumps(content))
+
+
 @pytest.mark.parametrize(
     ("leaf", "value"),
     [

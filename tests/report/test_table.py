@@ -55,6 +55,19 @@ def test_rows_table_sets_shared_values_aside(make_row):
     assert "bert" in different and "model vit_small" not in different
 
 
+def test_runs_of_one_recovery_are_told_apart_by_its_settings(make_row):
+    distilled = [
+        make_row(recovery="distill", recovery_parameters={"hardness": hardness, "temperature": 2.0})
+        for hardness in (0.5, 1.0)
+    ]
+    text = text_of(rows_table(distilled))
+    assert "recovery.hardness=0.5" in text and "recovery.hardness=1.0" in text and "temperature" not in text
+    other = make_row(recovery="finetune", recovery_parameters={"hardness": 3})
+    assert "hardness" not in text_of(rows_table([distilled[0], other])), "another recovery is told by its name"
+    trained = [make_row(trainer_parameters={"devices": devices}) for devices in (1, 2)]
+    assert "trainer.devices=2" in text_of(rows_table(trained))
+
+
 def test_dense_layers_are_counted_by_reason():
     assert dense_layers_text({}) == "none"
     assert dense_layers_text({"a": "narrow", "b": "odd", "c": "narrow"}) == "3: 2 × narrow; 1 × odd"

@@ -177,6 +177,9 @@ def test_a_killed_run_goes_on_after_its_last_round(composed, fits, tmp_path, mon
     with pytest.raises((KeyboardInterrupt, SystemExit)):
         run_experiment(composed(*TRAIN, *rounds))
     monkeypatch.setattr(Watch, "on_train_epoch_start", begin)
+    (records,) = (tmp_path / "cache" / "recover").glob("*.unfinished/after_002_rounds/rounds.json")
+    lasted = [{**record, "seconds": 500.0} for record in json.loads(records.read_text())]
+    records.write_text(json.dumps(lasted))
     run_experiment(composed(*TRAIN, *rounds))
     assert len(fits) == 2 * whole + 1, "the dense run and the finished rounds are not repeated"
     folders = [finished(tmp_path / cache, "recover") for cache in ("whole", "cache")]
@@ -184,6 +187,8 @@ def test_a_killed_run_goes_on_after_its_last_round(composed, fits, tmp_path, mon
         first, second = (load_file(folder / file) for folder in folders)
         assert all(torch.equal(first[name], second[name]) for name in first)
     assert not list((tmp_path / "cache" / "recover").glob("*.unfinished"))
+    cost = json.loads((folders[1] / "determined_by.json").read_text())["seconds"]
+    assert 1000 < cost < 1100, "what the first two rounds took before the kill is part of the cost"
 
 
 def test_history_is_whole_after_a_kill(composed, fits, tmp_path, monkeypatch):

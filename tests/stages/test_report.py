@@ -36,6 +36,22 @@ def test_a_finished_run_is_shown_again_with_pictures(run, caplog, tmp_path):
     assert not (folder() / "masks").exists() and not in_page()
 
 
+def test_the_row_names_the_settings_of_every_part(run):
+    short = ("measure.evaluate_limit=8", "model.dim=64", "model.depth=1")
+    choice = run(*ON_CPU, *short, "recovery.epochs=1", "recipe.weight_decay=0.25").choice
+    assert choice.pattern_parameters == {"granularity": 32, "distribution": "free", "m": None}
+    assert choice.granularity == 32
+    assert choice.model_variant == "dim 64 depth 1" and choice.model_parameters["dim"] == 64
+    assert choice.dataset_parameters == {"shift": 0, "valid_fraction": 0.1, "num_workers": 0}
+    assert choice.importance_parameters == {"norm": "l1"} and choice.schedule_parameters == {}
+    assert choice.recovery_parameters == {"epochs": 1, "lr": None}
+    assert choice.recipe_parameters["weight_decay"] == 0.25
+    assert choice.trainer_parameters["device"] == "cpu" and choice.trainer_parameters["limit_batches"] == 2
+    assert choice.allocation == "global_threshold" and choice.allocation_parameters == {"min_density": 0.0}
+    dense = run(*ON_CPU, *short, "pattern=dense").choice
+    assert dense.importance_parameters == dense.recovery_parameters == {} and dense.recipe_parameters
+
+
 def test_a_dense_run_has_no_pictures(run):
     run(*ON_CPU, *PICTURES, "pattern=dense")
     assert not (folder() / "masks").exists()

@@ -12,6 +12,7 @@ from sparsefront.patterns.groups import Groups
 
 # Members of a group up to which comparing all pairs beats sorting.
 FEW = 16
+JOINED = 2**23  # groups in all, up to which they are ranked in one list: 100 MB with their sizes
 
 
 def select_in_layer(groups: Groups, numel: int, target: float) -> Tensor:
@@ -40,7 +41,7 @@ def follow_guides(groups: Sequence[Groups], numel: int, target: float) -> list[G
 
 def budget(groups: Sequence[Groups], numel: int, target: float) -> int:
     """How many weights of these groups may go so that at most the fraction `target` of `numel` weights is gone."""
-    gone = numel - sum(group.alive_weights() for group in groups)
+    gone = numel - int(sum(group.alive_weights() for group in groups))
     # 0.57 * 100 is 56.99999999999999: the last digits of a float must not cost a weight.
     return max(0, math.floor(target * numel + 1e-6) - gone)
 
@@ -82,16 +83,18 @@ def keep_best(groups: Sequence[Groups], allowed: int) -> list[Tensor]:
     """
     if not groups:
         return []
-    gone = int(sum(group.weights_in(group.scores == -math.inf) for group in groups))
+    if len(groups) > 1 and sum(group.scores.numel() for group in groups) <= JOINED:
+        return _keep_best_joined(groups, allowed)
+    gone = int(sum(group.weights_in(group.marked() == -math.inf) for group in groups))
     threshold, below = find_threshold(groups, gone + allowed)
-    kept = [(group.scores >= threshold).contiguous() for group in groups]
+    kept = [(group.marked() >= threshold).contiguous() for group in groups]
     if threshold == math.inf:  # everything that may go does, and +inf must stay
         return kept
     left = gone + allowed - below
     for group, survives in zip(reversed(groups), reversed(kept), strict=True):
         if left == 0:  # at once, where scores do not tie
             break
-        ties = (group.scores == threshold).flatten().nonzero().flatten().flip(0)
+        ties = (group.marked() == threshold).flatten().nonzero().flatten().flip(0)
         spent = group.sizes_at(ties).cumsum(0)
         fitting = int((spent <= left).sum())
         survives.view(-1)[ties[:fitting]] = False
@@ -99,3 +102,14 @@ def keep_best(groups: Sequence[Groups], allowed: int) -> list[Tensor]:
             break
         left -= int(spent[-1]) if fitting else 0
     return kept
+
+
+def _keep_best_joined(groups: Sequence[Groups], allowed: int) -> list[Tensor]:
+    """`keep_best` with all layers in one list: where groups are few, a GPU waits longer for calls than for numbers."""
+    sizes = [torch.as_tensor(group.sizes, device=group.scores.device).expand(group.scores.shape) for group in groups]
+    joined = Groups(
+        torch.cat([group.marked().flatten() for group in groups]), torch.cat([size.flatten() for size in sizes])
+    )
+    (kept,) = keep_best([joined], allowed)
+    parts = kept.split([group.scores.numel() for group in groups])
+    return [part.view(group.scores.shape) for part, group in zip(parts, groups, strict=True)]

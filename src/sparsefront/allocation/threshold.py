@@ -29,7 +29,7 @@ def find_threshold(groups: Sequence[Groups], allowed: int) -> tuple[float, int]:
         t, and how many weights the groups with score < t hold.
     """
     low, high = rank_of(-math.inf), rank_of(math.inf) + 1  # low <= t < high, as ranks
-    below_low, below_high = 0, sum(_all_weights(group) for group in groups)
+    below_low, below_high = 0, int(sum(_all_weights(group) for group in groups))
     if sum(group.scores.numel() for group in groups) <= SAMPLE:
         return _by_sorting(groups, allowed, low, high, below_low)
     small = SMALL_SHARE * below_high
@@ -67,9 +67,10 @@ def _by_sorting(groups: Sequence[Groups], allowed: int, low: int, high: int, bel
     """`find_threshold` among the groups whose scores have ranks in [low, high); `below_low`: weights below them."""
     inside = []
     for group in groups:
-        above = group.scores >= float_of(low)
+        scores = group.marked()
+        above = scores >= float_of(low)
         if high <= rank_of(math.inf):
-            above &= group.scores < float_of(high)
+            above &= scores < float_of(high)
         inside.append(above.flatten().nonzero().flatten())
     scores, sizes = _joined(groups, inside)
     ascending, order = scores.sort()
@@ -83,20 +84,19 @@ def _by_sorting(groups: Sequence[Groups], allowed: int, low: int, high: int, bel
 
 def _joined(groups: Sequence[Groups], places: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Scores and sizes (int64) at some places of each layer's flattened scores, all layers in one."""
-    scores = [group.scores.flatten()[chosen] for group, chosen in zip(groups, places, strict=True)]
-    sizes = [group.sizes_at(chosen) for group, chosen in zip(groups, places, strict=True)]
-    return torch.cat(scores), torch.cat(sizes)
+    chosen = [group.at(there) for group, there in zip(groups, places, strict=True)]
+    return torch.cat([group.marked() for group in chosen]), torch.cat([group.sizes for group in chosen])
 
 
-def _all_weights(groups: Groups) -> int:
+def _all_weights(groups: Groups) -> Tensor | int:
     if isinstance(groups.sizes, int):
         return groups.scores.numel() * groups.sizes
-    return int(groups.sizes.expand(groups.scores.shape).sum())
+    return groups.sizes.expand(groups.scores.shape).sum()
 
 
 def _weights_below(groups: Sequence[Groups], threshold: float) -> int:
     """Weights in the groups that score below the threshold."""
-    return int(sum(group.weights_in(group.scores < threshold) for group in groups))
+    return int(sum(group.weights_in(group.marked() < threshold) for group in groups))
 
 
 def rank_of(value: float) -> int:

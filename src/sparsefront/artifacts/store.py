@@ -37,7 +37,7 @@ class Artifact:
         path: its folder; read-only by convention.
         key: digest of what determines it.
         reused: found finished, rather than made by this call.
-        seconds: what making it took, whoever made it.
+        seconds: what making it took, whoever made it, with what killed makers left finished.
     """
 
     path: Path
@@ -73,7 +73,7 @@ class ArtifactStore:
         return self.root / kind / f"{digest(determines)}.unfinished"
 
     def obtain(
-        self, kind: str, determines: dict[str, Any], make: Callable[[Path], None], *, stage: str | None = None
+        self, kind: str, determines: dict[str, Any], make: Callable[[Path], float | None], *, stage: str | None = None
     ) -> Artifact:
         """The finished stage, made now if nobody has.
 
@@ -81,7 +81,8 @@ class ArtifactStore:
             kind: folder name below the root.
             stage: the entry of root key `stages` that allows making it; None = the one called `kind`.
             determines: JSON-able; equal content means an equal stage.
-            make: writes the stage's files into the folder that it is given.
+            make: writes the stage's files into the folder that it is given; may return the seconds that killed makers
+                spent on what it went on from.
         Raises:
             InvalidSetting: it is not there and `stages` does not allow making it.
         """
@@ -102,7 +103,9 @@ class ArtifactStore:
             found = self.find(kind, determines, stage=stage)  # another process may have finished it while we waited
             return found if found is not None else self._make(folder, key, determines, make)
 
-    def _make(self, folder: Path, key: str, determines: dict[str, Any], make: Callable[[Path], None]) -> Artifact:
+    def _make(
+        self, folder: Path, key: str, determines: dict[str, Any], make: Callable[[Path], float | None]
+    ) -> Artifact:
         for left_over in folder.parent.glob(f"{key}.partial-*"):  # of killed makers: we hold the lock
             shutil.rmtree(left_over)
         partial, unfinished = folder.with_name(f"{key}.partial-{os.getpid()}"), folder.with_name(f"{key}.unfinished")
@@ -110,8 +113,8 @@ class ArtifactStore:
             shutil.rmtree(unfinished, ignore_errors=True)
         partial.mkdir()
         start = time.perf_counter()
-        make(partial)
-        record = {"seconds": time.perf_counter() - start, "determined_by": determines}
+        earlier_seconds = make(partial) or 0.0
+        record = {"seconds": earlier_seconds + time.perf_counter() - start, "determined_by": determines}
         (partial / RECORD).write_text(json.dumps(record, indent=2, default=str))
         if folder.exists():
             shutil.rmtree(folder)

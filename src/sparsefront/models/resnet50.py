@@ -44,6 +44,10 @@ class ResNet50(Model):
             )
 
     @property
+    def variant(self) -> str | None:
+        return "small_images" if self.small_images else None
+
+    @property
     def source(self) -> TorchvisionSource:
         return TorchvisionSource("resnet50", self.weights, self.path)
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from sparsefront.datasets.info import DataInfo
 
 
+SIZES = ("dim", "depth", "heads", "mlp_ratio", "patch_size")
+
+
 @dataclass(frozen=True)
 class VitSmall(Model):
     """Settings of model vit_small; with the defaults every prunable layer is 256 to 1024 wide.
@@ -42,11 +45,17 @@ class VitSmall(Model):
     prune_head: bool = False
 
     def __post_init__(self) -> None:
-        for key in ("dim", "depth", "heads", "mlp_ratio", "patch_size"):
+        for key in SIZES:
             if getattr(self, key) < 1:
                 raise InvalidSetting(key, getattr(self, key), "must be at least 1")
         if self.dim % self.heads:
             raise InvalidSetting("heads", self.heads, f"must divide dim={self.dim}")
+
+    @property
+    def variant(self) -> str | None:
+        """The sizes that are not the defaults: `dim 64 depth 1`."""
+        sizes = [f"{key} {getattr(self, key)}" for key in SIZES if getattr(self, key) != getattr(type(self), key)]
+        return " ".join(sizes) or None
 
     def check(self) -> None:
         if self.path is not None:
@@ -55,7 +64,7 @@ class VitSmall(Model):
     def fingerprint(self) -> dict[str, Any]:
         return {
             "model": "vit_small",
-            **{key: getattr(self, key) for key in ("dim", "depth", "heads", "mlp_ratio", "patch_size")},
+            **{key: getattr(self, key) for key in SIZES},
             "weights": "random" if self.path is None else {"sha256": file_digest(weights_file(self.path))},
         }
 

@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sparsefront.patterns.blocks import BlockPattern
-from sparsefront.patterns.distribution import check_distribution
+from sparsefront.patterns.distribution import FreeOrBalanced
 from sparsefront.patterns.granularity import block_shape
 
 
 @dataclass(frozen=True)
-class BlockWise(BlockPattern):
+class BlockWise(FreeOrBalanced):
     """Keep the best blocks of a fixed grid.
 
     Args:
@@ -28,19 +27,11 @@ class BlockWise(BlockPattern):
 
     def __post_init__(self) -> None:
         block_shape(self.granularity)
-        check_distribution(self.distribution, self.m)
+        self.check_distribution()
 
     @property
     def block(self) -> tuple[int, int]:
         return block_shape(self.granularity)
-
-    @property
-    def balanced(self) -> bool:
-        return self.distribution == "balanced"
-
-    @property
-    def window_settings(self) -> dict[str, int | None]:
-        return {"n": None, "m": self.m}
 
     def unit_text(self, side: int) -> str:
         return super().unit_text(side) if len(set(self.block)) == 1 else f"{side} (granularity {self.granularity})"

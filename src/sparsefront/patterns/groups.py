@@ -35,12 +35,29 @@ class Groups:
         keep_of_last: set where the distribution is balanced: exactly this many survive along the last dimension of
             scores, and no allocation has a say.
         guide: another ranking that comes before the scores; None where there is none.
+        stays, gone: bool, shape of scores: +inf and -inf where True, whatever the scores say. Where single weights are
+            groups, this spares a marked copy of the importance of the whole network.
     """
 
     scores: Tensor
     sizes: Tensor | int
     keep_of_last: int | None = None
     guide: Guide | None = None
+    stays: Tensor | None = None
+    gone: Tensor | None = None
+
+    def marked(self) -> Tensor:
+        """The scores with what stays and what is gone."""
+        scores = self.scores
+        for places, value in ((self.gone, -math.inf), (self.stays, math.inf)):
+            scores = scores if places is None else scores.masked_fill(places, value)
+        return scores
+
+    def at(self, places: Tensor) -> "Groups":
+        """The groups at these places of the flattened scores."""
+        marks = (None if mark is None else mark.flatten()[places] for mark in (self.stays, self.gone))
+        stays, gone = marks
+        return Groups(self.scores.flatten()[places], self.sizes_at(places), stays=stays, gone=gone)
 
     def sizes_at(self, places: Tensor) -> Tensor:
         """The sizes of the groups at these places of the flattened scores; int64."""
@@ -54,9 +71,9 @@ class Groups:
             return torch.count_nonzero(chosen) * self.sizes  # on a CPU twice as fast as the sum of a bool tensor
         return (chosen * self.sizes).sum()
 
-    def alive_weights(self) -> int:
-        """How many weights all groups together could still give up."""
-        return int(self.weights_in(self.scores > -math.inf))
+    def alive_weights(self) -> Tensor:
+        """How many weights all groups together could still give up; int64 scalar on their device."""
+        return self.weights_in(self.marked() > -math.inf)
 
 
 def group_score(importance: Tensor, dims: tuple[int, ...], length: Tensor | int) -> Tensor:
@@ -80,10 +97,16 @@ def signed_norm(importance: Tensor, dims: tuple[int, ...]) -> Tensor:
     Movement scores have a sign: a group whose weights all shrink must not rank like one whose weights all grow.
 
     Args:
-        importance: float32.
+        importance: float32, of any scale: squares are summed in float64, where none overflows or vanishes (Fisher scores of
+            a trained network reach 1e-25, whose squares float32 takes for zero).
         dims: dimensions to reduce.
+    Returns:
+        float32.
     """
     if not bool((importance < 0).any()):
-        return torch.linalg.vector_norm(importance, dim=dims)
-    grow, shrink = importance.clamp(min=0), importance.clamp(max=0)
-    return torch.linalg.vector_norm(grow, dim=dims) - torch.linalg.vector_norm(shrink, dim=dims)
+        return _norm(importance, dims).float()
+    return (_norm(importance.clamp(min=0), dims) - _norm(importance.clamp(max=0), dims)).float()
+
+
+def _norm(importance: Tensor, dims: tuple[int, ...]) -> Tensor:
+    return torch.linalg.vector_norm(importance, dim=dims, dtype=torch.float64)

@@ -1,6 +1,5 @@
 """Element-wise overlay: the best of all that tile-wise pruning took comes back, weight by weight."""
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,7 +20,7 @@ class OverlayStep:
 
     def groups(self, importance: Tensor, mask: Tensor, *, allowed: Tensor) -> Groups:
         """Scores [N, K], one per weight: what the tiles hold stays, the rest of what is allowed is ranked."""
-        return Groups(importance.masked_fill(~allowed, -math.inf).masked_fill_(mask, math.inf), 1)
+        return Groups(importance, 1, stays=mask, gone=~allowed)
 
     def expand(self, kept: Tensor, importance: Tensor, mask: Tensor, *, allowed: Tensor) -> Tensor:
         return kept

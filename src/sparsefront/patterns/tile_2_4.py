@@ -59,7 +59,8 @@ class TileWindowStep:
 
         Outputs of a tile that differ show that the windows have been decided: each then holds 2 inputs of every output,
         and deciding again changes nothing. An input that all outputs have dropped has left no trace by then, so that
-        counting by 4 would build other windows.
+        counting by 4 would build other windows. Where all outputs of all tiles agree (scores that are equal throughout)
+        nothing shows it, and deciding again would halve again: a schedule makes its last mask once.
 
         Args:
             kept: bool [outputs, K].
@@ -149,7 +150,10 @@ class Tile24(Pattern):
 
         Inputs that all outputs of a tile drop have left no trace; windows are read off the order of what each output keeps.
         """
-        for index, tile in enumerate(mask[surviving_outputs(mask)].split(self.granularity)):
+        rows = surviving_outputs(mask)
+        if len(rows) == 0:
+            return  # the layer is empty, and still split would make one tile of it
+        for index, tile in enumerate(mask[rows].split(self.granularity)):
             counts = tile.sum(dim=1)
             if (counts != counts[0]).any():
                 least, most = int(counts.min()), int(counts.max())

@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sparsefront.patterns.blocks import BlockPattern
-from sparsefront.patterns.distribution import check_distribution
+from sparsefront.patterns.distribution import FreeOrBalanced
 from sparsefront.patterns.granularity import unit_length
 
 
 @dataclass(frozen=True)
-class VectorWise(BlockPattern):
+class VectorWise(FreeOrBalanced):
     """Keep the best vectors of v consecutive outputs at one input k.
 
     "Vector-wise" is used here as nmSPARSE and NM-SpMM use it: a vector runs along the outputs, so that the outputs of
@@ -31,19 +30,11 @@ class VectorWise(BlockPattern):
 
     def __post_init__(self) -> None:
         unit_length(self.granularity)
-        check_distribution(self.distribution, self.m)
+        self.check_distribution()
 
     @property
     def block(self) -> tuple[int, int]:
         return self.granularity, 1
-
-    @property
-    def balanced(self) -> bool:
-        return self.distribution == "balanced"
-
-    @property
-    def window_settings(self) -> dict[str, int | None]:
-        return {"n": None, "m": self.m}
 
     def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:
         return "gathered", {"tile": self.granularity, "drop_empty_outputs": False}

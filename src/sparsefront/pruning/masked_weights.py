@@ -85,7 +85,7 @@ class MaskedWeights:
         ValueError: a pruned weight is not zero; names the layer and how many.
         """
         for name, mask in self.masks().items():
-            revived = int((self._modules[name].weight[~mask] != 0).sum())
+            revived = int(self._modules[name].weight.detach().masked_fill(mask, 0.0).count_nonzero())  # NaN counts
             if revived:
                 raise ValueError(f"layer {name}: {revived} pruned weights are not zero")
 
@@ -100,4 +100,4 @@ def zero_pruned(module: nn.Module) -> None:
     """Zero in place every weight below a module that its mask prunes."""
     for layer in module.modules():
         if hasattr(layer, BUFFER):
-            layer.weight.mul_(getattr(layer, BUFFER))
+            layer.weight.masked_fill_(~getattr(layer, BUFFER), 0.0)

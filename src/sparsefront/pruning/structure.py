@@ -21,7 +21,7 @@ class Structure:
     """Masks that change on the way to a final sparsity nest only where their layout does not change with them.
 
     Args:
-        arrangements: layer -> the order in which it obeys the pattern; absent where that is its own.
+        arrangements: layer -> the order in which it obeys the pattern; absent where that is its own, and of a dense one.
         sparsities: layer -> its own final sparsity, where the allocation assigns one; None where layers are ranked
             together, and a layer's sparsity is an outcome.
     """
@@ -66,7 +66,7 @@ def settle(
     *,
     weight_shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> Structure:
-    """Decide what follows from the first scores alone.
+    """Decide what follows from the first scores alone; a layer's order at its own sparsity, where one is assigned.
 
     Args:
         importance: layer name -> [N, K], finite, of layers that the pattern can divide.
@@ -75,20 +75,27 @@ def settle(
     Raises:
         InvalidSetting: an allocation that cannot reach what it is asked for with these layers.
     """
-    arrangements = {}
-    for layer, scores in importance.items():
-        if (arrangement := pattern.arrangement(scores.float(), sparsity)) is not None:
-            arrangements[layer] = arrangement
-    structure = Structure(arrangements)
-    if not isinstance(allocation, Assigned):
-        return structure
+    searched: dict[tuple[str, float], Arrangement | None] = {}
+
+    def arrangement(layer: str, layer_sparsity: float) -> Arrangement | None:
+        """The order of a layer at a sparsity of its own; a dense layer needs none."""
+        if layer_sparsity == 0:
+            return None
+        if (layer, layer_sparsity) not in searched:
+            searched[layer, layer_sparsity] = pattern.arrangement(importance[layer].float(), layer_sparsity)
+        return searched[layer, layer_sparsity]
 
     def lost(layer: str, layer_sparsity: float) -> float:
         if layer_sparsity == 0:
             return 0.0
-        scores = structure.arrangement(layer).arrange(importance[layer].float())
+        order = arrangement(layer, layer_sparsity) or Arrangement()
+        scores = order.arrange(importance[layer].float())
         kept = pattern.layer_mask(scores, torch.ones_like(scores, dtype=torch.bool), layer_sparsity)
         return float(scores.masked_fill(kept, 0.0).sum(dtype=torch.float64))
 
-    shapes = weight_shapes or {layer: tuple(scores.shape) for layer, scores in importance.items()}
-    return Structure(arrangements, allocation.layer_sparsities(shapes, sparsity, lost))
+    sparsities = None
+    if isinstance(allocation, Assigned):
+        shapes = weight_shapes or {layer: tuple(scores.shape) for layer, scores in importance.items()}
+        sparsities = allocation.layer_sparsities(shapes, sparsity, lost)
+    orders = {layer: arrangement(layer, (sparsities or {}).get(layer, sparsity)) for layer in importance}
+    return Structure({layer: order for layer, order in orders.items() if order is not None}, sparsities)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytorch_lightning as pl
 from torch import Tensor, nn
 
+from sparsefront.errors import InvalidSetting
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.pruning.structure import Structure
 from sparsefront.tasks.base import Task
@@ -63,12 +64,14 @@ class RoundRecord:
     """What a round cost and did.
 
     Args:
-        seconds: of training.
+        seconds: of training, those before a kill included.
+        earlier_seconds: the part of them before a kill.
         epochs, steps: trained, in optimizer steps.
         updates: (step, sparsity) of every change of the masks while it trained.
     """
 
     seconds: float = 0.0
+    earlier_seconds: float = 0.0
     epochs: int = 0
     steps: int = 0
     updates: list[tuple[int, float]] = field(default_factory=list)
@@ -83,6 +86,19 @@ class Recovery(ABC):
 
     name: ClassVar[str]
     schedules: tuple[str, ...]
+
+    def check_schedule(self, schedule: str) -> None:
+        """Refuse a schedule, by its name, that this recovery does not go with.
+
+        Raises:
+            InvalidSetting: with its key written from the root.
+        """
+        self._refuse_others(schedule, "recovery", self.name)
+
+    def _refuse_others(self, schedule: str, key: str, value: str) -> None:
+        """The refusal of `check_schedule`; key and value are of the setting that rules the schedule out."""
+        if schedule not in self.schedules:
+            raise InvalidSetting(key, value, f"goes with schedule {', '.join(self.schedules)}, not with {schedule}")
 
     def check(self, experiment: "Experiment") -> None:
         """Refuse, before anything is trained, what cannot work with the rest of the configuration.

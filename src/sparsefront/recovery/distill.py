@@ -74,6 +74,10 @@ class Distill(TrainingRecovery):
         """Those of `along`."""
         return self._along.schedules
 
+    def check_schedule(self, schedule: str) -> None:
+        """`along` rules schedules out, not the teacher."""
+        self._refuse_others(schedule, "recovery.along", self.along)
+
     @property
     def _along(self) -> TrainingRecovery:
         return Finetune(self.epochs, self.lr) if self.along == "finetune" else LearningRateRewind(self.epochs)

@@ -86,9 +86,9 @@ class SrSte(Recovery):
         round.net.load_state_dict(round.initial_net().state_dict())
         windows = WindowMasks(experiment.pattern, experiment.importance, round.structure, round.sparsity)
         refined = StraightThrough(round.net, list(round.masks), make_masks=windows, decay=self.decay)
-        seconds = fit_round(round, plan, (refined,))
+        time = fit_round(round, plan, (refined,))
         round.masked.set(refined.masks())
-        return RoundRecord(seconds, plan.epochs, plan.epochs * steps)
+        return RoundRecord(time.seconds, time.earlier_seconds, plan.epochs, plan.epochs * steps)
 
 
 @dataclass(frozen=True, eq=False)

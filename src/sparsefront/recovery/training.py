@@ -8,7 +8,7 @@ import pytorch_lightning as pl
 from sparsefront.pruning.callback import HoldMasks
 from sparsefront.recovery.base import Recovery, Round, RoundRecord
 from sparsefront.recovery.training_plan import TrainingPlan
-from sparsefront.training.fit import fit, steps_per_epoch
+from sparsefront.training.fit import FitTime, fit, steps_per_epoch
 from sparsefront.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -49,16 +49,12 @@ class TrainingRecovery(Recovery):
             make_masks=round.make_masks,
             total_steps=plan.epochs * steps,
         )
-        seconds = fit_round(round, plan, (hold, *self.callbacks(round)))
-        return RoundRecord(seconds, plan.epochs, plan.epochs * steps, hold.reached)
+        time = fit_round(round, plan, (hold, *self.callbacks(round)))
+        return RoundRecord(time.seconds, time.earlier_seconds, plan.epochs, plan.epochs * steps, hold.reached)
 
 
-def fit_round(round: Round, plan: TrainingPlan, callbacks: tuple[pl.Callback, ...] = ()) -> float:
-    """Train `round.net` in place as planned, with a fresh optimizer.
-
-    Returns:
-        wall-clock seconds.
-    """
+def fit_round(round: Round, plan: TrainingPlan, callbacks: tuple[pl.Callback, ...] = ()) -> FitTime:
+    """Train `round.net` in place as planned, with a fresh optimizer."""
     return fit(
         round.make_task(plan.optimization),
         round.data,

@@ -58,6 +58,24 @@ class Column:
     numeric: bool = False
     constant_aside: bool = False
 
+    def value(self, row: Row) -> Any:
+        """What the cell of this row holds."""
+        return row.leaf(self.leaf)
+
+
+@dataclass(frozen=True)
+class SettingsColumn(Column):
+    """The parameters in which rows of one table differ though they chose the same parts: `recovery.hardness=1.0`.
+
+    `keys`: (part, parameter).
+    """
+
+    keys: tuple[tuple[str, str], ...] = ()
+
+    def value(self, row: Row) -> str | None:
+        found = ((part, key, row.leaf(f"{part}_parameters")) for part, key in self.keys)
+        return " ".join(f"{part}.{key}={held[key]}" for part, key, held in found if key in held) or None
+
 
 COLUMNS = (
     Column("model", constant_aside=True),
@@ -67,9 +85,11 @@ COLUMNS = (
     Column("pattern"),
     Column("granularity", constant_aside=True),
     Column("sparsity_achieved", fraction, numeric=True),
+    Column("importance", constant_aside=True),
     Column("allocation", constant_aside=True),
     Column("schedule", constant_aside=True),
     Column("recovery", constant_aside=True),
+    Column("recipe", constant_aside=True),
     Column("kernel_mode", constant_aside=True),
     Column("seed", numeric=True),
     Column("dense", percent, numeric=True),
@@ -90,12 +110,40 @@ COLUMNS = (
 def shown_columns(rows: Sequence[Row]) -> tuple[list[Column], dict[str, str]]:
     """The columns that this table needs, and leaf -> text of those in which all rows agree."""
     aside = {
-        column.leaf: column.text(rows[0].leaf(column.leaf))
+        column.leaf: column.text(column.value(rows[0]))
         for column in COLUMNS
-        if column.constant_aside and len({row.leaf(column.leaf) for row in rows}) == 1
+        if column.constant_aside and len({column.value(row) for row in rows}) == 1
     }
     shown = [column for column in COLUMNS if column.leaf not in aside]
+    if keys := _differing_settings(rows):
+        shown.insert(-1, SettingsColumn("settings", keys=keys))  # before the run's name
     return shown, {leaf: text for leaf, text in aside.items() if text != "–"}
+
+
+# part of the configuration -> its parameters that have a column of their own
+PARTS: dict[str, set[str]] = {
+    "model": {"variant", "size", "name"},
+    "dataset": {"task"},
+    "pattern": {"granularity"},
+    "importance": {"seed"},
+    "allocation": set(),
+    "schedule": set(),
+    "recovery": set(),
+    "recipe": set(),
+    "trainer": set(),
+}
+
+
+def _differing_settings(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
+    """(part, parameter) of which two rows that chose the same option of the part hold different values."""
+    values: dict[tuple[str, str], dict[Any, set[str]]] = {}
+    for part, apart in PARTS.items():
+        for row in rows:
+            option = None if part == "trainer" else row.leaf(part)  # there is one kind of trainer
+            for key, value in row.leaf(f"{part}_parameters").items():
+                if key not in apart:
+                    values.setdefault((part, key), {}).setdefault(option, set()).add(str(value))
+    return tuple(key for key, options in values.items() if any(len(found) > 1 for found in options.values()))
 
 
 def sort_rows(rows: Sequence[Row], by: str) -> list[Row]:

@@ -26,13 +26,6 @@ class Point:
     sparsity: float
     latency_ms: float | None
 
-    @property
-    def label(self) -> str:
-        """Pattern, granularity and achieved sparsity: what tells this run from its neighbours."""
-        granularity = self.row.choice.granularity
-        unit = "" if granularity is None else f" {granularity}"
-        return f"{self.row.choice.pattern}{unit} at {self.sparsity:.3g}"
-
 
 @dataclass(frozen=True)
 class ComparableRows:

@@ -149,7 +149,8 @@ def _hover(point: Point) -> str:
         f"{row.quality.metric_name} {point.quality:.2f} % (dense {percent(row.quality.dense)})",
         "not timed" if point.latency_ms is None else timed,
         f"kernel {plain(speed.latency_kernel)}",
-        f"recovery {plain(row.choice.recovery)}, seed {row.identity.seed}",
+        f"importance {plain(row.choice.importance)}, allocation {plain(row.choice.allocation)}",
+        f"schedule {plain(row.choice.schedule)}, recovery {plain(row.choice.recovery)}, seed {row.identity.seed}",
         f"run {row.identity.run_id}",
     )
     return "<br>".join(html.escape(line) for line in lines)
@@ -185,7 +186,7 @@ def _summary(group: ComparableRows) -> list[dict[str, str]]:
 def _table(rows: Sequence[Row]) -> dict[str, Any]:
     """What all rows share, the columns of the rest, and (column, value) per cell."""
     columns, shared = shown_columns(rows)
-    lines = [[(column, row.leaf(column.leaf)) for column in columns] for row in rows]
+    lines = [[(column, column.value(row)) for column in columns] for row in rows]
     return {"shared": shared, "columns": columns, "lines": lines}
 
 

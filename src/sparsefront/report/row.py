@@ -45,20 +45,21 @@ class Row:
 
     @classmethod
     def from_json(cls, text: str) -> "Row":
-        """The row that `to_json` wrote.
+        """The row that `to_json` wrote; what a row of an older version lacks reads as not measured.
 
         Raises:
-            ValueError: not JSON, another schema version, unknown or missing keys (all are named), or a wrong type.
+            ValueError: not JSON, a later schema version, unknown or missing keys (all are named), or a wrong type.
         """
         content = json.loads(text)
         if not isinstance(content, dict) or not isinstance(content.get("identity"), dict):
             raise ValueError("not a row: it has no identity")
-        _check_version(content["identity"].get("schema_version"))
+        version = _checked_version(content["identity"].get("schema_version"))
         expected = {f"{leaf.group}.{leaf.name}" for leaf in leaves()}
+        needed = {f"{leaf.group}.{leaf.name}" for leaf in leaves() if leaf.required or version == SCHEMA_VERSION}
         members = {group: names for group, names in content.items() if isinstance(names, dict)}
         given = {f"{group}.{name}" for group, names in members.items() for name in names}
-        _refuse_keys(unknown=(given - expected) | (content.keys() - _groups().keys()), missing=expected - given)
-        return cls(**{group: kind(**content[group]) for group, kind in _groups().items()})
+        _refuse_keys(unknown=(given - expected) | (content.keys() - _groups().keys()), missing=needed - given)
+        return cls(**{group: kind(**members.get(group, {})) for group, kind in _groups().items()})
 
     def flat(self) -> dict[str, Any]:
         """leaf -> value in the order of the schema; mappings as JSON text, None where nothing was measured."""
@@ -69,10 +70,10 @@ class Row:
         """The row of one CSV line; a column that is absent reads as not measured, since a store's columns may grow.
 
         Raises:
-            ValueError: another schema version, a filled cell under an unknown column, a leaf that must be there and is
+            ValueError: a later schema version, a filled cell under an unknown column, a leaf that must be there and is
                 not, or a cell of a wrong type.
         """
-        _check_version(int(cells["schema_version"]) if cells.get("schema_version", "").isdigit() else None)
+        _checked_version(int(cells["schema_version"]) if cells.get("schema_version", "").isdigit() else None)
         filled = {name for name, text in cells.items() if text != ""}
         _refuse_keys(
             unknown=filled - {leaf.name for leaf in leaves()},
@@ -122,9 +123,10 @@ def _groups() -> dict[str, type]:
     return get_type_hints(Row)
 
 
-def _check_version(version: object) -> None:
-    if version != SCHEMA_VERSION:
-        raise ValueError(f"a row of schema version {version}, while this program reads version {SCHEMA_VERSION}")
+def _checked_version(version: object) -> int:
+    if not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
+        raise ValueError(f"a row of schema version {version}, while this program reads versions up to {SCHEMA_VERSION}")
+    return version
 
 
 def _refuse_keys(*, unknown: set[str], missing: set[str]) -> None:

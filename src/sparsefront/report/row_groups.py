@@ -5,7 +5,8 @@ from typing import Any, get_type_hints
 
 from sparsefront.report.leaf_types import check_leaf
 
-SCHEMA_VERSION = 1
+# 2: the parameters of every part in Choice. Leaves are only ever added, so rows of older versions are read as well.
+SCHEMA_VERSION = 2
 
 
 class _Leaves:
@@ -46,20 +47,29 @@ class Choice(_Leaves):
     """What was chosen, by the names of the configuration; parameters of a part are in its mapping.
 
     `model_variant` tells networks of one model apart: `vit_b_16`, a BERT's size, hub name or folder name.
+    `trainer_parameters` are those that change what is trained, with `auto` resolved.
     """
 
     model: str
     model_variant: str | None = None
+    model_parameters: dict[str, Any] = field(default_factory=dict)
     dataset: str
     dataset_task: str | None = None
+    dataset_parameters: dict[str, Any] = field(default_factory=dict)
     pattern: str
     pattern_parameters: dict[str, Any] = field(default_factory=dict)
     granularity: int | str | None = None
     importance: str | None = None
+    importance_parameters: dict[str, Any] = field(default_factory=dict)
     allocation: str | None = None
+    allocation_parameters: dict[str, Any] = field(default_factory=dict)
     schedule: str | None = None
+    schedule_parameters: dict[str, Any] = field(default_factory=dict)
     recovery: str | None = None
+    recovery_parameters: dict[str, Any] = field(default_factory=dict)
     recipe: str | None = None
+    recipe_parameters: dict[str, Any] = field(default_factory=dict)
+    trainer_parameters: dict[str, Any] = field(default_factory=dict)
     kernel_mode: str | None = None
 
 
@@ -153,7 +163,9 @@ class Kernels(_Leaves):
 
 @dataclass(frozen=True, kw_only=True)
 class Cost(_Leaves):
-    """Wall seconds of the stages, as first made; `dense_reused`: the dense weights were found finished."""
+    """Wall seconds of the stages, as first made, those of killed runs that they went on from included; `dense_reused`:
+    the dense weights were found finished.
+    """
 
     train_dense_seconds: float | None = None
     prune_seconds: float | None = None

@@ -86,7 +86,7 @@ def rows_table(rows: Sequence[Row]) -> Table:
         narrowest = max(map(len, words))
         table.add_column("_\n".join(words), justify=justify, no_wrap=whole, min_width=narrowest, overflow="fold")
     for row in rows:
-        _add_row(table, *(column.text(row.leaf(column.leaf)) for column in columns))
+        _add_row(table, *(column.text(column.value(row)) for column in columns))
     return table
 
 

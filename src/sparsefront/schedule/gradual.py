@@ -16,7 +16,7 @@ class Gradual(Schedule):
     with p the fraction of recovery's optimizer steps that are done; masks stay fixed after `end`.
 
     Args:
-        initial_sparsity: of the masks before the first update.
+        initial_sparsity: of the masks before the first update; below the final one.
         begin, end: fractions of the training between which masks change.
         updates: how many times they change, evenly spaced; the last one reaches the final sparsity.
     """
@@ -46,9 +46,13 @@ class Gradual(Schedule):
         """Sparsity after the update at this fraction of the training."""
         if progress >= self.end:
             return final
-        initial = min(self.initial_sparsity, final)
         remaining = 1 - max(0.0, progress - self.begin) / (self.end - self.begin)
-        return final + (initial - final) * remaining**3
+        return final + (self.initial_sparsity - final) * remaining**3
+
+    def check_sparsity(self, sparsity: float) -> None:
+        if sparsity > 0 and self.initial_sparsity >= sparsity:
+            allowed = f"must be below the final sparsity={sparsity}; schedule=one_shot starts at it"
+            raise InvalidSetting("schedule.initial_sparsity", self.initial_sparsity, allowed)
 
     def updates_of(self, total_steps: int, final: float) -> dict[int, float]:
         """Optimizer step, counted from 0, before which masks are made anew -> the sparsity they then have; ascending.

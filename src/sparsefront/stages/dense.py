@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 def run(experiment: Experiment, store: ArtifactStore, determines: dict[str, Any], loggers: list) -> Artifact:
     """weights.safetensors, training.json; with recipe.history also history/, the weights at the start of every epoch."""
 
-    def make(folder: Path) -> None:
-        on_every_rank(
+    def make(folder: Path) -> float:
+        return on_every_rank(
             train_body,
             experiment,
             store.unfinished("dense", determines),
@@ -32,12 +32,14 @@ def run(experiment: Experiment, store: ArtifactStore, determines: dict[str, Any]
     return store.obtain("dense", determines, make)
 
 
-def train_body(experiment: Experiment, unfinished: Path, folder: Path, loggers: list) -> None:
+def train_body(experiment: Experiment, unfinished: Path, folder: Path, loggers: list) -> float:
     """What every process of the training runs.
 
     Args:
         unfinished: what is written here outlives a killed run, which goes on from it.
         folder: where the stage's files go.
+    Returns:
+        the seconds that a killed run spent on what this one went on from.
     """
     recipe = experiment.recipe
     # The network first: a checkpoint that does not fit is told before data is fetched and tokenised.
@@ -52,7 +54,7 @@ def train_body(experiment: Experiment, unfinished: Path, folder: Path, loggers: 
         experiment.choices["dataset"],
         recipe.epochs,
     )
-    seconds = fit(
+    time = fit(
         make_task(experiment, net, optimization),
         data,
         epochs=recipe.epochs,
@@ -64,4 +66,5 @@ def train_body(experiment: Experiment, unfinished: Path, folder: Path, loggers: 
         unfinished=unfinished,
     )
     save_weights(net, folder / WEIGHTS)
-    (folder / "training.json").write_text(json.dumps({"seconds": seconds, "steps": recipe.epochs * steps}))
+    (folder / "training.json").write_text(json.dumps({"seconds": time.seconds, "steps": recipe.epochs * steps}))
+    return time.earlier_seconds

@@ -51,8 +51,8 @@ def run(
 ) -> Artifact:
     """weights.safetensors (zeros where pruned), masks.safetensors, training.json (a record of every round)."""
 
-    def make(folder: Path) -> None:
-        on_every_rank(
+    def make(folder: Path) -> float:
+        return on_every_rank(
             train_body,
             experiment,
             RecoverInputs(dense.path, pruned.path),
@@ -65,12 +65,14 @@ def run(
     return store.obtain("recover", determines, make)
 
 
-def train_body(experiment: Experiment, paths: RecoverInputs, unfinished: Path, folder: Path, loggers: list) -> None:
+def train_body(experiment: Experiment, paths: RecoverInputs, unfinished: Path, folder: Path, loggers: list) -> float:
     """What every process of the training runs.
 
     Args:
         unfinished: what is written here outlives a killed run, which goes on from it.
         folder: where the stage's files go.
+    Returns:
+        the seconds that killed runs spent on what this one went on from.
     """
     net = load_net(experiment, paths.dense / WEIGHTS)
     masks = load_masks(paths.pruned / MASKS)
@@ -82,10 +84,12 @@ def train_body(experiment: Experiment, paths: RecoverInputs, unfinished: Path, f
         experiment, make_task(experiment, net), list(masks), data.train_dataloader, structure, movement
     )
     levels = experiment.schedule.round_sparsities(experiment.sparsity)
+    tightens = bool(experiment.schedule.updates_of(1, experiment.sparsity))
     finished = FinishedRounds(
         unfinished, enabled=experiment.trainer.checkpoint, net=net, masked=masked, movement=movement
     )
     records = finished.restore()
+    earlier_seconds = sum(record["seconds"] for record in records)
     for index in range(len(records), len(levels)):
         sparsity = levels[index]
         reseed(experiment, f"recover {index}")
@@ -93,7 +97,12 @@ def train_body(experiment: Experiment, paths: RecoverInputs, unfinished: Path, f
             net.to(device_of(experiment))
             masks = make_masks(sparsity, masked.masks())
         log.info(
-            "recover: %s at %.4g, round %d of %d", experiment.choices["recovery"], sparsity, index + 1, len(levels)
+            "recover: %s at %.4g, round %d of %d%s",
+            experiment.choices["recovery"],
+            sparsity,
+            index + 1,
+            len(levels),
+            f"; masks tighten to {experiment.sparsity:.4g} on the way" if tightens else "",
         )
         done = experiment.recovery.recover(
             Round(
@@ -116,12 +125,14 @@ def train_body(experiment: Experiment, paths: RecoverInputs, unfinished: Path, f
         )
         masked.check()
         records.append(_record(sparsity, masked, done))
+        earlier_seconds += done.earlier_seconds
         if index + 1 < len(levels):
             finished.keep(records)
     save_masks(masked.masks(), folder / MASKS)
     save_weights(net, folder / WEIGHTS)
     seconds = sum(record["seconds"] for record in records)
     (folder / "training.json").write_text(json.dumps({"seconds": seconds, "rounds": records}))
+    return earlier_seconds
 
 
 def _record(sparsity: float, masked: MaskedWeights, done: RoundRecord) -> dict[str, Any]:

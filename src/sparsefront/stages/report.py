@@ -4,7 +4,7 @@ import logging
 import shutil
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from rich.console import Console
@@ -118,19 +118,28 @@ def _compose(
 def _choice(experiment: Experiment) -> Choice:
     """What was chosen; a dense run pruned nothing, so it names no way of pruning."""
     choices, pruned = experiment.choices, experiment.pattern.name != "dense"
-    parameters = {key: value for key, value in experiment.settings["pattern"].items() if key != "_target_"}
+    parts = ["model", "dataset", "pattern", "recipe"]
+    if pruned:
+        parts += ["importance", "allocation", "schedule", "recovery"]
+    parameters = {f"{part}_parameters": _parameters(getattr(experiment, part)) for part in parts}
     return Choice(
         model=choices["model"],
         model_variant=experiment.model.variant,
         dataset=choices["dataset"],
         dataset_task=getattr(experiment.dataset, "task", None),
         pattern=choices["pattern"],
-        pattern_parameters=parameters,
-        granularity=parameters.get("granularity"),
+        granularity=getattr(experiment.pattern, "granularity", None),
         importance=choices["importance"] if pruned else None,
         allocation=experiment.allocation.name if pruned else None,
         schedule=choices["schedule"] if pruned else None,
         recovery=choices["recovery"] if pruned else None,
         recipe=choices.get("recipe"),
+        trainer_parameters=experiment.trainer.determines(),
         kernel_mode=choices["kernel"] if pruned else None,
+        **parameters,
     )
+
+
+def _parameters(part: Any) -> dict[str, Any]:
+    """A part's settings, by the keys of its YAML; of a path only its last part, since a row names no machine."""
+    return {key: PurePath(value).name if isinstance(value, str) else value for key, value in asdict(part).items()}

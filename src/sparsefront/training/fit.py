@@ -5,6 +5,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -26,6 +27,14 @@ def steps_per_epoch(data: pl.LightningDataModule, trainer: TrainerSettings) -> i
     return math.ceil(batches / trainer.accumulate)
 
 
+@dataclass(frozen=True)
+class FitTime:
+    """Wall-clock seconds of a training: all of them, and the part before a kill, of which the stage's clock knows nothing."""
+
+    seconds: float
+    earlier_seconds: float
+
+
 def fit(
     task: Task,
     data: pl.LightningDataModule,
@@ -37,15 +46,13 @@ def fit(
     directory: Path,
     callbacks: tuple[pl.Callback, ...] = (),
     unfinished: Path | None = None,
-) -> float:
+) -> FitTime:
     """Train `task` in place for `epochs` with its own `optimization`.
 
     Args:
         callbacks: with a `state_dict` that holds all of their state.
         unfinished: a folder that survives a kill: the training goes on from the checkpoint in it, if there is one, and
             leaves its own there after each epoch but the last. None: it always starts at its beginning.
-    Returns:
-        wall-clock seconds, those before a kill included.
     """
     # First the averages, so that the masks are checked after these took the weights' place.
     averages = () if recipe.ema is None else (AverageWeights(recipe.ema),)
@@ -60,7 +67,7 @@ def fit(
             loggers=loggers,
             directory=directory,
         ).fit(task, datamodule=TrainingData(data), ckpt_path=checkpoint_of(keep.folder), weights_only=True)
-    return keep.seconds
+    return FitTime(keep.seconds, keep.earlier_seconds)
 
 
 @contextmanager
@@ -73,6 +80,8 @@ def _quiet_lightning() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*does not have many workers.*")
             warnings.filterwarnings("ignore", message=".*LeafSpec.*")  # of Lightning's own code
+            # Scores were computed on the same parameters before DDP took its own stream: it costs a wait, once.
+            warnings.filterwarnings("ignore", message=".*AccumulateGrad node's stream does not match.*")
             # every rank validates on the whole split, so there is nothing to reduce
             warnings.filterwarnings("ignore", message=".*sync_dist=True.*")
             warnings.filterwarnings(

@@ -88,7 +88,7 @@ def on_every_rank(
         with _member(0, group, store), _watched(others, group):
             try:
                 result = body(*arguments, folder, loggers)
-            except RuntimeError as error:
+            except Exception as error:  # of any kind: after an abort torch says that there is no process group
                 _raise_if_another_failed_first(others, time.time(), error)
                 raise
         for other in others:
@@ -143,12 +143,9 @@ class _Other:
         return f"rank {self.rank} failed: {report.message}" + (f"\n{report.trace}" if report.trace else "")
 
     def end(self) -> None:
-        """Whatever it does."""
+        """Whatever it does. It has nothing to save, and Lightning would hold up a politer signal until the next step."""
         if self.process.is_alive():
-            self.process.terminate()
-            self.process.join(10)
-            if self.process.is_alive():
-                self.process.kill()
+            self.process.kill()
         self.process.join()
         self._reports.close()
 
@@ -258,7 +255,7 @@ def _watched(others: list[_Other], group: _Group) -> Iterator[None]:
         watcher.join()
 
 
-def _raise_if_another_failed_first(others: list[_Other], failed_at: float, error: RuntimeError) -> None:
+def _raise_if_another_failed_first(others: list[_Other], failed_at: float, error: Exception) -> None:
     """A rank that dies breaks the others' collectives; the reason is what it said itself."""
     deadline = time.time() + REPORT_WAIT_S
     for other in others:

@@ -38,13 +38,14 @@ class KeepEpochs(pl.Callback):
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
+        self.earlier_seconds = 0.0  # of a killed training that this one goes on from
         self._start = time.perf_counter()
         self._resumed: dict[str, Any] | None = None
 
     @property
     def seconds(self) -> float:
         """Wall-clock seconds of the training, those before a kill included."""
-        return time.perf_counter() - self._start
+        return self.earlier_seconds + time.perf_counter() - self._start
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if self._resumed is not None:
@@ -67,7 +68,7 @@ class KeepEpochs(pl.Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._resumed = state_dict
-        self._start -= state_dict["seconds"]
+        self.earlier_seconds = state_dict["seconds"]
 
 
 def random_state() -> dict[str, Any]:

@@ -45,10 +45,10 @@ class TrainerSettings:
             raise InvalidSetting("limit_batches", self.limit_batches, "must be at least 1, or null for all")
 
     def check(self) -> None:
-        """Refuse a GPU where there is none.
+        """Refuse a GPU where there is none, and what needs one.
 
         Raises:
-            InvalidSetting: accelerator gpu, or more devices than there are.
+            InvalidSetting: accelerator gpu, more devices than there are, or fp16 on a CPU.
         """
         import torch
 
@@ -57,6 +57,8 @@ class TrainerSettings:
             raise InvalidSetting("accelerator", "gpu", "torch finds no CUDA device here; use auto or cpu")
         if self.on_gpu and self.devices > found:
             raise InvalidSetting("devices", self.devices, f"torch finds {found} CUDA device(s) here")
+        if self.precision == "16-mixed" and not self.on_gpu:  # Lightning would take bf16 instead
+            raise InvalidSetting("precision", self.precision, "needs a GPU; a CPU takes auto, 32-true or bf16-mixed")
 
     @property
     def on_gpu(self) -> bool:
