@@ -6,6 +6,7 @@ from omegaconf import DictConfig
 
 from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.experiment import Experiment
+from sparsefront.inference.forecast import warn_where_nothing_wins
 from sparsefront.report.loggers import close_loggers
 from sparsefront.report.row import Row
 from sparsefront.stages import dense, export, measure, prune, recover, report
@@ -35,6 +36,7 @@ def run_experiment(config: DictConfig) -> float | tuple[float, ...] | None:
         pruned, recovered = store.find("prune", keys.prune), store.find("recover", keys.recover)
         row = report.publish(experiment, finished, pruned=pruned, recovered=recovered)
     else:
+        warn_where_nothing_wins(experiment)
         row = _make_row(experiment, store, keys)
     values = None if row is None else tuple(row.leaf(name) for name in experiment.optimize)
     return values[0] if values is not None and len(values) == 1 else values

@@ -1,0 +1,143 @@
+"""Whether a pattern can win at all here: asked before anything is trained, of times measured earlier on such a GPU."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from sparsefront_kernels.forecast import Forecast, ForecastTable, forecast_table
+from torch import Tensor, nn
+
+from sparsefront.datasets.info import DataInfo
+from sparsefront.experiment import Experiment
+from sparsefront.inference.problems import LayerInput, observe_problems
+from sparsefront.measure.flops import theoretical_dense_flops
+from sparsefront.measure.settings import DTYPES
+from sparsefront.pruning.layers import plan_pruning
+
+log = logging.getLogger(__name__)
+ASKS = ("auto", "sparse")  # kernel modes in which a sparse kernel has to be fast
+LEAST_COVERED = 0.5  # of the multiply-adds of the pruned layers: with less in the table's range it is silent
+
+
+def warn_where_nothing_wins(experiment: Experiment) -> None:
+    """Log one warning where every pruned layer that can be forecast is expected to be slower than dense.
+
+    Silent on a CPU, without a table for the GPU at hand, for storage without measurements, and where the network cannot
+    be followed without data. It never fails: the run itself will tell.
+    """
+    device = experiment.measure.torch_device
+    if device.type != "cuda":
+        return
+    try:
+        table = forecast_table(torch.cuda.get_device_name(device))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        log.warning("no forecast: the table of times cannot be read: %r", error)
+        return
+    if table is not None and (warning := expected_loss(experiment, table)) is not None:
+        log.warning("%s", warning)
+
+
+def expected_loss(experiment: Experiment, table: ForecastTable) -> str | None:
+    """The warning, or None where a layer may win or too little is known.
+
+    Every layer is taken at the run's sparsity, whatever an allocation will make of it, and its time at the real batch.
+    """
+    kernel = experiment.kernel
+    if not experiment.swaps or kernel.mode not in ASKS or kernel.forced or experiment.pattern.name == "dense":
+        return None
+    problems = _problems(experiment)
+    found = {name: _forecast(experiment, table, seen) for name, seen in problems.items()}
+    forecasts = {name: forecast for name, forecast in found.items() if forecast is not None}
+    flops = {name: theoretical_dense_flops(seen.problem) for name, seen in problems.items()}
+    covered = sum(flops[name] for name in forecasts)
+    if not forecasts or covered < LEAST_COVERED * sum(flops.values()):
+        return None
+    best = max(forecasts, key=lambda name: forecasts[name].speedup)
+    if forecasts[best].speedup > 1:
+        return None
+    return _text(experiment, table, best, problems[best], forecasts, len(problems))
+
+
+def storage_unit(family: str, parameters: Mapping[str, Any]) -> int | None:
+    """The granularity under which the benchmark lists such storage; None where it measures nothing like it.
+
+    Args:
+        family, parameters: as a pattern's `storage` gives them.
+    """
+    if parameters.get("fill"):  # zeros inside are multiplied: slower than the sparsity says
+        return None
+    if family == "gathered":
+        return parameters["tile"]
+    if family == "blocked" and len(set(parameters["block"])) == 1:
+        return parameters["block"][0]
+    return None
+
+
+def shape_inputs(info: DataInfo, *, batch_size: int, sequence_length: int | None) -> dict[str, Tensor]:
+    """Keyword arguments of the net for one measured batch, on the meta device: shapes without data.
+
+    Text comes without its attention mask, whose values a network may look at.
+    """
+    if info.image_size is not None:
+        return {"x": torch.empty(batch_size, info.channels, info.image_size, info.image_size, device="meta")}
+    shape = (batch_size, sequence_length or info.sequence_length)
+    return {name: torch.empty(shape, dtype=torch.int64, device="meta") for name in ("input_ids", "token_type_ids")}
+
+
+def _problems(experiment: Experiment) -> dict[str, LayerInput]:
+    """What each pruned Linear layer will receive; none where the network cannot be followed on the meta device."""
+    info, measure = experiment.dataset.info, experiment.measure
+    net = experiment.model.skeleton(info).eval()
+    plan = plan_pruning(
+        net,
+        experiment.model.prunable(net),
+        pattern=experiment.pattern,
+        sparsity=experiment.sparsity,
+        recipe=experiment.recipe,
+    )
+    # a convolution's dense time is not that of a product, so the tables say nothing about it
+    layers = [name for name in plan.layers if isinstance(net.get_submodule(name), nn.Linear)]
+    inputs = shape_inputs(info, batch_size=measure.batch_size, sequence_length=measure.sequence_length)
+    try:
+        return observe_problems(net, inputs, layers)
+    except Exception as error:  # a network may look at values, which are not here; a forecast is worth no failed run
+        log.debug("no forecast: the network cannot be followed without data: %s", error)
+        return {}
+
+
+def _forecast(experiment: Experiment, table: ForecastTable, seen: LayerInput) -> Forecast | None:
+    problem = seen.problem
+    family, parameters = experiment.pattern.storage((problem.n, problem.k), experiment.sparsity)
+    unit = storage_unit(family, parameters)
+    if unit is None:
+        return None
+    dtype = next(name for name, value in DTYPES.items() if value == experiment.measure.torch_dtype)
+    return table.forecast(
+        family=family,
+        granularity=unit,
+        dtype=dtype,
+        m=problem.m,
+        k=problem.k,
+        n=problem.n,
+        sparsity=experiment.sparsity,
+    )
+
+
+def _text(
+    experiment: Experiment,
+    table: ForecastTable,
+    best: str,
+    received: LayerInput,
+    forecasts: Mapping[str, Forecast],
+    layers: int,
+) -> str:
+    problem, forecast = received.problem, forecasts[best]
+    outside = f" ({layers - len(forecasts)} more are outside its range)" if layers > len(forecasts) else ""
+    return (
+        f"prediction, not measurement: with pattern {experiment.pattern.name} at sparsity {experiment.sparsity:g} "
+        f"none of {len(forecasts)} pruned layers{outside} is expected to beat dense. Closest: {best}, MxKxN = "
+        f"{problem.m}x{problem.k}x{problem.n}, {forecast.latency_us:.1f} us against {forecast.dense_us:.1f} us dense "
+        f"({forecast.speedup:.2f}x). Interpolated from sparsefront_kernels.forecast's table of {table.gpu}, measured "
+        f"{table.made_with.get('date', 'at an unknown date')} at commit {table.made_with.get('commit', 'unknown')}"
+    )

@@ -1,0 +1,1 @@
+"""What the operator benchmark measured, as pictures and a table."""

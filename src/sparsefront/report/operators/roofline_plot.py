@@ -1,0 +1,118 @@
+"""Achieved FLOP/s of useful work against arithmetic intensity, under the roofs of the run."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparsefront.report.operators.measurements import Measurement, fastest
+from sparsefront.report.series_style import DENSE_COLOUR, FRONT_COLOUR, MARKERS, SeriesStyle, series_styles
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PANEL_INCHES = (5.6, 4.6)
+COMPUTE_BOUND = 0.9  # of the highest dense rate: runs of one file differ by less, so a floor below this is of bytes
+
+
+def dense_rate(measurements: Sequence[Measurement]) -> float:
+    """FLOP/s of the compute floor, of the fastest run: no floor allows more useful work per second."""
+    return max(one.useful_flops / one.floor_us for one in measurements) * 1e6
+
+
+def copy_rate(measurements: Sequence[Measurement]) -> float | None:
+    """Bytes/s of the byte floor: no floor allows more bytes per second; None where bytes bind no product.
+
+    Too low by the share of the indices, whose bytes the CSV does not tell, where no product with few of them is bound.
+    """
+    peak = dense_rate(measurements)
+    bound = [one for one in measurements if one.useful_flops / one.floor_us * 1e6 < COMPUTE_BOUND * peak]
+    return max((one.bytes_moved / one.floor_us * 1e6 for one in bound), default=None)
+
+
+def write_roofline_png(measurements: Sequence[Measurement], path: Path) -> Path:
+    """One panel per dtype and layout; colour = weight, marker = M, the fastest kernel of each.
+
+    Raises:
+        ValueError: there is no measurement.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    if not measurements:
+        raise ValueError("nothing to draw: there is no measurement")
+    dtypes = list(dict.fromkeys(one.dtype for one in measurements))
+    layouts = sorted({one.layout for one in measurements})
+    best = fastest(measurements)
+    sparse = dict.fromkeys(one.weight.label for one in best if one.weight.family != "dense")
+    styles = series_styles(list(sparse)) | {"dense": SeriesStyle(DENSE_COLOUR, *MARKERS[0])}
+    markers = {m: MARKERS[place % len(MARKERS)][0] for place, m in enumerate(sorted({one.m for one in best}))}
+    size = (PANEL_INCHES[0] * len(layouts), PANEL_INCHES[1] * len(dtypes))
+    figure = Figure(figsize=size, layout="constrained")  # not pyplot, which keeps state and looks for a screen
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(len(dtypes), len(layouts), squeeze=False, sharex=True, sharey="row")
+    for dtype, line in zip(dtypes, panels, strict=True):
+        same_dtype = [one for one in measurements if one.dtype == dtype]
+        for layout, axes in zip(layouts, line, strict=True):
+            shown = [one for one in best if (one.dtype, one.layout) == (dtype, layout)]
+            _draw_roofs(axes, same_dtype)
+            _draw_points(axes, shown, styles, markers)
+            axes.set_title(f"{dtype}, {layout.replace('_', '-')} X and Y", fontsize=9)
+            axes.set_xlabel("useful FLOP per byte of kept values, X and Y")
+        line[0].set_ylabel("useful TFLOP/s: 2·M·K·N·density / time")
+    _add_legend(figure, styles, markers)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=100, format="png", pil_kwargs={"optimize": True})
+    return path
+
+
+def _draw_roofs(axes: "Axes", measurements: Sequence[Measurement]) -> None:
+    """Slope and roof; the roof alone where bytes bind no product."""
+    compute, copy = dense_rate(measurements) / 1e12, copy_rate(measurements)
+    intensities = [one.useful_flops / one.bytes_moved for one in measurements]
+    left, right = min(intensities) / 1.3, max(intensities) * 1.3
+    if copy is None:
+        places, heights, name = [left, right], [compute, compute], f"{compute:.0f} TFLOP/s"
+    else:
+        ridge = compute * 1e12 / copy
+        places = [left, *([ridge] if left < ridge < right else []), right]
+        heights = [min(compute, place * copy / 1e12) for place in places]
+        name = f"{compute:.0f} TFLOP/s, {copy / 1e12:.2f} TB/s"
+    axes.plot(places, heights, color=FRONT_COLOUR, linewidth=1.2, zorder=1)
+    axes.annotate(
+        name,
+        (places[-1], heights[-1]),
+        textcoords="offset points",
+        xytext=(-2, 4),
+        ha="right",
+        fontsize=7,
+        color="#555555",
+    )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.grid(alpha=0.25, which="both")
+
+
+def _draw_points(
+    axes: "Axes", shown: Sequence[Measurement], styles: dict[str, SeriesStyle], markers: dict[int, str]
+) -> None:
+    for label, style in styles.items():
+        for m, marker in markers.items():
+            points = [
+                (one.useful_flops / one.bytes_moved, one.useful_flops / one.latency_us / 1e6)
+                for one in shown
+                if (one.weight.label, one.m) == (label, m)
+            ]
+            if points:
+                axes.scatter(*zip(*points), color=style.colour, marker=marker, s=18, alpha=0.8, linewidths=0, zorder=3)
+
+
+def _add_legend(figure, styles: dict[str, SeriesStyle], markers: dict[int, str]) -> None:
+    from matplotlib.lines import Line2D
+
+    plain = {"linestyle": "", "markersize": 6}
+    handles = [Line2D([], [], color=style.colour, marker="o", label=label, **plain) for label, style in styles.items()]
+    handles += [
+        Line2D([], [], color=FRONT_COLOUR, marker=marker, label=f"M = {m}", **plain) for m, marker in markers.items()
+    ]
+    handles.append(Line2D([], [], color=FRONT_COLOUR, label="floor: dense rate, copy rate"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8)

@@ -1,0 +1,118 @@
+"""The lowest sparsity that beats dense: by hand, against a scan, and as it is written."""
+
+import csv
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparsefront.report.operators.crossover import (
+    CSV_COLUMNS,
+    Crossover,
+    crossovers,
+    mean_curve,
+    write_csv,
+    write_markdown,
+)
+from sparsefront.report.operators.measurements import Weight, read_measurements
+
+WEIGHT = Weight("gathered", "vector_wise", 128, "equal")
+
+
+def crossover(*curve: tuple[float, float]) -> Crossover:
+    """From (sparsity, speedup)."""
+    return Crossover(WEIGHT, "fp16", "row_major", 256, 1, [(at, math.log(speedup)) for at, speedup in curve])
+
+
+def test_halfway_in_the_logarithm():
+    one = crossover((0.5, 0.5), (0.75, 2.0), (0.9, 4.0))
+    assert one.sparsity == pytest.approx(0.625)
+    assert one.verdict == "63 %", "the lowest whole percent that wins"
+
+
+VERDICTS = {
+    "from the start": ([(0.5, 1.1), (0.9, 3.0)], "below 50 %"),
+    "never": ([(0.5, 0.2), (0.875, 0.9)], "never, up to 87.5 %"),
+    "a tie is no win": ([(0.5, 0.2), (0.9, 1.0)], "never, up to 90 %"),
+    "from a tie on": ([(0.5, 1.0), (0.9, 2.0)], "50 %"),
+    "a dip afterwards": ([(0.5, 0.5), (0.7, 2.0), (0.9, 0.5)], "60 %"),
+    "a win, then a loss": ([(0.5, 1.5), (0.7, 0.5), (0.9, 1.5)], "below 50 %"),
+    "one point, faster": ([(0.5, 1.02)], "wins at 50 %"),
+    "one point, slower": ([(0.5, 0.98)], "loses at 50 %"),
+}
+
+
+@pytest.mark.parametrize(("curve", "verdict"), VERDICTS.values(), ids=VERDICTS.keys())
+def test_verdicts(curve, verdict):
+    assert crossover(*curve).verdict == verdict
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=2, max_size=5))
+def test_a_scan_finds_the_same_place(speedups):
+    places = [0.5 + 0.1 * index for index in range(len(speedups))]
+    one = crossover(*zip(places, speedups))
+
+    def interpolated(at: float) -> float:
+        for (low, first), (high, second) in zip(one.curve, one.curve[1:]):
+            if low <= at <= high:
+                return first + (second - first) * (at - low) / (high - low)
+
+    steps = [places[0] + (places[-1] - places[0]) * step / 4000 for step in range(4001)]
+    wins = [at for at in steps if (value := interpolated(min(at, places[-1]))) is not None and value > 1e-9]
+    if not wins:
+        assert one.sparsity is None or one.sparsity >= places[-1] - 1e-3 or max(one.curve, key=lambda p: p[1])[1] < 1e-2
+    elif wins[0] == places[0]:
+        assert one.sparsity is None and one.verdict.startswith("below")
+    elif one.sparsity is not None:
+        assert one.sparsity <= wins[0] + 1e-9 and interpolated(one.sparsity) == pytest.approx(0, abs=1e-9)
+
+
+def test_mean_over_shapes_that_differ_in_their_sparsities():
+    """The first shape is linear from 0 to 4; the second has a kink; only 0.5 to 0.875 is covered by both."""
+    curve = mean_curve([{0.5: 0.0, 0.9: 4.0}, {0.5: -2.0, 0.75: 0.0, 0.875: 1.0}])
+    assert [at for at, _ in curve] == [0.5, 0.75, 0.875]
+    assert [value for _, value in curve] == pytest.approx([-1.0, 1.25, 2.375])
+    assert mean_curve([{0.5: 0.0}, {0.9: 1.0}]) == []
+
+
+def test_fastest_kernel_of_each_shape_counts_and_groups_stay_apart(measured):
+    found = crossovers(
+        [
+            measured(0.5, k=1024),
+            measured(0.8, k=1024, kernel="other"),
+            measured(0.2, k=2048),
+            measured(3.0, k=1024, sparsity=0.75),
+            measured(2.0, k=2048, sparsity=0.75),
+            measured(9.0, weight=Weight("dense", "dense", 0, "")),
+            measured(2.0, layout="row_major"),
+            measured(2.0, m=1),
+            measured(2.0, weight=WEIGHT._replace(granularity=64)),
+        ]
+    )
+    assert [(one.weight.granularity, one.layout, one.m, one.shapes) for one in found] == [
+        (128, "feature_major", 1, 1),
+        (128, "feature_major", 4096, 2),
+        (128, "row_major", 4096, 1),
+        (64, "feature_major", 4096, 1),
+    ]
+    (_, at_half), (_, at_three_quarters) = found[1].curve
+    assert math.exp(at_half) == pytest.approx(math.sqrt(0.8 * 0.2))
+    assert math.exp(at_three_quarters) == pytest.approx(math.sqrt(6.0))
+
+
+def test_written_beside_the_paper(measured, results_file, tmp_path):
+    rows = [measured(0.5), measured(2.0, sparsity=0.75), measured(1.5, m=256), measured(2.0, m=256, sparsity=0.75)]
+    rows.append(measured(0.5, weight=Weight("csr", "element_wise", 1, "")))
+    results = read_measurements(results_file(rows))
+    found = crossovers(results.measurements)
+    text = write_markdown(found, results, tmp_path / "crossover.md").read_text()
+    assert "| weight | layout | dtype | M = 256 | M = 4096 | Tile-Wise talk, V100 |" in text
+    assert "| gathered 128, equal (vector_wise) | feature-major | fp16 | below 50 % | 63 % | TW-128: 40 % |" in text
+    assert "| csr 1 (element_wise) | feature-major | fp16 |  | loses at 50 % |  |" in text
+    assert "Some GPU, torch 2, triton 3, cuda 13, commit abc, date 2026-01-31" in text
+    with write_csv(found, tmp_path / "crossover.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert tuple(lines[0]) == CSV_COLUMNS and len(lines) == 3
+    assert [line["crossover"] for line in lines] == ["", "", "0.6250"]
+    assert lines[2]["speedup_there"] == "0.5" and lines[2]["speedup_at_end"] == "2"

@@ -1,0 +1,83 @@
+"""Who wins which cell: dense where no kernel is faster, and only kernels with all shapes."""
+
+import math
+
+import pytest
+from matplotlib.colors import to_rgb
+from PIL import Image
+
+from sparsefront.report.operators.measurements import Weight
+from sparsefront.report.operators.winner_map import winners, write_winners_png
+from sparsefront.report.series_style import DENSE_COLOUR
+
+PANEL = ("fp16", "feature_major", 128, "equal")
+
+
+def test_geometric_mean_over_shapes_decides(measured):
+    cells = winners(
+        [
+            measured(1.0, k=1024, kernel="even"),
+            measured(1.0, k=2048, kernel="even"),
+            measured(0.5, k=1024, kernel="split"),
+            measured(3.0, k=2048, kernel="split"),
+        ]
+    )[PANEL]
+    assert set(cells) == {(4096, 0.5)}
+    assert cells[4096, 0.5].kernel == "split" and cells[4096, 0.5].speedup == pytest.approx(math.sqrt(1.5))
+    assert not cells[4096, 0.5].loses
+
+
+def test_losses_are_losses(measured):
+    assert winners([measured(0.99)])[PANEL][4096, 0.5].loses
+    assert winners([measured(1.0)])[PANEL][4096, 0.5].loses, "as fast as dense is no win"
+
+
+def test_a_kernel_with_fewer_shapes_does_not_win(measured):
+    rows = [measured(1.5, k=k, kernel="all") for k in (1024, 2048)] + [measured(9.0, kernel="one of two")]
+    assert winners(rows)[PANEL][4096, 0.5].kernel == "all"
+    rows = [measured(1.5, k=1024, kernel="a"), measured(9.0, k=2048, kernel="b")]
+    assert winners(rows)[PANEL][4096, 0.5].kernel == "b", "where none has all, those with the most"
+
+
+def test_masks_that_miss_the_sparsity_share_its_cell(measured):
+    """At 1024 inputs blocks of 128 keep one of eight for 90 %."""
+    fine = [measured(1.5, k=k, sparsity=0.8999, kernel="fine") for k in (1024, 4096)]
+    coarse = [measured(2.0, k=k, sparsity=missed, kernel="coarse") for k, missed in ((1024, 0.875), (4096, 0.90625))]
+    cells = winners([*fine, *coarse])[PANEL]
+    assert {cell: winner.kernel for cell, winner in cells.items()} == {(4096, 0.9): "coarse"}
+    assert set(winners(coarse)[PANEL]) == {(4096, 0.88), (4096, 0.91)}, "nobody has 90 % in every shape"
+
+
+def test_levels_that_both_were_asked_for_stay_apart(measured):
+    assert set(winners([measured(sparsity=0.875), measured(sparsity=0.9)])[PANEL]) == {(4096, 0.88), (4096, 0.9)}
+
+
+def test_panels(measured, dense_weight):
+    balanced = Weight("n_m", "n_m", 4, "balanced")
+    others = [measured(layout="row_major"), measured(weight=balanced), measured(dtype="bf16")]
+    found = winners([measured(), *others, measured(weight=dense_weight)])
+    assert set(found) == {
+        PANEL,
+        ("fp16", "row_major", 128, "equal"),
+        ("fp16", "feature_major", 4, "balanced"),
+        ("bf16", "feature_major", 128, "equal"),
+    }
+
+
+def colours(path) -> set[tuple[int, int, int]]:
+    """Those that fill at least a hundredth of the picture."""
+    with Image.open(path) as picture:
+        counted = picture.convert("RGB").getcolors(1 << 20)
+        return {colour for count, colour in counted if count > picture.width * picture.height / 100}
+
+
+def test_drawn_with_dense_where_it_wins(measured, tmp_path):
+    black = tuple(round(255 * part) for part in to_rgb(DENSE_COLOUR))
+    lost = [measured(0.5), measured(2.0, m=1), measured(2.0, m=1, weight=Weight("gathered", "tile_wise", 64, ""))]
+    assert black in colours(write_winners_png(lost, tmp_path / "new" / "winners.png"))
+    assert black not in colours(write_winners_png(lost[1:], tmp_path / "winners.png"))
+
+
+def test_nothing_to_draw(tmp_path, measured, dense_weight):
+    with pytest.raises(ValueError, match="no sparse measurement"):
+        write_winners_png([measured(weight=dense_weight)], tmp_path / "winners.png")
