@@ -58,7 +58,8 @@ class Inspect(pl.Callback):
         for name in LAYERS:
             weight = self.net.get_submodule(name).weight.detach()
             assert torch.equal(weight[~masks[name]], torch.zeros_like(weight[~masks[name]])), "a pruned weight lives"
-            assert not (masks[name] & ~self._before[name]).any(), "a pruned weight came back"
+            before = self._before[name].to(weight.device)  # the network moved to its device after the first masks
+            assert not (masks[name] & ~before).any(), "a pruned weight came back"
         self._before = {name: mask.clone() for name, mask in masks.items()}
         if trainer.global_step > self._step:
             self._step = trainer.global_step
@@ -183,3 +184,27 @@ def test_averages_are_what_is_validated_and_training_goes_on_from_the_weights(tm
     living = first_epoch[-1] != 0
     torch.testing.assert_close(averaged.seen.validated[0], average * living, rtol=1e-5, atol=1e-6)
     assert torch.equal(plain.seen.validated[0], first_epoch[-1])
+
+
+def test_a_scaler_that_skips_steps_revives_nothing():
+    """What 16-mixed does, on the CPU: gradients that overflow under the scale leave the step out."""
+    torch.manual_seed(0)
+    net = Net(recompute=False)
+    masked = MaskedWeights(net, LAYERS)
+    masked.set({name: torch.rand(net.get_submodule(name).weight.shape) < 0.25 for name in LAYERS})
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.02, weight_decay=0.1)
+    masked.attach(optimizer)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**126, growth_interval=10_000)
+    scales, weights = [], []
+    for _ in range(24):
+        x, labels = 1e4 * torch.randn(16, 64), torch.randint(10, (16,))
+        optimizer.zero_grad()
+        scaler.scale(torch.nn.functional.cross_entropy(net(x), labels)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        masked.check()
+        scales.append(scaler.get_scale())
+        weights.append(net.first.weight.detach().clone())
+    skipped = [later < earlier for earlier, later in zip([2.0**126, *scales], scales, strict=False)]
+    assert any(skipped) and not all(skipped), "some steps overflowed, some were taken"
+    assert torch.equal(weights[0], weights[1]) == skipped[1] and not torch.equal(weights[-2], weights[-1])
