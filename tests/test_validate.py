@@ -30,6 +30,10 @@ REFUSED = {
         ["pattern=vector_wise", "granularity=96"],
         r"granularity=96: fits no prunable layer \(blocks\.0\.attn\.q \[256, 256\].*96",
     ),
+    "window that divides no layer": (
+        ["pattern=n_m", "pattern.m=12", "sparsity=0.5"],
+        r"pattern\.m=12: fits no prunable layer \(blocks\.0\.attn\.q \[256, 256\] and \d+ more: inputs 256 are not",
+    ),
     "pattern's own granularity": (["pattern.granularity=0"], "^pattern.granularity=0: "),
     "unknown key in a group": (["+pattern.width=3"], r"pattern\.width=3: unknown key; pattern takes granularity"),
     "unknown key at the root": (["+sparsty=0.5"], "sparsty=0.5: unknown key; the root takes sparsity"),

@@ -4,7 +4,7 @@ import logging
 import os
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from sparsefront.config import STAGES, Config
 from sparsefront.errors import InvalidSetting
 from sparsefront.experiment import Experiment
-from sparsefront.pruning.layers import plan_pruning
+from sparsefront.pruning.layers import PruningPlan, plan_pruning
 from sparsefront.report.row import leaves
 from sparsefront.settings import build_settings
 
@@ -172,6 +172,23 @@ def _check_recovery(experiment: Experiment) -> None:
         experiment.importance.check(experiment)
 
 
+def _refuse_to_fit_nothing(pattern: Any, plan: PruningPlan) -> NoReturn:
+    """Raise InvalidSetting with each reason once, the first layer that it holds for and how many others."""
+    layers_of: dict[str, list[str]] = {}
+    for name, reason in plan.dense_reasons.items():
+        layers_of.setdefault(reason, []).append(name)
+    reasons = []
+    for reason, (first, *others) in layers_of.items():
+        more = f" and {len(others)} more" if others else ""
+        reasons.append(f"{first} {list(plan.shapes[first])}{more}: {reason}")
+    key, value = "pattern", pattern.name
+    if pattern.uses_granularity:
+        key, value = "granularity", pattern.granularity
+    elif getattr(pattern, "m", None) is not None:
+        key, value = "pattern.m", pattern.m
+    raise InvalidSetting(key, value, f"fits no prunable layer ({'; '.join(reasons)})")
+
+
 def _check_pattern(experiment: Experiment) -> None:
     """The pattern must fit at least one layer, and a forced kernel must be able to run what it makes."""
     pattern = experiment.pattern
@@ -186,23 +203,15 @@ def _check_pattern(experiment: Experiment) -> None:
         net, experiment.model.prunable(net), pattern=pattern, sparsity=experiment.sparsity, recipe=experiment.recipe
     )
     if not plan.layers:
-        seen = "; ".join(
-            f"{name} {list(shape)}: {plan.dense_reasons[name]}" for name, shape in list(plan.shapes.items())[:8]
-        )
-        more = "" if len(plan.shapes) <= 8 else f"; and {len(plan.shapes) - 8} more"
-        raise InvalidSetting(
-            "granularity" if pattern.uses_granularity else "pattern",
-            getattr(pattern, "granularity", None) if pattern.uses_granularity else pattern.name,
-            f"fits no prunable layer ({seen}{more})",
-        )
-    _call("report", experiment.report.check_layers, {name: plan.shapes[name] for name in plan.layers})
+        _refuse_to_fit_nothing(pattern, plan)
     shapes = {name: plan.shapes[name] for name in plan.layers}
+    _call("report", experiment.report.check_layers, shapes)
     _call("allocation", experiment.allocation.check_layers, pattern, shapes, experiment.sparsity)
     try:
         experiment.kernel.check_against(
             pattern=pattern,
             sparsity=experiment.sparsity,
-            shapes={name: plan.shapes[name] for name in plan.layers},
+            shapes=shapes,
             device=experiment.measure.torch_device,
             dtype=experiment.measure.torch_dtype,
         )
