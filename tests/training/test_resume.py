@@ -137,28 +137,31 @@ def test_a_killed_training_ends_with_the_same_bits(tmp_path, settings):
     assert resumed.reached == whole.reached
 
 
-def test_a_process_killed_for_real_goes_on(tmp_path):
-    """SIGKILL leaves nothing but what lies on the disk."""
-    sys.path.insert(0, str(TESTS))
-    import process_bodies
-
-    sys.path.remove(str(TESTS))
+def training_process(folder: Path) -> subprocess.Popen:
+    """A process that trains in `folder` and leaves its end there: other tests have no say in its threads or its memory."""
     script = (
         f"import sys; sys.path.insert(0, {str(TESTS)!r})\n"
-        "from pathlib import Path; from process_bodies import TrainerSettings, train_gradually\n"
-        "trainer = TrainerSettings(accelerator='cpu', progress_bar=False, limit_batches=6)\n"
-        f"train_gradually(trainer, 15, Path({str(tmp_path / 'killed')!r}), [])"
+        "import torch; from pathlib import Path; from process_bodies import TrainerSettings, train_gradually\n"
+        f"trainer, folder = TrainerSettings(accelerator='cpu', progress_bar=False, limit_batches=6), Path({str(folder)!r})\n"
+        "torch.save(train_gradually(trainer, 15, folder, [])['ends'], folder / 'ends.pt')"
     )
-    process = subprocess.Popen([sys.executable, "-c", script])
+    return subprocess.Popen([sys.executable, "-c", script])
+
+
+def test_a_process_killed_for_real_goes_on(tmp_path):
+    """SIGKILL leaves nothing but what lies on the disk."""
+    process = training_process(tmp_path / "killed")
     deadline = time.time() + 120
     while not (tmp_path / "killed" / "unfinished" / CHECKPOINT).exists() and time.time() < deadline:
         assert process.poll() is None, "it ended by itself"
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    trainer = TrainerSettings(accelerator="cpu", progress_bar=False, limit_batches=6)
-    (whole,) = process_bodies.train_gradually(trainer, 15, tmp_path / "whole", [])["ends"]
-    (resumed,) = process_bodies.train_gradually(trainer, 15, tmp_path / "killed", [])["ends"]
+    ends = {}
+    for name in ("whole", "killed"):
+        assert training_process(tmp_path / name).wait(120) == 0
+        (ends[name],) = torch.load(tmp_path / name / "ends.pt")
+    whole, resumed = ends["whole"], ends["killed"]
     assert len(resumed["metrics"]) < len(whole["metrics"]), "it did not begin again"
     assert_equal_bits(resumed["weights"], whole["weights"])
     assert_equal_bits(resumed["masks"], whole["masks"])
