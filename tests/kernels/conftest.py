@@ -1,14 +1,14 @@
 """What all kernel tests share: weights of every family, devices, tolerances, poisoned memory."""
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
 from sparsefront_kernels import FORMATS, Problem, SparseFormat
+from sparsefront_kernels.bench.poison import poisoned_memory
 from torch import Tensor
 
 # Relative Frobenius error against float64. Nowhere else is a tolerance written.
@@ -237,23 +237,10 @@ def assert_close() -> Callable[[Tensor, Tensor], None]:
     return check
 
 
-@pytest.fixture
-def poisoned_memory() -> Callable[[], Any]:
+@pytest.fixture(name="poisoned_memory")
+def poisoned_memory_fixture() -> Callable[[], Any]:
     """A context in which `torch.empty` gives NaN, so that an element which a kernel leaves out shows."""
-
-    @contextmanager
-    def poison() -> Iterator[None]:
-        before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-        fill = torch.utils.deterministic.fill_uninitialized_memory
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = True
-        try:
-            yield
-        finally:
-            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-            torch.utils.deterministic.fill_uninitialized_memory = fill
-
-    return poison
+    return poisoned_memory
 
 
 @pytest.fixture

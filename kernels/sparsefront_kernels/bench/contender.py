@@ -1,12 +1,12 @@
 """One way to compute a product, as the benchmark sees it: it makes operands and calls, and is checked before timing."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from sparsefront_kernels.bench.poison import poisoned_memory
 from sparsefront_kernels.bench.timing import Latency, copies_for, time_calls
 
 # Relative Frobenius error against float64; NaN never passes.
@@ -55,7 +55,7 @@ class Measured:
 def measure(contender: Contender, *, samples: int) -> Measured:
     """Check the contender on poisoned memory, and time it if it is right."""
     call = contender.make()
-    with _poisoned_memory():
+    with poisoned_memory():
         y = call()
     error = relative_error(contender.as_rows(y), contender.expected)
     correct = error <= TOLERANCE[y.dtype]
@@ -71,17 +71,3 @@ def relative_error(y: Tensor, expected: Tensor) -> float:
     """‖y − expected‖ / ‖expected‖ in float64; infinite where y holds a NaN, so that no comparison lets it pass."""
     error = torch.linalg.norm(y.double() - expected) / torch.linalg.norm(expected).clamp(min=1e-300)
     return float(torch.nan_to_num(error, nan=torch.inf))
-
-
-@contextmanager
-def _poisoned_memory() -> Iterator[None]:
-    """`torch.empty` gives NaN within, so that an element which a kernel leaves out shows."""
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    fill = torch.utils.deterministic.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        torch.utils.deterministic.fill_uninitialized_memory = fill

@@ -1,5 +1,7 @@
 """The kernels of the gathered family."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -16,17 +18,8 @@ from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import Problem
 
 
-def _row_major(x: Tensor, tables: GatheredTables, bias: Tensor | None = None) -> Tensor:
-    """x [M, K] → [M, N]."""
-    return _product(x, tables, bias, feature_major=False)
-
-
-def _feature_major(x: Tensor, tables: GatheredTables, bias: Tensor | None = None) -> Tensor:
-    """x [K, M] → [N, M]."""
-    return _product(x, tables, bias, feature_major=True)
-
-
-def _product(x: Tensor, tables: GatheredTables, bias: Tensor | None, *, feature_major: bool) -> Tensor:
+def _product(x: Tensor, tables: GatheredTables, bias: Tensor | None = None, *, feature_major: bool) -> Tensor:
+    """x [M, K] → [M, N], or x [K, M] → [N, M] where feature_major."""
     return gathered_spmm(
         x,
         tables.values,
@@ -42,17 +35,8 @@ def _product(x: Tensor, tables: GatheredTables, bias: Tensor | None, *, feature_
     )
 
 
-def _row_major_pairs(x: Tensor, tables: PairTables, bias: Tensor | None = None) -> Tensor:
-    """x [M, K] → [M, N]; X and Y are transposed on the way."""
-    return _pairs_product(x, tables, bias, feature_major=False)
-
-
-def _feature_major_pairs(x: Tensor, tables: PairTables, bias: Tensor | None = None) -> Tensor:
-    """x [K, M] → [N, M]."""
-    return _pairs_product(x, tables, bias, feature_major=True)
-
-
-def _pairs_product(x: Tensor, tables: PairTables, bias: Tensor | None, *, feature_major: bool) -> Tensor:
+def _pairs_product(x: Tensor, tables: PairTables, bias: Tensor | None = None, *, feature_major: bool) -> Tensor:
+    """As `_product`; the kernel is feature-major, so that otherwise X and Y are transposed on the way."""
     return gathered_pairs_spmm(
         x,
         tables.panels,
@@ -83,7 +67,7 @@ ENTRIES = (
     KernelEntry(
         name="gathered_triton",
         family="gathered",
-        run=_row_major,
+        run=partial(_product, feature_major=False),
         prepare=gathered_tables,
         limits=triton_refusal,
         requires_cuda=True,
@@ -91,7 +75,7 @@ ENTRIES = (
     KernelEntry(
         name="gathered_triton_feature_major",
         family="gathered",
-        run=_feature_major,
+        run=partial(_product, feature_major=True),
         prepare=gathered_tables,
         limits=triton_refusal,
         requires_cuda=True,
@@ -100,7 +84,7 @@ ENTRIES = (
     KernelEntry(
         name="gathered_cuda",
         family="gathered",
-        run=_row_major_pairs,
+        run=partial(_pairs_product, feature_major=False),
         prepare=pair_tables,
         limits=_pairs_limits,
         requires_cuda=True,
@@ -108,7 +92,7 @@ ENTRIES = (
     KernelEntry(
         name="gathered_cuda_feature_major",
         family="gathered",
-        run=_feature_major_pairs,
+        run=partial(_pairs_product, feature_major=True),
         prepare=pair_tables,
         limits=_pairs_limits,
         requires_cuda=True,
