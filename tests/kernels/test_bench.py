@@ -208,7 +208,8 @@ def test_small_run_is_right():
         commit="test",
     )
     rows = run(plan, say=print)
-    wrong = {(one.kernel, one.dtype, one.distribution, one.relative_error) for one in rows if not one.correct}
-    assert not {one for one in wrong if one[0].startswith(("gathered", "cublas"))}, wrong
+    wrong = {(one.kernel, one.dtype): one.relative_error for one in rows if not one.correct}
+    # cuSPARSE's bf16 exceeds the bound by a little (6.1e-3 of 5e-3); the benchmark says so and does not time it.
+    assert wrong.keys() <= {("cusparse_csr", "bf16")}, wrong
     assert all(one.latency_us > 0 and one.dense_us > 0 for one in rows if one.correct)
     assert {"cublas", "cusparselt", "triton_bsr", "gathered_triton"} <= {one.kernel for one in rows}
