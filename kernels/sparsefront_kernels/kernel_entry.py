@@ -8,6 +8,7 @@ from torch import Tensor
 
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.problem import Problem
+from sparsefront_kernels.tuning.tunable import Tunable
 
 
 class KernelRefused(ValueError):
@@ -34,13 +35,19 @@ class KernelEntry:
     Args:
         name: unique, for configurations and reports.
         family: the storage family it reads.
-        run: (x, prepared, bias or None) -> y. Row-major entries take x [M, K] and give y [M, N]; feature-major ones
-            take [K, M] and give [N, M]. x may have any strides; y's strides are the kernel's own choice. bias: [N].
+        run: (x, prepared, bias or None) -> y, in the layouts of `problem.LAYOUTS`. x may have any strides; y's strides
+            are the kernel's own choice. bias: [N]. Where `fuses_epilogue`, also with the keywords `activation` (a name
+            of `common.epilogue.ACTIVATIONS`) and `residual` (of y's shape and dtype):
+            y = activation(x · Wᵀ + bias) + residual.
         limits: why this kernel cannot serve (format, problem), or None; called after the checks common to all.
         prepare: format -> what `run` reads, on the format's device. Packing and sorting happen here, untimed.
         requires_cuda: True where it is a GPU kernel (Triton's interpreter may still run it on a CPU, for tests).
         is_reference: True for plain PyTorch that runs on any device: the truth for tests and the path on a CPU.
-        layout: of X and Y, "row_major" or "feature_major".
+        layout: of X and Y, one of `problem.LAYOUTS`.
+        dtype_name: what it computes in where the dtype of x does not say so: "tf32" for float32 operands whose products
+            are rounded to TF32.
+        fuses_epilogue: whether `run` takes `activation` and `residual`.
+        tunable: its launch parameters, or None where there is nothing to tune.
     """
 
     name: str
@@ -51,6 +58,9 @@ class KernelEntry:
     requires_cuda: bool = False
     is_reference: bool = False
     layout: str = "row_major"
+    dtype_name: str | None = None
+    fuses_epilogue: bool = False
+    tunable: Tunable | None = None
 
     def refusal(self, stored: SparseFormat, problem: Problem) -> str | None:
         """Why this kernel cannot run, in words, or None when it can.

@@ -4,7 +4,10 @@ from dataclasses import dataclass
 
 import torch
 
-LAYOUTS = ("row_major", "feature_major")
+# of X and of Y: [M, K] and [M, N]; [K, M] and [N, M]; X row-major and Y feature-major; and the other way round
+LAYOUTS = ("row_major", "feature_major", "row_to_feature", "feature_to_row")
+X_FEATURE_MAJOR = ("feature_major", "feature_to_row")
+Y_FEATURE_MAJOR = ("feature_major", "row_to_feature")
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,8 @@ class Problem:
         n: outputs, rows of W.
         dtype: of X, W and Y.
         device: where X, W and Y live; a string is turned into a torch.device.
-        layout: "row_major" takes X as [M, K] and gives Y as [M, N]; "feature_major" takes [K, M] and gives [N, M].
+        layout: "row_major" takes X as [M, K] and gives Y as [M, N]; "feature_major" takes [K, M] and gives [N, M];
+            "row_to_feature" and "feature_to_row" take the one and give the other.
     Raises:
         ValueError: a negative m, k or n below 1, or a layout that is not listed above.
     """
@@ -39,9 +43,9 @@ class Problem:
     @property
     def x_shape(self) -> tuple[int, int]:
         """Shape of X as the layout stores it."""
-        return (self.m, self.k) if self.layout == "row_major" else (self.k, self.m)
+        return (self.k, self.m) if self.layout in X_FEATURE_MAJOR else (self.m, self.k)
 
     @property
     def y_shape(self) -> tuple[int, int]:
         """Shape of Y as the layout stores it."""
-        return (self.m, self.n) if self.layout == "row_major" else (self.n, self.m)
+        return (self.n, self.m) if self.layout in Y_FEATURE_MAJOR else (self.m, self.n)

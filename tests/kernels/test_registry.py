@@ -118,4 +118,6 @@ def test_impossible_problems_are_refused(changes, message):
 def test_problem_takes_a_device_by_name_and_knows_its_shapes():
     problem = Problem(2, 3, 4, torch.float32, "cpu", "feature_major")
     assert (problem.device, problem.x_shape, problem.y_shape) == (CPU, (3, 2), (4, 2))
+    mixed = Problem(2, 3, 4, torch.float32, "cpu", "row_to_feature")
+    assert (mixed.x_shape, mixed.y_shape) == ((2, 3), (4, 2))
     assert len({kernel.name for kernel in entries()}) == len(entries())

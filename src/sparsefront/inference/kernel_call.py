@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import torch
 from sparsefront_kernels import KernelEntry, SparseFormat
+from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 from torch import Tensor, nn
 
 
@@ -42,9 +43,9 @@ class KernelCall(nn.Module):
 
     def _run(self, x: Tensor) -> Tensor:
         """Row-major and contiguous in the end, so that whatever a layout costs is paid, and timed, inside the layer."""
-        if self._entry.layout == "feature_major":
-            return self._entry.run(x.t().contiguous(), self._operand, self.bias).t().contiguous()
-        return self._entry.run(x, self._operand, self.bias).contiguous()
+        layout = self._entry.layout
+        y = self._entry.run(x.t().contiguous() if layout in X_FEATURE_MAJOR else x, self._operand, self.bias)
+        return (y.t() if layout in Y_FEATURE_MAJOR else y).contiguous()
 
     def _hold(self, format: SparseFormat) -> None:
         self.format, self._operand = format, self._entry.prepare(format)

@@ -1,0 +1,31 @@
+"""What a kernel with launch parameters offers to whoever tunes it."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from sparsefront_kernels.problem import Problem
+
+
+class Tunable(Protocol):
+    """Launch parameters of one kernel: what is worth timing for a problem, and what to use from now on.
+
+    Entries that differ in layout only share one, so that tuning one of them serves all.
+
+    Attributes:
+        kernel, version: under which `tuned_kernel` keeps its entries.
+    """
+
+    kernel: str
+    version: int
+
+    def candidates(self, prepared: Any, problem: Problem) -> Sequence[Any]:
+        """The launches worth timing (frozen dataclasses), best predicted first, on the current CUDA device.
+
+        Args:
+            prepared: what the entry's `prepare` gave.
+        """
+        ...
+
+    def remember(self, prepared: Any, problem: Problem, launch: Any, latency_us: float) -> None:
+        """Use this launch for this problem from now on in this process; `tuned_kernel(...).save` keeps it."""
+        ...
