@@ -1,11 +1,10 @@
 """The Hopper kernel against float64 on a GPU of compute capability 9.0: shapes, launches, layouts, graphs."""
 
 import random
-import subprocess
 
 import pytest
 import torch
-from sparsefront_kernels import FORMATS, Problem, cuda_library, entry
+from sparsefront_kernels import FORMATS, Problem, entry
 from sparsefront_kernels.gathered import tuning
 from sparsefront_kernels.gathered.cuda_spmm import launch_pairs_spmm
 from sparsefront_kernels.gathered.pairs import pair_tables
@@ -63,51 +62,6 @@ class TestWithoutGPU:
             tensors = (tables.panels, tables.steps, tables.pairs, tables.outputs)
             y = gathered_pairs_spmm(x, *tensors, tables.steps_of_each, None, 64, 8, feature_major)
         assert y.shape == ((64, 5) if feature_major else (5, 64))
-
-    def test_missing_compiler_is_named(self, monkeypatch):
-        monkeypatch.setattr(cuda_library, "compiler", lambda: None)
-        assert "nvcc" in cuda_library.refusal("gathered_spmm")
-        with pytest.raises(cuda_library.BuildFailed, match="gathered_spmm: needs CUDA's compiler nvcc"):
-            cuda_library.build("gathered_spmm")
-
-    def test_sources_compile_and_no_product_waits_for_another(self, tmp_path):
-        """The compiler warns where it makes tensor-core products wait for one another, or spills what it must not."""
-        if cuda_library.compiler() is None:
-            pytest.skip("nvcc is not installed")
-        for name, source in cuda_library.SOURCES.items():
-            command = [
-                cuda_library.compiler(),
-                *cuda_library.FLAGS,
-                "-Xptxas=-v",
-                "-o",
-                str(tmp_path / name),
-                str(source),
-            ]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-            assert done.returncode == 0, done.stderr
-            assert "serialized" not in done.stderr
-
-    def test_library_is_built_once(self, tmp_path, monkeypatch):
-        if cuda_library.compiler() is None:
-            pytest.skip("nvcc is not installed")
-        monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
-        (tmp_path / "trivial.cu").write_text('extern "C" int answer() { return 42; }')
-        monkeypatch.setitem(cuda_library.SOURCES, "trivial", tmp_path / "trivial.cu")
-        library = cuda_library.build("trivial")
-        written = library.stat().st_mtime_ns
-        assert cuda_library.build("trivial").stat().st_mtime_ns == written
-        assert cuda_library.load("trivial").answer() == 42
-        (tmp_path / "trivial.cu").write_text('extern "C" int answer() { return 43; }')
-        assert cuda_library.build("trivial") != library
-
-    def test_compiler_messages_reach_the_user(self, tmp_path, monkeypatch):
-        if cuda_library.compiler() is None:
-            pytest.skip("nvcc is not installed")
-        monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
-        (tmp_path / "broken.cu").write_text("this is no C++")
-        monkeypatch.setitem(cuda_library.SOURCES, "broken", tmp_path / "broken.cu")
-        with pytest.raises(cuda_library.BuildFailed, match="(?s)nvcc failed.*broken.cu"):
-            cuda_library.build("broken")
 
 
 @pytest.mark.gpu
