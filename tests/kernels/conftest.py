@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 import torch
 from drawn_masks import any_order, blocks, free, n_of_m, order, overlaid, same_count, tile_wise, vectors
+from random_problems import TOLERANCE, exact_product, fault_of, laid_out
 from sparsefront_kernels import FORMATS, Problem, SparseFormat
 from sparsefront_kernels.bench.poison import poisoned_memory
 from torch import Tensor
-
-# Relative Frobenius error against float64. Nowhere else is a tolerance written.
-TOLERANCE = {torch.float32: 4e-6, torch.float16: 1e-3, torch.bfloat16: 5e-3}
 
 
 @dataclass(frozen=True)
@@ -155,14 +153,12 @@ def triton_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def assert_close() -> Callable[[Tensor, Tensor], None]:
+def assert_close() -> Callable[..., None]:
     """(y, expected in float64): shapes equal, everything written, relative Frobenius error within the table."""
 
-    def check(y: Tensor, expected: Tensor) -> None:
+    def check(y: Tensor, expected: Tensor, precision: str | torch.dtype | None = None) -> None:
         assert y.shape == expected.shape
-        assert not y.isnan().any(), "an element was never written, or memory outside the operands was read"
-        error = torch.linalg.norm(y.double().cpu() - expected.cpu())
-        assert error <= TOLERANCE[y.dtype] * torch.linalg.norm(expected.cpu())
+        assert fault_of(y, expected, TOLERANCE[precision or y.dtype]) is None
 
     return check
 
@@ -175,20 +171,10 @@ def poisoned_memory_fixture() -> Callable[[], Any]:
 
 @pytest.fixture
 def activations() -> Callable[..., Tensor]:
-    """(problem, kind) -> X of the problem's shape, dtype and device.
-
-    Kinds: "plain"; "inside_nan", a window of a larger NaN matrix, so that it is neither contiguous nor aligned and a
-    read outside shows; "transposed", column-major.
-    """
+    """(problem, kind) -> X of the problem's shape, dtype and device; kinds are those of `laid_out`."""
 
     def draw(problem: Problem, kind: str = "plain") -> Tensor:
-        rows, columns = problem.x_shape
-        x = torch.randn(rows, columns, dtype=torch.float32).to(problem.device, problem.dtype)
-        if kind == "inside_nan":
-            around = torch.full((rows + 2, columns + 4), torch.nan, dtype=problem.dtype, device=problem.device)
-            around[1:-1, 1:-3] = x
-            return around[1:-1, 1:-3]
-        return x.t().contiguous().t() if kind == "transposed" else x
+        return laid_out(torch.randn(problem.x_shape).to(problem.device, problem.dtype), kind)
 
     return draw
 
@@ -196,14 +182,7 @@ def activations() -> Callable[..., Tensor]:
 @pytest.fixture
 def expected_product() -> Callable[..., Tensor]:
     """(x, format, bias, layout) -> Y in float64 from the dense weight."""
-
-    def product(x: Tensor, stored: SparseFormat, bias: Tensor | None, layout: str = "row_major") -> Tensor:
-        rows = x.double() if layout == "row_major" else x.double().t()
-        y = rows @ stored.to_dense().double().t()
-        y = y if bias is None else y + bias.double()
-        return y if layout == "row_major" else y.t()
-
-    return product
+    return exact_product
 
 
 def pytest_report_header() -> str:
