@@ -91,14 +91,17 @@ def build(name: str) -> Path:
     Returns:
         the shared library; the compiler's messages are beside it, in `build.log`.
     Raises:
-        BuildFailed: there is no nvcc or no ninja, or the compiler refused the source.
+        BuildFailed: there is no nvcc or no ninja, the compiler refused the source, or the cache cannot be written.
     """
     if (library := built(name)) is not None:
         return library
     if reason := _failures.get(name) or _missing_tool():
         raise BuildFailed(f"{name}: {reason}")
     home = _cache() / f"{name}-{_fingerprint(SOURCES[name])}-{_compiler_key(compiler())}"
-    home.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        home.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BuildFailed(f"{name}: its folder in $SPARSEFRONT_KERNELS_CACHE cannot be made: {error}") from error
     with tempfile.TemporaryDirectory(prefix=f"building-{name}-", dir=home.parent, ignore_cleanup_errors=True) as around:
         folder = Path(around) / "library"
         folder.mkdir()
@@ -167,7 +170,9 @@ def _tell(name: str, reason: str) -> None:
 def _first_error(output: str) -> str:
     """The line that says what went wrong; the builder and the compiler surround it with pages."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    wanted = (line for pattern in (r"\berror:", r"Error: ") for line in lines if re.search(pattern, line))
+    wanted = (
+        line for pattern in (r"\berror:|cannot find -l", r"Error: ") for line in lines if re.search(pattern, line)
+    )
     return next(wanted, lines[-1] if lines else "the builder said nothing")
 
 

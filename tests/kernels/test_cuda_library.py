@@ -133,6 +133,12 @@ class TestBuilding:
         with pytest.raises(cuda_library.BuildFailed, match="its build failed"):
             cuda_library.build("broken")
 
+    def test_a_cache_that_cannot_be_written_is_named(self, empty_cache, source):
+        source("trivial", ANSWER.format(1))
+        empty_cache.write_text("a file, no folder")
+        with pytest.raises(cuda_library.BuildFailed, match="trivial: its folder in .SPARSEFRONT_KERNELS_CACHE"):
+            cuda_library.build("trivial")
+
     def test_command_line(self, empty_cache, source, capsys):
         source("one", ANSWER.format(1))
         source("two", ANSWER.format(2))
