@@ -1,7 +1,8 @@
 """Random problems for any kernel of the registry: what is drawn, and what is asked of the result.
 
-Ten seeds in a row share what a kernel is compiled for (dtype, tile or block, kind of bias), so that Triton compiles a
-tenth as often; each of the ten stands for an `OCCASION`, and what the occasion leaves open is random.
+Of ten seeds in a row, each stands for an `OCCASION`; what the occasion leaves open is random. Triton compiles a kernel anew
+for each dtype, tile, kind of bias and more: there, twenty seeds in a row share those and the rows of X, which saves most of
+the time.
 """
 
 from collections.abc import Callable
@@ -33,6 +34,7 @@ OCCASIONS = (
 LAYING = {"x is a window": "inside_nan", "x is transposed": "transposed", "x is unaligned": "unaligned"}
 PRIMES = (2, 3, 5, 7, 13, 31, 61, 97, 131, 257, 389, 521, 599)
 ROWS = (2, 7, 8, 13, 33, 64, 100, 127, 256, 333)
+SHARING = 20  # seeds in a row that share what Triton compiles for
 DRAWS = 60  # of weights that a kernel may refuse before it counts as refusing all
 
 
@@ -132,13 +134,15 @@ def draw(kernel: KernelEntry, seed: int, device: torch.device | str, *, largest:
     Args:
         largest: inputs, outputs and rows, at most.
     """
-    shared, own = Random(f"compiled {seed // len(OCCASIONS)}"), Random(f"own {seed}")
+    sharing = SHARING if "triton" in kernel.name else 1
+    shared, own = Random(f"compiled {seed // sharing}"), Random(f"own {seed}")
     occasion, reason = OCCASIONS[seed % len(OCCASIONS)], ""
     for _ in range(DRAWS):
         weight = WEIGHTS[kernel.family](shared, own, occasion, largest)
         dtype = shared.choice((torch.float16, torch.bfloat16, torch.float32))
         bias_kind = shared.choice(("none", "own dtype", "float32"))
-        (n, k), m = weight.shape, 1 if occasion == "one row" else own.choice([m for m in ROWS if m <= largest])
+        rows = shared.choice([m for m in ROWS if m <= largest])
+        (n, k), m = weight.shape, 1 if occasion == "one row" else rows
         problem = Problem(m, k, n, dtype, device, kernel.layout)
         stored = _stored(kernel.family, weight, own.randrange(2**31))
         if (reason := kernel.refusal(stored, problem)) is not None:
@@ -154,7 +158,7 @@ def draw(kernel: KernelEntry, seed: int, device: torch.device | str, *, largest:
             prepared=kernel.prepare(stored),
             problem=problem,
             x=laid_out(_normal(problem.x_shape, problem, generator), kind),
-            bias=None if bias_kind == "none" else _bias(bias_kind, own, problem, generator),
+            bias=None if bias_kind == "none" else _bias(bias_kind, kind, problem, generator),
             epilogue={},
         )
         return _with_epilogue(drawn, shared, own, generator) if kernel.fuses_epilogue else drawn
@@ -187,17 +191,18 @@ def _normal(shape: tuple[int, ...], problem: Problem, generator: torch.Generator
     return torch.randn(shape, generator=generator).to(problem.device, problem.dtype)
 
 
-def _bias(kind: str, own: Random, problem: Problem, generator: torch.Generator) -> Tensor:
+def _bias(kind: str, x_kind: str, problem: Problem, generator: torch.Generator) -> Tensor:
+    """[N], unaligned where X is."""
     bias = torch.randn(problem.n, generator=generator).to(problem.device)
     bias = bias.to(problem.dtype) if kind == "own dtype" else bias
-    return laid_out(bias[None], own.choice(("plain", "unaligned")))[0]
+    return laid_out(bias[None], "unaligned" if x_kind in ("unaligned", "inside_nan") else "plain")[0]
 
 
 def _size(own: Random, occasion: str, largest: int, multiple: int = 1) -> int:
     """A length that `multiple` divides, prime where it can be."""
     if occasion == "prime sizes":
         return multiple * own.choice([prime for prime in PRIMES if prime * multiple <= max(largest, 2 * multiple)])
-    return multiple * own.randint(1, max(1, largest // multiple))
+    return multiple * (own.randrange(max(1, largest // multiple)) | 1)
 
 
 def _density(own: Random, occasion: str) -> float:

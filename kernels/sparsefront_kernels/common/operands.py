@@ -27,3 +27,9 @@ def check_operands(
         raise ValueError(f"bias must be a float [{n}], not {bias.dtype} {list(bias.shape)}")
     if bias.device != x.device:
         raise ValueError(f"bias is on {bias.device}, x on {x.device}")
+
+
+def contiguous_at_16_bytes(operand: Tensor) -> Tensor:
+    """The tensor, copied where it is not contiguous or begins elsewhere than at a multiple of 16 bytes, as views may."""
+    operand = operand.contiguous()
+    return operand if operand.data_ptr() % 16 == 0 else operand.clone()

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from sparsefront_kernels.common.device_limits import cuda_refusal
-from sparsefront_kernels.common.operands import check_operands
+from sparsefront_kernels.common.operands import check_operands, contiguous_at_16_bytes
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelRefused
 from sparsefront_kernels.problem import Problem
@@ -64,7 +64,7 @@ def semi_structured_spmm(x: Tensor, packed: Tensor, bias: Tensor | None, n: int,
     """Y[M, N] = X[M, K] · Wᵀ + bias.
 
     Args:
-        x: [M, K], float16 or bfloat16 as `packed`; copied where it is not contiguous or M is no multiple of 8.
+        x: [M, K], float16 or bfloat16 as `packed`; copied where it is not contiguous and aligned, or M is no multiple of 8.
         packed: from `pack_for_cusparselt`.
         bias: [N], any float dtype, or None.
     Returns:
@@ -75,8 +75,8 @@ def semi_structured_spmm(x: Tensor, packed: Tensor, bias: Tensor | None, n: int,
     y = _transposed_output(x, n)
     if y.numel() == 0:
         return y
-    rows = pad(x, (0, 0, 0, -x.shape[0] % ROW_MULTIPLE)).contiguous()
-    bias = bias if bias is None else bias.to(x.dtype)
+    rows = contiguous_at_16_bytes(pad(x, (0, 0, 0, -x.shape[0] % ROW_MULTIPLE)))
+    bias = bias if bias is None else contiguous_at_16_bytes(bias.to(x.dtype))
     with torch.cuda.device_of(x):
         return torch._cslt_sparse_mm(packed, rows.t(), bias=bias).t()[: x.shape[0]]
 
