@@ -12,5 +12,7 @@ def activated(v, NAME: tl.constexpr):
     elif NAME == "gelu":
         v = 0.5 * v * (1.0 + tl.erf(v * 0.7071067811865476))
     elif NAME == "gelu_tanh":
-        v = v / (1.0 + tl.exp(-1.5957691216057308 * (v + 0.044715 * v * v * v)))  # 0.5 (1 + tanh(u)) = 1 / (1 + exp(-2u))
+        v = v / (
+            1.0 + tl.exp(-1.5957691216057308 * (v + 0.044715 * v * v * v))
+        )  # 0.5 (1 + tanh(u)) = 1 / (1 + exp(-2u))
     return v

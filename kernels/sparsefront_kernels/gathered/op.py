@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.common.operands import check_epilogue, check_operands
+from sparsefront_kernels.gathered.gradient import register_gradient
+from sparsefront_kernels.gathered.tables import dense_weight
 
 
 @torch.library.custom_op("sparsefront::gathered_spmm", mutates_args=())
@@ -78,6 +80,9 @@ def _(
     y_feature_major,
 ):
     return _empty_output(x, n, x_feature_major, y_feature_major)
+
+
+register_gradient("gathered_spmm", stored=("values", "kept_inputs", "tile_offsets", "outputs"), dense=dense_weight)
 
 
 def _empty_output(x: Tensor, n: int, x_feature_major: bool, y_feature_major: bool) -> Tensor:

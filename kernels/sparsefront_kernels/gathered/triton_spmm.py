@@ -99,10 +99,11 @@ def launch_gathered_spmm(
     activation: str,
     consecutive: bool,
 ) -> None:
-    """Write Y[M, N] = activation(X[M, K] · Wᵀ + bias) + residual[M, N]; the tensors are those of `GatheredTables`, on the current device.
+    """Write Y[M, N] = activation(X[M, K] · Wᵀ + bias) + residual[M, N] on the current device.
 
-    x, residual and y are read and written through their strides, so transposed views serve feature-major activations: the
-    gather of a kept input is then one contiguous run of X.
+    The tensors are those of `GatheredTables`; x, residual and y are read and written through
+    their strides, so transposed views serve feature-major activations: the gather of a kept input is then one contiguous
+    run of X.
     """
     (m, _), n, (tiles, tile) = x.shape, y.shape[1], outputs.shape
     block_n = power_of_two_within(tile, lowest=16, highest=128)
