@@ -116,7 +116,7 @@ __device__ __forceinline__ void multiply(float (&acc)[BLOCK_M / 2], uint64_t w, 
     wgmma_commit();
 }
 
-template <typename T, int BLOCK_M, bool SPLIT>
+template <typename T, int BLOCK_M, bool SPLIT, Ending ENDING>
 __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages, uint32_t full, uint32_t empty,
                                         const volatile uint32_t* slot_uses) {
     constexpr int X_BYTES = BLOCK_M * ROW_BYTES;
@@ -138,7 +138,7 @@ __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages,
     Ring ring;
     for (int index = static_cast<int>(blockIdx.x); index < problem.pair_count * groups; index += static_cast<int>(gridDim.x)) {
         const Item<BLOCK_M> item(problem, index, groups);
-        const Rows rows(problem.epilogue, item.pair);
+        const Rows<ENDING> rows(problem.epilogue, item.pair);
         int add = 0, previous = -1;
         uint32_t uses = SPLIT && Range<SPLIT>(problem, item.pair).count == 0 ? LAST : 0;
         while (!(uses & LAST)) {
@@ -170,11 +170,11 @@ __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages,
             for (int i = 0; i < BLOCK_M / 2; ++i) acc[i] = 0.0f;
         }
         if constexpr (SPLIT) {
-            reduce_and_store<T, BLOCK_M>(problem.epilogue, rows, item.column, problem.splits, problem.share, stages, acc);
+            reduce_and_store<T, BLOCK_M, ENDING>(problem.epilogue, rows, item.column, problem.splits, problem.share, stages, acc);
         } else {
 #pragma unroll
             for (int group = 0; group < BLOCK_M / 32; ++group)
-                store_columns<T>(problem.epilogue, rows, item.column + group * 32, acc + group * 16);
+                store_columns<T, ENDING>(problem.epilogue, rows, item.column + group * 32, acc + group * 16);
         }
     }
     if (!SPLIT && problem.share > 1) cluster_sync();  // nobody ends while another may still arrive at its barriers
@@ -347,7 +347,7 @@ struct Producer {
     }
 };
 
-template <typename T, int BLOCK_M, int TEAMS, int TEAM, int BLOCKS_PER_SM, bool SPLIT>
+template <typename T, int BLOCK_M, int TEAMS, int TEAM, int BLOCKS_PER_SM, bool SPLIT, Ending ENDING>
 __global__ void __launch_bounds__(CONSUMERS + 32 * TEAMS * TEAM, BLOCKS_PER_SM)
     gathered_spmm_kernel(const __grid_constant__ Problem problem) {
     using Loader = Producer<T, BLOCK_M, TEAMS, TEAM, SPLIT>;
@@ -374,16 +374,16 @@ __global__ void __launch_bounds__(CONSUMERS + 32 * TEAMS * TEAM, BLOCKS_PER_SM)
     if (threadIdx.x < CONSUMERS) {
         wait_for_kernels_before();
         if (!(problem.overlap & EARLY)) let_next_kernel_start();
-        consume<T, BLOCK_M, SPLIT>(problem, stages, full, empty, slot_uses);
+        consume<T, BLOCK_M, SPLIT, ENDING>(problem, stages, full, empty, slot_uses);
     } else {
         Loader::run(problem, stages, full, empty, slot_uses, lists);
     }
 }
 
-template <typename T, int BLOCK_M, int TEAMS, int TEAM, int BLOCKS_PER_SM>
+template <typename T, int BLOCK_M, int TEAMS, int TEAM, int BLOCKS_PER_SM, Ending ENDING>
 cudaError_t launch(const Problem& problem, int clusters, cudaStream_t stream) {
-    const auto kernel = problem.splits > 1 ? gathered_spmm_kernel<T, BLOCK_M, TEAMS, TEAM, BLOCKS_PER_SM, true>
-                                           : gathered_spmm_kernel<T, BLOCK_M, TEAMS, TEAM, BLOCKS_PER_SM, false>;
+    const auto kernel = problem.splits > 1 ? gathered_spmm_kernel<T, BLOCK_M, TEAMS, TEAM, BLOCKS_PER_SM, true, ENDING>
+                                           : gathered_spmm_kernel<T, BLOCK_M, TEAMS, TEAM, BLOCKS_PER_SM, false, ENDING>;
     // with fewer stages a team could be two rounds ahead of a slot, and parities tell only one round from the next
     if (problem.stages < TEAMS) return cudaErrorInvalidValue;
     const int stage_bytes = problem.stages * (BLOCK_M * ROW_BYTES + 2 * PANEL_BYTES), bytes = 1024 + stage_bytes;
@@ -411,37 +411,49 @@ cudaError_t launch(const Problem& problem, int clusters, cudaStream_t stream) {
     return cudaLaunchKernelEx(&config, kernel, problem);
 }
 
-template <typename T>
+template <typename T, Ending ENDING>
 cudaError_t launch(const Problem& problem, int block_m, int blocks_per_sm, int clusters, cudaStream_t stream) {
     switch (block_m * 10 + blocks_per_sm) {
         case 641:
-        case 642: return launch<T, 64, 4, 1, 2>(problem, clusters, stream);
-        case 1281: return launch<T, 128, 4, 2, 1>(problem, clusters, stream);
+        case 642: return launch<T, 64, 4, 1, 2, ENDING>(problem, clusters, stream);
+        case 1281: return launch<T, 128, 4, 2, 1, ENDING>(problem, clusters, stream);
         case 1282:  // no registers are left to add up with
-            return problem.splits > 1 ? cudaErrorInvalidValue : launch<T, 128, 2, 1, 2>(problem, clusters, stream);
-        case 2561: return launch<T, 256, 2, 2, 1>(problem, clusters, stream);
+            return problem.splits > 1 ? cudaErrorInvalidValue : launch<T, 128, 2, 1, 2, ENDING>(problem, clusters, stream);
+        case 2561: return launch<T, 256, 2, 2, 1, ENDING>(problem, clusters, stream);
         default: return cudaErrorInvalidValue;
     }
 }
 
+template <typename T>
+cudaError_t launch(const Problem& problem, int block_m, int blocks_per_sm, int clusters, cudaStream_t stream) {
+    const Epilogue& epilogue = problem.epilogue;
+    const auto chosen = epilogue.activation != NONE || epilogue.residual != nullptr ? launch<T, Ending::ANY>
+                        : epilogue.y_row_major                                      ? launch<T, Ending::ROW_MAJOR>
+                                                                                    : launch<T, Ending::FEATURE_MAJOR>;
+    return chosen(problem, block_m, blocks_per_sm, clusters, stream);
+}
+
 }  // namespace
 
-// Returns a cudaError_t. The caller checks shapes, alignment (16 bytes) and that m is a multiple of 8. Strides are in
-// elements.
+// Returns a cudaError_t. The caller checks shapes and alignment (16 bytes); m, the columns of X, is a multiple of 8, and of Y
+// the first `y_m` are written. Strides are in elements.
 extern "C" int sparsefront_gathered_spmm(const void* x, const void* panels, const void* steps, const void* pairs,
-                                         const void* outputs, const void* bias, void* y, long long x_stride,
-                                         long long y_stride, int steps_of_each, int bias_type, int is_bfloat16, int m, int pair_count,
-                                         int block_m, int stages, int group, int splits, int share, int overlap, int k,
-                                         int panel_granules, int blocks_per_sm, int clusters,
-                                         void* stream) {
+                                         const void* outputs, const void* bias, const void* residual, void* y,
+                                         long long x_stride, long long residual_stride, long long y_stride,
+                                         int steps_of_each, int bias_type, int activation, int y_row_major,
+                                         int is_bfloat16, int m, int y_m, int pair_count, int block_m, int stages, int group,
+                                         int splits, int share, int overlap, int k, int panel_granules,
+                                         int blocks_per_sm, int clusters, void* stream) {
     if (share != 1 && share != 2 && share != 4) return cudaErrorInvalidValue;
     if (stages < 2 || stages > MOST_STAGES || x_stride >= (1ll << 31)) return cudaErrorInvalidValue;
+    const Epilogue epilogue{static_cast<const int*>(outputs), bias, bias_type, activation, residual, residual_stride, y,
+                            y_stride, y_m, y_row_major};
     const Problem problem{x,
                           static_cast<const uint8_t*>(panels),
                           static_cast<const int*>(steps),
                           static_cast<const int2*>(pairs),
                           steps_of_each,
-                          {static_cast<const int*>(outputs), bias, bias_type, y, y_stride, m},
+                          epilogue,
                           static_cast<unsigned>(2 * x_stride),
                           m,
                           pair_count,
