@@ -223,8 +223,9 @@ __device__ __forceinline__ void store_columns(const Epilogue& epilogue, const Ro
     }
 }
 
-// Adds up what the blocks of the cluster hold, in shared memory that the stages no longer need, and stores it; each block
-// does this for every splits-th group of 32 columns.
+// Adds up what `splits` blocks of the cluster hold, in shared memory that the stages no longer need, and stores it. The
+// traffic between the blocks is what takes time, so each takes the same share: every splits-th of the pieces that a warp
+// stores at once.
 template <typename T, int BLOCK_M, Ending ENDING>
 __device__ __forceinline__ void reduce_and_store(const Epilogue& epilogue, const Rows<ENDING>& rows, int column, int splits, int share,
                                                  uint32_t shared, const float (&acc)[BLOCK_M / 2]) {
@@ -240,9 +241,12 @@ __device__ __forceinline__ void reduce_and_store(const Epilogue& epilogue, const
                      : "memory");
     }
     cluster_sync();
+    const int warp = threadIdx.x / 32;
 #pragma unroll 1
-    for (int group = part; group < BLOCK_M / 32; group += splits) {
+    for (int group = 0; group < BLOCK_M / 32; ++group) {
+        if ((group * (CONSUMERS / 32) + warp) % splits != part) continue;
         float d[16] = {};
+#pragma unroll 2
         for (int other = 0; other < splits; ++other) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
