@@ -115,6 +115,25 @@ def pair_tables(stored: GatheredFormat) -> PairTables:
     )
 
 
+def dense_weight(panels: Tensor, steps: Tensor, pairs: Tensor, outputs: Tensor, n: int, k: int) -> Tensor:
+    """W [N, K] from tensors of `PairTables`, without a look at their contents from the host."""
+    device = panels.device
+    first_steps, by_place = pairs[:, 0].sort()
+    step = torch.arange(steps.shape[0], device=device, dtype=first_steps.dtype)
+    pair = by_place[torch.searchsorted(first_steps, step, right=True) - 1]  # of each step
+    bit = torch.arange(2 * STEP_GRANULES, device=device)
+    used = ((steps[:, STEP, None] >> bit) & 1).view(-1, 2, STEP_GRANULES)  # [steps, half, granule]
+    panel = steps[:, STEP + 1 : STEP + 3, None] + used.cumsum(dim=2) - used  # where its weights are
+    unused = used[..., None] == 0
+    inputs = steps[:, None, :STEP].view(-1, 1, STEP_GRANULES, GRANULE).masked_fill(unused, -1)
+    of_halves = outputs.view(-1, 2, 1, HALF)[pair].expand(-1, -1, STEP_GRANULES, -1).masked_fill(unused, -1)
+    spare = panels.new_zeros(1, GRANULE, HALF)  # for granules that a half does not use
+    weights = _swizzled(torch.cat([panels, spare]))[panel]  # [steps, half, granule, 16, 64]
+    dense = panels.new_zeros(n + 1, k + 1)  # what belongs to output or input -1 goes to the last row or column
+    dense[of_halves.long()[..., None, :], inputs.long()[..., :, None]] = weights
+    return dense[:n, :k]
+
+
 def _in_whole_runs(outputs: Tensor) -> bool:
     runs = outputs.view(-1, 8)
     first = runs[:, :1]
@@ -175,7 +194,12 @@ def _panels(weight: Tensor, outputs: Tensor, inputs: Tensor) -> Tensor:
     """[granules, 16, 64], swizzled, from weight [N, K], outputs [granules, 64] and inputs [granules, 16]."""
     outputs, inputs = outputs.long()[:, None, :], inputs[:, :, None]
     panels = weight[outputs.clamp(min=0), inputs.clamp(min=0)] * ((outputs >= 0) & (inputs >= 0))
-    row, chunk = torch.arange(8, device=weight.device)[:, None], torch.arange(8, device=weight.device)
+    return _swizzled(panels)
+
+
+def _swizzled(panels: Tensor) -> Tensor:
+    """[granules, 16, 64] with chunk c of eight outputs at place c ^ (row % 8), or back from there."""
+    row, chunk = torch.arange(8, device=panels.device)[:, None], torch.arange(8, device=panels.device)
     swizzled = panels.view(-1, 2, 8, 8, 8)[:, :, row, chunk ^ row]  # [granules, 2, row % 8, chunk, 8]
     return swizzled.reshape(-1, GRANULE, HALF)
 
