@@ -171,17 +171,20 @@ def poisoned_memory_fixture() -> Callable[[], Any]:
 
 @pytest.fixture
 def activations() -> Callable[..., Tensor]:
-    """(problem, kind) -> X of the problem's shape, dtype and device; kinds are those of `laid_out`."""
+    """(problem, kind) -> X of the problem's shape, dtype and device; (problem, kind, shape): a residual of that shape.
 
-    def draw(problem: Problem, kind: str = "plain") -> Tensor:
-        return laid_out(torch.randn(problem.x_shape).to(problem.device, problem.dtype), kind)
+    Kinds are those of `laid_out`.
+    """
+
+    def draw(problem: Problem, kind: str = "plain", shape: tuple[int, int] | None = None) -> Tensor:
+        return laid_out(torch.randn(shape or problem.x_shape).to(problem.device, problem.dtype), kind)
 
     return draw
 
 
 @pytest.fixture
 def expected_product() -> Callable[..., Tensor]:
-    """(x, format, bias, layout) -> Y in float64 from the dense weight."""
+    """(x, format, bias, layout, activation and residual by name) -> Y in float64 from the dense weight."""
     return exact_product
 
 

@@ -71,13 +71,7 @@ class RandomProblem:
 
     def expected(self) -> Tensor:
         """Y in float64, in the kernel's layout."""
-        y = exact_product(self.x, self.stored, None, self.problem.layout)
-        feature_major = self.problem.layout in Y_FEATURE_MAJOR
-        rows, residual = (y.t() if feature_major else y), self.epilogue.get("residual")
-        if feature_major and residual is not None:
-            residual = residual.t()
-        rows = with_epilogue(rows, self.bias, self.epilogue.get("activation", "none"), residual)
-        return rows.t() if feature_major else rows
+        return exact_product(self.x, self.stored, self.bias, self.problem.layout, **self.epilogue)
 
     def fault(self, y: Tensor) -> str | None:
         """What is wrong with a result, or None."""
@@ -102,11 +96,20 @@ def fault_of(y: Tensor, expected: Tensor, allowed: float) -> str | None:
     return None if error <= bound else f"the error is {error / bound * allowed:.1e} of the product, not {allowed:.0e}"
 
 
-def exact_product(x: Tensor, stored: SparseFormat, bias: Tensor | None, layout: str = "row_major") -> Tensor:
-    """Y in float64 from the dense weight, in the layout."""
+def exact_product(
+    x: Tensor,
+    stored: SparseFormat,
+    bias: Tensor | None,
+    layout: str = "row_major",
+    *,
+    activation: str = "none",
+    residual: Tensor | None = None,
+) -> Tensor:
+    """Y in float64 from the dense weight; x, the residual and Y in the layout."""
     rows = x.double().t() if layout in X_FEATURE_MAJOR else x.double()
-    y = rows @ stored.to_dense().double().t()
-    y = y if bias is None else y + bias.double()
+    if residual is not None and layout in Y_FEATURE_MAJOR:
+        residual = residual.t()
+    y = with_epilogue(rows @ stored.to_dense().double().t(), bias, activation, residual)
     return y.t() if layout in Y_FEATURE_MAJOR else y
 
 

@@ -5,14 +5,14 @@ What holds for all kernels is in test_random_problems.py and test_ops.py.
 
 import pytest
 import torch
-from sparsefront_kernels import FORMATS, Problem, entry
+from sparsefront_kernels import FORMATS, Problem, entries, entry
 from sparsefront_kernels.gathered import tuning
 from sparsefront_kernels.gathered.cuda_spmm import launch_pairs_spmm
 from sparsefront_kernels.gathered.pairs import pair_tables
-from sparsefront_kernels.gathered.pairs_op import _aligned_by_input, gathered_pairs_spmm
+from sparsefront_kernels.gathered.pairs_op import _aligned_by_input
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-ENTRIES = ("gathered_cuda", "gathered_cuda_feature_major")
+ENTRIES = tuple(kernel.name for kernel in entries() if kernel.name.startswith("gathered_cuda"))
 
 
 class TestWithoutGPU:
@@ -38,16 +38,16 @@ class TestWithoutGPU:
         assert by_input.shape[1] % 8 == 0 and torch.equal(by_input[:, :m], x)
         assert (by_input.data_ptr() == x.data_ptr()) == (kind == "plain" and m == 8)
 
-    @pytest.mark.parametrize("feature_major", [False, True])
-    def test_fake_kernel_gives_the_shape(self, feature_major):
+    @pytest.mark.parametrize("name", ENTRIES)
+    def test_fake_kernel_gives_the_shape(self, name):
+        kernel = entry(name)
+        problem = Problem(5, 8, 64, torch.float32, "cpu", kernel.layout)
         tables = pair_tables(
             FORMATS["gathered"].from_dense(torch.randn(64, 8), torch.ones(64, 8, dtype=torch.bool), tile=64)
         )
         with FakeTensorMode(allow_non_fake_inputs=True):
-            x = torch.empty((8, 5) if feature_major else (5, 8))
-            tensors = (tables.panels, tables.steps, tables.pairs, tables.outputs)
-            y = gathered_pairs_spmm(x, *tensors, tables.steps_of_each, None, 64, 8, feature_major)
-        assert y.shape == ((64, 5) if feature_major else (5, 64))
+            y = kernel.run(torch.empty(problem.x_shape), tables, None)
+        assert y.shape == problem.y_shape
 
 
 @pytest.mark.gpu
