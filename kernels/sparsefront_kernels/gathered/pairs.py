@@ -36,6 +36,8 @@ class PairTables:
         steps_of_each: the number of steps where it is the same for all pairs, which then begin one after the other;
             else 0.
         outputs: int32 [pairs, 128]; -1 where a half tile is not full.
+        whole_runs: whether each eight of `outputs` from a multiple of eight on are eight neighbours, of which the first is
+            a multiple of 8, or eight times -1. Rows of a row-major Y can then be written 16 bytes at a time.
     """
 
     n: int
@@ -45,6 +47,7 @@ class PairTables:
     pairs: Tensor
     outputs: Tensor
     steps_of_each: int
+    whole_runs: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +111,15 @@ def pair_tables(stored: GatheredFormat) -> PairTables:
         pairs=pairs[order].to(torch.int32),
         outputs=outputs[order],
         steps_of_each=int(lengths[0]) if (lengths == lengths[0]).all() else 0,
+        whole_runs=_in_whole_runs(outputs),
     )
+
+
+def _in_whole_runs(outputs: Tensor) -> bool:
+    runs = outputs.view(-1, 8)
+    first = runs[:, :1]
+    follow = (runs == first + torch.arange(8, device=runs.device)).all(dim=1) & (first[:, 0] % 8 == 0)
+    return bool((follow | (runs == -1).all(dim=1)).all())
 
 
 def _half_tiles(stored: GatheredFormat) -> tuple[Tensor, Tensor]:

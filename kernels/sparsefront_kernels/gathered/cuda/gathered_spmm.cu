@@ -7,18 +7,17 @@
 //
 // The halves may keep different inputs. Rows come in granules of 16, and each granule is used by one half or by both: a row
 // that both keep is loaded once, and no product is spent on a half that does not keep it. See ../README.md.
+#include "epilogue.cuh"
 #include "hopper.cuh"
 
 namespace {
 
-constexpr int HALF = 64;            // outputs of a consumer warpgroup
 constexpr int GRANULE = 16;         // rows of X of one tensor core instruction
 constexpr int STAGE_GRANULES = 4;
 constexpr int STAGE_ROWS = GRANULE * STAGE_GRANULES;
 constexpr int ROW_BYTES = 128;      // of a swizzled row of 64 elements
 constexpr int GRANULE_BYTES = GRANULE * ROW_BYTES;
 constexpr int PANEL_BYTES = STAGE_ROWS * ROW_BYTES;  // of one half
-constexpr int CONSUMERS = 256;
 constexpr int MOST_STAGES = 8;
 
 constexpr int STEP_WORDS = STAGE_ROWS + 4;           // rows, uses, begins of panels, padding to 16 bytes
@@ -32,12 +31,8 @@ struct Problem {
                                   // granules of half 0 and of half 1 begin
     const int2* pairs;            // first step, number of steps
     int steps_of_each;            // where all pairs have equally many steps, how many; else 0
-    const int* outputs;           // [pairs, 128]: row of Y, or -1
-    const void* bias;
-    int bias_type;                // 0 none, 1 float, 2 half, 3 bfloat16
-    void* y;                      // [N, m], rows `y_stride` elements apart
+    Epilogue epilogue;
     unsigned x_stride;
-    long long y_stride;
     int m;
     int pair_count;
     int stages;                   // of the pipeline
@@ -88,109 +83,6 @@ struct Ring {
     }
 };
 
-__device__ __forceinline__ float bias_of(const Problem& problem, int output) {
-    switch (problem.bias_type) {
-        case 1: return static_cast<const float*>(problem.bias)[output];
-        case 2: return __half2float(static_cast<const __half*>(problem.bias)[output]);
-        case 3: return __bfloat162float(static_cast<const __nv_bfloat16*>(problem.bias)[output]);
-        default: return 0.0f;
-    }
-}
-
-template <typename T>
-__device__ __forceinline__ uint32_t packed(float low, float high) {
-    if constexpr (__is_same(T, __half)) {
-        const __half2 both = __floats2half2_rn(low, high);
-        return *reinterpret_cast<const uint32_t*>(&both);
-    } else {
-        const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
-        return *reinterpret_cast<const uint32_t*>(&both);
-    }
-}
-
-// The four lanes of a quad hold two columns each of four blocks of eight; afterwards each holds one whole block.
-__device__ __forceinline__ void transpose_in_quad(uint32_t (&v)[4], int lane) {
-    const bool odd = lane & 1, upper = lane & 2;
-    const uint32_t a = __shfl_xor_sync(~0u, odd ? v[0] : v[1], 1);
-    const uint32_t b = __shfl_xor_sync(~0u, odd ? v[2] : v[3], 1);
-    if (odd) {
-        v[0] = a, v[2] = b;
-    } else {
-        v[1] = a, v[3] = b;
-    }
-    const uint32_t c = __shfl_xor_sync(~0u, upper ? v[0] : v[2], 2);
-    const uint32_t d = __shfl_xor_sync(~0u, upper ? v[1] : v[3], 2);
-    if (upper) {
-        v[0] = c, v[1] = d;
-    } else {
-        v[2] = c, v[3] = d;
-    }
-}
-
-// The two rows of Y that a consumer thread holds pieces of, loaded long before they are needed.
-struct Rows {
-    int output[2];
-    float bias[2];
-
-    __device__ __forceinline__ Rows(const Problem& problem, int pair) {
-        const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;  // of the pair's 128
-#pragma unroll
-        for (int part = 0; part < 2; ++part) {
-            output[part] = problem.outputs[pair * 2 * HALF + row + part * 8];
-            bias[part] = problem.bias_type && output[part] >= 0 ? bias_of(problem, output[part]) : 0.0f;
-        }
-    }
-};
-
-// Writes 32 columns from `column` on of the two rows; d: four blocks of eight columns as the tensor cores left them.
-template <typename T>
-__device__ __forceinline__ void store_columns(const Problem& problem, const Rows& rows, int column, const float* d) {
-    const int lane = threadIdx.x % 32;
-    const int at = column + lane % 4 * 8;
-#pragma unroll
-    for (int part = 0; part < 2; ++part) {
-        T* y = static_cast<T*>(problem.y) + rows.output[part] * problem.y_stride;
-        const float bias = rows.bias[part];
-        uint32_t v[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) v[i] = packed<T>(d[i * 4 + part * 2] + bias, d[i * 4 + part * 2 + 1] + bias);
-        transpose_in_quad(v, lane);
-        if (rows.output[part] >= 0 && at < problem.m)
-            *reinterpret_cast<uint4*>(y + at) = make_uint4(v[0], v[1], v[2], v[3]);
-    }
-}
-
-// Adds up what the blocks of the cluster hold, in shared memory that the stages no longer need, and stores it; each block
-// does this for every splits-th group of 32 columns.
-template <typename T, int BLOCK_M>
-__device__ __forceinline__ void reduce_and_store(const Problem& problem, const Rows& rows, int column, uint32_t shared,
-                                                 const float (&acc)[BLOCK_M / 2]) {
-    const uint32_t mine = shared + threadIdx.x * 16;
-    constexpr int BLOCK_BYTES = CONSUMERS * 16;  // of eight columns
-    asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory");  // both halves have read all stages
-#pragma unroll
-    for (int block = 0; block < BLOCK_M / 8; ++block) {
-        const float* d = acc + block * 4;
-        asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(mine + block * BLOCK_BYTES), "f"(d[0]), "f"(d[1]),
-                     "f"(d[2]), "f"(d[3])
-                     : "memory");
-    }
-    cluster_sync();
-#pragma unroll 1
-    for (int group = rank_in_cluster(); group < BLOCK_M / 32; group += problem.splits) {
-        float d[16] = {};
-        for (int rank = 0; rank < problem.splits; ++rank) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const float4 v = load_from_cluster(mine + (group * 4 + i) * BLOCK_BYTES, rank);
-                d[i * 4] += v.x, d[i * 4 + 1] += v.y, d[i * 4 + 2] += v.z, d[i * 4 + 3] += v.w;
-            }
-        }
-        store_columns<T>(problem, rows, column + group * 32, d);
-    }
-    cluster_sync();  // nobody ends while another reads
-}
-
 // acc (+)= the products of COUNT granules of a stage; the weights of used granules lie one after the other.
 // Each COUNT has straight-line code: where a branch could part fence and product, the compiler makes the products wait
 // for one another.
@@ -206,7 +98,7 @@ __device__ __forceinline__ void multiply(float (&acc)[BLOCK_M / 2], uint64_t w, 
     wgmma_commit();
 }
 
-template <typename T, int BLOCK_M, bool SPLIT>
+template <typename T, int BLOCK_M, bool SPLIT, Ending ENDING>
 __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages, uint32_t full, uint32_t empty,
                                         const volatile uint32_t* slot_uses) {
     constexpr int X_BYTES = BLOCK_M * ROW_BYTES;
@@ -219,7 +111,7 @@ __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages,
     const int splits = SPLIT ? problem.splits : 1;
     for (int index = blockIdx.x / splits; index < problem.pair_count * column_blocks; index += gridDim.x / splits) {
         const Item item(problem, index, column_blocks);
-        const Rows rows(problem, item.pair);
+        const Rows<ENDING> rows(problem.epilogue, item.pair);
         int add = 0, previous = -1;
         uint32_t uses = SPLIT && Range<SPLIT>(problem, item.pair).count == 0 ? LAST : 0;
         while (!(uses & LAST)) {
@@ -252,11 +144,11 @@ __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages,
         }
         const int column = item.column_block * BLOCK_M;
         if constexpr (SPLIT) {
-            reduce_and_store<T, BLOCK_M>(problem, rows, column, stages, acc);
+            reduce_and_store<T, BLOCK_M, ENDING>(problem.epilogue, rows, column, problem.splits, stages, acc);
         } else {
 #pragma unroll
             for (int group = 0; group < BLOCK_M / 32; ++group)
-                store_columns<T>(problem, rows, column + group * 32, acc + group * 16);
+                store_columns<T, ENDING>(problem.epilogue, rows, column + group * 32, acc + group * 16);
         }
     }
 }
@@ -387,7 +279,7 @@ struct Producer {
     }
 };
 
-template <typename T, int BLOCK_M, int TEAMS, int TEAM, int BLOCKS_PER_SM, bool SPLIT>
+template <typename T, int BLOCK_M, int TEAMS, int TEAM, int BLOCKS_PER_SM, bool SPLIT, Ending ENDING>
 __global__ void __launch_bounds__(CONSUMERS + 32 * TEAMS * TEAM, BLOCKS_PER_SM)
     gathered_spmm_kernel(const __grid_constant__ Problem problem) {
     using Loader = Producer<T, BLOCK_M, TEAMS, TEAM, SPLIT>;
@@ -406,16 +298,16 @@ __global__ void __launch_bounds__(CONSUMERS + 32 * TEAMS * TEAM, BLOCKS_PER_SM)
     }
     __syncthreads();
     if (threadIdx.x < CONSUMERS) {
-        consume<T, BLOCK_M, SPLIT>(problem, stages, full, empty, slot_uses);
+        consume<T, BLOCK_M, SPLIT, ENDING>(problem, stages, full, empty, slot_uses);
     } else {
         Loader::run(problem, stages, full, empty, slot_uses, lists);
     }
 }
 
-template <typename T, int BLOCK_M, int TEAMS, int TEAM, int BLOCKS_PER_SM>
+template <typename T, int BLOCK_M, int TEAMS, int TEAM, int BLOCKS_PER_SM, Ending ENDING>
 cudaError_t launch(const Problem& problem, int blocks, cudaStream_t stream) {
-    const auto kernel = problem.splits > 1 ? gathered_spmm_kernel<T, BLOCK_M, TEAMS, TEAM, BLOCKS_PER_SM, true>
-                                           : gathered_spmm_kernel<T, BLOCK_M, TEAMS, TEAM, BLOCKS_PER_SM, false>;
+    const auto kernel = problem.splits > 1 ? gathered_spmm_kernel<T, BLOCK_M, TEAMS, TEAM, BLOCKS_PER_SM, true, ENDING>
+                                           : gathered_spmm_kernel<T, BLOCK_M, TEAMS, TEAM, BLOCKS_PER_SM, false, ENDING>;
     // with fewer stages a team could be two rounds ahead of a slot, and parities tell only one round from the next
     if (problem.stages < TEAMS) return cudaErrorInvalidValue;
     const int stage_bytes = problem.stages * (BLOCK_M * ROW_BYTES + 2 * PANEL_BYTES), bytes = 1024 + stage_bytes;
@@ -435,40 +327,48 @@ cudaError_t launch(const Problem& problem, int blocks, cudaStream_t stream) {
     return cudaLaunchKernelEx(&config, kernel, problem);
 }
 
-template <typename T>
+template <typename T, Ending ENDING>
 cudaError_t launch(const Problem& problem, int block_m, int blocks_per_sm, int blocks, cudaStream_t stream) {
     switch (block_m * 10 + blocks_per_sm) {
         case 641:
-        case 642: return launch<T, 64, 4, 1, 2>(problem, blocks, stream);
-        case 1281: return launch<T, 128, 4, 2, 1>(problem, blocks, stream);
+        case 642: return launch<T, 64, 4, 1, 2, ENDING>(problem, blocks, stream);
+        case 1281: return launch<T, 128, 4, 2, 1, ENDING>(problem, blocks, stream);
         case 1282:  // no registers are left to add up with
-            return problem.splits > 1 ? cudaErrorInvalidValue : launch<T, 128, 2, 1, 2>(problem, blocks, stream);
-        case 2561: return launch<T, 256, 2, 2, 1>(problem, blocks, stream);
+            return problem.splits > 1 ? cudaErrorInvalidValue : launch<T, 128, 2, 1, 2, ENDING>(problem, blocks, stream);
+        case 2561: return launch<T, 256, 2, 2, 1, ENDING>(problem, blocks, stream);
         default: return cudaErrorInvalidValue;
     }
 }
 
+template <typename T>
+cudaError_t launch(const Problem& problem, int block_m, int blocks_per_sm, int blocks, cudaStream_t stream) {
+    const Epilogue& epilogue = problem.epilogue;
+    const auto chosen = epilogue.activation != NONE || epilogue.residual != nullptr ? launch<T, Ending::ANY>
+                        : epilogue.y_row_major                                      ? launch<T, Ending::ROW_MAJOR>
+                                                                                    : launch<T, Ending::FEATURE_MAJOR>;
+    return chosen(problem, block_m, blocks_per_sm, blocks, stream);
+}
+
 }  // namespace
 
-// Returns a cudaError_t. The caller checks shapes, alignment (16 bytes) and that m is a multiple of 8. Strides are in
-// elements.
+// Returns a cudaError_t. The caller checks shapes and alignment (16 bytes); m, the columns of X, is a multiple of 8, and of Y
+// the first `y_m` are written. Strides are in elements.
 extern "C" int sparsefront_gathered_spmm(const void* x, const void* panels, const void* steps, const void* pairs,
-                                         const void* outputs, const void* bias, void* y, long long x_stride,
-                                         long long y_stride, int steps_of_each, int bias_type, int is_bfloat16, int m, int pair_count,
-                                         int block_m, int stages, int group, int splits, int blocks_per_sm, int blocks,
-                                         void* stream) {
+                                         const void* outputs, const void* bias, const void* residual, void* y,
+                                         long long x_stride, long long residual_stride, long long y_stride,
+                                         int steps_of_each, int bias_type, int activation, int y_row_major,
+                                         int is_bfloat16, int m, int y_m, int pair_count, int block_m, int stages, int group,
+                                         int splits, int blocks_per_sm, int blocks, void* stream) {
     if (stages < 2 || stages > MOST_STAGES || x_stride >= (1ll << 31)) return cudaErrorInvalidValue;
+    const Epilogue epilogue{static_cast<const int*>(outputs), bias, bias_type, activation, residual, residual_stride, y,
+                            y_stride, y_m, y_row_major};
     const Problem problem{x,
                           static_cast<const uint8_t*>(panels),
                           static_cast<const int*>(steps),
                           static_cast<const int2*>(pairs),
                           steps_of_each,
-                          static_cast<const int*>(outputs),
-                          bias,
-                          bias_type,
-                          y,
+                          epilogue,
                           static_cast<unsigned>(2 * x_stride),
-                          y_stride,
                           m,
                           pair_count,
                           stages,
