@@ -284,6 +284,8 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS_PER_SM) gathered_fp32_kerne
         fence_barrier_init();
     }
     __syncthreads();
+    wait_for_kernels_before();
+    let_next_kernel_start();
     const int item = blockIdx.x / problem.splits;  // all tiles of a block column are neighbours: they share rows of X in L2
     const int tile = item % problem.tile_count, column = item / problem.tile_count * S::BLOCK_M;
     if (threadIdx.x < CONSUMERS) {
@@ -304,16 +306,18 @@ cudaError_t launch(const Problem& problem, cudaStream_t stream) {
     if (error != cudaSuccess) return error;
     const long long blocks = 1ll * problem.tile_count * ((problem.m + S::BLOCK_M - 1) / S::BLOCK_M) * problem.splits;
     if (blocks >= 1ll << 31) return cudaErrorInvalidValue;
-    cudaLaunchAttribute cluster{};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {static_cast<unsigned>(problem.splits), 1, 1};
+    cudaLaunchAttribute attributes[2]{};
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;  // set up while the kernel before this one ends
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim = {static_cast<unsigned>(problem.splits), 1, 1};
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(static_cast<unsigned>(blocks));
     config.blockDim = dim3(THREADS);
     config.dynamicSmemBytes = bytes;
     config.stream = stream;
-    config.attrs = &cluster;
-    config.numAttrs = problem.splits > 1;
+    config.attrs = attributes;
+    config.numAttrs = problem.splits > 1 ? 2 : 1;
     return cudaLaunchKernelEx(&config, kernel, problem);
 }
 
