@@ -26,7 +26,10 @@ import torch
 
 log = logging.getLogger(__name__)
 PACKAGE = Path(__file__).parent
-SOURCES = {"gathered_spmm": PACKAGE / "gathered" / "cuda" / "gathered_spmm.cu"}
+SOURCES = {
+    "gathered_spmm": PACKAGE / "gathered" / "cuda" / "gathered_spmm.cu",
+    "gathered_fp32": PACKAGE / "gathered" / "cuda" / "gathered_fp32.cu",
+}
 FLAGS = (
     "-std=c++17",
     "-O3",
