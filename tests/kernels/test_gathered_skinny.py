@@ -48,8 +48,11 @@ def product_from_tables(tables, x):
     for (first, count), outputs in zip(tables.strips.tolist(), tables.outputs, strict=True):
         sums = torch.zeros(tables.width, x.shape[1], dtype=torch.float64)
         for chunk in tables.stream[first : first + count]:
-            places = (chunk[:16].view(torch.int16).int() & 0xFFFF).tolist()
-            lanes = chunk[16:].view(-1, 32, 8)
+            head = 32 // chunk.element_size()
+            places = (chunk[:head].view(torch.int16).int() & 0xFFFF).tolist()
+            lanes = chunk[head:].view(-1, 32, 8)
+            if chunk.dtype == torch.float32:  # two runs of 4 elements a lane, a pair of outputs after the other
+                lanes = chunk[head:].view(-1, 2, 32, 2, 2).permute(0, 2, 1, 4, 3).reshape(-1, 32, 8)
             for r in range(8):
                 for q in range(4):
                     for element in range(8):
@@ -68,9 +71,10 @@ def product_from_tables(tables, x):
 
 
 class TestTables:
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
     @pytest.mark.parametrize("seed", range(20))
-    def test_they_hold_the_weight(self, seed):
-        stored = draw_stored(random.Random(seed), torch.float16, most=150)
+    def test_they_hold_the_weight(self, seed, dtype):
+        stored = draw_stored(random.Random(seed), dtype, most=150)
         x = torch.randn(stored.shape[1], 2, dtype=torch.float64)
         y = product_from_tables(skinny_tables(stored), x)
         torch.testing.assert_close(y, stored.to_dense().double() @ x)
@@ -102,8 +106,8 @@ class TestTables:
 
     def test_refused_weights(self):
         kept = torch.ones(4, 8, dtype=torch.bool)
-        with pytest.raises(ValueError, match="float16 or bfloat16, not torch.float32"):
-            skinny_tables(FORMATS["gathered"].from_dense(torch.randn(4, 8), kept, tile=4))
+        with pytest.raises(ValueError, match="float16, bfloat16 or float32, not torch.float64"):
+            skinny_tables(FORMATS["gathered"].from_dense(torch.randn(4, 8).double(), kept, tile=4))
         wide = torch.zeros(1, 65_536, dtype=torch.bool)
         with pytest.raises(ValueError, match="takes up to 65535 inputs, not 65536"):
             skinny_tables(FORMATS["gathered"].from_dense(torch.zeros(1, 65_536).half(), wide, tile=1))
@@ -132,11 +136,12 @@ class TestLaunches:
 
     @pytest.mark.parametrize("width", [16, 32, 64, 128])
     @pytest.mark.parametrize("m", [1, 8, 9, 32, 64])
-    def test_candidates_are_few_and_possible(self, m, width):
-        problem = SkinnyProblem(m, 4096, 4096, width, 4096 // width, 128 * (4096 // width))
+    @pytest.mark.parametrize("element_bytes", [2, 4])
+    def test_candidates_are_few_and_possible(self, m, width, element_bytes):
+        problem = SkinnyProblem(m, 4096, 4096, width, 4096 // width, 128 * (4096 // width), element_bytes)
         chosen = candidates(problem, 132)
         assert 0 < len(chosen) <= 18
-        assert all(launch.possible(m, width) for launch in chosen)
+        assert all(launch.possible(m, width, element_bytes) for launch in chosen)
 
     def test_what_was_measured_is_used(self, tmp_path, monkeypatch):
         monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
@@ -162,7 +167,7 @@ class TestLaunches:
             for key, measured in kernels.get(skinny_tuning.KERNEL, {"entries": {}})["entries"].items():
                 sizes = dict(part.split("=") for part in key.split())
                 launch = SkinnyLaunch(**{name: value for name, value in measured.items() if name != "latency_us"})
-                assert launch.possible(int(sizes["m"]), int(sizes["width"])), (path.name, key)
+                assert launch.possible(*(int(sizes[name]) for name in ("m", "width", "bytes"))), (path.name, key)
 
 
 class TestEntries:
@@ -177,7 +182,7 @@ class TestEntries:
             )
 
         assert reason(m=65, layout=layout) == "takes up to 64 rows of X, not 65"
-        assert "not torch.float32" in reason(dtype=torch.float32, layout=layout)
+        assert "not torch.float64" in reason(dtype=torch.float64, layout=layout)
         assert "needs a CUDA device" in reason(layout=layout)
         other = next(name for name in LAYOUTS if name != layout)
         assert f"takes {layout} activations" in reason(layout=other)
@@ -231,7 +236,7 @@ class TestOnGPU:
         """Every M from 1 to 64, four times."""
         torch.manual_seed(seed)
         case, m = random.Random(seed), seed % 64 + 1
-        dtype = case.choice([torch.float16, torch.bfloat16])
+        dtype = case.choice([torch.float16, torch.bfloat16, torch.float32])
         stored = draw_stored(case, dtype, "cuda", most=900)
         n, k = stored.shape
         bias = case.choice([None, torch.randn(n, device="cuda"), torch.randn(n, device="cuda", dtype=dtype)])
@@ -247,24 +252,23 @@ class TestOnGPU:
 
     @pytest.mark.parametrize("tile", [8, 16, 32, 64, 128, 192])
     @pytest.mark.parametrize("m", [1, 8, 16, 32, 64])
-    def test_every_launch_of_the_space(self, m, tile, assert_close):
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+    def test_every_launch_of_the_space(self, m, tile, dtype, assert_close):
         """Twice each: a race would show as a result that changes."""
         torch.manual_seed(tile)
         mask = (torch.rand(-(-640 // tile), 1700, device="cuda") < 0.4).repeat_interleave(tile, 0)[:640]
-        stored = FORMATS["gathered"].from_dense(
-            torch.randn(640, 1700, device="cuda", dtype=torch.float16), mask, tile=tile
-        )
+        stored = FORMATS["gathered"].from_dense(torch.randn(640, 1700, device="cuda", dtype=dtype), mask, tile=tile)
         tables, bias = skinny_tables(stored), torch.randn(640, device="cuda")
-        x = torch.randn(1700, m, device="cuda", dtype=torch.float16).t()
+        x = torch.randn(1700, m, device="cuda", dtype=dtype).t()
         expected = x.double() @ stored.to_dense().double().t() + bias.double()
         names = ("stream", "strips", "outputs", "chunks_of_each", "in_order")
         arguments = {name: getattr(tables, name) for name in names} | {"activation": "none", "residual": None}
         for launch in SPACE:
             for overlap in OVERLAPS if launch.warps == 8 else OVERLAPS[:1]:
                 chosen = SkinnyLaunch(launch.fragments, launch.splits, launch.warps, launch.stages, overlap)
-                if not chosen.possible(m, tables.width):
+                if not chosen.possible(m, tables.width, dtype.itemsize):
                     continue
-                first, second = (torch.full((m, 640), torch.nan, device="cuda", dtype=torch.float16) for _ in range(2))
+                first, second = (torch.full((m, 640), torch.nan, device="cuda", dtype=dtype) for _ in range(2))
                 for y in (first, second):
                     launch_skinny_spmm(x, y, bias=bias, launch=chosen, **arguments)
                 assert_close(first, expected)

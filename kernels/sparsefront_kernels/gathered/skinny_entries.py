@@ -10,7 +10,7 @@ from sparsefront_kernels.common.device_limits import cuda_refusal
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.skinny_op import gathered_skinny_spmm, rows_refusal
 from sparsefront_kernels.gathered.skinny_spmm import LIBRARY
-from sparsefront_kernels.gathered.skinny_tables import SkinnyTables, inputs_refusal, skinny_tables
+from sparsefront_kernels.gathered.skinny_tables import SkinnyTables, dtype_refusal, inputs_refusal, skinny_tables
 from sparsefront_kernels.gathered.skinny_tuning import SkinnyTunable
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR, Problem
@@ -51,11 +51,9 @@ def _product(
 
 
 def _limits(stored: SparseFormat, problem: Problem) -> str | None:
-    """Why the kernel cannot serve: it is for few rows, 16-bit floats, and compiled for compute capability 9.0 alone."""
-    if reason := rows_refusal(problem.m) or inputs_refusal(problem.k):
+    """Why the kernel cannot serve: it is for few rows, and compiled for compute capability 9.0 alone."""
+    if reason := rows_refusal(problem.m) or dtype_refusal(problem.dtype) or inputs_refusal(problem.k):
         return reason
-    if problem.dtype not in (torch.float16, torch.bfloat16):
-        return f"takes float16 or bfloat16, not {problem.dtype}"
     if reason := cuda_refusal(problem, minimum_capability=(9, 0)):
         return reason
     if (capability := torch.cuda.get_device_capability(problem.device)) != (9, 0):

@@ -27,8 +27,9 @@ def gathered_skinny_spmm(
     """Y = activation(X · Wᵀ + bias) + residual with the arguments of `SkinnyTables`, for up to 64 rows of X.
 
     Args:
-        x: [M, K], or [K, M] where x_feature_major; float16 or bfloat16 as `stream`, any strides. For M > 8 the kernel
-            reads rows side by side (feature-major, M a multiple of 2, 4 or 8): otherwise a first small kernel packs X.
+        x: [M, K], or [K, M] where x_feature_major; float16, bfloat16 or float32 as `stream`, any strides. For M > 8
+            the kernel reads rows side by side (feature-major, M a multiple of 2, 4 or 8): otherwise a first small
+            kernel packs X.
         bias: [N], any float dtype, or None.
         residual: of Y's shape and dtype, any strides, or None.
         activation: a name of `common.epilogue.ACTIVATIONS`.
@@ -45,13 +46,13 @@ def gathered_skinny_spmm(
     rows, out = (x.t() if x_feature_major else x), (y.t() if y_feature_major else y)
     if rows.shape[0] > MOST_ROWS:
         raise ValueError(f"gathered_skinny: {rows_refusal(rows.shape[0])}")
-    if max(rows.stride()) >= 2**31:  # the kernel counts bytes from input to input in 32 bits
+    if max(rows.stride()) >= 2**30:  # the kernel counts bytes from input to input in 32 bits
         rows = rows.contiguous()
     if residual is not None and y_feature_major:
         residual = residual.t()
     if bias is not None:
         bias = (bias.float() if bias.dtype == torch.float64 else bias).contiguous()
-    problem = SkinnyProblem(rows.shape[0], k, n, outputs.shape[1], len(strips), len(stream))
+    problem = SkinnyProblem(rows.shape[0], k, n, outputs.shape[1], len(strips), len(stream), x.element_size())
     with torch.cuda.device_of(x):
         launch_skinny_spmm(
             rows,

@@ -17,7 +17,7 @@ SHARED_BYTES = 232_448  # of a block, at most
 STATIC_BYTES = 2_048
 BARRIERS = 8  # of a warp
 OVERLAPS = ("apart", "early", "prefetch", "prefetch_late")
-_BIAS_TYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
+_TYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
 
 
 @dataclass(frozen=True, order=True)
@@ -40,24 +40,24 @@ class SkinnyLaunch:
     stages: int
     overlap: str = "prefetch"
 
-    def region_bytes(self, m: int) -> int:
+    def region_bytes(self, m: int, element_bytes: int) -> int:
         """Shared memory of one warp: its ring, and later its sums."""
         blocks = column_blocks(m)
-        unit = min(8 // self.fragments, 8 // blocks)
-        ring = self.stages * unit * 2 * CHUNK * (1 + FRAGMENT * self.fragments)
+        unit = max(1, 16 // element_bytes // max(self.fragments, blocks))  # chunks of a slot
+        ring = self.stages * unit * CHUNK * (2 + FRAGMENT * self.fragments * element_bytes)
         return -(-max(ring, 512 * self.fragments * blocks) // 128) * 128
 
-    def possible(self, m: int, width: int) -> bool:
-        """Whether a strip of this width can be computed so, for m rows."""
+    def possible(self, m: int, width: int, element_bytes: int = 2) -> bool:
+        """Whether a strip of this width can be computed so, for m rows and elements of 2 or 4 bytes."""
         return (
             self.fragments in (1, 2, 4, 8)
             and width % (FRAGMENT * self.fragments) == 0
-            and self.fragments * column_blocks(m) <= 32
+            and self.fragments * column_blocks(m) * element_bytes <= 64  # the sums fit into registers
             and 1 <= self.splits <= 8
             and self.fragments <= 2 * self.warps <= 16
             and 2 <= self.stages <= BARRIERS
             and self.overlap in OVERLAPS
-            and self.warps * self.region_bytes(m) + STATIC_BYTES <= SHARED_BYTES
+            and self.warps * self.region_bytes(m, element_bytes) + STATIC_BYTES <= SHARED_BYTES
         )
 
 
@@ -83,7 +83,7 @@ def launch_skinny_spmm(
     """Write Y = activation(X · Wᵀ + bias) + residual on the current stream of x's device, which must be current.
 
     Args:
-        x: [M, K], 1 to 64 rows, any strides.
+        x: [M, K], 1 to 64 rows, float16, bfloat16 or float32, any strides below 2**30.
         y: [M, N], any strides; every element is written.
         stream, strips, outputs, chunks_of_each, in_order: those of `SkinnyTables`.
         bias: [N] contiguous, float16, bfloat16 or float32, or None.
@@ -104,8 +104,8 @@ def launch_skinny_spmm(
         *residual_strides,
         *y.stride(),
         stream.nbytes,
-        int(x.dtype == torch.bfloat16),
-        0 if bias is None else _BIAS_TYPES[bias.dtype],
+        _TYPES[x.dtype],
+        0 if bias is None else _TYPES[bias.dtype],
         ACTIVATION_CODES[activation],
         m,
         y.shape[1],
@@ -133,8 +133,9 @@ def _side_by_side(x: Tensor, blocks: int) -> bool:
     if blocks == 1:
         return True
     m, _ = x.shape
-    aligned = x.data_ptr() % (2 * blocks) == 0 and x.stride(1) % blocks == 0 and m % blocks == 0
-    return x.stride(0) == 1 and aligned
+    alignment = min(16, blocks * x.element_size())
+    aligned = x.data_ptr() % alignment == 0 and x.stride(1) * x.element_size() % alignment == 0
+    return x.stride(0) == 1 and aligned and m % blocks == 0
 
 
 @functools.cache

@@ -11,6 +11,7 @@ from sparsefront_kernels.gathered.format import GatheredFormat
 CHUNK = 16  # kept inputs of one tensor-core product
 FRAGMENT = 16  # outputs of one
 WIDTHS = (128, 64, 32, 16)  # outputs of a strip
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MOST_INPUTS = 65_535  # lists are of 16 bits, and the last number stands for no input
 
 
@@ -25,10 +26,11 @@ class SkinnyTables:
     Args:
         n, k: outputs and inputs of the weight.
         width: outputs of a strip, one of `WIDTHS`.
-        stream: [chunks, 16 + 16 * width] in the weight's dtype, strip by strip. A chunk begins with its list, 16-bit
-            numbers in the bits of 16 elements, 0xFFFF where the list has ended; place 4q + i holds item 4i + q. Then
-            come fragments of 16 inputs × 16 outputs, 8 elements to each of 32 lanes: lane 4r + q holds, of outputs r and
-            r + 8, the items q, 4 + q, 8 + q and 12 + q, in the order of the left operand of mma.m16n8k16.
+        stream: [chunks, list + 16 * width] in the weight's dtype, strip by strip. A chunk begins with its list, 16
+            numbers of 16 bits in the bits of 16 elements (8 of float32), 0xFFFF where the list has ended; place 4q + i
+            holds item 4i + q. Then come fragments of 16 inputs × 16 outputs, 8 elements to each of 32 lanes: lane
+            4r + q holds, of outputs r and r + 8, the items q, 4 + q, 8 + q and 12 + q, in the order of the left operand
+            of mma.m16n8k16, or, in two runs of 4 elements a lane, of two mma.m16n8k8 for float32.
         strips: int32 [strips, 2]: first chunk and number of chunks; most chunks first, so that long strips do not start
             last. Outputs that no tile stores form strips without chunks, so that each element of Y has one writer.
         outputs: int32 [strips, width]; -1 where a strip is not full.
@@ -51,14 +53,12 @@ def skinny_tables(stored: GatheredFormat) -> SkinnyTables:
     """Lay the weight out for the kernel on the format's device.
 
     Args:
-        stored: float16 or bfloat16 (any 16-bit float), of at most `MOST_INPUTS` inputs.
+        stored: float16, bfloat16 or float32, of at most `MOST_INPUTS` inputs.
     Raises:
         ValueError: another dtype, or more inputs.
     """
     (n, k), device = stored.shape, stored.device
-    if stored.dtype.itemsize != 2:
-        raise ValueError(f"gathered: takes float16 or bfloat16, not {stored.dtype}")
-    if reason := inputs_refusal(k):
+    if reason := dtype_refusal(stored.dtype) or inputs_refusal(k):
         raise ValueError(f"gathered: {reason}")
     outputs, kept = _strips(stored)
     width = outputs.shape[1]
@@ -84,6 +84,11 @@ def skinny_tables(stored: GatheredFormat) -> SkinnyTables:
         chunks_of_each=int(count[0]) if len(count) and bool((count == count[0]).all()) else -1,
         in_order=torch.equal(flat, torch.where(counted < n, counted, -1)),
     )
+
+
+def dtype_refusal(dtype: torch.dtype) -> str | None:
+    """Why weights of this type cannot be laid out, or None."""
+    return None if dtype in DTYPES else f"takes float16, bfloat16 or float32, not {dtype}"
 
 
 def inputs_refusal(k: int) -> str | None:
@@ -117,13 +122,17 @@ def _strips(stored: GatheredFormat) -> tuple[Tensor, Tensor]:
 
 
 def _stream(weight: Tensor, outputs: Tensor, lists: Tensor) -> Tensor:
-    """[chunks, 16 + 16 * width] from weight [N, K], outputs [chunks, width] and lists [chunks, 16]."""
+    """[chunks, list + 16 * width] from weight [N, K], outputs [chunks, width] and lists [chunks, 16]."""
     chunks, width = outputs.shape
     wanted = (outputs >= 0)[:, None, :] & (lists >= 0)[:, :, None]
     panels = torch.where(wanted, weight[outputs.clamp(min=0).long()[:, None, :], lists.clamp(min=0)[:, :, None]], 0)
-    # item 8a + 4b + q of the list, output 16f + 8h + r → fragment f, lane 4r + q, element 4a + 2h + b
-    parts = panels.view(torch.int16).view(chunks, 2, 2, 4, width // FRAGMENT, 2, 8)  # a, b, q, f, h, r
-    fragments = parts.permute(0, 4, 6, 3, 1, 5, 2).reshape(chunks, CHUNK * width)
+    # item 8a + 4b + q of the list, output 16f + 8h + r
+    parts = panels.view(chunks, 2, 2, 4, width // FRAGMENT, 2, 8)  # a, b, q, f, h, r
+    if weight.dtype == torch.float32:
+        fragments = parts.permute(0, 4, 1, 6, 3, 2, 5)  # f, a, lane 4r + q, element 2b + h
+    else:
+        fragments = parts.permute(0, 4, 6, 3, 1, 5, 2)  # f, lane 4r + q, element 4a + 2h + b
+    fragments = fragments.reshape(chunks, CHUNK * width).view(torch.int16)
     items = lists.to(torch.int16).view(chunks, 4, 4).transpose(1, 2).reshape(chunks, CHUNK)
     return torch.cat([items, fragments], dim=1).view(weight.dtype)
 

@@ -32,6 +32,7 @@ class SkinnyProblem:
         m, k, n: of the product.
         width: outputs of a strip.
         strips, chunks: how many there are.
+        element_bytes: of X, W and Y.
     """
 
     m: int
@@ -40,6 +41,7 @@ class SkinnyProblem:
     width: int
     strips: int
     chunks: int
+    element_bytes: int = 2
 
     @property
     def chunks_of_strip(self) -> float:
@@ -47,7 +49,7 @@ class SkinnyProblem:
 
     @property
     def shape_key(self) -> str:
-        return f"m={self.m} k={self.k} n={self.n} width={self.width} chunks="
+        return f"m={self.m} k={self.k} n={self.n} width={self.width} bytes={self.element_bytes} chunks="
 
     @property
     def key(self) -> str:
@@ -57,18 +59,18 @@ class SkinnyProblem:
 def predicted_us(problem: SkinnyProblem, launch: SkinnyLaunch, device_processors: int) -> float:
     """A coarse model: the stream at the rate that the blocks at work reach, and what a block does besides."""
     blocks = problem.strips * (problem.width // (FRAGMENT * launch.fragments)) * launch.splits
-    bytes_of_block = launch.fragments * 512 * problem.chunks_of_strip / launch.splits
+    bytes_of_block = launch.fragments * 256 * problem.element_bytes * problem.chunks_of_strip / launch.splits
     waves = blocks / device_processors
     busy = waves / -(-waves // 1) if waves > 1 else waves  # share of the processors at work
     stream = blocks * bytes_of_block / 4.2e6 / min(1.0, busy * 1.3)
-    x_bytes = blocks * problem.chunks_of_strip / launch.splits * CHUNK * max(32, 2 * problem.m)
+    x_bytes = blocks * problem.chunks_of_strip / launch.splits * CHUNK * max(32, problem.element_bytes * problem.m)
     fixed = 0.4 * -(-blocks // (4 * device_processors))
     return fixed + stream + x_bytes / 5e6 + 0.1 * (launch.splits > 1)
 
 
 def candidates(problem: SkinnyProblem, device_processors: int, *, most: int = MOST_CANDIDATES) -> list[SkinnyLaunch]:
     """The launches worth timing, best predicted first."""
-    possible = [launch for launch in SPACE if launch.possible(problem.m, problem.width)]
+    possible = [launch for launch in SPACE if launch.possible(problem.m, problem.width, problem.element_bytes)]
     return sorted(possible, key=lambda launch: predicted_us(problem, launch, device_processors))[:most]
 
 
@@ -104,4 +106,5 @@ class SkinnyTunable:
 
 def problem_of(tables: SkinnyTables, m: int) -> SkinnyProblem:
     """What the parameters for m rows and this weight depend on."""
-    return SkinnyProblem(m, tables.k, tables.n, tables.width, len(tables.strips), len(tables.stream))
+    strips, chunks, element_bytes = len(tables.strips), len(tables.stream), tables.stream.element_size()
+    return SkinnyProblem(m, tables.k, tables.n, tables.width, strips, chunks, element_bytes)

@@ -1,4 +1,5 @@
-// Y = activation(X · W^T + bias) + residual for a gathered weight and few rows of X (m <= 64), on Hopper (sm_90a).
+// Y = activation(X · W^T + bias) + residual for a gathered weight and few rows of X (m <= 64), on Hopper (sm_90a); half,
+// bfloat16 and float.
 //
 // The weight is nearly all there is to read, so everything serves its stream. It was packed beforehand as the lanes of
 // mma.m16n8k16 hold it: a chunk is a list of 16 inputs and, for every 16 outputs of a strip, 512 bytes, 16 to a lane.
@@ -16,7 +17,8 @@ namespace {
 
 constexpr int CHUNK = 16;            // kept inputs of a chunk: those of one product of the tensor cores
 constexpr int LIST_BYTES = 2 * CHUNK;
-constexpr int FRAGMENT_BYTES = 512;  // 16 inputs x 16 outputs
+template <typename T>
+constexpr int FRAGMENT_BYTES = 256 * sizeof(T);  // 16 inputs x 16 outputs
 constexpr unsigned NO_INPUT = 0xFFFF;
 constexpr int MOST_WARPS = 8;
 constexpr int MOST_STAGES = 8;
@@ -57,13 +59,16 @@ struct Problem {
 
 template <typename T>
 __device__ __forceinline__ T rounded(float v) {
-    if constexpr (__is_same(T, __half)) {
+    if constexpr (__is_same(T, float)) {
+        return v;
+    } else if constexpr (__is_same(T, __half)) {
         return __float2half_rn(v);
     } else {
         return __float2bfloat16_rn(v);
     }
 }
 
+__device__ __forceinline__ float widened(float v) { return v; }
 __device__ __forceinline__ float widened(__half v) { return __half2float(v); }
 __device__ __forceinline__ float widened(__nv_bfloat16 v) { return __bfloat162float(v); }
 
@@ -92,34 +97,62 @@ __device__ __forceinline__ uint2 load_shared_8(uint32_t address) {
     return v;
 }
 
+__device__ __forceinline__ void multiply_add_tf32(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ uint32_t to_tf32(float v) {
+    uint32_t rounded;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(v));
+    return rounded;
+}
+
+// A float as the sum of two TF32 numbers, to within 2^-22 of it.
+struct Parts {
+    uint32_t large, small;
+
+    __device__ __forceinline__ Parts() {}
+    __device__ __forceinline__ explicit Parts(uint32_t bits) {
+        const float v = __uint_as_float(bits);
+        large = to_tf32(v);
+        const float rest = v - __uint_as_float(large);
+        small = rest == rest ? to_tf32(rest) : 0;  // infinity minus infinity: all of it is in the large part
+    }
+};
+
 // One input's elements for the COLUMN_BLOCKS rows of X that a lane holds.
-template <int COLUMN_BLOCKS>
+template <typename T, int COLUMN_BLOCKS>
 struct Elements {
-    uint32_t word[(COLUMN_BLOCKS + 1) / 2];
+    static constexpr int BYTES = COLUMN_BLOCKS * sizeof(T), WORDS = (BYTES + 3) / 4;
+    uint32_t word[WORDS];
 
     // Not through the read-only cache: another grid may have written X while this one was already launched.
     __device__ __forceinline__ void load(const void* from, bool wanted) {
 #pragma unroll
-        for (int i = 0; i < (COLUMN_BLOCKS + 1) / 2; ++i) word[i] = 0;
+        for (int i = 0; i < WORDS; ++i) word[i] = 0;
         if (!wanted) return;
-        if constexpr (COLUMN_BLOCKS == 1) {
+        if constexpr (BYTES == 2) {
             word[0] = *static_cast<const volatile uint16_t*>(from);
-        } else if constexpr (COLUMN_BLOCKS == 2) {
+        } else if constexpr (BYTES == 4) {
             asm volatile("ld.global.u32 %0, [%1];" : "=r"(word[0]) : "l"(from) : "memory");
-        } else if constexpr (COLUMN_BLOCKS == 4) {
+        } else if constexpr (BYTES == 8) {
             asm volatile("ld.global.v2.u32 {%0,%1}, [%2];" : "=r"(word[0]), "=r"(word[1]) : "l"(from) : "memory");
         } else {
-            asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
-                         : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])
-                         : "l"(from)
-                         : "memory");
+#pragma unroll
+            for (int i = 0; i < WORDS; i += 4)
+                asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+                             : "=r"(word[i]), "=r"(word[i + 1]), "=r"(word[i + 2]), "=r"(word[i + 3])
+                             : "l"(static_cast<const uint32_t*>(from) + i)
+                             : "memory");
         }
     }
 };
 
-// The elements of two inputs for row block `block`, side by side.
-template <int COLUMN_BLOCKS>
-__device__ __forceinline__ uint32_t paired(const Elements<COLUMN_BLOCKS>& low, const Elements<COLUMN_BLOCKS>& high, int block) {
+// The 16-bit elements of two inputs for row block `block`, side by side.
+template <typename Element>
+__device__ __forceinline__ uint32_t paired(const Element& low, const Element& high, int block) {
     return __byte_perm(low.word[block / 2], high.word[block / 2], block % 2 ? 0x7632 : 0x5410);
 }
 
@@ -137,9 +170,9 @@ __device__ __forceinline__ void prefetch_weight(const Problem& problem, int warp
 }
 
 // The chunks of a block's strip that are its own, dealt out to warps slot by slot.
-template <int FRAGMENTS, int UNIT>
+template <typename T, int FRAGMENTS, int UNIT>
 struct Work {
-    static constexpr int CHUNK_BYTES = LIST_BYTES + FRAGMENTS * FRAGMENT_BYTES;  // of a slot
+    static constexpr int PART_BYTES = FRAGMENTS * FRAGMENT_BYTES<T>, CHUNK_BYTES = LIST_BYTES + PART_BYTES;  // of a slot
     const uint8_t* from;  // the block's first chunk
     int count;            // chunks of the block
     int unit;             // chunks of a slot, UNIT at most
@@ -155,7 +188,7 @@ struct Work {
         unit = max(1, min(UNIT, (count + warps - 1) / warps));
         slots = (count + unit - 1) / unit;
         parts = problem.width / (16 * FRAGMENTS);
-        stored_bytes = LIST_BYTES + problem.width * 32;
+        stored_bytes = LIST_BYTES + problem.width / 16 * FRAGMENT_BYTES<T>;
         from = problem.stream + static_cast<long long>(range.x + begin) * stored_bytes;
     }
 
@@ -171,15 +204,15 @@ struct Work {
         }
         for (int chunk = 0; chunk < held; ++chunk, source += stored_bytes, target += CHUNK_BYTES) {
             copy_bulk(target, source, LIST_BYTES, barrier);
-            copy_bulk(target + LIST_BYTES, source + LIST_BYTES + part * FRAGMENTS * FRAGMENT_BYTES, FRAGMENTS * FRAGMENT_BYTES, barrier);
+            copy_bulk(target + LIST_BYTES, source + LIST_BYTES + part * PART_BYTES, PART_BYTES, barrier);
         }
     }
 };
 
 // The gathered elements of X for the chunks of one slot: of each chunk, four inputs to a lane.
-template <int COLUMN_BLOCKS, int UNIT>
+template <typename T, int COLUMN_BLOCKS, int UNIT>
 struct Gathered {
-    Elements<COLUMN_BLOCKS> x[UNIT][4];
+    Elements<T, COLUMN_BLOCKS> x[UNIT][4];
 
     __device__ __forceinline__ void load(const void* base, unsigned stride, bool active, uint32_t slot, int chunk_bytes, int chunks, int lane) {
 #pragma unroll
@@ -195,27 +228,60 @@ struct Gathered {
     }
 };
 
-template <typename T, int FRAGMENTS, int COLUMN_BLOCKS, int UNIT>
-__device__ __forceinline__ void multiply(float (&acc)[FRAGMENTS][COLUMN_BLOCKS][4], const Gathered<COLUMN_BLOCKS, UNIT>& rows,
-                                         uint32_t slot, int chunks, int lane) {
+// acc += the products of one chunk, whose fragments begin at `at` (the lane's own place); 16-bit elements.
+template <typename T, int FRAGMENTS, int COLUMN_BLOCKS>
+__device__ __forceinline__ void multiply_chunk(float (&acc)[FRAGMENTS][COLUMN_BLOCKS][4], const Elements<T, COLUMN_BLOCKS> (&x)[4], uint32_t at) {
+    uint32_t b[COLUMN_BLOCKS][2];
 #pragma unroll
-    for (int chunk = 0; chunk < UNIT; ++chunk) {
-        if (chunk < chunks) {
-            const auto& x = rows.x[chunk];
-            uint32_t b[COLUMN_BLOCKS][2];
+    for (int block = 0; block < COLUMN_BLOCKS; ++block) {
+        b[block][0] = paired(x[0], x[1], block);
+        b[block][1] = paired(x[2], x[3], block);
+    }
 #pragma unroll
-            for (int block = 0; block < COLUMN_BLOCKS; ++block) {
-                b[block][0] = paired<COLUMN_BLOCKS>(x[0], x[1], block);
-                b[block][1] = paired<COLUMN_BLOCKS>(x[2], x[3], block);
+    for (int fragment = 0; fragment < FRAGMENTS; ++fragment) {
+        const uint4 a = load_shared_16(at + fragment * FRAGMENT_BYTES<T>);
+#pragma unroll
+        for (int block = 0; block < COLUMN_BLOCKS; ++block) multiply_add<T>(acc[fragment][block], a, b[block][0], b[block][1]);
+    }
+}
+
+// The same for float, on tensor cores too: each operand is the sum of two TF32 numbers, and of the four products all but
+// that of the two small parts are added up. A chunk has sums of its own, since the tensor cores cut off where additions
+// outside round.
+template <int FRAGMENTS, int COLUMN_BLOCKS>
+__device__ __forceinline__ void multiply_chunk(float (&acc)[FRAGMENTS][COLUMN_BLOCKS][4], const Elements<float, COLUMN_BLOCKS> (&x)[4], uint32_t at) {
+    Parts b[COLUMN_BLOCKS][4];
+#pragma unroll
+    for (int block = 0; block < COLUMN_BLOCKS; ++block) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) b[block][i] = Parts(x[i].word[block]);
+    }
+#pragma unroll
+    for (int fragment = 0; fragment < FRAGMENTS; ++fragment) {
+        uint32_t large[2][4], small[2][4];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const uint4 a = load_shared_16(at + fragment * FRAGMENT_BYTES<float> + half * 512);
+            const uint32_t words[4] = {a.x, a.y, a.z, a.w};
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const Parts parts(words[i]);
+                large[half][i] = parts.large, small[half][i] = parts.small;
             }
-            const uint32_t at = slot + chunk * (LIST_BYTES + FRAGMENTS * FRAGMENT_BYTES) + LIST_BYTES + lane * 16;
+        }
 #pragma unroll
-            for (int fragment = 0; fragment < FRAGMENTS; ++fragment) {
-                const uint4 a = load_shared_16(at + fragment * FRAGMENT_BYTES);
+        for (int block = 0; block < COLUMN_BLOCKS; ++block) {
+            float d[4] = {};
+            const auto& v = b[block];
 #pragma unroll
-                for (int block = 0; block < COLUMN_BLOCKS; ++block)
-                    multiply_add<T>(acc[fragment][block], a, b[block][0], b[block][1]);
+            for (int half = 0; half < 2; ++half) {
+                multiply_add_tf32(d, small[half], v[2 * half].large, v[2 * half + 1].large);
+                multiply_add_tf32(d, large[half], v[2 * half].small, v[2 * half + 1].small);
             }
+#pragma unroll
+            for (int half = 0; half < 2; ++half) multiply_add_tf32(d, large[half], v[2 * half].large, v[2 * half + 1].large);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) acc[fragment][block][i] += d[i];
         }
     }
 }
@@ -240,15 +306,17 @@ __device__ __forceinline__ void finish(const Problem& problem, const int* output
 }
 
 // Chunks of a slot: about 4 KB, and no more than the registers hold gathered elements for.
-template <int FRAGMENTS, int COLUMN_BLOCKS>
-constexpr int UNIT_OF = FRAGMENTS > COLUMN_BLOCKS ? 8 / FRAGMENTS : 8 / COLUMN_BLOCKS;
+template <typename T, int FRAGMENTS, int COLUMN_BLOCKS>
+constexpr int UNIT_OF = 16 / sizeof(T) / (FRAGMENTS > COLUMN_BLOCKS ? FRAGMENTS : COLUMN_BLOCKS) > 0
+                            ? 16 / sizeof(T) / (FRAGMENTS > COLUMN_BLOCKS ? FRAGMENTS : COLUMN_BLOCKS)
+                            : 1;
 
 // FRAGMENTS: 16 outputs each, of one warp. COLUMN_BLOCKS: eight rows of X each.
 template <typename T, int FRAGMENTS, int COLUMN_BLOCKS>
-__global__ void __launch_bounds__(32 * MOST_WARPS, FRAGMENTS * COLUMN_BLOCKS <= 16 ? 2 : 1)
+__global__ void __launch_bounds__(32 * MOST_WARPS, FRAGMENTS * COLUMN_BLOCKS <= (sizeof(T) == 2 ? 16 : 4) ? 2 : 1)
     gathered_skinny_kernel(const __grid_constant__ Problem problem) {
-    constexpr int UNIT = UNIT_OF<FRAGMENTS, COLUMN_BLOCKS>;
-    constexpr int CHUNK_BYTES = LIST_BYTES + FRAGMENTS * FRAGMENT_BYTES;
+    constexpr int UNIT = UNIT_OF<T, FRAGMENTS, COLUMN_BLOCKS>;
+    constexpr int CHUNK_BYTES = LIST_BYTES + FRAGMENTS * FRAGMENT_BYTES<T>;
     extern __shared__ __align__(128) uint8_t dynamic_shared[];
     __shared__ uint64_t barriers[MOST_WARPS * MOST_STAGES];
     __shared__ int outputs[16 * FRAGMENTS];
@@ -267,7 +335,7 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, FRAGMENTS * COLUMN_BLOCKS <= 
 
     const int rank = blockIdx.x % problem.splits, item = blockIdx.x / problem.splits;
     const int parts = problem.width / (16 * FRAGMENTS), strip = item / parts, part = item % parts;
-    const Work<FRAGMENTS, UNIT> work(problem, strip, part, rank, warps);
+    const Work<T, FRAGMENTS, UNIT> work(problem, strip, part, rank, warps);
     const int mine = work.slots > warp ? (work.slots - warp - 1) / warps + 1 : 0;
     if (lane == 0) {
         for (int stage = 0; stage < min(problem.stages, mine); ++stage)
@@ -287,17 +355,22 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, FRAGMENTS * COLUMN_BLOCKS <= 
     const int first_row = lane / 4 * COLUMN_BLOCKS;  // of the rows of X that this lane holds
     const bool active = first_row < problem.m;
     const void* base = static_cast<const T*>(problem.x) + first_row * problem.x_row_stride;
-    Gathered<COLUMN_BLOCKS, UNIT> even, odd;
+    Gathered<T, COLUMN_BLOCKS, UNIT> even, odd;
     int stage = 0, ahead = 0;
     uint32_t ahead_phase = 0;
-    const auto gather = [&](Gathered<COLUMN_BLOCKS, UNIT>& rows, int turn) {
+    const auto gather = [&](Gathered<T, COLUMN_BLOCKS, UNIT>& rows, int turn) {
         barrier_wait(full + 8 * ahead, ahead_phase);
         rows.load(base, problem.x_input_stride, active, ring + ahead * UNIT * CHUNK_BYTES, CHUNK_BYTES, work.chunks(warp + turn * warps), lane);
         if (++ahead == problem.stages) ahead = 0, ahead_phase ^= 1;
     };
-    const auto step = [&](const Gathered<COLUMN_BLOCKS, UNIT>& rows, Gathered<COLUMN_BLOCKS, UNIT>& next, int turn) {
+    const auto step = [&](const Gathered<T, COLUMN_BLOCKS, UNIT>& rows, Gathered<T, COLUMN_BLOCKS, UNIT>& next, int turn) {
         if (turn + 1 < mine) gather(next, turn + 1);
-        multiply<T, FRAGMENTS, COLUMN_BLOCKS, UNIT>(acc, rows, ring + stage * UNIT * CHUNK_BYTES, work.chunks(warp + turn * warps), lane);
+        const int chunks = work.chunks(warp + turn * warps);
+        const uint32_t slot = ring + stage * UNIT * CHUNK_BYTES + LIST_BYTES + lane * 16;
+#pragma unroll
+        for (int chunk = 0; chunk < UNIT; ++chunk) {
+            if (chunk < chunks) multiply_chunk(acc, rows.x[chunk], slot + chunk * CHUNK_BYTES);
+        }
         __syncwarp();  // every lane has read the slot
         if (lane == 0 && turn + problem.stages < mine)
             work.load(warp + (turn + problem.stages) * warps, ring + stage * UNIT * CHUNK_BYTES, full + 8 * stage);
@@ -393,7 +466,7 @@ cudaError_t launch(Kernel kernel, int blocks, int threads, int shared_bytes, int
 
 template <typename T, int FRAGMENTS, int COLUMN_BLOCKS>
 cudaError_t launch_product(Problem problem, int items, int warps, cudaStream_t stream) {
-    const int ring = problem.stages * UNIT_OF<FRAGMENTS, COLUMN_BLOCKS> * (LIST_BYTES + FRAGMENTS * FRAGMENT_BYTES);
+    const int ring = problem.stages * UNIT_OF<T, FRAGMENTS, COLUMN_BLOCKS> * (LIST_BYTES + FRAGMENTS * FRAGMENT_BYTES<T>);
     const int sums = FRAGMENTS * COLUMN_BLOCKS * 512;
     problem.region = (max(ring, sums) + 127) / 128 * 128;
     if (warps * 32 < 16 * FRAGMENTS) return cudaErrorInvalidValue;
@@ -406,12 +479,12 @@ cudaError_t launch_product(Problem problem, int items, int warps, cudaStream_t s
     return launch(kernel, items * problem.splits, 32 * warps, bytes, problem.splits, problem.overlap != APART, stream, problem);
 }
 
-template <typename T, int FRAGMENTS>
-cudaError_t launch_product(const Problem& problem, int items, int warps, cudaStream_t stream) {
-    if (problem.m <= 8) return launch_product<T, FRAGMENTS, 1>(problem, items, warps, stream);
-    if (problem.m <= 16) return launch_product<T, FRAGMENTS, 2>(problem, items, warps, stream);
-    if (problem.m <= 32) return launch_product<T, FRAGMENTS, 4>(problem, items, warps, stream);
-    if constexpr (FRAGMENTS <= 4) return launch_product<T, FRAGMENTS, 8>(problem, items, warps, stream);
+template <typename T, int FRAGMENTS, int COLUMN_BLOCKS = 1>
+cudaError_t launch_product_of(const Problem& problem, int items, int warps, cudaStream_t stream) {
+    if constexpr (FRAGMENTS * COLUMN_BLOCKS * sizeof(T) <= 64) {  // the sums fit into registers
+        if (problem.m <= 8 * COLUMN_BLOCKS) return launch_product<T, FRAGMENTS, COLUMN_BLOCKS>(problem, items, warps, stream);
+        if constexpr (COLUMN_BLOCKS < 8) return launch_product_of<T, FRAGMENTS, 2 * COLUMN_BLOCKS>(problem, items, warps, stream);
+    }
     return cudaErrorInvalidValue;
 }
 
@@ -427,10 +500,10 @@ cudaError_t launch_all(Problem problem, void* packed, int k, int strips, int fra
     }
     const int items = strips * (problem.width / (16 * fragments));
     switch (fragments) {
-        case 1: return launch_product<T, 1>(problem, items, warps, stream);
-        case 2: return launch_product<T, 2>(problem, items, warps, stream);
-        case 4: return launch_product<T, 4>(problem, items, warps, stream);
-        case 8: return launch_product<T, 8>(problem, items, warps, stream);
+        case 1: return launch_product_of<T, 1>(problem, items, warps, stream);
+        case 2: return launch_product_of<T, 2>(problem, items, warps, stream);
+        case 4: return launch_product_of<T, 4>(problem, items, warps, stream);
+        case 8: return launch_product_of<T, 8>(problem, items, warps, stream);
         default: return cudaErrorInvalidValue;
     }
 }
@@ -445,14 +518,14 @@ extern "C" int sparsefront_gathered_skinny(const void* x, void* packed, const vo
                                            const void* outputs, const void* bias, const void* residual, void* y,
                                            long long x_input_stride, long long x_row_stride, long long residual_row_stride,
                                            long long residual_output_stride, long long y_row_stride, long long y_output_stride,
-                                           long long stream_bytes, int is_bfloat16, int bias_type, int activation, int m, int n, int k,
+                                           long long stream_bytes, int type, int bias_type, int activation, int m, int n, int k,
                                            int strip_count, int chunks_of_each, int width, int fragments, int splits, int warps, int stages,
                                            int overlap, int prefetch_bytes, void* stream) {
-    if (m < 1 || m > 64 || 2 * x_input_stride >= (1ll << 32) || stages < 2 || stages > MOST_STAGES || warps < 1 || warps > MOST_WARPS ||
+    if (m < 1 || m > 64 || x_input_stride >= (1ll << 30) || stages < 2 || stages > MOST_STAGES || warps < 1 || warps > MOST_WARPS ||
         splits < 1 || splits > MOST_SPLITS || width % (16 * fragments) != 0)
         return cudaErrorInvalidValue;
     const Problem problem{x,
-                          static_cast<unsigned>(2 * x_input_stride),
+                          static_cast<unsigned>(x_input_stride * (type == 1 ? 4 : 2)),
                           x_row_stride,
                           static_cast<const uint8_t*>(stream_of_weight),
                           stream_bytes,
@@ -477,6 +550,10 @@ extern "C" int sparsefront_gathered_skinny(const void* x, void* packed, const vo
                           overlap,
                           prefetch_bytes};
     const auto queue = static_cast<cudaStream_t>(stream);
-    return is_bfloat16 ? launch_all<__nv_bfloat16>(problem, packed, k, strip_count, fragments, warps, queue)
-                       : launch_all<__half>(problem, packed, k, strip_count, fragments, warps, queue);
+    switch (type) {
+        case 1: return launch_all<float>(problem, packed, k, strip_count, fragments, warps, queue);
+        case 2: return launch_all<__half>(problem, packed, k, strip_count, fragments, warps, queue);
+        case 3: return launch_all<__nv_bfloat16>(problem, packed, k, strip_count, fragments, warps, queue);
+        default: return cudaErrorInvalidValue;
+    }
 }
