@@ -29,6 +29,7 @@ PACKAGE = Path(__file__).parent
 SOURCES = {
     "gathered_spmm": PACKAGE / "gathered" / "cuda" / "gathered_spmm.cu",
     "gathered_fp32": PACKAGE / "gathered" / "cuda" / "gathered_fp32.cu",
+    "gathered_skinny": PACKAGE / "gathered" / "cuda" / "gathered_skinny.cu",
 }
 FLAGS = (
     "-std=c++17",

@@ -1,0 +1,109 @@
+"""Launch parameters of the kernel for few rows: the space, a model that prunes it, and what was measured."""
+
+import functools
+import itertools
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from sparsefront_kernels.gathered.cuda_spmm import processors
+from sparsefront_kernels.gathered.skinny_spmm import SkinnyLaunch
+from sparsefront_kernels.gathered.skinny_tables import CHUNK, FRAGMENT, SkinnyTables
+from sparsefront_kernels.problem import Problem
+from sparsefront_kernels.tuning import tuned_kernel
+from sparsefront_kernels.tuning.nearest import nearest_launch
+
+KERNEL = "gathered_skinny"
+VERSION = 1  # raised when a change of the kernel makes old measurements worthless
+MOST_CANDIDATES = 18
+
+SPACE = tuple(
+    SkinnyLaunch(fragments, splits, warps, stages)
+    for fragments, splits, warps, stages in itertools.product((1, 2, 4, 8), (1, 2, 3, 4, 6, 8), (4, 8), (2, 4))
+)
+
+
+@dataclass(frozen=True)
+class SkinnyProblem:
+    """What decides how fast launch parameters are.
+
+    Args:
+        m, k, n: of the product.
+        width: outputs of a strip.
+        strips, chunks: how many there are.
+        element_bytes: of X, W and Y.
+    """
+
+    m: int
+    k: int
+    n: int
+    width: int
+    strips: int
+    chunks: int
+    element_bytes: int = 2
+
+    @property
+    def chunks_of_strip(self) -> float:
+        return self.chunks / max(1, self.strips)
+
+    @property
+    def shape_key(self) -> str:
+        return f"m={self.m} k={self.k} n={self.n} width={self.width} bytes={self.element_bytes} chunks="
+
+    @property
+    def key(self) -> str:
+        return f"{self.shape_key}{self.chunks_of_strip:.4g}"
+
+
+def predicted_us(problem: SkinnyProblem, launch: SkinnyLaunch, device_processors: int) -> float:
+    """A coarse model: the stream at the rate that the blocks at work reach, and what a block does besides."""
+    blocks = problem.strips * (problem.width // (FRAGMENT * launch.fragments)) * launch.splits
+    bytes_of_block = launch.fragments * 256 * problem.element_bytes * problem.chunks_of_strip / launch.splits
+    waves = blocks / device_processors
+    busy = waves / -(-waves // 1) if waves > 1 else waves  # share of the processors at work
+    stream = blocks * bytes_of_block / 4.2e6 / min(1.0, busy * 1.3)
+    x_bytes = blocks * problem.chunks_of_strip / launch.splits * CHUNK * max(32, problem.element_bytes * problem.m)
+    fixed = 0.4 * -(-blocks // (4 * device_processors))
+    return fixed + stream + x_bytes / 5e6 + 0.1 * (launch.splits > 1)
+
+
+def candidates(problem: SkinnyProblem, device_processors: int, *, most: int = MOST_CANDIDATES) -> list[SkinnyLaunch]:
+    """The launches worth timing, best predicted first."""
+    possible = [launch for launch in SPACE if launch.possible(problem.m, problem.width, problem.element_bytes)]
+    return sorted(possible, key=lambda launch: predicted_us(problem, launch, device_processors))[:most]
+
+
+def launch_for(problem: SkinnyProblem, device: torch.device) -> SkinnyLaunch:
+    """The launch to use: measured for this shape, at the nearest number of chunks, or else the best predicted."""
+    return _launch_for(problem, torch.cuda.get_device_name(device), processors(device))
+
+
+@functools.lru_cache(maxsize=4096)
+def _launch_for(problem: SkinnyProblem, gpu: str, device_processors: int) -> SkinnyLaunch:
+    entries = tuned_kernel(gpu, KERNEL, VERSION).entries
+    measured = nearest_launch(entries, SkinnyLaunch, problem.shape_key, problem.chunks_of_strip)
+    return measured or candidates(problem, device_processors, most=1)[0]
+
+
+@dataclass(frozen=True)
+class SkinnyTunable:
+    """`tuning.tunable.Tunable` of the kernel for few rows."""
+
+    kernel: str = KERNEL
+    version: int = VERSION
+
+    def candidates(self, prepared: SkinnyTables, problem: Problem) -> list[SkinnyLaunch]:
+        return candidates(problem_of(prepared, problem.m), processors(problem.device))
+
+    def remember(self, prepared: SkinnyTables, problem: Problem, launch: SkinnyLaunch, latency_us: float) -> None:
+        measured: dict[str, Any] = asdict(launch) | {"latency_us": round(latency_us, 2)}
+        table = tuned_kernel(torch.cuda.get_device_name(problem.device), self.kernel, self.version)
+        table.record(problem_of(prepared, problem.m).key, measured)
+        _launch_for.cache_clear()
+
+
+def problem_of(tables: SkinnyTables, m: int) -> SkinnyProblem:
+    """What the parameters for m rows and this weight depend on."""
+    strips, chunks, element_bytes = len(tables.strips), len(tables.stream), tables.stream.element_size()
+    return SkinnyProblem(m, tables.k, tables.n, tables.width, strips, chunks, element_bytes)
