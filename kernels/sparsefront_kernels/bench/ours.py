@@ -44,7 +44,7 @@ class Chosen:
             entry
             for entry in entries()
             if entry.family == FAMILY and entry.requires_cuda and entry.layout in self.layouts
-            if computes_in(entry, dtype_name)
+            if entry.computes_in(dtype_name)
             if not self.kernels or any(fnmatchcase(entry.name, pattern) for pattern in self.kernels)
         ]
 
@@ -56,11 +56,6 @@ class Ours:
     contender: Contender
     entry: KernelEntry
     prepared: Any
-
-
-def computes_in(entry: KernelEntry, dtype_name: str) -> bool:
-    """Whether the kernel's products are of this dtype: one that rounds to TF32 is not measured as fp32, nor the reverse."""
-    return entry.dtype_name == dtype_name if entry.dtype_name or dtype_name == "tf32" else True
 
 
 def gathered_contenders(
