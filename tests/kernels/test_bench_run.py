@@ -219,6 +219,7 @@ def test_rows_are_on_disk_before_the_run_ends(tmp_path, monkeypatch):
         measure(plan(), path)
     held = read_rows(path)
     assert {row["asked_sparsity"] for row in held} == {"0", "0.5"}
+    assert all(row["speedup"] for row in held)
     monkeypatch.setattr(run, "PEERS", {"peer": Peer(peer_contenders, lambda dtype, sparsity: None)})
     new = measure(plan(), path)
     assert {row.asked_sparsity for row in new} == {0.75}, "what the file holds is not measured again"

@@ -114,14 +114,10 @@ class Run:
         rates, setting = self._rates_of(dtype_name), Setting(shape, dtype_name, sparsity, _device())
         rows = [row for name in peers for row in self._peer(setting, name, rates)]
         baseline, baseline_us = _best_peer(rows, self.results.known(dtype_name, shape.name, sparsity))
+        self._finish([_against(row, dense_us, baseline, baseline_us) for row in rows])
         for granularity, distribution in ours:
-            rows += self._ours(setting, granularity, distribution, rates)
-        rows = [_against(row, dense_us, baseline, baseline_us) for row in rows]
-        for row in rows:
-            if row.latency_us is not None:
-                who = f"{shape.name} {dtype_name} {sparsity} {row.kernel} g={row.granularity}"
-                self.say(f"{who}: {row.latency_us:.1f} us x{row.speedup:.2f}")
-        self._finish(rows)
+            rows = self._ours(setting, granularity, distribution, rates)
+            self._finish([_against(row, dense_us, baseline, baseline_us) for row in rows])
 
     def _ours(self, setting: Setting, granularity: int, distribution: str, rates: Rates) -> list[Row]:
         known = self.results.known(setting.dtype_name, setting.shape.name, setting.sparsity)
@@ -135,7 +131,7 @@ class Run:
             setting, granularity=granularity, distribution=distribution, wanted=wanted, refused=self.say
         )
         if self.plan.tune:
-            self._tuned.update({tunable.kernel: tunable for tunable in tune(setting, found)})
+            self._tuned.update({tunable.kernel: tunable for tunable in tune(setting, found, self.say)})
         return [self._row(setting, one.contender, rates) for one in found]
 
     def _peer(self, setting: Setting, name: str, rates: Rates) -> list[Row]:
@@ -169,6 +165,9 @@ class Run:
 
     def _row(self, setting: Setting, contender: Contender, rates: Rates) -> Row:
         measured = measure(contender, samples=self.plan.samples)
+        time = f"{measured.latency.median_us:.1f} us" if measured.latency else f"wrong by {measured.relative_error:.2g}"
+        about = f"{contender.dtype_name} {setting.sparsity:g} {contender.kernel} g={contender.granularity}"
+        self.say(f"{setting.shape.name} {about}: {time}")
         return row_of(setting, contender, measured, rates, commit=self.results.commit)
 
     def _rates_of(self, dtype_name: str) -> Rates:

@@ -1,6 +1,6 @@
 """Tuning before timing: every launch that a kernel's model holds possible, checked and timed on the problem at hand."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from sparsefront_kernels.bench.contender import measure
 from sparsefront_kernels.bench.ours import Ours
@@ -10,9 +10,11 @@ from sparsefront_kernels.tuning.tunable import Tunable
 SAMPLES = 5
 
 
-def tune(setting: Setting, found: Iterable[Ours]) -> list[Tunable]:
+def tune(setting: Setting, found: Iterable[Ours], say: Callable[[str], None]) -> list[Tunable]:
     """Time the candidates of each kernel with launch parameters once, whatever the layouts; the fastest is remembered.
 
+    Args:
+        say: takes how many launches of a kernel were tried.
     Returns:
         what was tuned.
     Raises:
@@ -26,11 +28,11 @@ def tune(setting: Setting, found: Iterable[Ours]) -> list[Tunable]:
         ):
             tuned[one.entry.tunable.kernel] = one
     for one in tuned.values():
-        _tune_one(setting, one)
+        say(f"{setting.shape.name} {one.entry.tunable.kernel}: {_tune_one(setting, one)} launches tried")
     return [one.entry.tunable for one in tuned.values()]
 
 
-def _tune_one(setting: Setting, one: Ours) -> None:
+def _tune_one(setting: Setting, one: Ours) -> int:
     tunable, problem = one.entry.tunable, setting.problem(one.entry.layout)
     times = {}
     for launch in tunable.candidates(one.prepared, problem):
@@ -43,3 +45,4 @@ def _tune_one(setting: Setting, one: Ours) -> None:
     if times:
         best = min(times, key=times.__getitem__)
         tunable.remember(one.prepared, problem, best, times[best])
+    return len(times)

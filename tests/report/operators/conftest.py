@@ -64,8 +64,8 @@ def as_row(one: Measurement, *, correct: bool = True) -> Row:
         p20_us=latency_us,
         p80_us=latency_us,
         samples=20,
-        asked_sparsity=None,
-        predicted_us=None,
+        asked_sparsity=one.asked_sparsity,
+        predicted_us=one.predicted_us,
         **made_with,
     )
 
