@@ -8,7 +8,6 @@ python -m sparsefront_kernels.bench --compare before.csv after.csv
 import argparse
 import subprocess
 import sys
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
