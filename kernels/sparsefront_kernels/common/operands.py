@@ -2,6 +2,8 @@
 
 from torch import Tensor
 
+from sparsefront_kernels.common.epilogue import check_activation
+
 
 def check_operands(
     x: Tensor, values: Tensor, bias: Tensor | None, *, k: int, n: int, feature_major: bool = False
@@ -27,3 +29,21 @@ def check_operands(
         raise ValueError(f"bias must be a float [{n}], not {bias.dtype} {list(bias.shape)}")
     if bias.device != x.device:
         raise ValueError(f"bias is on {bias.device}, x on {x.device}")
+
+
+def check_epilogue(y: Tensor, activation: str, residual: Tensor | None) -> None:
+    """Raise ValueError unless the activation exists and the residual fits Y.
+
+    Args:
+        y: the output in its layout.
+        residual: of y's shape, dtype and device, any strides, or None.
+    """
+    check_activation(activation)
+    if residual is None:
+        return
+    if residual.shape != y.shape or residual.dtype != y.dtype:
+        raise ValueError(
+            f"the residual must be {y.dtype} {list(y.shape)} as the output, not {residual.dtype} {list(residual.shape)}"
+        )
+    if residual.device != y.device:
+        raise ValueError(f"the residual is on {residual.device}, x on {y.device}")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels import cuda_library
+from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
 
 LIBRARY = "gathered_spmm"
 ALIGNMENT = 8  # elements: X is read and Y written in runs of 16 bytes
@@ -35,6 +36,8 @@ class PairLaunch:
     group: int
     blocks_per_sm: int
     splits: int = 1
+    share: int = 1
+    overlap: int = 0
 
     @property
     def shared_bytes(self) -> int:
@@ -48,6 +51,8 @@ class PairLaunch:
             _FEWEST_STAGES.get((self.block_m, self.blocks_per_sm), 9) <= self.stages <= 8
             and self.group >= 1
             and 1 <= self.splits <= (1 if (self.block_m, self.blocks_per_sm) == (128, 2) else 8)
+            and self.share in (1, 2, 4)
+            and self.splits * self.share <= 8
             and (self.splits == 1 or self.stages * (self.block_m + 128) >= 4 * self.block_m)  # partial sums fit
             and self.shared_bytes * self.blocks_per_sm <= SHARED_BYTES
         )
@@ -64,39 +69,54 @@ def launch_pairs_spmm(
     steps_of_each: int,
     bias: Tensor | None,
     launch: PairLaunch,
+    y_row_major: bool = False,
+    activation: str = "none",
+    residual: Tensor | None = None,
 ) -> None:
-    """Write Y[N, M] = W · X[K, M] + bias on the current stream of x's device, which must be current.
+    """Write Y[N, M] = activation(W · X[K, M] + bias) + residual on the current stream of x's device, which must be current.
 
     Args:
         x: [K, M] with M contiguous, 16-byte aligned in every row; M a multiple of 8.
-        y: [N, M], likewise; every element is written.
-        panels, steps, pairs, outputs, steps_of_each: those of `PairTables`.
+        y: [N, M], likewise; or [M, N] where y_row_major, likewise, and with as many rows as are wanted, at most M. Every
+            element is written.
+        panels, steps, pairs, outputs, steps_of_each: those of `PairTables`, with `whole_runs` where y_row_major.
         bias: [N] contiguous, float16, bfloat16 or float32, or None.
+        activation: a name of `common.epilogue.ACTIVATION_CODES`.
+        residual: of y's shape and dtype, aligned as y, or None.
     Raises:
         RuntimeError: the launch failed.
     """
     m = x.shape[1]
-    items = len(pairs) * -(-m // launch.block_m)
-    blocks = items * launch.splits  # a split block has one item; others take several, as many as run at once
+    items = len(pairs) * -(-m // (launch.block_m * launch.share))
+    clusters = items  # one whose blocks split steps has one item; others take several, as many as run at once
     if launch.splits == 1:
-        blocks = min(items, launch.blocks_per_sm * processors(x.device))
+        clusters = min(items, launch.blocks_per_sm * processors(x.device) // launch.share)
     error = _function()(
         *(tensor.data_ptr() for tensor in (x, panels, steps, pairs, outputs)),
         None if bias is None else bias.data_ptr(),
+        None if residual is None else residual.data_ptr(),
         y.data_ptr(),
         x.stride(0),
+        0 if residual is None else residual.stride(0),
         y.stride(0),
         steps_of_each,
         0 if bias is None else _BIAS_TYPES[bias.dtype],
+        ACTIVATION_CODES[activation],
+        int(y_row_major),
         int(x.dtype == torch.bfloat16),
         m,
+        y.shape[0 if y_row_major else 1],
         len(pairs),
         launch.block_m,
         launch.stages,
         launch.group,
         launch.splits,
+        launch.share,
+        launch.overlap,
+        x.shape[0],
+        len(panels),
         launch.blocks_per_sm,
-        blocks,
+        clusters,
         torch.cuda.current_stream(x.device).cuda_stream,
     )
     if error:
@@ -106,7 +126,7 @@ def launch_pairs_spmm(
 @functools.cache
 def _function() -> ctypes._CFuncPtr:
     function = cuda_library.load(LIBRARY).sparsefront_gathered_spmm
-    function.argtypes = [ctypes.c_void_p] * 7 + [ctypes.c_longlong] * 2 + [ctypes.c_int] * 11 + [ctypes.c_void_p]
+    function.argtypes = [ctypes.c_void_p] * 8 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 18 + [ctypes.c_void_p]
     function.restype = ctypes.c_int
     return function
 

@@ -1,10 +1,12 @@
-"""The product on Hopper's tensor cores as a PyTorch op, in either layout."""
+"""The product on Hopper's tensor cores as a PyTorch op, in any layout."""
 
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.operands import check_operands
+from sparsefront_kernels.common.operands import check_epilogue, check_operands
 from sparsefront_kernels.gathered.cuda_spmm import ALIGNMENT, launch_pairs_spmm
+from sparsefront_kernels.gathered.gradient import register_gradient
+from sparsefront_kernels.gathered.pairs import dense_weight
 from sparsefront_kernels.gathered.tuning import PairProblem, launch_for
 
 
@@ -15,63 +17,95 @@ def gathered_pairs_spmm(
     steps: Tensor,
     pairs: Tensor,
     outputs: Tensor,
-    steps_of_each: int,
     bias: Tensor | None,
+    residual: Tensor | None,
+    steps_of_each: int,
+    whole_runs: bool,
     n: int,
     k: int,
-    feature_major: bool,
+    activation: str,
+    x_feature_major: bool,
+    y_feature_major: bool,
 ) -> Tensor:
-    """Y = X · Wᵀ + bias with the arguments of `PairTables`.
+    """Y = activation(X · Wᵀ + bias) + residual with the arguments of `PairTables`.
 
     Args:
-        x: [M, K], or [K, M] where feature_major; float16 or bfloat16 as `panels`, any strides. The kernel reads
-            aligned [K, M]: other layouts, an M that is no multiple of 8 and unaligned rows cost a copy of X and of Y.
+        x: [M, K], or [K, M] where x_feature_major; float16 or bfloat16 as `panels`, any strides. The kernel reads
+            aligned [K, M]: other layouts, an M that is no multiple of 8 and unaligned rows cost a copy of X.
         bias: [N], any float dtype, or None.
+        residual: of Y's shape and dtype, any strides, or None; unaligned rows cost a copy.
+        activation: a name of `common.epilogue.ACTIVATIONS`.
     Returns:
-        [M, N], or [N, M] where feature_major, contiguous, in x's dtype; added up in float32.
+        [M, N], or [N, M] where y_feature_major, contiguous, in x's dtype; added up in float32. A copy of Y is paid
+        feature-major where M is no multiple of 8, row-major where outputs are dropped or permuted (not `whole_runs`).
     Raises:
-        ValueError: operands that do not fit together.
+        ValueError: operands that do not fit together, or no such activation.
     """
-    check_operands(x, panels, bias, k=k, n=n, feature_major=feature_major)
-    y = _empty_output(x, n, feature_major)
+    check_operands(x, panels, bias, k=k, n=n, feature_major=x_feature_major)
+    y = _empty_output(x, n, x_feature_major, y_feature_major)
+    check_epilogue(y, activation, residual)
     if y.numel() == 0:
         return y
-    m = x.shape[1 if feature_major else 0]
+    m = x.shape[1 if x_feature_major else 0]
     if bias is not None:
         bias = (bias.float() if bias.dtype == torch.float64 else bias).contiguous()
     with torch.cuda.device_of(x):
-        by_input = _aligned_by_input(x, feature_major)
-        direct = feature_major and by_input.shape[1] == m
-        by_output = y if direct else x.new_empty(n, by_input.shape[1])
+        by_input = _aligned_by_input(x, x_feature_major)
+        padded_m = by_input.shape[1]
+        writes_rows = whole_runs and not y_feature_major
+        direct = writes_rows or (y_feature_major and padded_m == m)
+        target = y if direct else x.new_empty(n, padded_m)
+        if residual is not None and not direct:
+            residual = residual if y_feature_major else residual.t()
         launch_pairs_spmm(
             by_input,
-            by_output,
+            target,
             panels=panels,
             steps=steps,
             pairs=pairs,
             outputs=outputs,
             steps_of_each=steps_of_each,
             bias=bias,
-            launch=launch_for(PairProblem(by_input.shape[1], k, n, len(pairs), len(steps)), x.device),
+            launch=launch_for(PairProblem(padded_m, k, n, len(pairs), len(steps)), x.device),
+            y_row_major=writes_rows,
+            activation=activation,
+            residual=None if residual is None else _aligned_like(target, residual),
         )
-        if not direct and feature_major:
-            y.copy_(by_output[:, :m])
+        if not direct and y_feature_major:
+            y.copy_(target[:, :m])
         elif not direct:
-            _transpose_into(by_output[:, :m], y)
+            _transpose_into(target[:, :m], y)
     return y
 
 
 @gathered_pairs_spmm.register_fake
-def _(x, panels, steps, pairs, outputs, steps_of_each, bias, n, k, feature_major):
-    return _empty_output(x, n, feature_major)
+def _(
+    x,
+    panels,
+    steps,
+    pairs,
+    outputs,
+    bias,
+    residual,
+    steps_of_each,
+    whole_runs,
+    n,
+    k,
+    activation,
+    x_feature_major,
+    y_feature_major,
+):
+    return _empty_output(x, n, x_feature_major, y_feature_major)
+
+
+register_gradient("gathered_pairs_spmm", stored=("panels", "steps", "pairs", "outputs"), dense=dense_weight)
 
 
 def _aligned_by_input(x: Tensor, feature_major: bool) -> Tensor:
     """X as the kernel reads it: [K, M rounded up to a multiple of 8], every row a run that begins at 16 bytes."""
     m = x.shape[1 if feature_major else 0]
     by_input = x if feature_major else x.t()
-    aligned = by_input.data_ptr() % 16 == 0 and by_input.stride(0) % ALIGNMENT == 0 and m % ALIGNMENT == 0
-    if by_input.stride(1) == 1 and aligned:
+    if m % ALIGNMENT == 0 and _has_aligned_rows(by_input):
         return by_input
     copy = x.new_empty(by_input.shape[0], -(-m // ALIGNMENT) * ALIGNMENT)  # what lies past m reaches no element of Y
     if not feature_major and x.stride(1) == 1:
@@ -81,11 +115,25 @@ def _aligned_by_input(x: Tensor, feature_major: bool) -> Tensor:
     return copy
 
 
+def _aligned_like(target: Tensor, residual: Tensor) -> Tensor:
+    """The residual as the kernel reads it beside `target`, which has rows at 16 bytes and maybe more columns."""
+    if residual.shape == target.shape and _has_aligned_rows(residual):
+        return residual
+    copy = torch.empty_like(target)
+    copy[:, : residual.shape[1]].copy_(residual)
+    return copy
+
+
+def _has_aligned_rows(matrix: Tensor) -> bool:
+    return matrix.stride(1) == 1 and matrix.stride(0) % ALIGNMENT == 0 and matrix.data_ptr() % 16 == 0
+
+
 def _transpose_into(source: Tensor, target: Tensor) -> None:
     from sparsefront_kernels.gathered.triton_transpose import transpose_into  # Triton may be absent
 
     transpose_into(source, target)
 
 
-def _empty_output(x: Tensor, n: int, feature_major: bool) -> Tensor:
-    return x.new_empty((n, x.shape[1]) if feature_major else (x.shape[0], n))
+def _empty_output(x: Tensor, n: int, x_feature_major: bool, y_feature_major: bool) -> Tensor:
+    m = x.shape[1 if x_feature_major else 0]
+    return x.new_empty((n, m) if y_feature_major else (m, n))

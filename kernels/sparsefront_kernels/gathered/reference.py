@@ -4,18 +4,33 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.common.accumulation import accumulation_dtype
+from sparsefront_kernels.common.epilogue import with_epilogue
+from sparsefront_kernels.common.operands import check_epilogue
 from sparsefront_kernels.gathered.format import GatheredFormat
 
 
-def gathered_spmm_reference(x: Tensor, stored: GatheredFormat, bias: Tensor | None = None) -> Tensor:
-    """Y[M, N] = X[M, K] · W[N, K]ᵀ + bias, tile by tile: take the kept columns of X, multiply by the panel.
+def gathered_spmm_reference(
+    x: Tensor,
+    stored: GatheredFormat,
+    bias: Tensor | None = None,
+    *,
+    activation: str = "none",
+    residual: Tensor | None = None,
+) -> Tensor:
+    """Y[M, N] = activation(X[M, K] · W[N, K]ᵀ + bias) + residual.
+
+    Tile by tile: take the kept columns of X, multiply by the panel.
 
     Args:
         x: [M, K], any float dtype; 16-bit inputs are added up in float32 and rounded once.
         stored: the weight, on x's device.
         bias: [N] or None.
+        activation: a name of `common.epilogue.ACTIVATIONS`.
+        residual: [M, N] in x's dtype, or None.
     Returns:
         [M, N] in x's dtype. Only kept columns of X are read.
+    Raises:
+        ValueError: no such activation, or a residual that does not fit.
     """
     precision = accumulation_dtype(x.dtype)
     wide = x.to(precision)
@@ -24,6 +39,5 @@ def gathered_spmm_reference(x: Tensor, stored: GatheredFormat, bias: Tensor | No
     y = torch.cat([wide[:, :0], *products], dim=1)  # [M, stored outputs], in the order of output_index
     if not stored.consecutive:
         y = wide.new_zeros(wide.shape[0], stored.shape[0]).index_copy_(1, stored.output_index.long(), y)
-    if bias is not None:
-        y = y + bias.to(precision)
-    return y.to(x.dtype)
+    check_epilogue(x.new_empty(y.shape), activation, residual)
+    return with_epilogue(y, bias, activation, residual).to(x.dtype)
