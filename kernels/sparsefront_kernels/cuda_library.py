@@ -15,7 +15,10 @@ import tempfile
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent
-SOURCES = {"gathered_spmm": PACKAGE / "gathered" / "cuda" / "gathered_spmm.cu"}
+SOURCES = {
+    "gathered_spmm": PACKAGE / "gathered" / "cuda" / "gathered_spmm.cu",
+    "gathered_fp32": PACKAGE / "gathered" / "cuda" / "gathered_fp32.cu",
+}
 # sm_90a, since the warpgroup products exist there alone. Not `-arch`: that runs a plain sm_90 pass too, which rejects them.
 FLAGS = ("-std=c++17", "-O3", "-gencode=arch=compute_90a,code=sm_90a", "-shared", "-Xcompiler=-fPIC")
 PLACES = ("CUDA_HOME", "CUDA_PATH")

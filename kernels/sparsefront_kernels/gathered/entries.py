@@ -9,6 +9,7 @@ from sparsefront_kernels import cuda_library
 from sparsefront_kernels.common.device_limits import cuda_refusal, triton_refusal
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.cuda_spmm import LIBRARY
+from sparsefront_kernels.gathered.fp32_entries import FP32_ENTRIES
 from sparsefront_kernels.gathered.op import gathered_spmm
 from sparsefront_kernels.gathered.pairs import PairTables, pair_tables, tile_refusal
 from sparsefront_kernels.gathered.pairs_op import gathered_pairs_spmm
@@ -123,4 +124,5 @@ ENTRIES = (
         )
         for layout in LAYOUTS
     ),
+    *FP32_ENTRIES,
 )

@@ -1,0 +1,70 @@
+"""The float32 kernel on Hopper's CUDA cores as entries of the registry, one for each layout."""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from sparsefront_kernels import cuda_library
+from sparsefront_kernels.common.device_limits import cuda_refusal
+from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.gathered.fp32_op import gathered_fp32_spmm
+from sparsefront_kernels.gathered.fp32_spmm import LIBRARY
+from sparsefront_kernels.gathered.fp32_tables import Fp32Tables, fp32_tables, tile_refusal
+from sparsefront_kernels.gathered.fp32_tuning import KERNEL, Fp32Tunable
+from sparsefront_kernels.kernel_entry import KernelEntry
+from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR, Problem
+
+
+def _product(
+    x: Tensor,
+    tables: Fp32Tables,
+    bias: Tensor | None = None,
+    *,
+    layout: str,
+    activation: str = "none",
+    residual: Tensor | None = None,
+) -> Tensor:
+    """activation(X · Wᵀ + bias) + residual; the kernel is feature-major, so that otherwise X and Y are transposed."""
+    return gathered_fp32_spmm(
+        x,
+        tables.panels,
+        tables.kept,
+        tables.tiles,
+        tables.outputs,
+        bias,
+        residual,
+        tables.n,
+        tables.k,
+        activation,
+        layout in X_FEATURE_MAJOR,
+        layout in Y_FEATURE_MAJOR,
+    )
+
+
+def _limits(stored: SparseFormat, problem: Problem) -> str | None:
+    """Why the kernel cannot serve: it is built for compute capability 9.0 alone."""
+    if problem.dtype != torch.float32:
+        return f"takes float32, not {problem.dtype}"
+    if reason := tile_refusal(stored.tile) or cuda_refusal(problem, minimum_capability=(9, 0)):
+        return reason
+    if (capability := torch.cuda.get_device_capability(problem.device)) != (9, 0):
+        return "is written for compute capability 9.0, this GPU has {}.{}".format(*capability)
+    return cuda_library.refusal(LIBRARY)
+
+
+_TUNABLE = Fp32Tunable()
+FP32_ENTRIES = tuple(
+    KernelEntry(
+        name=KERNEL if layout == "row_major" else f"{KERNEL}_{layout}",
+        family="gathered",
+        run=partial(_product, layout=layout),
+        prepare=fp32_tables,
+        limits=_limits,
+        requires_cuda=True,
+        layout=layout,
+        fuses_epilogue=True,
+        tunable=_TUNABLE,
+    )
+    for layout in LAYOUTS
+)

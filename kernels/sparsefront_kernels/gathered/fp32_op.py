@@ -1,0 +1,82 @@
+"""The float32 product on Hopper's CUDA cores as a PyTorch op, in any layout."""
+
+import torch
+from torch import Tensor
+
+from sparsefront_kernels.common.operands import check_epilogue, check_operands
+from sparsefront_kernels.gathered.aligned_operands import aligned_by_input, aligned_like, transpose_into
+from sparsefront_kernels.gathered.fp32_spmm import launch_fp32_spmm
+from sparsefront_kernels.gathered.fp32_tuning import Fp32Problem, launch_for
+
+
+@torch.library.custom_op("sparsefront::gathered_fp32_spmm", mutates_args=())
+def gathered_fp32_spmm(
+    x: Tensor,
+    panels: Tensor,
+    kept: Tensor,
+    tiles: Tensor,
+    outputs: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    n: int,
+    k: int,
+    activation: str,
+    x_feature_major: bool,
+    y_feature_major: bool,
+) -> Tensor:
+    """Y = activation(X · Wᵀ + bias) + residual with the arguments of `Fp32Tables`.
+
+    Args:
+        x: float32 [M, K], or [K, M] where x_feature_major, any strides. The kernel reads aligned [K, M]: other layouts,
+            an M that is no multiple of 4 and unaligned rows cost a copy of X.
+        bias: [N], any float dtype, or None.
+        residual: of Y's shape and dtype, any strides, or None; unaligned rows cost a copy.
+        activation: a name of `common.epilogue.ACTIVATIONS`.
+    Returns:
+        float32 [M, N], or [N, M] where y_feature_major, contiguous. Row-major Y and an M that is no multiple of 4 cost
+        a copy of Y.
+    Raises:
+        ValueError: operands that do not fit together, or no such activation.
+    """
+    check_operands(x, panels, bias, k=k, n=n, feature_major=x_feature_major)
+    y = _empty_output(x, n, x_feature_major, y_feature_major)
+    check_epilogue(y, activation, residual)
+    if y.numel() == 0:
+        return y
+    m = x.shape[1 if x_feature_major else 0]
+    if bias is not None:
+        bias = (bias.float() if bias.dtype == torch.float64 else bias).contiguous()
+    if residual is not None and not y_feature_major:
+        residual = residual.t()
+    with torch.cuda.device_of(x):
+        by_input = aligned_by_input(x, feature_major=x_feature_major)
+        padded_m = by_input.shape[1]
+        direct = y_feature_major and padded_m == m
+        target = y if direct else x.new_empty(n, padded_m)
+        launch_fp32_spmm(
+            by_input,
+            target,
+            panels=panels,
+            kept=kept,
+            tiles=tiles,
+            outputs=outputs,
+            bias=bias,
+            activation=activation,
+            residual=None if residual is None else aligned_like(target, residual),
+            launch=launch_for(Fp32Problem(padded_m, k, n, outputs.shape[1], len(tiles), len(kept)), x.device),
+        )
+        if not direct and y_feature_major:
+            y.copy_(target[:, :m])
+        elif not direct:
+            transpose_into(target[:, :m], y)
+    return y
+
+
+@gathered_fp32_spmm.register_fake
+def _(x, panels, kept, tiles, outputs, bias, residual, n, k, activation, x_feature_major, y_feature_major):
+    return _empty_output(x, n, x_feature_major, y_feature_major)
+
+
+def _empty_output(x: Tensor, n: int, x_feature_major: bool, y_feature_major: bool) -> Tensor:
+    m = x.shape[1 if x_feature_major else 0]
+    return x.new_empty((n, m) if y_feature_major else (m, n))
