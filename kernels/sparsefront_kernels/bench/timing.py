@@ -12,7 +12,9 @@ LONG_CALL_US, LONG_WARMUP = 2000.0, 1  # a call this long warms the clocks by it
 SHORTEST_REPLAY_US = (
     200.0  # a replay holds as many calls as take about this long: events tick in about half a microsecond
 )
-MOST_CALLS = 64
+MOST_CALLS = 64  # of a replay, but for operands that have to rotate
+MOST_COPIES = 512  # so many sets of operands of 240 KB fill the 60 MB of an H200's L2 twice
+ROUGH_CALLS = 8
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Latency:
     samples: int
 
 
-def copies_for(operand_bytes: int, l2_bytes: int, *, most: int = MOST_CALLS) -> int:
+def copies_for(operand_bytes: int, l2_bytes: int, *, most: int = MOST_COPIES) -> int:
     """How many sets of operands must take turns so that together they hold twice the L2 cache."""
     return max(1, min(most, -(-2 * l2_bytes // max(1, operand_bytes))))
 
@@ -47,13 +49,14 @@ def time_calls(calls: Sequence[Callable[[], object]], *, samples: int = SAMPLES)
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         calls[0]()  # compiles, makes workspaces
-        rough_us = elapsed_us(lambda: [call() for call in calls])
+        few = calls[:ROUGH_CALLS]
+        rough_us = elapsed_us(lambda: [call() for call in few]) / len(few)
     torch.cuda.current_stream().wait_stream(side)
-    rounds = max(1, min(MOST_CALLS // len(calls), int(SHORTEST_REPLAY_US / max(rough_us, 1e-3))))
+    rounds = max(1, min(MOST_CALLS // len(calls), int(SHORTEST_REPLAY_US / max(rough_us * len(calls), 1e-3))))
     graph = torch.cuda.CUDAGraph()
     with _recording(graph, side):
         held = [call() for _ in range(rounds) for call in calls]  # held: each call keeps an output of its own
-    warmup = LONG_WARMUP if rough_us / len(calls) > LONG_CALL_US else WARMUP
+    warmup = LONG_WARMUP if rough_us > LONG_CALL_US else WARMUP
     taken = [elapsed_us(graph.replay) / (rounds * len(calls)) for _ in range(warmup + samples)][warmup:]
     del held
     tenths = quantiles(taken, n=10, method="inclusive")
