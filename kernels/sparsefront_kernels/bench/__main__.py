@@ -1,38 +1,53 @@
 """Command line of the operator benchmark.
 
 python -m sparsefront_kernels.bench --m 4096 --sparsity 0.5 0.9 --granularity 128 --output rows.csv
+python -m sparsefront_kernels.bench --batch 1 8 64 --k 768 --n 3072 --output rows.csv --append
 python -m sparsefront_kernels.bench --compare before.csv after.csv
 """
 
 import argparse
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from sparsefront_kernels.bench.compare import report
-from sparsefront_kernels.bench.row import read_rows, write_rows
-from sparsefront_kernels.bench.shapes import chosen_shapes
+from sparsefront_kernels.bench.row import read_rows
+from sparsefront_kernels.bench.shapes import BATCHES, chosen_shapes
 from sparsefront_kernels.bench.weights import DISTRIBUTIONS
+from sparsefront_kernels.problem import LAYOUTS
+from sparsefront_kernels.tuning.tunable import Tunable
 
 PEER_NAMES = ("cusparselt", "triton_bsr", "cusparse_csr")
+DTYPE_NAMES = ("fp16", "bf16", "fp32", "tf32")
 
 
 def parser() -> argparse.ArgumentParser:
     """All options; every filter takes several values."""
     options = argparse.ArgumentParser(prog="python -m sparsefront_kernels.bench", description=__doc__.splitlines()[0])
-    options.add_argument("--shapes", nargs="+", default=[], help="names of shapes, such as M17")
+    options.add_argument("--shapes", nargs="+", default=[], help="names of shapes, such as M17 or 'skinny8-*'")
     for size in ("m", "k", "n"):
         options.add_argument(f"--{size}", nargs="+", type=int, default=[], help=f"only shapes with this {size}")
-    options.add_argument("--dtype", nargs="+", default=["fp16"], choices=["fp16", "bf16"])
+    options.add_argument(
+        "--batch", nargs="+", type=int, default=[], choices=BATCHES, help="BERT's body at these batches"
+    )
+    options.add_argument("--dtype", nargs="+", default=["fp16"], choices=DTYPE_NAMES, help="of X, W and Y")
     options.add_argument("--sparsity", nargs="+", type=_fraction, default=[0.5, 0.75, 0.9])
     options.add_argument("--granularity", nargs="+", type=int, default=[128], help="outputs that share their inputs")
     options.add_argument("--distribution", nargs="+", default=["equal"], choices=sorted(DISTRIBUTIONS))
+    options.add_argument("--layout", nargs="+", default=list(LAYOUTS), choices=LAYOUTS, help="of X and Y")
     options.add_argument("--peers", nargs="*", default=list(PEER_NAMES), choices=PEER_NAMES, help="what runs beside")
-    options.add_argument("--kernels", nargs="+", default=[], help="only these of our kernels")
+    options.add_argument(
+        "--peer-shapes", nargs="+", type=_peer_shapes, default=[], metavar="PEER=SHAPE,...", help="its only shapes"
+    )
+    options.add_argument("--kernels", nargs="+", default=[], help="only these of our kernels, such as 'gathered_cuda*'")
     options.add_argument("--tune", action="store_true", help="tune before timing, and keep what was found")
     options.add_argument("--samples", type=int, default=20, help="graph replays per measurement")
     options.add_argument("--commit", default=None, help="of the code, for the rows; asked of git where not given")
-    options.add_argument("--output", type=Path, help="CSV to write")
+    options.add_argument("--output", type=Path, help="CSV to write, row by row")
+    options.add_argument(
+        "--append", action="store_true", help="keep what the CSV holds, and measure only what it lacks"
+    )
     options.add_argument("--tuned-output", type=Path, help="with --tune: JSON to write the launch parameters to")
     options.add_argument("--compare", nargs=2, type=Path, metavar=("BEFORE", "AFTER"), help="two CSVs; runs nothing")
     return options
@@ -49,10 +64,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _measure(asked: argparse.Namespace) -> int:
-    shapes = tuple(chosen_shapes(asked.shapes, m=asked.m, k=asked.k, n=asked.n))
+    shapes = tuple(chosen_shapes(asked.shapes, m=asked.m, k=asked.k, n=asked.n, batch=asked.batch))
     # what measures needs a GPU's libraries, what compares does not
-    from sparsefront_kernels.bench.run import Plan, run
+    from sparsefront_kernels.bench.ours import Chosen
+    from sparsefront_kernels.bench.plan import Plan
+    from sparsefront_kernels.bench.results import Results
+    from sparsefront_kernels.bench.run import Run
     from sparsefront_kernels.bench.summary import summary
+    from sparsefront_kernels.bench.timing import require_gpu
 
     plan = Plan(
         shapes=shapes,
@@ -61,27 +80,45 @@ def _measure(asked: argparse.Namespace) -> int:
         granularities=tuple(asked.granularity),
         distributions=tuple(asked.distribution),
         peers=tuple(asked.peers),
-        kernels=tuple(asked.kernels),
+        chosen=Chosen(tuple(asked.kernels), tuple(asked.layout)),
         tune=asked.tune,
         samples=asked.samples,
-        commit=_commit() if asked.commit is None else asked.commit,
+        peer_shapes=dict(asked.peer_shapes),
     )
-    rows = run(plan, say=lambda line: print(line, file=sys.stderr, flush=True))
-    if asked.output:
-        write_rows(asked.output, rows)
-    if asked.tune:
-        _save_tuned(asked.tuned_output)
+    require_gpu()
+    commit = _commit() if asked.commit is None else asked.commit
+    results = Results.opened(asked.output, gpu=_gpu(), commit=commit, append=asked.append)
+
+    def keep_tuned(tuned: Iterable[Tunable]) -> None:
+        _save_tuned(tuned, asked.tuned_output)
+
+    rows = Run(
+        plan, results, say=lambda line: print(line, file=sys.stderr, flush=True), keep_tuned=keep_tuned
+    ).measure()
     print(summary(rows))
     return int(not all(row.correct for row in rows))
 
 
-def _save_tuned(path: Path | None) -> None:
-    import torch
-
-    from sparsefront_kernels.gathered import tuning
+def _save_tuned(tuned: Iterable[Tunable], path: Path | None) -> None:
     from sparsefront_kernels.tuning import tuned_kernel
 
-    tuned_kernel(torch.cuda.get_device_name(), tuning.KERNEL, tuning.VERSION).save(path)
+    for tunable in tuned:
+        tuned_kernel(_gpu(), tunable.kernel, tunable.version).save(path)
+
+
+def _gpu() -> str:
+    import torch
+
+    return torch.cuda.get_device_name()
+
+
+def _peer_shapes(text: str) -> tuple[str, tuple[str, ...]]:
+    peer, _, shapes = text.partition("=")
+    if peer not in PEER_NAMES or not shapes:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not PEER=SHAPE,..., where PEER is one of {', '.join(PEER_NAMES)}"
+        )
+    return peer, tuple(shapes.split(","))
 
 
 def _fraction(text: str) -> float:

@@ -1,0 +1,34 @@
+"""A kernel's predicted time."""
+
+from sparsefront_kernels.model.families import FAMILIES, constants_key, family_of
+from sparsefront_kernels.model.product import Product
+from sparsefront_kernels.model.rates import DeviceRates, device_rates
+from sparsefront_kernels.model.work import time_us
+
+
+def predicted_us(kernel: str, product: Product, gpu: str) -> float | None:
+    """Microseconds that a kernel should take on a GPU model.
+
+    None where the model does not know the kernel or the GPU, where the kernel does not take the product, and where
+    something that its time depends on was never fitted, such as a layout that was not measured.
+    """
+    rates = device_rates(gpu)
+    return None if rates is None else predicted_with(kernel, product, rates)
+
+
+def predicted_with(kernel: str, product: Product, rates: DeviceRates) -> float | None:
+    """The same with given rates."""
+    family = family_of(kernel)
+    if family is None or product.m < 1:
+        return None
+    constants = rates.constants.get(constants_key(family, product.dtype))
+    if constants is None or (work := FAMILIES[family](product, rates)) is None:
+        return None
+    return time_us(work, constants) if work.constants <= constants.keys() else None
+
+
+def known_error(kernel: str, dtype: str, rates: DeviceRates) -> float:
+    """How far nine in ten predictions of such a kernel were from the measurement at most, as a share of it."""
+    family = family_of(kernel)
+    errors = {} if family is None else rates.errors.get(constants_key(family, dtype), {})
+    return errors.get("held_out_p90", errors.get("p90", float("inf")))
