@@ -81,12 +81,28 @@ __device__ __forceinline__ uint32_t transposed_block(uint32_t v) {
     return t;
 }
 
+// Four blocks of 8 x 8 into shared memory, each transposed: lanes 8 i to 8 i + 7 give the addresses of the 16-byte rows of
+// block i.
+__device__ __forceinline__ void store_blocks_transposed(uint32_t row, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a), "r"(b),
+                 "r"(c), "r"(d)
+                 : "memory");
+}
+
+__device__ __forceinline__ uint4 load_shared_16_bytes(uint32_t address) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
+    return v;
+}
+
 // The outputs that a consumer thread holds pieces of, loaded long before they are needed.
 template <Ending ENDING>
 struct Rows {
     int output[2];
     float bias[2];
-    int first_of_run;  // where Y is row-major: of the eight outputs that this lane stores; -1 where there are none
+    // Where Y is row-major, the first of the eight outputs that this lane stores, -1 where there are none: of those of its
+    // warp, or, staged, of those of its half.
+    int first_of_run, first_of_staged_run;
 
     __device__ __forceinline__ Rows(const Epilogue& epilogue, int pair) {
         const int warp_row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32;  // of the pair's 128
@@ -97,7 +113,10 @@ struct Rows {
             bias[part] = epilogue.bias_type && output[part] >= 0 ? bias_at(epilogue.bias, epilogue.bias_type, output[part])
                                                                  : 0.0f;
         }
-        if (stores_by_row<ENDING>(epilogue)) first_of_run = outputs[lane % 2 * 8];
+        if (stores_by_row<ENDING>(epilogue)) {
+            first_of_run = outputs[lane % 2 * 8];
+            first_of_staged_run = epilogue.outputs[(pair * 2 + threadIdx.x / 128) * HALF + threadIdx.x % 8 * 8];
+        }
     }
 };
 
@@ -252,6 +271,35 @@ __device__ __forceinline__ void store_columns(const Epilogue& epilogue, const Ro
     store_columns<T, ENDING>(epilogue, rows, column, d, residual, -1);
 }
 
+// Writes a block's columns into the rows of Y, through shared memory, where the four warps of a half put 16 columns together:
+// so a row of Y gets the 128 bytes of 64 outputs at once, four times what one warp has of it.
+template <typename T, int BLOCK_M>
+__device__ __forceinline__ void store_staged(const Epilogue& epilogue, const Rows<Ending::ROW_MAJOR>& rows, int column,
+                                             const float (&acc)[BLOCK_M / 2]) {
+    constexpr int COLUMNS = 16, ROW_BYTES_STAGED = HALF * sizeof(T), STAGE = COLUMNS * ROW_BYTES_STAGED;
+    __shared__ alignas(128) uint8_t staged[CONSUMERS / 128][2][STAGE];  // two, so that one barrier for each is enough
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, half = threadIdx.x / 128;
+    // 16 bytes number c of row r lie at place c ^ (r % 8): so neither the warps' blocks nor the rows collide in the banks
+    const int write_row = lane / 16 * 8 + lane % 8, write_chunk = warp * 2 + lane / 8 % 2;
+    const int read_row = threadIdx.x % 128 / 8, read_chunk = lane % 8, at = rows.first_of_staged_run;
+    const uint32_t base = shared_address(staged[half]);
+    const uint32_t target = base + write_row * ROW_BYTES_STAGED + (write_chunk ^ (write_row % 8)) * 16;
+    const uint32_t source = base + read_row * ROW_BYTES_STAGED + (read_chunk ^ (read_row % 8)) * 16;
+    T* y = static_cast<T*>(epilogue.y) + static_cast<long long>(column + read_row) * epilogue.y_stride + at;
+#pragma unroll
+    for (int done = 0; done < BLOCK_M; done += COLUMNS) {
+        const float* d = acc + done / 2;
+        const uint32_t stage = done / COLUMNS % 2 * STAGE;
+        store_blocks_transposed(target + stage, packed<T>(d[0] + rows.bias[0], d[1] + rows.bias[0]),
+                                packed<T>(d[2] + rows.bias[1], d[3] + rows.bias[1]),
+                                packed<T>(d[4] + rows.bias[0], d[5] + rows.bias[0]),
+                                packed<T>(d[6] + rows.bias[1], d[7] + rows.bias[1]));
+        asm volatile("bar.sync %0, 128;" ::"r"(2 + half) : "memory");
+        const uint4 run = load_shared_16_bytes(source + stage);
+        if (at >= 0 && column + done + read_row < epilogue.m) *reinterpret_cast<uint4*>(y + done * epilogue.y_stride) = run;
+    }
+}
+
 // Writes a block's columns; acc is lost.
 template <typename T, int BLOCK_M, Ending ENDING>
 __device__ __forceinline__ void store(const Epilogue& epilogue, const Rows<ENDING>& rows, int column,
@@ -267,6 +315,8 @@ __device__ __forceinline__ void store(const Epilogue& epilogue, const Rows<ENDIN
 #pragma unroll
             for (int i = 0; i < BLOCK_M / 2 - 16; ++i) acc[i] = acc[i + 16];
         }
+    } else if constexpr (ENDING == Ending::ROW_MAJOR) {
+        store_staged<T, BLOCK_M>(epilogue, rows, column, acc);
     } else {
 #pragma unroll
         for (int group = 0; group < BLOCK_M / 32; ++group)
