@@ -345,7 +345,7 @@ __device__ __forceinline__ void reduce_and_store(const Epilogue& epilogue, const
     const int warp = threadIdx.x / 32;
 #pragma unroll 1
     for (int group = 0; group < BLOCK_M / 32; ++group) {
-        if ((group * (CONSUMERS / 32) + warp) % splits != part) continue;
+        if ((group + warp) % splits != part) continue;
         float d[16] = {};
 #pragma unroll 2
         for (int other = 0; other < splits; ++other) {
@@ -357,5 +357,5 @@ __device__ __forceinline__ void reduce_and_store(const Epilogue& epilogue, const
         }
         store_columns<T, ENDING>(epilogue, rows, column + group * 32, d);
     }
-    cluster_sync();  // nobody ends while another reads
+    cluster_sync_relaxed();  // nobody ends while another reads
 }
