@@ -47,11 +47,18 @@ struct Problem {
 };
 
 // Where a block stands in its cluster: `share` blocks for neighbouring columns times `splits` for the steps.
-__device__ __forceinline__ int column_part(const Problem& problem) { return rank_in_cluster() & (problem.share - 1); }
-__device__ __forceinline__ int step_part(const Problem& problem) { return rank_in_cluster() >> (__ffs(problem.share) - 1); }
+template <bool SHARE>
+__device__ __forceinline__ int column_part(const Problem& problem) {
+    return SHARE ? rank_in_cluster() & (problem.share - 1) : 0;
+}
+
+template <bool SHARE>
+__device__ __forceinline__ int step_part(const Problem& problem) {
+    return SHARE ? rank_in_cluster() >> (__ffs(problem.share) - 1) : rank_in_cluster();
+}
 
 // The steps of a pair that fall to this block.
-template <bool SPLIT>
+template <bool SPLIT, bool SHARE>
 struct Range {
     int first, count;
 
@@ -60,21 +67,21 @@ struct Range {
         if (problem.steps_of_each == 0) all = problem.pairs[pair];  // one trip to memory more before the first load of X
         first = all.x, count = all.y;
         if constexpr (SPLIT) {
-            const int rank = step_part(problem), begin = all.y * rank / problem.splits;
+            const int rank = step_part<SHARE>(problem), begin = all.y * rank / problem.splits;
             first += begin, count = all.y * (rank + 1) / problem.splits - begin;
         }
     }
 };
 
 // Work is dealt out to clusters, which are the columns of the grid: for each pair as many pieces as groups of columns.
-template <int BLOCK_M>
+template <int BLOCK_M, bool SHARE>
 __device__ __forceinline__ int column_groups(const Problem& problem) {
-    const int columns = BLOCK_M * problem.share;
+    const int columns = SHARE ? BLOCK_M * problem.share : BLOCK_M;
     return (problem.m + columns - 1) / columns;
 }
 
 // Piece of work number `index`: which pair, and this block's first column.
-template <int BLOCK_M>
+template <int BLOCK_M, bool SHARE>
 struct Item {
     int pair, column;
 
@@ -84,7 +91,7 @@ struct Item {
         const int pairs = min(problem.group, problem.pair_count - first);
         const int within = index % per_group;
         pair = first + within % pairs;
-        column = (within / pairs * problem.share + column_part(problem)) * BLOCK_M;
+        column = (SHARE ? within / pairs * problem.share + column_part<SHARE>(problem) : within / pairs) * BLOCK_M;
     }
 };
 
@@ -116,31 +123,31 @@ __device__ __forceinline__ void multiply(float (&acc)[BLOCK_M / 2], uint64_t w, 
     wgmma_commit();
 }
 
-template <typename T, int BLOCK_M, bool SPLIT, Ending ENDING>
+template <typename T, int BLOCK_M, bool SPLIT, bool SHARE, Ending ENDING>
 __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages, uint32_t full, uint32_t empty,
                                         const volatile uint32_t* slot_uses) {
     constexpr int X_BYTES = BLOCK_M * ROW_BYTES;
     constexpr int STAGE_BYTES = X_BYTES + 2 * PANEL_BYTES;
     const int half = threadIdx.x / 128;
-    const int groups = column_groups<BLOCK_M>(problem), lane = threadIdx.x % 32;
-    const bool signals = lane < problem.share;  // a lane for each block that waits for us
+    const int groups = column_groups<BLOCK_M, SHARE>(problem), lane = threadIdx.x % 32;
+    const bool signals = lane < (SHARE ? problem.share : 1);  // a lane for each block that waits for us
     const uint32_t empty_there =
-        problem.share == 1 ? empty : address_in_cluster(empty, rank_in_cluster() - column_part(problem) + lane % problem.share);
+        SHARE ? address_in_cluster(empty, rank_in_cluster() - column_part<SHARE>(problem) + lane % problem.share) : 0;
     const auto release = [&](int slot) {
-        if (!signals) return;
-        if (problem.share == 1) {
-            barrier_arrive(empty + 8 * slot);
+        if constexpr (SHARE) {
+            if (signals) barrier_arrive_in_cluster(empty_there + 8 * slot);
         } else {
-            barrier_arrive_in_cluster(empty_there + 8 * slot);
+            if (signals) barrier_arrive(empty + 8 * slot);
         }
     };
     float acc[BLOCK_M / 2];
     Ring ring;
     for (int index = static_cast<int>(blockIdx.x); index < problem.pair_count * groups; index += static_cast<int>(gridDim.x)) {
-        const Item<BLOCK_M> item(problem, index, groups);
+        const Item<BLOCK_M, SHARE> item(problem, index, groups);
         const Rows<ENDING> rows(problem.epilogue, item.pair);
+        if (!SPLIT) prefetch_residual<T, BLOCK_M>(problem.epilogue, rows, item.column);
         int add = 0, previous = -1;
-        uint32_t uses = SPLIT && Range<SPLIT>(problem, item.pair).count == 0 ? LAST : 0;
+        uint32_t uses = SPLIT && Range<SPLIT, SHARE>(problem, item.pair).count == 0 ? LAST : 0;
         while (!(uses & LAST)) {
             barrier_wait(full + 8 * ring.slot, ring.phase);
             fence_for_tensor_cores();  // the rows of X were written by threads
@@ -172,22 +179,20 @@ __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages,
         if constexpr (SPLIT) {
             reduce_and_store<T, BLOCK_M, ENDING>(problem.epilogue, rows, item.column, problem.splits, problem.share, stages, acc);
         } else {
-#pragma unroll
-            for (int group = 0; group < BLOCK_M / 32; ++group)
-                store_columns<T, ENDING>(problem.epilogue, rows, item.column + group * 32, acc + group * 16);
+            store<T, BLOCK_M, ENDING>(problem.epilogue, rows, item.column, acc);
         }
     }
-    if (!SPLIT && problem.share > 1) cluster_sync();  // nobody ends while another may still arrive at its barriers
+    if constexpr (!SPLIT && SHARE) cluster_sync_relaxed();  // nobody ends while another may still arrive at its barriers
 }
 
 // Walks over the steps of all work of this block, several steps at a time.
-template <int BLOCK_M, bool SPLIT>
+template <int BLOCK_M, bool SPLIT, bool SHARE>
 struct Cursor {
     int index, groups, left = 0, step = 0, column = 0;
 
     // Stands on step number `skip` of the block's work.
     __device__ __forceinline__ Cursor(const Problem& problem, int skip)
-        : index(static_cast<int>(blockIdx.x) - static_cast<int>(gridDim.x)), groups(column_groups<BLOCK_M>(problem)) {
+        : index(static_cast<int>(blockIdx.x) - static_cast<int>(gridDim.x)), groups(column_groups<BLOCK_M, SHARE>(problem)) {
         advance(problem, skip);
     }
 
@@ -200,8 +205,8 @@ struct Cursor {
             steps -= left;
             index += static_cast<int>(gridDim.x);
             if (ended(problem)) return;
-            const Item<BLOCK_M> item(problem, index, groups);
-            const Range<SPLIT> range(problem, item.pair);
+            const Item<BLOCK_M, SHARE> item(problem, index, groups);
+            const Range<SPLIT, SHARE> range(problem, item.pair);
             step = range.first, left = range.count;
             column = item.column;
         }
@@ -213,7 +218,7 @@ struct Cursor {
 // the copies, and so those of several stages should run side by side.
 // The list of a step's rows travels through shared memory as well: it is fetched together with the rows of a step so much
 // earlier that the slot of that step has been consumed, and the list thus has landed, when it is needed.
-template <typename T, int BLOCK_M, int TEAMS, int TEAM, bool SPLIT>
+template <typename T, int BLOCK_M, int TEAMS, int TEAM, bool SPLIT, bool SHARE>
 struct Producer {
     static constexpr int X_BYTES = BLOCK_M * ROW_BYTES;
     static constexpr int STAGE_BYTES = X_BYTES + 2 * PANEL_BYTES;
@@ -240,7 +245,7 @@ struct Producer {
                 if (column + block * 64 < problem.m) prefetch_line(begin + block * ROW_BYTES);
         }
         if (leads) {
-            const int use = __ldcg(list + STAGE_ROWS), log_share = __ffs(problem.share) - 1, part = column_part(problem);
+            const int use = __ldcg(list + STAGE_ROWS), log_share = __ffs(problem.share) - 1, part = column_part<SHARE>(problem);
             for (int half = 0; half < 2; ++half) {
                 const int begin = __ldcg(list + STAGE_ROWS + 1 + half), count = __popc((use >> (4 * half)) & 15);
                 if (count == 0 || begin < 0 || begin + count > problem.panel_granules) continue;
@@ -273,7 +278,7 @@ struct Producer {
         }
 
         if (problem.steps_of_each == 0) wait_for_kernels_before();  // the cursor reads the pairs
-        Cursor<BLOCK_M, SPLIT> cursor(problem, team), ahead = cursor;
+        Cursor<BLOCK_M, SPLIT, SHARE> cursor(problem, team), ahead = cursor;
         if (problem.overlap & PREFETCH && problem.steps_of_each) {
             for (int turn = 0; turn < depth && !ahead.ended(problem); ++turn, ahead.advance(problem, TEAMS))
                 prefetch_step(problem, ahead.step, first_row, leads, ahead.column);
@@ -303,11 +308,11 @@ struct Producer {
                 barrier_arrive_expect(ready, bytes_0 + bytes_1);
                 const uint8_t* panel_0 = problem.panels + static_cast<int64_t>(use.y) * GRANULE_BYTES;
                 const uint8_t* panel_1 = problem.panels + static_cast<int64_t>(use.z) * GRANULE_BYTES;
-                if (problem.share == 1) {
+                if constexpr (!SHARE) {
                     if (bytes_0) copy_bulk(base + X_BYTES, panel_0, bytes_0, ready);
                     if (bytes_1) copy_bulk(base + X_BYTES + PANEL_BYTES, panel_1, bytes_1, ready);
                 } else {
-                    const int log_share = __ffs(problem.share) - 1, part = column_part(problem);
+                    const int log_share = __ffs(problem.share) - 1, part = column_part<SHARE>(problem);
                     const uint32_t part_0 = bytes_0 >> log_share, part_1 = bytes_1 >> log_share;
                     const uint32_t sharers = ((1u << problem.share) - 1) << (rank_in_cluster() - part);
                     if (part_0)
@@ -347,10 +352,10 @@ struct Producer {
     }
 };
 
-template <typename T, int BLOCK_M, int TEAMS, int TEAM, int BLOCKS_PER_SM, bool SPLIT, Ending ENDING>
+template <typename T, int BLOCK_M, int TEAMS, int TEAM, int BLOCKS_PER_SM, bool SPLIT, bool SHARE, Ending ENDING>
 __global__ void __launch_bounds__(CONSUMERS + 32 * TEAMS * TEAM, BLOCKS_PER_SM)
     gathered_spmm_kernel(const __grid_constant__ Problem problem) {
-    using Loader = Producer<T, BLOCK_M, TEAMS, TEAM, SPLIT>;
+    using Loader = Producer<T, BLOCK_M, TEAMS, TEAM, SPLIT, SHARE>;
     extern __shared__ uint8_t dynamic_shared[];
     __shared__ uint64_t barriers[2 * MOST_STAGES];
     __shared__ uint32_t slot_uses[MOST_STAGES];
@@ -360,13 +365,13 @@ __global__ void __launch_bounds__(CONSUMERS + 32 * TEAMS * TEAM, BLOCKS_PER_SM)
     if (threadIdx.x == 0) {
         for (int slot = 0; slot < problem.stages; ++slot) {
             barrier_init(full + 8 * slot, 32 * TEAM + 1);
-            barrier_init(empty + 8 * slot, CONSUMERS / 32 * problem.share);
+            barrier_init(empty + 8 * slot, SHARE ? CONSUMERS / 32 * problem.share : CONSUMERS / 32);
         }
         fence_barrier_init();
     }
     __syncwarp();
-    if (problem.share > 1) {
-        cluster_sync();
+    if constexpr (SHARE) {
+        cluster_sync_relaxed();
     } else {
         __syncthreads();
     }
@@ -374,7 +379,7 @@ __global__ void __launch_bounds__(CONSUMERS + 32 * TEAMS * TEAM, BLOCKS_PER_SM)
     if (threadIdx.x < CONSUMERS) {
         wait_for_kernels_before();
         if (!(problem.overlap & EARLY)) let_next_kernel_start();
-        consume<T, BLOCK_M, SPLIT, ENDING>(problem, stages, full, empty, slot_uses);
+        consume<T, BLOCK_M, SPLIT, SHARE, ENDING>(problem, stages, full, empty, slot_uses);
     } else {
         Loader::run(problem, stages, full, empty, slot_uses, lists);
     }
@@ -382,8 +387,9 @@ __global__ void __launch_bounds__(CONSUMERS + 32 * TEAMS * TEAM, BLOCKS_PER_SM)
 
 template <typename T, int BLOCK_M, int TEAMS, int TEAM, int BLOCKS_PER_SM, Ending ENDING>
 cudaError_t launch(const Problem& problem, int clusters, cudaStream_t stream) {
-    const auto kernel = problem.splits > 1 ? gathered_spmm_kernel<T, BLOCK_M, TEAMS, TEAM, BLOCKS_PER_SM, true, ENDING>
-                                           : gathered_spmm_kernel<T, BLOCK_M, TEAMS, TEAM, BLOCKS_PER_SM, false, ENDING>;
+    const auto kernel = problem.share > 1    ? gathered_spmm_kernel<T, BLOCK_M, TEAMS, TEAM, BLOCKS_PER_SM, false, true, ENDING>
+                        : problem.splits > 1 ? gathered_spmm_kernel<T, BLOCK_M, TEAMS, TEAM, BLOCKS_PER_SM, true, false, ENDING>
+                                             : gathered_spmm_kernel<T, BLOCK_M, TEAMS, TEAM, BLOCKS_PER_SM, false, false, ENDING>;
     // with fewer stages a team could be two rounds ahead of a slot, and parities tell only one round from the next
     if (problem.stages < TEAMS) return cudaErrorInvalidValue;
     const int stage_bytes = problem.stages * (BLOCK_M * ROW_BYTES + 2 * PANEL_BYTES), bytes = 1024 + stage_bytes;
@@ -444,7 +450,7 @@ extern "C" int sparsefront_gathered_spmm(const void* x, const void* panels, cons
                                          int is_bfloat16, int m, int y_m, int pair_count, int block_m, int stages, int group,
                                          int splits, int share, int overlap, int k, int panel_granules,
                                          int blocks_per_sm, int clusters, void* stream) {
-    if (share != 1 && share != 2 && share != 4) return cudaErrorInvalidValue;
+    if ((share != 1 && share != 2 && share != 4) || (share > 1 && splits > 1)) return cudaErrorInvalidValue;
     if (stages < 2 || stages > MOST_STAGES || x_stride >= (1ll << 31)) return cudaErrorInvalidValue;
     const Epilogue epilogue{static_cast<const int*>(outputs), bias, bias_type, activation, residual, residual_stride, y,
                             y_stride, y_m, y_row_major};

@@ -115,6 +115,11 @@ __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+// As cluster_sync, but without a word about what was written.
+__device__ __forceinline__ void cluster_sync_relaxed() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+
 // Where an address of our shared memory lies in another block of the cluster.
 __device__ __forceinline__ uint32_t address_in_cluster(uint32_t address, uint32_t rank) {
     uint32_t there;
@@ -124,7 +129,7 @@ __device__ __forceinline__ uint32_t address_in_cluster(uint32_t address, uint32_
 
 // Arrives at a barrier of any block of the cluster, by its address in the cluster.
 __device__ __forceinline__ void barrier_arrive_in_cluster(uint32_t barrier) {
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 // 16 bytes from the shared memory of another block of the cluster, at the address that ours has here.
