@@ -45,6 +45,11 @@ class PairLaunch:
         return FIXED_BYTES + self.stages * 128 * (self.block_m + 128)
 
     @property
+    def _sums_bytes(self) -> int:
+        """What the blocks that share inputs send to each of them, in memory of its stages."""
+        return -(-(self.block_m // 32) // self.splits) * (self.splits - 1) * 16_384
+
+    @property
     def possible(self) -> bool:
         """Whether the block fits into shared memory; one of 256 columns also fills the registers."""
         return (
@@ -53,7 +58,7 @@ class PairLaunch:
             and 1 <= self.splits <= (1 if (self.block_m, self.blocks_per_sm) == (128, 2) else 8)
             and self.share in (1, 2, 4)
             and self.splits * self.share <= 8
-            and (self.splits == 1 or self.stages * (self.block_m + 128) >= 4 * self.block_m)  # partial sums fit
+            and self.stages * 128 * (self.block_m + 128) >= self._sums_bytes
             and self.shared_bytes * self.blocks_per_sm <= SHARED_BYTES
         )
 

@@ -324,38 +324,49 @@ __device__ __forceinline__ void store(const Epilogue& epilogue, const Rows<ENDIN
     }
 }
 
-// Adds up what `splits` blocks of the cluster hold, in shared memory that the stages no longer need, and stores it. The
-// traffic between the blocks is what takes time, so each takes the same share: every splits-th of the pieces that a warp
-// stores at once.
+// Adds up what `splits` blocks of a cluster hold, and stores it. Of the pieces of 32 columns that a warp stores at once, each
+// block owns every splits-th: the others send theirs to it, into shared memory that its stages no longer need.
+//
+// Args:
+//     shared: of every block, PIECE_BYTES * (splits - 1) * ceil(BLOCK_M / 32 / splits) bytes.
+//     received: barrier of every block, for one arrival, at the same address in all of them.
 template <typename T, int BLOCK_M, Ending ENDING>
-__device__ __forceinline__ void reduce_and_store(const Epilogue& epilogue, const Rows<ENDING>& rows, int column, int splits, int share,
-                                                 uint32_t shared, const float (&acc)[BLOCK_M / 2]) {
-    const int part = rank_in_cluster() / share, first = rank_in_cluster() % share;  // blocks of our columns are `share` apart
-    const uint32_t mine = shared + threadIdx.x * 16;
-    constexpr int BLOCK_BYTES = CONSUMERS * 16;  // of eight columns
-    asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory");  // both halves have read all stages
-#pragma unroll
-    for (int block = 0; block < BLOCK_M / 8; ++block) {
-        const float* d = acc + block * 4;
-        asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(mine + block * BLOCK_BYTES), "f"(d[0]), "f"(d[1]),
-                     "f"(d[2]), "f"(d[3])
-                     : "memory");
+__device__ __forceinline__ void reduce_and_store(const Epilogue& epilogue, const Rows<ENDING>& rows, int column, int splits,
+                                                 uint32_t shared, uint32_t received, float (&acc)[BLOCK_M / 2]) {
+    constexpr int PIECES = BLOCK_M / 32, LOAD_BYTES = CONSUMERS * 16, PIECE_BYTES = 4 * LOAD_BYTES;
+    const int part = rank_in_cluster(), warp = threadIdx.x / 32;
+    const uint32_t place = shared + threadIdx.x * 16;
+    if (threadIdx.x == 0) {
+        int owned = 0;  // by all warps
+        for (int piece = 0; piece < PIECES; ++piece)
+            for (int of_warp = 0; of_warp < CONSUMERS / 32; ++of_warp) owned += (piece + of_warp) % splits == part;
+        barrier_arrive_expect(received, owned * (splits - 1) * (PIECE_BYTES / (CONSUMERS / 32)));
     }
-    cluster_sync();
-    const int warp = threadIdx.x / 32;
-#pragma unroll 1
-    for (int group = 0; group < BLOCK_M / 32; ++group) {
-        if ((group + warp) % splits != part) continue;
-        float d[16] = {};
-#pragma unroll 2
-        for (int other = 0; other < splits; ++other) {
+    cluster_sync();  // all blocks have read all their stages
+#pragma unroll
+    for (int piece = 0; piece < PIECES; ++piece) {
+        const int owner = (piece + warp) % splits;
+        if (owner == part) continue;
+        const int sender = part < owner ? part : part - 1;
+        const uint32_t there =
+            address_in_cluster(place + (piece / splits * (splits - 1) + sender) * PIECE_BYTES, owner);
+        const uint32_t barrier = address_in_cluster(received, owner);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) store_in_cluster(there + i * LOAD_BYTES, acc + piece * 16 + i * 4, barrier);
+    }
+    barrier_wait(received, 0);
+#pragma unroll
+    for (int piece = 0; piece < PIECES; ++piece) {
+        if ((piece + warp) % splits != part) continue;
+        float* d = acc + piece * 16;
+        for (int sender = 0; sender < splits - 1; ++sender) {
+            const uint32_t sent = place + (piece / splits * (splits - 1) + sender) * PIECE_BYTES;
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                const float4 v = load_from_cluster(mine + (group * 4 + i) * BLOCK_BYTES, first + other * share);
+                const float4 v = load_16_bytes(sent + i * LOAD_BYTES);
                 d[i * 4] += v.x, d[i * 4 + 1] += v.y, d[i * 4 + 2] += v.z, d[i * 4 + 3] += v.w;
             }
         }
-        store_columns<T, ENDING>(epilogue, rows, column + group * 32, d);
+        store_columns<T, ENDING>(epilogue, rows, column + piece * 32, d);
     }
-    cluster_sync_relaxed();  // nobody ends while another reads
 }

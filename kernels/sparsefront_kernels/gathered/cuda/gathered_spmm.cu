@@ -125,7 +125,7 @@ __device__ __forceinline__ void multiply(float (&acc)[BLOCK_M / 2], uint64_t w, 
 
 template <typename T, int BLOCK_M, bool SPLIT, bool SHARE, Ending ENDING>
 __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages, uint32_t full, uint32_t empty,
-                                        const volatile uint32_t* slot_uses) {
+                                        uint32_t received, const volatile uint32_t* slot_uses) {
     constexpr int X_BYTES = BLOCK_M * ROW_BYTES;
     constexpr int STAGE_BYTES = X_BYTES + 2 * PANEL_BYTES;
     const int half = threadIdx.x / 128;
@@ -177,12 +177,12 @@ __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages,
             for (int i = 0; i < BLOCK_M / 2; ++i) acc[i] = 0.0f;
         }
         if constexpr (SPLIT) {
-            reduce_and_store<T, BLOCK_M, ENDING>(problem.epilogue, rows, item.column, problem.splits, problem.share, stages, acc);
+            reduce_and_store<T, BLOCK_M, ENDING>(problem.epilogue, rows, item.column, problem.splits, stages, received, acc);
         } else {
             store<T, BLOCK_M, ENDING>(problem.epilogue, rows, item.column, acc);
         }
     }
-    if constexpr (!SPLIT && SHARE) cluster_sync_relaxed();  // nobody ends while another may still arrive at its barriers
+    if constexpr (!SPLIT && SHARE) cluster_sync();  // nobody ends while another may still arrive at its barriers
 }
 
 // Walks over the steps of all work of this block, several steps at a time.
@@ -357,21 +357,22 @@ __global__ void __launch_bounds__(CONSUMERS + 32 * TEAMS * TEAM, BLOCKS_PER_SM)
     gathered_spmm_kernel(const __grid_constant__ Problem problem) {
     using Loader = Producer<T, BLOCK_M, TEAMS, TEAM, SPLIT, SHARE>;
     extern __shared__ uint8_t dynamic_shared[];
-    __shared__ uint64_t barriers[2 * MOST_STAGES];
+    __shared__ uint64_t barriers[2 * MOST_STAGES + 1];
     __shared__ uint32_t slot_uses[MOST_STAGES];
     __shared__ alignas(16) typename Loader::Lists lists;
     const uint32_t stages = (shared_address(dynamic_shared) + 1023) & ~1023u;  // the swizzle repeats every 1024 bytes
-    const uint32_t full = shared_address(barriers), empty = full + 8 * MOST_STAGES;
+    const uint32_t full = shared_address(barriers), empty = full + 8 * MOST_STAGES, received = empty + 8 * MOST_STAGES;
     if (threadIdx.x == 0) {
         for (int slot = 0; slot < problem.stages; ++slot) {
             barrier_init(full + 8 * slot, 32 * TEAM + 1);
             barrier_init(empty + 8 * slot, SHARE ? CONSUMERS / 32 * problem.share : CONSUMERS / 32);
         }
+        if (SPLIT) barrier_init(received, 1);
         fence_barrier_init();
     }
     __syncwarp();
     if constexpr (SHARE) {
-        cluster_sync_relaxed();
+        cluster_sync();
     } else {
         __syncthreads();
     }
@@ -379,7 +380,7 @@ __global__ void __launch_bounds__(CONSUMERS + 32 * TEAMS * TEAM, BLOCKS_PER_SM)
     if (threadIdx.x < CONSUMERS) {
         wait_for_kernels_before();
         if (!(problem.overlap & EARLY)) let_next_kernel_start();
-        consume<T, BLOCK_M, SPLIT, SHARE, ENDING>(problem, stages, full, empty, slot_uses);
+        consume<T, BLOCK_M, SPLIT, SHARE, ENDING>(problem, stages, full, empty, received, slot_uses);
     } else {
         Loader::run(problem, stages, full, empty, slot_uses, lists);
     }
@@ -393,7 +394,8 @@ cudaError_t launch(const Problem& problem, int clusters, cudaStream_t stream) {
     // with fewer stages a team could be two rounds ahead of a slot, and parities tell only one round from the next
     if (problem.stages < TEAMS) return cudaErrorInvalidValue;
     const int stage_bytes = problem.stages * (BLOCK_M * ROW_BYTES + 2 * PANEL_BYTES), bytes = 1024 + stage_bytes;
-    if (problem.splits > 1 && stage_bytes < 2 * HALF * BLOCK_M * static_cast<int>(sizeof(float))) return cudaErrorInvalidValue;
+    const int pieces = (BLOCK_M / 32 + problem.splits - 1) / problem.splits;  // that a block of several adds up
+    if (stage_bytes < pieces * (problem.splits - 1) * CONSUMERS * 64) return cudaErrorInvalidValue;
     const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess) return error;
     cudaLaunchAttribute attributes[2]{};

@@ -110,13 +110,8 @@ __device__ __forceinline__ uint32_t rank_in_cluster() {
     return rank;
 }
 
-// Waits for all threads of the cluster that have not ended; what they wrote before is visible afterwards.
+// Waits for all threads of the cluster that have not ended. It says nothing about what they wrote.
 __device__ __forceinline__ void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-// As cluster_sync, but without a word about what was written.
-__device__ __forceinline__ void cluster_sync_relaxed() {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
@@ -132,13 +127,20 @@ __device__ __forceinline__ void barrier_arrive_in_cluster(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// 16 bytes from the shared memory of another block of the cluster, at the address that ours has here.
-__device__ __forceinline__ float4 load_from_cluster(uint32_t address, uint32_t rank) {
-    const uint32_t there = address_in_cluster(address, rank);
+// 16 bytes into the shared memory of any block of the cluster, where a barrier counts them; both by their addresses in the
+// cluster.
+__device__ __forceinline__ void store_in_cluster(uint32_t target, const float* v, uint32_t barrier) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+                     target),
+                 "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]), "r"(barrier)
+                 : "memory");
+}
+
+__device__ __forceinline__ float4 load_16_bytes(uint32_t address) {
     float4 v;
-    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"(there)
+                 : "r"(address)
                  : "memory");
     return v;
 }
