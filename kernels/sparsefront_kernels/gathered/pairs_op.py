@@ -5,6 +5,8 @@ from torch import Tensor
 
 from sparsefront_kernels.common.operands import check_epilogue, check_operands
 from sparsefront_kernels.gathered.cuda_spmm import ALIGNMENT, launch_pairs_spmm
+from sparsefront_kernels.gathered.gradient import register_gradient
+from sparsefront_kernels.gathered.pairs import dense_weight
 from sparsefront_kernels.gathered.tuning import PairProblem, launch_for
 
 
@@ -94,6 +96,9 @@ def _(
     y_feature_major,
 ):
     return _empty_output(x, n, x_feature_major, y_feature_major)
+
+
+register_gradient("gathered_pairs_spmm", stored=("panels", "steps", "pairs", "outputs"), dense=dense_weight)
 
 
 def _aligned_by_input(x: Tensor, feature_major: bool) -> Tensor:

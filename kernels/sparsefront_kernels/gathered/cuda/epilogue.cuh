@@ -223,11 +223,13 @@ __device__ __forceinline__ void store_columns(const Epilogue& epilogue, const Ro
     }
 }
 
-// Adds up what the blocks of the cluster hold, in shared memory that the stages no longer need, and stores it; each block
-// does this for every splits-th group of 32 columns.
+// Adds up what `splits` blocks of the cluster hold, in shared memory that the stages no longer need, and stores it. The
+// traffic between the blocks is what takes time, so each takes the same share: every splits-th of the pieces that a warp
+// stores at once.
 template <typename T, int BLOCK_M, Ending ENDING>
-__device__ __forceinline__ void reduce_and_store(const Epilogue& epilogue, const Rows<ENDING>& rows, int column, int splits,
+__device__ __forceinline__ void reduce_and_store(const Epilogue& epilogue, const Rows<ENDING>& rows, int column, int splits, int share,
                                                  uint32_t shared, const float (&acc)[BLOCK_M / 2]) {
+    const int part = rank_in_cluster() / share, first = rank_in_cluster() % share;  // blocks of our columns are `share` apart
     const uint32_t mine = shared + threadIdx.x * 16;
     constexpr int BLOCK_BYTES = CONSUMERS * 16;  // of eight columns
     asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory");  // both halves have read all stages
@@ -239,13 +241,16 @@ __device__ __forceinline__ void reduce_and_store(const Epilogue& epilogue, const
                      : "memory");
     }
     cluster_sync();
+    const int warp = threadIdx.x / 32;
 #pragma unroll 1
-    for (int group = rank_in_cluster(); group < BLOCK_M / 32; group += splits) {
+    for (int group = 0; group < BLOCK_M / 32; ++group) {
+        if ((group * (CONSUMERS / 32) + warp) % splits != part) continue;
         float d[16] = {};
-        for (int rank = 0; rank < splits; ++rank) {
+#pragma unroll 2
+        for (int other = 0; other < splits; ++other) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                const float4 v = load_from_cluster(mine + (group * 4 + i) * BLOCK_BYTES, rank);
+                const float4 v = load_from_cluster(mine + (group * 4 + i) * BLOCK_BYTES, first + other * share);
                 d[i * 4] += v.x, d[i * 4 + 1] += v.y, d[i * 4 + 2] += v.z, d[i * 4 + 3] += v.w;
             }
         }
