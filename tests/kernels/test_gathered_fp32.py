@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 NAMES = {
     layout: "gathered_fp32_cuda" if layout == "row_major" else f"gathered_fp32_cuda_{layout}" for layout in LAYOUTS
 }
+READ = ("panels", "kept", "tiles", "outputs", "kept_of_each")  # what a launch takes of the tables
 TILES = (4, 8, 16, 32, 64, 96, 128, 192, 256)
 LARGE = Fp32Problem(m=4096, k=4096, n=4096, width=32, tiles=128, kept=128 * 2048)
 SMALL = Fp32Problem(m=256, k=1024, n=1024, width=32, tiles=32, kept=32 * 512)
@@ -188,7 +189,9 @@ class TestWithoutGPU:
         with FakeTensorMode(allow_non_fake_inputs=True):
             x = torch.empty((k, 5) if x_feature_major else (5, k))
             tensors = (tables.panels, tables.kept, tables.tiles, tables.outputs)
-            y = gathered_fp32_spmm(x, *tensors, None, None, n, k, "none", x_feature_major, y_feature_major)
+            y = gathered_fp32_spmm(
+                x, *tensors, None, None, tables.kept_of_each, n, k, "none", x_feature_major, y_feature_major
+            )
         assert y.shape == ((n, 5) if y_feature_major else (5, n))
 
     def test_operands_that_do_not_fit(self):
@@ -260,7 +263,7 @@ class TestOnGPU:
         tables, bias = fp32_tables(stored), torch.randn(300, device="cuda")
         x, residual = torch.randn(700, 1036, device="cuda"), torch.randn(300, 1036, device="cuda")
         sums = stored.to_dense().double() @ x.double()
-        tensors = {name: getattr(tables, name) for name in ("panels", "kept", "tiles", "outputs")}
+        tensors = {name: getattr(tables, name) for name in READ}
         epilogues = [(None, "none", None), (bias, "none", residual), (bias, "gelu", residual), (None, "relu", None)]
         for index, launch in enumerate(SPACE[tables.width]):
             for stages in {launch.stages, 2}:
@@ -278,7 +281,7 @@ class TestOnGPU:
         )
         x = torch.randn(20480, 512, device="cuda")
         tables, expected = fp32_tables(stored), stored.to_dense().double() @ x.double()
-        tensors = {name: getattr(tables, name) for name in ("panels", "kept", "tiles", "outputs")}
+        tensors = {name: getattr(tables, name) for name in READ}
         for launch in (launch for launch in SPACE[32] if launch.splits in (1, 8)):
             y = torch.full((64, 512), torch.nan, device="cuda")
             launch_fp32_spmm(x, y, bias=None, activation="none", residual=None, launch=launch, **tensors)
@@ -308,7 +311,7 @@ class TestOnGPU:
         for tile in (32, 64):
             stored = FORMATS["gathered"].from_dense(torch.randn(512, 2000, device="cuda"), mask, tile=tile)
             tables, x = fp32_tables(stored), torch.randn(2000, 512, device="cuda")
-            tensors = {name: getattr(tables, name) for name in ("panels", "kept", "tiles", "outputs")}
+            tensors = {name: getattr(tables, name) for name in READ}
             for launch in SPACE[tile]:
                 first = torch.empty(512, 512, device="cuda")
                 common = {"bias": None, "activation": "none", "residual": None, "launch": launch} | tensors
@@ -326,7 +329,7 @@ class TestOnGPU:
         x = torch.randn(problem.x_shape, device="cuda")
         tensors = (tables.panels, tables.kept, tables.tiles, tables.outputs)
         majors = (layout in ("feature_major", "feature_to_row"), layout in ("feature_major", "row_to_feature"))
-        arguments = (x, *tensors, None, None, tables.n, tables.k, "gelu", *majors)
+        arguments = (x, *tensors, None, None, tables.kept_of_each, tables.n, tables.k, "gelu", *majors)
         torch.library.opcheck(torch.ops.sparsefront.gathered_fp32_spmm.default, arguments)
         compiled = torch.compile(lambda x: torch.relu(kernel.run(x, tables, None)), fullgraph=True)
         torch.testing.assert_close(compiled(x), torch.relu(kernel.run(x, tables, None)), rtol=0, atol=0)

@@ -34,6 +34,7 @@ def _product(
         tables.outputs,
         bias,
         residual,
+        tables.kept_of_each,
         tables.n,
         tables.k,
         activation,

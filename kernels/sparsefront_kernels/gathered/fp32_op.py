@@ -18,6 +18,7 @@ def gathered_fp32_spmm(
     outputs: Tensor,
     bias: Tensor | None,
     residual: Tensor | None,
+    kept_of_each: int,
     n: int,
     k: int,
     activation: str,
@@ -60,6 +61,7 @@ def gathered_fp32_spmm(
             kept=kept,
             tiles=tiles,
             outputs=outputs,
+            kept_of_each=kept_of_each,
             bias=bias,
             activation=activation,
             residual=None if residual is None else aligned_like(target, residual),
@@ -73,7 +75,9 @@ def gathered_fp32_spmm(
 
 
 @gathered_fp32_spmm.register_fake
-def _(x, panels, kept, tiles, outputs, bias, residual, n, k, activation, x_feature_major, y_feature_major):
+def _(
+    x, panels, kept, tiles, outputs, bias, residual, kept_of_each, n, k, activation, x_feature_major, y_feature_major
+):
     return _empty_output(x, n, x_feature_major, y_feature_major)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sparsefront_kernels import cuda_library
 from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
+from sparsefront_kernels.gathered.cuda_spmm import processors
 
 LIBRARY = "gathered_fp32"
 ALIGNMENT = 4  # elements: X is read and Y written in runs of 16 bytes
@@ -76,6 +77,7 @@ def launch_fp32_spmm(
     kept: Tensor,
     tiles: Tensor,
     outputs: Tensor,
+    kept_of_each: int,
     bias: Tensor | None,
     activation: str,
     residual: Tensor | None,
@@ -86,7 +88,7 @@ def launch_fp32_spmm(
     Args:
         x: [K, M] with M contiguous, 16-byte aligned in every row; M a multiple of 4.
         y: [N, M], likewise; every element is written.
-        panels, kept, tiles, outputs: those of `Fp32Tables`.
+        panels, kept, tiles, outputs, kept_of_each: those of `Fp32Tables`.
         bias: [N] contiguous, float16, bfloat16 or float32, or None.
         activation: a name of `ACTIVATION_CODES`.
         residual: [N, M] as y, or None.
@@ -101,6 +103,7 @@ def launch_fp32_spmm(
         x.stride(0),
         y.stride(0),
         0 if residual is None else residual.stride(0),
+        kept_of_each,
         0 if bias is None else _BIAS_TYPES[bias.dtype],
         ACTIVATION_CODES[activation],
         x.shape[1],
@@ -110,6 +113,7 @@ def launch_fp32_spmm(
         launch.columns,
         launch.stages,
         launch.splits,
+        processors(x.device),
         torch.cuda.current_stream(x.device).cuda_stream,
     )
     if error:
@@ -119,6 +123,6 @@ def launch_fp32_spmm(
 @functools.cache
 def _function() -> ctypes._CFuncPtr:
     function = cuda_library.load(LIBRARY).sparsefront_gathered_fp32
-    function.argtypes = [ctypes.c_void_p] * 8 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 9 + [ctypes.c_void_p]
+    function.argtypes = [ctypes.c_void_p] * 8 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 11 + [ctypes.c_void_p]
     function.restype = ctypes.c_int
     return function

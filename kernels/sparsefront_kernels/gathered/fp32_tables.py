@@ -25,6 +25,7 @@ class Fp32Tables:
         tiles: int32 [tiles, 2]: first kept input and number of them, 0 too; most first, so that long tiles do not
             start last.
         outputs: int32 [tiles, width]; -1 where a tile is not full. Every output of the weight is in one tile.
+        kept_of_each: the number of kept inputs where it is the same for all tiles, else 0.
     """
 
     n: int
@@ -33,6 +34,7 @@ class Fp32Tables:
     kept: Tensor
     tiles: Tensor
     outputs: Tensor
+    kept_of_each: int
 
     @property
     def width(self) -> int:
@@ -68,4 +70,5 @@ def fp32_tables(stored: GatheredFormat) -> Fp32Tables:
         kept=kept.to(torch.int32),
         tiles=torch.stack([count.cumsum(0) - count, count], dim=1).to(torch.int32),
         outputs=outputs,
+        kept_of_each=int(count[0]) if (count == count[0]).all() else 0,
     )
