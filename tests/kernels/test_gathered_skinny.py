@@ -1,6 +1,7 @@
 """The kernel for few rows: its tables multiplied in plain loops; on a GPU every M, launch and layout against float64."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -47,12 +48,11 @@ def product_from_tables(tables, x):
     y = torch.full((tables.n, x.shape[1]), torch.nan, dtype=torch.float64)
     for (first, count), outputs in zip(tables.strips.tolist(), tables.outputs, strict=True):
         sums = torch.zeros(tables.width, x.shape[1], dtype=torch.float64)
-        for chunk in tables.stream[first : first + count]:
-            head = 32 // chunk.element_size()
-            places = (chunk[:head].view(torch.int16).int() & 0xFFFF).tolist()
-            lanes = chunk[head:].view(-1, 32, 8)
+        own = slice(first, first + count)
+        for places, chunk in zip((tables.lists[own].int() & 0xFFFF).tolist(), tables.panels[own], strict=True):
+            lanes = chunk.view(-1, 32, 8)
             if chunk.dtype == torch.float32:  # two runs of 4 elements a lane, a pair of outputs after the other
-                lanes = chunk[head:].view(-1, 2, 32, 2, 2).permute(0, 2, 1, 4, 3).reshape(-1, 32, 8)
+                lanes = chunk.view(-1, 2, 32, 2, 2).permute(0, 2, 1, 4, 3).reshape(-1, 32, 8)
             for r in range(8):
                 for q in range(4):
                     for element in range(8):
@@ -100,9 +100,11 @@ class TestTables:
         mask[:, :40] = True
         tables = skinny_tables(FORMATS["gathered"].from_dense(torch.randn(256, 96).half(), mask, tile=128))
         assert (tables.chunks_of_each, tables.in_order, tables.strips.tolist()) == (3, True, [[0, 3], [3, 3]])
+        assert tables.most_chunks == 3
         mask[128:, :90] = True
         tables = skinny_tables(FORMATS["gathered"].from_dense(torch.randn(256, 96).half(), mask, tile=128))
         assert (tables.chunks_of_each, tables.in_order, tables.strips.tolist()) == (-1, False, [[0, 6], [6, 3]])
+        assert tables.most_chunks == 6
 
     def test_refused_weights(self):
         kept = torch.ones(4, 8, dtype=torch.bool)
@@ -121,14 +123,18 @@ class TestLaunches:
     @pytest.mark.parametrize(
         ("launch", "m", "width"),
         [
-            (SkinnyLaunch(8, 1, 8, 4), 8, 64),  # wider than the strip
-            (SkinnyLaunch(8, 1, 8, 4), 64, 128),  # more sums than registers
-            (SkinnyLaunch(8, 1, 2, 4), 8, 128),  # fewer threads than outputs
-            (SkinnyLaunch(3, 1, 8, 4), 8, 128),
-            (SkinnyLaunch(8, 9, 8, 4), 8, 128),
-            (SkinnyLaunch(8, 1, 8, 1), 8, 128),
-            (SkinnyLaunch(8, 1, 8, 8), 8, 128),  # more shared memory than there is
-            (SkinnyLaunch(8, 1, 8, 4, "never"), 8, 128),
+            (SkinnyLaunch("lanes", 8, 1, 8, 4), 8, 64),  # wider than the strip
+            (SkinnyLaunch("lanes", 8, 1, 8, 4), 64, 128),  # more sums than registers
+            (SkinnyLaunch("lanes", 8, 1, 2, 4), 8, 128),  # fewer threads than outputs
+            (SkinnyLaunch("lanes", 3, 1, 8, 4), 8, 128),
+            (SkinnyLaunch("lanes", 8, 9, 8, 4), 8, 128),
+            (SkinnyLaunch("lanes", 8, 1, 8, 1), 8, 128),
+            (SkinnyLaunch("lanes", 8, 1, 8, 8), 8, 128),  # more shared memory than there is
+            (SkinnyLaunch("lanes", 8, 1, 8, 4, 0, "never"), 8, 128),
+            (SkinnyLaunch("shared", 1, 1, 4, 4, 4), 8, 128),  # eight warps multiply
+            (SkinnyLaunch("shared", 1, 1, 8, 4, 0), 8, 128),
+            (SkinnyLaunch("shared", 1, 1, 8, 8, 8), 8, 128),
+            (SkinnyLaunch("nobody", 1, 1, 8, 2, 2), 8, 128),
         ],
     )
     def test_impossible_launches(self, launch, m, width):
@@ -138,10 +144,10 @@ class TestLaunches:
     @pytest.mark.parametrize("m", [1, 8, 9, 32, 64])
     @pytest.mark.parametrize("element_bytes", [2, 4])
     def test_candidates_are_few_and_possible(self, m, width, element_bytes):
-        problem = SkinnyProblem(m, 4096, 4096, width, 4096 // width, 128 * (4096 // width), element_bytes)
+        problem = SkinnyProblem(m, 4096, 4096, width, 4096 // width, 128 * (4096 // width), 128, element_bytes)
         chosen = candidates(problem, 132)
         assert 0 < len(chosen) <= 18
-        assert all(launch.possible(m, width, element_bytes) for launch in chosen)
+        assert all(launch.possible(m, width, element_bytes, 128) for launch in chosen)
 
     def test_what_was_measured_is_used(self, tmp_path, monkeypatch):
         monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
@@ -152,12 +158,12 @@ class TestLaunches:
         tables = skinny_tables(
             FORMATS["gathered"].from_dense(torch.randn(64, 48).half(), torch.ones(64, 48, dtype=torch.bool), tile=64)
         )
-        odd = SkinnyLaunch(2, 3, 4, 2, "early")
+        odd = SkinnyLaunch("lanes", 2, 3, 4, 2, 0, "early")
         problem = Problem(5, 48, 64, torch.float16, "cuda")
         SkinnyTunable().remember(tables, problem, odd, 1.234)
-        near = SkinnyProblem(5, 48, 64, 64, 1, 4)
+        near = SkinnyProblem(5, 48, 64, 64, 1, 4, 4)
         assert skinny_tuning._launch_for(near, "Some GPU", 132) == odd
-        assert skinny_tuning._launch_for(SkinnyProblem(6, 48, 64, 64, 1, 3), "Some GPU", 132) != odd
+        assert skinny_tuning._launch_for(SkinnyProblem(6, 48, 64, 64, 1, 3, 3), "Some GPU", 132) != odd
         store.tuned_kernel.cache_clear()
         skinny_tuning._launch_for.cache_clear()
 
@@ -261,12 +267,12 @@ class TestOnGPU:
         tables, bias = skinny_tables(stored), torch.randn(640, device="cuda")
         x = torch.randn(1700, m, device="cuda", dtype=dtype).t()
         expected = x.double() @ stored.to_dense().double().t() + bias.double()
-        names = ("stream", "strips", "outputs", "chunks_of_each", "in_order")
+        names = ("panels", "lists", "strips", "outputs", "chunks_of_each", "most_chunks", "in_order")
         arguments = {name: getattr(tables, name) for name in names} | {"activation": "none", "residual": None}
         for launch in SPACE:
             for overlap in OVERLAPS if launch.warps == 8 else OVERLAPS[:1]:
-                chosen = SkinnyLaunch(launch.fragments, launch.splits, launch.warps, launch.stages, overlap)
-                if not chosen.possible(m, tables.width, dtype.itemsize):
+                chosen = replace(launch, overlap=overlap)
+                if not chosen.possible(m, tables.width, dtype.itemsize, tables.most_chunks):
                     continue
                 first, second = (torch.full((m, 640), torch.nan, device="cuda", dtype=dtype) for _ in range(2))
                 for y in (first, second):
@@ -312,17 +318,9 @@ class TestOnGPU:
         kernel, (n, k) = entry(NAMES[layout]), stored.shape
         tables = kernel.prepare(stored)
         x = torch.randn((k, 16) if layout in X_FEATURE_MAJOR else (16, k), device="cuda", dtype=torch.float16)
-        arguments = (
-            x,
-            tables.stream,
-            tables.strips,
-            tables.outputs,
-            None,
-            None,
-            tables.chunks_of_each,
-            tables.in_order,
-        )
-        arguments += (n, k, "relu", layout in X_FEATURE_MAJOR, layout in Y_FEATURE_MAJOR)
+        tensors = (x, tables.panels, tables.lists, tables.strips, tables.outputs, None, None)
+        numbers = (tables.chunks_of_each, tables.most_chunks, tables.in_order, n, k)
+        arguments = (*tensors, *numbers, "relu", layout in X_FEATURE_MAJOR, layout in Y_FEATURE_MAJOR)
         torch.library.opcheck(gathered_skinny_spmm, arguments)
         compiled = torch.compile(lambda x: torch.relu(kernel.run(x, tables, None)), fullgraph=True)
         torch.testing.assert_close(compiled(x), torch.relu(kernel.run(x, tables, None)), rtol=0, atol=0)

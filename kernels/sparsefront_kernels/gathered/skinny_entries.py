@@ -35,12 +35,14 @@ def _product(
     """x and y in the layout's order."""
     return gathered_skinny_spmm(
         x,
-        tables.stream,
+        tables.panels,
+        tables.lists,
         tables.strips,
         tables.outputs,
         bias,
         residual,
         tables.chunks_of_each,
+        tables.most_chunks,
         tables.in_order,
         tables.n,
         tables.k,

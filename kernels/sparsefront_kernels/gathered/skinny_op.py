@@ -11,12 +11,14 @@ from sparsefront_kernels.gathered.skinny_tuning import SkinnyProblem, launch_for
 @torch.library.custom_op("sparsefront::gathered_skinny_spmm", mutates_args=())
 def gathered_skinny_spmm(
     x: Tensor,
-    stream: Tensor,
+    panels: Tensor,
+    lists: Tensor,
     strips: Tensor,
     outputs: Tensor,
     bias: Tensor | None,
     residual: Tensor | None,
     chunks_of_each: int,
+    most_chunks: int,
     in_order: bool,
     n: int,
     k: int,
@@ -27,7 +29,7 @@ def gathered_skinny_spmm(
     """Y = activation(X · Wᵀ + bias) + residual with the arguments of `SkinnyTables`, for up to 64 rows of X.
 
     Args:
-        x: [M, K], or [K, M] where x_feature_major; float16, bfloat16 or float32 as `stream`, any strides. For M > 8
+        x: [M, K], or [K, M] where x_feature_major; float16, bfloat16 or float32 as `panels`, any strides. For M > 8
             the kernel reads rows side by side (feature-major, M a multiple of 2, 4 or 8): otherwise a first small
             kernel packs X.
         bias: [N], any float dtype, or None.
@@ -38,7 +40,7 @@ def gathered_skinny_spmm(
     Raises:
         ValueError: operands that do not fit together, more rows than 64, or no such activation.
     """
-    check_operands(x, stream, bias, k=k, n=n, feature_major=x_feature_major)
+    check_operands(x, panels, bias, k=k, n=n, feature_major=x_feature_major)
     y = _empty_output(x, n, x_feature_major, y_feature_major)
     check_epilogue(y, activation, residual)
     if y.numel() == 0:
@@ -52,15 +54,19 @@ def gathered_skinny_spmm(
         residual = residual.t()
     if bias is not None:
         bias = (bias.float() if bias.dtype == torch.float64 else bias).contiguous()
-    problem = SkinnyProblem(rows.shape[0], k, n, outputs.shape[1], len(strips), len(stream), x.element_size())
+    problem = SkinnyProblem(
+        rows.shape[0], k, n, outputs.shape[1], len(strips), len(panels), most_chunks, x.element_size()
+    )
     with torch.cuda.device_of(x):
         launch_skinny_spmm(
             rows,
             out,
-            stream=stream,
+            panels=panels,
+            lists=lists,
             strips=strips,
             outputs=outputs,
             chunks_of_each=chunks_of_each,
+            most_chunks=most_chunks,
             in_order=in_order,
             bias=bias,
             activation=activation,
@@ -73,12 +79,14 @@ def gathered_skinny_spmm(
 @gathered_skinny_spmm.register_fake
 def _(
     x,
-    stream,
+    panels,
+    lists,
     strips,
     outputs,
     bias,
     residual,
     chunks_of_each,
+    most_chunks,
     in_order,
     n,
     k,

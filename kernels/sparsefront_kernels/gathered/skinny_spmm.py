@@ -14,8 +14,9 @@ from sparsefront_kernels.gathered.skinny_tables import CHUNK, FRAGMENT
 LIBRARY = "gathered_skinny"
 MOST_ROWS = 64
 SHARED_BYTES = 232_448  # of a block, at most
-STATIC_BYTES = 2_048
-BARRIERS = 8  # of a warp
+STATIC_BYTES = 2_560
+MOST_STAGES = 8
+GATHERS = ("lanes", "shared")
 OVERLAPS = ("apart", "early", "prefetch", "prefetch_late")
 _TYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
 
@@ -25,39 +26,53 @@ class SkinnyLaunch:
     """Launch parameters.
 
     Args:
+        gather: who gathers X. "lanes": every lane for itself, into its registers; the warps of a block share the chunks.
+            "shared": a warp of its own, into shared memory; the other eight share the outputs of a strip. 16-bit only.
         fragments: of 16 outputs each, that one warp computes: 1, 2, 4 or 8.
         splits: blocks of a cluster, 1 to 8, that share the chunks of a strip and add up through their shared memories.
-        warps: of a block, 1 to 8, that share the block's chunks.
-        stages: slots of about 4 KB in a warp's ring, 2 to 8.
+        warps: of a block, 1 to 8, that multiply; 8 where X is gathered into shared memory.
+        stages: slots of a ring, 2 to 8. "lanes": every warp has a ring, of about 4 KB a slot. "shared": the block has
+            one, of `stage_chunks` chunks a slot.
+        stage_chunks: see `stages`; without meaning for "lanes".
         overlap: with the kernels before and after in the stream. "apart": none. "early": it is launched while the one
             before still runs, and waits before it reads. "prefetch": and has its weight brought into L2 meanwhile.
             "prefetch_late": and lets the next one start only once its own first loads are on their way.
     """
 
+    gather: str
     fragments: int
     splits: int
     warps: int
     stages: int
+    stage_chunks: int = 0
     overlap: str = "prefetch"
 
-    def region_bytes(self, m: int, element_bytes: int) -> int:
-        """Shared memory of one warp: its ring, and later its sums."""
-        blocks = column_blocks(m)
+    def shared_bytes(self, m: int, width: int, element_bytes: int, most_chunks: int) -> int:
+        """Shared memory of a block: rings, which later take the sums, and lists."""
+        blocks, chunk_bytes = column_blocks(m), CHUNK * element_bytes * FRAGMENT * self.fragments
+        lists = 2 * CHUNK * -(-most_chunks // self.splits)
+        if self.gather == "shared":
+            parties = 8 * FRAGMENT * self.fragments // width
+            stage = max(self.stage_chunks, parties) * (CHUNK * element_bytes * width + 16 * CHUNK * blocks)
+            return STATIC_BYTES + lists + max(self.stages * stage, 32 * width * blocks * parties)
         unit = max(1, 16 // element_bytes // max(self.fragments, blocks))  # chunks of a slot
-        ring = self.stages * unit * CHUNK * (2 + FRAGMENT * self.fragments * element_bytes)
-        return -(-max(ring, 512 * self.fragments * blocks) // 128) * 128
+        ring = max(self.stages * unit * chunk_bytes, 512 * self.fragments * blocks)
+        return STATIC_BYTES + lists + self.warps * ring
 
-    def possible(self, m: int, width: int, element_bytes: int = 2) -> bool:
-        """Whether a strip of this width can be computed so, for m rows and elements of 2 or 4 bytes."""
+    def possible(self, m: int, width: int, element_bytes: int = 2, most_chunks: int = 0) -> bool:
+        """Whether strips of this width, of `most_chunks` chunks, can be computed so, for m rows and elements of 2 or 4 bytes."""
+        shared = self.gather == "shared"
         return (
-            self.fragments in (1, 2, 4, 8)
+            self.gather in GATHERS
+            and self.fragments in (1, 2, 4, 8)
             and width % (FRAGMENT * self.fragments) == 0
             and self.fragments * column_blocks(m) * element_bytes <= 64  # the sums fit into registers
             and 1 <= self.splits <= 8
             and self.fragments <= 2 * self.warps <= 16
-            and 2 <= self.stages <= BARRIERS
+            and 2 <= self.stages <= MOST_STAGES
             and self.overlap in OVERLAPS
-            and self.warps * self.region_bytes(m, element_bytes) + STATIC_BYTES <= SHARED_BYTES
+            and (not shared or (element_bytes == 2 and self.warps == 8 and self.stage_chunks >= 1))
+            and self.shared_bytes(m, width, element_bytes, most_chunks) <= SHARED_BYTES
         )
 
 
@@ -70,10 +85,12 @@ def launch_skinny_spmm(
     x: Tensor,
     y: Tensor,
     *,
-    stream: Tensor,
+    panels: Tensor,
+    lists: Tensor,
     strips: Tensor,
     outputs: Tensor,
     chunks_of_each: int,
+    most_chunks: int,
     in_order: bool,
     bias: Tensor | None,
     activation: str,
@@ -85,7 +102,7 @@ def launch_skinny_spmm(
     Args:
         x: [M, K], 1 to 64 rows, float16, bfloat16 or float32, any strides below 2**30.
         y: [M, N], any strides; every element is written.
-        stream, strips, outputs, chunks_of_each, in_order: those of `SkinnyTables`.
+        panels, lists, strips, outputs, chunks_of_each, most_chunks, in_order: those of `SkinnyTables`.
         bias: [N] contiguous, float16, bfloat16 or float32, or None.
         residual: [M, N] in x's dtype, any strides, or None.
     Raises:
@@ -93,9 +110,9 @@ def launch_skinny_spmm(
     """
     m, k = x.shape
     width = outputs.shape[1]
-    blocks = column_blocks(m)
-    packed = None if _side_by_side(x, blocks) else x.new_empty(k, 8 * blocks)
-    pointers = (x, packed, stream, strips, None if in_order else outputs, bias, residual, y)
+    shared, blocks = launch.gather == "shared", column_blocks(m)
+    packed = None if _side_by_side(x, 8 if shared else blocks) else x.new_empty(k, 8 * blocks)
+    pointers = (x, packed, lists, panels, strips, None if in_order else outputs, bias, residual, y)
     residual_strides = (0, 0) if residual is None else residual.stride()
     error = _function()(
         *(None if tensor is None else tensor.data_ptr() for tensor in pointers),
@@ -103,7 +120,8 @@ def launch_skinny_spmm(
         x.stride(0),
         *residual_strides,
         *y.stride(),
-        stream.nbytes,
+        _spanned_bytes(x),
+        len(panels),
         _TYPES[x.dtype],
         0 if bias is None else _TYPES[bias.dtype],
         ACTIVATION_CODES[activation],
@@ -112,11 +130,14 @@ def launch_skinny_spmm(
         k,
         len(strips),
         chunks_of_each,
+        most_chunks,
         width,
+        int(shared),
         launch.fragments,
         launch.splits,
         launch.warps,
         launch.stages,
+        launch.stage_chunks,
         OVERLAPS.index(launch.overlap),
         PREFETCH_BYTES,
         torch.cuda.current_stream(x.device).cuda_stream,
@@ -128,19 +149,24 @@ def launch_skinny_spmm(
 PREFETCH_BYTES = 65_536  # of the weight that a block has brought into L2 while it waits, at most
 
 
-def _side_by_side(x: Tensor, blocks: int) -> bool:
-    """Whether a lane can load its `blocks` rows of one input at once; one row is loaded from anywhere."""
-    if blocks == 1:
+def _side_by_side(x: Tensor, rows: int) -> bool:
+    """Whether `rows` rows of one input can be loaded at once; one row is loaded from anywhere."""
+    if rows == 1:
         return True
-    m, _ = x.shape
-    alignment = min(16, blocks * x.element_size())
+    alignment = min(16, rows * x.element_size())
     aligned = x.data_ptr() % alignment == 0 and x.stride(1) * x.element_size() % alignment == 0
-    return x.stride(0) == 1 and aligned and m % blocks == 0
+    return x.stride(0) == 1 and aligned and x.shape[0] % rows == 0
+
+
+def _spanned_bytes(x: Tensor) -> int:
+    """Bytes from X's first element to its last, or 0 where it holds less than half of them."""
+    spanned = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    return spanned * x.element_size() if spanned <= 2 * x.numel() else 0
 
 
 @functools.cache
 def _function() -> ctypes._CFuncPtr:
     function = cuda_library.load(LIBRARY).sparsefront_gathered_skinny
-    function.argtypes = [ctypes.c_void_p] * 8 + [ctypes.c_longlong] * 7 + [ctypes.c_int] * 15 + [ctypes.c_void_p]
+    function.argtypes = [ctypes.c_void_p] * 9 + [ctypes.c_longlong] * 8 + [ctypes.c_int] * 18 + [ctypes.c_void_p]
     function.restype = ctypes.c_int
     return function

@@ -1,4 +1,4 @@
-"""The gathered weight laid out for few rows of X: one stream of bytes, packed as the tensor cores' lanes hold it."""
+"""The gathered weight laid out for few rows of X: panels packed as the tensor cores' lanes hold them."""
 
 from dataclasses import dataclass
 
@@ -26,26 +26,30 @@ class SkinnyTables:
     Args:
         n, k: outputs and inputs of the weight.
         width: outputs of a strip, one of `WIDTHS`.
-        stream: [chunks, list + 16 * width] in the weight's dtype, strip by strip. A chunk begins with its list, 16
-            numbers of 16 bits in the bits of 16 elements (8 of float32), 0xFFFF where the list has ended; place 4q + i
-            holds item 4i + q. Then come fragments of 16 inputs × 16 outputs, 8 elements to each of 32 lanes: lane
-            4r + q holds, of outputs r and r + 8, the items q, 4 + q, 8 + q and 12 + q, in the order of the left operand
-            of mma.m16n8k16, or, in two runs of 4 elements a lane, of two mma.m16n8k8 for float32.
+        panels: [chunks, 16 * width] in the weight's dtype, strip by strip: fragments of 16 inputs × 16 outputs, 8
+            elements to each of 32 lanes. Lane 4r + q holds, of outputs r and r + 8, the items q, 4 + q, 8 + q and 12 + q
+            of the chunk's list, in the order of the left operand of mma.m16n8k16, or, in two runs of 4 elements a lane,
+            of two mma.m16n8k8 for float32.
+        lists: int16 [chunks, 16], to be read as unsigned: the inputs of a chunk, 0xFFFF where the list has ended; place
+            4q + i holds item 4i + q.
         strips: int32 [strips, 2]: first chunk and number of chunks; most chunks first, so that long strips do not start
             last. Outputs that no tile stores form strips without chunks, so that each element of Y has one writer.
         outputs: int32 [strips, width]; -1 where a strip is not full.
         chunks_of_each: the number of chunks where it is the same for all strips, which then lie one after the other;
             else -1.
+        most_chunks: of any strip.
         in_order: whether `outputs` simply counts up to n.
     """
 
     n: int
     k: int
     width: int
-    stream: Tensor
+    panels: Tensor
+    lists: Tensor
     strips: Tensor
     outputs: Tensor
     chunks_of_each: int
+    most_chunks: int
     in_order: bool
 
 
@@ -78,10 +82,12 @@ def skinny_tables(stored: GatheredFormat) -> SkinnyTables:
         n=n,
         k=k,
         width=width,
-        stream=_stream(stored.to_dense(), outputs[owner], lists),
+        panels=_panels(stored.to_dense(), outputs[owner], lists),
+        lists=lists.view(-1, 4, 4).transpose(1, 2).reshape(-1, CHUNK).to(torch.int16),
         strips=torch.stack([first, count], dim=1).to(torch.int32),
         outputs=outputs,
         chunks_of_each=int(count[0]) if len(count) and bool((count == count[0]).all()) else -1,
+        most_chunks=int(count[0]) if len(count) else 0,
         in_order=torch.equal(flat, torch.where(counted < n, counted, -1)),
     )
 
@@ -121,8 +127,8 @@ def _strips(stored: GatheredFormat) -> tuple[Tensor, Tensor]:
     return torch.cat([outputs[held], dropped]), pad(kept[held], (0, 0, 0, len(dropped)))
 
 
-def _stream(weight: Tensor, outputs: Tensor, lists: Tensor) -> Tensor:
-    """[chunks, list + 16 * width] from weight [N, K], outputs [chunks, width] and lists [chunks, 16]."""
+def _panels(weight: Tensor, outputs: Tensor, lists: Tensor) -> Tensor:
+    """[chunks, 16 * width] from weight [N, K], outputs [chunks, width] and lists [chunks, 16]."""
     chunks, width = outputs.shape
     wanted = (outputs >= 0)[:, None, :] & (lists >= 0)[:, :, None]
     panels = torch.where(wanted, weight[outputs.clamp(min=0).long()[:, None, :], lists.clamp(min=0)[:, :, None]], 0)
@@ -132,9 +138,7 @@ def _stream(weight: Tensor, outputs: Tensor, lists: Tensor) -> Tensor:
         fragments = parts.permute(0, 4, 1, 6, 3, 2, 5)  # f, a, lane 4r + q, element 2b + h
     else:
         fragments = parts.permute(0, 4, 6, 3, 1, 5, 2)  # f, lane 4r + q, element 4a + 2h + b
-    fragments = fragments.reshape(chunks, CHUNK * width).view(torch.int16)
-    items = lists.to(torch.int16).view(chunks, 4, 4).transpose(1, 2).reshape(chunks, CHUNK)
-    return torch.cat([items, fragments], dim=1).view(weight.dtype)
+    return fragments.reshape(chunks, CHUNK * width)
 
 
 def _in_rows(index: Tensor, length: int) -> Tensor:

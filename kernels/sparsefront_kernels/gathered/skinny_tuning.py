@@ -18,9 +18,13 @@ KERNEL = "gathered_skinny"
 VERSION = 1  # raised when a change of the kernel makes old measurements worthless
 MOST_CANDIDATES = 18
 
+_SPLITS = (1, 2, 3, 4, 6, 8)
 SPACE = tuple(
-    SkinnyLaunch(fragments, splits, warps, stages)
-    for fragments, splits, warps, stages in itertools.product((1, 2, 4, 8), (1, 2, 3, 4, 6, 8), (4, 8), (2, 4))
+    SkinnyLaunch("lanes", fragments, splits, warps, stages)
+    for fragments, splits, warps, stages in itertools.product((1, 2, 4, 8), _SPLITS, (4, 8), (2, 4))
+) + tuple(
+    SkinnyLaunch("shared", fragments, splits, 8, stages, stage_chunks)
+    for fragments, splits, stages, stage_chunks in itertools.product((1, 2, 4), _SPLITS, (2, 4), (2, 4, 8))
 )
 
 
@@ -32,6 +36,7 @@ class SkinnyProblem:
         m, k, n: of the product.
         width: outputs of a strip.
         strips, chunks: how many there are.
+        most_chunks: of any strip.
         element_bytes: of X, W and Y.
     """
 
@@ -41,6 +46,7 @@ class SkinnyProblem:
     width: int
     strips: int
     chunks: int
+    most_chunks: int
     element_bytes: int = 2
 
     @property
@@ -70,8 +76,8 @@ def predicted_us(problem: SkinnyProblem, launch: SkinnyLaunch, device_processors
 
 def candidates(problem: SkinnyProblem, device_processors: int, *, most: int = MOST_CANDIDATES) -> list[SkinnyLaunch]:
     """The launches worth timing, best predicted first."""
-    possible = [launch for launch in SPACE if launch.possible(problem.m, problem.width, problem.element_bytes)]
-    return sorted(possible, key=lambda launch: predicted_us(problem, launch, device_processors))[:most]
+    worth = [launch for launch in SPACE if possible(problem, launch)]
+    return sorted(worth, key=lambda launch: predicted_us(problem, launch, device_processors))[:most]
 
 
 def launch_for(problem: SkinnyProblem, device: torch.device) -> SkinnyLaunch:
@@ -105,5 +111,18 @@ class SkinnyTunable:
 
 def problem_of(tables: SkinnyTables, m: int) -> SkinnyProblem:
     """What the parameters for m rows and this weight depend on."""
-    strips, chunks, element_bytes = len(tables.strips), len(tables.stream), tables.stream.element_size()
-    return SkinnyProblem(m, tables.k, tables.n, tables.width, strips, chunks, element_bytes)
+    return SkinnyProblem(
+        m=m,
+        k=tables.k,
+        n=tables.n,
+        width=tables.width,
+        strips=len(tables.strips),
+        chunks=len(tables.panels),
+        most_chunks=tables.most_chunks,
+        element_bytes=tables.panels.element_size(),
+    )
+
+
+def possible(problem: SkinnyProblem, launch: SkinnyLaunch) -> bool:
+    """Whether the launch can compute the problem."""
+    return launch.possible(problem.m, problem.width, problem.element_bytes, problem.most_chunks)

@@ -23,6 +23,7 @@ constexpr unsigned NO_INPUT = 0xFFFF;
 constexpr int MOST_WARPS = 8;
 constexpr int MOST_STAGES = 8;
 constexpr int MOST_SPLITS = 16;
+constexpr int MOST_WIDTH = 128;
 
 // What a grid does about the grids before and after it in the stream.
 enum Overlap {
@@ -36,8 +37,11 @@ struct Problem {
     const void* x;                 // element (row, input) at row * x_row_stride + input * x_input_stride
     unsigned x_input_stride;       // bytes
     long long x_row_stride;        // elements
-    const uint8_t* stream;         // chunk after chunk: 16 inputs (lane q of a quad: four), then fragments
-    long long stream_bytes;
+    const uint8_t* x_begin;        // all of X, to be brought into L2; x_bytes is 0 where it is spread too widely
+    long long x_bytes;
+    const uint8_t* lists;          // chunk after chunk: 16 inputs, lane q of a quad: four
+    const uint8_t* panels;         // chunk after chunk: fragments
+    long long chunks;              // of all strips
     const int2* strips;            // first chunk, number of chunks
     int chunks_of_each;            // where all strips have equally many, one strip after the other; else -1
     const int* outputs;            // [strips, width]: output, or -1; null where strips simply count up
@@ -52,7 +56,8 @@ struct Problem {
     long long y_row_stride, y_output_stride;
     int splits;                    // blocks of a cluster, which share the chunks of a strip
     int stages;                    // of a warp's ring
-    int region;                    // bytes of shared memory of a warp
+    int region;                    // bytes of shared memory of a warp's ring, or of the block's
+    int stage_chunks;              // of a stage that the warps of a block share
     int overlap;
     int prefetch_bytes;            // that a block has brought into L2, at most
 };
@@ -159,53 +164,43 @@ __device__ __forceinline__ uint32_t paired(const Element& low, const Element& hi
 __device__ __forceinline__ void wait_for_earlier_grids() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ __forceinline__ void let_later_grids_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
-// This block's share of the whole stream. L2 is where all reads meet, so that what is brought there early is never stale.
-__device__ __forceinline__ void prefetch_weight(const Problem& problem, int warp, int warps) {
-    const long long share = (problem.stream_bytes / gridDim.x + 15) / 16 * 16;
-    const long long begin = share * blockIdx.x, part = (share / warps + 15) / 16 * 16;
-    const long long wanted = min(static_cast<long long>(problem.prefetch_bytes / warps), part);
-    const long long at = begin + part * warp, size = min(wanted, problem.stream_bytes - at) / 16 * 16;
-    if (size > 0)
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(problem.stream + at), "r"(static_cast<uint32_t>(size)) : "memory");
+// X is small but everybody waits for it: its loads must not stand in line behind those of the weight.
+__device__ __forceinline__ void prefetch_x(const Problem& problem) {
+    const long long at = 128ll * (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x);
+    if (at < problem.x_bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(problem.x_begin + at) : "memory");
 }
 
-// The chunks of a block's strip that are its own, dealt out to warps slot by slot.
-template <typename T, int FRAGMENTS, int UNIT>
-struct Work {
-    static constexpr int PART_BYTES = FRAGMENTS * FRAGMENT_BYTES<T>, CHUNK_BYTES = LIST_BYTES + PART_BYTES;  // of a slot
-    const uint8_t* from;  // the block's first chunk
-    int count;            // chunks of the block
-    int unit;             // chunks of a slot, UNIT at most
-    int slots;            // of all warps
-    int part, parts;      // which of the strip's outputs; how many parts a strip has
-    int stored_bytes;     // of a chunk in the stream
+// This warp's share of an array, at most `most` bytes. L2 is where all reads meet, so that what is brought there early is
+// never stale.
+__device__ __forceinline__ void prefetch_share(const uint8_t* all, long long bytes, long long most) {
+    const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
+    const long long share = (bytes / gridDim.x + 15) / 16 * 16, part = (share / warps + 15) / 16 * 16;
+    const long long at = share * blockIdx.x + part * warp, size = min(min(most / warps, part), bytes - at) / 16 * 16;
+    if (size > 0)
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(all + at), "r"(static_cast<uint32_t>(size)) : "memory");
+}
 
-    __device__ __forceinline__ Work(const Problem& problem, int strip, int part, int rank, int warps) : part(part) {
+// The chunks of a block's strip that are its own.
+template <typename T>
+struct Share {
+    const uint8_t *lists, *panels;  // of the block's first chunk
+    int count;                      // chunks of the block
+    int panel_bytes;                // of a chunk
+
+    __device__ __forceinline__ Share(const Problem& problem, int strip, int rank) {
         int2 range = make_int2(strip * problem.chunks_of_each, problem.chunks_of_each);
         if (problem.chunks_of_each < 0) range = problem.strips[strip];
         const int begin = range.y * rank / problem.splits;
         count = range.y * (rank + 1) / problem.splits - begin;
-        unit = max(1, min(UNIT, (count + warps - 1) / warps));
-        slots = (count + unit - 1) / unit;
-        parts = problem.width / (16 * FRAGMENTS);
-        stored_bytes = LIST_BYTES + problem.width / 16 * FRAGMENT_BYTES<T>;
-        from = problem.stream + static_cast<long long>(range.x + begin) * stored_bytes;
+        panel_bytes = problem.width / 16 * FRAGMENT_BYTES<T>;
+        lists = problem.lists + static_cast<long long>(range.x + begin) * LIST_BYTES;
+        panels = problem.panels + static_cast<long long>(range.x + begin) * panel_bytes;
     }
 
-    __device__ __forceinline__ int chunks(int slot) const { return min(unit, count - slot * unit); }
-
-    __device__ __forceinline__ void load(int slot, uint32_t target, uint32_t barrier) const {
-        const int held = chunks(slot);
-        barrier_arrive_expect(barrier, held * CHUNK_BYTES);
-        const uint8_t* source = from + static_cast<long long>(slot) * unit * stored_bytes;
-        if (parts == 1) {
-            copy_bulk(target, source, held * CHUNK_BYTES, barrier);
-            return;
-        }
-        for (int chunk = 0; chunk < held; ++chunk, source += stored_bytes, target += CHUNK_BYTES) {
-            copy_bulk(target, source, LIST_BYTES, barrier);
-            copy_bulk(target + LIST_BYTES, source + LIST_BYTES + part * PART_BYTES, PART_BYTES, barrier);
-        }
+    // All lists of the block, which come before anything else: X is gathered by them.
+    __device__ __forceinline__ void load_lists(uint32_t target, uint32_t barrier) const {
+        barrier_arrive_expect(barrier, count * LIST_BYTES);
+        copy_bulk(target, lists, count * LIST_BYTES, barrier);
     }
 };
 
@@ -214,12 +209,12 @@ template <typename T, int COLUMN_BLOCKS, int UNIT>
 struct Gathered {
     Elements<T, COLUMN_BLOCKS> x[UNIT][4];
 
-    __device__ __forceinline__ void load(const void* base, unsigned stride, bool active, uint32_t slot, int chunk_bytes, int chunks, int lane) {
+    __device__ __forceinline__ void load(const void* base, unsigned stride, bool active, uint32_t list, int chunks, int lane) {
 #pragma unroll
         for (int chunk = 0; chunk < UNIT; ++chunk) {
             if (chunk < chunks) {
-                const uint2 list = load_shared_8(slot + chunk * chunk_bytes + lane % 4 * 8);
-                const unsigned inputs[4] = {list.x & 0xFFFF, list.x >> 16, list.y & 0xFFFF, list.y >> 16};
+                const uint2 four = load_shared_8(list + chunk * LIST_BYTES + lane % 4 * 8);
+                const unsigned inputs[4] = {four.x & 0xFFFF, four.x >> 16, four.y & 0xFFFF, four.y >> 16};
 #pragma unroll
                 for (int i = 0; i < 4; ++i)
                     x[chunk][i].load(row_address(base, inputs[i], stride), active && inputs[i] != NO_INPUT);
@@ -286,17 +281,37 @@ __device__ __forceinline__ void multiply_chunk(float (&acc)[FRAGMENTS][COLUMN_BL
     }
 }
 
-// Writes the four sums that lane `lane` of a warp held of fragment and row block `place`.
-template <typename T, int COLUMN_BLOCKS>
-__device__ __forceinline__ void finish(const Problem& problem, const int* outputs, const float* biases, int index, float4 sums) {
+// What a block needs at the end, asked for early.
+struct Targets {
+    int output = -1;
+    float bias = 0.0f;
+
+    // outputs: how many the block has, at most one to a thread; `first`: the place of its first in the strips' outputs.
+    __device__ __forceinline__ Targets(const Problem& problem, int first, int outputs) {
+        if (threadIdx.x >= outputs) return;
+        const int at = first + threadIdx.x;
+        output = problem.outputs != nullptr ? problem.outputs[at] : at < problem.n ? at : -1;
+        if (output >= 0) bias = bias_at(problem.bias, problem.bias_type, output);
+    }
+};
+
+struct SharedTargets {
+    int output[MOST_WIDTH];
+    float bias[MOST_WIDTH];
+};
+
+// Writes four sums, those of lane index % 32 for a fragment and a row block. INTERLEAVED: which rows of X a column holds.
+template <typename T, int COLUMN_BLOCKS, bool INTERLEAVED>
+__device__ __forceinline__ void finish(const Problem& problem, const SharedTargets& targets, int index, float4 sums) {
     const int lane = index % 32, place = index / 32, fragment = place / COLUMN_BLOCKS, block = place % COLUMN_BLOCKS;
     const float values[4] = {sums.x, sums.y, sums.z, sums.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        const int at = fragment * 16 + lane / 4 + i / 2 * 8, row = COLUMN_BLOCKS * (lane % 4 * 2 + i % 2) + block;
-        const int output = outputs[at];
+        const int at = fragment * 16 + lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+        const int row = INTERLEAVED ? COLUMN_BLOCKS * column + block : 8 * block + column;
+        const int output = targets.output[at];
         if (output < 0 || row >= problem.m) continue;
-        float v = activated(values[i] + biases[at], problem.activation);
+        float v = activated(values[i] + targets.bias[at], problem.activation);
         if (problem.residual != nullptr) {
             const long long from = row * problem.residual_row_stride + output * problem.residual_output_stride;
             v += widened(static_cast<const T*>(problem.residual)[from]);
@@ -305,78 +320,133 @@ __device__ __forceinline__ void finish(const Problem& problem, const int* output
     }
 }
 
+// Adds up the sums of `parties` warps, which begin `stride` bytes apart in shared memory, and then of the cluster's blocks,
+// in this order, and writes Y. `threads` threads take part.
+template <typename T, int COLUMN_BLOCKS, bool INTERLEAVED>
+__device__ __forceinline__ void reduce_and_finish(const Problem& problem, const SharedTargets& targets, uint8_t* shared, int stride,
+                                                  int parties, int vectors, int threads, int rank) {
+    asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
+    const bool alone = problem.splits == 1;
+    for (int index = threadIdx.x; index < vectors; index += threads) {
+        float4 sum = reinterpret_cast<const float4*>(shared)[index];
+        for (int other = 1; other < parties; ++other) {
+            const float4 v = reinterpret_cast<const float4*>(shared + other * stride)[index];
+            sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+        }
+        if (alone) {
+            finish<T, COLUMN_BLOCKS, INTERLEAVED>(problem, targets, index, sum);
+        } else if (parties > 1) {
+            reinterpret_cast<float4*>(shared)[index] = sum;
+        }
+    }
+    if (alone) return;
+    cluster_sync();
+    for (int index = vectors * rank / problem.splits + threadIdx.x; index < vectors * (rank + 1) / problem.splits; index += threads) {
+        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        for (int other = 0; other < problem.splits; ++other) {
+            const float4 v = load_from_cluster(shared_address(shared) + index * 16, other);
+            sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+        }
+        finish<T, COLUMN_BLOCKS, INTERLEAVED>(problem, targets, index, sum);
+    }
+    cluster_sync();  // nobody ends while another reads
+}
+
+// What both kernels begin with, once their barriers are initialised.
+template <typename T>
+__device__ __forceinline__ void begin(const Problem& problem) {
+    prefetch_x(problem);
+    if (threadIdx.x % 32 == 0 && problem.overlap >= PREFETCH) {
+        prefetch_share(problem.lists, problem.chunks * LIST_BYTES, problem.prefetch_bytes);
+        prefetch_share(problem.panels, problem.chunks * (problem.width / 16 * FRAGMENT_BYTES<T>), problem.prefetch_bytes);
+    }
+    if (problem.overlap == EARLY || problem.overlap == PREFETCH) let_later_grids_start();
+    __syncthreads();
+    if (problem.overlap != APART) wait_for_earlier_grids();
+}
+
 // Chunks of a slot: about 4 KB, and no more than the registers hold gathered elements for.
 template <typename T, int FRAGMENTS, int COLUMN_BLOCKS>
 constexpr int UNIT_OF = 16 / sizeof(T) / (FRAGMENTS > COLUMN_BLOCKS ? FRAGMENTS : COLUMN_BLOCKS) > 0
                             ? 16 / sizeof(T) / (FRAGMENTS > COLUMN_BLOCKS ? FRAGMENTS : COLUMN_BLOCKS)
                             : 1;
 
+// X gathered into registers by each warp for itself; warps share the chunks.
 // FRAGMENTS: 16 outputs each, of one warp. COLUMN_BLOCKS: eight rows of X each.
 template <typename T, int FRAGMENTS, int COLUMN_BLOCKS>
 __global__ void __launch_bounds__(32 * MOST_WARPS, FRAGMENTS * COLUMN_BLOCKS <= (sizeof(T) == 2 ? 16 : 4) ? 2 : 1)
     gathered_skinny_kernel(const __grid_constant__ Problem problem) {
     constexpr int UNIT = UNIT_OF<T, FRAGMENTS, COLUMN_BLOCKS>;
-    constexpr int CHUNK_BYTES = LIST_BYTES + FRAGMENTS * FRAGMENT_BYTES<T>;
+    constexpr int CHUNK_BYTES = FRAGMENTS * FRAGMENT_BYTES<T>, SLOT_BYTES = UNIT * CHUNK_BYTES;
     extern __shared__ __align__(128) uint8_t dynamic_shared[];
-    __shared__ uint64_t barriers[MOST_WARPS * MOST_STAGES];
-    __shared__ int outputs[16 * FRAGMENTS];
-    __shared__ float biases[16 * FRAGMENTS];
+    __shared__ uint64_t barriers[MOST_WARPS * MOST_STAGES + 1];
+    __shared__ SharedTargets targets;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
     const uint32_t ring = shared_address(dynamic_shared) + warp * problem.region;
+    const uint32_t lists = shared_address(dynamic_shared) + warps * problem.region;
     const uint32_t full = shared_address(barriers + warp * MOST_STAGES);
+    const uint32_t listed = shared_address(barriers + MOST_WARPS * MOST_STAGES);
     if (lane == 0) {
         for (int stage = 0; stage < problem.stages; ++stage) barrier_init(full + 8 * stage, 1);
+        if (warp == 0) barrier_init(listed, 1);
         fence_barrier_init();
-        if (problem.overlap >= PREFETCH) prefetch_weight(problem, warp, warps);
     }
-    __syncwarp();
-    if (problem.overlap == EARLY || problem.overlap == PREFETCH) let_later_grids_start();
-    if (problem.overlap != APART) wait_for_earlier_grids();
+    begin<T>(problem);
 
     const int rank = blockIdx.x % problem.splits, item = blockIdx.x / problem.splits;
     const int parts = problem.width / (16 * FRAGMENTS), strip = item / parts, part = item % parts;
-    const Work<T, FRAGMENTS, UNIT> work(problem, strip, part, rank, warps);
-    const int mine = work.slots > warp ? (work.slots - warp - 1) / warps + 1 : 0;
+    const Share<T> share(problem, strip, rank);
+    const int unit = max(1, min(UNIT, (share.count + warps - 1) / warps));  // chunks of a slot
+    const int slots = (share.count + unit - 1) / unit, mine = slots > warp ? (slots - warp - 1) / warps + 1 : 0;
+    if (threadIdx.x == 0 && share.count > 0) share.load_lists(lists, listed);
+    const auto chunks_of = [&](int turn) { return min(unit, share.count - (warp + turn * warps) * unit); };
+    const auto load = [&](int turn, int stage) {
+        const int chunks = chunks_of(turn);
+        const uint32_t barrier = full + 8 * stage;
+        uint32_t target = ring + stage * SLOT_BYTES;
+        barrier_arrive_expect(barrier, chunks * CHUNK_BYTES);
+        const uint8_t* source = share.panels + static_cast<long long>(warp + turn * warps) * unit * share.panel_bytes;
+        if (parts == 1) {
+            copy_bulk(target, source, chunks * CHUNK_BYTES, barrier);
+            return;
+        }
+        source += part * CHUNK_BYTES;
+        for (int chunk = 0; chunk < chunks; ++chunk, source += share.panel_bytes, target += CHUNK_BYTES)
+            copy_bulk(target, source, CHUNK_BYTES, barrier);
+    };
     if (lane == 0) {
-        for (int stage = 0; stage < min(problem.stages, mine); ++stage)
-            work.load(warp + stage * warps, ring + stage * UNIT * CHUNK_BYTES, full + 8 * stage);
+        for (int stage = 0; stage < min(problem.stages, mine); ++stage) load(stage, stage);
     }
     if (problem.overlap == PREFETCH_LATE) let_later_grids_start();
-    // needed at the end, but asked for now
-    int output = -1;
-    float bias = 0.0f;
-    if (threadIdx.x < 16 * FRAGMENTS) {
-        const int at = strip * problem.width + part * 16 * FRAGMENTS + threadIdx.x;
-        output = problem.outputs != nullptr ? problem.outputs[at] : at < problem.n ? at : -1;
-        if (output >= 0) bias = bias_at(problem.bias, problem.bias_type, output);
-    }
+    const Targets own(problem, strip * problem.width + part * 16 * FRAGMENTS, 16 * FRAGMENTS);
 
     float acc[FRAGMENTS][COLUMN_BLOCKS][4] = {};
     const int first_row = lane / 4 * COLUMN_BLOCKS;  // of the rows of X that this lane holds
     const bool active = first_row < problem.m;
     const void* base = static_cast<const T*>(problem.x) + first_row * problem.x_row_stride;
     Gathered<T, COLUMN_BLOCKS, UNIT> even, odd;
-    int stage = 0, ahead = 0;
-    uint32_t ahead_phase = 0;
+    int stage = 0;
+    uint32_t phase = 0;
     const auto gather = [&](Gathered<T, COLUMN_BLOCKS, UNIT>& rows, int turn) {
-        barrier_wait(full + 8 * ahead, ahead_phase);
-        rows.load(base, problem.x_input_stride, active, ring + ahead * UNIT * CHUNK_BYTES, CHUNK_BYTES, work.chunks(warp + turn * warps), lane);
-        if (++ahead == problem.stages) ahead = 0, ahead_phase ^= 1;
+        rows.load(base, problem.x_input_stride, active, lists + (warp + turn * warps) * unit * LIST_BYTES, chunks_of(turn), lane);
     };
     const auto step = [&](const Gathered<T, COLUMN_BLOCKS, UNIT>& rows, Gathered<T, COLUMN_BLOCKS, UNIT>& next, int turn) {
         if (turn + 1 < mine) gather(next, turn + 1);
-        const int chunks = work.chunks(warp + turn * warps);
-        const uint32_t slot = ring + stage * UNIT * CHUNK_BYTES + LIST_BYTES + lane * 16;
+        barrier_wait(full + 8 * stage, phase);
+        const int chunks = chunks_of(turn);
+        const uint32_t slot = ring + stage * SLOT_BYTES + lane * 16;
 #pragma unroll
         for (int chunk = 0; chunk < UNIT; ++chunk) {
             if (chunk < chunks) multiply_chunk(acc, rows.x[chunk], slot + chunk * CHUNK_BYTES);
         }
         __syncwarp();  // every lane has read the slot
-        if (lane == 0 && turn + problem.stages < mine)
-            work.load(warp + (turn + problem.stages) * warps, ring + stage * UNIT * CHUNK_BYTES, full + 8 * stage);
-        if (++stage == problem.stages) stage = 0;
+        if (lane == 0 && turn + problem.stages < mine) load(turn + problem.stages, stage);
+        if (++stage == problem.stages) stage = 0, phase ^= 1;
     };
-    if (mine > 0) gather(even, 0);
+    if (mine > 0) {
+        barrier_wait(listed, 0);
+        gather(even, 0);
+    }
 #pragma unroll 1
     for (int turn = 0; turn < mine; turn += 2) {  // two sets of registers take turns: a copy would wait for the loads
         step(even, odd, turn);
@@ -384,43 +454,154 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, FRAGMENTS * COLUMN_BLOCKS <= 
     }
 
     // This warp's ring is done with: it takes the sums.
-    constexpr int VECTORS = FRAGMENTS * COLUMN_BLOCKS * 32;
-    float4* sums = reinterpret_cast<float4*>(dynamic_shared + warp * problem.region);
+    float4* sums = reinterpret_cast<float4*>(dynamic_shared + warp * problem.region) + lane;
 #pragma unroll
     for (int fragment = 0; fragment < FRAGMENTS; ++fragment) {
 #pragma unroll
         for (int block = 0; block < COLUMN_BLOCKS; ++block) {
             const float* d = acc[fragment][block];
-            sums[(fragment * COLUMN_BLOCKS + block) * 32 + lane] = make_float4(d[0], d[1], d[2], d[3]);
+            sums[(fragment * COLUMN_BLOCKS + block) * 32] = make_float4(d[0], d[1], d[2], d[3]);
         }
     }
-    if (threadIdx.x < 16 * FRAGMENTS) outputs[threadIdx.x] = output, biases[threadIdx.x] = bias;
-    __syncthreads();
-    const int used = max(1, min(warps, work.slots));  // warps that had a slot
-    const bool alone = problem.splits == 1;
-    for (int index = threadIdx.x; index < VECTORS; index += blockDim.x) {
-        float4 sum = reinterpret_cast<const float4*>(dynamic_shared)[index];
-        for (int other = 1; other < used; ++other) {
-            const float4 v = reinterpret_cast<const float4*>(dynamic_shared + other * problem.region)[index];
-            sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+    if (threadIdx.x < 16 * FRAGMENTS) targets.output[threadIdx.x] = own.output, targets.bias[threadIdx.x] = own.bias;
+    reduce_and_finish<T, COLUMN_BLOCKS, true>(problem, targets, dynamic_shared, problem.region, max(1, min(warps, slots)),
+                                              FRAGMENTS * COLUMN_BLOCKS * 32, blockDim.x, rank);
+}
+
+// Four 8 x 8 matrices of 16-bit elements, transposed; lanes 8i to 8i + 7 give the rows of matrix i.
+__device__ __forceinline__ void load_transposed(uint32_t (&v)[4], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+__device__ __forceinline__ void load_transposed(uint32_t (&v)[2], uint32_t address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "r"(address) : "memory");
+}
+
+__device__ __forceinline__ unsigned load_shared_2(uint32_t address) {
+    uint16_t v;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address) : "memory");
+    return v;
+}
+
+// X gathered into shared memory by a warp of its own, for all others, which share the outputs of a strip (and, where those
+// are fewer than the warps have places for, the chunks of a stage). 16-bit elements; X has its rows side by side, eight at
+// a time.
+template <typename T, int FRAGMENTS, int COLUMN_BLOCKS>
+__global__ void __launch_bounds__(32 * (MOST_WARPS + 1), FRAGMENTS * COLUMN_BLOCKS <= 8 ? 2 : 1)
+    gathered_skinny_shared_kernel(const __grid_constant__ Problem problem) {
+    constexpr int ROW_BYTES = 16 * COLUMN_BLOCKS, CHUNK_X_BYTES = CHUNK * ROW_BYTES;
+    extern __shared__ __align__(128) uint8_t dynamic_shared[];
+    __shared__ uint64_t barriers[2 * MOST_STAGES + 1];
+    __shared__ SharedTargets targets;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint32_t ring = shared_address(dynamic_shared), lists = ring + problem.region;
+    const uint32_t full = shared_address(barriers), empty = full + 8 * MOST_STAGES, listed = empty + 8 * MOST_STAGES;
+    if (threadIdx.x == 0) {
+        for (int stage = 0; stage < problem.stages; ++stage) {
+            barrier_init(full + 8 * stage, 33);
+            barrier_init(empty + 8 * stage, MOST_WARPS);
         }
-        if (alone) {
-            finish<T, COLUMN_BLOCKS>(problem, outputs, biases, index, sum);
-        } else {
-            reinterpret_cast<float4*>(dynamic_shared)[index] = sum;
+        barrier_init(listed, 1);
+        fence_barrier_init();
+    }
+    begin<T>(problem);
+
+    const int rank = blockIdx.x % problem.splits, strip = blockIdx.x / problem.splits;
+    const Share<T> share(problem, strip, rank);
+    const int stage_chunks = problem.stage_chunks, turns = (share.count + stage_chunks - 1) / stage_chunks;
+    const int x_offset = stage_chunks * share.panel_bytes, stage_bytes = x_offset + stage_chunks * CHUNK_X_BYTES;
+    if (warp == MOST_WARPS) {
+        const auto load_panels = [&](int turn, int stage) {
+            const int bytes = min(stage_chunks, share.count - turn * stage_chunks) * share.panel_bytes;
+            barrier_arrive_expect(full + 8 * stage, bytes);
+            copy_bulk(ring + stage * stage_bytes, share.panels + static_cast<long long>(turn) * x_offset, bytes, full + 8 * stage);
+        };
+        if (lane == 0 && turns > 0) {
+            share.load_lists(lists, listed);
+            for (int stage = 0; stage < min(problem.stages, turns); ++stage) load_panels(stage, stage);
+        }
+        if (problem.overlap == PREFETCH_LATE) let_later_grids_start();
+        if (turns > 0) barrier_wait(listed, 0);
+        int stage = 0;
+        uint32_t phase = 1;
+        for (int turn = 0; turn < turns; ++turn) {
+            if (turn >= problem.stages) {
+                barrier_wait(empty + 8 * stage, phase);
+                if (lane == 0) load_panels(turn, stage);
+            }
+            const uint32_t target = ring + stage * stage_bytes + x_offset;
+            const int vectors = min(stage_chunks, share.count - turn * stage_chunks) * CHUNK * COLUMN_BLOCKS;
+            const uint32_t list = lists + turn * stage_chunks * LIST_BYTES;
+#pragma unroll 4
+            for (int at = lane; at < vectors; at += 32) {
+                const int row = at / COLUMN_BLOCKS, vector = at % COLUMN_BLOCKS;
+                // which item of the list stands at this place of the right operand
+                const int item = row % 8 / 2 * 4 + row % 2 + row % 16 / 8 * 2;
+                const unsigned input = load_shared_2(list + row / 16 * LIST_BYTES + 2 * item);
+                const int place = vector ^ (row / (8 / COLUMN_BLOCKS) % COLUMN_BLOCKS);  // no two of eight rows share banks
+                copy_16_bytes(target + row * ROW_BYTES + place * 16,
+                              static_cast<const uint8_t*>(row_address(problem.x, input, problem.x_input_stride)) + vector * 16,
+                              input != NO_INPUT && vector * 8 < problem.m ? 16 : 0);
+            }
+            barrier_arrive_after_copies(full + 8 * stage);
+            if (++stage == problem.stages) stage = 0, phase ^= 1;
+        }
+        wait_for_own_copies();
+        return;
+    }
+    const Targets own(problem, strip * problem.width, problem.width);
+    const int owners = problem.width / (16 * FRAGMENTS);  // warps that share the outputs; the others share the chunks
+    const int owner = warp % owners, party = warp / owners, parties = MOST_WARPS / owners;
+    float acc[FRAGMENTS][COLUMN_BLOCKS][4] = {};
+    int stage = 0;
+    uint32_t phase = 0;
+    // this lane's row of a matrix that ldmatrix reads
+    constexpr int AT_ONCE = COLUMN_BLOCKS == 1 ? 1 : 2;  // row blocks
+    const int row = lane % 16, first_vector = AT_ONCE == 2 ? lane / 16 : 0;
+    const int turned = row / (8 / COLUMN_BLOCKS) % COLUMN_BLOCKS;
+#pragma unroll 1
+    for (int turn = 0; turn < turns; ++turn) {
+        const int chunks = min(stage_chunks, share.count - turn * stage_chunks);
+        const uint32_t panels = ring + stage * stage_bytes + owner * FRAGMENTS * FRAGMENT_BYTES<T> + lane * 16;
+        const uint32_t rows = ring + stage * stage_bytes + x_offset + row * ROW_BYTES;
+        barrier_wait(full + 8 * stage, phase);
+#pragma unroll 2
+        for (int chunk = party; chunk < chunks; chunk += parties) {
+            uint4 a[FRAGMENTS];
+#pragma unroll
+            for (int fragment = 0; fragment < FRAGMENTS; ++fragment)
+                a[fragment] = load_shared_16(panels + chunk * share.panel_bytes + fragment * FRAGMENT_BYTES<T>);
+#pragma unroll
+            for (int block = 0; block < COLUMN_BLOCKS; block += AT_ONCE) {
+                uint32_t b[2 * AT_ONCE];
+                load_transposed(b, rows + chunk * CHUNK_X_BYTES + ((block + first_vector) ^ turned) * 16);
+#pragma unroll
+                for (int fragment = 0; fragment < FRAGMENTS; ++fragment) {
+#pragma unroll
+                    for (int i = 0; i < AT_ONCE; ++i) multiply_add<T>(acc[fragment][block + i], a[fragment], b[2 * i], b[2 * i + 1]);
+                }
+            }
+        }
+        __syncwarp();
+        if (lane == 0) barrier_arrive(empty + 8 * stage);
+        if (++stage == problem.stages) stage = 0, phase ^= 1;
+    }
+    asm volatile("bar.sync 1, %0;" ::"n"(32 * MOST_WARPS) : "memory");  // the ring is done with: it takes the sums
+    const int vectors = problem.width / 16 * COLUMN_BLOCKS * 32;
+    float4* sums = reinterpret_cast<float4*>(dynamic_shared) + party * vectors + owner * FRAGMENTS * COLUMN_BLOCKS * 32 + lane;
+#pragma unroll
+    for (int fragment = 0; fragment < FRAGMENTS; ++fragment) {
+#pragma unroll
+        for (int block = 0; block < COLUMN_BLOCKS; ++block) {
+            const float* d = acc[fragment][block];
+            sums[(fragment * COLUMN_BLOCKS + block) * 32] = make_float4(d[0], d[1], d[2], d[3]);
         }
     }
-    if (alone) return;
-    cluster_sync();
-    for (int index = VECTORS * rank / problem.splits + threadIdx.x; index < VECTORS * (rank + 1) / problem.splits; index += blockDim.x) {
-        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        for (int other = 0; other < problem.splits; ++other) {
-            const float4 v = load_from_cluster(shared_address(dynamic_shared) + index * 16, other);
-            sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
-        }
-        finish<T, COLUMN_BLOCKS>(problem, outputs, biases, index, sum);
-    }
-    cluster_sync();  // nobody ends while another reads
+    if (threadIdx.x < problem.width) targets.output[threadIdx.x] = own.output, targets.bias[threadIdx.x] = own.bias;
+    reduce_and_finish<T, COLUMN_BLOCKS, false>(problem, targets, dynamic_shared, vectors * 16, parties, vectors, 32 * MOST_WARPS, rank);
 }
 
 // X with any strides → [K, columns] with rows side by side, zeros from row m on; 32 inputs to a block.
@@ -464,71 +645,102 @@ cudaError_t launch(Kernel kernel, int blocks, int threads, int shared_bytes, int
     return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
+constexpr int rounded_up(int bytes) { return (bytes + 127) / 128 * 128; }
+
+// How a grid is launched.
+struct Shape {
+    int strips, most_chunks;
+    bool shared;  // X is gathered into shared memory
+    int fragments, warps;
+};
+
 template <typename T, int FRAGMENTS, int COLUMN_BLOCKS>
-cudaError_t launch_product(Problem problem, int items, int warps, cudaStream_t stream) {
-    const int ring = problem.stages * UNIT_OF<T, FRAGMENTS, COLUMN_BLOCKS> * (LIST_BYTES + FRAGMENTS * FRAGMENT_BYTES<T>);
-    const int sums = FRAGMENTS * COLUMN_BLOCKS * 512;
-    problem.region = (max(ring, sums) + 127) / 128 * 128;
-    if (warps * 32 < 16 * FRAGMENTS) return cudaErrorInvalidValue;
-    const auto kernel = gathered_skinny_kernel<T, FRAGMENTS, COLUMN_BLOCKS>;
-    const int bytes = warps * problem.region;
+cudaError_t launch_product(Problem problem, const Shape& shape, cudaStream_t stream) {
+    const int list_bytes = rounded_up((shape.most_chunks + problem.splits - 1) / problem.splits * LIST_BYTES);
+    const int owners = problem.width / (16 * FRAGMENTS);
+    void (*kernel)(Problem) = gathered_skinny_kernel<T, FRAGMENTS, COLUMN_BLOCKS>;
+    int warps = shape.warps, blocks = shape.strips * owners, bytes = 0;
+    if (shape.shared) {
+        if constexpr (sizeof(T) == 4) {
+            return cudaErrorInvalidValue;
+        } else {
+            kernel = gathered_skinny_shared_kernel<T, FRAGMENTS, COLUMN_BLOCKS>;
+            if (owners > MOST_WARPS) return cudaErrorInvalidValue;
+            warps = MOST_WARPS + 1, blocks = shape.strips;
+            const int parties = MOST_WARPS / owners;
+            if (problem.stage_chunks < parties) problem.stage_chunks = parties;
+            const int stage_bytes = problem.stage_chunks * (problem.width * 32 + CHUNK * 16 * COLUMN_BLOCKS);
+            problem.region = rounded_up(max(problem.stages * stage_bytes, parties * problem.width * 32 * COLUMN_BLOCKS));
+            bytes = problem.region + list_bytes;
+        }
+    } else {
+        if (warps * 32 < 16 * FRAGMENTS) return cudaErrorInvalidValue;
+        const int ring = problem.stages * UNIT_OF<T, FRAGMENTS, COLUMN_BLOCKS> * FRAGMENTS * FRAGMENT_BYTES<T>;
+        problem.region = rounded_up(max(ring, FRAGMENTS * COLUMN_BLOCKS * 512));
+        bytes = warps * problem.region + list_bytes;
+    }
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error == cudaSuccess && problem.splits > 8)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     if (error != cudaSuccess) return error;
-    return launch(kernel, items * problem.splits, 32 * warps, bytes, problem.splits, problem.overlap != APART, stream, problem);
+    return launch(kernel, blocks * problem.splits, 32 * warps, bytes, problem.splits, problem.overlap != APART, stream, problem);
 }
 
 template <typename T, int FRAGMENTS, int COLUMN_BLOCKS = 1>
-cudaError_t launch_product_of(const Problem& problem, int items, int warps, cudaStream_t stream) {
+cudaError_t launch_product_of(const Problem& problem, const Shape& shape, cudaStream_t stream) {
     if constexpr (FRAGMENTS * COLUMN_BLOCKS * sizeof(T) <= 64) {  // the sums fit into registers
-        if (problem.m <= 8 * COLUMN_BLOCKS) return launch_product<T, FRAGMENTS, COLUMN_BLOCKS>(problem, items, warps, stream);
-        if constexpr (COLUMN_BLOCKS < 8) return launch_product_of<T, FRAGMENTS, 2 * COLUMN_BLOCKS>(problem, items, warps, stream);
+        if (problem.m <= 8 * COLUMN_BLOCKS) return launch_product<T, FRAGMENTS, COLUMN_BLOCKS>(problem, shape, stream);
+        if constexpr (COLUMN_BLOCKS < 8) return launch_product_of<T, FRAGMENTS, 2 * COLUMN_BLOCKS>(problem, shape, stream);
     }
     return cudaErrorInvalidValue;
 }
 
 template <typename T>
-cudaError_t launch_all(Problem problem, void* packed, int k, int strips, int fragments, int warps, cudaStream_t stream) {
+cudaError_t launch_all(Problem problem, void* packed, int k, const Shape& shape, cudaStream_t stream) {
     if (packed != nullptr) {
-        const int columns = problem.m <= 16 ? 16 : problem.m <= 32 ? 32 : 64;
+        const int columns = problem.m <= 8 ? 8 : problem.m <= 16 ? 16 : problem.m <= 32 ? 32 : 64;
         const cudaError_t error = launch(pack_rows_kernel<T>, (k + 31) / 32, 256, 0, 1, problem.overlap != APART, stream,
                                          static_cast<const T*>(problem.x), static_cast<long long>(problem.x_input_stride / sizeof(T)),
                                          problem.x_row_stride, static_cast<T*>(packed), k, problem.m, columns, problem.overlap);
         if (error != cudaSuccess) return error;
         problem.x = packed, problem.x_input_stride = columns * sizeof(T), problem.x_row_stride = 1;
+        problem.x_bytes = 0;
     }
-    const int items = strips * (problem.width / (16 * fragments));
-    switch (fragments) {
-        case 1: return launch_product_of<T, 1>(problem, items, warps, stream);
-        case 2: return launch_product_of<T, 2>(problem, items, warps, stream);
-        case 4: return launch_product_of<T, 4>(problem, items, warps, stream);
-        case 8: return launch_product_of<T, 8>(problem, items, warps, stream);
+    switch (shape.fragments) {
+        case 1: return launch_product_of<T, 1>(problem, shape, stream);
+        case 2: return launch_product_of<T, 2>(problem, shape, stream);
+        case 4: return launch_product_of<T, 4>(problem, shape, stream);
+        case 8: return launch_product_of<T, 8>(problem, shape, stream);
         default: return cudaErrorInvalidValue;
     }
 }
 
 }  // namespace
 
-// Returns a cudaError_t. Strides are in elements. From nine rows on a lane reads the neighbouring rows of an input at once:
-// X must then have rows side by side, aligned to 2, 4 or 8 elements (m <= 16, 32, 64), and m a multiple of that; where it is
-// otherwise, `packed` is memory for k rows of 16, 32 or 64 elements. The caller checks shapes, and that fragments * 16 divides
-// the width of a strip.
-extern "C" int sparsefront_gathered_skinny(const void* x, void* packed, const void* stream_of_weight, const void* strips,
+// Returns a cudaError_t. Strides are in elements. A lane reads the neighbouring rows of an input at once from nine rows on
+// (2, 4 or 8 elements for m <= 16, 32, 64), and where X is gathered into shared memory, eight: X must then have rows side by
+// side, aligned to as many elements (at most 16 bytes), and m a multiple of that; where it is otherwise, `packed` is memory for
+// k times 8, 16, 32 or 64 elements. The caller checks shapes, and that fragments * 16 divides the width of a strip. x_bytes:
+// of memory that X spans, 0 where that is much more than it holds.
+extern "C" int sparsefront_gathered_skinny(const void* x, void* packed, const void* lists, const void* panels, const void* strips,
                                            const void* outputs, const void* bias, const void* residual, void* y,
                                            long long x_input_stride, long long x_row_stride, long long residual_row_stride,
                                            long long residual_output_stride, long long y_row_stride, long long y_output_stride,
-                                           long long stream_bytes, int type, int bias_type, int activation, int m, int n, int k,
-                                           int strip_count, int chunks_of_each, int width, int fragments, int splits, int warps, int stages,
-                                           int overlap, int prefetch_bytes, void* stream) {
+                                           long long x_bytes, long long chunks, int type, int bias_type, int activation, int m,
+                                           int n, int k, int strip_count, int chunks_of_each, int most_chunks, int width, int shared,
+                                           int fragments, int splits, int warps, int stages, int stage_chunks, int overlap,
+                                           int prefetch_bytes, void* stream) {
     if (m < 1 || m > 64 || x_input_stride >= (1ll << 30) || stages < 2 || stages > MOST_STAGES || warps < 1 || warps > MOST_WARPS ||
-        splits < 1 || splits > MOST_SPLITS || width % (16 * fragments) != 0)
+        splits < 1 || splits > MOST_SPLITS || width > MOST_WIDTH || width % (16 * fragments) != 0)
         return cudaErrorInvalidValue;
     const Problem problem{x,
                           static_cast<unsigned>(x_input_stride * (type == 1 ? 4 : 2)),
                           x_row_stride,
-                          static_cast<const uint8_t*>(stream_of_weight),
-                          stream_bytes,
+                          static_cast<const uint8_t*>(x),
+                          x_bytes,
+                          static_cast<const uint8_t*>(lists),
+                          static_cast<const uint8_t*>(panels),
+                          chunks,
                           static_cast<const int2*>(strips),
                           chunks_of_each,
                           static_cast<const int*>(outputs),
@@ -547,13 +759,15 @@ extern "C" int sparsefront_gathered_skinny(const void* x, void* packed, const vo
                           splits,
                           stages,
                           0,
+                          stage_chunks,
                           overlap,
                           prefetch_bytes};
+    const Shape shape{strip_count, most_chunks, shared != 0, fragments, warps};
     const auto queue = static_cast<cudaStream_t>(stream);
     switch (type) {
-        case 1: return launch_all<float>(problem, packed, k, strip_count, fragments, warps, queue);
-        case 2: return launch_all<__half>(problem, packed, k, strip_count, fragments, warps, queue);
-        case 3: return launch_all<__nv_bfloat16>(problem, packed, k, strip_count, fragments, warps, queue);
+        case 1: return launch_all<float>(problem, packed, k, shape, queue);
+        case 2: return launch_all<__half>(problem, packed, k, shape, queue);
+        case 3: return launch_all<__nv_bfloat16>(problem, packed, k, shape, queue);
         default: return cudaErrorInvalidValue;
     }
 }
