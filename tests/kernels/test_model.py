@@ -87,13 +87,13 @@ def test_layouts_and_uneven_tiles_cost_more():
 
 def test_rounds_are_whole_for_equal_blocks():
     def at(blocks: int) -> float:
-        return time_us(Work((Tiling(blocks, 100, 10, 1e6, 1e4, 1e3),), 700.0, 0.1), STARTS)
+        return time_us(Work((Tiling(blocks, 100, 10, 1e6, 1e4, 1e3),), 100, 700.0, 0.1), STARTS)
 
     assert at(1) == at(100) < at(101) == at(200)
 
 
 def test_bytes_bind_what_has_little_arithmetic():
-    work = Work((Tiling(1, 100, 1, 1.0, 1.0, 1.0),), 700.0, memory_us=50.0)
+    work = Work((Tiling(1, 100, 1, 1.0, 1.0, 1.0),), 100, 700.0, memory_us=50.0)
     assert time_us(work, STARTS) == pytest.approx(STARTS["launch"] + 50 / STARTS["memory"])
 
 

@@ -30,6 +30,7 @@ def work(product: Product, rates: DeviceRates) -> Work:
     ]
     return Work(
         tilings=tuple(tilings),
+        processors=rates.processors,
         tera=rates.tflops(product.dtype),
         memory_us=rates.memory_us(product.least_bytes),
     )

@@ -3,16 +3,20 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import log
+from math import exp
+from random import Random
+
+import torch
 
 from sparsefront_kernels.model.errors import Errors
 from sparsefront_kernels.model.families import FAMILIES, constants_key, family_of
 from sparsefront_kernels.model.product import Product
 from sparsefront_kernels.model.rates import DeviceRates
-from sparsefront_kernels.model.work import CONSTANTS, STARTS, Work, time_us
+from sparsefront_kernels.model.work import CONSTANTS, STARTS, Work, Works
 
-FACTORS = (4.0, 2.0, 1.4, 1.15, 1.05, 1.02)  # by which a constant is moved, coarse to fine
-MOST_SWEEPS = 25  # over all constants at one factor
+FACTORS = (8.0, 4.0, 2.0, 1.4, 1.15, 1.05, 1.02)  # by which a constant is moved, coarse to fine
+WIDTHS = (1.0, 0.3, 0.1, 0.03)  # of the logarithms by which all of them are moved at random
+ROUNDS, TRIES = 6, 40
 COMPUTE_BOUND = 0.9  # of the highest dense rate: a floor that allows less is one of bytes
 
 
@@ -90,29 +94,42 @@ def _works(samples: Iterable[Sample], rates: DeviceRates) -> list[tuple[Work, fl
     return [(work, latency_us) for work, latency_us in found if work is not None]
 
 
-def _ratios(works: Iterable[tuple[Work, float]], constants: Mapping[str, float]) -> list[float]:
-    return [time_us(work, constants) / latency_us for work, latency_us in works]
+def _ratios(works: Sequence[tuple[Work, float]], constants: Mapping[str, float]) -> list[float]:
+    """Predicted over measured."""
+    times = Works.of([work for work, _ in works]).times_us(constants)
+    return (times / torch.tensor([latency_us for _, latency_us in works]).double()).tolist()
 
 
 def _fit(works: Sequence[tuple[Work, float]]) -> dict[str, float]:
-    """Move one constant after the other as long as the mean of |ln(predicted / measured)| falls."""
+    """The constants with the least mean of |ln(predicted / measured)| that a search finds, always the same one.
+
+    One constant after the other is moved as long as that helps; then all of them at random, by ever less; and again.
+    """
+    batch = Works.of([work for work, _ in works])
+    measured = torch.tensor([latency_us for _, latency_us in works]).double()
+    random = Random(0)
+
+    def loss(constants: Mapping[str, float]) -> float:
+        return float((batch.times_us(constants) / measured).log().abs().mean())
+
     constants = dict(STARTS)
-    best = _loss(works, constants)
-    for factor in FACTORS:
-        for _ in range(MOST_SWEEPS):
-            before = best
-            for name, (_, least, most) in CONSTANTS.items():
-                for moved in (constants[name] * factor, constants[name] / factor):
-                    tried = constants | {name: min(max(moved, least), most)}
-                    if (loss := _loss(works, tried)) < best:
-                        constants, best = tried, loss
-            if best > before - 1e-5:
-                break
+    best = loss(constants)
+
+    def try_out(moved: Mapping[str, float]) -> None:
+        nonlocal constants, best
+        tried = {name: min(max(value, CONSTANTS[name][1]), CONSTANTS[name][2]) for name, value in moved.items()}
+        if (found := loss(tried)) < best:
+            constants, best = tried, found
+
+    for _ in range(ROUNDS):
+        for factor in FACTORS:
+            for name in CONSTANTS:
+                try_out(constants | {name: constants[name] * factor})
+                try_out(constants | {name: constants[name] / factor})
+        for width in WIDTHS:
+            for _ in range(TRIES):
+                try_out({name: value * exp(random.gauss(0, width)) for name, value in constants.items()})
     return constants
-
-
-def _loss(works: Sequence[tuple[Work, float]], constants: Mapping[str, float]) -> float:
-    return sum(abs(log(ratio)) for ratio in _ratios(works, constants)) / len(works)
 
 
 def _held_out(samples: Sequence[Sample], rates: DeviceRates) -> dict[str, float]:

@@ -8,11 +8,15 @@ constants below, for each kernel and number format.
     step  = step + (math ^ p + load ^ p) ^ (1 / p)      math: of a step's arithmetic; load: of its bytes from L2
     block = item + steps · step + its share of Y
     time  = launch + rounds · block + copies of X and Y in the other layout, at least launch + bytes / memory rate
+
+Blocks that share a processor share its rates; a last round with fewer blocks is the faster for it.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from math import ceil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
 
 Constants = Mapping[str, float]
 
@@ -65,6 +69,7 @@ class Work:
 
     Args:
         tilings: those that it chooses from; the fastest counts, as if it were tuned.
+        processors: of the device.
         tera: FLOP in a microsecond and device at the dense rate of the number format, in 10^6: TFLOP/s.
         memory_us: of the least bytes, at the copy rate.
         longest: the longest block over the mean one.
@@ -73,6 +78,7 @@ class Work:
     """
 
     tilings: tuple[Tiling, ...]
+    processors: int
     tera: float
     memory_us: float
     longest: float = 1.0
@@ -89,29 +95,65 @@ class Work:
 
 def time_us(work: Work, constants: Constants) -> float:
     """The predicted time of a call."""
-    tiled = min(_tiled_us(work, tiling, constants) for tiling in work.tilings)
-    total = max(constants["launch"] + tiled, constants["launch"] + work.memory_us / constants["memory"])
-    if work.turned_x_bytes:
-        total += constants["turn_x"] + work.turned_x_bytes / constants["turn_x_gb_per_s"] / 1e3
-    if work.turned_y_bytes:
-        total += constants["turn_y"] + work.turned_y_bytes / constants["turn_y_gb_per_s"] / 1e3
-    return total
+    return float(Works.of([work]).times_us(constants)[0])
 
 
-def _tiled_us(work: Work, tiling: Tiling, constants: Constants) -> float:
-    l2_bytes_per_us = constants["l2_gb_per_s"] * 1e3 / tiling.at_once  # of one block
-    math = tiling.flops / (work.tera * 1e6 * constants["math"] / tiling.at_once)
-    load = tiling.step_bytes / l2_bytes_per_us * (constants["scatter"] if work.scattered else 1.0)
-    power = constants["overlap"]
-    most = max(math, load, 1e-12)
-    step = constants["step"] + most * ((math / most) ** power + (load / most) ** power) ** (1 / power)
-    block = constants["item"] + tiling.steps * step + tiling.stored_bytes / l2_bytes_per_us
-    return _rounds(work, tiling) * block + constants["split"] * (tiling.splits - 1)
+@dataclass(frozen=True)
+class Works:
+    """Many works as tensors, so that constants are tried on all of them at once.
 
+    Args:
+        tilings: name of a field of `Tiling` → float64 [works, tilings]; works with fewer repeat their last one.
+        works: name of a field of `Work` → float64 [works].
+    """
 
-def _rounds(work: Work, tiling: Tiling) -> float:
-    """Mean blocks that one place of the device works through, one after the other."""
-    if work.longest == 1.0:
-        return ceil(tiling.blocks / tiling.at_once)
-    # longest first: nothing waits for whole rounds, but the last block to end is a short one of its own
-    return max(work.longest, tiling.blocks / tiling.at_once + (1 - 1 / work.longest) / 2)
+    tilings: Mapping[str, Tensor]
+    works: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, works: Sequence[Work]) -> "Works":
+        most = max(len(work.tilings) for work in works)
+        padded = [(*work.tilings, *(work.tilings[-1:] * (most - len(work.tilings)))) for work in works]
+        tilings = {
+            part.name: torch.tensor([[float(getattr(one, part.name)) for one in line] for line in padded]).double()
+            for part in fields(Tiling)
+        }
+        single = [part.name for part in fields(Work) if part.name != "tilings"]
+        return cls(
+            tilings,
+            {name: torch.tensor([float(getattr(work, name)) for work in works]).double() for name in single},
+        )
+
+    def times_us(self, constants: Constants) -> Tensor:
+        """float64 [works]."""
+        work = self.works
+        tiled = self._tiled_us(constants).amin(dim=1)
+        total = constants["launch"] + torch.maximum(tiled, work["memory_us"] / constants["memory"])
+        for side in ("x", "y"):
+            if bool((moved := work[f"turned_{side}_bytes"]).any()):
+                copy = constants[f"turn_{side}"] + moved / constants[f"turn_{side}_gb_per_s"] / 1e3
+                total = total + torch.where(moved > 0, copy, 0.0)
+        return total
+
+    def _tiled_us(self, constants: Constants) -> Tensor:
+        """[works, tilings]."""
+        blocks, at_once, longest = self.tilings["blocks"], self.tilings["at_once"], self.works["longest"][:, None]
+        rounds, rest = torch.div(blocks, at_once, rounding_mode="floor"), blocks % at_once
+        whole = self._block_us(constants, torch.minimum(blocks, at_once))
+        equal = rounds * whole + torch.where(rest > 0, self._block_us(constants, rest.clamp(min=1)), 0.0)
+        # longest first: nothing waits for whole rounds, but the last block to end is a short one of its own
+        uneven = torch.maximum(longest, blocks / at_once + (1 - 1 / longest) / 2) * whole
+        return torch.where(longest > 1, uneven, equal) + constants["split"] * (self.tilings["splits"] - 1)
+
+    def _block_us(self, constants: Constants, running: Tensor) -> Tensor:
+        """Of one block while so many run: those of a processor share it, and one alone has no more than its processor."""
+        tiling, work = self.tilings, {name: values[:, None] for name, values in self.works.items()}
+        share = 1 / (work["processors"] * torch.ceil(running / work["processors"]))
+        l2_bytes_per_us = constants["l2_gb_per_s"] * 1e3 * share
+        math = tiling["flops"] / (work["tera"] * 1e6 * constants["math"] * share)
+        load = tiling["step_bytes"] / l2_bytes_per_us
+        if bool(work["scattered"].any()):
+            load = torch.where(work["scattered"] > 0, load * constants["scatter"], load)
+        power, most = constants["overlap"], torch.maximum(math, load).clamp(min=1e-12)
+        step = most * ((math / most) ** power + (load / most) ** power) ** (1 / power) + constants["step"]
+        return constants["item"] + tiling["steps"] * step + tiling["stored_bytes"] / l2_bytes_per_us
