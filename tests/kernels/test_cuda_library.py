@@ -67,8 +67,9 @@ class TestOurSources:
 
     @pytest.mark.parametrize("name", cuda_library.SOURCES)
     def test_no_product_waits_for_another(self, name, compiler_logs):
-        """The compiler warns where it makes tensor-core products wait for one another."""
+        """The compiler warns where it makes tensor-core products wait for one another, or moves no registers to others."""
         assert "serialized" not in compiler_logs[name]
+        assert not re.search("setmaxnreg.*ignored", compiler_logs[name])
 
     @pytest.mark.parametrize("name", cuda_library.SOURCES)
     def test_spills_are_few(self, name, compiler_logs):
@@ -82,7 +83,7 @@ class TestOurSources:
 
 
 # Bytes of a thread, at most. gathered_spmm: where blocks of a cluster add up, after the main loop.
-MOST_SPILLED = {"gathered_spmm": 440}
+MOST_SPILLED = {"gathered_spmm": 440, "gathered_skinny": 80}
 
 
 @pytest.mark.usefixtures("needs_tools")

@@ -49,9 +49,11 @@ def test_opcheck(kernel, setting):
     """PyTorch's own checks of the ops behind the kernel, on the arguments that the kernel hands them."""
     x, prepared, bias = setting
     with RecordCalls() as calls:
-        kernel.run(x, prepared, bias)
+        y = kernel.run(x, prepared, bias)
         kernel.run(x, prepared, None)
-    assert len(calls.made) >= 2
+        if kernel.fuses_epilogue:
+            kernel.run(x, prepared, None, activation="gelu", residual=torch.randn_like(y))
+    assert len(calls.made) >= (3 if kernel.fuses_epilogue else 2)
     for op, arguments, keywords in calls.made:
         torch.library.opcheck(op, arguments, keywords)
 
@@ -99,8 +101,10 @@ class TestOnGPU:
             pytest.skip("no CUDA device")
         return torch.device(request.param)
 
-    def test_graph_replay_equals_eager(self, kernel, setting):
-        x, prepared, bias = setting
+    @pytest.mark.parametrize("m", [1, 6, 72])
+    def test_graph_replay_equals_eager(self, m, kernel, cases, device, activations):
+        stored, problem = taken(kernel, cases, device, m)
+        x, prepared, bias = activations(problem), kernel.prepare(stored), torch.randn(problem.n, device=device)
         side = torch.cuda.Stream()
         with torch.cuda.stream(side):  # warm up off the default stream, as capturing asks for
             for _ in range(3):
