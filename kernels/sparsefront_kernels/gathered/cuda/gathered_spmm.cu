@@ -64,7 +64,10 @@ struct Range {
 
     __device__ __forceinline__ Range(const Problem& problem, int pair) {
         int2 all = make_int2(pair * problem.steps_of_each, problem.steps_of_each);
-        if (problem.steps_of_each == 0) all = problem.pairs[pair];  // one trip to memory more before the first load of X
+        if (problem.steps_of_each == 0) {  // one trip to memory more before the first load of X
+            all = problem.pairs[pair];
+            all.x = uniform(all.x), all.y = uniform(all.y);
+        }
         first = all.x, count = all.y;
         if constexpr (SPLIT) {
             const int rank = step_part<SHARE>(problem), begin = all.y * rank / problem.splits;
@@ -112,12 +115,13 @@ struct Ring {
 // Each COUNT has straight-line code: where a branch could part fence and product, the compiler makes the products wait
 // for one another.
 template <typename T, int BLOCK_M, int COUNT>
-__device__ __forceinline__ void multiply(float (&acc)[BLOCK_M / 2], uint64_t w, uint64_t x, uint32_t use, int add) {
+__device__ __forceinline__ void multiply(float (&acc)[BLOCK_M / 2], uint32_t w, uint32_t x, uint32_t use, int add) {
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
         const uint32_t granule = COUNT == STAGE_GRANULES ? i : __ffs(use) - 1;
-        wgmma<T, BLOCK_M>(acc, w + i * (GRANULE_BYTES >> 4), x + granule * (GRANULE_BYTES >> 4), i == 0 ? add : 1);
+        wgmma<T, BLOCK_M>(acc, operand_descriptor(w + i * (GRANULE_BYTES >> 4)),
+                          operand_descriptor(x + granule * (GRANULE_BYTES >> 4)), i == 0 ? add : 1);
         use &= use - 1;
     }
     wgmma_commit();
@@ -125,10 +129,11 @@ __device__ __forceinline__ void multiply(float (&acc)[BLOCK_M / 2], uint64_t w, 
 
 template <typename T, int BLOCK_M, bool SPLIT, bool SHARE, Ending ENDING>
 __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages, uint32_t full, uint32_t empty,
-                                        uint32_t received, const volatile uint32_t* slot_uses) {
+                                        uint32_t received, uint32_t slot_uses) {
     constexpr int X_BYTES = BLOCK_M * ROW_BYTES;
     constexpr int STAGE_BYTES = X_BYTES + 2 * PANEL_BYTES;
-    const int half = threadIdx.x / 128;
+    const uint32_t half = uniform(threadIdx.x / 128);
+    const uint32_t first_x = operand_place(stages, PANEL_BYTES), first_w = operand_place(stages + X_BYTES + half * PANEL_BYTES, 0);
     const int groups = column_groups<BLOCK_M, SHARE>(problem), lane = threadIdx.x % 32;
     const bool signals = lane < (SHARE ? problem.share : 1);  // a lane for each block that waits for us
     const uint32_t empty_there =
@@ -146,32 +151,32 @@ __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages,
         const Item<BLOCK_M, SHARE> item(problem, index, groups);
         const Rows<ENDING> rows(problem.epilogue, item.pair);
         int add = 0, previous = -1;
-        uint32_t uses = SPLIT && Range<SPLIT, SHARE>(problem, item.pair).count == 0 ? LAST : 0;
-        while (!(uses & LAST)) {
-            barrier_wait(full + 8 * ring.slot, ring.phase);
-            fence_for_tensor_cores();  // the rows of X were written by threads
-            uses = slot_uses[ring.slot];
-            const uint32_t use = (uses >> (4 * half)) & 15;
-            const uint32_t base = stages + ring.slot * STAGE_BYTES;
-            const uint64_t x = operand_descriptor(base, PANEL_BYTES);
-            const uint64_t w = operand_descriptor(base + X_BYTES + half * PANEL_BYTES, 0);
-            if (use == 15) {  // the same for all threads of the warpgroup
-                multiply<T, BLOCK_M, 4>(acc, w, x, use, add);
-            } else switch (__popc(use)) {
-                case 3: multiply<T, BLOCK_M, 3>(acc, w, x, use, add); break;
-                case 2: multiply<T, BLOCK_M, 2>(acc, w, x, use, add); break;
-                case 1: multiply<T, BLOCK_M, 1>(acc, w, x, use, add); break;
-                default: wgmma_wait<0>();  // nothing is committed here, so the wait below would spare the stage before
+        if (!SPLIT || Range<SPLIT, SHARE>(problem, item.pair).count > 0) {
+            while (true) {
+                barrier_wait(full + 8 * ring.slot, ring.phase);
+                const uint32_t uses = uniform(load_word(slot_uses + 4 * ring.slot));
+                fence_for_tensor_cores();  // the rows of X were written by threads
+                const uint32_t use = (uses >> (4 * half)) & 15;
+                const uint32_t x = first_x + ring.slot * (STAGE_BYTES >> 4), w = first_w + ring.slot * (STAGE_BYTES >> 4);
+                if (use == 15) {
+                    multiply<T, BLOCK_M, 4>(acc, w, x, use, add);
+                } else switch (__popc(use)) {
+                    case 3: multiply<T, BLOCK_M, 3>(acc, w, x, use, add); break;
+                    case 2: multiply<T, BLOCK_M, 2>(acc, w, x, use, add); break;
+                    case 1: multiply<T, BLOCK_M, 1>(acc, w, x, use, add); break;
+                    default: wgmma_wait<0>();  // nothing is committed here, so the wait below would spare the stage before
+                }
+                add |= use != 0;
+                wgmma_wait<1>();  // the stage before this one has been read
+                if (previous >= 0) release(previous);
+                previous = ring.slot;
+                ring.advance(problem.stages);
+                if (uses & LAST) break;
             }
-            add |= use != 0;
-            wgmma_wait<1>();  // the stage before this one has been read
-            if (previous >= 0) release(previous);
-            previous = ring.slot;
-            ring.advance(problem.stages);
         }
         wgmma_wait<0>();
         if (previous >= 0) release(previous);
-        if (!add) {
+        if (!add) {  // else the first product has written over what was there
 #pragma unroll
             for (int i = 0; i < BLOCK_M / 2; ++i) acc[i] = 0.0f;
         }
@@ -225,8 +230,8 @@ struct Producer {
     static constexpr int STAGE_BYTES = X_BYTES + 2 * PANEL_BYTES;
     static constexpr int CHUNKS = BLOCK_M / 8;         // of 16 bytes in a row
     static constexpr int ROWS_AT_ONCE = 32 / CHUNKS;   // by a warp
-    static constexpr int VARIANTS = 8 / ROWS_AT_ONCE;  // a row's place among eight decides its swizzle
     static constexpr int WARP_ROWS = STAGE_ROWS / TEAM;
+    static constexpr int LANE_ROWS = WARP_ROWS / ROWS_AT_ONCE;  // neighbours in the list, of a lane
     static constexpr int LIST_WORDS = WARP_ROWS + STEP_WORDS - STAGE_ROWS;
     static constexpr int MOST_LISTS = (MOST_STAGES + TEAMS - 1) / TEAMS;  // of a warp
     using Lists = int[TEAMS * TEAM * MOST_LISTS][LIST_WORDS];
@@ -257,10 +262,10 @@ struct Producer {
     }
 
     __device__ __forceinline__ static void run(const Problem& problem, uint32_t stages, uint32_t full, uint32_t empty,
-                                               volatile uint32_t* slot_uses, Lists& all_lists) {
-        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 - CONSUMERS / 32;
+                                               uint32_t slot_uses, Lists& all_lists) {
+        const int lane = threadIdx.x % 32, warp = static_cast<int>(uniform(threadIdx.x / 32)) - CONSUMERS / 32;
         const int team = warp / TEAM, first_row = warp % TEAM * WARP_ROWS;
-        const int chunk = lane % CHUNKS, sub_row = lane / CHUNKS;
+        const int chunk = lane % CHUNKS, lane_row = lane / CHUNKS * LANE_ROWS;
         const bool leads = warp % TEAM == 0 && lane == 0;
         const int depth = (problem.stages + TEAMS - 1) / TEAMS;  // of this warp's lists
         int(*lists)[LIST_WORDS] = all_lists + warp * MOST_LISTS;
@@ -271,12 +276,10 @@ struct Producer {
                 copy_16_bytes(word_target + turn * LIST_WORDS * 4, problem.steps + static_cast<int64_t>(step) * STEP_WORDS + word,
                               16);
         };
-        uint32_t offsets[VARIANTS];
+        uint32_t offsets[8];  // a row's place among eight decides its swizzle
 #pragma unroll
-        for (int i = 0; i < VARIANTS; ++i) {
-            const int row = sub_row + i * ROWS_AT_ONCE;
-            offsets[i] = chunk / 8 * PANEL_BYTES + (first_row + row) * ROW_BYTES + ((chunk % 8) ^ row) * 16;
-        }
+        for (int i = 0; i < 8; ++i)
+            offsets[i] = kept(chunk / 8 * PANEL_BYTES + (first_row + lane_row + i) * ROW_BYTES + ((chunk % 8) ^ i) * 16);
 
         if (problem.steps_of_each == 0) wait_for_kernels_before();  // the cursor reads the pairs
         Cursor<BLOCK_M, SPLIT, SHARE> cursor(problem, team), ahead = cursor;
@@ -297,18 +300,18 @@ struct Producer {
             while (slot >= problem.stages) slot -= problem.stages, phase ^= 1;
             const int column = cursor.column + chunk * 8;
             const uint32_t wanted = column < problem.m ? 16 : 0;
-            const char* x = static_cast<const char*>(problem.x) + (wanted ? column : 0) * static_cast<int>(sizeof(T));
+            const char* x = kept(static_cast<const char*>(problem.x) + (wanted ? column : 0) * static_cast<int>(sizeof(T)));
             const uint32_t base = stages + slot * STAGE_BYTES, ready = full + 8 * slot;
             const int* list = lists[turn];
+            const int4 use = *reinterpret_cast<const int4*>(list + WARP_ROWS);
+            const uint32_t uses = uniform(use.x), begin_0 = uniform(use.y), begin_1 = uniform(use.z);
+            const uint32_t bytes_0 = __popc(uses & 15) * GRANULE_BYTES, bytes_1 = __popc(uses & 240) * GRANULE_BYTES;
+            const uint8_t* panel_0 = problem.panels + static_cast<int64_t>(begin_0) * GRANULE_BYTES;
+            const uint8_t* panel_1 = problem.panels + static_cast<int64_t>(begin_1) * GRANULE_BYTES;
             barrier_wait(empty + 8 * slot, phase ^ 1);
             if (leads) {
-                const int4 use = *reinterpret_cast<const int4*>(list + WARP_ROWS);
-                const uint32_t bytes_0 = __popc(use.x & 15) * GRANULE_BYTES;
-                const uint32_t bytes_1 = __popc(use.x & 240) * GRANULE_BYTES;
-                slot_uses[slot] = use.x | (cursor.left == 1 ? LAST : 0);
+                store_word(slot_uses + 4 * slot, uses | (cursor.left == 1 ? LAST : 0));
                 barrier_arrive_expect(ready, bytes_0 + bytes_1);
-                const uint8_t* panel_0 = problem.panels + static_cast<int64_t>(use.y) * GRANULE_BYTES;
-                const uint8_t* panel_1 = problem.panels + static_cast<int64_t>(use.z) * GRANULE_BYTES;
                 if constexpr (!SHARE) {
                     if (bytes_0) copy_bulk(base + X_BYTES, panel_0, bytes_0, ready);
                     if (bytes_1) copy_bulk(base + X_BYTES + PANEL_BYTES, panel_1, bytes_1, ready);
@@ -325,17 +328,12 @@ struct Producer {
             }
             __syncwarp();
 #pragma unroll
-            for (int atom = 0; atom < WARP_ROWS / 8; ++atom) {
-                int rows[VARIANTS];
-                if constexpr (ROWS_AT_ONCE == 1) {
-                    *reinterpret_cast<int4*>(rows) = *reinterpret_cast<const int4*>(list + atom * 8);
-                    *reinterpret_cast<int4*>(rows + 4) = *reinterpret_cast<const int4*>(list + atom * 8 + 4);
-                } else {
+            for (int atom = 0; atom < LANE_ROWS / 8; ++atom) {
+                int rows[8];
+                *reinterpret_cast<int4*>(rows) = *reinterpret_cast<const int4*>(list + lane_row + atom * 8);
+                *reinterpret_cast<int4*>(rows + 4) = *reinterpret_cast<const int4*>(list + lane_row + atom * 8 + 4);
 #pragma unroll
-                    for (int i = 0; i < VARIANTS; ++i) rows[i] = list[atom * 8 + sub_row + i * ROWS_AT_ONCE];
-                }
-#pragma unroll
-                for (int i = 0; i < VARIANTS; ++i) {
+                for (int i = 0; i < 8; ++i) {
                     // where the row is -1, nothing is read
                     copy_16_bytes(base + offsets[i] + atom * 8 * ROW_BYTES, row_address(x, rows[i], problem.x_stride),
                                   rows[i] >= 0 ? wanted : 0);
@@ -359,10 +357,11 @@ __global__ void __launch_bounds__(CONSUMERS + 32 * TEAMS * TEAM, BLOCKS_PER_SM)
     using Loader = Producer<T, BLOCK_M, TEAMS, TEAM, SPLIT, SHARE>;
     extern __shared__ uint8_t dynamic_shared[];
     __shared__ uint64_t barriers[2 * MOST_STAGES + 1];
-    __shared__ uint32_t slot_uses[MOST_STAGES];
+    __shared__ uint32_t uses_of_slots[MOST_STAGES];
     __shared__ alignas(16) typename Loader::Lists lists;
-    const uint32_t stages = (shared_address(dynamic_shared) + 1023) & ~1023u;  // the swizzle repeats every 1024 bytes
-    const uint32_t full = shared_address(barriers), empty = full + 8 * MOST_STAGES, received = empty + 8 * MOST_STAGES;
+    const uint32_t stages = uniform((shared_address(dynamic_shared) + 1023) & ~1023u);  // the swizzle repeats every 1024 bytes
+    const uint32_t full = uniform(shared_address(barriers)), empty = full + 8 * MOST_STAGES, received = empty + 8 * MOST_STAGES;
+    const uint32_t slot_uses = uniform(shared_address(uses_of_slots));
     if (threadIdx.x == 0) {
         for (int slot = 0; slot < problem.stages; ++slot) {
             barrier_init(full + 8 * slot, 32 * TEAM + 1);
@@ -378,7 +377,7 @@ __global__ void __launch_bounds__(CONSUMERS + 32 * TEAMS * TEAM, BLOCKS_PER_SM)
         __syncthreads();
     }
     if (problem.overlap & EARLY) let_next_kernel_start();
-    if (threadIdx.x < CONSUMERS) {
+    if (uniform(threadIdx.x / 32) < CONSUMERS / 32) {
         wait_for_kernels_before();
         if (!(problem.overlap & EARLY)) let_next_kernel_start();
         consume<T, BLOCK_M, SPLIT, SHARE, ENDING>(problem, stages, full, empty, received, slot_uses);

@@ -154,13 +154,43 @@ __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
+// The same value for all threads of a warp, and known to the compiler as such, which then keeps what is made of it in
+// uniform registers, where the tensor cores' instructions read their descriptors from.
+__device__ __forceinline__ uint32_t uniform(uint32_t v) { return __shfl_sync(~0u, v, 0); }
+
+// Stops the compiler from computing a value anew wherever it is used.
+__device__ __forceinline__ uint32_t kept(uint32_t v) {
+    uint32_t same;
+    asm volatile("mov.b32 %0, %1;" : "=r"(same) : "r"(v));
+    return same;
+}
+
+__device__ __forceinline__ const char* kept(const char* v) {
+    const char* same;
+    asm volatile("mov.b64 %0, %1;" : "=l"(same) : "l"(v));
+    return same;
+}
+
+__device__ __forceinline__ uint32_t load_word(uint32_t address) {
+    uint32_t v;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ void store_word(uint32_t address, uint32_t v) {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+
 // An operand of 16 k whose rows run along M (or N): 128-byte rows of 64 elements, 8 k to an atom of 1024 bytes, swizzled
-// by 128 bytes. `block_stride` bytes lie between neighbouring blocks of 64 elements.
-__device__ __forceinline__ uint64_t operand_descriptor(uint32_t address, uint32_t block_stride) {
-    constexpr uint64_t swizzle_128 = 1ull << 62;
-    constexpr uint64_t atom_stride = 1024 >> 4;
-    return swizzle_128 | atom_stride << 32 | static_cast<uint64_t>(block_stride >> 4) << 16 |
-           static_cast<uint64_t>((address & 0x3FFFF) >> 4);
+// by 128 bytes. `block_stride` bytes lie between neighbouring blocks of 64 elements. This is the lower half of its
+// descriptor; to step by bytes, add a sixteenth of them.
+__device__ __forceinline__ uint32_t operand_place(uint32_t address, uint32_t block_stride) {
+    return (block_stride >> 4) << 16 | (address & 0x3FFFF) >> 4;
+}
+
+__device__ __forceinline__ uint64_t operand_descriptor(uint32_t place) {
+    constexpr uint64_t swizzle_128 = 1ull << 62, atom_stride = 1024 >> 4;
+    return swizzle_128 | atom_stride << 32 | place;
 }
 
 #define OUT_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
