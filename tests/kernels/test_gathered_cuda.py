@@ -7,9 +7,9 @@ import pytest
 import torch
 from sparsefront_kernels import FORMATS, Problem, cuda_library, entries, entry
 from sparsefront_kernels.gathered import tuning
+from sparsefront_kernels.gathered.aligned_operands import aligned_by_input
 from sparsefront_kernels.gathered.cuda_spmm import launch_pairs_spmm
 from sparsefront_kernels.gathered.pairs import pair_tables
-from sparsefront_kernels.gathered.pairs_op import _aligned_by_input
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -49,7 +49,7 @@ class TestWithoutGPU:
     @pytest.mark.parametrize("m", [8, 13])
     def test_x_reaches_the_kernel_aligned(self, kind, m, activations):
         x = activations(Problem(m, 24, 1, torch.float16, "cpu", "feature_major"), kind)
-        by_input = _aligned_by_input(x, feature_major=True)
+        by_input = aligned_by_input(x, feature_major=True)
         assert by_input.stride(1) == 1 and by_input.data_ptr() % 16 == 0 and by_input.stride(0) % 8 == 0
         assert by_input.shape[1] % 8 == 0 and torch.equal(by_input[:, :m], x)
         assert (by_input.data_ptr() == x.data_ptr()) == (kind == "plain" and m == 8)

@@ -150,6 +150,7 @@ __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages,
     for (int index = static_cast<int>(blockIdx.x); index < problem.pair_count * groups; index += static_cast<int>(gridDim.x)) {
         const Item<BLOCK_M, SHARE> item(problem, index, groups);
         const Rows<ENDING> rows(problem.epilogue, item.pair);
+        if (!SPLIT) prefetch_residual<T, BLOCK_M>(problem.epilogue, rows, item.column);
         int add = 0, previous = -1;
         if (!SPLIT || Range<SPLIT, SHARE>(problem, item.pair).count > 0) {
             while (true) {
@@ -183,9 +184,7 @@ __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages,
         if constexpr (SPLIT) {
             reduce_and_store<T, BLOCK_M, ENDING>(problem.epilogue, rows, item.column, problem.splits, stages, received, acc);
         } else {
-#pragma unroll
-            for (int group = 0; group < BLOCK_M / 32; ++group)
-                store_columns<T, ENDING>(problem.epilogue, rows, item.column + group * 32, acc + group * 16);
+            store<T, BLOCK_M, ENDING>(problem.epilogue, rows, item.column, acc);
         }
     }
     if constexpr (!SPLIT && SHARE) cluster_sync();  // nobody ends while another may still arrive at its barriers
