@@ -95,7 +95,8 @@ __device__ __forceinline__ uint4 load_shared_16_bytes(uint32_t address) {
     return v;
 }
 
-// The outputs that a consumer thread holds pieces of, loaded long before they are needed.
+// The outputs that a consumer thread holds pieces of. A load waits for the stores before it, and so the outputs of the next
+// pair are found before those of this one are stored.
 template <Ending ENDING>
 struct Rows {
     int output[2];
@@ -104,19 +105,23 @@ struct Rows {
     // warp, or, staged, of those of its half.
     int first_of_run, first_of_staged_run;
 
-    __device__ __forceinline__ Rows(const Epilogue& epilogue, int pair) {
+    __device__ __forceinline__ void find(const Epilogue& epilogue, int pair) {
         const int warp_row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32;  // of the pair's 128
         const int* outputs = epilogue.outputs + pair * 2 * HALF + warp_row;
 #pragma unroll
-        for (int part = 0; part < 2; ++part) {
-            output[part] = outputs[lane / 4 + part * 8];
-            bias[part] = epilogue.bias_type && output[part] >= 0 ? bias_at(epilogue.bias, epilogue.bias_type, output[part])
-                                                                 : 0.0f;
-        }
+        for (int part = 0; part < 2; ++part) output[part] = outputs[lane / 4 + part * 8];
         if (stores_by_row<ENDING>(epilogue)) {
             first_of_run = outputs[lane % 2 * 8];
             first_of_staged_run = epilogue.outputs[(pair * 2 + threadIdx.x / 128) * HALF + threadIdx.x % 8 * 8];
         }
+    }
+
+    __device__ __forceinline__ void load_bias(const Epilogue& epilogue) {
+        bias[0] = bias[1] = 0.0f;
+        if (epilogue.bias_type == 0) return;
+#pragma unroll
+        for (int part = 0; part < 2; ++part)
+            if (output[part] >= 0) bias[part] = bias_at(epilogue.bias, epilogue.bias_type, output[part]);
     }
 };
 

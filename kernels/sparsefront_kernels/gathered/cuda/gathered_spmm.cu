@@ -147,9 +147,13 @@ __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages,
     };
     float acc[BLOCK_M / 2];
     Ring ring;
-    for (int index = static_cast<int>(blockIdx.x); index < problem.pair_count * groups; index += static_cast<int>(gridDim.x)) {
-        const Item<BLOCK_M, SHARE> item(problem, index, groups);
-        const Rows<ENDING> rows(problem.epilogue, item.pair);
+    const int items = problem.pair_count * groups;
+    int index = static_cast<int>(blockIdx.x);
+    Item<BLOCK_M, SHARE> item(problem, index, groups);
+    Rows<ENDING> rows;
+    rows.find(problem.epilogue, item.pair);
+    while (true) {
+        rows.load_bias(problem.epilogue);
         if (!SPLIT) prefetch_residual<T, BLOCK_M>(problem.epilogue, rows, item.column);
         int add = 0, previous = -1;
         if (!SPLIT || Range<SPLIT, SHARE>(problem, item.pair).count > 0) {
@@ -175,6 +179,13 @@ __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages,
                 if (uses & LAST) break;
             }
         }
+        const int column = item.column;
+        const Rows<ENDING> found = rows;
+        index += static_cast<int>(gridDim.x);
+        if (index < items) {
+            item = Item<BLOCK_M, SHARE>(problem, index, groups);
+            rows.find(problem.epilogue, item.pair);
+        }
         wgmma_wait<0>();
         if (previous >= 0) release(previous);
         if (!add) {  // else the first product has written over what was there
@@ -182,10 +193,11 @@ __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages,
             for (int i = 0; i < BLOCK_M / 2; ++i) acc[i] = 0.0f;
         }
         if constexpr (SPLIT) {
-            reduce_and_store<T, BLOCK_M, ENDING>(problem.epilogue, rows, item.column, problem.splits, stages, received, acc);
+            reduce_and_store<T, BLOCK_M, ENDING>(problem.epilogue, found, column, problem.splits, stages, received, acc);
         } else {
-            store<T, BLOCK_M, ENDING>(problem.epilogue, rows, item.column, acc);
+            store<T, BLOCK_M, ENDING>(problem.epilogue, found, column, acc);
         }
+        if (index >= items) break;
     }
     if constexpr (!SPLIT && SHARE) cluster_sync();  // nobody ends while another may still arrive at its barriers
 }
