@@ -21,7 +21,7 @@ constexpr int PANEL_BYTES = STAGE_ROWS * ROW_BYTES;  // of one half
 constexpr int MOST_STAGES = 8;
 
 constexpr int STEP_WORDS = STAGE_ROWS + 4;           // rows, uses, begins of panels, padding to 16 bytes
-constexpr int OVERLAP = 1, EARLY = 2, PREFETCH = 4;
+constexpr int OVERLAP = 1, EARLY = 2, PREFETCH = 4, PREFETCH_WEIGHT = 8;
 constexpr uint32_t LAST = 1u << 8;                   // in what a stage says of its use: the item ends here
 
 struct Problem {
@@ -299,6 +299,21 @@ struct Producer {
                 prefetch_step(problem, ahead.step, first_row, leads, ahead.column);
             ahead = cursor;
         }
+        if (problem.overlap & PREFETCH_WEIGHT && problem.steps_of_each) {
+            const int granules = problem.overlap >> 8;  // of each half
+            for (int turn = 0; turn < depth && !ahead.ended(problem); ++turn, ahead.advance(problem, TEAMS)) {
+                const int* list = problem.steps + static_cast<int64_t>(ahead.step) * STEP_WORDS;
+                if (lane < 3) prefetch_line(list + lane * 32);
+                if (leads && granules) {
+                    const int pair = ahead.step / problem.steps_of_each, step = ahead.step % problem.steps_of_each;
+                    const int count = min(STAGE_GRANULES, granules - step * STAGE_GRANULES);
+                    const int64_t first = static_cast<int64_t>(pair) * 2 * granules + step * STAGE_GRANULES;
+                    prefetch_bulk(problem.panels + first * GRANULE_BYTES, count * GRANULE_BYTES);
+                    prefetch_bulk(problem.panels + (first + granules) * GRANULE_BYTES, count * GRANULE_BYTES);
+                }
+            }
+            ahead = cursor;
+        }
         wait_for_kernels_before();
         for (int turn = 0; turn < depth && !ahead.ended(problem); ++turn, ahead.advance(problem, TEAMS))
             fetch_list(turn, ahead.step);
@@ -314,12 +329,12 @@ struct Producer {
             const char* x = kept(static_cast<const char*>(problem.x) + (wanted ? column : 0) * static_cast<int>(sizeof(T)));
             const uint32_t base = stages + slot * STAGE_BYTES, ready = full + 8 * slot;
             const int* list = lists[turn];
+            barrier_wait(empty + 8 * slot, phase ^ 1);  // and the list has landed
             const int4 use = *reinterpret_cast<const int4*>(list + WARP_ROWS);
             const uint32_t uses = uniform(use.x), begin_0 = uniform(use.y), begin_1 = uniform(use.z);
             const uint32_t bytes_0 = __popc(uses & 15) * GRANULE_BYTES, bytes_1 = __popc(uses & 240) * GRANULE_BYTES;
             const uint8_t* panel_0 = problem.panels + static_cast<int64_t>(begin_0) * GRANULE_BYTES;
             const uint8_t* panel_1 = problem.panels + static_cast<int64_t>(begin_1) * GRANULE_BYTES;
-            barrier_wait(empty + 8 * slot, phase ^ 1);
             if (leads) {
                 store_word(slot_uses + 4 * slot, uses | (cursor.left == 1 ? LAST : 0));
                 barrier_arrive_expect(ready, bytes_0 + bytes_1);
