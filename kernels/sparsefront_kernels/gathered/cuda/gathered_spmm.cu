@@ -7,6 +7,9 @@
 //
 // The halves may keep different inputs. Rows come in granules of 16, and each granule is used by one half or by both: a row
 // that both keep is loaded once, and no product is spent on a half that does not keep it. See ../README.md.
+#include <algorithm>
+#include <iterator>
+
 #include "epilogue.cuh"
 #include "hopper.cuh"
 
@@ -154,8 +157,11 @@ __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages,
     rows.find(problem.epilogue, item.pair);
     while (true) {
         rows.load_bias(problem.epilogue);
-        if (!SPLIT) prefetch_residual<T, BLOCK_M>(problem.epilogue, rows, item.column);
         int add = 0, previous = -1;
+        if constexpr (begins_with_residual(ENDING)) {
+            begin_with_residual<T, BLOCK_M>(problem.epilogue, rows, item.column, acc);
+            add = 1;
+        }
         if (!SPLIT || Range<SPLIT, SHARE>(problem, item.pair).count > 0) {
             while (true) {
                 barrier_wait(full + 8 * ring.slot, ring.phase);
@@ -185,6 +191,7 @@ __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages,
         if (index < items) {
             item = Item<BLOCK_M, SHARE>(problem, index, groups);
             rows.find(problem.epilogue, item.pair);
+            prefetch_residual<T, BLOCK_M>(problem.epilogue, rows, item.column);
         }
         wgmma_wait<0>();
         if (previous >= 0) release(previous);
@@ -414,9 +421,15 @@ __global__ void __launch_bounds__(CONSUMERS + 32 * TEAMS * TEAM, BLOCKS_PER_SM)
 
 template <typename T, int BLOCK_M, int TEAMS, int TEAM, int BLOCKS_PER_SM, Ending ENDING>
 cudaError_t launch(const Problem& problem, int clusters, cudaStream_t stream) {
-    const auto kernel = problem.share > 1    ? gathered_spmm_kernel<T, BLOCK_M, TEAMS, TEAM, BLOCKS_PER_SM, false, true, ENDING>
-                        : problem.splits > 1 ? gathered_spmm_kernel<T, BLOCK_M, TEAMS, TEAM, BLOCKS_PER_SM, true, false, ENDING>
-                                             : gathered_spmm_kernel<T, BLOCK_M, TEAMS, TEAM, BLOCKS_PER_SM, false, false, ENDING>;
+    constexpr auto one_block = gathered_spmm_kernel<T, BLOCK_M, TEAMS, TEAM, BLOCKS_PER_SM, false, false, ENDING>;
+    auto kernel = one_block;
+    if constexpr (!begins_with_residual(ENDING)) {
+        if (problem.splits > 1) kernel = gathered_spmm_kernel<T, BLOCK_M, TEAMS, TEAM, BLOCKS_PER_SM, true, false, ENDING>;
+    }
+    if constexpr (!begins_with_residual(ENDING) && !activates(ENDING)) {
+        if (problem.share > 1) kernel = gathered_spmm_kernel<T, BLOCK_M, TEAMS, TEAM, BLOCKS_PER_SM, false, true, ENDING>;
+    }
+    if (problem.splits * problem.share > 1 && kernel == one_block) return cudaErrorInvalidValue;
     // with fewer stages a team could be two rounds ahead of a slot, and parities tell only one round from the next
     if (problem.stages < TEAMS) return cudaErrorInvalidValue;
     const int stage_bytes = problem.stages * (BLOCK_M * ROW_BYTES + 2 * PANEL_BYTES), bytes = 1024 + stage_bytes;
@@ -461,9 +474,14 @@ cudaError_t launch(const Problem& problem, int block_m, int blocks_per_sm, int c
 template <typename T>
 cudaError_t launch(const Problem& problem, int block_m, int blocks_per_sm, int clusters, cudaStream_t stream) {
     const Epilogue& epilogue = problem.epilogue;
-    const auto chosen = epilogue.activation != NONE || epilogue.residual != nullptr ? launch<T, Ending::ANY>
-                        : epilogue.y_row_major                                      ? launch<T, Ending::ROW_MAJOR>
-                                                                                    : launch<T, Ending::FEATURE_MAJOR>;
+    const bool activates = epilogue.activation != NONE;
+    const bool adds = epilogue.residual != nullptr && problem.splits == 1;  // blocks that split steps add it at the end
+    const auto chosen = epilogue.y_row_major ? (activates ? launch<T, Ending::ROW_MAJOR_ACTIVATED>
+                                                : adds    ? launch<T, Ending::ROW_MAJOR_RESIDUAL>
+                                                          : launch<T, Ending::ROW_MAJOR>)
+                                             : (activates ? launch<T, Ending::FEATURE_MAJOR_ACTIVATED>
+                                                : adds    ? launch<T, Ending::FEATURE_MAJOR_RESIDUAL>
+                                                          : launch<T, Ending::FEATURE_MAJOR>);
     return chosen(problem, block_m, blocks_per_sm, clusters, stream);
 }
 
@@ -479,9 +497,11 @@ extern "C" int sparsefront_gathered_spmm(const void* x, const void* panels, cons
                                          int splits, int share, int overlap, int k, int panel_granules,
                                          int blocks_per_sm, int clusters, void* stream) {
     if ((share != 1 && share != 2 && share != 4) || (share > 1 && splits > 1)) return cudaErrorInvalidValue;
+    if (activation != NONE || residual != nullptr) clusters *= share, share = 1;  // such kernels do not share
     if (stages < 2 || stages > MOST_STAGES || x_stride >= (1ll << 31)) return cudaErrorInvalidValue;
-    const Epilogue epilogue{static_cast<const int*>(outputs), bias, bias_type, activation, residual, residual_stride, y,
-                            y_stride, y_m, y_row_major};
+    Epilogue epilogue{static_cast<const int*>(outputs), bias, bias_type, activation, {}, residual, residual_stride, y, y_stride,
+                      y_m, y_row_major};
+    std::copy_n(GELU_COEFFICIENTS[activation == GELU_TANH], std::size(epilogue.gelu), epilogue.gelu);
     const Problem problem{x,
                           static_cast<const uint8_t*>(panels),
                           static_cast<const int*>(steps),
