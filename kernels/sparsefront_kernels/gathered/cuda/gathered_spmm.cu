@@ -42,26 +42,13 @@ struct Problem {
     int stages;                   // of the pipeline
     int group;                    // pairs that are neighbours in the order of work
     int splits;                   // blocks that share the steps of one item, a cluster; each then has one item only
-    int share;                    // blocks, 1, 2 or 4 of a cluster, that work on neighbouring columns of a pair: each loads
-                                  // a part of the panels, and all get it
     int overlap;                  // bits: OVERLAP, ...
     int k;
     int panel_granules;
 };
 
-// Where a block stands in its cluster: `share` blocks for neighbouring columns times `splits` for the steps.
-template <bool SHARE>
-__device__ __forceinline__ int column_part(const Problem& problem) {
-    return SHARE ? rank_in_cluster() & (problem.share - 1) : 0;
-}
-
-template <bool SHARE>
-__device__ __forceinline__ int step_part(const Problem& problem) {
-    return SHARE ? rank_in_cluster() >> (__ffs(problem.share) - 1) : rank_in_cluster();
-}
-
 // The steps of a pair that fall to this block.
-template <bool SPLIT, bool SHARE>
+template <bool SPLIT>
 struct Range {
     int first, count;
 
@@ -73,31 +60,31 @@ struct Range {
         }
         first = all.x, count = all.y;
         if constexpr (SPLIT) {
-            const int rank = step_part<SHARE>(problem), begin = all.y * rank / problem.splits;
+            const int rank = rank_in_cluster(), begin = all.y * rank / problem.splits;
             first += begin, count = all.y * (rank + 1) / problem.splits - begin;
         }
     }
 };
 
-// Work is dealt out to clusters, which are the columns of the grid: for each pair as many pieces as groups of columns.
-template <int BLOCK_M, bool SHARE>
-__device__ __forceinline__ int column_groups(const Problem& problem) {
-    const int columns = SHARE ? BLOCK_M * problem.share : BLOCK_M;
-    return (problem.m + columns - 1) / columns;
+// Work is dealt out to the columns of the grid, which are blocks or clusters of them: for each pair as many pieces as blocks
+// of columns.
+template <int BLOCK_M>
+__device__ __forceinline__ int column_blocks(const Problem& problem) {
+    return (problem.m + BLOCK_M - 1) / BLOCK_M;
 }
 
-// Piece of work number `index`: which pair, and this block's first column.
-template <int BLOCK_M, bool SHARE>
+// Piece of work number `index`: which pair, and its first column.
+template <int BLOCK_M>
 struct Item {
     int pair, column;
 
-    __device__ Item(const Problem& problem, int index, int column_groups) {
-        const int per_group = problem.group * column_groups;
+    __device__ Item(const Problem& problem, int index, int column_blocks) {
+        const int per_group = problem.group * column_blocks;
         const int first = index / per_group * problem.group;
         const int pairs = min(problem.group, problem.pair_count - first);
         const int within = index % per_group;
         pair = first + within % pairs;
-        column = (SHARE ? within / pairs * problem.share + column_part<SHARE>(problem) : within / pairs) * BLOCK_M;
+        column = within / pairs * BLOCK_M;
     }
 };
 
@@ -130,29 +117,19 @@ __device__ __forceinline__ void multiply(float (&acc)[BLOCK_M / 2], uint32_t w, 
     wgmma_commit();
 }
 
-template <typename T, int BLOCK_M, bool SPLIT, bool SHARE, Ending ENDING>
+template <typename T, int BLOCK_M, bool SPLIT, Ending ENDING>
 __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages, uint32_t full, uint32_t empty,
                                         uint32_t received, uint32_t slot_uses) {
     constexpr int X_BYTES = BLOCK_M * ROW_BYTES;
     constexpr int STAGE_BYTES = X_BYTES + 2 * PANEL_BYTES;
     const uint32_t half = uniform(threadIdx.x / 128);
     const uint32_t first_x = operand_place(stages, PANEL_BYTES), first_w = operand_place(stages + X_BYTES + half * PANEL_BYTES, 0);
-    const int groups = column_groups<BLOCK_M, SHARE>(problem), lane = threadIdx.x % 32;
-    const bool signals = lane < (SHARE ? problem.share : 1);  // a lane for each block that waits for us
-    const uint32_t empty_there =
-        SHARE ? address_in_cluster(empty, rank_in_cluster() - column_part<SHARE>(problem) + lane % problem.share) : 0;
-    const auto release = [&](int slot) {
-        if constexpr (SHARE) {
-            if (signals) barrier_arrive_in_cluster(empty_there + 8 * slot);
-        } else {
-            if (signals) barrier_arrive(empty + 8 * slot);
-        }
-    };
+    const bool signals = threadIdx.x % 32 == 0;
+    const int blocks = column_blocks<BLOCK_M>(problem), items = problem.pair_count * blocks;
     float acc[BLOCK_M / 2];
     Ring ring;
-    const int items = problem.pair_count * groups;
     int index = static_cast<int>(blockIdx.x);
-    Item<BLOCK_M, SHARE> item(problem, index, groups);
+    Item<BLOCK_M> item(problem, index, blocks);
     Rows<ENDING> rows;
     rows.find(problem.epilogue, item.pair);
     while (true) {
@@ -162,7 +139,7 @@ __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages,
             begin_with_residual<T, BLOCK_M>(problem.epilogue, rows, item.column, acc);
             add = 1;
         }
-        if (!SPLIT || Range<SPLIT, SHARE>(problem, item.pair).count > 0) {
+        if (!SPLIT || Range<SPLIT>(problem, item.pair).count > 0) {
             while (true) {
                 barrier_wait(full + 8 * ring.slot, ring.phase);
                 const uint32_t uses = uniform(load_word(slot_uses + 4 * ring.slot));
@@ -179,7 +156,7 @@ __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages,
                 }
                 add |= use != 0;
                 wgmma_wait<1>();  // the stage before this one has been read
-                if (previous >= 0) release(previous);
+                if (previous >= 0 && signals) barrier_arrive(empty + 8 * previous);
                 previous = ring.slot;
                 ring.advance(problem.stages);
                 if (uses & LAST) break;
@@ -189,12 +166,12 @@ __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages,
         const Rows<ENDING> found = rows;
         index += static_cast<int>(gridDim.x);
         if (index < items) {
-            item = Item<BLOCK_M, SHARE>(problem, index, groups);
+            item = Item<BLOCK_M>(problem, index, blocks);
             rows.find(problem.epilogue, item.pair);
             prefetch_residual<T, BLOCK_M>(problem.epilogue, rows, item.column);
         }
         wgmma_wait<0>();
-        if (previous >= 0) release(previous);
+        if (previous >= 0 && signals) barrier_arrive(empty + 8 * previous);
         if (!add) {  // else the first product has written over what was there
 #pragma unroll
             for (int i = 0; i < BLOCK_M / 2; ++i) acc[i] = 0.0f;
@@ -206,22 +183,21 @@ __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages,
         }
         if (index >= items) break;
     }
-    if constexpr (!SPLIT && SHARE) cluster_sync();  // nobody ends while another may still arrive at its barriers
 }
 
 // Walks over the steps of all work of this block, several steps at a time.
-template <int BLOCK_M, bool SPLIT, bool SHARE>
+template <int BLOCK_M, bool SPLIT>
 struct Cursor {
-    int index, groups, left = 0, step = 0, column = 0;
+    int index, blocks, left = 0, step = 0, column = 0;
 
     // Stands on step number `skip` of the block's work.
     __device__ __forceinline__ Cursor(const Problem& problem, int skip)
-        : index(static_cast<int>(blockIdx.x) - static_cast<int>(gridDim.x)), groups(column_groups<BLOCK_M, SHARE>(problem)) {
+        : index(static_cast<int>(blockIdx.x) - static_cast<int>(gridDim.x)), blocks(column_blocks<BLOCK_M>(problem)) {
         advance(problem, skip);
     }
 
     __device__ __forceinline__ bool ended(const Problem& problem) const {
-        return index >= problem.pair_count * groups;
+        return index >= problem.pair_count * blocks;
     }
 
     __device__ __forceinline__ void advance(const Problem& problem, int steps) {
@@ -229,8 +205,8 @@ struct Cursor {
             steps -= left;
             index += static_cast<int>(gridDim.x);
             if (ended(problem)) return;
-            const Item<BLOCK_M, SHARE> item(problem, index, groups);
-            const Range<SPLIT, SHARE> range(problem, item.pair);
+            const Item<BLOCK_M> item(problem, index, blocks);
+            const Range<SPLIT> range(problem, item.pair);
             step = range.first, left = range.count;
             column = item.column;
         }
@@ -242,7 +218,7 @@ struct Cursor {
 // the copies, and so those of several stages should run side by side.
 // The list of a step's rows travels through shared memory as well: it is fetched together with the rows of a step so much
 // earlier that the slot of that step has been consumed, and the list thus has landed, when it is needed.
-template <typename T, int BLOCK_M, int TEAMS, int TEAM, bool SPLIT, bool SHARE>
+template <typename T, int BLOCK_M, int TEAMS, int TEAM, bool SPLIT>
 struct Producer {
     static constexpr int X_BYTES = BLOCK_M * ROW_BYTES;
     static constexpr int STAGE_BYTES = X_BYTES + 2 * PANEL_BYTES;
@@ -269,7 +245,7 @@ struct Producer {
                 if (column + block * 64 < problem.m) prefetch_line(begin + block * ROW_BYTES);
         }
         if (leads) {
-            const int use = __ldcg(list + STAGE_ROWS), log_share = __ffs(problem.share) - 1, part = column_part<SHARE>(problem);
+            const int use = __ldcg(list + STAGE_ROWS), log_share = 0, part = 0;
             for (int half = 0; half < 2; ++half) {
                 const int begin = __ldcg(list + STAGE_ROWS + 1 + half), count = __popc((use >> (4 * half)) & 15);
                 if (count == 0 || begin < 0 || begin + count > problem.panel_granules) continue;
@@ -300,7 +276,7 @@ struct Producer {
             offsets[i] = kept(chunk / 8 * PANEL_BYTES + (first_row + lane_row + i) * ROW_BYTES + ((chunk % 8) ^ i) * 16);
 
         if (problem.steps_of_each == 0) wait_for_kernels_before();  // the cursor reads the pairs
-        Cursor<BLOCK_M, SPLIT, SHARE> cursor(problem, team), ahead = cursor;
+        Cursor<BLOCK_M, SPLIT> cursor(problem, team), ahead = cursor;
         if (problem.overlap & PREFETCH && problem.steps_of_each) {
             for (int turn = 0; turn < depth && !ahead.ended(problem); ++turn, ahead.advance(problem, TEAMS))
                 prefetch_step(problem, ahead.step, first_row, leads, ahead.column);
@@ -345,19 +321,8 @@ struct Producer {
             if (leads) {
                 store_word(slot_uses + 4 * slot, uses | (cursor.left == 1 ? LAST : 0));
                 barrier_arrive_expect(ready, bytes_0 + bytes_1);
-                if constexpr (!SHARE) {
-                    if (bytes_0) copy_bulk(base + X_BYTES, panel_0, bytes_0, ready);
-                    if (bytes_1) copy_bulk(base + X_BYTES + PANEL_BYTES, panel_1, bytes_1, ready);
-                } else {
-                    const int log_share = __ffs(problem.share) - 1, part = column_part<SHARE>(problem);
-                    const uint32_t part_0 = bytes_0 >> log_share, part_1 = bytes_1 >> log_share;
-                    const uint32_t sharers = ((1u << problem.share) - 1) << (rank_in_cluster() - part);
-                    if (part_0)
-                        copy_bulk_to_blocks(base + X_BYTES + part * part_0, panel_0 + part * part_0, part_0, ready, sharers);
-                    if (part_1)
-                        copy_bulk_to_blocks(base + X_BYTES + PANEL_BYTES + part * part_1, panel_1 + part * part_1, part_1,
-                                            ready, sharers);
-                }
+                if (bytes_0) copy_bulk(base + X_BYTES, panel_0, bytes_0, ready);
+                if (bytes_1) copy_bulk(base + X_BYTES + PANEL_BYTES, panel_1, bytes_1, ready);
             }
             __syncwarp();
 #pragma unroll
@@ -384,10 +349,10 @@ struct Producer {
     }
 };
 
-template <typename T, int BLOCK_M, int TEAMS, int TEAM, int BLOCKS_PER_SM, bool SPLIT, bool SHARE, Ending ENDING>
+template <typename T, int BLOCK_M, int TEAMS, int TEAM, int BLOCKS_PER_SM, bool SPLIT, Ending ENDING>
 __global__ void __launch_bounds__(CONSUMERS + 32 * TEAMS * TEAM, BLOCKS_PER_SM)
     gathered_spmm_kernel(const __grid_constant__ Problem problem) {
-    using Loader = Producer<T, BLOCK_M, TEAMS, TEAM, SPLIT, SHARE>;
+    using Loader = Producer<T, BLOCK_M, TEAMS, TEAM, SPLIT>;
     extern __shared__ uint8_t dynamic_shared[];
     __shared__ uint64_t barriers[2 * MOST_STAGES + 1];
     __shared__ uint32_t uses_of_slots[MOST_STAGES];
@@ -398,22 +363,16 @@ __global__ void __launch_bounds__(CONSUMERS + 32 * TEAMS * TEAM, BLOCKS_PER_SM)
     if (threadIdx.x == 0) {
         for (int slot = 0; slot < problem.stages; ++slot) {
             barrier_init(full + 8 * slot, 32 * TEAM + 1);
-            barrier_init(empty + 8 * slot, SHARE ? CONSUMERS / 32 * problem.share : CONSUMERS / 32);
+            barrier_init(empty + 8 * slot, CONSUMERS / 32);
         }
         if (SPLIT) barrier_init(received, 1);
         fence_barrier_init();
     }
-    __syncwarp();
-    if constexpr (SHARE) {
-        cluster_sync();
-    } else {
-        __syncthreads();
-    }
-    if (problem.overlap & EARLY) let_next_kernel_start();
+    __syncthreads();
     if (uniform(threadIdx.x / 32) < CONSUMERS / 32) {
         wait_for_kernels_before();
-        if (!(problem.overlap & EARLY)) let_next_kernel_start();
-        consume<T, BLOCK_M, SPLIT, SHARE, ENDING>(problem, stages, full, empty, received, slot_uses);
+        let_next_kernel_start();
+        consume<T, BLOCK_M, SPLIT, ENDING>(problem, stages, full, empty, received, slot_uses);
     } else {
         Loader::run(problem, stages, full, empty, slot_uses, lists);
     }
@@ -421,15 +380,12 @@ __global__ void __launch_bounds__(CONSUMERS + 32 * TEAMS * TEAM, BLOCKS_PER_SM)
 
 template <typename T, int BLOCK_M, int TEAMS, int TEAM, int BLOCKS_PER_SM, Ending ENDING>
 cudaError_t launch(const Problem& problem, int clusters, cudaStream_t stream) {
-    constexpr auto one_block = gathered_spmm_kernel<T, BLOCK_M, TEAMS, TEAM, BLOCKS_PER_SM, false, false, ENDING>;
+    constexpr auto one_block = gathered_spmm_kernel<T, BLOCK_M, TEAMS, TEAM, BLOCKS_PER_SM, false, ENDING>;
     auto kernel = one_block;
     if constexpr (!begins_with_residual(ENDING)) {
-        if (problem.splits > 1) kernel = gathered_spmm_kernel<T, BLOCK_M, TEAMS, TEAM, BLOCKS_PER_SM, true, false, ENDING>;
+        if (problem.splits > 1) kernel = gathered_spmm_kernel<T, BLOCK_M, TEAMS, TEAM, BLOCKS_PER_SM, true, ENDING>;
     }
-    if constexpr (!begins_with_residual(ENDING) && !activates(ENDING)) {
-        if (problem.share > 1) kernel = gathered_spmm_kernel<T, BLOCK_M, TEAMS, TEAM, BLOCKS_PER_SM, false, true, ENDING>;
-    }
-    if (problem.splits * problem.share > 1 && kernel == one_block) return cudaErrorInvalidValue;
+    if (problem.splits > 1 && kernel == one_block) return cudaErrorInvalidValue;
     // with fewer stages a team could be two rounds ahead of a slot, and parities tell only one round from the next
     if (problem.stages < TEAMS) return cudaErrorInvalidValue;
     const int stage_bytes = problem.stages * (BLOCK_M * ROW_BYTES + 2 * PANEL_BYTES), bytes = 1024 + stage_bytes;
@@ -439,7 +395,7 @@ cudaError_t launch(const Problem& problem, int clusters, cudaStream_t stream) {
     if (error != cudaSuccess) return error;
     cudaLaunchAttribute attributes[2]{};
     int count = 0;
-    const unsigned cluster = problem.splits * problem.share;
+    const unsigned cluster = problem.splits;
     if (cluster > 1) {
         attributes[count].id = cudaLaunchAttributeClusterDimension;
         attributes[count++].val.clusterDim = {1, cluster, 1};
@@ -494,10 +450,8 @@ extern "C" int sparsefront_gathered_spmm(const void* x, const void* panels, cons
                                          long long x_stride, long long residual_stride, long long y_stride,
                                          int steps_of_each, int bias_type, int activation, int y_row_major,
                                          int is_bfloat16, int m, int y_m, int pair_count, int block_m, int stages, int group,
-                                         int splits, int share, int overlap, int k, int panel_granules,
+                                         int splits, int overlap, int k, int panel_granules,
                                          int blocks_per_sm, int clusters, void* stream) {
-    if ((share != 1 && share != 2 && share != 4) || (share > 1 && splits > 1)) return cudaErrorInvalidValue;
-    if (activation != NONE || residual != nullptr) clusters *= share, share = 1;  // such kernels do not share
     if (stages < 2 || stages > MOST_STAGES || x_stride >= (1ll << 31)) return cudaErrorInvalidValue;
     Epilogue epilogue{static_cast<const int*>(outputs), bias, bias_type, activation, {}, residual, residual_stride, y, y_stride,
                       y_m, y_row_major};
@@ -514,7 +468,6 @@ extern "C" int sparsefront_gathered_spmm(const void* x, const void* panels, cons
                           stages,
                           group,
                           splits,
-                          share,
                           overlap,
                           k,
                           panel_granules};

@@ -75,17 +75,6 @@ __device__ __forceinline__ void fence_for_tensor_cores() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// As copy_bulk, into the same place of every block of the cluster that `blocks` (a bit per rank) names, and each block's own
-// barrier at the same place counts the bytes.
-__device__ __forceinline__ void copy_bulk_to_blocks(uint32_t target, const void* source, uint32_t bytes, uint32_t barrier,
-                                                    uint32_t blocks) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(
-            target),
-        "l"(source), "r"(bytes), "r"(barrier), "h"(static_cast<uint16_t>(blocks))
-        : "memory");
-}
-
 // Hints: bring this into L2. Nothing is read, so memory that is written later stays right.
 __device__ __forceinline__ void prefetch_line(const void* address) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(address) : "memory");
@@ -120,11 +109,6 @@ __device__ __forceinline__ uint32_t address_in_cluster(uint32_t address, uint32_
     uint32_t there;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
     return there;
-}
-
-// Arrives at a barrier of any block of the cluster, by its address in the cluster.
-__device__ __forceinline__ void barrier_arrive_in_cluster(uint32_t barrier) {
-    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 // 16 bytes into the shared memory of any block of the cluster, where a barrier counts them; both by their addresses in the
