@@ -13,9 +13,10 @@ from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
 LIBRARY = "gathered_spmm"
 ALIGNMENT = 8  # elements: X is read and Y written in runs of 16 bytes
 SHARED_BYTES = 233_472  # of a multiprocessor
-FIXED_BYTES = 12_800  # of a block: what the driver reserves, barriers, lists, alignment, rows of Y on their way
+FIXED_BYTES = 4_608  # of a block: what the driver reserves, barriers, lists, and alignment
 # (columns, blocks to a multiprocessor) that are compiled: a stage for each team of producer warps at least
 _FEWEST_STAGES = {(64, 1): 4, (64, 2): 4, (128, 1): 4, (128, 2): 2, (256, 1): 2}
+OVERLAP = 1  # bit of `PairLaunch.overlap`: launched while the kernel before ends, whose end it waits for
 _BIAS_TYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
 
 
@@ -36,7 +37,6 @@ class PairLaunch:
     group: int
     blocks_per_sm: int
     splits: int = 1
-    share: int = 1
     overlap: int = 0
 
     @property
@@ -56,8 +56,6 @@ class PairLaunch:
             _FEWEST_STAGES.get((self.block_m, self.blocks_per_sm), 9) <= self.stages <= 8
             and self.group >= 1
             and 1 <= self.splits <= (1 if (self.block_m, self.blocks_per_sm) == (128, 2) else 8)
-            and self.share in (1, 2, 4)
-            and self.splits * self.share <= 8
             and self.stages * 128 * (self.block_m + 128) >= self._sums_bytes
             and self.shared_bytes * self.blocks_per_sm <= SHARED_BYTES
         )
@@ -92,10 +90,10 @@ def launch_pairs_spmm(
         RuntimeError: the launch failed.
     """
     m = x.shape[1]
-    items = len(pairs) * -(-m // (launch.block_m * launch.share))
+    items = len(pairs) * -(-m // launch.block_m)
     clusters = items  # one whose blocks split steps has one item; others take several, as many as run at once
     if launch.splits == 1:
-        clusters = min(items, launch.blocks_per_sm * processors(x.device) // launch.share)
+        clusters = min(items, launch.blocks_per_sm * processors(x.device))
     error = _function()(
         *(tensor.data_ptr() for tensor in (x, panels, steps, pairs, outputs)),
         None if bias is None else bias.data_ptr(),
@@ -116,7 +114,6 @@ def launch_pairs_spmm(
         launch.stages,
         launch.group,
         launch.splits,
-        launch.share,
         launch.overlap,
         x.shape[0],
         len(panels),
@@ -131,7 +128,7 @@ def launch_pairs_spmm(
 @functools.cache
 def _function() -> ctypes._CFuncPtr:
     function = cuda_library.load(LIBRARY).sparsefront_gathered_spmm
-    function.argtypes = [ctypes.c_void_p] * 8 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 18 + [ctypes.c_void_p]
+    function.argtypes = [ctypes.c_void_p] * 8 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 17 + [ctypes.c_void_p]
     function.restype = ctypes.c_int
     return function
 

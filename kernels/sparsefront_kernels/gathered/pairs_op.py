@@ -1,11 +1,13 @@
 """The product on Hopper's tensor cores as a PyTorch op, in any layout."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from sparsefront_kernels.common.operands import check_epilogue, check_operands
 from sparsefront_kernels.gathered.aligned_operands import aligned_by_input, aligned_like, transpose_into
-from sparsefront_kernels.gathered.cuda_spmm import launch_pairs_spmm
+from sparsefront_kernels.gathered.cuda_spmm import OVERLAP, launch_pairs_spmm
 from sparsefront_kernels.gathered.gradient import register_gradient
 from sparsefront_kernels.gathered.pairs import dense_weight
 from sparsefront_kernels.gathered.tuning import PairProblem, launch_for
@@ -58,6 +60,7 @@ def gathered_pairs_spmm(
         target = y if direct else x.new_empty(n, padded_m)
         if residual is not None and not direct:
             residual = residual if y_feature_major else residual.t()
+        launch = launch_for(PairProblem(padded_m, k, n, len(pairs), len(steps)), x.device)
         launch_pairs_spmm(
             by_input,
             target,
@@ -67,7 +70,7 @@ def gathered_pairs_spmm(
             outputs=outputs,
             steps_of_each=steps_of_each,
             bias=bias,
-            launch=launch_for(PairProblem(padded_m, k, n, len(pairs), len(steps)), x.device),
+            launch=launch if by_input is x else replace(launch, overlap=launch.overlap | OVERLAP),
             y_row_major=writes_rows,
             activation=activation,
             residual=None if residual is None else aligned_like(target, residual),

@@ -75,17 +75,6 @@ __device__ __forceinline__ void fence_for_tensor_cores() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// As copy_bulk, into the same place of every block of the cluster that `blocks` (a bit per rank) names, and each block's own
-// barrier at the same place counts the bytes.
-__device__ __forceinline__ void copy_bulk_to_blocks(uint32_t target, const void* source, uint32_t bytes, uint32_t barrier,
-                                                    uint32_t blocks) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(
-            target),
-        "l"(source), "r"(bytes), "r"(barrier), "h"(static_cast<uint16_t>(blocks))
-        : "memory");
-}
-
 // Hints: bring this into L2. Nothing is read, so memory that is written later stays right.
 __device__ __forceinline__ void prefetch_line(const void* address) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(address) : "memory");
@@ -122,11 +111,6 @@ __device__ __forceinline__ uint32_t address_in_cluster(uint32_t address, uint32_
     return there;
 }
 
-// Arrives at a barrier of any block of the cluster, by its address in the cluster.
-__device__ __forceinline__ void barrier_arrive_in_cluster(uint32_t barrier) {
-    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
 // 16 bytes into the shared memory of any block of the cluster, where a barrier counts them; both by their addresses in the
 // cluster.
 __device__ __forceinline__ void store_in_cluster(uint32_t target, const float* v, uint32_t barrier) {
@@ -154,13 +138,43 @@ __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
+// The same value for all threads of a warp, and known to the compiler as such, which then keeps what is made of it in
+// uniform registers, where the tensor cores' instructions read their descriptors from.
+__device__ __forceinline__ uint32_t uniform(uint32_t v) { return __shfl_sync(~0u, v, 0); }
+
+// Stops the compiler from computing a value anew wherever it is used.
+__device__ __forceinline__ uint32_t kept(uint32_t v) {
+    uint32_t same;
+    asm volatile("mov.b32 %0, %1;" : "=r"(same) : "r"(v));
+    return same;
+}
+
+__device__ __forceinline__ const char* kept(const char* v) {
+    const char* same;
+    asm volatile("mov.b64 %0, %1;" : "=l"(same) : "l"(v));
+    return same;
+}
+
+__device__ __forceinline__ uint32_t load_word(uint32_t address) {
+    uint32_t v;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ void store_word(uint32_t address, uint32_t v) {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+
 // An operand of 16 k whose rows run along M (or N): 128-byte rows of 64 elements, 8 k to an atom of 1024 bytes, swizzled
-// by 128 bytes. `block_stride` bytes lie between neighbouring blocks of 64 elements.
-__device__ __forceinline__ uint64_t operand_descriptor(uint32_t address, uint32_t block_stride) {
-    constexpr uint64_t swizzle_128 = 1ull << 62;
-    constexpr uint64_t atom_stride = 1024 >> 4;
-    return swizzle_128 | atom_stride << 32 | static_cast<uint64_t>(block_stride >> 4) << 16 |
-           static_cast<uint64_t>((address & 0x3FFFF) >> 4);
+// by 128 bytes. `block_stride` bytes lie between neighbouring blocks of 64 elements. This is the lower half of its
+// descriptor; to step by bytes, add a sixteenth of them.
+__device__ __forceinline__ uint32_t operand_place(uint32_t address, uint32_t block_stride) {
+    return (block_stride >> 4) << 16 | (address & 0x3FFFF) >> 4;
+}
+
+__device__ __forceinline__ uint64_t operand_descriptor(uint32_t place) {
+    constexpr uint64_t swizzle_128 = 1ull << 62, atom_stride = 1024 >> 4;
+    return swizzle_128 | atom_stride << 32 | place;
 }
 
 #define OUT_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
