@@ -15,6 +15,7 @@ from sparsefront_kernels.gathered.pairs import PairTables, pair_tables, tile_ref
 from sparsefront_kernels.gathered.pairs_op import gathered_pairs_spmm
 from sparsefront_kernels.gathered.reference import gathered_spmm_reference
 from sparsefront_kernels.gathered.tables import GatheredTables, gathered_tables
+from sparsefront_kernels.gathered.tf32_entries import TF32_ENTRIES
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR, Problem
 
@@ -125,4 +126,5 @@ ENTRIES = (
         for layout in LAYOUTS
     ),
     *FP32_ENTRIES,
+    *TF32_ENTRIES,
 )

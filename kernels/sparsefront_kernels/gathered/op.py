@@ -6,6 +6,7 @@ from torch import Tensor
 from sparsefront_kernels.common.operands import check_epilogue, check_operands
 from sparsefront_kernels.gathered.gradient import register_gradient
 from sparsefront_kernels.gathered.tables import dense_weight
+from sparsefront_kernels.gathered.tf32_tuning import tf32_launch
 
 
 @torch.library.custom_op("sparsefront::gathered_spmm", mutates_args=())
@@ -24,6 +25,7 @@ def gathered_spmm(
     activation: str,
     x_feature_major: bool,
     y_feature_major: bool,
+    tf32: bool = False,
 ) -> Tensor:
     """Y = activation(X · Wᵀ + bias) + residual with the arguments of `GatheredTables`.
 
@@ -32,6 +34,7 @@ def gathered_spmm(
         bias: [N], any float dtype, or None.
         residual: of Y's shape and dtype, any strides, or None.
         activation: a name of `common.epilogue.ACTIVATIONS`.
+        tf32: True rounds float32 operands to TF32 before they are multiplied.
     Returns:
         [M, N], or [N, M] where y_feature_major, contiguous, in x's dtype; added up in float32.
     Raises:
@@ -58,6 +61,9 @@ def gathered_spmm(
             residual=residual.t() if residual is not None and y_feature_major else residual,
             activation=activation,
             consecutive=consecutive,
+            tf32=tf32_launch(x.shape[1 if x_feature_major else 0], k, n, outputs.shape, len(kept_inputs), x.device)
+            if tf32
+            else None,
         )
     return y
 
@@ -78,6 +84,7 @@ def _(
     activation,
     x_feature_major,
     y_feature_major,
+    tf32=False,
 ):
     return _empty_output(x, n, x_feature_major, y_feature_major)
 
