@@ -5,7 +5,8 @@ for each dtype, tile, kind of bias and more: there, twenty seeds in a row share 
 the time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -67,7 +68,8 @@ class RandomProblem:
     epilogue: dict[str, Any]
 
     def run(self) -> Tensor:
-        return self.kernel.run(self.x, self.prepared, self.bias, **self.epilogue)
+        with precision_allowed(self.kernel):
+            return self.kernel.run(self.x, self.prepared, self.bias, **self.epilogue)
 
     def expected(self) -> Tensor:
         """Y in float64, in the kernel's layout."""
@@ -85,6 +87,17 @@ class RandomProblem:
 def tolerance(kernel: KernelEntry, dtype: torch.dtype) -> float:
     """The relative error that a kernel may have."""
     return TOLERANCE[kernel.dtype_name or dtype]
+
+
+@contextmanager
+def precision_allowed(kernel: KernelEntry) -> Iterator[None]:
+    """Within, PyTorch's float32 products may be rounded to TF32 where the kernel rounds them, which it asks for."""
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32" if kernel.dtype_name == "tf32" else before
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
 
 
 def fault_of(y: Tensor, expected: Tensor, allowed: float) -> str | None:
@@ -148,7 +161,9 @@ def draw(kernel: KernelEntry, seed: int, device: torch.device | str, *, largest:
         (n, k), m = weight.shape, 1 if occasion == "one row" else rows
         problem = Problem(m, k, n, dtype, device, kernel.layout)
         stored = _stored(kernel.family, weight, own.randrange(2**31))
-        if (reason := kernel.refusal(stored, problem)) is not None:
+        with precision_allowed(kernel):
+            reason = kernel.refusal(stored, problem)
+        if reason is not None:
             continue
         stored = stored.to(problem.device, dtype)
         generator = torch.Generator().manual_seed(own.randrange(2**31))

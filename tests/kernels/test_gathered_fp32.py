@@ -12,7 +12,7 @@ from sparsefront_kernels.gathered import fp32_tuning
 from sparsefront_kernels.gathered.aligned_operands import aligned_by_input, aligned_like
 from sparsefront_kernels.gathered.fp32_op import gathered_fp32_spmm
 from sparsefront_kernels.gathered.fp32_spmm import Fp32Launch, launch_fp32_spmm
-from sparsefront_kernels.gathered.fp32_tables import WIDTHS, fp32_tables
+from sparsefront_kernels.gathered.fp32_tables import WIDTHS, dense_weight, fp32_tables
 from sparsefront_kernels.gathered.fp32_tuning import SPACE, Fp32Problem, candidates, predicted_us
 from sparsefront_kernels.problem import LAYOUTS
 from sparsefront_kernels.tuning import store
@@ -62,6 +62,8 @@ class TestTables:
         tables = fp32_tables(stored)
         dense, owned = rebuilt(tables)
         assert torch.equal(dense, stored.to_dense())
+        again = dense_weight(tables.panels, tables.kept, tables.tiles, tables.outputs, tables.n, tables.k)
+        assert torch.equal(again, dense)
         assert (owned == 1).all()
         counts = tables.tiles[:, 1]
         assert (counts.diff() <= 0).all() and counts.sum() == len(tables.kept) == len(tables.panels)

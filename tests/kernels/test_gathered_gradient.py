@@ -104,11 +104,14 @@ def test_opcheck(kernel, setting):
     op = {
         "gathered_cuda": torch.ops.sparsefront.gathered_pairs_spmm,
         "gathered_triton": torch.ops.sparsefront.gathered_spmm,
+        "gathered_fp32": torch.ops.sparsefront.gathered_fp32_spmm,
+        "gathered_tf32": torch.ops.sparsefront.gathered_spmm,
     }["_".join(kernel.name.split("_")[:2])].default
     given = {"x": x, "bias": bias, "residual": residual, "activation": "gelu_tanh"} | vars(prepared)
     given |= {
         "x_feature_major": problem.x_shape[0] == problem.k,
         "y_feature_major": problem.y_shape[0] == problem.n,
+        "tf32": kernel.dtype_name == "tf32",
     }
     torch.library.opcheck(op, tuple(given[argument.name] for argument in op._schema.arguments))
 

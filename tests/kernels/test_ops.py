@@ -5,6 +5,7 @@ Every kernel of the registry is tried: on the CPU those that Triton's interprete
 
 import pytest
 import torch
+from random_problems import precision_allowed
 from sparsefront_kernels import Problem, entries
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 
@@ -16,7 +17,8 @@ KERNELS = [kernel for kernel in entries() if kernel.requires_cuda or kernel.name
 
 @pytest.fixture(params=KERNELS, ids=lambda kernel: kernel.name)
 def kernel(request):
-    return request.param
+    with precision_allowed(request.param):
+        yield request.param
 
 
 def taken(kernel, cases, device, m, wanted=TELLING):
@@ -150,12 +152,9 @@ class TestOnGPU:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(
-    "kernel", [kernel for kernel in KERNELS if kernel.requires_cuda], ids=lambda kernel: kernel.name
-)
 def test_activations_past_two_to_the_31(kernel, cases, expected_product, assert_close):
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
+    if not torch.cuda.is_available() or not kernel.requires_cuda:
+        pytest.skip("no CUDA device, or a kernel of the CPU")
     dense_enough = ("gathered-kept", "blocked-32x32", "n_m-2:4", "csr-kept", "semi_structured", "gathered_overlay-kept")
     small, _ = taken(kernel, cases, "cuda", 1, wanted=dense_enough)
     n, k = small.shape

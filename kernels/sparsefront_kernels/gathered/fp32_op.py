@@ -6,7 +6,9 @@ from torch import Tensor
 from sparsefront_kernels.common.operands import check_epilogue, check_operands
 from sparsefront_kernels.gathered.aligned_operands import aligned_by_input, aligned_like, transpose_into
 from sparsefront_kernels.gathered.fp32_spmm import launch_fp32_spmm
+from sparsefront_kernels.gathered.fp32_tables import dense_weight
 from sparsefront_kernels.gathered.fp32_tuning import Fp32Problem, launch_for
+from sparsefront_kernels.gathered.gradient import register_gradient
 
 
 @torch.library.custom_op("sparsefront::gathered_fp32_spmm", mutates_args=())
@@ -79,6 +81,9 @@ def _(
     x, panels, kept, tiles, outputs, bias, residual, kept_of_each, n, k, activation, x_feature_major, y_feature_major
 ):
     return _empty_output(x, n, x_feature_major, y_feature_major)
+
+
+register_gradient("gathered_fp32_spmm", stored=("panels", "kept", "tiles", "outputs"), dense=dense_weight)
 
 
 def _empty_output(x: Tensor, n: int, x_feature_major: bool, y_feature_major: bool) -> Tensor:

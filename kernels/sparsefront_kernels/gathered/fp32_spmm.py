@@ -41,11 +41,10 @@ class Fp32Launch:
         """Columns of Y per block of the grid, 0 where the slices leave no warp for a piece of Y."""
         return CONSUMER_WARPS * 32 // (width * self.slices) * 8 * self.columns
 
-    def rows(self, width: int) -> int:
+    @property
+    def rows(self) -> int:
         """Kept inputs of a stage."""
-        if self.slices > 1:
-            return 32
-        return 8 if self.block_m(width) >= 512 else 16
+        return 8 * self.slices
 
     @property
     def blocks_per_sm(self) -> int:
@@ -54,7 +53,7 @@ class Fp32Launch:
 
     def shared_bytes(self, width: int) -> int:
         """Of one block: X and the weights, or what is added up in the end."""
-        stages = self.stages * self.rows(width) * (self.block_m(width) + width) * 4
+        stages = self.stages * self.rows * (self.block_m(width) + width) * 4
         return FIXED_BYTES + max(stages, CONSUMER_WARPS * 32 * 8 * self.columns * 4)
 
     def possible(self, width: int) -> bool:

@@ -72,3 +72,12 @@ def fp32_tables(stored: GatheredFormat) -> Fp32Tables:
         outputs=outputs,
         kept_of_each=int(count[0]) if (count == count[0]).all() else 0,
     )
+
+
+def dense_weight(panels: Tensor, kept: Tensor, tiles: Tensor, outputs: Tensor, n: int, k: int) -> Tensor:
+    """W [N, K] from tensors of `Fp32Tables`, without a look at their contents from the host."""
+    rank = torch.arange(kept.shape[0], device=panels.device, dtype=tiles.dtype)
+    tile = torch.searchsorted(tiles[:, 0].contiguous(), rank, right=True) - 1
+    dense = panels.new_zeros(n + 1, k)  # what belongs to output -1 goes to the last row
+    dense[outputs.long()[tile], kept.long()[:, None]] = panels
+    return dense[:n]

@@ -7,6 +7,7 @@ from sparsefront_kernels.common.operands import check_epilogue, check_operands
 from sparsefront_kernels.gathered.aligned_operands import aligned_by_input
 from sparsefront_kernels.gathered.gradient import register_gradient
 from sparsefront_kernels.gathered.tables import dense_weight
+from sparsefront_kernels.gathered.tf32_tuning import tf32_launch
 
 # Rows of X from which a row-major X is transposed first: gathering single elements then takes longer, on an H200 1.5 times at
 # 16 rows x 1024 inputs and 3 times at 256 x 4096 (half of them kept), and with a single row about as long.
@@ -29,6 +30,7 @@ def gathered_spmm(
     activation: str,
     x_feature_major: bool,
     y_feature_major: bool,
+    tf32: bool = False,
 ) -> Tensor:
     """Y = activation(X · Wᵀ + bias) + residual with the arguments of `GatheredTables`.
 
@@ -38,6 +40,7 @@ def gathered_spmm(
         bias: [N], any float dtype, or None.
         residual: of Y's shape and dtype, any strides, or None.
         activation: a name of `common.epilogue.ACTIVATIONS`.
+        tf32: True rounds float32 operands to TF32 before they are multiplied.
     Returns:
         [M, N], or [N, M] where y_feature_major, contiguous, in x's dtype; added up in float32.
     Raises:
@@ -64,6 +67,9 @@ def gathered_spmm(
             residual=residual.t() if residual is not None and y_feature_major else residual,
             activation=activation,
             consecutive=consecutive,
+            tf32=tf32_launch(x.shape[1 if x_feature_major else 0], k, n, outputs.shape, len(kept_inputs), x.device)
+            if tf32
+            else None,
         )
     return y
 
@@ -84,6 +90,7 @@ def _(
     activation,
     x_feature_major,
     y_feature_major,
+    tf32=False,
 ):
     return _empty_output(x, n, x_feature_major, y_feature_major)
 

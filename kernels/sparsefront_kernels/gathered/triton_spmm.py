@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch_shape import GROUP_ROWS, launch_shape, power_of_two_within
+from sparsefront_kernels.common.launch_shape import GROUP_ROWS, LaunchShape, launch_shape, power_of_two_within
 from sparsefront_kernels.common.program_order import output_tile
 from sparsefront_kernels.common.triton_activation import activated
 
@@ -36,6 +36,7 @@ def _gathered_spmm_kernel(
     HAS_RESIDUAL: tl.constexpr,
     ACTIVATION: tl.constexpr,
     CONSECUTIVE: tl.constexpr,
+    PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -66,7 +67,7 @@ def _gathered_spmm_kernel(
             w = tl.load(panel, mask=exists[:, None], other=0.0)  # [BLOCK_K, BLOCK_N]
         else:
             w = tl.load(panel, mask=exists[:, None] & (columns < TILE)[None, :], other=0.0)
-        acc = tl.dot(x, w, acc, input_precision="ieee")
+        acc = tl.dot(x, w, acc, input_precision=PRECISION)
         kept += BLOCK_K
         panel += BLOCK_K * TILE
 
@@ -100,17 +101,21 @@ def launch_gathered_spmm(
     residual: Tensor | None,
     activation: str,
     consecutive: bool,
+    tf32: LaunchShape | None = None,
 ) -> None:
     """Write Y[M, N] = activation(X[M, K] · Wᵀ + bias) + residual[M, N] on the current device.
 
     The tensors are those of `GatheredTables`; x, residual and y are read and written through
     their strides, so transposed views serve feature-major activations: the gather of a kept input is then one contiguous
     run of X.
+
+    Args:
+        tf32: the launch with which float32 operands are multiplied in TF32, None for exact products.
     """
     (m, _), n, (tiles, tile) = x.shape, y.shape[1], outputs.shape
     block_n = power_of_two_within(tile, lowest=16, highest=128)
     column_blocks = tiles * -(-tile // block_n)
-    shape = launch_shape(m=m, block_n=block_n, column_blocks=column_blocks, dtype=x.dtype, device=x.device)
+    shape = tf32 or launch_shape(m=m, block_n=block_n, column_blocks=column_blocks, dtype=x.dtype, device=x.device)
     # what follows the sums must not take so many registers that one program fills a multiprocessor, where two fit otherwise
     more_than_sums = activation != "none" or residual is not None
     _gathered_spmm_kernel[(-(-m // shape.block_m) * column_blocks,)](
@@ -134,6 +139,7 @@ def launch_gathered_spmm(
         HAS_RESIDUAL=residual is not None,
         ACTIVATION=activation,
         CONSECUTIVE=consecutive,
+        PRECISION="ieee" if tf32 is None else "tf32",
         BLOCK_M=shape.block_m,
         BLOCK_N=shape.block_n,
         BLOCK_K=shape.block_k,

@@ -19,7 +19,6 @@ constexpr int CONSUMERS = 32 * WARPS;
 constexpr int THREADS = 2 * CONSUMERS;
 constexpr int MOST_STAGES = 16;
 constexpr int LISTS_AHEAD = 4;  // stages whose lists of inputs are fetched early
-constexpr int UNROLL = 4;       // inputs whose products are straight-line code; even, since fragments alternate
 
 struct Problem {
     const float* x;        // [K, m], rows `x_stride` elements apart
@@ -49,8 +48,8 @@ struct Shape {
     static constexpr int WARPS_ALONG_M = WARPS / (WARPS_ALONG_N * SLICES);
     static constexpr int WARP_M = LANES_ALONG_M * COLUMNS;
     static constexpr int BLOCK_M = WARPS_ALONG_M * WARP_M;
-    static constexpr int ROWS = SLICES == 1 ? (BLOCK_M >= 512 ? 8 : 16) : 32;  // kept inputs of a stage
-    static constexpr int WARP_ROWS = ROWS / SLICES;
+    static constexpr int WARP_ROWS = 8;
+    static constexpr int ROWS = WARP_ROWS * SLICES;  // kept inputs of a stage
     static constexpr int X_FLOATS = ROWS * BLOCK_M;
     static constexpr int STAGE_FLOATS = ROWS * (BLOCK_M + WIDTH);
     static constexpr int SUMS_BYTES = CONSUMERS * OUTPUTS * COLUMNS * 4;
@@ -58,7 +57,6 @@ struct Shape {
     // Registers of a thread that multiplies and of one that loads: together twice what a thread starts with.
     static constexpr int CONSUMER_REGISTERS = OUTPUTS * COLUMNS >= 128 ? (OUTPUTS * COLUMNS > 128 ? 232 : 216) : 120;
     static constexpr int PRODUCER_REGISTERS = OUTPUTS * COLUMNS > 128 ? 24 : 40;
-    static_assert(WARP_ROWS % UNROLL == 0 && ROWS <= 32);
 };
 
 // The kept inputs that fall to this block: `count` of them from `first` on.
@@ -113,6 +111,47 @@ struct Place {
     __device__ __forceinline__ int output_of(int n) const { return output + n / 4 * S::OUTPUT_STRIDE + n % 4; }
 };
 
+#define ADD_TO_PAIR(PRODUCTS) "{\n.reg .f32 a, b;\nmov.b64 {a, b}, %0;\n" PRODUCTS "mov.b64 %0, {a, b};\n}"
+
+// Where a thread adds up. Registers lie in two banks, even and odd, each of which gives one operand a cycle; a product needs
+// a sum, an element of X and a weight, which stays beside the multiplier for a whole row of sums. So sum and element should
+// lie in different banks. 16-byte reads put elements 0, 2, ... into even registers. Sums are held as pairs of 64 bits, whose
+// first halves lie in even registers, and pair p holds the sums of columns 2p + 1 and 2p + 2.
+template <typename S>
+struct Sums {
+    static constexpr int PAIRS = S::COLUMNS / 2;
+    uint64_t pairs[S::OUTPUTS][PAIRS] = {};
+
+    // += weights · elements. Neighbouring rows go through the columns in opposite directions: the element where they turn
+    // stays beside the multiplier while the next weight comes.
+    __device__ __forceinline__ void add_products(const float (&w)[S::OUTPUTS], const float (&x)[S::COLUMNS]) {
+#pragma unroll
+        for (int n = 0; n < S::OUTPUTS; ++n) {
+#pragma unroll
+            for (int i = 0; i < PAIRS; ++i) {
+                const int p = n % 2 ? PAIRS - 1 - i : i;
+                const float low = x[2 * p + 1], high = x[(2 * p + 2) % S::COLUMNS];
+                if (n % 2) {
+                    asm(ADD_TO_PAIR("fma.rn.f32 b, %1, %3, b;\nfma.rn.f32 a, %1, %2, a;\n")
+                        : "+l"(pairs[n][p]) : "f"(w[n]), "f"(low), "f"(high));
+                } else {
+                    asm(ADD_TO_PAIR("fma.rn.f32 a, %1, %2, a;\nfma.rn.f32 b, %1, %3, b;\n")
+                        : "+l"(pairs[n][p]) : "f"(w[n]), "f"(low), "f"(high));
+                }
+            }
+        }
+    }
+
+    // Of output n, columns m to m + 3; m a multiple of 4.
+    __device__ __forceinline__ float4 four(int n, int m) const {
+        float before, v[4], after;
+        asm("mov.b64 {%0, %1}, %2;" : "=f"(before), "=f"(v[0]) : "l"(pairs[n][(m / 2 + PAIRS - 1) % PAIRS]));
+        asm("mov.b64 {%0, %1}, %2;" : "=f"(v[1]), "=f"(v[2]) : "l"(pairs[n][m / 2]));
+        asm("mov.b64 {%0, %1}, %2;" : "=f"(v[3]), "=f"(after) : "l"(pairs[n][m / 2 + 1]));
+        return make_float4(v[0], v[1], v[2], v[3]);
+    }
+};
+
 // What a thread multiplies for one kept input.
 template <typename S>
 struct Fragment {
@@ -125,14 +164,6 @@ struct Fragment {
 #pragma unroll
         for (int i = 0; i < S::COLUMNS / 4; ++i)
             *reinterpret_cast<float4*>(x + 4 * i) = *reinterpret_cast<const float4*>(row + S::COLUMN_STRIDE * i);
-    }
-
-    __device__ __forceinline__ void multiply(float (&acc)[S::OUTPUTS][S::COLUMNS]) const {
-#pragma unroll
-        for (int n = 0; n < S::OUTPUTS; ++n) {
-#pragma unroll
-            for (int m = 0; m < S::COLUMNS; ++m) acc[n][m] = fmaf(w[n], x[m], acc[n][m]);
-        }
     }
 };
 
@@ -149,7 +180,7 @@ __device__ __forceinline__ void store(const Problem& problem, int output, int co
 // Straight from the registers, where nothing is to be added up and no activation to be computed.
 template <typename S>
 __device__ __forceinline__ void store_sums(const Problem& problem, const Place<S>& place, const Item<S>& item,
-                                           const float (&acc)[S::OUTPUTS][S::COLUMNS]) {
+                                           const Sums<S>& sums) {
     const int* outputs = problem.outputs + item.tile * S::WIDTH;
 #pragma unroll
     for (int n = 0; n < S::OUTPUTS; ++n) {
@@ -157,9 +188,9 @@ __device__ __forceinline__ void store_sums(const Problem& problem, const Place<S
         const float bias = output >= 0 ? bias_at(problem.bias, problem.bias_type, output) : 0.0f;
 #pragma unroll
         for (int i = 0; i < S::COLUMNS / 4; ++i) {
-            const float* d = acc[n] + 4 * i;
+            const float4 v = sums.four(n, 4 * i);
             store(problem, output, item.column + place.column + S::COLUMN_STRIDE * i,
-                  make_float4(d[0] + bias, d[1] + bias, d[2] + bias, d[3] + bias));
+                  make_float4(v.x + bias, v.y + bias, v.z + bias, v.w + bias));
         }
     }
 }
@@ -170,17 +201,15 @@ __device__ __forceinline__ void consumers_sync() { asm volatile("bar.sync 1, %0;
 // each block finishes its share.
 template <typename S>
 __device__ __forceinline__ void add_up_and_store(const Problem& problem, const Place<S>& place, const Item<S>& item, float* shared,
-                                                 const float (&acc)[S::OUTPUTS][S::COLUMNS]) {
+                                                 const Sums<S>& sums) {
     constexpr int GROUPS = S::COLUMNS / 4, PARTS = S::OUTPUTS * GROUPS;  // of 4 columns
     constexpr int POSITIONS = CONSUMERS / S::SLICES;
     const int* outputs = problem.outputs + item.tile * S::WIDTH;
-    float4* sums = reinterpret_cast<float4*>(shared);  // [slices, parts, positions]
-    consumers_sync();                                   // all have read all stages
+    float4* all = reinterpret_cast<float4*>(shared);  // [slices, parts, positions]
+    consumers_sync();                                  // all have read all stages
 #pragma unroll
-    for (int part = 0; part < PARTS; ++part) {
-        const float* d = acc[part / GROUPS] + part % GROUPS * 4;
-        sums[(place.slice * PARTS + part) * POSITIONS + place.position] = make_float4(d[0], d[1], d[2], d[3]);
-    }
+    for (int part = 0; part < PARTS; ++part)
+        all[(place.slice * PARTS + part) * POSITIONS + place.position] = sums.four(part / GROUPS, part % GROUPS * 4);
     if (problem.splits == 1) {
         consumers_sync();
     } else {
@@ -192,7 +221,7 @@ __device__ __forceinline__ void add_up_and_store(const Problem& problem, const P
         for (int rank = 0; rank < problem.splits; ++rank) {
 #pragma unroll
             for (int slice = 0; slice < S::SLICES; ++slice) {
-                const float4* own = sums + (slice * PARTS + part) * POSITIONS + place.position;
+                const float4* own = all + (slice * PARTS + part) * POSITIONS + place.position;
                 const float4 other = problem.splits == 1 ? *own : load_from_cluster(shared_address(own), rank);
                 v.x += other.x, v.y += other.y, v.z += other.z, v.w += other.w;
             }
@@ -220,7 +249,7 @@ __device__ __forceinline__ void consume(const Problem& problem, int items, float
         const Item<S> item(problem, index);
         const Range range(problem, item.tile, S::ROWS);
         const int steps = range.count / S::ROWS, tail = range.count % S::ROWS;
-        float acc[S::OUTPUTS][S::COLUMNS] = {};
+        Sums<S> sums;
         Fragment<S> fragments[2];
         if (range.count > 0) barrier_wait(full + 8 * ring.slot, ring.phase);
         const float *x = own_x + ring.slot * S::STAGE_FLOATS, *w = own_w + ring.slot * S::STAGE_FLOATS;
@@ -229,24 +258,17 @@ __device__ __forceinline__ void consume(const Problem& problem, int items, float
         for (int step = 0; step < steps; ++step) {
             const Ring next = ring.next(problem.stages);
             const bool more = step + 1 < steps || tail;
-#pragma unroll 1
-            for (int done = 0; done < S::WARP_ROWS; done += UNROLL) {
+            const int at = (more ? next.slot : ring.slot) * S::STAGE_FLOATS;
 #pragma unroll
-                for (int i = 0; i < UNROLL; ++i) {
-                    if (i + 2 == UNROLL && done + UNROLL == S::WARP_ROWS && more)
-                        barrier_wait(full + 8 * next.slot, next.phase);
-                    if (i + 1 < UNROLL) {
-                        fragments[(i + 1) % 2].load(w + (i + 1) * S::SLICES * S::WIDTH, x + (i + 1) * S::SLICES * S::BLOCK_M);
-                    } else {
-                        x += UNROLL * S::SLICES * S::BLOCK_M, w += UNROLL * S::SLICES * S::WIDTH;
-                        if (done + UNROLL == S::WARP_ROWS) {
-                            const int at = (more ? next.slot : ring.slot) * S::STAGE_FLOATS;
-                            x = own_x + at, w = own_w + at;
-                        }
-                        fragments[0].load(w, x);
-                    }
-                    fragments[i % 2].multiply(acc);
+            for (int i = 0; i < S::WARP_ROWS; ++i) {
+                if (i + 2 == S::WARP_ROWS && more) barrier_wait(full + 8 * next.slot, next.phase);
+                if (i + 1 < S::WARP_ROWS) {
+                    fragments[(i + 1) % 2].load(w + (i + 1) * S::SLICES * S::WIDTH, x + (i + 1) * S::SLICES * S::BLOCK_M);
+                } else {
+                    x = own_x + at, w = own_w + at;
+                    fragments[0].load(w, x);
                 }
+                sums.add_products(fragments[i % 2].w, fragments[i % 2].x);
             }
             if (signals) barrier_arrive(empty + 8 * ring.slot);
             ring = next;
@@ -255,16 +277,16 @@ __device__ __forceinline__ void consume(const Problem& problem, int items, float
         for (int row = place.slice; row < tail; row += S::SLICES) {
             fragments[0].load(w, x);
             x += S::SLICES * S::BLOCK_M, w += S::SLICES * S::WIDTH;
-            fragments[0].multiply(acc);
+            sums.add_products(fragments[0].w, fragments[0].x);
         }
         if (tail) {
             if (signals) barrier_arrive(empty + 8 * ring.slot);
             ring = ring.next(problem.stages);
         }
         if (in_registers) {
-            store_sums<S>(problem, place, item, acc);
+            store_sums<S>(problem, place, item, sums);
         } else {
-            add_up_and_store<S>(problem, place, item, stages, acc);
+            add_up_and_store<S>(problem, place, item, stages, sums);
         }
     }
 }
@@ -297,14 +319,16 @@ __device__ __forceinline__ void produce(const Problem& problem, int items, uint3
 #pragma unroll
             for (int i = 0; i < LISTS_AHEAD; ++i, begin += S::ROWS) {
                 if (begin >= range.count) break;
-                const uint32_t rows = min(S::ROWS, range.count - begin);
+                const int rows = min(S::ROWS, range.count - begin);
                 const uint32_t target = stages + ring.slot * S::STAGE_FLOATS * 4, ready = full + 8 * ring.slot;
                 barrier_wait(empty + 8 * ring.slot, ring.phase ^ 1);
-                if (leads) {
-                    barrier_arrive_expect(ready, rows * (row_bytes + S::WIDTH * 4));
+                if (lane == 0) {  // of every warp, even one without rows, so that none falls a round of stages behind
+                    const int own_rows = max(min(WARP_ROWS, rows - own_row), 0);
+                    barrier_arrive_expect(ready, own_rows * row_bytes + (leads ? rows * S::WIDTH * 4 : 0));
+                }
+                if (leads)
                     copy_bulk(target + S::X_FLOATS * 4, panel + static_cast<long long>(begin) * S::WIDTH, rows * S::WIDTH * 4,
                               ready);
-                }
                 if (inputs[i] >= 0)
                     copy_bulk(target + own_row * S::BLOCK_M * 4, x + inputs[i] * problem.x_stride, row_bytes, ready);
                 ring = ring.next(problem.stages);
@@ -322,7 +346,7 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS_PER_SM) gathered_fp32_kerne
     const uint32_t full = shared_address(barriers), empty = full + 8 * MOST_STAGES;
     if (threadIdx.x == 0) {
         for (int slot = 0; slot < problem.stages; ++slot) {
-            barrier_init(full + 8 * slot, 1);
+            barrier_init(full + 8 * slot, WARPS);
             barrier_init(empty + 8 * slot, WARPS);
         }
         fence_barrier_init();

@@ -1,0 +1,70 @@
+"""The Triton kernel with products in TF32 as entries of the registry, one for each layout."""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from sparsefront_kernels.common.device_limits import triton_refusal
+from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.gathered.op import gathered_spmm
+from sparsefront_kernels.gathered.tables import GatheredTables, gathered_tables
+from sparsefront_kernels.gathered.tf32_tuning import KERNEL, Tf32Tunable
+from sparsefront_kernels.kernel_entry import KernelEntry
+from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR, Problem
+
+
+def _product(
+    x: Tensor,
+    tables: GatheredTables,
+    bias: Tensor | None = None,
+    *,
+    layout: str,
+    activation: str = "none",
+    residual: Tensor | None = None,
+) -> Tensor:
+    """activation(X · Wᵀ + bias) + residual in a layout of `problem.LAYOUTS`."""
+    return gathered_spmm(
+        x,
+        tables.values,
+        tables.kept_inputs,
+        tables.tile_offsets,
+        tables.order,
+        tables.outputs,
+        bias,
+        residual,
+        tables.n,
+        tables.k,
+        tables.consecutive,
+        activation,
+        layout in X_FEATURE_MAJOR,
+        layout in Y_FEATURE_MAJOR,
+        True,
+    )
+
+
+def _limits(stored: SparseFormat, problem: Problem) -> str | None:
+    """Why the kernel cannot serve: nobody's float32 products are rounded who has not allowed it for PyTorch's own."""
+    if problem.dtype != torch.float32:
+        return f"takes float32, not {problem.dtype}"
+    if torch.backends.cuda.matmul.fp32_precision != "tf32":
+        return 'rounds products to TF32, which torch.backends.cuda.matmul.fp32_precision = "tf32" has to allow'
+    return triton_refusal(stored, problem)
+
+
+_TUNABLE = Tf32Tunable()
+TF32_ENTRIES = tuple(
+    KernelEntry(
+        name=KERNEL if layout == "row_major" else f"{KERNEL}_{layout}",
+        family="gathered",
+        run=partial(_product, layout=layout),
+        prepare=gathered_tables,
+        limits=_limits,
+        requires_cuda=True,
+        layout=layout,
+        dtype_name="tf32",
+        fuses_epilogue=True,
+        tunable=_TUNABLE,
+    )
+    for layout in LAYOUTS
+)

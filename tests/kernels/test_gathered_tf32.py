@@ -1,0 +1,135 @@
+"""The gathered product in TF32: only where PyTorch's own products may be rounded so, and within its tolerance."""
+
+import random
+
+import pytest
+import torch
+from sparsefront_kernels import FORMATS, Problem, entry
+from sparsefront_kernels.common.launch_shape import LaunchShape
+from sparsefront_kernels.gathered import tf32_tuning
+from sparsefront_kernels.gathered.tables import gathered_tables
+from sparsefront_kernels.gathered.tf32_tuning import (
+    SHARED_BYTES,
+    SMALLEST_SHARED_BYTES,
+    Tf32Problem,
+    candidates,
+    shared_bytes,
+)
+from sparsefront_kernels.problem import LAYOUTS
+from sparsefront_kernels.tuning import store
+
+NAMES = {
+    layout: "gathered_tf32_triton" if layout == "row_major" else f"gathered_tf32_triton_{layout}" for layout in LAYOUTS
+}
+TOLERANCE = 1e-3
+PROBLEMS = [
+    Tf32Problem(m, 4096, 4096, tile, 4096 // tile, 2048 * 4096 // tile) for m in (1, 256, 4096) for tile in (8, 32, 128)
+]
+
+
+@pytest.fixture
+def allowed():
+    """As a user allows it for PyTorch's own products."""
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    yield
+    torch.backends.cuda.matmul.fp32_precision = before
+
+
+def error(y, expected):
+    return float(
+        torch.nan_to_num(torch.linalg.norm(y.double() - expected) / torch.linalg.norm(expected), nan=torch.inf)
+    )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_refused_unless_the_user_allows_it(layout, cases, device, allowed):
+    kernel, stored = entry(NAMES[layout]), cases["gathered-uneven"].build()
+    problem = Problem(8, stored.shape[1], stored.shape[0], torch.float32, device, layout)
+    assert kernel.dtype_name == "tf32" and kernel.refusal(stored, problem) is None
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    assert "fp32_precision" in kernel.refusal(stored, problem)
+    half = Problem(8, stored.shape[1], stored.shape[0], torch.float16, device, layout)
+    assert "takes float32, not torch.float16" in kernel.refusal(stored, half)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("weight", ["gathered-uneven", "gathered-128", "gathered-odd-tile", "gathered-pruned"])
+def test_product(layout, weight, cases, device, activations, expected_product, poisoned_memory, allowed):
+    stored = cases[weight].build().to(device)
+    n, k = stored.shape
+    problem = Problem(33, k, n, torch.float32, device, layout)
+    x, bias = activations(problem, "inside_nan"), torch.randn(n, device=device)
+    with poisoned_memory():
+        y = entry(NAMES[layout]).run(x, gathered_tables(stored), bias)
+    assert tuple(y.shape) == problem.y_shape
+    assert error(y, expected_product(x, stored, bias, layout)) <= TOLERANCE
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_candidates(problem):
+    chosen = candidates(problem, 132)
+    assert 0 < len(chosen) <= tf32_tuning.MOST_CANDIDATES and len(set(chosen)) == len(chosen)
+    assert all(shared_bytes(launch) <= SHARED_BYTES and launch.block_n == problem.block_n for launch in chosen)
+    untuned = candidates(problem, 132, shared_limit=SMALLEST_SHARED_BYTES)[0]
+    assert shared_bytes(untuned) <= SMALLEST_SHARED_BYTES
+
+
+def test_measured_launches_are_found_again(tmp_path, monkeypatch, cases):
+    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
+    monkeypatch.setattr(store, "SHIPPED", tmp_path / "shipped")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "Some GPU")
+    store.tuned_kernel.cache_clear()
+    tf32_tuning._launch_for.cache_clear()
+    tables = gathered_tables(cases["gathered-uneven"].build())
+    odd = LaunchShape(64, 16, 64, 8, 3)
+    tf32_tuning.Tf32Tunable().remember(tables, Problem(64, tables.k, tables.n, torch.float32, "cpu"), odd, 1.0)
+    tiles, tile = tables.outputs.shape
+    problem = Tf32Problem(64, tables.k, tables.n, tile, tiles, len(tables.kept_inputs) + 1)
+    assert tf32_tuning._launch_for(problem, "Some GPU", 132) == odd
+    assert tf32_tuning._launch_for(problem, "Another GPU", 132) != odd
+    store.tuned_kernel.cache_clear()
+    tf32_tuning._launch_for.cache_clear()
+
+
+@pytest.mark.gpu
+class TestOnGPU:
+    @pytest.fixture(autouse=True)
+    def ampere(self):
+        if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0):
+            pytest.skip("needs a GPU of compute capability 8.0 or newer")
+
+    @pytest.mark.parametrize("seed", range(60))
+    def test_random_problems(self, seed, activations, expected_product, poisoned_memory, allowed):
+        torch.manual_seed(seed)
+        case = random.Random(seed)
+        n, k, tile = case.randint(1, 500), case.randint(1, 700), case.choice([8, 24, 32, 64, 128, 200])
+        mask = (torch.rand(-(-n // tile), k, device="cuda") < case.choice([0.1, 0.5, 1.0])).repeat_interleave(tile, 0)[
+            :n
+        ]
+        stored = FORMATS["gathered"].from_dense(torch.randn(n, k, device="cuda"), mask, tile=tile)
+        layout = case.choice(LAYOUTS)
+        problem = Problem(case.choice([1, 7, 64, 333]), k, n, torch.float32, "cuda", layout)
+        x = activations(problem, case.choice(["plain", "inside_nan", "transposed"]))
+        with poisoned_memory():
+            y = entry(NAMES[layout]).run(x, gathered_tables(stored), None)
+        assert error(y, expected_product(x, stored, None, layout)) <= TOLERANCE
+
+    @pytest.mark.parametrize("tile", [32, 128])
+    def test_every_candidate(self, tile, allowed):
+        from sparsefront_kernels.gathered.triton_spmm import launch_gathered_spmm
+
+        mask = (torch.rand(512 // tile, 700, device="cuda") < 0.4).repeat_interleave(tile, 0)
+        stored = FORMATS["gathered"].from_dense(torch.randn(512, 700, device="cuda"), mask, tile=tile)
+        tables, x = gathered_tables(stored), torch.randn(700, 1000, device="cuda")
+        names = ("values", "kept_inputs", "tile_offsets", "order", "outputs", "consecutive")
+        common = {name: getattr(tables, name) for name in names} | {
+            "bias": None,
+            "residual": None,
+            "activation": "none",
+        }
+        problem = Problem(1000, 700, 512, torch.float32, "cuda", "feature_major")
+        for launch in tf32_tuning.Tf32Tunable().candidates(tables, problem):
+            y = torch.full((512, 1000), torch.nan, device="cuda")
+            launch_gathered_spmm(x.t(), y.t(), tf32=launch, **common)
+            assert 1e-6 < error(y, stored.to_dense().double() @ x.double()) <= TOLERANCE, launch
