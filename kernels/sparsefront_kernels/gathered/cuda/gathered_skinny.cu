@@ -37,8 +37,7 @@ struct Problem {
     const void* x;                 // element (row, input) at row * x_row_stride + input * x_input_stride
     unsigned x_input_stride;       // bytes
     long long x_row_stride;        // elements
-    const uint8_t* x_begin;        // all of X, to be brought into L2; x_bytes is 0 where it is spread too widely
-    long long x_bytes;
+    long long x_bytes;             // of X, to be brought into L2; 0 where it is spread too widely
     const uint8_t* lists;          // chunk after chunk: 16 inputs, lane q of a quad: four
     const uint8_t* panels;         // chunk after chunk: fragments
     long long chunks;              // of all strips
@@ -165,9 +164,9 @@ __device__ __forceinline__ void wait_for_earlier_grids() { asm volatile("griddep
 __device__ __forceinline__ void let_later_grids_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 // X is small but everybody waits for it: its loads must not stand in line behind those of the weight.
-__device__ __forceinline__ void prefetch_x(const Problem& problem) {
+__device__ __forceinline__ void prefetch_x(const void* x, long long bytes) {
     const long long at = 128ll * (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x);
-    if (at < problem.x_bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(problem.x_begin + at) : "memory");
+    if (at < bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const uint8_t*>(x) + at) : "memory");
 }
 
 // This warp's share of an array, at most `most` bytes. L2 is where all reads meet, so that what is brought there early is
@@ -355,7 +354,7 @@ __device__ __forceinline__ void reduce_and_finish(const Problem& problem, const 
 // What both kernels begin with, once their barriers are initialised.
 template <typename T>
 __device__ __forceinline__ void begin(const Problem& problem) {
-    prefetch_x(problem);
+    prefetch_x(problem.x, problem.x_bytes);
     if (threadIdx.x % 32 == 0 && problem.overlap >= PREFETCH) {
         prefetch_share(problem.lists, problem.chunks * LIST_BYTES, problem.prefetch_bytes);
         prefetch_share(problem.panels, problem.chunks * (problem.width / 16 * FRAGMENT_BYTES<T>), problem.prefetch_bytes);
@@ -606,17 +605,22 @@ __global__ void __launch_bounds__(32 * (MOST_WARPS + 1), FRAGMENTS * COLUMN_BLOC
 
 // X with any strides → [K, columns] with rows side by side, zeros from row m on; 32 inputs to a block.
 template <typename T>
-__global__ void __launch_bounds__(256) pack_rows_kernel(const T* x, long long input_stride, long long row_stride, T* packed, int k, int m, int columns, int overlap) {
+__global__ void __launch_bounds__(256) pack_rows_kernel(const T* x, long long x_bytes, long long input_stride, long long row_stride, T* packed, int k, int m, int columns, int overlap) {
     __shared__ T tile[64][33];
+    prefetch_x(x, x_bytes);
     if (overlap != APART) {
         let_later_grids_start();
         wait_for_earlier_grids();
     }
-    const int lane = threadIdx.x % 32, first = blockIdx.x * 32;
-    for (int row = threadIdx.x / 32; row < columns; row += 8) {
-        const bool inside = row < m && first + lane < k;
-        tile[row][lane] = inside ? x[row * row_stride + (first + lane) * input_stride] : rounded<T>(0.0f);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = blockIdx.x * 32;
+    T elements[8];  // all on their way before the first is needed
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        const int row = warp + 8 * i;
+        elements[i] = row < m && first + lane < k ? x[row * row_stride + (first + lane) * input_stride] : rounded<T>(0.0f);
     }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) tile[warp + 8 * i][lane] = elements[i];
     __syncthreads();
     for (int at = threadIdx.x; at < 32 * columns; at += 256) {
         if (first + at / columns < k) packed[static_cast<long long>(first) * columns + at] = tile[at % columns][at / columns];
@@ -700,7 +704,7 @@ cudaError_t launch_all(Problem problem, void* packed, int k, const Shape& shape,
     if (packed != nullptr) {
         const int columns = problem.m <= 8 ? 8 : problem.m <= 16 ? 16 : problem.m <= 32 ? 32 : 64;
         const cudaError_t error = launch(pack_rows_kernel<T>, (k + 31) / 32, 256, 0, 1, problem.overlap != APART, stream,
-                                         static_cast<const T*>(problem.x), static_cast<long long>(problem.x_input_stride / sizeof(T)),
+                                         static_cast<const T*>(problem.x), problem.x_bytes, static_cast<long long>(problem.x_input_stride / sizeof(T)),
                                          problem.x_row_stride, static_cast<T*>(packed), k, problem.m, columns, problem.overlap);
         if (error != cudaSuccess) return error;
         problem.x = packed, problem.x_input_stride = columns * sizeof(T), problem.x_row_stride = 1;
@@ -736,7 +740,6 @@ extern "C" int sparsefront_gathered_skinny(const void* x, void* packed, const vo
     const Problem problem{x,
                           static_cast<unsigned>(x_input_stride * (type == 1 ? 4 : 2)),
                           x_row_stride,
-                          static_cast<const uint8_t*>(x),
                           x_bytes,
                           static_cast<const uint8_t*>(lists),
                           static_cast<const uint8_t*>(panels),
