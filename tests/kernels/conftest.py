@@ -9,6 +9,8 @@ import pytest
 import torch
 from sparsefront_kernels import FORMATS, Problem, SparseFormat
 from sparsefront_kernels.bench.poison import poisoned_memory
+from sparsefront_kernels.common.epilogue import with_epilogue
+from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 from torch import Tensor
 
 # Relative Frobenius error against float64. Nowhere else is a tolerance written.
@@ -245,14 +247,14 @@ def poisoned_memory_fixture() -> Callable[[], Any]:
 
 @pytest.fixture
 def activations() -> Callable[..., Tensor]:
-    """(problem, kind) -> X of the problem's shape, dtype and device.
+    """(problem, kind) -> X of the problem's shape, dtype and device; (problem, kind, shape): a residual of that shape.
 
     Kinds: "plain"; "inside_nan", a window of a larger NaN matrix, so that it is neither contiguous nor aligned and a
     read outside shows; "transposed", column-major.
     """
 
-    def draw(problem: Problem, kind: str = "plain") -> Tensor:
-        rows, columns = problem.x_shape
+    def draw(problem: Problem, kind: str = "plain", shape: tuple[int, int] | None = None) -> Tensor:
+        rows, columns = shape or problem.x_shape
         x = torch.randn(rows, columns, dtype=torch.float32).to(problem.device, problem.dtype)
         if kind == "inside_nan":
             around = torch.full((rows + 2, columns + 4), torch.nan, dtype=problem.dtype, device=problem.device)
@@ -265,13 +267,22 @@ def activations() -> Callable[..., Tensor]:
 
 @pytest.fixture
 def expected_product() -> Callable[..., Tensor]:
-    """(x, format, bias, layout) -> Y in float64 from the dense weight."""
+    """(x, format, bias, layout, activation and residual by name) -> Y in float64 from the dense weight."""
 
-    def product(x: Tensor, stored: SparseFormat, bias: Tensor | None, layout: str = "row_major") -> Tensor:
-        rows = x.double() if layout == "row_major" else x.double().t()
-        y = rows @ stored.to_dense().double().t()
-        y = y if bias is None else y + bias.double()
-        return y if layout == "row_major" else y.t()
+    def product(
+        x: Tensor,
+        stored: SparseFormat,
+        bias: Tensor | None,
+        layout: str = "row_major",
+        *,
+        activation: str = "none",
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        rows = x.double().t() if layout in X_FEATURE_MAJOR else x.double()
+        if residual is not None and layout in Y_FEATURE_MAJOR:
+            residual = residual.t()
+        y = with_epilogue(rows @ stored.to_dense().double().t(), bias, activation, residual)
+        return y.t() if layout in Y_FEATURE_MAJOR else y
 
     return product
 

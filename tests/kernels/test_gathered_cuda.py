@@ -5,14 +5,15 @@ import subprocess
 
 import pytest
 import torch
-from sparsefront_kernels import FORMATS, Problem, cuda_library, entry
+from sparsefront_kernels import FORMATS, Problem, cuda_library, entries, entry
 from sparsefront_kernels.gathered import tuning
+from sparsefront_kernels.gathered.aligned_operands import aligned_by_input
 from sparsefront_kernels.gathered.cuda_spmm import launch_pairs_spmm
 from sparsefront_kernels.gathered.pairs import pair_tables
-from sparsefront_kernels.gathered.pairs_op import _aligned_by_input, gathered_pairs_spmm
+from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-ENTRIES = ("gathered_cuda", "gathered_cuda_feature_major")
+ENTRIES = tuple(kernel.name for kernel in entries() if kernel.name.startswith("gathered_cuda"))
 
 
 def draw_stored(case, dtype, device="cuda"):
@@ -48,21 +49,21 @@ class TestWithoutGPU:
     @pytest.mark.parametrize("m", [8, 13])
     def test_x_reaches_the_kernel_aligned(self, kind, m, activations):
         x = activations(Problem(m, 24, 1, torch.float16, "cpu", "feature_major"), kind)
-        by_input = _aligned_by_input(x, feature_major=True)
+        by_input = aligned_by_input(x, feature_major=True)
         assert by_input.stride(1) == 1 and by_input.data_ptr() % 16 == 0 and by_input.stride(0) % 8 == 0
         assert by_input.shape[1] % 8 == 0 and torch.equal(by_input[:, :m], x)
         assert (by_input.data_ptr() == x.data_ptr()) == (kind == "plain" and m == 8)
 
-    @pytest.mark.parametrize("feature_major", [False, True])
-    def test_fake_kernel_gives_the_shape(self, feature_major):
+    @pytest.mark.parametrize("name", ENTRIES)
+    def test_fake_kernel_gives_the_shape(self, name):
+        kernel = entry(name)
+        problem = Problem(5, 8, 64, torch.float32, "cpu", kernel.layout)
         tables = pair_tables(
             FORMATS["gathered"].from_dense(torch.randn(64, 8), torch.ones(64, 8, dtype=torch.bool), tile=64)
         )
         with FakeTensorMode(allow_non_fake_inputs=True):
-            x = torch.empty((8, 5) if feature_major else (5, 8))
-            tensors = (tables.panels, tables.steps, tables.pairs, tables.outputs)
-            y = gathered_pairs_spmm(x, *tensors, tables.steps_of_each, None, 64, 8, feature_major)
-        assert y.shape == ((64, 5) if feature_major else (5, 64))
+            y = kernel.run(torch.empty(problem.x_shape), tables, None)
+        assert y.shape == problem.y_shape
 
     def test_missing_compiler_is_named(self, monkeypatch):
         monkeypatch.setattr(cuda_library, "compiler", lambda: None)
@@ -184,13 +185,21 @@ class TestOnGPU:
         stored = draw_stored(random.Random(5), torch.float16)
         kernel, (n, k) = entry(name), stored.shape
         tables = kernel.prepare(stored)
-        x = torch.randn((k, 16) if kernel.layout == "feature_major" else (16, k), device="cuda", dtype=torch.float16)
-        arguments = (x, tables.panels, tables.steps, tables.pairs, tables.outputs, tables.steps_of_each, None, n, k)
-        feature_major = kernel.layout == "feature_major"
-        torch.library.opcheck(torch.ops.sparsefront.gathered_pairs_spmm.default, (*arguments, feature_major))
+        problem = Problem(16, k, n, torch.float16, "cuda", kernel.layout)
+        x, residual = (
+            torch.randn(shape, device="cuda", dtype=torch.float16) for shape in (problem.x_shape, problem.y_shape)
+        )
+        weight = (tables.panels, tables.steps, tables.pairs, tables.outputs)
+        numbers = (tables.steps_of_each, tables.whole_runs, n, k)
+        x_feature_major, y_feature_major = kernel.layout in X_FEATURE_MAJOR, kernel.layout in Y_FEATURE_MAJOR
+        for added, activation in ((None, "none"), (residual, "gelu")):
+            torch.library.opcheck(
+                torch.ops.sparsefront.gathered_pairs_spmm.default,
+                (x, *weight, None, added, *numbers, activation, x_feature_major, y_feature_major),
+            )
         compiled = torch.compile(lambda x: torch.relu(kernel.run(x, tables, None)), fullgraph=True)
         torch.testing.assert_close(compiled(x), torch.relu(kernel.run(x, tables, None)), rtol=0, atol=0)
-        empty = x[:, :0] if feature_major else x[:0]
+        empty = x[:, :0] if x_feature_major else x[:0]
         assert kernel.run(empty, tables, None).numel() == 0
 
     @pytest.mark.parametrize("name", ENTRIES)
@@ -198,7 +207,8 @@ class TestOnGPU:
         stored = draw_stored(random.Random(7), torch.bfloat16)
         kernel, (_, k) = entry(name), stored.shape
         tables = kernel.prepare(stored)
-        x = torch.randn((k, 72) if kernel.layout == "feature_major" else (72, k), device="cuda", dtype=torch.bfloat16)
+        shape = Problem(72, k, stored.shape[0], torch.bfloat16, "cuda", kernel.layout).x_shape
+        x = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
         kernel.run(x, tables, None)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):

@@ -104,6 +104,16 @@ def test_an_input_that_both_halves_keep_is_loaded_once():
     assert [bin(uses).count("1") for uses in tables.steps[:, 64].tolist()] == [5, 1]
 
 
+@pytest.mark.parametrize("tile", [16, 32, 64])
+def test_tiles_that_share_inputs_are_put_together(tile):
+    lists = torch.rand(2, 96).argsort(dim=1) < 16  # 16 inputs each
+    mask = lists.repeat(128 // tile, 1).repeat_interleave(tile, 0)  # neighbours differ
+    tables = pair_tables(FORMATS["gathered"].from_dense(torch.randn(256, 96), mask, tile=tile))
+    assert len(tables.pairs) == 2 and len(tables.steps) == 2
+    assert (tables.steps[:, :64] >= 0).sum() == 32  # each of the two lists once
+    assert len(tables.panels) == 4
+
+
 def test_longest_pairs_come_first():
     tables = pair_tables(stored_weight(640, 300, 128, 0.4, seed=3))
     lengths = tables.pairs[:, 1].tolist()

@@ -3,10 +3,13 @@
 import pytest
 import torch
 from sparsefront_kernels import Problem, entry
+from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 
 KERNELS = {
     "gathered_triton": "gathered-uneven",
     "gathered_triton_feature_major": "gathered-uneven",
+    "gathered_triton_row_to_feature": "gathered-uneven",
+    "gathered_triton_feature_to_row": "gathered-uneven",
     "blocked_triton": "blocked-4x64",
     "n_m_triton": "n_m-3:7-permuted",
     "gathered_overlay_triton": "gathered_overlay",
@@ -74,7 +77,7 @@ def test_compiles_without_a_graph_break(kernel, setting):
 
 def test_compiled_for_any_number_of_rows(kernel, setting):
     x, prepared, bias = setting
-    rows_dim = 0 if kernel.layout == "row_major" else 1
+    rows_dim = 1 if kernel.layout in X_FEATURE_MAJOR else 0
     torch._dynamo.reset()
     compiled = torch.compile(lambda x: kernel.run(x, prepared, bias), fullgraph=True, backend="eager", dynamic=True)
     for rows in (6, 5, 3):
@@ -84,7 +87,7 @@ def test_compiled_for_any_number_of_rows(kernel, setting):
 
 def test_no_rows_give_no_rows(kernel, setting):
     x, prepared, bias = setting
-    empty = x.narrow(0 if kernel.layout == "row_major" else 1, 0, 0)
+    empty = x.narrow(1 if kernel.layout in X_FEATURE_MAJOR else 0, 0, 0)
     assert kernel.run(empty, prepared, bias).numel() == 0
 
 
@@ -136,18 +139,20 @@ class TestOnGPU:
         device = torch.device("cuda", 1)
         stored = cases[KERNELS[kernel.name]].build().to(device, torch.float16)
         x = torch.randn(6, stored.shape[1], device=device, dtype=torch.float16)
-        x = x if kernel.layout == "row_major" else x.t().contiguous()
+        x = x.t().contiguous() if kernel.layout in X_FEATURE_MAJOR else x
         with torch.cuda.device(0):
             y = kernel.run(x, kernel.prepare(stored), None)
-        y = y if kernel.layout == "row_major" else y.t()
-        rows = x if kernel.layout == "row_major" else x.t()
+        y = y.t() if kernel.layout in Y_FEATURE_MAJOR else y
+        rows = x.t() if kernel.layout in X_FEATURE_MAJOR else x
         expected = rows.double() @ stored.to_dense().double().t()
         assert y.device == device
         assert torch.linalg.norm(y.double() - expected) <= 1e-3 * torch.linalg.norm(expected)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["gathered_triton", "gathered_triton_feature_major", "blocked_triton", "n_m_triton"])
+@pytest.mark.parametrize(
+    "name", [*(name for name in KERNELS if name.startswith("gathered_triton")), "blocked_triton", "n_m_triton"]
+)
 def test_activations_past_two_to_the_31(name, cases):
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
@@ -158,10 +163,11 @@ def test_activations_past_two_to_the_31(name, cases):
     m = 2**31 // min(n, k) + 257  # both X and Y pass 2^31 elements
     if torch.cuda.mem_get_info()[0] < 2 * m * (n + k) + 2**32:
         pytest.skip("not enough GPU memory")
-    shape = (m, k) if kernel.layout == "row_major" else (k, m)
+    shape = (k, m) if kernel.layout in X_FEATURE_MAJOR else (m, k)
     x = torch.empty(shape, dtype=torch.float16, device="cuda").normal_()
     y = kernel.run(x, kernel.prepare(stored), None)
-    rows, outputs = (x, y) if kernel.layout == "row_major" else (x.t(), y.t())
+    rows = x.t() if kernel.layout in X_FEATURE_MAJOR else x
+    outputs = y.t() if kernel.layout in Y_FEATURE_MAJOR else y
     for part in (slice(0, 300), slice(m // 2, m // 2 + 300), slice(m - 300, m)):
         expected = rows[part].double() @ stored.to_dense().double().t()
         assert torch.linalg.norm(outputs[part].double() - expected) <= 1e-3 * torch.linalg.norm(expected)

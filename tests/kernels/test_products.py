@@ -3,6 +3,7 @@
 import pytest
 import torch
 from sparsefront_kernels import FORMATS, Problem, entries, find
+from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR
 
 ROWS = [0, 1, 7, 33, 131]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -11,7 +12,7 @@ TRITON = ("gathered_triton", "blocked_triton", "n_m_triton")  # these the interp
 
 def kernels_for(stored, problem):
     """All usable kernels with the problem in their own layout."""
-    for layout in ("row_major", "feature_major"):
+    for layout in LAYOUTS:
         asked = Problem(problem.m, problem.k, problem.n, problem.dtype, problem.device, layout)
         for kernel in find(stored, asked).usable:
             yield kernel, asked
@@ -64,7 +65,7 @@ def test_pruned_inputs_are_never_read(device):
     stored = FORMATS["gathered"].from_dense(torch.randn(24, 83), mask, tile=8).to(device)
     for kernel, problem in kernels_for(stored, Problem(5, 83, 24, torch.float32, device)):
         x = torch.randn(problem.x_shape, device=device)
-        (x if kernel.layout == "row_major" else x.t())[:, ~mask.any(dim=0)] = torch.nan
+        (x.t() if kernel.layout in X_FEATURE_MAJOR else x)[:, ~mask.any(dim=0)] = torch.nan
         assert not kernel.run(x, kernel.prepare(stored), None).isnan().any(), kernel.name
 
 

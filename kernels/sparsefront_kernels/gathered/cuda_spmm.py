@@ -13,7 +13,7 @@ from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
 LIBRARY = "gathered_spmm"
 ALIGNMENT = 8  # elements: X is read and Y written in runs of 16 bytes
 SHARED_BYTES = 233_472  # of a multiprocessor
-FIXED_BYTES = 4_608  # of a block: what the driver reserves, barriers, lists, and alignment
+FIXED_BYTES = 12_800  # of a block: what the driver reserves, barriers, lists, alignment, rows of Y on their way
 # (columns, blocks to a multiprocessor) that are compiled: a stage for each team of producer warps at least
 _FEWEST_STAGES = {(64, 1): 4, (64, 2): 4, (128, 1): 4, (128, 2): 2, (256, 1): 2}
 _BIAS_TYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
@@ -36,6 +36,8 @@ class PairLaunch:
     group: int
     blocks_per_sm: int
     splits: int = 1
+    share: int = 1
+    overlap: int = 0
 
     @property
     def shared_bytes(self) -> int:
@@ -49,6 +51,8 @@ class PairLaunch:
             _FEWEST_STAGES.get((self.block_m, self.blocks_per_sm), 9) <= self.stages <= 8
             and self.group >= 1
             and 1 <= self.splits <= (1 if (self.block_m, self.blocks_per_sm) == (128, 2) else 8)
+            and self.share in (1, 2, 4)
+            and self.splits * self.share <= 8
             and (self.splits == 1 or self.stages * (self.block_m + 128) >= 4 * self.block_m)  # partial sums fit
             and self.shared_bytes * self.blocks_per_sm <= SHARED_BYTES
         )
@@ -83,10 +87,10 @@ def launch_pairs_spmm(
         RuntimeError: the launch failed.
     """
     m = x.shape[1]
-    items = len(pairs) * -(-m // launch.block_m)
-    blocks = items * launch.splits  # a split block has one item; others take several, as many as run at once
+    items = len(pairs) * -(-m // (launch.block_m * launch.share))
+    clusters = items  # one whose blocks split steps has one item; others take several, as many as run at once
     if launch.splits == 1:
-        blocks = min(items, launch.blocks_per_sm * processors(x.device))
+        clusters = min(items, launch.blocks_per_sm * processors(x.device) // launch.share)
     error = _function()(
         *(tensor.data_ptr() for tensor in (x, panels, steps, pairs, outputs)),
         None if bias is None else bias.data_ptr(),
@@ -107,8 +111,12 @@ def launch_pairs_spmm(
         launch.stages,
         launch.group,
         launch.splits,
+        launch.share,
+        launch.overlap,
+        x.shape[0],
+        len(panels),
         launch.blocks_per_sm,
-        blocks,
+        clusters,
         torch.cuda.current_stream(x.device).cuda_stream,
     )
     if error:
@@ -118,7 +126,7 @@ def launch_pairs_spmm(
 @functools.cache
 def _function() -> ctypes._CFuncPtr:
     function = cuda_library.load(LIBRARY).sparsefront_gathered_spmm
-    function.argtypes = [ctypes.c_void_p] * 8 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 14 + [ctypes.c_void_p]
+    function.argtypes = [ctypes.c_void_p] * 8 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 18 + [ctypes.c_void_p]
     function.restype = ctypes.c_int
     return function
 

@@ -16,11 +16,19 @@ from sparsefront_kernels.gathered.reference import gathered_spmm_reference
 from sparsefront_kernels.gathered.skinny_entries import ENTRIES as SKINNY
 from sparsefront_kernels.gathered.tables import GatheredTables, gathered_tables
 from sparsefront_kernels.kernel_entry import KernelEntry
-from sparsefront_kernels.problem import Problem
+from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR, Problem
 
 
-def _product(x: Tensor, tables: GatheredTables, bias: Tensor | None = None, *, feature_major: bool) -> Tensor:
-    """x [M, K] → [M, N], or x [K, M] → [N, M] where feature_major."""
+def _product(
+    x: Tensor,
+    tables: GatheredTables,
+    bias: Tensor | None = None,
+    *,
+    layout: str,
+    activation: str = "none",
+    residual: Tensor | None = None,
+) -> Tensor:
+    """activation(X · Wᵀ + bias) + residual in a layout of `problem.LAYOUTS`."""
     return gathered_spmm(
         x,
         tables.values,
@@ -29,26 +37,41 @@ def _product(x: Tensor, tables: GatheredTables, bias: Tensor | None = None, *, f
         tables.order,
         tables.outputs,
         bias,
+        residual,
         tables.n,
         tables.k,
         tables.consecutive,
-        feature_major,
+        activation,
+        layout in X_FEATURE_MAJOR,
+        layout in Y_FEATURE_MAJOR,
     )
 
 
-def _pairs_product(x: Tensor, tables: PairTables, bias: Tensor | None = None, *, feature_major: bool) -> Tensor:
-    """As `_product`; the kernel is feature-major, so that otherwise X and Y are transposed on the way."""
+def _pairs_product(
+    x: Tensor,
+    tables: PairTables,
+    bias: Tensor | None = None,
+    *,
+    layout: str,
+    activation: str = "none",
+    residual: Tensor | None = None,
+) -> Tensor:
+    """As `_product`; the kernel reads X feature-major, so that otherwise X is transposed on the way."""
     return gathered_pairs_spmm(
         x,
         tables.panels,
         tables.steps,
         tables.pairs,
         tables.outputs,
-        tables.steps_of_each,
         bias,
+        residual,
+        tables.steps_of_each,
+        tables.whole_runs,
         tables.n,
         tables.k,
-        feature_major,
+        activation,
+        layout in X_FEATURE_MAJOR,
+        layout in Y_FEATURE_MAJOR,
     )
 
 
@@ -63,41 +86,43 @@ def _pairs_limits(stored: SparseFormat, problem: Problem) -> str | None:
     return cuda_library.refusal(LIBRARY)
 
 
+def _name(kernel: str, layout: str) -> str:
+    return kernel if layout == "row_major" else f"{kernel}_{layout}"
+
+
 ENTRIES = (
-    KernelEntry(name="gathered_reference", family="gathered", run=gathered_spmm_reference, is_reference=True),
     KernelEntry(
-        name="gathered_triton",
+        name="gathered_reference",
         family="gathered",
-        run=partial(_product, feature_major=False),
-        prepare=gathered_tables,
-        limits=triton_refusal,
-        requires_cuda=True,
+        run=gathered_spmm_reference,
+        is_reference=True,
+        fuses_epilogue=True,
     ),
-    KernelEntry(
-        name="gathered_triton_feature_major",
-        family="gathered",
-        run=partial(_product, feature_major=True),
-        prepare=gathered_tables,
-        limits=triton_refusal,
-        requires_cuda=True,
-        layout="feature_major",
+    *(
+        KernelEntry(
+            name=_name("gathered_triton", layout),
+            family="gathered",
+            run=partial(_product, layout=layout),
+            prepare=gathered_tables,
+            limits=triton_refusal,
+            requires_cuda=True,
+            layout=layout,
+            fuses_epilogue=True,
+        )
+        for layout in LAYOUTS
     ),
-    KernelEntry(
-        name="gathered_cuda",
-        family="gathered",
-        run=partial(_pairs_product, feature_major=False),
-        prepare=pair_tables,
-        limits=_pairs_limits,
-        requires_cuda=True,
-    ),
-    KernelEntry(
-        name="gathered_cuda_feature_major",
-        family="gathered",
-        run=partial(_pairs_product, feature_major=True),
-        prepare=pair_tables,
-        limits=_pairs_limits,
-        requires_cuda=True,
-        layout="feature_major",
+    *(
+        KernelEntry(
+            name=_name("gathered_cuda", layout),
+            family="gathered",
+            run=partial(_pairs_product, layout=layout),
+            prepare=pair_tables,
+            limits=_pairs_limits,
+            requires_cuda=True,
+            layout=layout,
+            fuses_epilogue=True,
+        )
+        for layout in LAYOUTS
     ),
     *SKINNY,
 )

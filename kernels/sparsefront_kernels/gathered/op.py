@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.operands import check_operands
+from sparsefront_kernels.common.operands import check_epilogue, check_operands
+from sparsefront_kernels.gathered.gradient import register_gradient
+from sparsefront_kernels.gathered.tables import dense_weight
 
 
 @torch.library.custom_op("sparsefront::gathered_spmm", mutates_args=())
@@ -15,23 +17,29 @@ def gathered_spmm(
     order: Tensor,
     outputs: Tensor,
     bias: Tensor | None,
+    residual: Tensor | None,
     n: int,
     k: int,
     consecutive: bool,
-    feature_major: bool,
+    activation: str,
+    x_feature_major: bool,
+    y_feature_major: bool,
 ) -> Tensor:
-    """Y = X · Wᵀ + bias with the arguments of `GatheredTables`.
+    """Y = activation(X · Wᵀ + bias) + residual with the arguments of `GatheredTables`.
 
     Args:
-        x: [M, K], or [K, M] where feature_major; float16, bfloat16 or float32 as `values`, any strides.
+        x: [M, K], or [K, M] where x_feature_major; float16, bfloat16 or float32 as `values`, any strides.
         bias: [N], any float dtype, or None.
+        residual: of Y's shape and dtype, any strides, or None.
+        activation: a name of `common.epilogue.ACTIVATIONS`.
     Returns:
-        [M, N], or [N, M] where feature_major, contiguous, in x's dtype; added up in float32.
+        [M, N], or [N, M] where y_feature_major, contiguous, in x's dtype; added up in float32.
     Raises:
-        ValueError: operands that do not fit together.
+        ValueError: operands that do not fit together, or no such activation.
     """
-    check_operands(x, values, bias, k=k, n=n, feature_major=feature_major)
-    y = _empty_output(x, n, feature_major)
+    check_operands(x, values, bias, k=k, n=n, feature_major=x_feature_major)
+    y = _empty_output(x, n, x_feature_major, y_feature_major)
+    check_epilogue(y, activation, residual)
     if y.numel() == 0:
         return y
     # Triton may be absent where only the reference is used, so it is imported by those who need it
@@ -39,23 +47,44 @@ def gathered_spmm(
 
     with torch.cuda.device_of(x):
         launch_gathered_spmm(
-            x.t() if feature_major else x,
-            y.t() if feature_major else y,
+            x.t() if x_feature_major else x,
+            y.t() if y_feature_major else y,
             values=values,
             kept_inputs=kept_inputs,
             tile_offsets=tile_offsets,
             order=order,
             outputs=outputs,
             bias=bias,
+            residual=residual.t() if residual is not None and y_feature_major else residual,
+            activation=activation,
             consecutive=consecutive,
         )
     return y
 
 
 @gathered_spmm.register_fake
-def _(x, values, kept_inputs, tile_offsets, order, outputs, bias, n, k, consecutive, feature_major):
-    return _empty_output(x, n, feature_major)
+def _(
+    x,
+    values,
+    kept_inputs,
+    tile_offsets,
+    order,
+    outputs,
+    bias,
+    residual,
+    n,
+    k,
+    consecutive,
+    activation,
+    x_feature_major,
+    y_feature_major,
+):
+    return _empty_output(x, n, x_feature_major, y_feature_major)
 
 
-def _empty_output(x: Tensor, n: int, feature_major: bool) -> Tensor:
-    return x.new_empty((n, x.shape[1]) if feature_major else (x.shape[0], n))
+register_gradient("gathered_spmm", stored=("values", "kept_inputs", "tile_offsets", "outputs"), dense=dense_weight)
+
+
+def _empty_output(x: Tensor, n: int, x_feature_major: bool, y_feature_major: bool) -> Tensor:
+    m = x.shape[1 if x_feature_major else 0]
+    return x.new_empty((n, m) if y_feature_major else (m, n))

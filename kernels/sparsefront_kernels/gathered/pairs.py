@@ -12,6 +12,7 @@ HALF = 64  # outputs of a half tile: those of one tensor-core instruction
 GRANULE = 16  # kept inputs of one tensor-core instruction
 STEP_GRANULES = 4  # granules that are loaded together
 STEP = GRANULE * STEP_GRANULES  # kept inputs that are loaded together
+RUN = 8  # outputs that stay neighbours: a row-major Y is written in runs of 16 bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +20,7 @@ class PairTables:
     """What the Hopper kernel reads.
 
     64 outputs form a half tile: a piece of a wide tile, or several narrow tiles, whose lists are united and whose panels
-    hold zeros where a tile does not keep an input. Two half tiles are a pair, which one block of the grid computes. Each
+    hold zeros where a tile does not keep an input; tiles that share many inputs are put together. Two half tiles are a pair, which one block of the grid computes. Each
     input of a pair is kept by half 0, by half 1 or by both. Inputs of one kind are grouped by 16 into granules, and the
     granules of a pair, sorted by their first input, are loaded four at a time.
 
@@ -115,6 +116,25 @@ def pair_tables(stored: GatheredFormat) -> PairTables:
     )
 
 
+def dense_weight(panels: Tensor, steps: Tensor, pairs: Tensor, outputs: Tensor, n: int, k: int) -> Tensor:
+    """W [N, K] from tensors of `PairTables`, without a look at their contents from the host."""
+    device = panels.device
+    first_steps, by_place = pairs[:, 0].sort()
+    step = torch.arange(steps.shape[0], device=device, dtype=first_steps.dtype)
+    pair = by_place[torch.searchsorted(first_steps, step, right=True) - 1]  # of each step
+    bit = torch.arange(2 * STEP_GRANULES, device=device)
+    used = ((steps[:, STEP, None] >> bit) & 1).view(-1, 2, STEP_GRANULES)  # [steps, half, granule]
+    panel = steps[:, STEP + 1 : STEP + 3, None] + used.cumsum(dim=2) - used  # where its weights are
+    unused = used[..., None] == 0
+    inputs = steps[:, None, :STEP].view(-1, 1, STEP_GRANULES, GRANULE).masked_fill(unused, -1)
+    of_halves = outputs.view(-1, 2, 1, HALF)[pair].expand(-1, -1, STEP_GRANULES, -1).masked_fill(unused, -1)
+    spare = panels.new_zeros(1, GRANULE, HALF)  # for granules that a half does not use
+    weights = _swizzled(torch.cat([panels, spare]))[panel]  # [steps, half, granule, 16, 64]
+    dense = panels.new_zeros(n + 1, k + 1)  # what belongs to output or input -1 goes to the last row or column
+    dense[of_halves.long()[..., None, :], inputs.long()[..., :, None]] = weights
+    return dense[:n, :k]
+
+
 def _in_whole_runs(outputs: Tensor) -> bool:
     runs = outputs.view(-1, 8)
     first = runs[:, :1]
@@ -135,10 +155,10 @@ def _half_tiles(stored: GatheredFormat) -> tuple[Tensor, Tensor]:
     if tile >= HALF:
         kept = kept[torch.arange(len(outputs), device=device) * HALF // tile]
     else:
-        together = HALF // tile
-        kept = pad(kept, (0, 0, 0, -len(kept) % together)).view(-1, together, k).any(dim=1)
-    if tile <= HALF:  # halves that keep about the same number wait least for one another
-        order = kept.sum(dim=1).argsort(descending=True, stable=True)
+        kept = pad(kept, (0, 0, 0, outputs.numel() // tile - len(kept)))
+        outputs, kept = _united(outputs.view(-1, tile), kept)
+    if tile <= HALF:  # an input that both halves of a pair keep is loaded once
+        order = _partners(kept)
         outputs, kept = outputs[order], kept[order]
     owned = torch.zeros(n, dtype=torch.bool, device=device)
     owned[stored.output_index.long()] = True
@@ -146,6 +166,37 @@ def _half_tiles(stored: GatheredFormat) -> tuple[Tensor, Tensor]:
     if len(outputs) % 2:
         outputs = pad(outputs, (0, 0, 0, 1), value=-1)
     return outputs, pad(kept, (0, 0, 0, len(outputs) - len(kept)))
+
+
+def _united(outputs: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    """Narrow tiles, outputs [tiles, tile] and kept [tiles, K], two by two until they are half tiles."""
+    while outputs.shape[1] < HALF:
+        if outputs.shape[1] < RUN:
+            partners = torch.arange(len(outputs), device=outputs.device).view(-1, 2)
+        else:
+            partners = _partners(kept).view(-1, 2)
+        outputs, kept = outputs[partners].flatten(1), kept[partners].any(dim=1)
+    return outputs, kept
+
+
+def _partners(kept: Tensor) -> Tensor:
+    """An order of the rows of kept [units, K] in which each two that follow one another share many inputs; int64 [units].
+
+    Each unit, those that keep most first, takes the free one that shares most inputs with it. That also puts units of about
+    the same size together, which then do not wait for one another. Of an odd number the smallest stays alone at the end.
+    """
+    largest_first = kept.sum(dim=1).argsort(descending=True, stable=True)
+    shared = kept[largest_first].float()
+    shared = (shared @ shared.t()).cpu()
+    free, partners = torch.ones(len(kept) - len(kept) % 2, dtype=torch.bool), []
+    for unit in range(len(free)):
+        if free[unit]:
+            free[unit] = False
+            partner = int(shared[unit, : len(free)].masked_fill(~free, -1).argmax())
+            free[partner] = False
+            partners += [unit, partner]
+    partners += range(len(free), len(kept))
+    return largest_first[torch.tensor(partners, dtype=torch.int64, device=kept.device)]
 
 
 def _granules(kept: Tensor) -> _Granules:
@@ -175,7 +226,12 @@ def _panels(weight: Tensor, outputs: Tensor, inputs: Tensor) -> Tensor:
     """[granules, 16, 64], swizzled, from weight [N, K], outputs [granules, 64] and inputs [granules, 16]."""
     outputs, inputs = outputs.long()[:, None, :], inputs[:, :, None]
     panels = weight[outputs.clamp(min=0), inputs.clamp(min=0)] * ((outputs >= 0) & (inputs >= 0))
-    row, chunk = torch.arange(8, device=weight.device)[:, None], torch.arange(8, device=weight.device)
+    return _swizzled(panels)
+
+
+def _swizzled(panels: Tensor) -> Tensor:
+    """[granules, 16, 64] with chunk c of eight outputs at place c ^ (row % 8), or back from there."""
+    row, chunk = torch.arange(8, device=panels.device)[:, None], torch.arange(8, device=panels.device)
     swizzled = panels.view(-1, 2, 8, 8, 8)[:, :, row, chunk ^ row]  # [granules, 2, row % 8, chunk, 8]
     return swizzled.reshape(-1, GRANULE, HALF)
 

@@ -17,7 +17,9 @@ def gathered_spmm_reference(
     activation: str = "none",
     residual: Tensor | None = None,
 ) -> Tensor:
-    """Y[M, N] = activation(X[M, K] · W[N, K]ᵀ + bias) + residual, tile by tile: take the kept columns of X, multiply by the panel.
+    """Y[M, N] = activation(X[M, K] · W[N, K]ᵀ + bias) + residual.
+
+    Tile by tile: take the kept columns of X, multiply by the panel.
 
     Args:
         x: [M, K], any float dtype; 16-bit inputs are added up in float32 and rounded once.

@@ -62,6 +62,15 @@ def gathered_tables(stored: GatheredFormat) -> GatheredTables:
     )
 
 
+def dense_weight(values: Tensor, kept_inputs: Tensor, tile_offsets: Tensor, outputs: Tensor, n: int, k: int) -> Tensor:
+    """W [N, K] from tensors of `GatheredTables`, without a look at their contents from the host."""
+    rank = torch.arange(kept_inputs.shape[0], device=values.device)
+    tile = torch.searchsorted(tile_offsets, rank, right=True) - 1
+    dense = values.new_zeros(n + 1, k)  # what belongs to output -1 goes to the last row
+    dense[outputs.long()[tile], kept_inputs.long()[:, None]] = values
+    return dense[:n]
+
+
 def _in_tiles(index: Tensor, tile: int) -> Tensor:
     """[ceil(len / tile), tile], filled up with -1."""
     return pad(index, (0, -index.numel() % tile), value=-1).view(-1, tile)

@@ -6,6 +6,9 @@ from torch import Tensor
 
 from sparsefront_kernels.common.launch_shape import GROUP_ROWS, launch_shape, power_of_two_within
 from sparsefront_kernels.common.program_order import output_tile
+from sparsefront_kernels.common.triton_activation import activated
+
+REGISTERS = 65_536  # of a multiprocessor
 
 
 @triton.jit
@@ -17,16 +20,21 @@ def _gathered_spmm_kernel(
     order_ptr,  # int32 [tiles]
     outputs_ptr,  # int32 [tiles, TILE]
     bias_ptr,  # [n]
+    residual_ptr,  # [m, n] through its strides
     y_ptr,  # [m, n] through its strides
     m,
     n,
     tiles,
     stride_xm,
     stride_xk,
+    stride_rm,
+    stride_rn,
     stride_ym,
     stride_yn,
     TILE: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    ACTIVATION: tl.constexpr,
     CONSECUTIVE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -70,8 +78,13 @@ def _gathered_spmm_kernel(
         owned = outputs >= 0
     if HAS_BIAS:
         acc += tl.load(bias_ptr + outputs, mask=owned, other=0.0).to(tl.float32)[None, :]
+    acc = activated(acc, ACTIVATION)
+    exists = row_exists[:, None] & owned[None, :]
+    if HAS_RESIDUAL:
+        residual = residual_ptr + rows[:, None] * stride_rm + outputs[None, :] * stride_rn
+        acc += tl.load(residual, mask=exists, other=0.0).to(tl.float32)
     y = y_ptr + rows[:, None] * stride_ym + outputs[None, :] * stride_yn
-    tl.store(y, acc.to(y_ptr.dtype.element_ty), mask=row_exists[:, None] & owned[None, :])
+    tl.store(y, acc.to(y_ptr.dtype.element_ty), mask=exists)
 
 
 def launch_gathered_spmm(
@@ -84,17 +97,22 @@ def launch_gathered_spmm(
     order: Tensor,
     outputs: Tensor,
     bias: Tensor | None,
+    residual: Tensor | None,
+    activation: str,
     consecutive: bool,
 ) -> None:
-    """Write Y[M, N] = X[M, K] · Wᵀ + bias; the tensors are those of `GatheredTables`, on the current device.
+    """Write Y[M, N] = activation(X[M, K] · Wᵀ + bias) + residual[M, N] on the current device.
 
-    x and y are read and written through their strides, so transposed views serve feature-major activations: the
-    gather of a kept input is then one contiguous run of X.
+    The tensors are those of `GatheredTables`; x, residual and y are read and written through
+    their strides, so transposed views serve feature-major activations: the gather of a kept input is then one contiguous
+    run of X.
     """
     (m, _), n, (tiles, tile) = x.shape, y.shape[1], outputs.shape
     block_n = power_of_two_within(tile, lowest=16, highest=128)
     column_blocks = tiles * -(-tile // block_n)
     shape = launch_shape(m=m, block_n=block_n, column_blocks=column_blocks, dtype=x.dtype, device=x.device)
+    # what follows the sums must not take so many registers that one program fills a multiprocessor, where two fit otherwise
+    more_than_sums = activation != "none" or residual is not None
     _gathered_spmm_kernel[(-(-m // shape.block_m) * column_blocks,)](
         x,
         values,
@@ -103,14 +121,18 @@ def launch_gathered_spmm(
         order,
         outputs,
         y if bias is None else bias,
+        y if residual is None else residual,
         y,
         m,
         n,
         tiles,
         *x.stride(),
+        *(y if residual is None else residual).stride(),
         *y.stride(),
         TILE=tile,
         HAS_BIAS=bias is not None,
+        HAS_RESIDUAL=residual is not None,
+        ACTIVATION=activation,
         CONSECUTIVE=consecutive,
         BLOCK_M=shape.block_m,
         BLOCK_N=shape.block_n,
@@ -118,4 +140,5 @@ def launch_gathered_spmm(
         GROUP=GROUP_ROWS,
         num_warps=shape.num_warps,
         num_stages=shape.num_stages,
+        **({"maxnreg": REGISTERS // (2 * 32 * shape.num_warps)} if shape.num_warps == 8 and more_than_sums else {}),
     )

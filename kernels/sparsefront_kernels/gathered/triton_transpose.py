@@ -1,5 +1,8 @@
 """Transposing a matrix at the speed of memory, for kernels that take the other layout."""
 
+import functools
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -16,7 +19,12 @@ def _transpose_kernel(
     source_stride,
     target_stride,
     BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
+    if OVERLAP:
+        # the kernel before may not have ended; ours is launched as soon as it lets us
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()  # who reads the target waits for the end of this kernel
     row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     column = tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     exists = (row < rows)[:, None] & (column < columns)[None, :]
@@ -25,7 +33,28 @@ def _transpose_kernel(
 
 
 def transpose_into(source: Tensor, target: Tensor) -> None:
-    """Write source [R, C] transposed into target [C, R]; neighbours in a row of either lie side by side in memory."""
+    """Write source [R, C] transposed into target [C, R]; neighbours in a row of either lie side by side in memory.
+
+    From compute capability 9.0 on, launches overlap: this one is made while the kernel before ends, and lets the next be
+    made, which begins once this has ended (programmatic dependent launch, CUDA C++ Programming Guide).
+    """
     rows, columns = source.shape
+    overlap = source.is_cuda and _overlaps(source.device)
     grid = (triton.cdiv(rows, BLOCK), triton.cdiv(columns, BLOCK))
-    _transpose_kernel[grid](source, target, rows, columns, source.stride(0), target.stride(0), BLOCK=BLOCK, num_warps=4)
+    _transpose_kernel[grid](
+        source,
+        target,
+        rows,
+        columns,
+        source.stride(0),
+        target.stride(0),
+        BLOCK=BLOCK,
+        OVERLAP=overlap,
+        num_warps=4,
+        **({"launch_pdl": True} if overlap else {}),
+    )
+
+
+@functools.cache
+def _overlaps(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= (9, 0)

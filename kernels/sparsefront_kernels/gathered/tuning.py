@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass, fields
 
 import torch
 
-from sparsefront_kernels.gathered.cuda_spmm import PairLaunch, processors
+from sparsefront_kernels.gathered.cuda_spmm import ALIGNMENT, PairLaunch, processors
+from sparsefront_kernels.gathered.pairs import PairTables
+from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.tuning import TunedKernel, tuned_kernel
 
 KERNEL = "gathered_cuda"
@@ -48,6 +50,11 @@ class PairProblem:
     pairs: int
     steps: int
 
+    @classmethod
+    def of(cls, tables: PairTables, m: int) -> "PairProblem":
+        """Of a prepared weight and m rows of X, which the kernel reads padded."""
+        return cls(-(-m // ALIGNMENT) * ALIGNMENT, tables.k, tables.n, len(tables.pairs), len(tables.steps))
+
     @property
     def steps_of_pair(self) -> float:
         return self.steps / max(1, self.pairs)
@@ -85,6 +92,19 @@ def remember(problem: PairProblem, launch: PairLaunch, latency_us: float, gpu: s
     table.record(problem.key, asdict(launch) | {"latency_us": round(latency_us, 2)})
     _launch_for.cache_clear()
     return table
+
+
+class PairTunable:
+    """The `Tunable` of the Hopper kernel, the same in every layout."""
+
+    kernel = KERNEL
+    version = VERSION
+
+    def candidates(self, prepared: PairTables, problem: Problem) -> list[PairLaunch]:
+        return candidates(PairProblem.of(prepared, problem.m), processors(problem.device))
+
+    def remember(self, prepared: PairTables, problem: Problem, launch: PairLaunch, latency_us: float) -> None:
+        remember(PairProblem.of(prepared, problem.m), launch, latency_us, torch.cuda.get_device_name(problem.device))
 
 
 def fastest(launches: list[PairLaunch], time_us: Callable[[PairLaunch], float]) -> tuple[PairLaunch, float]:

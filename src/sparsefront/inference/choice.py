@@ -18,6 +18,9 @@ MODES = {
     "none": "masked weights multiplied densely",
     "reference": "plain PyTorch from the compressed weight",
 }
+# A layer has rows before and after: a kernel that takes one layout and gives the other saves it no transpose that the
+# row-major kernel of the same family does not do better inside.
+LAYER_LAYOUTS = ("row_major", "feature_major")
 SAMPLE_ROWS = 128  # M of the product that a forced kernel is asked about before any network has run
 
 
@@ -82,6 +85,8 @@ class KernelChoice:
         """
         if self.name is not None:
             return kernel.name == self.name
+        if kernel.layout not in LAYER_LAYOUTS:
+            return False
         plain = self.mode == "reference" or device.type == "cpu"
         if kernel.is_reference != plain:
             return False

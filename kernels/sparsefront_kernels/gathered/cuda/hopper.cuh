@@ -75,6 +75,35 @@ __device__ __forceinline__ void fence_for_tensor_cores() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// As copy_bulk, into the same place of every block of the cluster that `blocks` (a bit per rank) names, and each block's own
+// barrier at the same place counts the bytes.
+__device__ __forceinline__ void copy_bulk_to_blocks(uint32_t target, const void* source, uint32_t bytes, uint32_t barrier,
+                                                    uint32_t blocks) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(
+            target),
+        "l"(source), "r"(bytes), "r"(barrier), "h"(static_cast<uint16_t>(blocks))
+        : "memory");
+}
+
+// Hints: bring this into L2. Nothing is read, so memory that is written later stays right.
+__device__ __forceinline__ void prefetch_line(const void* address) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(address) : "memory");
+}
+
+__device__ __forceinline__ void prefetch_bulk(const void* address, uint32_t bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(address), "r"(bytes) : "memory");
+}
+
+// Waits until the kernels before this one in the stream have ended and what they wrote is visible; returns at once where
+// this one was not launched ahead of their end.
+__device__ __forceinline__ void wait_for_kernels_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// The next kernel of the stream may start as soon as every block has said so or ended, if it was launched to.
+__device__ __forceinline__ void let_next_kernel_start() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
 __device__ __forceinline__ uint32_t rank_in_cluster() {
     uint32_t rank;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -86,11 +115,27 @@ __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+// As cluster_sync, but without a word about what was written.
+__device__ __forceinline__ void cluster_sync_relaxed() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// Where an address of our shared memory lies in another block of the cluster.
+__device__ __forceinline__ uint32_t address_in_cluster(uint32_t address, uint32_t rank) {
+    uint32_t there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    return there;
+}
+
+// Arrives at a barrier of any block of the cluster, by its address in the cluster.
+__device__ __forceinline__ void barrier_arrive_in_cluster(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 // 16 bytes from the shared memory of another block of the cluster, at the address that ours has here.
 __device__ __forceinline__ float4 load_from_cluster(uint32_t address, uint32_t rank) {
-    uint32_t there;
+    const uint32_t there = address_in_cluster(address, rank);
     float4 v;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
     asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
                  : "r"(there)

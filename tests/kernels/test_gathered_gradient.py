@@ -1,0 +1,132 @@
+"""Gradients through the gathered ops against autograd through the same product in float64."""
+
+import pytest
+import torch
+from sparsefront_kernels import FORMATS, Problem, entries, entry
+from sparsefront_kernels.common.epilogue import ACTIVATIONS
+from sparsefront_kernels.gathered import pairs, tables
+from sparsefront_kernels.gathered.pairs import pair_tables
+from sparsefront_kernels.gathered.tables import gathered_tables
+
+KERNELS = [kernel.name for kernel in entries() if kernel.family == "gathered" and kernel.requires_cuda]
+WEIGHTS = ["gathered-uneven", "gathered-kept", "gathered-pruned"]
+TOLERANCE = {torch.float32: 4e-6, torch.float16: 2e-3}  # two products and two roundings to 16 bits instead of one
+
+
+@pytest.fixture(params=KERNELS)
+def kernel(request):
+    return entry(request.param)
+
+
+@pytest.fixture
+def setting(kernel, request, cases, device):
+    """(format, prepared weight, problem) for a weight of the table, or a skip with the kernel's own reason."""
+
+    def make(weight, m=9):
+        dtype = torch.float16 if kernel.name.startswith("gathered_cuda") else torch.float32
+        stored = cases[weight].build().to(device, dtype)
+        problem = Problem(m, stored.shape[1], stored.shape[0], dtype, device, kernel.layout)
+        if reason := kernel.refusal(stored, problem):
+            pytest.skip(reason)
+        return stored, kernel.prepare(stored), problem
+
+    return make
+
+
+def operands(problem):
+    """X, bias and residual that want gradients."""
+    shapes = problem.x_shape, (problem.n,), problem.y_shape
+    return [torch.randn(shape).to(problem.device, problem.dtype).requires_grad_() for shape in shapes]
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("weight", WEIGHTS)
+def test_gradients_against_float64(kernel, setting, weight, activation, expected_product):
+    stored, prepared, problem = setting(weight)
+    wanted = operands(problem)
+    x, bias, residual = wanted
+    y = kernel.run(x, prepared, bias, activation=activation, residual=residual)
+    dy = torch.randn_like(y)
+    gradients = torch.autograd.grad(y, wanted, dy)
+    exact = [tensor.detach().double().requires_grad_() for tensor in wanted]
+    y_exact = expected_product(exact[0], stored, exact[1], kernel.layout, activation=activation, residual=exact[2])
+    expected = torch.autograd.grad(y_exact, exact, dy.double())
+    for gradient, truth, operand in zip(gradients, expected, wanted, strict=True):
+        assert (gradient.shape, gradient.dtype) == (operand.shape, operand.dtype)
+        assert torch.linalg.norm(gradient.double() - truth) <= TOLERANCE[problem.dtype] * torch.linalg.norm(truth)
+
+
+def test_only_what_is_wanted(kernel, setting):
+    _, prepared, problem = setting("gathered-uneven")
+    x, bias, residual = operands(problem)
+    y = kernel.run(x, prepared, bias.detach(), activation="relu", residual=residual.detach())
+    y.sum().backward()
+    assert x.grad.shape == x.shape and bias.grad is None and residual.grad is None
+    assert not kernel.run(x.detach(), prepared, None).requires_grad
+
+
+def test_no_rows(kernel, setting):
+    _, prepared, problem = setting("gathered-uneven", m=0)
+    x, bias, residual = operands(problem)
+    y = kernel.run(x, prepared, bias, activation="gelu", residual=residual)
+    y.sum().backward()
+    assert x.grad.shape == x.shape and not bias.grad.any()
+
+
+def test_a_stored_weight_has_no_gradient(kernel, setting):
+    _, prepared, problem = setting("gathered-uneven")
+    for values in ("values", "panels"):
+        if hasattr(prepared, values):
+            getattr(prepared, values).requires_grad_()
+    with pytest.raises(ValueError, match="the weight is stored, not trained"):
+        kernel.run(operands(problem)[0], prepared, None)
+
+
+def test_compiled_gradients_are_the_eager_ones(kernel, setting):
+    _, prepared, problem = setting("gathered-uneven")
+    wanted = operands(problem)
+
+    def loss(x, bias, residual):
+        y = kernel.run(x, prepared, bias, activation="gelu", residual=residual)
+        return (y * y).sum()
+
+    eager = torch.autograd.grad(loss(*wanted), wanted)
+    torch._dynamo.reset()
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    for one, other in zip(torch.autograd.grad(compiled(*wanted), wanted), eager, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_opcheck(kernel, setting):
+    """PyTorch's own checks, those of registered gradients included."""
+    _, prepared, problem = setting("gathered-uneven")
+    x, bias, residual = operands(problem)
+    op = {
+        "gathered_cuda": torch.ops.sparsefront.gathered_pairs_spmm,
+        "gathered_triton": torch.ops.sparsefront.gathered_spmm,
+    }["_".join(kernel.name.split("_")[:2])].default
+    given = {"x": x, "bias": bias, "residual": residual, "activation": "gelu_tanh"} | vars(prepared)
+    given |= {
+        "x_feature_major": problem.x_shape[0] == problem.k,
+        "y_feature_major": problem.y_shape[0] == problem.n,
+    }
+    torch.library.opcheck(op, tuple(given[argument.name] for argument in op._schema.arguments))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_dense_weight_comes_back_from_either_table(seed):
+    generator = torch.Generator().manual_seed(seed)
+    n, k, tile = 37 + 29 * seed, 11 + 17 * seed, (8, 16, 32, 64, 128, 192)[seed % 6]
+    kept = torch.rand(n, generator=generator) >= (0.3 if seed % 2 else 0.0)
+    survivors = kept.nonzero().flatten()
+    share = torch.rand(-(-len(survivors) // tile), 1, generator=generator) * (seed % 5 != 0)
+    mask = torch.zeros(n, k, dtype=torch.bool)
+    drawn = torch.rand(len(share), k, generator=generator) < share
+    mask[survivors] = drawn.repeat_interleave(tile, 0)[: len(survivors)]
+    stored = FORMATS["gathered"].from_dense(
+        torch.randn(n, k, generator=generator), mask, tile=tile, drop_empty_outputs=bool(seed % 2)
+    )
+    plain, paired = gathered_tables(stored), pair_tables(stored)
+    from_tiles = tables.dense_weight(plain.values, plain.kept_inputs, plain.tile_offsets, plain.outputs, n, k)
+    from_pairs = pairs.dense_weight(paired.panels, paired.steps, paired.pairs, paired.outputs, n, k)
+    assert torch.equal(from_tiles, stored.to_dense()) and torch.equal(from_pairs, stored.to_dense())
