@@ -11,7 +11,7 @@ from sparsefront_kernels.gathered import skinny_op, skinny_tuning
 from sparsefront_kernels.gathered.skinny_entries import NAMES
 from sparsefront_kernels.gathered.skinny_op import gathered_skinny_spmm
 from sparsefront_kernels.gathered.skinny_spmm import OVERLAPS, SkinnyLaunch, launch_skinny_spmm
-from sparsefront_kernels.gathered.skinny_tables import skinny_tables, strip_width
+from sparsefront_kernels.gathered.skinny_tables import dense_weight, skinny_tables, strip_width
 from sparsefront_kernels.gathered.skinny_tuning import SPACE, SkinnyProblem, SkinnyTunable, candidates
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 from sparsefront_kernels.tuning import store
@@ -78,6 +78,14 @@ class TestTables:
         x = torch.randn(stored.shape[1], 2, dtype=torch.float64)
         y = product_from_tables(skinny_tables(stored), x)
         torch.testing.assert_close(y, stored.to_dense().double() @ x)
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+    @pytest.mark.parametrize("seed", range(20))
+    def test_the_dense_weight_comes_back(self, seed, dtype):
+        stored = draw_stored(random.Random(seed), dtype)
+        tables = skinny_tables(stored)
+        tensors = (tables.panels, tables.lists, tables.strips, tables.outputs)
+        assert torch.equal(dense_weight(*tensors, tables.n, tables.k), stored.to_dense())
 
     def test_inputs_beyond_a_signed_16_bit_number(self):
         mask = torch.zeros(16, 65_535, dtype=torch.bool)
@@ -341,6 +349,20 @@ class TestOnGPU:
         y.fill_(torch.nan)
         graph.replay()
         assert torch.equal(y, kernel.run(x, tables, None))
+
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    def test_gradients(self, layout):
+        stored = draw_stored(random.Random(13), torch.float32, "cuda")
+        kernel, (n, k) = entry(NAMES[layout]), stored.shape
+        x = torch.randn((k, 12) if layout in X_FEATURE_MAJOR else (12, k), device="cuda", requires_grad=True)
+        bias = torch.randn(n, device="cuda", requires_grad=True)
+        y = kernel.run(x, kernel.prepare(stored), bias, activation="gelu")
+        dy = torch.randn_like(y)
+        y.backward(dy)
+        wide_x, wide_bias = (t.detach().double().requires_grad_() for t in (x, bias))
+        expected_of(stored, wide_x, wide_bias, "gelu", None, layout).backward(dy.double())
+        torch.testing.assert_close(x.grad.double(), wide_x.grad, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(bias.grad.double(), wide_bias.grad, rtol=1e-4, atol=1e-4)
 
     def test_runs_on_the_current_stream(self):
         stored = draw_stored(random.Random(9), torch.float16, "cuda")

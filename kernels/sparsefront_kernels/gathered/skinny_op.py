@@ -4,7 +4,9 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.common.operands import check_epilogue, check_operands
+from sparsefront_kernels.gathered.gradient import register_gradient
 from sparsefront_kernels.gathered.skinny_spmm import MOST_ROWS, launch_skinny_spmm
+from sparsefront_kernels.gathered.skinny_tables import dense_weight
 from sparsefront_kernels.gathered.skinny_tuning import SkinnyProblem, launch_for
 
 
@@ -95,6 +97,9 @@ def _(
     y_feature_major,
 ):
     return _empty_output(x, n, x_feature_major, y_feature_major)
+
+
+register_gradient("gathered_skinny_spmm", stored=("panels", "lists", "strips", "outputs"), dense=dense_weight)
 
 
 def rows_refusal(m: int) -> str | None:

@@ -27,7 +27,7 @@ class SkinnyLaunch:
 
     Args:
         gather: who gathers X. "lanes": every lane for itself, into its registers; the warps of a block share the chunks.
-            "shared": a warp of its own, into shared memory; the other eight share the outputs of a strip. 16-bit only.
+            "shared": warps of their own, into shared memory; eight others share the outputs of a strip. 16-bit only.
         fragments: of 16 outputs each, that one warp computes: 1, 2, 4 or 8.
         splits: blocks of a cluster, 1 to 8, that share the chunks of a strip and add up through their shared memories.
         warps: of a block, 1 to 8, that multiply; 8 where X is gathered into shared memory.
@@ -36,7 +36,7 @@ class SkinnyLaunch:
         stage_chunks: see `stages`; without meaning for "lanes".
         overlap: with the kernels before and after in the stream. "apart": none. "early": it is launched while the one
             before still runs, and waits before it reads. "prefetch": and has its weight brought into L2 meanwhile.
-            "prefetch_late": and lets the next one start only once its own first loads are on their way.
+            "prefetch_late": and lets the next one start only once its own weight has arrived.
     """
 
     gather: str

@@ -92,6 +92,24 @@ def skinny_tables(stored: GatheredFormat) -> SkinnyTables:
     )
 
 
+def dense_weight(panels: Tensor, lists: Tensor, strips: Tensor, outputs: Tensor, n: int, k: int) -> Tensor:
+    """W [N, K] from tensors of `SkinnyTables`, without a look at their contents from the host."""
+    chunks, device = panels.shape[0], panels.device
+    chunk = torch.arange(chunks, device=device, dtype=strips.dtype)
+    owner = torch.searchsorted(strips[:, 0].contiguous(), chunk, right=True) - 1  # strips without chunks come last
+    width = outputs.shape[1]
+    if panels.dtype == torch.float32:
+        parts = panels.view(chunks, width // FRAGMENT, 2, 8, 4, 2, 2).permute(0, 2, 5, 4, 1, 6, 3)
+    else:
+        parts = panels.view(chunks, width // FRAGMENT, 8, 4, 2, 2, 2).permute(0, 4, 6, 3, 1, 5, 2)
+    weights = parts.reshape(chunks, CHUNK, width)  # item, output
+    inputs = lists.view(chunks, 4, 4).transpose(1, 2).reshape(chunks, CHUNK).long()
+    inputs = torch.where(inputs == -1, k, inputs & 0xFFFF)
+    dense = panels.new_zeros(n + 1, k + 1)  # what belongs to no output or input goes to the last row or column
+    dense[outputs.long()[owner][:, None, :], inputs[:, :, None]] = weights
+    return dense[:n, :k]
+
+
 def dtype_refusal(dtype: torch.dtype) -> str | None:
     """Why weights of this type cannot be laid out, or None."""
     return None if dtype in DTYPES else f"takes float16, bfloat16 or float32, not {dtype}"

@@ -21,6 +21,7 @@ template <typename T>
 constexpr int FRAGMENT_BYTES = 256 * sizeof(T);  // 16 inputs x 16 outputs
 constexpr unsigned NO_INPUT = 0xFFFF;
 constexpr int MOST_WARPS = 8;
+constexpr int GATHERERS = 4;         // warps that gather X into shared memory
 constexpr int MOST_STAGES = 8;
 constexpr int MOST_SPLITS = 16;
 constexpr int MOST_WIDTH = 128;
@@ -30,15 +31,14 @@ enum Overlap {
     APART = 0,      // starts when the one before has ended
     EARLY = 1,      // is launched while the one before runs, and waits for its end before it reads anything
     PREFETCH = 2,   // and has the weight brought into L2 meanwhile
-    PREFETCH_LATE = 3,  // and lets the next one come only once its own loads have been asked for
+    PREFETCH_LATE = 3,  // and lets the next one come only once its own weight has arrived
 };
 
 struct Problem {
     const void* x;                 // element (row, input) at row * x_row_stride + input * x_input_stride
     unsigned x_input_stride;       // bytes
     long long x_row_stride;        // elements
-    const uint8_t* x_begin;        // all of X, to be brought into L2; x_bytes is 0 where it is spread too widely
-    long long x_bytes;
+    long long x_bytes;             // of X, to be brought into L2; 0 where it is spread too widely
     const uint8_t* lists;          // chunk after chunk: 16 inputs, lane q of a quad: four
     const uint8_t* panels;         // chunk after chunk: fragments
     long long chunks;              // of all strips
@@ -165,9 +165,9 @@ __device__ __forceinline__ void wait_for_earlier_grids() { asm volatile("griddep
 __device__ __forceinline__ void let_later_grids_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 // X is small but everybody waits for it: its loads must not stand in line behind those of the weight.
-__device__ __forceinline__ void prefetch_x(const Problem& problem) {
+__device__ __forceinline__ void prefetch_x(const void* x, long long bytes) {
     const long long at = 128ll * (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x);
-    if (at < problem.x_bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(problem.x_begin + at) : "memory");
+    if (at < bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const uint8_t*>(x) + at) : "memory");
 }
 
 // This warp's share of an array, at most `most` bytes. L2 is where all reads meet, so that what is brought there early is
@@ -326,6 +326,7 @@ template <typename T, int COLUMN_BLOCKS, bool INTERLEAVED>
 __device__ __forceinline__ void reduce_and_finish(const Problem& problem, const SharedTargets& targets, uint8_t* shared, int stride,
                                                   int parties, int vectors, int threads, int rank) {
     asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
+    if (problem.overlap == PREFETCH_LATE) let_later_grids_start();
     const bool alone = problem.splits == 1;
     for (int index = threadIdx.x; index < vectors; index += threads) {
         float4 sum = reinterpret_cast<const float4*>(shared)[index];
@@ -355,7 +356,7 @@ __device__ __forceinline__ void reduce_and_finish(const Problem& problem, const 
 // What both kernels begin with, once their barriers are initialised.
 template <typename T>
 __device__ __forceinline__ void begin(const Problem& problem) {
-    prefetch_x(problem);
+    prefetch_x(problem.x, problem.x_bytes);
     if (threadIdx.x % 32 == 0 && problem.overlap >= PREFETCH) {
         prefetch_share(problem.lists, problem.chunks * LIST_BYTES, problem.prefetch_bytes);
         prefetch_share(problem.panels, problem.chunks * (problem.width / 16 * FRAGMENT_BYTES<T>), problem.prefetch_bytes);
@@ -417,7 +418,6 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, FRAGMENTS * COLUMN_BLOCKS <= 
     if (lane == 0) {
         for (int stage = 0; stage < min(problem.stages, mine); ++stage) load(stage, stage);
     }
-    if (problem.overlap == PREFETCH_LATE) let_later_grids_start();
     const Targets own(problem, strip * problem.width + part * 16 * FRAGMENTS, 16 * FRAGMENTS);
 
     float acc[FRAGMENTS][COLUMN_BLOCKS][4] = {};
@@ -486,11 +486,11 @@ __device__ __forceinline__ unsigned load_shared_2(uint32_t address) {
     return v;
 }
 
-// X gathered into shared memory by a warp of its own, for all others, which share the outputs of a strip (and, where those
+// X gathered into shared memory by warps of their own, for all others, which share the outputs of a strip (and, where those
 // are fewer than the warps have places for, the chunks of a stage). 16-bit elements; X has its rows side by side, eight at
 // a time.
 template <typename T, int FRAGMENTS, int COLUMN_BLOCKS>
-__global__ void __launch_bounds__(32 * (MOST_WARPS + 1), FRAGMENTS * COLUMN_BLOCKS <= 8 ? 2 : 1)
+__global__ void __launch_bounds__(32 * (MOST_WARPS + GATHERERS), FRAGMENTS * COLUMN_BLOCKS <= 8 ? 2 : 1)
     gathered_skinny_shared_kernel(const __grid_constant__ Problem problem) {
     constexpr int ROW_BYTES = 16 * COLUMN_BLOCKS, CHUNK_X_BYTES = CHUNK * ROW_BYTES;
     extern __shared__ __align__(128) uint8_t dynamic_shared[];
@@ -501,7 +501,7 @@ __global__ void __launch_bounds__(32 * (MOST_WARPS + 1), FRAGMENTS * COLUMN_BLOC
     const uint32_t full = shared_address(barriers), empty = full + 8 * MOST_STAGES, listed = empty + 8 * MOST_STAGES;
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < problem.stages; ++stage) {
-            barrier_init(full + 8 * stage, 33);
+            barrier_init(full + 8 * stage, 32 * GATHERERS + 1);
             barrier_init(empty + 8 * stage, MOST_WARPS);
         }
         barrier_init(listed, 1);
@@ -513,30 +513,30 @@ __global__ void __launch_bounds__(32 * (MOST_WARPS + 1), FRAGMENTS * COLUMN_BLOC
     const Share<T> share(problem, strip, rank);
     const int stage_chunks = problem.stage_chunks, turns = (share.count + stage_chunks - 1) / stage_chunks;
     const int x_offset = stage_chunks * share.panel_bytes, stage_bytes = x_offset + stage_chunks * CHUNK_X_BYTES;
-    if (warp == MOST_WARPS) {
+    if (warp >= MOST_WARPS) {
+        const int gatherer = threadIdx.x - 32 * MOST_WARPS;
         const auto load_panels = [&](int turn, int stage) {
             const int bytes = min(stage_chunks, share.count - turn * stage_chunks) * share.panel_bytes;
             barrier_arrive_expect(full + 8 * stage, bytes);
             copy_bulk(ring + stage * stage_bytes, share.panels + static_cast<long long>(turn) * x_offset, bytes, full + 8 * stage);
         };
-        if (lane == 0 && turns > 0) {
+        if (gatherer == 0 && turns > 0) {
             share.load_lists(lists, listed);
             for (int stage = 0; stage < min(problem.stages, turns); ++stage) load_panels(stage, stage);
         }
-        if (problem.overlap == PREFETCH_LATE) let_later_grids_start();
         if (turns > 0) barrier_wait(listed, 0);
         int stage = 0;
         uint32_t phase = 1;
         for (int turn = 0; turn < turns; ++turn) {
             if (turn >= problem.stages) {
                 barrier_wait(empty + 8 * stage, phase);
-                if (lane == 0) load_panels(turn, stage);
+                if (gatherer == 0) load_panels(turn, stage);
             }
             const uint32_t target = ring + stage * stage_bytes + x_offset;
             const int vectors = min(stage_chunks, share.count - turn * stage_chunks) * CHUNK * COLUMN_BLOCKS;
             const uint32_t list = lists + turn * stage_chunks * LIST_BYTES;
 #pragma unroll 4
-            for (int at = lane; at < vectors; at += 32) {
+            for (int at = gatherer; at < vectors; at += 32 * GATHERERS) {
                 const int row = at / COLUMN_BLOCKS, vector = at % COLUMN_BLOCKS;
                 // which item of the list stands at this place of the right operand
                 const int item = row % 8 / 2 * 4 + row % 2 + row % 16 / 8 * 2;
@@ -606,17 +606,22 @@ __global__ void __launch_bounds__(32 * (MOST_WARPS + 1), FRAGMENTS * COLUMN_BLOC
 
 // X with any strides → [K, columns] with rows side by side, zeros from row m on; 32 inputs to a block.
 template <typename T>
-__global__ void __launch_bounds__(256) pack_rows_kernel(const T* x, long long input_stride, long long row_stride, T* packed, int k, int m, int columns, int overlap) {
+__global__ void __launch_bounds__(256) pack_rows_kernel(const T* x, long long x_bytes, long long input_stride, long long row_stride, T* packed, int k, int m, int columns, int overlap) {
     __shared__ T tile[64][33];
+    prefetch_x(x, x_bytes);
     if (overlap != APART) {
         let_later_grids_start();
         wait_for_earlier_grids();
     }
-    const int lane = threadIdx.x % 32, first = blockIdx.x * 32;
-    for (int row = threadIdx.x / 32; row < columns; row += 8) {
-        const bool inside = row < m && first + lane < k;
-        tile[row][lane] = inside ? x[row * row_stride + (first + lane) * input_stride] : rounded<T>(0.0f);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = blockIdx.x * 32;
+    T elements[8];  // all on their way before the first is needed
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        const int row = warp + 8 * i;
+        elements[i] = row < m && first + lane < k ? x[row * row_stride + (first + lane) * input_stride] : rounded<T>(0.0f);
     }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) tile[warp + 8 * i][lane] = elements[i];
     __syncthreads();
     for (int at = threadIdx.x; at < 32 * columns; at += 256) {
         if (first + at / columns < k) packed[static_cast<long long>(first) * columns + at] = tile[at % columns][at / columns];
@@ -666,7 +671,7 @@ cudaError_t launch_product(Problem problem, const Shape& shape, cudaStream_t str
         } else {
             kernel = gathered_skinny_shared_kernel<T, FRAGMENTS, COLUMN_BLOCKS>;
             if (owners > MOST_WARPS) return cudaErrorInvalidValue;
-            warps = MOST_WARPS + 1, blocks = shape.strips;
+            warps = MOST_WARPS + GATHERERS, blocks = shape.strips;
             const int parties = MOST_WARPS / owners;
             if (problem.stage_chunks < parties) problem.stage_chunks = parties;
             const int stage_bytes = problem.stage_chunks * (problem.width * 32 + CHUNK * 16 * COLUMN_BLOCKS);
@@ -680,6 +685,9 @@ cudaError_t launch_product(Problem problem, const Shape& shape, cudaStream_t str
         bytes = warps * problem.region + list_bytes;
     }
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    // blocks of one grid and the next are to find room together, and a change of the carve-out waits for an idle processor
+    if (error == cudaSuccess)
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     if (error == cudaSuccess && problem.splits > 8)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     if (error != cudaSuccess) return error;
@@ -700,7 +708,7 @@ cudaError_t launch_all(Problem problem, void* packed, int k, const Shape& shape,
     if (packed != nullptr) {
         const int columns = problem.m <= 8 ? 8 : problem.m <= 16 ? 16 : problem.m <= 32 ? 32 : 64;
         const cudaError_t error = launch(pack_rows_kernel<T>, (k + 31) / 32, 256, 0, 1, problem.overlap != APART, stream,
-                                         static_cast<const T*>(problem.x), static_cast<long long>(problem.x_input_stride / sizeof(T)),
+                                         static_cast<const T*>(problem.x), problem.x_bytes, static_cast<long long>(problem.x_input_stride / sizeof(T)),
                                          problem.x_row_stride, static_cast<T*>(packed), k, problem.m, columns, problem.overlap);
         if (error != cudaSuccess) return error;
         problem.x = packed, problem.x_input_stride = columns * sizeof(T), problem.x_row_stride = 1;
@@ -736,7 +744,6 @@ extern "C" int sparsefront_gathered_skinny(const void* x, void* packed, const vo
     const Problem problem{x,
                           static_cast<unsigned>(x_input_stride * (type == 1 ? 4 : 2)),
                           x_row_stride,
-                          static_cast<const uint8_t*>(x),
                           x_bytes,
                           static_cast<const uint8_t*>(lists),
                           static_cast<const uint8_t*>(panels),
