@@ -19,7 +19,7 @@ from sparsefront_kernels.bench.run import Run
 from sparsefront_kernels.bench.shapes import all_shapes, chosen_shapes, nmsparse_shapes
 from sparsefront_kernels.bench.summary import summary
 from sparsefront_kernels.bench.timing import copies_for, time_calls
-from sparsefront_kernels.bench.weights import equal_tiles, square_blocks, two_of_four, uneven_tiles
+from sparsefront_kernels.bench.weights import equal_tiles, half_of_groups, square_blocks, uneven_tiles
 from sparsefront_kernels.problem import LAYOUTS
 
 CPU = torch.device("cpu")
@@ -116,10 +116,12 @@ def test_uneven_tiles_keep_the_mean():
     assert (mask.view(10, 64, 400) == mask.view(10, 64, 400)[:, :1]).all()
 
 
-def test_blocks_and_two_of_four():
+def test_blocks_and_halves_of_groups():
     blocks = square_blocks(64, 128, 16, 0.75, CPU).view(4, 16, 8, 16)
     assert (blocks.all(dim=3).all(dim=1).sum(dim=1) == 2).all() and blocks.sum() == 4 * 2 * 256
-    assert (two_of_four(8, 32, CPU).view(8, 8, 4).sum(dim=2) == 2).all()
+    for group_m in (2, 4):
+        mask = half_of_groups(8, 32, group_m, CPU)
+        assert (mask.view(8, -1, group_m).sum(dim=2) == group_m // 2).all()
 
 
 def test_floor_is_the_larger_of_arithmetic_and_bytes():
@@ -239,6 +241,15 @@ def test_command_line_compares(tmp_path, capsys):
     assert command.main(["--compare", *reversed(paths)]) == 0
 
 
+def test_a_plan_is_several_runs(tmp_path):
+    path = tmp_path / "all.plan"
+    path.write_text("# first\n--m 256 --kernels 'gathered_cuda*'  # fast\n\n--shapes 'skinny*'\n")
+    assert command._lines(path) == [["--m", "256", "--kernels", "gathered_cuda*"], ["--shapes", "skinny*"]]
+    path.write_text("--m 3\n")
+    with pytest.raises(ValueError, match="no shape passes the filters"):
+        command.main(["--plan", str(path)])
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -286,7 +297,9 @@ def test_small_run_is_right(tmp_path):
         samples=3,
     )
     results = Results.opened(tmp_path / "rows.csv", gpu=torch.cuda.get_device_name(), commit="test", append=False)
-    rows = Run(plan, results, print).measure()
+    measuring = Run(results, print)
+    measuring.measure(plan)
+    rows = measuring.rows
     assert len(read_rows(tmp_path / "rows.csv")) == len(rows)
     wrong = {(one.kernel, one.dtype): one.relative_error for one in rows if not one.correct}
     # cuSPARSE's bf16 exceeds the bound by a little (6.1e-3 of 5e-3); the benchmark says so and does not time it.

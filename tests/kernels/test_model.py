@@ -111,6 +111,7 @@ def test_nothing_is_said_of_what_is_not_known():
 def test_families_know_their_kernels():
     assert family_of("gathered_fp32_cuda_row_to_feature") == "cuda_cores"
     assert family_of("gathered_cuda_row_to_feature") == "hopper"
+    assert family_of("gathered_tf32_triton") == "triton"
     assert family_of("cublas_wt") == "cublas" and family_of("cusparselt") is None
     unknown = {name for name in names() if name.startswith("gathered_") and family_of(name) is None}
     assert {name for name in unknown if "reference" not in name and "overlay" not in name} == set()

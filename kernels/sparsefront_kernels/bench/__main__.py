@@ -2,13 +2,16 @@
 
 python -m sparsefront_kernels.bench --m 4096 --sparsity 0.5 0.9 --granularity 128 --output rows.csv
 python -m sparsefront_kernels.bench --batch 1 8 64 --k 768 --n 3072 --output rows.csv --append
+python -m sparsefront_kernels.bench --plan experiments/operators/h200.plan --tune --output rows.csv
 python -m sparsefront_kernels.bench --compare before.csv after.csv
 """
 
 import argparse
+import shlex
 import subprocess
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from sparsefront_kernels.bench.compare import report
@@ -49,22 +52,25 @@ def parser() -> argparse.ArgumentParser:
         "--append", action="store_true", help="keep what the CSV holds, and measure only what it lacks"
     )
     options.add_argument("--tuned-output", type=Path, help="with --tune: JSON to write the launch parameters to")
+    options.add_argument("--plan", type=Path, help="file of options, a run in each line, for one process and one CSV")
     options.add_argument("--compare", nargs=2, type=Path, metavar=("BEFORE", "AFTER"), help="two CSVs; runs nothing")
     return options
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run or compare; the exit code is 1 where a comparison finds something slower, wrong or gone."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     asked = parser().parse_args(arguments)
     if asked.compare:
         text, worse = report(*(read_rows(path) for path in asked.compare))
         print(text)
         return int(worse)
-    return _measure(asked)
+    return _measure(asked, arguments)
 
 
-def _measure(asked: argparse.Namespace) -> int:
-    shapes = tuple(chosen_shapes(asked.shapes, m=asked.m, k=asked.k, n=asked.n, batch=asked.batch))
+def _measure(asked: argparse.Namespace, arguments: Sequence[str]) -> int:
+    every = [parser().parse_args([*arguments, *line]) for line in _lines(asked.plan)] if asked.plan else [asked]
+    shapes = [chosen_shapes(one.shapes, m=one.m, k=one.k, n=one.n, batch=one.batch) for one in every]
     # what measures needs a GPU's libraries, what compares does not
     from sparsefront_kernels.bench.ours import Chosen
     from sparsefront_kernels.bench.plan import Plan
@@ -73,30 +79,41 @@ def _measure(asked: argparse.Namespace) -> int:
     from sparsefront_kernels.bench.summary import summary
     from sparsefront_kernels.bench.timing import require_gpu
 
-    plan = Plan(
-        shapes=shapes,
-        dtypes=tuple(asked.dtype),
-        sparsities=tuple(asked.sparsity),
-        granularities=tuple(asked.granularity),
-        distributions=tuple(asked.distribution),
-        peers=tuple(asked.peers),
-        chosen=Chosen(tuple(asked.kernels), tuple(asked.layout)),
-        tune=asked.tune,
-        samples=asked.samples,
-        peer_shapes=dict(asked.peer_shapes),
-    )
+    plans = [
+        Plan(
+            shapes=tuple(its_shapes),
+            dtypes=tuple(one.dtype),
+            sparsities=tuple(one.sparsity),
+            granularities=tuple(one.granularity),
+            distributions=tuple(one.distribution),
+            peers=tuple(one.peers),
+            chosen=Chosen(tuple(one.kernels), tuple(one.layout)),
+            tune=one.tune,
+            samples=one.samples,
+            peer_shapes=dict(one.peer_shapes),
+        )
+        for one, its_shapes in zip(every, shapes, strict=True)
+    ]
     require_gpu()
     commit = _commit() if asked.commit is None else asked.commit
     results = Results.opened(asked.output, gpu=_gpu(), commit=commit, append=asked.append)
+    began = time.monotonic()
 
-    def keep_tuned(tuned: Iterable[Tunable]) -> None:
-        _save_tuned(tuned, asked.tuned_output)
+    def say(line: str) -> None:
+        print(f"[{time.monotonic() - began:.1f} s] {line}", file=sys.stderr, flush=True)
 
-    rows = Run(
-        plan, results, say=lambda line: print(line, file=sys.stderr, flush=True), keep_tuned=keep_tuned
-    ).measure()
-    print(summary(rows))
-    return int(not all(row.correct for row in rows))
+    run = Run(results, say, lambda tuned: _save_tuned(tuned, asked.tuned_output))
+    for plan in plans:
+        run.measure(plan)
+    say(f"{len(run.rows)} measurements")
+    print(summary(run.rows))
+    return int(not all(row.correct for row in run.rows))
+
+
+def _lines(path: Path) -> list[list[str]]:
+    """Options of each line of a plan; what follows # is a comment."""
+    lines = [shlex.split(line, comments=True) for line in path.read_text().splitlines()]
+    return [line for line in lines if line]
 
 
 def _save_tuned(tuned: Iterable[Tunable], path: Path | None) -> None:

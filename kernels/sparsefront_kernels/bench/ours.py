@@ -66,7 +66,7 @@ def gathered_contenders(
     Args:
         granularity: outputs that share their inputs.
         distribution: a name of `DISTRIBUTIONS`.
-        refused: takes a line for each kernel that does not take it.
+        refused: takes the reason of each kernel that does not take it.
     """
     shape = setting.shape
     mask = DISTRIBUTIONS[distribution](shape.n, shape.k, granularity, setting.sparsity, setting.device)
@@ -77,7 +77,7 @@ def gathered_contenders(
     found = []
     for entry in wanted:
         if reason := entry.refusal(stored, setting.problem(entry.layout)):
-            refused(f"{shape.name} g={granularity} {entry.name}: {reason}")
+            refused(f"{entry.name} is left out: {reason}")
             continue
         if entry.prepare not in copies:
             copies[entry.prepare] = numbered(entry.prepare(stored))

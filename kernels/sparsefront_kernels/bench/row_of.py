@@ -40,7 +40,7 @@ def row_of(setting: Setting, contender: Contender, measured: Measured, rates: Ra
         pattern=contender.pattern,
         granularity=contender.granularity,
         distribution=contender.distribution,
-        group_m=4 if contender.pattern == "n_m" else 0,
+        group_m=contender.granularity if contender.pattern == "n_m" else 0,
         dtype=contender.dtype_name,
         shape=shape.name,
         m=shape.m,

@@ -24,25 +24,27 @@ from sparsefront_kernels.tuning.tunable import Tunable
 QUICK_SAMPLES = 5  # where the fastest of a peer's settings is looked for
 
 
-@dataclass(frozen=True)
+@dataclass
 class Run:
-    """A plan under way on the current CUDA device.
+    """Measurements on the current CUDA device.
 
     Args:
+        results: where rows go as soon as they are finished.
         say: takes progress, and why a kernel could not run.
         keep_tuned: called after each shape with what was tuned so far.
     """
 
-    plan: Plan
     results: Results
     say: Callable[[str], None]
     keep_tuned: Callable[[Iterable[Tunable]], None] = lambda tuned: None
     rows: list[Row] = field(init=False, default_factory=list)
+    plan: Plan = field(init=False)
     _rates: dict[str, Rates] = field(init=False, default_factory=dict)
     _tuned: dict[str, Tunable] = field(init=False, default_factory=dict)
+    _said: set[str] = field(init=False, default_factory=set)
 
-    def measure(self) -> list[Row]:
-        """Measure everything of the plan that the results do not hold; rows go there as soon as they are finished.
+    def measure(self, plan: Plan) -> None:
+        """Measure everything of a plan that the results do not hold; what was measured by this run is in `rows`.
 
         Raises:
             RuntimeError: there is no GPU, or a launch that is tuned gives a wrong product.
@@ -50,19 +52,24 @@ class Run:
         require_gpu()
         gc.collect()
         gc.freeze()  # what is imported stays: collecting after each shape is then quick
-        for dtype_name in self.plan.dtypes:
+        self.plan = plan
+        for dtype_name in plan.dtypes:
             self._say_who_refuses(dtype_name)
-            for shape in self.plan.shapes:
+            for shape in plan.shapes:
                 self._shape(shape, dtype_name)
                 if self._tuned:
                     self.keep_tuned(self._tuned.values())
-        return self.rows
+
+    def _say_once(self, line: str) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            self.say(line)
 
     def _say_who_refuses(self, dtype_name: str) -> None:
         for name in self.plan.peers:
             reasons = {PEERS[name].refusal(dtype_name, sparsity) for sparsity in self.plan.sparsities}
             for reason in sorted(reasons - {None}):
-                self.say(f"{dtype_name} {name} is left out: {reason}")
+                self._say_once(f"{dtype_name} {name} is left out: {reason}")
 
     def _shape(self, shape: Shape, dtype_name: str) -> None:
         pending = {sparsity: self._pending(shape, dtype_name, sparsity) for sparsity in self.plan.sparsities}
@@ -128,7 +135,7 @@ class Run:
         }
         wanted = [entry for entry in self.plan.chosen.entries(setting.dtype_name) if entry.name not in here]
         found = gathered_contenders(
-            setting, granularity=granularity, distribution=distribution, wanted=wanted, refused=self.say
+            setting, granularity=granularity, distribution=distribution, wanted=wanted, refused=self._say_once
         )
         if self.plan.tune:
             self._tuned.update({tunable.kernel: tunable for tunable in tune(setting, found, self.say)})

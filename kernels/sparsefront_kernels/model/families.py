@@ -21,6 +21,7 @@ _BEGINNINGS = {
     "gathered_skinny": "skinny",
     "gathered_cuda": "hopper",
     "gathered_triton": "triton",
+    "gathered_tf32_triton": "triton",
     "cublas": "cublas",
 }
 _ALIKE = {"bf16": "fp16"}  # number formats with the same rates

@@ -1,19 +1,32 @@
-"""2:4 on sparse tensor cores through cuSPARSELt; its own search chooses the algorithm."""
+"""2:4 on sparse tensor cores through cuSPARSELt (1:2 in TF32); its own search chooses the algorithm."""
+
+from typing import NamedTuple
 
 import torch
 
 from sparsefront_kernels.bench.contender import Contender
 from sparsefront_kernels.bench.copies import numbered
 from sparsefront_kernels.bench.setting import Setting
-from sparsefront_kernels.bench.weights import two_of_four
+from sparsefront_kernels.bench.weights import half_of_groups
 
 ROW_MULTIPLE = 8  # of M, in 16-bit types; 4 would do in 32-bit ones
+
+
+class Algorithm(NamedTuple):
+    """Arguments of `torch._cslt_sparse_mm`."""
+
+    alg_id: int
+    split_k: int
+    split_k_mode: int
+
+
+DEFAULT = Algorithm(0, 1, -1)
 
 
 def refusal(dtype_name: str, sparsity: float) -> str | None:
     """Why it does not run, whatever the shape, or None."""
     if sparsity != 0.5:
-        return f"2:4 is a sparsity of 0.5, not {sparsity:g}"
+        return f"2:4 and 1:2 are a sparsity of 0.5, not {sparsity:g}"
     return "sparse tensor cores multiply float32 as TF32" if dtype_name == "fp32" else None
 
 
@@ -27,16 +40,17 @@ def contenders(setting: Setting) -> list[Contender]:
     """
     shape = setting.shape
     rows = -(-shape.m // ROW_MULTIPLE) * ROW_MULTIPLE
-    weight = setting.weight() * two_of_four(shape.n, shape.k, setting.device)
+    group_m = 2 if setting.dtype_name == "tf32" else 4
+    weight = setting.weight() * half_of_groups(shape.n, shape.k, group_m, setting.device)
     expected = setting.expected(weight)
     packed = torch._cslt_compress(weight)
     copies = numbered(packed)
-    algorithms = {0, int(torch._cslt_sparse_mm_search(packed, setting.x_in("row_to_feature", 0, rows=rows).t()))}
+    algorithms = {DEFAULT, _searched(packed, setting.x_in("row_to_feature", 0, rows=rows).t())}
 
-    def maker(algorithm: int):
+    def maker(algorithm: Algorithm):
         def make(copy: int):
             x, w = setting.x_in("row_to_feature", copy, rows=rows), copies(copy)
-            return lambda: torch._cslt_sparse_mm(w, x.t(), alg_id=algorithm)[:, : shape.m]
+            return lambda: torch._cslt_sparse_mm(w, x.t(), **algorithm._asdict())[:, : shape.m]
 
         return make
 
@@ -45,7 +59,7 @@ def contenders(setting: Setting) -> list[Contender]:
             family="semi_structured",
             kernel="cusparselt",
             pattern="n_m",
-            granularity=4,
+            granularity=group_m,
             distribution="balanced",
             dtype_name=setting.dtype_name,
             layout="row_to_feature",
@@ -57,3 +71,11 @@ def contenders(setting: Setting) -> list[Contender]:
         )
         for algorithm in sorted(algorithms)
     ]
+
+
+def _searched(packed: torch.Tensor, x: torch.Tensor) -> Algorithm:
+    """What cuSPARSELt's search finds; PyTorch's older function tells only a part of it."""
+    library = getattr(torch._C, "_cusparselt", None)
+    if hasattr(library, "mm_search"):
+        return Algorithm(*library.mm_search(packed, x, None, None, None, False)[:3])
+    return Algorithm(int(torch._cslt_sparse_mm_search(packed, x)), 1, -1)

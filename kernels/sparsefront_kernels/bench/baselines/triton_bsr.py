@@ -18,6 +18,7 @@ from sparsefront_kernels.bench.weights import square_blocks
 SIDES = (64, 128)
 WIDTHS = (64, 128, 256)  # columns of X to a block of the grid
 STAGES_AND_WARPS = ((3, 4), (3, 8))
+LARGEST_IN_FP32 = 64  # side and width: PyTorch adds float32 up in float64, which fills the registers
 
 
 def refusal(dtype_name: str, sparsity: float) -> str | None:
@@ -31,11 +32,12 @@ def contenders(setting: Setting) -> list[Contender]:
     X is padded beforehand to an M that some width divides; the padding is not in its time.
     """
     shape = setting.shape
-    widths = [width for width in WIDTHS if shape.m % width == 0] or [width_of(shape.m)]
+    largest = LARGEST_IN_FP32 if setting.dtype_name == "fp32" else max(WIDTHS)
+    widths = [width for width in WIDTHS if shape.m % width == 0 and width <= largest] or [width_of(shape.m)]
     rows = -(-shape.m // widths[0]) * widths[0]
     found = []
     for side in SIDES:
-        if shape.n % side or shape.k % side:
+        if shape.n % side or shape.k % side or side > largest:
             continue
         weight = setting.weight() * square_blocks(shape.n, shape.k, side, setting.sparsity, setting.device)
         expected = setting.expected(weight)
