@@ -120,6 +120,17 @@ __device__ __forceinline__ void store_in_cluster(uint32_t target, const float* v
                  : "memory");
 }
 
+// 16 bytes from the shared memory of another block of the cluster, at the address that ours has here.
+__device__ __forceinline__ float4 load_from_cluster(uint32_t address, uint32_t rank) {
+    const uint32_t there = address_in_cluster(address, rank);
+    float4 v;
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(there)
+                 : "memory");
+    return v;
+}
+
 __device__ __forceinline__ float4 load_16_bytes(uint32_t address) {
     float4 v;
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
