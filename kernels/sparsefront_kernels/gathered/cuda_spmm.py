@@ -13,7 +13,7 @@ from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
 LIBRARY = "gathered_spmm"
 ALIGNMENT = 8  # elements: X is read and Y written in runs of 16 bytes
 SHARED_BYTES = 233_472  # of a multiprocessor
-FIXED_BYTES = 4_608  # of a block: what the driver reserves, barriers, lists, and alignment
+FIXED_BYTES = 5_888  # of a block: what the driver reserves, barriers, lists, and alignment
 # (columns, blocks to a multiprocessor) that are compiled: a stage for each team of producer warps at least
 _FEWEST_STAGES = {(64, 1): 4, (64, 2): 4, (128, 1): 4, (128, 2): 2, (256, 1): 2}
 OVERLAP = 1  # bit of `PairLaunch.overlap`: launched while the kernel before ends, whose end it waits for

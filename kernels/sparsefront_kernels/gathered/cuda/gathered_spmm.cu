@@ -148,16 +148,22 @@ __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages,
                 const uint32_t x = first_x + ring.slot * (STAGE_BYTES >> 4), w = first_w + ring.slot * (STAGE_BYTES >> 4);
                 if (use == 15) {
                     multiply<T, BLOCK_M, 4>(acc, w, x, use, add);
-                } else switch (__popc(use)) {
-                    case 3: multiply<T, BLOCK_M, 3>(acc, w, x, use, add); break;
-                    case 2: multiply<T, BLOCK_M, 2>(acc, w, x, use, add); break;
-                    case 1: multiply<T, BLOCK_M, 1>(acc, w, x, use, add); break;
-                    default: wgmma_wait<0>();  // nothing is committed here, so the wait below would spare the stage before
+                    wgmma_wait<1>();  // the stage before this one has been read
+                } else {
+                    switch (__popc(use)) {
+                        case 3: multiply<T, BLOCK_M, 3>(acc, w, x, use, add); break;
+                        case 2: multiply<T, BLOCK_M, 2>(acc, w, x, use, add); break;
+                        case 1: multiply<T, BLOCK_M, 1>(acc, w, x, use, add); break;
+                    }
+                    wgmma_wait<0>();  // where halves keep different inputs, loads take longer than products: free the stage
                 }
                 add |= use != 0;
-                wgmma_wait<1>();  // the stage before this one has been read
                 if (previous >= 0 && signals) barrier_arrive(empty + 8 * previous);
                 previous = ring.slot;
+                if (use != 15) {
+                    if (signals) barrier_arrive(empty + 8 * previous);
+                    previous = -1;
+                }
                 ring.advance(problem.stages);
                 if (uses & LAST) break;
             }
@@ -216,8 +222,8 @@ struct Cursor {
 
 // The producer warps form teams of TEAM, which fill the stages in turn: the instructions around the copies take as long as
 // the copies, and so those of several stages should run side by side.
-// The list of a step's rows travels through shared memory as well: it is fetched together with the rows of a step so much
-// earlier that the slot of that step has been consumed, and the list thus has landed, when it is needed.
+// The list of a step's rows travels through shared memory as well: it is fetched behind the rows of a step so much earlier
+// that the slot of the step after that one has been consumed, and the list thus has landed, when it is needed.
 template <typename T, int BLOCK_M, int TEAMS, int TEAM, bool SPLIT>
 struct Producer {
     static constexpr int X_BYTES = BLOCK_M * ROW_BYTES;
@@ -227,7 +233,7 @@ struct Producer {
     static constexpr int WARP_ROWS = STAGE_ROWS / TEAM;
     static constexpr int LANE_ROWS = WARP_ROWS / ROWS_AT_ONCE;  // neighbours in the list, of a lane
     static constexpr int LIST_WORDS = WARP_ROWS + STEP_WORDS - STAGE_ROWS;
-    static constexpr int MOST_LISTS = (MOST_STAGES + TEAMS - 1) / TEAMS;  // of a warp
+    static constexpr int MOST_LISTS = (MOST_STAGES + TEAMS - 1) / TEAMS + 1;  // of a warp
     using Lists = int[TEAMS * TEAM * MOST_LISTS][LIST_WORDS];
 
     // Brings into L2 what a step will read. May run before the kernels before this one have ended: the list may then be
@@ -261,7 +267,7 @@ struct Producer {
         const int team = warp / TEAM, first_row = warp % TEAM * WARP_ROWS;
         const int chunk = lane % CHUNKS, lane_row = lane / CHUNKS * LANE_ROWS;
         const bool leads = warp % TEAM == 0 && lane == 0;
-        const int depth = (problem.stages + TEAMS - 1) / TEAMS;  // of this warp's lists
+        const int depth = (problem.stages + TEAMS - 1) / TEAMS + 1;  // of this warp's lists
         int(*lists)[LIST_WORDS] = all_lists + warp * MOST_LISTS;
         const int word = lane < WARP_ROWS / 4 ? first_row + lane * 4 : STAGE_ROWS;
         const uint32_t word_target = shared_address(lists[0] + min(lane * 4, WARP_ROWS));
@@ -318,13 +324,6 @@ struct Producer {
             const uint32_t bytes_0 = __popc(uses & 15) * GRANULE_BYTES, bytes_1 = __popc(uses & 240) * GRANULE_BYTES;
             const uint8_t* panel_0 = problem.panels + static_cast<int64_t>(begin_0) * GRANULE_BYTES;
             const uint8_t* panel_1 = problem.panels + static_cast<int64_t>(begin_1) * GRANULE_BYTES;
-            if (leads) {
-                store_word(slot_uses + 4 * slot, uses | (cursor.left == 1 ? LAST : 0));
-                barrier_arrive_expect(ready, bytes_0 + bytes_1);
-                if (bytes_0) copy_bulk(base + X_BYTES, panel_0, bytes_0, ready);
-                if (bytes_1) copy_bulk(base + X_BYTES + PANEL_BYTES, panel_1, bytes_1, ready);
-            }
-            __syncwarp();
 #pragma unroll
             for (int atom = 0; atom < LANE_ROWS / 8; ++atom) {
                 int rows[8];
@@ -337,12 +336,18 @@ struct Producer {
                                   rows[i] >= 0 ? wanted : 0);
                 }
             }
+            if (leads) {
+                store_word(slot_uses + 4 * slot, uses | (cursor.left == 1 ? LAST : 0));
+                barrier_arrive_expect(ready, bytes_0 + bytes_1);
+                if (bytes_0) copy_bulk(base + X_BYTES, panel_0, bytes_0, ready);
+                if (bytes_1) copy_bulk(base + X_BYTES + PANEL_BYTES, panel_1, bytes_1, ready);
+            }
+            barrier_arrive_after_copies(ready);
             __syncwarp();  // every lane has read the list
             if (!ahead.ended(problem)) {
                 fetch_list(turn, ahead.step);
                 ahead.advance(problem, TEAMS);
             }
-            barrier_arrive_after_copies(ready);
             slot += TEAMS;
             if (++turn == depth) turn = 0;
         }
