@@ -57,8 +57,8 @@ struct Shape {
     static constexpr int SUMS_BYTES = CONSUMERS * OUTPUTS * COLUMNS * 4;
     static constexpr int BLOCKS_PER_SM = OUTPUTS * COLUMNS >= 128 ? 2 : 3;
     // Registers of a thread that multiplies and of one that loads: together twice what a thread starts with.
-    static constexpr int CONSUMER_REGISTERS = OUTPUTS * COLUMNS >= 128 ? 224 : 128;
-    static constexpr int PRODUCER_REGISTERS = 32;
+    static constexpr int CONSUMER_REGISTERS = OUTPUTS * COLUMNS >= 128 ? 224 : 136;
+    static constexpr int PRODUCER_REGISTERS = OUTPUTS * COLUMNS >= 128 ? 32 : 24;
 };
 
 // The kept inputs that fall to this block: `count` of them from `first` on.
