@@ -14,7 +14,7 @@ from sparsefront_kernels.gathered.cuda_spmm import processors
 LIBRARY = "gathered_fp32"
 ALIGNMENT = 4  # elements: X is read and Y written in runs of 16 bytes
 SHARED_BYTES = 233_472  # of a multiprocessor
-FIXED_BYTES = 1_024 + 256  # of a block: what the driver reserves, barriers
+FIXED_BYTES = 1_024 + 768  # of a block: what the driver reserves, barriers, lists of outputs
 CONSUMER_WARPS = 4
 MOST_STAGES, MOST_SPLITS = 16, 8
 _BIAS_TYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
@@ -106,6 +106,7 @@ def launch_fp32_spmm(
         0 if bias is None else _BIAS_TYPES[bias.dtype],
         ACTIVATION_CODES[activation],
         x.shape[1],
+        x.shape[0],
         len(tiles),
         outputs.shape[1],
         launch.slices,
@@ -122,6 +123,6 @@ def launch_fp32_spmm(
 @functools.cache
 def _function() -> ctypes._CFuncPtr:
     function = cuda_library.load(LIBRARY).sparsefront_gathered_fp32
-    function.argtypes = [ctypes.c_void_p] * 8 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 11 + [ctypes.c_void_p]
+    function.argtypes = [ctypes.c_void_p] * 8 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 12 + [ctypes.c_void_p]
     function.restype = ctypes.c_int
     return function

@@ -1,8 +1,8 @@
 // Y[N, M] = activation(W[N, K] · X[K, M] + bias[N]) + residual for a gathered weight on Hopper's CUDA cores (sm_90a), in
 // float32 throughout, feature-major.
 //
-// A block of the grid computes one tile of 32, 64 or 128 outputs, which share their kept inputs, times BLOCK_M columns. Four
-// warps load: a kept input is one bulk copy of BLOCK_M contiguous elements of X, and the weights of a stage are one more.
+// A block of the grid computes one tile of 32, 64 or 128 outputs, which share their kept inputs, times BLOCK_M columns. Up
+// to four warps load: a kept input is one bulk copy of BLOCK_M contiguous elements of X, and the weights of a stage are one more.
 // Four warps multiply, each 32 outputs x 8 · COLUMNS columns, a thread 8 outputs x COLUMNS columns in registers. Where the
 // columns of a block need fewer warps than four, SLICES of them share the inputs of a stage, and where the grid is small,
 // `splits` blocks of a cluster share the inputs of a tile; both add up through shared memory in a fixed order. Where nothing
@@ -14,7 +14,7 @@
 
 namespace {
 
-constexpr int WARPS = 4;  // that multiply, and as many that load: registers are moved between groups of four warps
+constexpr int WARPS = 4;  // that multiply; as many more, since registers are moved between groups of four, but not all load
 constexpr int CONSUMERS = 32 * WARPS;
 constexpr int THREADS = 2 * CONSUMERS;
 constexpr int MOST_STAGES = 16;
@@ -33,7 +33,7 @@ struct Problem {
     long long x_stride, y_stride, residual_stride;
     int bias_type;
     int activation;
-    int m;
+    int m, k;
     int tile_count;
     int stages;
     int splits;
@@ -51,12 +51,14 @@ struct Shape {
     static constexpr int WARP_ROWS = 8;
     static constexpr int ROWS = WARP_ROWS * SLICES;  // kept inputs of a stage
     static constexpr int X_FLOATS = ROWS * BLOCK_M;
-    static constexpr int STAGE_FLOATS = ROWS * (BLOCK_M + WIDTH);
+    static constexpr int STAGE_BYTES = ROWS * (BLOCK_M + WIDTH) * 4;
+    static constexpr int X_STEP = SLICES * BLOCK_M * 4, W_STEP = SLICES * WIDTH * 4;  // bytes to a warp's next input
+    static constexpr int PRODUCERS = BLOCK_M >= 512 ? 1 : BLOCK_M >= 256 ? 2 : 4;  // warps: narrower rows come faster
     static constexpr int SUMS_BYTES = CONSUMERS * OUTPUTS * COLUMNS * 4;
     static constexpr int BLOCKS_PER_SM = OUTPUTS * COLUMNS >= 128 ? 2 : 3;
     // Registers of a thread that multiplies and of one that loads: together twice what a thread starts with.
-    static constexpr int CONSUMER_REGISTERS = OUTPUTS * COLUMNS >= 128 ? (OUTPUTS * COLUMNS > 128 ? 232 : 216) : 120;
-    static constexpr int PRODUCER_REGISTERS = OUTPUTS * COLUMNS > 128 ? 24 : 40;
+    static constexpr int CONSUMER_REGISTERS = OUTPUTS * COLUMNS >= 128 ? 224 : 136;
+    static constexpr int PRODUCER_REGISTERS = OUTPUTS * COLUMNS >= 128 ? 32 : 24;
 };
 
 // The kept inputs that fall to this block: `count` of them from `first` on.
@@ -81,6 +83,22 @@ struct Item {
     __device__ __forceinline__ Item(const Problem& problem, int index)
         : tile(index % problem.tile_count), column(index / problem.tile_count * S::BLOCK_M) {}
 };
+
+// As barrier_wait, for those who have time: asking all the time takes issue slots from those who multiply.
+__device__ __forceinline__ void barrier_wait_idly(uint32_t barrier, uint32_t phase) {
+    while (true) {
+        uint32_t ended;
+        asm volatile(
+            "{\n.reg .pred p;\n"
+            "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+            "selp.u32 %0, 1, 0, p;\n}"
+            : "=r"(ended)
+            : "r"(barrier), "r"(phase)
+            : "memory");
+        if (ended) return;
+        __nanosleep(100);
+    }
+}
 
 // Position in the ring of stages.
 struct Ring {
@@ -107,8 +125,8 @@ struct Place {
         position = threadIdx.x % (CONSUMERS / S::SLICES);
     }
 
-    // Of the tile, the thread's output number n.
-    __device__ __forceinline__ int output_of(int n) const { return output + n / 4 * S::OUTPUT_STRIDE + n % 4; }
+    // Of the 32 of its warp, the thread's output number n.
+    __device__ __forceinline__ int output_of(int n) const { return output % 32 + n / 4 * S::OUTPUT_STRIDE + n % 4; }
 };
 
 #define ADD_TO_PAIR(PRODUCTS) "{\n.reg .f32 a, b;\nmov.b64 {a, b}, %0;\n" PRODUCTS "mov.b64 %0, {a, b};\n}"
@@ -152,18 +170,21 @@ struct Sums {
     }
 };
 
+__device__ __forceinline__ void load_four(float* v, uint32_t address) {
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(address));
+}
+
 // What a thread multiplies for one kept input.
 template <typename S>
 struct Fragment {
     float w[S::OUTPUTS], x[S::COLUMNS];
 
-    __device__ __forceinline__ void load(const float* weights, const float* row) {
+    // From addresses in shared memory.
+    __device__ __forceinline__ void load(uint32_t weights, uint32_t row) {
 #pragma unroll
-        for (int i = 0; i < S::OUTPUTS / 4; ++i)
-            *reinterpret_cast<float4*>(w + 4 * i) = *reinterpret_cast<const float4*>(weights + S::OUTPUT_STRIDE * i);
+        for (int i = 0; i < S::OUTPUTS / 4; ++i) load_four(w + 4 * i, weights + 4 * S::OUTPUT_STRIDE * i);
 #pragma unroll
-        for (int i = 0; i < S::COLUMNS / 4; ++i)
-            *reinterpret_cast<float4*>(x + 4 * i) = *reinterpret_cast<const float4*>(row + S::COLUMN_STRIDE * i);
+        for (int i = 0; i < S::COLUMNS / 4; ++i) load_four(x + 4 * i, row + 4 * S::COLUMN_STRIDE * i);
     }
 };
 
@@ -180,8 +201,7 @@ __device__ __forceinline__ void store(const Problem& problem, int output, int co
 // Straight from the registers, where nothing is to be added up and no activation to be computed.
 template <typename S>
 __device__ __forceinline__ void store_sums(const Problem& problem, const Place<S>& place, const Item<S>& item,
-                                           const Sums<S>& sums) {
-    const int* outputs = problem.outputs + item.tile * S::WIDTH;
+                                           const int* outputs, const Sums<S>& sums) {
 #pragma unroll
     for (int n = 0; n < S::OUTPUTS; ++n) {
         const int output = outputs[place.output_of(n)];
@@ -200,11 +220,10 @@ __device__ __forceinline__ void consumers_sync() { asm volatile("bar.sync 1, %0;
 // Adds up what the slices of all blocks of the cluster hold, in shared memory that the stages no longer need; each slice of
 // each block finishes its share.
 template <typename S>
-__device__ __forceinline__ void add_up_and_store(const Problem& problem, const Place<S>& place, const Item<S>& item, float* shared,
-                                                 const Sums<S>& sums) {
+__device__ __forceinline__ void add_up_and_store(const Problem& problem, const Place<S>& place, const Item<S>& item,
+                                                 const int* outputs, float* shared, const Sums<S>& sums) {
     constexpr int GROUPS = S::COLUMNS / 4, PARTS = S::OUTPUTS * GROUPS;  // of 4 columns
     constexpr int POSITIONS = CONSUMERS / S::SLICES;
-    const int* outputs = problem.outputs + item.tile * S::WIDTH;
     float4* all = reinterpret_cast<float4*>(shared);  // [slices, parts, positions]
     consumers_sync();                                  // all have read all stages
 #pragma unroll
@@ -238,32 +257,40 @@ __device__ __forceinline__ void add_up_and_store(const Problem& problem, const P
 }
 
 template <typename S>
-__device__ __forceinline__ void consume(const Problem& problem, int items, float* stages, uint32_t full, uint32_t empty) {
+__device__ __forceinline__ void consume(const Problem& problem, int items, uint32_t stages, uint32_t full, uint32_t empty) {
+    __shared__ alignas(16) int all_outputs[WARPS][32];
     const Place<S> place;
-    const bool signals = threadIdx.x % 32 == 0;
-    const float* own_x = stages + place.slice * S::BLOCK_M + place.column;
-    const float* own_w = stages + S::X_FLOATS + place.slice * S::WIDTH + place.output;
+    const int lane = threadIdx.x % 32;
+    const bool signals = lane == 0;
+    extern __shared__ __align__(128) float shared[];
+    const int* outputs = all_outputs[threadIdx.x / 32];
+    const uint32_t own_x = stages + 4 * (place.slice * S::BLOCK_M + place.column);
+    const uint32_t own_w = stages + 4 * (S::X_FLOATS + place.slice * S::WIDTH + place.output);
     const bool in_registers = S::SLICES == 1 && problem.splits == 1 && problem.activation == NONE;
     Ring ring;
     for (int index = blockIdx.x / problem.splits; index < items; index += gridDim.x / problem.splits) {
         const Item<S> item(problem, index);
         const Range range(problem, item.tile, S::ROWS);
         const int steps = range.count / S::ROWS, tail = range.count % S::ROWS;
+        __syncwarp();
+        if (lane < 8)  // the rows of Y of this warp, which are needed at the end
+            copy_16_bytes(shared_address(outputs + 4 * lane),
+                          problem.outputs + item.tile * S::WIDTH + (place.output & ~31) + 4 * lane, 16);
         Sums<S> sums;
         Fragment<S> fragments[2];
         if (range.count > 0) barrier_wait(full + 8 * ring.slot, ring.phase);
-        const float *x = own_x + ring.slot * S::STAGE_FLOATS, *w = own_w + ring.slot * S::STAGE_FLOATS;
+        uint32_t x = own_x + ring.slot * S::STAGE_BYTES, w = own_w + ring.slot * S::STAGE_BYTES;
         fragments[0].load(w, x);
 #pragma unroll 1
         for (int step = 0; step < steps; ++step) {
             const Ring next = ring.next(problem.stages);
             const bool more = step + 1 < steps || tail;
-            const int at = (more ? next.slot : ring.slot) * S::STAGE_FLOATS;
+            const int at = (more ? next.slot : ring.slot) * S::STAGE_BYTES;
 #pragma unroll
             for (int i = 0; i < S::WARP_ROWS; ++i) {
-                if (i + 2 == S::WARP_ROWS && more) barrier_wait(full + 8 * next.slot, next.phase);
+                if (i + 3 == S::WARP_ROWS && more) barrier_wait(full + 8 * next.slot, next.phase);
                 if (i + 1 < S::WARP_ROWS) {
-                    fragments[(i + 1) % 2].load(w + (i + 1) * S::SLICES * S::WIDTH, x + (i + 1) * S::SLICES * S::BLOCK_M);
+                    fragments[(i + 1) % 2].load(w + (i + 1) * S::W_STEP, x + (i + 1) * S::X_STEP);
                 } else {
                     x = own_x + at, w = own_w + at;
                     fragments[0].load(w, x);
@@ -276,27 +303,49 @@ __device__ __forceinline__ void consume(const Problem& problem, int items, float
 #pragma unroll 1
         for (int row = place.slice; row < tail; row += S::SLICES) {
             fragments[0].load(w, x);
-            x += S::SLICES * S::BLOCK_M, w += S::SLICES * S::WIDTH;
+            x += S::X_STEP, w += S::W_STEP;
             sums.add_products(fragments[0].w, fragments[0].x);
         }
         if (tail) {
             if (signals) barrier_arrive(empty + 8 * ring.slot);
             ring = ring.next(problem.stages);
         }
+        wait_for_own_copies();
+        __syncwarp();
         if (in_registers) {
-            store_sums<S>(problem, place, item, sums);
+            store_sums<S>(problem, place, item, outputs, sums);
         } else {
-            add_up_and_store<S>(problem, place, item, stages, sums);
+            add_up_and_store<S>(problem, place, item, outputs, shared, sums);
         }
     }
 }
 
-// Each of the four warps brings a part of the rows of a stage, a lane a row; the first also brings the weights.
+// Brings into L2 what the first stages of this block will read, before the kernels before this one have ended: the list may
+// still be another's then, and so says only what might be worth fetching.
+template <typename S>
+__device__ __forceinline__ void prefetch_first_stages(const Problem& problem, int own_row) {
+    const Item<S> item(problem, blockIdx.x / problem.splits);
+    const Range range(problem, item.tile, S::ROWS);
+    const int count = min(range.count, LISTS_AHEAD * S::ROWS);
+    const uint32_t row_bytes = min(S::BLOCK_M, problem.m - item.column) * 4;
+    for (int row = own_row; row < count; row += S::ROWS) {
+        const int input = __ldcg(problem.kept + range.first + row);
+        if (static_cast<unsigned>(input) < static_cast<unsigned>(problem.k))
+            prefetch_bulk(problem.x + input * problem.x_stride + item.column, row_bytes);
+    }
+    if (own_row == 0 && count > 0)
+        prefetch_bulk(problem.panels + static_cast<long long>(range.first) * S::WIDTH, count * S::WIDTH * 4);
+}
+
+// Each of these warps brings a part of the rows of a stage, a lane a row; the first also brings the weights.
 template <typename S>
 __device__ __forceinline__ void produce(const Problem& problem, int items, uint32_t stages, uint32_t full, uint32_t empty) {
-    constexpr int WARP_ROWS = S::ROWS / WARPS;
+    constexpr int WARP_ROWS = S::ROWS / S::PRODUCERS;
     const int lane = threadIdx.x % 32, own_row = threadIdx.x % CONSUMERS / 32 * WARP_ROWS + lane;
     const bool leads = threadIdx.x == CONSUMERS;
+    if (problem.kept_of_each && lane < WARP_ROWS) prefetch_first_stages<S>(problem, own_row);
+    __syncwarp();
+    wait_for_kernels_before();
     Ring ring;
     for (int index = blockIdx.x / problem.splits; index < items; index += gridDim.x / problem.splits) {
         const Item<S> item(problem, index);
@@ -320,8 +369,8 @@ __device__ __forceinline__ void produce(const Problem& problem, int items, uint3
             for (int i = 0; i < LISTS_AHEAD; ++i, begin += S::ROWS) {
                 if (begin >= range.count) break;
                 const int rows = min(S::ROWS, range.count - begin);
-                const uint32_t target = stages + ring.slot * S::STAGE_FLOATS * 4, ready = full + 8 * ring.slot;
-                barrier_wait(empty + 8 * ring.slot, ring.phase ^ 1);
+                const uint32_t target = stages + ring.slot * S::STAGE_BYTES, ready = full + 8 * ring.slot;
+                barrier_wait_idly(empty + 8 * ring.slot, ring.phase ^ 1);
                 if (lane == 0) {  // of every warp, even one without rows, so that none falls a round of stages behind
                     const int own_rows = max(min(WARP_ROWS, rows - own_row), 0);
                     barrier_arrive_expect(ready, own_rows * row_bytes + (leads ? rows * S::WIDTH * 4 : 0));
@@ -343,24 +392,29 @@ template <typename S>
 __global__ void __launch_bounds__(THREADS, S::BLOCKS_PER_SM) gathered_fp32_kernel(const __grid_constant__ Problem problem) {
     extern __shared__ __align__(128) float stages[];
     __shared__ uint64_t barriers[2 * MOST_STAGES];
-    const uint32_t full = shared_address(barriers), empty = full + 8 * MOST_STAGES;
+    uint32_t full = shared_address(barriers);
+    asm volatile("" : "+r"(full));  // kept rather than computed anew, which takes some ten instructions
+    uint32_t address = shared_address(stages);
+    asm volatile("" : "+r"(address));
+    const uint32_t empty = full + 8 * MOST_STAGES;
     if (threadIdx.x == 0) {
         for (int slot = 0; slot < problem.stages; ++slot) {
-            barrier_init(full + 8 * slot, WARPS);
+            barrier_init(full + 8 * slot, S::PRODUCERS);
             barrier_init(empty + 8 * slot, WARPS);
         }
         fence_barrier_init();
     }
     __syncthreads();
-    wait_for_kernels_before();
     let_next_kernel_start();
     const int items = problem.tile_count * ((problem.m + S::BLOCK_M - 1) / S::BLOCK_M);
     if (threadIdx.x < CONSUMERS) {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::CONSUMER_REGISTERS));
-        consume<S>(problem, items, stages, full, empty);
+        wait_for_kernels_before();
+        consume<S>(problem, items, address, full, empty);
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::PRODUCER_REGISTERS));
-        produce<S>(problem, items, shared_address(stages), full, empty);
+        if (threadIdx.x < CONSUMERS + 32 * S::PRODUCERS)
+            produce<S>(problem, items, address, full, empty);
     }
 }
 
@@ -368,7 +422,7 @@ template <int WIDTH, int SLICES, int OUTPUTS, int COLUMNS>
 cudaError_t launch(const Problem& problem, int processors, cudaStream_t stream) {
     using S = Shape<WIDTH, SLICES, OUTPUTS, COLUMNS>;
     const auto kernel = gathered_fp32_kernel<S>;
-    const int stage_bytes = problem.stages * S::STAGE_FLOATS * 4, bytes = stage_bytes > S::SUMS_BYTES ? stage_bytes : S::SUMS_BYTES;
+    const int stage_bytes = problem.stages * S::STAGE_BYTES, bytes = stage_bytes > S::SUMS_BYTES ? stage_bytes : S::SUMS_BYTES;
     const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess) return error;
     long long blocks = 1ll * problem.tile_count * ((problem.m + S::BLOCK_M - 1) / S::BLOCK_M) * problem.splits;
@@ -398,7 +452,7 @@ cudaError_t launch(const Problem& problem, int processors, cudaStream_t stream) 
 extern "C" int sparsefront_gathered_fp32(const void* x, const void* panels, const void* kept, const void* tiles,
                                          const void* outputs, const void* bias, const void* residual, void* y,
                                          long long x_stride, long long y_stride, long long residual_stride, int kept_of_each,
-                                         int bias_type, int activation, int m, int tile_count, int width, int slices, int columns,
+                                         int bias_type, int activation, int m, int k, int tile_count, int width, int slices, int columns,
                                          int stages, int splits, int processors, void* stream) {
     if (stages < 2 || stages > MOST_STAGES || splits < 1 || splits > 8) return cudaErrorInvalidValue;
     const Problem problem{static_cast<const float*>(x),
@@ -416,6 +470,7 @@ extern "C" int sparsefront_gathered_fp32(const void* x, const void* panels, cons
                           bias_type,
                           activation,
                           m,
+                          k,
                           tile_count,
                           stages,
                           splits};
