@@ -1,5 +1,6 @@
 """The kernel for few rows: its tables multiplied in plain loops; on a GPU every M, launch and layout against float64."""
 
+import itertools
 import random
 from dataclasses import replace
 
@@ -176,9 +177,10 @@ class TestLaunches:
         skinny_tuning._launch_for.cache_clear()
 
     def test_shipped_tables_hold_possible_launches(self):
-        for path in store.SHIPPED.glob("*.json"):
+        names = (skinny_tuning.KERNEL, skinny_tuning.KERNEL_ROW_X)
+        for path, name in itertools.product(store.SHIPPED.glob("*.json"), names):
             kernels = store._read(path)["kernels"]
-            for key, measured in kernels.get(skinny_tuning.KERNEL, {"entries": {}})["entries"].items():
+            for key, measured in kernels.get(name, {"entries": {}})["entries"].items():
                 sizes = dict(part.split("=") for part in key.split())
                 launch = SkinnyLaunch(**{name: value for name, value in measured.items() if name != "latency_us"})
                 assert launch.possible(*(int(sizes[name]) for name in ("m", "width", "bytes"))), (path.name, key)
@@ -277,16 +279,15 @@ class TestOnGPU:
         expected = x.double() @ stored.to_dense().double().t() + bias.double()
         names = ("panels", "lists", "strips", "outputs", "chunks_of_each", "most_chunks", "in_order")
         arguments = {name: getattr(tables, name) for name in names} | {"activation": "none", "residual": None}
-        for launch in SPACE:
-            for overlap in OVERLAPS if launch.warps == 8 else OVERLAPS[:1]:
-                chosen = replace(launch, overlap=overlap)
-                if not chosen.possible(m, tables.width, dtype.itemsize, tables.most_chunks):
-                    continue
-                first, second = (torch.full((m, 640), torch.nan, device="cuda", dtype=dtype) for _ in range(2))
-                for y in (first, second):
-                    launch_skinny_spmm(x, y, bias=bias, launch=chosen, **arguments)
-                assert_close(first, expected)
-                assert torch.equal(first, second), chosen
+        for number, launch in enumerate(SPACE):
+            chosen = replace(launch, overlap=OVERLAPS[number % len(OVERLAPS)])
+            if not chosen.possible(m, tables.width, dtype.itemsize, tables.most_chunks):
+                continue
+            first, second = (torch.full((m, 640), torch.nan, device="cuda", dtype=dtype) for _ in range(2))
+            for y in (first, second):
+                launch_skinny_spmm(x, y, bias=bias, launch=chosen, **arguments)
+            assert_close(first, expected)
+            assert torch.equal(first, second), chosen
 
     def test_kernels_that_follow_one_another_wait(self, assert_close):
         """Each product reads what the one before wrote; started early, it must not read too soon."""

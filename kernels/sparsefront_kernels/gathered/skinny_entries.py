@@ -11,7 +11,7 @@ from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.skinny_op import gathered_skinny_spmm, rows_refusal
 from sparsefront_kernels.gathered.skinny_spmm import LIBRARY
 from sparsefront_kernels.gathered.skinny_tables import SkinnyTables, dtype_refusal, inputs_refusal, skinny_tables
-from sparsefront_kernels.gathered.skinny_tuning import SkinnyTunable
+from sparsefront_kernels.gathered.skinny_tuning import KERNEL, KERNEL_ROW_X, SkinnyTunable
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR, Problem
 
@@ -73,7 +73,7 @@ ENTRIES = tuple(
         requires_cuda=True,
         layout=layout,
         fuses_epilogue=True,
-        tunable=SkinnyTunable(),
+        tunable=SkinnyTunable(KERNEL if layout in X_FEATURE_MAJOR else KERNEL_ROW_X),
     )
     for layout, name in NAMES.items()
 )

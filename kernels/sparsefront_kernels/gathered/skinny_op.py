@@ -57,7 +57,15 @@ def gathered_skinny_spmm(
     if bias is not None:
         bias = (bias.float() if bias.dtype == torch.float64 else bias).contiguous()
     problem = SkinnyProblem(
-        rows.shape[0], k, n, outputs.shape[1], len(strips), len(panels), most_chunks, x.element_size()
+        m=rows.shape[0],
+        k=k,
+        n=n,
+        width=outputs.shape[1],
+        strips=len(strips),
+        chunks=len(panels),
+        most_chunks=most_chunks,
+        element_bytes=x.element_size(),
+        x_feature_major=x_feature_major,
     )
     with torch.cuda.device_of(x):
         launch_skinny_spmm(

@@ -14,7 +14,8 @@ from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.tuning import tuned_kernel
 from sparsefront_kernels.tuning.nearest import nearest_launch
 
-KERNEL = "gathered_skinny"
+KERNEL = "gathered_skinny"  # with X feature-major
+KERNEL_ROW_X = "gathered_skinny_row_x"
 VERSION = 1  # raised when a change of the kernel makes old measurements worthless
 MOST_CANDIDATES = 18
 
@@ -38,6 +39,7 @@ class SkinnyProblem:
         strips, chunks: how many there are.
         most_chunks: of any strip.
         element_bytes: of X, W and Y.
+        x_feature_major: whether X is [K, M], whose neighbouring rows of one input are loaded at once.
     """
 
     m: int
@@ -48,10 +50,16 @@ class SkinnyProblem:
     chunks: int
     most_chunks: int
     element_bytes: int = 2
+    x_feature_major: bool = True
 
     @property
     def chunks_of_strip(self) -> float:
         return self.chunks / max(1, self.strips)
+
+    @property
+    def kernel(self) -> str:
+        """Under which measurements are kept."""
+        return KERNEL if self.x_feature_major else KERNEL_ROW_X
 
     @property
     def shape_key(self) -> str:
@@ -87,40 +95,39 @@ def launch_for(problem: SkinnyProblem, device: torch.device) -> SkinnyLaunch:
 
 @functools.lru_cache(maxsize=4096)
 def _launch_for(problem: SkinnyProblem, gpu: str, device_processors: int) -> SkinnyLaunch:
-    entries = tuned_kernel(gpu, KERNEL, VERSION).entries
+    entries = tuned_kernel(gpu, problem.kernel, VERSION).entries
     measured = nearest_launch(entries, SkinnyLaunch, problem.shape_key, problem.chunks_of_strip)
     return measured or candidates(problem, device_processors, most=1)[0]
 
 
 @dataclass(frozen=True)
 class SkinnyTunable:
-    """`tuning.tunable.Tunable` of the kernel for few rows."""
+    """`tuning.tunable.Tunable` of the kernel for few rows; entries with the same layout of X share one."""
 
     kernel: str = KERNEL
     version: int = VERSION
 
     def candidates(self, prepared: SkinnyTables, problem: Problem) -> list[SkinnyLaunch]:
-        return candidates(problem_of(prepared, problem.m), processors(problem.device))
+        return candidates(self._problem(prepared, problem), processors(problem.device))
 
     def remember(self, prepared: SkinnyTables, problem: Problem, launch: SkinnyLaunch, latency_us: float) -> None:
         measured: dict[str, Any] = asdict(launch) | {"latency_us": round(latency_us, 2)}
         table = tuned_kernel(torch.cuda.get_device_name(problem.device), self.kernel, self.version)
-        table.record(problem_of(prepared, problem.m).key, measured)
+        table.record(self._problem(prepared, problem).key, measured)
         _launch_for.cache_clear()
 
-
-def problem_of(tables: SkinnyTables, m: int) -> SkinnyProblem:
-    """What the parameters for m rows and this weight depend on."""
-    return SkinnyProblem(
-        m=m,
-        k=tables.k,
-        n=tables.n,
-        width=tables.width,
-        strips=len(tables.strips),
-        chunks=len(tables.panels),
-        most_chunks=tables.most_chunks,
-        element_bytes=tables.panels.element_size(),
-    )
+    def _problem(self, tables: SkinnyTables, problem: Problem) -> SkinnyProblem:
+        return SkinnyProblem(
+            m=problem.m,
+            k=tables.k,
+            n=tables.n,
+            width=tables.width,
+            strips=len(tables.strips),
+            chunks=len(tables.panels),
+            most_chunks=tables.most_chunks,
+            element_bytes=tables.panels.element_size(),
+            x_feature_major=self.kernel == KERNEL,
+        )
 
 
 def possible(problem: SkinnyProblem, launch: SkinnyLaunch) -> bool:
