@@ -10,7 +10,6 @@ from sparsefront_kernels import FORMATS, Problem, entry
 from sparsefront_kernels.common.epilogue import ACTIVATIONS, with_epilogue
 from sparsefront_kernels.gathered import skinny_op, skinny_tuning
 from sparsefront_kernels.gathered.skinny_entries import NAMES
-from sparsefront_kernels.gathered.skinny_op import gathered_skinny_spmm
 from sparsefront_kernels.gathered.skinny_spmm import OVERLAPS, SkinnyLaunch, launch_skinny_spmm
 from sparsefront_kernels.gathered.skinny_tables import dense_weight, skinny_tables, strip_width
 from sparsefront_kernels.gathered.skinny_tuning import SPACE, SkinnyProblem, SkinnyTunable, candidates
@@ -322,36 +321,6 @@ class TestOnGPU:
                 assert entry(name).run(x, entry(name).prepare(stored), None).isfinite().all()
 
     @pytest.mark.parametrize("layout", LAYOUTS)
-    def test_op_as_pytorch_sees_it(self, layout):
-        stored = draw_stored(random.Random(5), torch.float16, "cuda")
-        kernel, (n, k) = entry(NAMES[layout]), stored.shape
-        tables = kernel.prepare(stored)
-        x = torch.randn((k, 16) if layout in X_FEATURE_MAJOR else (16, k), device="cuda", dtype=torch.float16)
-        tensors = (x, tables.panels, tables.lists, tables.strips, tables.outputs, None, None)
-        numbers = (tables.chunks_of_each, tables.most_chunks, tables.in_order, n, k)
-        arguments = (*tensors, *numbers, "relu", layout in X_FEATURE_MAJOR, layout in Y_FEATURE_MAJOR)
-        torch.library.opcheck(gathered_skinny_spmm, arguments)
-        compiled = torch.compile(lambda x: torch.relu(kernel.run(x, tables, None)), fullgraph=True)
-        torch.testing.assert_close(compiled(x), torch.relu(kernel.run(x, tables, None)), rtol=0, atol=0)
-        assert kernel.run(x[:, :0] if layout in X_FEATURE_MAJOR else x[:0], tables, None).numel() == 0
-
-    @pytest.mark.parametrize("m", [1, 13, 64])
-    @pytest.mark.parametrize("layout", LAYOUTS)
-    def test_graph_replay_equals_eager(self, layout, m):
-        stored = draw_stored(random.Random(7), torch.bfloat16, "cuda")
-        kernel, (_, k) = entry(NAMES[layout]), stored.shape
-        tables = kernel.prepare(stored)
-        x = torch.randn((k, m) if layout in X_FEATURE_MAJOR else (m, k), device="cuda", dtype=torch.bfloat16)
-        kernel.run(x, tables, None)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            y = kernel.run(x, tables, None)
-        x.copy_(torch.randn_like(x))
-        y.fill_(torch.nan)
-        graph.replay()
-        assert torch.equal(y, kernel.run(x, tables, None))
-
-    @pytest.mark.parametrize("layout", LAYOUTS)
     def test_gradients(self, layout):
         stored = draw_stored(random.Random(13), torch.float32, "cuda")
         kernel, (n, k) = entry(NAMES[layout]), stored.shape
@@ -364,22 +333,6 @@ class TestOnGPU:
         expected_of(stored, wide_x, wide_bias, "gelu", None, layout).backward(dy.double())
         torch.testing.assert_close(x.grad.double(), wide_x.grad, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(bias.grad.double(), wide_bias.grad, rtol=1e-4, atol=1e-4)
-
-    def test_runs_on_the_current_stream(self):
-        stored = draw_stored(random.Random(9), torch.float16, "cuda")
-        kernel = entry("gathered_skinny_feature_major")
-        tables = kernel.prepare(stored)
-        x = torch.randn(stored.shape[1], 16, device="cuda", dtype=torch.float16)
-        expected = kernel.run(x, tables, None)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            late = torch.full_like(x, torch.nan)
-            torch.cuda._sleep(50_000_000)
-            late.copy_(x)
-            y = kernel.run(late, tables, None)
-        side.synchronize()
-        assert torch.equal(y, expected)
 
     def test_any_strides_of_x(self, assert_close, monkeypatch):
         """From 2**31 on, strides cost a copy of X."""
