@@ -251,44 +251,71 @@ __device__ __forceinline__ void begin_with_residual(const Epilogue& epilogue, co
     }
 }
 
-// Writes 32 columns from `column` on of a warp's 16 outputs. d: their sums, which hold the residual already unless
-// ADD_RESIDUAL.
-template <typename T, Ending ENDING, bool ADD_RESIDUAL>
-__device__ __forceinline__ void store_columns(const Epilogue& epilogue, const Rows<ENDING>& rows, int column, const float* d) {
+// Adds what a lane has loaded of the residual to the sums of a piece.
+template <typename T, Ending ENDING>
+__device__ __forceinline__ void add_residual(float (&sums)[8], const uint4& loaded) {
+    uint32_t v[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
+    from_memory_order<ENDING>(v);
 #pragma unroll
-    for (int piece = 0; piece < 2; ++piece) {
-        const Place place(epilogue, rows, column, piece);
-        float sums[8];
-#pragma unroll
-        for (int i = 0; i < 8; ++i)
-            sums[i] = d[sum_of_piece<ENDING>(piece, i)] + rows.bias[output_of_sum<ENDING>(piece, i)];
-        if constexpr (activates(ENDING)) activate_for_16_bits(sums, epilogue);
-        uint32_t v[4];
-        if (ADD_RESIDUAL && epilogue.residual != nullptr) {
-            const uint4 loaded = load_residual<T>(epilogue, place);
-            v[0] = loaded.x, v[1] = loaded.y, v[2] = loaded.z, v[3] = loaded.w;
-            from_memory_order<ENDING>(v);
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const float2 both = unpacked<T>(v[i]);
-                sums[i * 2] += both.x, sums[i * 2 + 1] += both.y;
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < 4; ++i) v[i] = packed<T>(sums[i * 2], sums[i * 2 + 1]);
-        to_memory_order<ENDING>(v);
-        T* y = static_cast<T*>(epilogue.y) + place.row * epilogue.y_stride + place.at;
-        if (place.exists) *reinterpret_cast<uint4*>(y) = make_uint4(v[0], v[1], v[2], v[3]);
+    for (int i = 0; i < 4; ++i) {
+        const float2 both = unpacked<T>(v[i]);
+        sums[i * 2] += both.x, sums[i * 2 + 1] += both.y;
     }
 }
 
-// Writes a block's columns.
+// Writes a piece of 32 columns from `column` on of a warp's 16 outputs. d: the sums of these columns; residual: what is added
+// after the activation, if `adds`.
+template <typename T, Ending ENDING>
+__device__ __forceinline__ void store_piece(const Epilogue& epilogue, const Rows<ENDING>& rows, int column, int piece,
+                                            const float* d, bool adds, const uint4& residual) {
+    float sums[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+        sums[i] = d[sum_of_piece<ENDING>(piece, i)] + rows.bias[output_of_sum<ENDING>(piece, i)];
+    if constexpr (activates(ENDING)) activate_for_16_bits(sums, epilogue);
+    if (adds) add_residual<T, ENDING>(sums, residual);
+    uint32_t v[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] = packed<T>(sums[i * 2], sums[i * 2 + 1]);
+    to_memory_order<ENDING>(v);
+    const Place place(epilogue, rows, column, piece);
+    T* y = static_cast<T*>(epilogue.y) + place.row * epilogue.y_stride + place.at;
+    // first to leave the caches: Y is not read here, and rows of X are read again
+    if (place.exists) __stcs(reinterpret_cast<uint4*>(y), make_uint4(v[0], v[1], v[2], v[3]));
+}
+
+// Writes 32 columns, and adds the residual if there is one.
+template <typename T, Ending ENDING>
+__device__ __forceinline__ void store_columns_with_residual(const Epilogue& epilogue, const Rows<ENDING>& rows, int column,
+                                                            const float* d) {
+    const bool adds = epilogue.residual != nullptr;
+#pragma unroll
+    for (int piece = 0; piece < 2; ++piece) {
+        uint4 residual{};
+        if (adds) residual = load_residual<T>(epilogue, Place(epilogue, rows, column, piece));
+        store_piece<T, ENDING>(epilogue, rows, column, piece, d, adds, residual);
+    }
+}
+
+// Writes a block's columns, and adds the residual where there is an activation before it.
 template <typename T, int BLOCK_M, Ending ENDING>
 __device__ __forceinline__ void store(const Epilogue& epilogue, const Rows<ENDING>& rows, int column,
                                       const float (&acc)[BLOCK_M / 2]) {
+    constexpr int PIECES = BLOCK_M / 16;
+    const bool adds = activates(ENDING) && epilogue.residual != nullptr;
+    const auto load = [&](int piece) {
+        return load_residual<T>(epilogue, Place(epilogue, rows, column + piece / 2 * 32, piece % 2));
+    };
+    uint4 next{};
 #pragma unroll
-    for (int group = 0; group < BLOCK_M / 32; ++group)
-        store_columns<T, ENDING, activates(ENDING)>(epilogue, rows, column + group * 32, acc + group * 16);
+    for (int piece = 0; piece < PIECES; ++piece) {
+        uint4 residual = next;
+        if (adds) {  // a piece is loaded while the one before is worked on, once there are registers for that
+            if (piece < 2) residual = load(piece);
+            if (piece >= 1 && piece + 1 < PIECES) next = load(piece + 1);
+        }
+        store_piece<T, ENDING>(epilogue, rows, column + piece / 2 * 32, piece % 2, acc + piece / 2 * 16, adds, residual);
+    }
 }
 
 // Adds up what `splits` blocks of a cluster hold, and stores it. Of the pieces of 32 columns that a warp stores at once, each
@@ -334,6 +361,6 @@ __device__ __forceinline__ void reduce_and_store(const Epilogue& epilogue, const
                 d[i * 4] += v.x, d[i * 4 + 1] += v.y, d[i * 4 + 2] += v.z, d[i * 4 + 3] += v.w;
             }
         }
-        store_columns<T, ENDING, true>(epilogue, rows, column + piece * 32, d);
+        store_columns_with_residual<T, ENDING>(epilogue, rows, column + piece * 32, d);
     }
 }
