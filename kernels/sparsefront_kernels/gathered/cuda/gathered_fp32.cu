@@ -118,7 +118,7 @@ struct Place {
     int position;  // among the threads of a slice
 
     __device__ __forceinline__ Place() {
-        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        const int warp = threadIdx.x / 32 - WARPS, lane = threadIdx.x % 32;
         output = warp % S::WARPS_ALONG_N * 32 + lane / S::LANES_ALONG_M * 4;
         column = warp / S::WARPS_ALONG_N % S::WARPS_ALONG_M * S::WARP_M + lane % S::LANES_ALONG_M * 4;
         slice = warp / (S::WARPS_ALONG_N * S::WARPS_ALONG_M);
@@ -217,8 +217,8 @@ __device__ __forceinline__ void store_sums(const Problem& problem, const Place<S
 
 __device__ __forceinline__ void consumers_sync() { asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory"); }
 
-// Adds up what the slices of all blocks of the cluster hold, in shared memory that the stages no longer need; each slice of
-// each block finishes its share.
+// Adds up what the slices hold, and then the blocks of the cluster, in shared memory that the stages no longer need; each
+// slice of each block finishes its share.
 template <typename S>
 __device__ __forceinline__ void add_up_and_store(const Problem& problem, const Place<S>& place, const Item<S>& item,
                                                  const int* outputs, float* shared, const Sums<S>& sums) {
@@ -229,19 +229,32 @@ __device__ __forceinline__ void add_up_and_store(const Problem& problem, const P
 #pragma unroll
     for (int part = 0; part < PARTS; ++part)
         all[(place.slice * PARTS + part) * POSITIONS + place.position] = sums.four(part / GROUPS, part % GROUPS * 4);
-    if (problem.splits == 1) {
-        consumers_sync();
-    } else {
+    consumers_sync();
+    const auto sum_of_slices = [&](int part) {
+        float4 v = all[part * POSITIONS + place.position];
+#pragma unroll
+        for (int slice = 1; slice < S::SLICES; ++slice) {
+            const float4 other = all[(slice * PARTS + part) * POSITIONS + place.position];
+            v.x += other.x, v.y += other.y, v.z += other.z, v.w += other.w;
+        }
+        return v;
+    };
+    if (problem.splits > 1) {
+        for (int part = place.slice; S::SLICES > 1 && part < PARTS; part += S::SLICES)
+            all[part * POSITIONS + place.position] = sum_of_slices(part);
         cluster_sync();
     }
 #pragma unroll 1
     for (int part = rank_in_cluster() * S::SLICES + place.slice; part < PARTS; part += problem.splits * S::SLICES) {
-        float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        for (int rank = 0; rank < problem.splits; ++rank) {
-#pragma unroll
-            for (int slice = 0; slice < S::SLICES; ++slice) {
-                const float4* own = all + (slice * PARTS + part) * POSITIONS + place.position;
-                const float4 other = problem.splits == 1 ? *own : load_from_cluster(shared_address(own), rank);
+        float4 v;
+        if (problem.splits == 1) {
+            v = sum_of_slices(part);
+        } else {
+            const uint32_t own = shared_address(all + part * POSITIONS + place.position);
+            v = load_from_cluster(own, 0);
+#pragma unroll 4
+            for (int rank = 1; rank < problem.splits; ++rank) {
+                const float4 other = load_from_cluster(own, rank);
                 v.x += other.x, v.y += other.y, v.z += other.z, v.w += other.w;
             }
         }
@@ -263,7 +276,7 @@ __device__ __forceinline__ void consume(const Problem& problem, int items, uint3
     const int lane = threadIdx.x % 32;
     const bool signals = lane == 0;
     extern __shared__ __align__(128) float shared[];
-    const int* outputs = all_outputs[threadIdx.x / 32];
+    const int* outputs = all_outputs[threadIdx.x / 32 - WARPS];
     const uint32_t own_x = stages + 4 * (place.slice * S::BLOCK_M + place.column);
     const uint32_t own_w = stages + 4 * (S::X_FLOATS + place.slice * S::WIDTH + place.output);
     const bool in_registers = S::SLICES == 1 && problem.splits == 1 && problem.activation == NONE;
@@ -320,30 +333,25 @@ __device__ __forceinline__ void consume(const Problem& problem, int items, uint3
     }
 }
 
-// Brings into L2 what the first stages of this block will read, before the kernels before this one have ended: the list may
-// still be another's then, and so says only what might be worth fetching.
+// Brings into L2 the list and the weights of the first stages of this block, before the kernels before this one have ended.
 template <typename S>
-__device__ __forceinline__ void prefetch_first_stages(const Problem& problem, int own_row) {
-    const Item<S> item(problem, blockIdx.x / problem.splits);
-    const Range range(problem, item.tile, S::ROWS);
-    const int count = min(range.count, LISTS_AHEAD * S::ROWS);
-    const uint32_t row_bytes = min(S::BLOCK_M, problem.m - item.column) * 4;
-    for (int row = own_row; row < count; row += S::ROWS) {
-        const int input = __ldcg(problem.kept + range.first + row);
-        if (static_cast<unsigned>(input) < static_cast<unsigned>(problem.k))
-            prefetch_bulk(problem.x + input * problem.x_stride + item.column, row_bytes);
-    }
-    if (own_row == 0 && count > 0)
+__device__ __forceinline__ void prefetch_first_stages(const Problem& problem) {
+    const Range range(problem, Item<S>(problem, blockIdx.x / problem.splits).tile, S::ROWS);
+    const int count = min(range.count, LISTS_AHEAD * S::ROWS), line = threadIdx.x * 32;
+    if (line < count) prefetch_line(problem.kept + range.first + line);
+    if (threadIdx.x == 0 && count > 0) {
+        prefetch_line(problem.kept + range.first + count - 1);
         prefetch_bulk(problem.panels + static_cast<long long>(range.first) * S::WIDTH, count * S::WIDTH * 4);
+    }
 }
 
 // Each of these warps brings a part of the rows of a stage, a lane a row; the first also brings the weights.
 template <typename S>
 __device__ __forceinline__ void produce(const Problem& problem, int items, uint32_t stages, uint32_t full, uint32_t empty) {
     constexpr int WARP_ROWS = S::ROWS / S::PRODUCERS;
-    const int lane = threadIdx.x % 32, own_row = threadIdx.x % CONSUMERS / 32 * WARP_ROWS + lane;
-    const bool leads = threadIdx.x == CONSUMERS;
-    if (problem.kept_of_each && lane < WARP_ROWS) prefetch_first_stages<S>(problem, own_row);
+    const int lane = threadIdx.x % 32, own_row = threadIdx.x / 32 * WARP_ROWS + lane;
+    const bool leads = threadIdx.x == 0;
+    if (problem.kept_of_each && threadIdx.x < 32) prefetch_first_stages<S>(problem);
     __syncwarp();
     wait_for_kernels_before();
     Ring ring;
@@ -407,14 +415,13 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS_PER_SM) gathered_fp32_kerne
     __syncthreads();
     let_next_kernel_start();
     const int items = problem.tile_count * ((problem.m + S::BLOCK_M - 1) / S::BLOCK_M);
-    if (threadIdx.x < CONSUMERS) {
+    if (threadIdx.x < CONSUMERS) {  // the schedulers prefer the oldest warps: those that load, which have little to do
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::PRODUCER_REGISTERS));
+        if (threadIdx.x < 32 * S::PRODUCERS) produce<S>(problem, items, address, full, empty);
+    } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::CONSUMER_REGISTERS));
         wait_for_kernels_before();
         consume<S>(problem, items, address, full, empty);
-    } else {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::PRODUCER_REGISTERS));
-        if (threadIdx.x < CONSUMERS + 32 * S::PRODUCERS)
-            produce<S>(problem, items, address, full, empty);
     }
 }
 
