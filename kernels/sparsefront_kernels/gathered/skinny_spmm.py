@@ -36,7 +36,7 @@ class SkinnyLaunch:
         stage_chunks: see `stages`; without meaning for "lanes".
         overlap: with the kernels before and after in the stream. "apart": none. "early": it is launched while the one
             before still runs, and waits before it reads. "prefetch": and has its weight brought into L2 meanwhile.
-            "prefetch_late": and lets the next one start only once its own weight has arrived.
+            "prefetch_late": and lets the next one start only once it has asked for all of its weight.
     """
 
     gather: str
@@ -54,9 +54,9 @@ class SkinnyLaunch:
         if self.gather == "shared":
             parties = 8 * FRAGMENT * self.fragments // width
             stage = max(self.stage_chunks, parties) * (CHUNK * element_bytes * width + 16 * CHUNK * blocks)
-            return STATIC_BYTES + lists + max(self.stages * stage, 32 * width * blocks * parties)
+            return STATIC_BYTES + lists + max(self.stages * stage, 33 * width * blocks * parties)
         unit = max(1, 16 // element_bytes // max(self.fragments, blocks))  # chunks of a slot
-        ring = max(self.stages * unit * chunk_bytes, 512 * self.fragments * blocks)
+        ring = max(self.stages * unit * chunk_bytes, 528 * self.fragments * blocks)
         return STATIC_BYTES + lists + self.warps * ring
 
     def possible(self, m: int, width: int, element_bytes: int = 2, most_chunks: int = 0) -> bool:

@@ -23,7 +23,7 @@ constexpr unsigned NO_INPUT = 0xFFFF;
 constexpr int MOST_WARPS = 8;
 constexpr int GATHERERS = 4;         // warps that gather X into shared memory
 constexpr int MOST_STAGES = 8;
-constexpr int MOST_SPLITS = 16;
+constexpr int MOST_SPLITS = 8;
 constexpr int MOST_WIDTH = 128;
 
 // What a grid does about the grids before and after it in the stream.
@@ -31,7 +31,7 @@ enum Overlap {
     APART = 0,      // starts when the one before has ended
     EARLY = 1,      // is launched while the one before runs, and waits for its end before it reads anything
     PREFETCH = 2,   // and has the weight brought into L2 meanwhile
-    PREFETCH_LATE = 3,  // and lets the next one come only once its own weight has arrived
+    PREFETCH_LATE = 3,  // and lets the next one come only once it has asked for all of its weight
 };
 
 struct Problem {
@@ -187,9 +187,8 @@ struct Share {
     int count;                      // chunks of the block
     int panel_bytes;                // of a chunk
 
-    __device__ __forceinline__ Share(const Problem& problem, int strip, int rank) {
-        int2 range = make_int2(strip * problem.chunks_of_each, problem.chunks_of_each);
-        if (problem.chunks_of_each < 0) range = problem.strips[strip];
+    // range: the strip's first chunk and number of chunks.
+    __device__ __forceinline__ Share(const Problem& problem, int2 range, int rank) {
         const int begin = range.y * rank / problem.splits;
         count = range.y * (rank + 1) / problem.splits - begin;
         panel_bytes = problem.width / 16 * FRAGMENT_BYTES<T>;
@@ -209,11 +208,13 @@ template <typename T, int COLUMN_BLOCKS, int UNIT>
 struct Gathered {
     Elements<T, COLUMN_BLOCKS> x[UNIT][4];
 
-    __device__ __forceinline__ void load(const void* base, unsigned stride, bool active, uint32_t list, int chunks, int lane) {
+    // list_of: chunk → the lane's four inputs.
+    template <typename ListOf>
+    __device__ __forceinline__ void load(const void* base, unsigned stride, bool active, int chunks, const ListOf& list_of) {
 #pragma unroll
         for (int chunk = 0; chunk < UNIT; ++chunk) {
             if (chunk < chunks) {
-                const uint2 four = load_shared_8(list + chunk * LIST_BYTES + lane % 4 * 8);
+                const uint2 four = list_of(chunk);
                 const unsigned inputs[4] = {four.x & 0xFFFF, four.x >> 16, four.y & 0xFFFF, four.y >> 16};
 #pragma unroll
                 for (int i = 0; i < 4; ++i)
@@ -295,60 +296,104 @@ struct Targets {
     }
 };
 
+__device__ __forceinline__ float load_float_from_cluster(uint32_t address, uint32_t rank) {
+    uint32_t there;
+    float v;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(there) : "memory");
+    return v;
+}
+
 struct SharedTargets {
     int output[MOST_WIDTH];
     float bias[MOST_WIDTH];
 };
 
-// Writes four sums, those of lane index % 32 for a fragment and a row block. INTERLEAVED: which rows of X a column holds.
-template <typename T, int COLUMN_BLOCKS, bool INTERLEAVED>
-__device__ __forceinline__ void finish(const Problem& problem, const SharedTargets& targets, int index, float4 sums) {
-    const int lane = index % 32, place = index / 32, fragment = place / COLUMN_BLOCKS, block = place % COLUMN_BLOCKS;
-    const float values[4] = {sums.x, sums.y, sums.z, sums.w};
+// In shared memory a warp's sums lie as [fragment][row block][4][33]: what lane l holds as its i-th is at [i][l].
+constexpr int BLOCK_SUMS = 4 * 33;
+
+template <int FRAGMENTS, int COLUMN_BLOCKS>
+__device__ __forceinline__ void store_sums(float* target, const float (&acc)[FRAGMENTS][COLUMN_BLOCKS][4], int lane) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        const int at = fragment * 16 + lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-        const int row = INTERLEAVED ? COLUMN_BLOCKS * column + block : 8 * block + column;
-        const int output = targets.output[at];
-        if (output < 0 || row >= problem.m) continue;
-        float v = activated(values[i] + targets.bias[at], problem.activation);
-        if (problem.residual != nullptr) {
-            const long long from = row * problem.residual_row_stride + output * problem.residual_output_stride;
-            v += widened(static_cast<const T*>(problem.residual)[from]);
+    for (int fragment = 0; fragment < FRAGMENTS; ++fragment) {
+#pragma unroll
+        for (int block = 0; block < COLUMN_BLOCKS; ++block) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                target[(fragment * COLUMN_BLOCKS + block) * BLOCK_SUMS + i * 33 + lane] = acc[fragment][block][i];
         }
-        static_cast<T*>(problem.y)[row * problem.y_row_stride + output * problem.y_output_stride] = rounded<T>(v);
     }
 }
 
-// Adds up the sums of `parties` warps, which begin `stride` bytes apart in shared memory, and then of the cluster's blocks,
-// in this order, and writes Y. `threads` threads take part.
-template <typename T, int COLUMN_BLOCKS, bool INTERLEAVED>
-__device__ __forceinline__ void reduce_and_finish(const Problem& problem, const SharedTargets& targets, uint8_t* shared, int stride,
-                                                  int parties, int vectors, int threads, int rank) {
-    asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
-    if (problem.overlap == PREFETCH_LATE) let_later_grids_start();
-    const bool alone = problem.splits == 1;
-    for (int index = threadIdx.x; index < vectors; index += threads) {
-        float4 sum = reinterpret_cast<const float4*>(shared)[index];
-        for (int other = 1; other < parties; ++other) {
-            const float4 v = reinterpret_cast<const float4*>(shared + other * stride)[index];
-            sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+// One element of Y of a block. INTERLEAVED: which rows of X the columns of a row block are.
+template <int COLUMN_BLOCKS, bool INTERLEAVED>
+struct Element {
+    int output, row, at;  // output: of the block's; at: among the sums
+
+    // Elements are counted so that neighbours are neighbours in Y.
+    __device__ __forceinline__ Element(const Problem& problem, int outputs, int index) {
+        if (problem.y_row_stride == 1) {
+            output = index / problem.m, row = index - output * problem.m;
+        } else {
+            row = index / outputs, output = index - row * outputs;
         }
-        if (alone) {
-            finish<T, COLUMN_BLOCKS, INTERLEAVED>(problem, targets, index, sum);
-        } else if (parties > 1) {
-            reinterpret_cast<float4*>(shared)[index] = sum;
+        const int column = INTERLEAVED ? row / COLUMN_BLOCKS : row % 8, block = INTERLEAVED ? row % COLUMN_BLOCKS : row / 8;
+        at = (output / 16 * COLUMN_BLOCKS + block) * BLOCK_SUMS + (output / 8 % 2 * 2 + column % 2) * 33 + output % 8 * 4 + column / 2;
+    }
+};
+
+// Apart from the rest, which is faster the shorter it is.
+__device__ __noinline__ float activated_apart(float v, int activation) { return activated(v, activation); }
+
+template <typename T, typename Element>
+__device__ __forceinline__ void write(const Problem& problem, const SharedTargets& targets, const Element& element, float sum) {
+    const int output = targets.output[element.output];
+    if (output < 0) return;
+    sum += targets.bias[element.output];
+    if (problem.activation != NONE) sum = activated_apart(sum, problem.activation);
+    if (problem.residual != nullptr) {
+        const long long from = element.row * problem.residual_row_stride + output * problem.residual_output_stride;
+        sum += widened(static_cast<const T*>(problem.residual)[from]);
+    }
+    static_cast<T*>(problem.y)[element.row * problem.y_row_stride + output * problem.y_output_stride] = rounded<T>(sum);
+}
+
+// In pairs; those that do not take part are zero.
+__device__ __forceinline__ float sum_of(const float (&v)[8]) {
+    return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
+}
+
+// Adds up the sums of `parties` warps (8 at most), which begin `stride` floats apart in shared memory, and then of the
+// cluster's blocks, and writes Y. outputs: of the block. `threads` threads take part.
+template <typename T, int COLUMN_BLOCKS, bool INTERLEAVED>
+__device__ __forceinline__ void reduce_and_write(const Problem& problem, const SharedTargets& targets, float* sums, int stride,
+                                                 int parties, int outputs, int threads, int rank) {
+    asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
+    const int elements = outputs * problem.m;
+    const bool alone = problem.splits == 1;
+    if (alone || parties > 1) {
+        for (int index = threadIdx.x; index < elements; index += threads) {
+            const Element<COLUMN_BLOCKS, INTERLEAVED> element(problem, outputs, index);
+            float v[8];
+#pragma unroll
+            for (int party = 0; party < 8; ++party) v[party] = party < parties ? sums[party * stride + element.at] : 0.0f;
+            const float sum = sum_of(v);
+            if (alone) {
+                write<T>(problem, targets, element, sum);
+            } else {
+                sums[element.at] = sum;
+            }
         }
     }
     if (alone) return;
     cluster_sync();
-    for (int index = vectors * rank / problem.splits + threadIdx.x; index < vectors * (rank + 1) / problem.splits; index += threads) {
-        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        for (int other = 0; other < problem.splits; ++other) {
-            const float4 v = load_from_cluster(shared_address(shared) + index * 16, other);
-            sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
-        }
-        finish<T, COLUMN_BLOCKS, INTERLEAVED>(problem, targets, index, sum);
+    for (int index = elements * rank / problem.splits + threadIdx.x; index < elements * (rank + 1) / problem.splits; index += threads) {
+        const Element<COLUMN_BLOCKS, INTERLEAVED> element(problem, outputs, index);
+        float v[8];
+#pragma unroll
+        for (int other = 0; other < 8; ++other)
+            v[other] = other < problem.splits ? load_float_from_cluster(shared_address(sums + element.at), other) : 0.0f;
+        write<T>(problem, targets, element, sum_of(v));
     }
     cluster_sync();  // nobody ends while another reads
 }
@@ -392,14 +437,16 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, FRAGMENTS * COLUMN_BLOCKS <= 
         if (warp == 0) barrier_init(listed, 1);
         fence_barrier_init();
     }
-    begin<T>(problem);
-
     const int rank = blockIdx.x % problem.splits, item = blockIdx.x / problem.splits;
     const int parts = problem.width / (16 * FRAGMENTS), strip = item / parts, part = item % parts;
-    const Share<T> share(problem, strip, rank);
+    int2 range = make_int2(strip * problem.chunks_of_each, problem.chunks_of_each);
+    begin<T>(problem);
+
+    if (problem.chunks_of_each < 0) range = problem.strips[strip];
+    const Share<T> share(problem, range, rank);
     const int unit = max(1, min(UNIT, (share.count + warps - 1) / warps));  // chunks of a slot
     const int slots = (share.count + unit - 1) / unit, mine = slots > warp ? (slots - warp - 1) / warps + 1 : 0;
-    if (threadIdx.x == 0 && share.count > 0) share.load_lists(lists, listed);
+    if (threadIdx.x == 0 && slots > warps) share.load_lists(lists, listed);  // else there are first slots only
     const auto chunks_of = [&](int turn) { return min(unit, share.count - (warp + turn * warps) * unit); };
     const auto load = [&](int turn, int stage) {
         const int chunks = chunks_of(turn);
@@ -415,9 +462,16 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, FRAGMENTS * COLUMN_BLOCKS <= 
         for (int chunk = 0; chunk < chunks; ++chunk, source += share.panel_bytes, target += CHUNK_BYTES)
             copy_bulk(target, source, CHUNK_BYTES, barrier);
     };
+    uint2 first_lists[UNIT];  // those of the first slot do not wait for all others
+#pragma unroll
+    for (int chunk = 0; chunk < UNIT; ++chunk) {
+        if (chunk < chunks_of(0))
+            first_lists[chunk] = *reinterpret_cast<const uint2*>(share.lists + (warp * unit + chunk) * LIST_BYTES + lane % 4 * 8);
+    }
     if (lane == 0) {
         for (int stage = 0; stage < min(problem.stages, mine); ++stage) load(stage, stage);
     }
+    if (problem.overlap == PREFETCH_LATE && mine <= problem.stages) let_later_grids_start();
     const Targets own(problem, strip * problem.width + part * 16 * FRAGMENTS, 16 * FRAGMENTS);
 
     float acc[FRAGMENTS][COLUMN_BLOCKS][4] = {};
@@ -428,7 +482,9 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, FRAGMENTS * COLUMN_BLOCKS <= 
     int stage = 0;
     uint32_t phase = 0;
     const auto gather = [&](Gathered<T, COLUMN_BLOCKS, UNIT>& rows, int turn) {
-        rows.load(base, problem.x_input_stride, active, lists + (warp + turn * warps) * unit * LIST_BYTES, chunks_of(turn), lane);
+        const uint32_t own_lists = lists + (warp + turn * warps) * unit * LIST_BYTES + lane % 4 * 8;
+        if (turn == 1) barrier_wait(listed, 0);
+        rows.load(base, problem.x_input_stride, active, chunks_of(turn), [&](int chunk) { return load_shared_8(own_lists + chunk * LIST_BYTES); });
     };
     const auto step = [&](const Gathered<T, COLUMN_BLOCKS, UNIT>& rows, Gathered<T, COLUMN_BLOCKS, UNIT>& next, int turn) {
         if (turn + 1 < mine) gather(next, turn + 1);
@@ -441,12 +497,10 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, FRAGMENTS * COLUMN_BLOCKS <= 
         }
         __syncwarp();  // every lane has read the slot
         if (lane == 0 && turn + problem.stages < mine) load(turn + problem.stages, stage);
+        if (problem.overlap == PREFETCH_LATE && turn + problem.stages + 1 == mine) let_later_grids_start();
         if (++stage == problem.stages) stage = 0, phase ^= 1;
     };
-    if (mine > 0) {
-        barrier_wait(listed, 0);
-        gather(even, 0);
-    }
+    if (mine > 0) even.load(base, problem.x_input_stride, active, chunks_of(0), [&](int chunk) { return first_lists[chunk]; });
 #pragma unroll 1
     for (int turn = 0; turn < mine; turn += 2) {  // two sets of registers take turns: a copy would wait for the loads
         step(even, odd, turn);
@@ -454,18 +508,10 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, FRAGMENTS * COLUMN_BLOCKS <= 
     }
 
     // This warp's ring is done with: it takes the sums.
-    float4* sums = reinterpret_cast<float4*>(dynamic_shared + warp * problem.region) + lane;
-#pragma unroll
-    for (int fragment = 0; fragment < FRAGMENTS; ++fragment) {
-#pragma unroll
-        for (int block = 0; block < COLUMN_BLOCKS; ++block) {
-            const float* d = acc[fragment][block];
-            sums[(fragment * COLUMN_BLOCKS + block) * 32] = make_float4(d[0], d[1], d[2], d[3]);
-        }
-    }
+    store_sums(reinterpret_cast<float*>(dynamic_shared + warp * problem.region), acc, lane);
     if (threadIdx.x < 16 * FRAGMENTS) targets.output[threadIdx.x] = own.output, targets.bias[threadIdx.x] = own.bias;
-    reduce_and_finish<T, COLUMN_BLOCKS, true>(problem, targets, dynamic_shared, problem.region, max(1, min(warps, slots)),
-                                              FRAGMENTS * COLUMN_BLOCKS * 32, blockDim.x, rank);
+    reduce_and_write<T, COLUMN_BLOCKS, true>(problem, targets, reinterpret_cast<float*>(dynamic_shared), problem.region / 4,
+                                             max(1, min(warps, slots)), 16 * FRAGMENTS, blockDim.x, rank);
 }
 
 // Four 8 x 8 matrices of 16-bit elements, transposed; lanes 8i to 8i + 7 give the rows of matrix i.
@@ -507,10 +553,12 @@ __global__ void __launch_bounds__(32 * (MOST_WARPS + GATHERERS), FRAGMENTS * COL
         barrier_init(listed, 1);
         fence_barrier_init();
     }
+    const int rank = blockIdx.x % problem.splits, strip = blockIdx.x / problem.splits;
+    int2 range = make_int2(strip * problem.chunks_of_each, problem.chunks_of_each);
     begin<T>(problem);
 
-    const int rank = blockIdx.x % problem.splits, strip = blockIdx.x / problem.splits;
-    const Share<T> share(problem, strip, rank);
+    if (problem.chunks_of_each < 0) range = problem.strips[strip];
+    const Share<T> share(problem, range, rank);
     const int stage_chunks = problem.stage_chunks, turns = (share.count + stage_chunks - 1) / stage_chunks;
     const int x_offset = stage_chunks * share.panel_bytes, stage_bytes = x_offset + stage_chunks * CHUNK_X_BYTES;
     if (warp >= MOST_WARPS) {
@@ -524,6 +572,7 @@ __global__ void __launch_bounds__(32 * (MOST_WARPS + GATHERERS), FRAGMENTS * COL
             share.load_lists(lists, listed);
             for (int stage = 0; stage < min(problem.stages, turns); ++stage) load_panels(stage, stage);
         }
+        if (problem.overlap == PREFETCH_LATE && turns <= problem.stages) let_later_grids_start();
         if (turns > 0) barrier_wait(listed, 0);
         int stage = 0;
         uint32_t phase = 1;
@@ -531,6 +580,7 @@ __global__ void __launch_bounds__(32 * (MOST_WARPS + GATHERERS), FRAGMENTS * COL
             if (turn >= problem.stages) {
                 barrier_wait(empty + 8 * stage, phase);
                 if (gatherer == 0) load_panels(turn, stage);
+                if (problem.overlap == PREFETCH_LATE && turn + 1 == turns) let_later_grids_start();
             }
             const uint32_t target = ring + stage * stage_bytes + x_offset;
             const int vectors = min(stage_chunks, share.count - turn * stage_chunks) * CHUNK * COLUMN_BLOCKS;
@@ -590,18 +640,11 @@ __global__ void __launch_bounds__(32 * (MOST_WARPS + GATHERERS), FRAGMENTS * COL
         if (++stage == problem.stages) stage = 0, phase ^= 1;
     }
     asm volatile("bar.sync 1, %0;" ::"n"(32 * MOST_WARPS) : "memory");  // the ring is done with: it takes the sums
-    const int vectors = problem.width / 16 * COLUMN_BLOCKS * 32;
-    float4* sums = reinterpret_cast<float4*>(dynamic_shared) + party * vectors + owner * FRAGMENTS * COLUMN_BLOCKS * 32 + lane;
-#pragma unroll
-    for (int fragment = 0; fragment < FRAGMENTS; ++fragment) {
-#pragma unroll
-        for (int block = 0; block < COLUMN_BLOCKS; ++block) {
-            const float* d = acc[fragment][block];
-            sums[(fragment * COLUMN_BLOCKS + block) * 32] = make_float4(d[0], d[1], d[2], d[3]);
-        }
-    }
+    const int party_sums = problem.width / 16 * COLUMN_BLOCKS * BLOCK_SUMS;
+    float* sums = reinterpret_cast<float*>(dynamic_shared);
+    store_sums(sums + party * party_sums + owner * FRAGMENTS * COLUMN_BLOCKS * BLOCK_SUMS, acc, lane);
     if (threadIdx.x < problem.width) targets.output[threadIdx.x] = own.output, targets.bias[threadIdx.x] = own.bias;
-    reduce_and_finish<T, COLUMN_BLOCKS, false>(problem, targets, dynamic_shared, vectors * 16, parties, vectors, 32 * MOST_WARPS, rank);
+    reduce_and_write<T, COLUMN_BLOCKS, false>(problem, targets, sums, party_sums, parties, problem.width, 32 * MOST_WARPS, rank);
 }
 
 // X with any strides → [K, columns] with rows side by side, zeros from row m on; 32 inputs to a block.
@@ -675,21 +718,19 @@ cudaError_t launch_product(Problem problem, const Shape& shape, cudaStream_t str
             const int parties = MOST_WARPS / owners;
             if (problem.stage_chunks < parties) problem.stage_chunks = parties;
             const int stage_bytes = problem.stage_chunks * (problem.width * 32 + CHUNK * 16 * COLUMN_BLOCKS);
-            problem.region = rounded_up(max(problem.stages * stage_bytes, parties * problem.width * 32 * COLUMN_BLOCKS));
+            problem.region = rounded_up(max(problem.stages * stage_bytes, parties * problem.width * 33 * COLUMN_BLOCKS));
             bytes = problem.region + list_bytes;
         }
     } else {
         if (warps * 32 < 16 * FRAGMENTS) return cudaErrorInvalidValue;
         const int ring = problem.stages * UNIT_OF<T, FRAGMENTS, COLUMN_BLOCKS> * FRAGMENTS * FRAGMENT_BYTES<T>;
-        problem.region = rounded_up(max(ring, FRAGMENTS * COLUMN_BLOCKS * 512));
+        problem.region = rounded_up(max(ring, FRAGMENTS * COLUMN_BLOCKS * BLOCK_SUMS * 4));
         bytes = warps * problem.region + list_bytes;
     }
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     // blocks of one grid and the next are to find room together, and a change of the carve-out waits for an idle processor
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-    if (error == cudaSuccess && problem.splits > 8)
-        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     if (error != cudaSuccess) return error;
     return launch(kernel, blocks * problem.splits, 32 * warps, bytes, problem.splits, problem.overlap != APART, stream, problem);
 }
