@@ -20,7 +20,6 @@ from sparsefront_kernels.bench.shapes import all_shapes, chosen_shapes, nmsparse
 from sparsefront_kernels.bench.summary import summary
 from sparsefront_kernels.bench.timing import copies_for, time_calls
 from sparsefront_kernels.bench.weights import equal_tiles, half_of_groups, square_blocks, uneven_tiles
-from sparsefront_kernels.problem import LAYOUTS
 
 CPU = torch.device("cpu")
 
@@ -286,13 +285,13 @@ def test_small_run_is_right(tmp_path):
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     plan = Plan(
-        shapes=tuple(chosen_shapes(["M9", "skinny2-1024x1024"])),
+        shapes=tuple(chosen_shapes(["M9"])),
         dtypes=("fp16", "bf16", "fp32", "tf32"),
         sparsities=(0.5,),
         granularities=(32,),
-        distributions=("equal", "uneven"),
+        distributions=("uneven",),
         peers=tuple(PEERS),
-        chosen=Chosen((), LAYOUTS),
+        chosen=Chosen((), ("row_major", "feature_to_row")),
         tune=True,
         samples=3,
     )
@@ -306,4 +305,5 @@ def test_small_run_is_right(tmp_path):
     assert wrong.keys() <= {("cusparse_csr", "bf16")}, wrong
     assert all(one.latency_us > 0 and one.dense_us > 0 for one in rows if one.correct)
     assert {"cublas", "cusparselt", "triton_bsr", "gathered_triton"} <= {one.kernel for one in rows}
-    assert {one.layout for one in rows if one.family == "dense"} == set(LAYOUTS)
+    assert {one.layout for one in rows if one.family == "gathered"} == {"row_major", "feature_to_row"}
+    assert {one.dtype for one in rows} == set(DTYPES)

@@ -31,7 +31,7 @@ KERNELS = {
 
 def rates(**changed) -> DeviceRates:
     """A made-up GPU with the constants that a fit begins with."""
-    constants = {constants_key(family, dtype): dict(STARTS) for family in FAMILIES for dtype in DTYPES}
+    constants = {f"{family} {dtype}": dict(STARTS) for family in FAMILIES for dtype in DTYPES}
     return dataclasses.replace(DeviceRates("Some GPU", 100, dict(DTYPES), 4000.0, constants=constants), **changed)
 
 
@@ -115,7 +115,11 @@ def test_families_know_their_kernels():
     assert family_of("cublas_wt") == "cublas" and family_of("cusparselt") is None
     unknown = {name for name in names() if name.startswith("gathered_") and family_of(name) is None}
     assert {name for name in unknown if "reference" not in name and "overlay" not in name} == set()
-    assert constants_key("hopper", "bf16") == "hopper fp16"
+    assert constants_key("gathered_cuda_feature_major", "bf16") == "hopper fp16"
+    assert (
+        constants_key("cublas_wt", "fp32") == "cublas fp32" and constants_key("cublas_wt", "tf32") == "cublas_wt tf32"
+    )
+    assert constants_key("cusparselt", "fp16") is None
 
 
 def test_a_fit_finds_the_times_that_made_it():

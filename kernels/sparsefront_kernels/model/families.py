@@ -32,6 +32,9 @@ def family_of(kernel: str) -> str | None:
     return next((family for beginning, family in _BEGINNINGS.items() if kernel.startswith(beginning)), None)
 
 
-def constants_key(family: str, dtype: str) -> str:
-    """Under which its constants are kept: "hopper fp16"."""
-    return f"{family} {_ALIKE.get(dtype, dtype)}"
+def constants_key(kernel: str, dtype: str) -> str | None:
+    """Under which a kernel's constants are kept: "hopper fp16"; None where nothing is known of it."""
+    family = family_of(kernel)
+    if family == "cublas" and dtype == "tf32":
+        family = kernel  # TF32 tensor cores take operands in one order only, so that each layout is another kernel
+    return family and f"{family} {_ALIKE.get(dtype, dtype)}"

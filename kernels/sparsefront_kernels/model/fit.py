@@ -77,7 +77,7 @@ def fitted(samples: Sequence[Sample], rates: DeviceRates) -> DeviceRates:
     """
     groups: dict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
-        groups[constants_key(family_of(sample.kernel), sample.product.dtype)].append(sample)
+        groups[constants_key(sample.kernel, sample.product.dtype)].append(sample)
     constants, errors = {}, {}
     for key, group in sorted(groups.items()):
         if not (works := _works(group, rates)):

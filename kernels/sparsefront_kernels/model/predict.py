@@ -18,17 +18,13 @@ def predicted_us(kernel: str, product: Product, gpu: str) -> float | None:
 
 def predicted_with(kernel: str, product: Product, rates: DeviceRates) -> float | None:
     """The same with given rates."""
-    family = family_of(kernel)
-    if family is None or product.m < 1:
-        return None
-    constants = rates.constants.get(constants_key(family, product.dtype))
-    if constants is None or (work := FAMILIES[family](product, rates)) is None:
+    constants = rates.constants.get(constants_key(kernel, product.dtype))
+    if constants is None or product.m < 1 or (work := FAMILIES[family_of(kernel)](product, rates)) is None:
         return None
     return time_us(work, constants) if work.constants <= constants.keys() else None
 
 
 def known_error(kernel: str, dtype: str, rates: DeviceRates) -> float:
     """How far nine in ten predictions of such a kernel were from the measurement at most, as a share of it."""
-    family = family_of(kernel)
-    errors = {} if family is None else rates.errors.get(constants_key(family, dtype), {})
+    errors = rates.errors.get(constants_key(kernel, dtype), {})
     return errors.get("held_out_p90", errors.get("p90", float("inf")))

@@ -13,6 +13,8 @@ SECTOR = 32  # bytes: the least that a gathered row of X costs
 FRAGMENTS, SPLITS = (1, 2, 4, 8), (1, 2, 3, 4, 6, 8)
 BLOCKS_PER_SM = 4
 MOST_ROWS = 64
+GATHERED_ROWS = 8  # up to which X is gathered from any layout; more rows are brought side by side first
+WARPS = 8  # of a block, which share its inputs and add up in the end
 
 
 def work(product: Product, rates: DeviceRates) -> Work | None:
@@ -22,7 +24,8 @@ def work(product: Product, rates: DeviceRates) -> Work | None:
     size = product.element_bytes
     width = next((width for width in WIDTHS if product.granularity % width == 0), WIDTHS[-1])
     chunks = max(1, ceil(product.kept_by_any(width) * product.k / CHUNK))
-    row = max(SECTOR, product.m * size) if product.x_by_feature else SECTOR * product.m / 2
+    apart = not product.x_by_feature and product.m <= GATHERED_ROWS  # a sector for two inputs of a row, as they lie
+    row = SECTOR * product.m / 2 if apart else max(SECTOR, product.m * size)
     tilings = []
     for fragments, splits in every(FRAGMENTS, SPLITS):
         if width % (fragments * FRAGMENT) == 0:
@@ -34,7 +37,7 @@ def work(product: Product, rates: DeviceRates) -> Work | None:
                     steps=chunks / splits,
                     flops=2 * CHUNK * outputs * max(8, product.m),
                     step_bytes=CHUNK * (outputs * size + row),
-                    stored_bytes=outputs * product.m * 4,
+                    stored_bytes=WARPS * outputs * max(8, product.m) * 4,
                     splits=splits,
                 )
             )
@@ -44,4 +47,5 @@ def work(product: Product, rates: DeviceRates) -> Work | None:
         tera=rates.tflops(product.dtype),
         memory_us=rates.memory_us(product.least_bytes),
         longest=product.longest,
+        turned_x_bytes=0 if product.x_by_feature or apart else 2 * product.m * product.k * size,
     )
