@@ -25,8 +25,9 @@ def _transpose_kernel(
         # the kernel before may not have ended; ours is launched as soon as it lets us
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()  # who reads the target waits for the end of this kernel
-    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    column = tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    row_blocks = tl.cdiv(rows, BLOCK)
+    row = (tl.program_id(0) % row_blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    column = (tl.program_id(0) // row_blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     exists = (row < rows)[:, None] & (column < columns)[None, :]
     tile = tl.load(source_ptr + row[:, None] * source_stride + column[None, :], mask=exists)
     tl.store(target_ptr + column[:, None] * target_stride + row[None, :], tl.trans(tile), mask=tl.trans(exists))
@@ -40,7 +41,7 @@ def transpose_into(source: Tensor, target: Tensor) -> None:
     """
     rows, columns = source.shape
     overlap = source.is_cuda and _overlaps(source.device)
-    grid = (triton.cdiv(rows, BLOCK), triton.cdiv(columns, BLOCK))
+    grid = (triton.cdiv(rows, BLOCK) * triton.cdiv(columns, BLOCK),)  # one dimension: the second ends at 65535
     _transpose_kernel[grid](
         source,
         target,

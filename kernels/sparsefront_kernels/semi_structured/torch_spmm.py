@@ -19,6 +19,7 @@ from sparsefront_kernels.semi_structured.format import SemiStructuredFormat
 
 WEIGHT_MULTIPLE = 16  # cuSPARSELt's rule for N and K in 16-bit types
 ROW_MULTIPLE = 8  # and for M, which is met by padding
+MOST_ROWS = 2**20  # right on an H200 with CUDA 13.0, where four times as many are "not supported"
 MOST_ELEMENTS = 2**31
 
 
@@ -53,8 +54,8 @@ def semi_structured_refusal(stored: SparseFormat, problem: Problem) -> str | Non
         return f"cuSPARSELt takes float16 or bfloat16 here, not {problem.dtype}"
     if problem.n % WEIGHT_MULTIPLE or problem.k % WEIGHT_MULTIPLE:
         return f"cuSPARSELt needs N and K in multiples of {WEIGHT_MULTIPLE}, the weight is {[problem.n, problem.k]}"
-    if problem.m * max(problem.k, problem.n) >= MOST_ELEMENTS:
-        return f"cuSPARSELt takes X and Y of less than {MOST_ELEMENTS} elements"
+    if problem.m > MOST_ROWS or problem.m * max(problem.k, problem.n) >= MOST_ELEMENTS:
+        return f"cuSPARSELt takes X of {MOST_ROWS} rows, and X and Y of less than 2^31 elements"
     if reason := cuda_refusal(problem, minimum_capability=(8, 0)):
         return reason
     if not torch.backends.cusparselt.is_available():
