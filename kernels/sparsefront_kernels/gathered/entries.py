@@ -14,6 +14,7 @@ from sparsefront_kernels.gathered.pairs import PairTables, pair_tables, tile_ref
 from sparsefront_kernels.gathered.pairs_op import gathered_pairs_spmm
 from sparsefront_kernels.gathered.reference import gathered_spmm_reference
 from sparsefront_kernels.gathered.tables import GatheredTables, gathered_tables
+from sparsefront_kernels.gathered.tuning import PAIR_TUNABLE
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR, Problem
 
@@ -120,6 +121,7 @@ ENTRIES = (
             requires_cuda=True,
             layout=layout,
             fuses_epilogue=True,
+            tunable=PAIR_TUNABLE,
         )
         for layout in LAYOUTS
     ),
