@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sparsefront_kernels import cuda_library
 from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
+from sparsefront_kernels.gathered.pairs import STEP_GRANULES
 
 LIBRARY = "gathered_spmm"
 ALIGNMENT = 8  # elements: X is read and Y written in runs of 16 bytes
@@ -16,7 +17,6 @@ SHARED_BYTES = 233_472  # of a multiprocessor
 FIXED_BYTES = 5_888  # of a block: what the driver reserves, barriers, lists, and alignment
 # (columns, blocks to a multiprocessor) that are compiled: a stage for each team of producer warps at least
 _FEWEST_STAGES = {(64, 1): 4, (64, 2): 4, (128, 1): 4, (128, 2): 2, (256, 1): 2}
-OVERLAP = 1  # bit of `PairLaunch.overlap`: launched while the kernel before ends, whose end it waits for
 _BIAS_TYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
 
 
@@ -30,6 +30,9 @@ class PairLaunch:
         group: pairs whose blocks are neighbours in the order of work.
         blocks_per_sm: blocks of the grid that share a multiprocessor.
         splits: blocks, 1 to 8, that share the kept inputs of one piece of Y and add up through their shared memories.
+        prefetch: whether the first weights are brought into L2 while the kernel before still runs; it pays where that takes
+            a good part of the time, and costs where memory is busy.
+        overlap: whether blocks may start before the kernel before has ended. They wait for it before they read anything.
     """
 
     block_m: int
@@ -37,7 +40,8 @@ class PairLaunch:
     group: int
     blocks_per_sm: int
     splits: int = 1
-    overlap: int = 0
+    prefetch: bool = False
+    overlap: bool = True
 
     @property
     def shared_bytes(self) -> int:
@@ -114,9 +118,8 @@ def launch_pairs_spmm(
         launch.stages,
         launch.group,
         launch.splits,
-        launch.overlap,
-        x.shape[0],
-        len(panels),
+        int(launch.overlap),
+        _granules_of_each_half(panels, pairs, steps_of_each) if launch.prefetch else -1,
         launch.blocks_per_sm,
         clusters,
         torch.cuda.current_stream(x.device).cuda_stream,
@@ -125,10 +128,17 @@ def launch_pairs_spmm(
         raise RuntimeError(f"gathered_spmm: CUDA error {error} at launch ({launch})")
 
 
+def _granules_of_each_half(panels: Tensor, pairs: Tensor, steps_of_each: int) -> int:
+    """How many granules each half of each pair uses if they use all, as tiles of at least 128 do; else 0. It serves as a hint
+    only: what is prefetched by a wrong guess lies among the panels too."""
+    granules, rest = divmod(len(panels), 2 * len(pairs))
+    return granules if rest == 0 and -(-granules // STEP_GRANULES) == steps_of_each else 0
+
+
 @functools.cache
 def _function() -> ctypes._CFuncPtr:
     function = cuda_library.load(LIBRARY).sparsefront_gathered_spmm
-    function.argtypes = [ctypes.c_void_p] * 8 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 17 + [ctypes.c_void_p]
+    function.argtypes = [ctypes.c_void_p] * 8 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 16 + [ctypes.c_void_p]
     function.restype = ctypes.c_int
     return function
 

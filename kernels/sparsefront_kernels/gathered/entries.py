@@ -17,7 +17,7 @@ from sparsefront_kernels.gathered.reference import gathered_spmm_reference
 from sparsefront_kernels.gathered.skinny_entries import ENTRIES as SKINNY
 from sparsefront_kernels.gathered.tables import GatheredTables, gathered_tables
 from sparsefront_kernels.gathered.tf32_entries import TF32_ENTRIES
-from sparsefront_kernels.gathered.tuning import PairTunable
+from sparsefront_kernels.gathered.tuning import PAIR_TUNABLE
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR, Problem
 
@@ -124,7 +124,7 @@ ENTRIES = (
             requires_cuda=True,
             layout=layout,
             fuses_epilogue=True,
-            tunable=PairTunable(),
+            tunable=PAIR_TUNABLE,
         )
         for layout in LAYOUTS
     ),

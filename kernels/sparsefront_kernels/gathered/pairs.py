@@ -20,9 +20,10 @@ class PairTables:
     """What the Hopper kernel reads.
 
     64 outputs form a half tile: a piece of a wide tile, or several narrow tiles, whose lists are united and whose panels
-    hold zeros where a tile does not keep an input; tiles that share many inputs are put together. Two half tiles are a pair, which one block of the grid computes. Each
-    input of a pair is kept by half 0, by half 1 or by both. Inputs of one kind are grouped by 16 into granules, and the
-    granules of a pair, sorted by their first input, are loaded four at a time.
+    hold zeros where a tile does not keep an input; tiles that share many inputs are put together. Two half tiles are a
+    pair, which one block of the grid computes. Each input of a pair is kept by half 0, by half 1 or by both. Inputs of one
+    kind are grouped by 16 into granules, and the granules of a pair, sorted by their first input, are loaded four at a
+    time.
 
     Args:
         n, k: outputs and inputs of the weight.

@@ -1,13 +1,11 @@
 """The product on Hopper's tensor cores as a PyTorch op, in any layout."""
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from sparsefront_kernels.common.operands import check_epilogue, check_operands
 from sparsefront_kernels.gathered.aligned_operands import aligned_by_input, aligned_like, transpose_into
-from sparsefront_kernels.gathered.cuda_spmm import OVERLAP, launch_pairs_spmm
+from sparsefront_kernels.gathered.cuda_spmm import launch_pairs_spmm
 from sparsefront_kernels.gathered.gradient import register_gradient
 from sparsefront_kernels.gathered.pairs import dense_weight
 from sparsefront_kernels.gathered.tuning import PairProblem, launch_for
@@ -70,7 +68,7 @@ def gathered_pairs_spmm(
             outputs=outputs,
             steps_of_each=steps_of_each,
             bias=bias,
-            launch=launch if by_input is x else replace(launch, overlap=launch.overlap | OVERLAP),
+            launch=launch,
             y_row_major=writes_rows,
             activation=activation,
             residual=None if residual is None else aligned_like(target, residual),

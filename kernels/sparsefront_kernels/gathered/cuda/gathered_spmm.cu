@@ -24,7 +24,6 @@ constexpr int PANEL_BYTES = STAGE_ROWS * ROW_BYTES;  // of one half
 constexpr int MOST_STAGES = 8;
 
 constexpr int STEP_WORDS = STAGE_ROWS + 4;           // rows, uses, begins of panels, padding to 16 bytes
-constexpr int OVERLAP = 1, EARLY = 2, PREFETCH = 4, PREFETCH_WEIGHT = 8;
 constexpr uint32_t LAST = 1u << 8;                   // in what a stage says of its use: the item ends here
 
 struct Problem {
@@ -42,9 +41,9 @@ struct Problem {
     int stages;                   // of the pipeline
     int group;                    // pairs that are neighbours in the order of work
     int splits;                   // blocks that share the steps of one item, a cluster; each then has one item only
-    int overlap;                  // bits: OVERLAP, ...
-    int k;
-    int panel_granules;
+    int overlap;                  // whether blocks may start before the kernels before this one in the stream have ended
+    int prefetch;                 // what such blocks bring into L2 meanwhile: nothing where negative; else lists, and panels
+                                  // where all halves of all pairs use this many granules, one after the other
 };
 
 // The steps of a pair that fall to this block.
@@ -236,28 +235,16 @@ struct Producer {
     static constexpr int MOST_LISTS = (MOST_STAGES + TEAMS - 1) / TEAMS + 1;  // of a warp
     using Lists = int[TEAMS * TEAM * MOST_LISTS][LIST_WORDS];
 
-    // Brings into L2 what a step will read. May run before the kernels before this one have ended: the list may then be
-    // another's, and so says only what might be worth fetching.
-    __device__ __forceinline__ static void prefetch_step(const Problem& problem, int step, int first_row, bool leads,
-                                                         int column) {
+    // Brings into L2 what a step of equally long pairs reads of the weight, and reads nothing itself.
+    __device__ __forceinline__ static void prefetch_step(const Problem& problem, int step, bool leads) {
         const int* list = problem.steps + static_cast<int64_t>(step) * STEP_WORDS;
-        const char* x = static_cast<const char*>(problem.x) + column * static_cast<int>(sizeof(T));
-        for (int i = threadIdx.x % 32; i < WARP_ROWS; i += 32) {
-            const int row = __ldcg(list + first_row + i);
-            if (static_cast<unsigned>(row) >= static_cast<unsigned>(problem.k)) continue;
-            const char* begin = static_cast<const char*>(row_address(x, row, problem.x_stride));
-#pragma unroll
-            for (int block = 0; block < BLOCK_M / 64; ++block)
-                if (column + block * 64 < problem.m) prefetch_line(begin + block * ROW_BYTES);
-        }
-        if (leads) {
-            const int use = __ldcg(list + STAGE_ROWS), log_share = 0, part = 0;
-            for (int half = 0; half < 2; ++half) {
-                const int begin = __ldcg(list + STAGE_ROWS + 1 + half), count = __popc((use >> (4 * half)) & 15);
-                if (count == 0 || begin < 0 || begin + count > problem.panel_granules) continue;
-                const uint32_t bytes = static_cast<uint32_t>(count * GRANULE_BYTES) >> log_share;
-                prefetch_bulk(problem.panels + static_cast<int64_t>(begin) * GRANULE_BYTES + part * bytes, bytes);
-            }
+        if (threadIdx.x % 32 < (STEP_WORDS + 31) / 32) prefetch_line(list + threadIdx.x % 32 * 32);
+        if (!leads || problem.prefetch == 0) return;
+        const int pair = step / problem.steps_of_each, first = step % problem.steps_of_each * STAGE_GRANULES;
+        const uint32_t bytes = min(STAGE_GRANULES, problem.prefetch - first) * GRANULE_BYTES;
+        for (int half = 0; half < 2; ++half) {
+            const int64_t granule = static_cast<int64_t>(pair * 2 + half) * problem.prefetch + first;
+            prefetch_bulk(problem.panels + granule * GRANULE_BYTES, bytes);
         }
     }
 
@@ -281,26 +268,15 @@ struct Producer {
         for (int i = 0; i < 8; ++i)
             offsets[i] = kept(chunk / 8 * PANEL_BYTES + (first_row + lane_row + i) * ROW_BYTES + ((chunk % 8) ^ i) * 16);
 
-        if (problem.steps_of_each == 0) wait_for_kernels_before();  // the cursor reads the pairs
-        Cursor<BLOCK_M, SPLIT> cursor(problem, team), ahead = cursor;
-        if (problem.overlap & PREFETCH && problem.steps_of_each) {
-            for (int turn = 0; turn < depth && !ahead.ended(problem); ++turn, ahead.advance(problem, TEAMS))
-                prefetch_step(problem, ahead.step, first_row, leads, ahead.column);
-            ahead = cursor;
+        if (problem.steps_of_each == 0) {  // the cursor reads the pairs
+            const Item<BLOCK_M> first(problem, static_cast<int>(blockIdx.x), column_blocks<BLOCK_M>(problem));
+            prefetch_line(problem.pairs + first.pair);
+            wait_for_kernels_before();
         }
-        if (problem.overlap & PREFETCH_WEIGHT && problem.steps_of_each) {
-            const int granules = problem.overlap >> 8;  // of each half
-            for (int turn = 0; turn < depth && !ahead.ended(problem); ++turn, ahead.advance(problem, TEAMS)) {
-                const int* list = problem.steps + static_cast<int64_t>(ahead.step) * STEP_WORDS;
-                if (lane < 3) prefetch_line(list + lane * 32);
-                if (leads && granules) {
-                    const int pair = ahead.step / problem.steps_of_each, step = ahead.step % problem.steps_of_each;
-                    const int count = min(STAGE_GRANULES, granules - step * STAGE_GRANULES);
-                    const int64_t first = static_cast<int64_t>(pair) * 2 * granules + step * STAGE_GRANULES;
-                    prefetch_bulk(problem.panels + first * GRANULE_BYTES, count * GRANULE_BYTES);
-                    prefetch_bulk(problem.panels + (first + granules) * GRANULE_BYTES, count * GRANULE_BYTES);
-                }
-            }
+        Cursor<BLOCK_M, SPLIT> cursor(problem, team), ahead = cursor;
+        if (problem.steps_of_each != 0 && problem.prefetch >= 0) {
+            for (int turn = 0; turn < depth && !ahead.ended(problem); ++turn, ahead.advance(problem, TEAMS))
+                prefetch_step(problem, ahead.step, leads);
             ahead = cursor;
         }
         wait_for_kernels_before();
@@ -405,7 +381,7 @@ cudaError_t launch(const Problem& problem, int clusters, cudaStream_t stream) {
         attributes[count].id = cudaLaunchAttributeClusterDimension;
         attributes[count++].val.clusterDim = {1, cluster, 1};
     }
-    if (problem.overlap & OVERLAP) {
+    if (problem.overlap) {
         attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
         attributes[count++].val.programmaticStreamSerializationAllowed = 1;
     }
@@ -455,7 +431,7 @@ extern "C" int sparsefront_gathered_spmm(const void* x, const void* panels, cons
                                          long long x_stride, long long residual_stride, long long y_stride,
                                          int steps_of_each, int bias_type, int activation, int y_row_major,
                                          int is_bfloat16, int m, int y_m, int pair_count, int block_m, int stages, int group,
-                                         int splits, int overlap, int k, int panel_granules,
+                                         int splits, int overlap, int prefetch,
                                          int blocks_per_sm, int clusters, void* stream) {
     if (stages < 2 || stages > MOST_STAGES || x_stride >= (1ll << 31)) return cudaErrorInvalidValue;
     Epilogue epilogue{static_cast<const int*>(outputs), bias, bias_type, activation, {}, residual, residual_stride, y, y_stride,
@@ -474,8 +450,7 @@ extern "C" int sparsefront_gathered_spmm(const void* x, const void* panels, cons
                           group,
                           splits,
                           overlap,
-                          k,
-                          panel_granules};
+                          prefetch};
     const auto queue = static_cast<cudaStream_t>(stream);
     return is_bfloat16 ? launch<__nv_bfloat16>(problem, block_m, blocks_per_sm, clusters, queue)
                        : launch<__half>(problem, block_m, blocks_per_sm, clusters, queue);
