@@ -68,10 +68,10 @@ def test_product(layout, weight, cases, device, activations, expected_product, p
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_candidates(problem):
-    chosen = candidates(problem, 132)
+    chosen = candidates(problem)
     assert 0 < len(chosen) <= tf32_tuning.MOST_CANDIDATES and len(set(chosen)) == len(chosen)
     assert all(shared_bytes(launch) <= SHARED_BYTES and launch.block_n == problem.block_n for launch in chosen)
-    untuned = candidates(problem, 132, shared_limit=SMALLEST_SHARED_BYTES)[0]
+    untuned = candidates(problem, shared_limit=SMALLEST_SHARED_BYTES)[0]
     assert shared_bytes(untuned) <= SMALLEST_SHARED_BYTES
 
 
@@ -86,8 +86,8 @@ def test_measured_launches_are_found_again(tmp_path, monkeypatch, cases):
     tf32_tuning.Tf32Tunable().remember(tables, Problem(64, tables.k, tables.n, torch.float32, "cpu"), odd, 1.0)
     tiles, tile = tables.outputs.shape
     problem = Tf32Problem(64, tables.k, tables.n, tile, tiles, len(tables.kept_inputs) + 1)
-    assert tf32_tuning._launch_for(problem, "Some GPU", 132) == odd
-    assert tf32_tuning._launch_for(problem, "Another GPU", 132) != odd
+    assert tf32_tuning._launch_for(problem, "Some GPU") == odd
+    assert tf32_tuning._launch_for(problem, "Another GPU") != odd
     store.tuned_kernel.cache_clear()
     tf32_tuning._launch_for.cache_clear()
 

@@ -25,8 +25,7 @@ class Fp32Launch:
     """Launch parameters.
 
     Args:
-        columns: of Y in the registers of a thread, beside 8 outputs: 8 or 16. A block of 16 columns leaves room for
-            two blocks to a multiprocessor, of 8 for three.
+        columns: of Y in the registers of a thread, beside 8 outputs: 8 or 16.
         slices: warps, 1, 2 or 4, that share the kept inputs of one piece of Y and add up through shared memory.
         stages: of the pipeline, 2 to 16.
         splits: blocks, 1 to 8, that share them, likewise.
@@ -49,7 +48,7 @@ class Fp32Launch:
     @property
     def blocks_per_sm(self) -> int:
         """Blocks of the grid that share a multiprocessor: the registers allow no more."""
-        return 2 if self.columns == 16 else 3
+        return 3 if self.columns == 8 and self.slices == 1 else 2
 
     def shared_bytes(self, width: int) -> int:
         """Of one block: X and the weights, or what is added up in the end."""

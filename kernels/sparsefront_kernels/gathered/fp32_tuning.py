@@ -24,7 +24,7 @@ _START = 3.0  # of the launch
 _TAIL = {16: 3.0, 8: 2.0}  # of a block beyond its products, by columns of a thread
 _SPLIT = 0.7  # of a further block that shares a piece of Y
 # Products a microsecond on one multiprocessor by its number of blocks, by columns of a thread
-_RATE = {16: (140e3, 195e3), 8: (90e3, 160e3, 185e3)}
+_RATE = {16: (140e3, 195e3), 8: (95e3, 165e3, 170e3)}
 
 
 def _space(width: int) -> tuple[Fp32Launch, ...]:

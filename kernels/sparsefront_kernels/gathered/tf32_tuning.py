@@ -56,24 +56,19 @@ def shared_bytes(launch: LaunchShape) -> int:
     return 4 * (launch.block_m + launch.block_n) * launch.block_k * launch.num_stages
 
 
-def candidates(problem: Tf32Problem, device_processors: int, *, shared_limit: int = SHARED_BYTES) -> list[LaunchShape]:
-    """The launches worth timing: those that leave the fewest processors idle and read X least often come first."""
-    blocks_of_n = problem.tiles * -(-problem.tile // problem.block_n)
+def candidates(problem: Tf32Problem, *, shared_limit: int = SHARED_BYTES) -> list[LaunchShape]:
+    """The launches worth timing, the most promising first.
 
-    def order(launch: LaunchShape) -> tuple:
-        blocks = -(-problem.m // launch.block_m) * blocks_of_n
-        rounds = -(-blocks // device_processors)
-        return rounds * launch.block_m, -launch.block_m, abs(launch.block_k - 32), launch.num_stages
-
+    Blocks of 32 rows come first: on an H200 they took half the time of blocks of 256 (4096³, tiles of 128 and of 32).
+    """
     space = [
         LaunchShape(block_m, problem.block_n, block_k, num_warps, num_stages)
         for block_m, block_k, num_warps, num_stages in itertools.product(
-            (32, 64, 128, 256), (16, 32, 64), (4, 8), (3, 4)
+            (32, 16, 64, 128), (32, 64, 16), (4, 8), (4, 3)
         )
-        if block_m < 2 * max(problem.m, 32) and block_m * problem.block_n <= 128 * 256
-        if (num_warps == 8) == (block_m * problem.block_n >= 128 * 64)
+        if block_m < 2 * max(problem.m, 32) and (num_warps == 4 or block_m * problem.block_n >= 128 * 64)
     ]
-    return sorted((one for one in space if shared_bytes(one) <= shared_limit), key=order)[:MOST_CANDIDATES]
+    return [launch for launch in space if shared_bytes(launch) <= shared_limit][:MOST_CANDIDATES]
 
 
 def tf32_launch(m: int, k: int, n: int, tiles: Sequence[int], kept: int, device: torch.device) -> LaunchShape:
@@ -84,16 +79,14 @@ def tf32_launch(m: int, k: int, n: int, tiles: Sequence[int], kept: int, device:
         kept: inputs that all tiles keep together.
     """
     problem = Tf32Problem(m, k, n, tiles[1], tiles[0], kept)
-    if device.type != "cuda":
-        return _launch_for(problem, "", 1)
-    return _launch_for(problem, torch.cuda.get_device_name(device), _processors(device))
+    return _launch_for(problem, torch.cuda.get_device_name(device) if device.type == "cuda" else "")
 
 
 @functools.lru_cache(maxsize=4096)
-def _launch_for(problem: Tf32Problem, gpu: str, device_processors: int) -> LaunchShape:
+def _launch_for(problem: Tf32Problem, gpu: str) -> LaunchShape:
     entries = tuned_kernel(gpu, KERNEL, VERSION).entries
     measured = nearest_launch(entries, LaunchShape, problem.shape, problem.kept_of_tile)
-    return measured or candidates(problem, device_processors, shared_limit=SMALLEST_SHARED_BYTES)[0]
+    return measured or candidates(problem, shared_limit=SMALLEST_SHARED_BYTES)[0]
 
 
 class Tf32Tunable:
@@ -104,7 +97,7 @@ class Tf32Tunable:
 
     def candidates(self, prepared: GatheredTables, problem: Problem) -> Sequence[LaunchShape]:
         """At most 18 launches, the most promising first, on the current CUDA device."""
-        return candidates(_problem(prepared, problem), _processors(torch.device("cuda", torch.cuda.current_device())))
+        return candidates(_problem(prepared, problem))
 
     def remember(self, prepared: GatheredTables, problem: Problem, launch: LaunchShape, latency_us: float) -> None:
         """Use this launch for this problem from now on in this process; `tuned_kernel(...).save` keeps it."""
@@ -118,8 +111,3 @@ class Tf32Tunable:
 def _problem(tables: GatheredTables, problem: Problem) -> Tf32Problem:
     tiles, tile = tables.outputs.shape
     return Tf32Problem(problem.m, problem.k, problem.n, tile, tiles, len(tables.kept_inputs))
-
-
-@functools.cache
-def _processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -1,8 +1,8 @@
 // Y[N, M] = activation(W[N, K] · X[K, M] + bias[N]) + residual for a gathered weight on Hopper's CUDA cores (sm_90a), in
 // float32 throughout, feature-major.
 //
-// A block of the grid computes one tile of 32, 64 or 128 outputs, which share their kept inputs, times BLOCK_M columns. Up
-// to four warps load: a kept input is one bulk copy of BLOCK_M contiguous elements of X, and the weights of a stage are one more.
+// A block of the grid computes one tile of 32, 64 or 128 outputs, which share their kept inputs, times BLOCK_M columns. Four
+// more warps load: a kept input is one bulk copy of BLOCK_M contiguous elements of X, and the weights of a stage are one more.
 // Four warps multiply, each 32 outputs x 8 · COLUMNS columns, a thread 8 outputs x COLUMNS columns in registers. Where the
 // columns of a block need fewer warps than four, SLICES of them share the inputs of a stage, and where the grid is small,
 // `splits` blocks of a cluster share the inputs of a tile; both add up through shared memory in a fixed order. Where nothing
@@ -14,11 +14,11 @@
 
 namespace {
 
-constexpr int WARPS = 4;  // that multiply; as many more, since registers are moved between groups of four, but not all load
+constexpr int WARPS = 4;  // that multiply, and as many that load: registers are moved between groups of four warps
 constexpr int CONSUMERS = 32 * WARPS;
 constexpr int THREADS = 2 * CONSUMERS;
 constexpr int MOST_STAGES = 16;
-constexpr int LISTS_AHEAD = 4;  // stages whose lists of inputs are fetched early
+constexpr int STAGES_AHEAD = 4;  // that are brought into L2 before the kernels before this one have ended
 
 struct Problem {
     const float* x;        // [K, m], rows `x_stride` elements apart
@@ -53,12 +53,11 @@ struct Shape {
     static constexpr int X_FLOATS = ROWS * BLOCK_M;
     static constexpr int STAGE_BYTES = ROWS * (BLOCK_M + WIDTH) * 4;
     static constexpr int X_STEP = SLICES * BLOCK_M * 4, W_STEP = SLICES * WIDTH * 4;  // bytes to a warp's next input
-    static constexpr int PRODUCERS = BLOCK_M >= 512 ? 1 : BLOCK_M >= 256 ? 2 : 4;  // warps: narrower rows come faster
     static constexpr int SUMS_BYTES = CONSUMERS * OUTPUTS * COLUMNS * 4;
-    static constexpr int BLOCKS_PER_SM = OUTPUTS * COLUMNS >= 128 ? 2 : 3;
+    static constexpr int BLOCKS_PER_SM = COLUMNS == 8 && SLICES == 1 ? 3 : 2;
     // Registers of a thread that multiplies and of one that loads: together twice what a thread starts with.
-    static constexpr int CONSUMER_REGISTERS = OUTPUTS * COLUMNS >= 128 ? 224 : 136;
-    static constexpr int PRODUCER_REGISTERS = OUTPUTS * COLUMNS >= 128 ? 32 : 24;
+    static constexpr int CONSUMER_REGISTERS = BLOCKS_PER_SM == 2 ? 224 : 128;
+    static constexpr int PRODUCER_REGISTERS = 32;
 };
 
 // The kept inputs that fall to this block: `count` of them from `first` on.
@@ -96,7 +95,7 @@ __device__ __forceinline__ void barrier_wait_idly(uint32_t barrier, uint32_t pha
             : "r"(barrier), "r"(phase)
             : "memory");
         if (ended) return;
-        __nanosleep(100);
+        __nanosleep(500);
     }
 }
 
@@ -337,7 +336,7 @@ __device__ __forceinline__ void consume(const Problem& problem, int items, uint3
 template <typename S>
 __device__ __forceinline__ void prefetch_first_stages(const Problem& problem) {
     const Range range(problem, Item<S>(problem, blockIdx.x / problem.splits).tile, S::ROWS);
-    const int count = min(range.count, LISTS_AHEAD * S::ROWS), line = threadIdx.x * 32;
+    const int count = min(range.count, STAGES_AHEAD * S::ROWS), line = threadIdx.x * 32;
     if (line < count) prefetch_line(problem.kept + range.first + line);
     if (threadIdx.x == 0 && count > 0) {
         prefetch_line(problem.kept + range.first + count - 1);
@@ -345,54 +344,46 @@ __device__ __forceinline__ void prefetch_first_stages(const Problem& problem) {
     }
 }
 
-// Each of these warps brings a part of the rows of a stage, a lane a row; the first also brings the weights.
+// Warps fill the stages in turn, since the instructions around the copies of a stage take about as long as its products; a
+// lane brings a row. There are at least as many stages as warps: parities tell only one round of the ring from the next.
 template <typename S>
 __device__ __forceinline__ void produce(const Problem& problem, int items, uint32_t stages, uint32_t full, uint32_t empty) {
-    constexpr int WARP_ROWS = S::ROWS / S::PRODUCERS;
-    const int lane = threadIdx.x % 32, own_row = threadIdx.x / 32 * WARP_ROWS + lane;
-    const bool leads = threadIdx.x == 0;
-    if (problem.kept_of_each && threadIdx.x < 32) prefetch_first_stages<S>(problem);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = min(WARPS, problem.stages);
+    if (problem.kept_of_each && warp == 0) prefetch_first_stages<S>(problem);
     __syncwarp();
     wait_for_kernels_before();
-    Ring ring;
+    Ring ring{warp, 0};
+    int step = warp;  // of the item; those before it were other warps'
     for (int index = blockIdx.x / problem.splits; index < items; index += gridDim.x / problem.splits) {
         const Item<S> item(problem, index);
         const Range range(problem, item.tile, S::ROWS);
+        const int steps = (range.count + S::ROWS - 1) / S::ROWS;
         const int* list = problem.kept + range.first;
         const float* panel = problem.panels + static_cast<long long>(range.first) * S::WIDTH;
         const float* x = problem.x + item.column;
         const uint32_t row_bytes = min(S::BLOCK_M, problem.m - item.column) * 4;
-        const auto input = [&](int begin) {  // this lane's in the stage that begins at kept input `begin`
-            const int row = begin + own_row;
-            return lane < WARP_ROWS && row < range.count ? list[row] : -1;
+        const auto input = [&](int of_step) {  // this lane's
+            const int row = of_step * S::ROWS + lane;
+            return lane < S::ROWS && row < range.count ? list[row] : -1;
         };
-        int inputs[LISTS_AHEAD];
-#pragma unroll
-        for (int i = 0; i < LISTS_AHEAD; ++i) inputs[i] = input(i * S::ROWS);
-        for (int begin = 0; begin < range.count;) {
-            int following[LISTS_AHEAD];
-#pragma unroll
-            for (int i = 0; i < LISTS_AHEAD; ++i) following[i] = input(begin + (LISTS_AHEAD + i) * S::ROWS);
-#pragma unroll
-            for (int i = 0; i < LISTS_AHEAD; ++i, begin += S::ROWS) {
-                if (begin >= range.count) break;
-                const int rows = min(S::ROWS, range.count - begin);
-                const uint32_t target = stages + ring.slot * S::STAGE_BYTES, ready = full + 8 * ring.slot;
-                barrier_wait_idly(empty + 8 * ring.slot, ring.phase ^ 1);
-                if (lane == 0) {  // of every warp, even one without rows, so that none falls a round of stages behind
-                    const int own_rows = max(min(WARP_ROWS, rows - own_row), 0);
-                    barrier_arrive_expect(ready, own_rows * row_bytes + (leads ? rows * S::WIDTH * 4 : 0));
-                }
-                if (leads)
-                    copy_bulk(target + S::X_FLOATS * 4, panel + static_cast<long long>(begin) * S::WIDTH, rows * S::WIDTH * 4,
-                              ready);
-                if (inputs[i] >= 0)
-                    copy_bulk(target + own_row * S::BLOCK_M * 4, x + inputs[i] * problem.x_stride, row_bytes, ready);
-                ring = ring.next(problem.stages);
+        int now = input(step), next = input(step + warps);
+        for (; step < steps; step += warps) {
+            const int following = input(step + 2 * warps);
+            const int rows = min(S::ROWS, range.count - step * S::ROWS);
+            const uint32_t target = stages + ring.slot * S::STAGE_BYTES, ready = full + 8 * ring.slot;
+            barrier_wait_idly(empty + 8 * ring.slot, ring.phase ^ 1);
+            if (lane == 0) {
+                barrier_arrive_expect(ready, rows * (row_bytes + S::WIDTH * 4));
+                copy_bulk(target + S::X_FLOATS * 4, panel + static_cast<long long>(step) * (S::ROWS * S::WIDTH),
+                          rows * S::WIDTH * 4, ready);
             }
-#pragma unroll
-            for (int i = 0; i < LISTS_AHEAD; ++i) inputs[i] = following[i];
+            __syncwarp();
+            if (now >= 0) copy_bulk(target + lane * S::BLOCK_M * 4, x + now * problem.x_stride, row_bytes, ready);
+            now = next, next = following;
+            ring.slot += warps;
+            if (ring.slot >= problem.stages) ring.slot -= problem.stages, ring.phase ^= 1;
         }
+        step -= steps;
     }
 }
 
@@ -407,7 +398,7 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS_PER_SM) gathered_fp32_kerne
     const uint32_t empty = full + 8 * MOST_STAGES;
     if (threadIdx.x == 0) {
         for (int slot = 0; slot < problem.stages; ++slot) {
-            barrier_init(full + 8 * slot, S::PRODUCERS);
+            barrier_init(full + 8 * slot, 1);
             barrier_init(empty + 8 * slot, WARPS);
         }
         fence_barrier_init();
@@ -417,7 +408,7 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS_PER_SM) gathered_fp32_kerne
     const int items = problem.tile_count * ((problem.m + S::BLOCK_M - 1) / S::BLOCK_M);
     if (threadIdx.x < CONSUMERS) {  // the schedulers prefer the oldest warps: those that load, which have little to do
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::PRODUCER_REGISTERS));
-        if (threadIdx.x < 32 * S::PRODUCERS) produce<S>(problem, items, address, full, empty);
+        if (threadIdx.x / 32 < problem.stages) produce<S>(problem, items, address, full, empty);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::CONSUMER_REGISTERS));
         wait_for_kernels_before();
