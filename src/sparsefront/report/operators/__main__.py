@@ -2,8 +2,9 @@
 
 python -m sparsefront.report.operators experiments/operators/h200.csv -o experiments/operators
 
-Written are, for each dtype, roofline-<dtype>.png and winners-<dtype>.png, and of all together crossover.md, crossover.csv
-and, where the time model predicted something, predictions.png. The filters leave out measurements before anything is drawn.
+Written are, for each dtype, roofline-<dtype>.png, winners-<dtype>.png and, where a weight was measured with many M,
+sweep-<dtype>.png; and of all together crossover.md, crossover.csv and, where the time model predicted something,
+predictions.png. The filters leave out measurements before anything is drawn.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from sparsefront.report.operators.crossover import crossovers, write_csv, write_
 from sparsefront.report.operators.measurements import ELEMENT_BYTES, Filter, Results, by_dtype, read_measurements
 from sparsefront.report.operators.prediction_plot import predictions, write_predictions_png
 from sparsefront.report.operators.roofline_plot import write_roofline_png
+from sparsefront.report.operators.sweep_plot import sweeps, write_sweeps_png
 from sparsefront.report.operators.winner_map import write_winners_png
 
 
@@ -48,6 +50,8 @@ def write_all(results: Results, folder: Path) -> list[Path]:
         written.append(write_roofline_png(rows, folder / f"roofline-{dtype}.png"))
         if any(one.weight.family != "dense" for one in rows):
             written.append(write_winners_png(rows, folder / f"winners-{dtype}.png"))
+        if sweeps(rows):
+            written.append(write_sweeps_png(rows, folder / f"sweep-{dtype}.png"))
     if predictions(results.measurements):
         written.append(write_predictions_png(results.measurements, folder / "predictions.png"))
     found = crossovers(results.measurements)

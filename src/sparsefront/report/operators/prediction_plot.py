@@ -67,6 +67,8 @@ def write_predictions_png(measurements: Iterable[Measurement], path: Path) -> Pa
 
 
 def _draw_panel(axes: "Axes", shown: Sequence[Measurement], colours: dict) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     times = [time for one in shown for time in (one.latency_us, one.predicted_us)]
     ends = [min(times) / 1.3, max(times) * 1.3]
     axes.fill_between(
@@ -84,6 +86,10 @@ def _draw_panel(axes: "Axes", shown: Sequence[Measurement], colours: dict) -> No
             axes.scatter(*zip(*points), color=colour, s=7, alpha=0.6, linewidths=0, zorder=3)
     axes.set_xscale("log")
     axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1.0, 3.0) if ends[1] < 100 * ends[0] else (1.0,)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
     axes.set_xlim(*ends)
     axes.set_ylim(*ends)
     axes.set_xlabel("measured, us", fontsize=8)
