@@ -107,6 +107,7 @@ def launch_pairs_spmm(
         0 if residual is None else residual.stride(0),
         y.stride(0),
         steps_of_each,
+        len(steps) - steps_of_each * len(pairs),
         0 if bias is None else _BIAS_TYPES[bias.dtype],
         ACTIVATION_CODES[activation],
         int(y_row_major),
@@ -119,7 +120,7 @@ def launch_pairs_spmm(
         launch.group,
         launch.splits,
         int(launch.overlap),
-        _granules_of_each_half(panels, pairs, steps_of_each) if launch.prefetch else -1,
+        _granules_of_each_half(panels, steps, pairs) if launch.prefetch else -1,
         launch.blocks_per_sm,
         clusters,
         torch.cuda.current_stream(x.device).cuda_stream,
@@ -128,17 +129,17 @@ def launch_pairs_spmm(
         raise RuntimeError(f"gathered_spmm: CUDA error {error} at launch ({launch})")
 
 
-def _granules_of_each_half(panels: Tensor, pairs: Tensor, steps_of_each: int) -> int:
+def _granules_of_each_half(panels: Tensor, steps: Tensor, pairs: Tensor) -> int:
     """How many granules each half of each pair uses if they use all, as tiles of at least 128 do; else 0. It serves as a hint
     only: what is prefetched by a wrong guess lies among the panels too."""
     granules, rest = divmod(len(panels), 2 * len(pairs))
-    return granules if rest == 0 and -(-granules // STEP_GRANULES) == steps_of_each else 0
+    return granules if rest == 0 and -(-granules // STEP_GRANULES) * len(pairs) == len(steps) else 0
 
 
 @functools.cache
 def _function() -> ctypes._CFuncPtr:
     function = cuda_library.load(LIBRARY).sparsefront_gathered_spmm
-    function.argtypes = [ctypes.c_void_p] * 8 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 16 + [ctypes.c_void_p]
+    function.argtypes = [ctypes.c_void_p] * 8 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 17 + [ctypes.c_void_p]
     function.restype = ctypes.c_int
     return function
 

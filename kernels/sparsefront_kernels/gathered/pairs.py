@@ -35,8 +35,8 @@ class PairTables:
             granules of half 0 and of half 1 begin; then padding.
         pairs: int32 [pairs, 2]: first step and number of steps, at least 1; most steps first, so that long pairs do not
             start last.
-        steps_of_each: the number of steps where it is the same for all pairs, which then begin one after the other;
-            else 0.
+        steps_of_each: where all pairs have equally many steps, or some one more, how many; else 0. Pairs begin one after
+            the other, and so where each begins need not be looked up.
         outputs: int32 [pairs, 128]; -1 where a half tile is not full.
         whole_runs: whether each eight of `outputs` from a multiple of eight on are eight neighbours, of which the first is
             a multiple of 8, or eight times -1. Rows of a row-major Y can then be written 16 bytes at a time.
@@ -88,7 +88,9 @@ def pair_tables(stored: GatheredFormat) -> PairTables:
     granules = _granules(kept)
     count = torch.bincount(granules.pair, minlength=len(outputs))  # granules per pair
     lengths = (-(-count // STEP_GRANULES)).clamp(min=1)
-    first_step = lengths.cumsum(0) - lengths
+    order = lengths.argsort(descending=True, stable=True)
+    first_step = torch.empty_like(lengths)
+    first_step[order] = lengths[order].cumsum(0) - lengths[order]
     step, place = first_step[granules.pair] + granules.place // STEP_GRANULES, granules.place % STEP_GRANULES
     steps = torch.full((int(lengths.sum()), STEP + 4), -1, dtype=torch.int64, device=kept.device)
     steps[:, :STEP].view(-1, STEP_GRANULES, GRANULE)[step, place] = granules.inputs
@@ -103,8 +105,8 @@ def pair_tables(stored: GatheredFormat) -> PairTables:
         begins = torch.full((len(steps),), len(chosen), dtype=torch.int64, device=kept.device)
         begins.scatter_reduce_(0, step.repeat(2)[chosen[ours]], ours, "amin")
         steps[:, STEP + 1 + half] = begins
-    order = lengths.argsort(descending=True, stable=True)
     pairs = torch.stack([first_step, lengths], dim=1)
+    shortest, longest = int(lengths.min()), int(lengths.max())
     return PairTables(
         n=stored.shape[0],
         k=stored.shape[1],
@@ -112,7 +114,7 @@ def pair_tables(stored: GatheredFormat) -> PairTables:
         steps=steps.to(torch.int32),
         pairs=pairs[order].to(torch.int32),
         outputs=outputs[order],
-        steps_of_each=int(lengths[0]) if (lengths == lengths[0]).all() else 0,
+        steps_of_each=shortest if longest - shortest <= 1 else 0,
         whole_runs=_in_whole_runs(outputs),
     )
 

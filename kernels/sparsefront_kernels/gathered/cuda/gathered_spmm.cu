@@ -33,7 +33,8 @@ struct Problem {
                                   // (bit g: half 0 uses granule g; bit 4 + g: half 1 does), and where in `panels` the
                                   // granules of half 0 and of half 1 begin
     const int2* pairs;            // first step, number of steps
-    int steps_of_each;            // where all pairs have equally many steps, how many; else 0
+    int steps_of_each;            // where pairs have equally many steps, or the first `longer` one more, how many; else 0
+    int longer;
     Epilogue epilogue;
     unsigned x_stride;
     int m;
@@ -52,7 +53,8 @@ struct Range {
     int first, count;
 
     __device__ __forceinline__ Range(const Problem& problem, int pair) {
-        int2 all = make_int2(pair * problem.steps_of_each, problem.steps_of_each);
+        int2 all = make_int2(pair * problem.steps_of_each + min(pair, problem.longer),
+                             problem.steps_of_each + (pair < problem.longer));
         if (problem.steps_of_each == 0) {  // one trip to memory more before the first load of X
             all = problem.pairs[pair];
             all.x = uniform(all.x), all.y = uniform(all.y);
@@ -429,7 +431,7 @@ cudaError_t launch(const Problem& problem, int block_m, int blocks_per_sm, int c
 extern "C" int sparsefront_gathered_spmm(const void* x, const void* panels, const void* steps, const void* pairs,
                                          const void* outputs, const void* bias, const void* residual, void* y,
                                          long long x_stride, long long residual_stride, long long y_stride,
-                                         int steps_of_each, int bias_type, int activation, int y_row_major,
+                                         int steps_of_each, int longer, int bias_type, int activation, int y_row_major,
                                          int is_bfloat16, int m, int y_m, int pair_count, int block_m, int stages, int group,
                                          int splits, int overlap, int prefetch,
                                          int blocks_per_sm, int clusters, void* stream) {
@@ -442,6 +444,7 @@ extern "C" int sparsefront_gathered_spmm(const void* x, const void* panels, cons
                           static_cast<const int*>(steps),
                           static_cast<const int2*>(pairs),
                           steps_of_each,
+                          longer,
                           epilogue,
                           static_cast<unsigned>(2 * x_stride),
                           m,
