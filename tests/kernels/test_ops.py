@@ -108,6 +108,7 @@ class TestOnGPU:
         stored, problem = taken(kernel, cases, device, m)
         x, prepared, bias = activations(problem), kernel.prepare(stored), torch.randn(problem.n, device=device)
         side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())  # which may still be writing the operands
         with torch.cuda.stream(side):  # warm up off the default stream, as capturing asks for
             for _ in range(3):
                 kernel.run(x, prepared, bias)

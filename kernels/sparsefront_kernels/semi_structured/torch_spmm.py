@@ -19,7 +19,7 @@ from sparsefront_kernels.semi_structured.format import SemiStructuredFormat
 
 WEIGHT_MULTIPLE = 16  # cuSPARSELt's rule for N and K in 16-bit types
 ROW_MULTIPLE = 8  # and for M, which is met by padding
-MOST_ROWS = 2**20  # right on an H200 with CUDA 13.0, where four times as many are "not supported"
+MOST_ROWS = 2_097_120  # seen on an H200 with CUDA 13.0, whatever N and K; more are "not supported"
 MOST_ELEMENTS = 2**31
 
 
