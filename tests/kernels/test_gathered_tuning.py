@@ -24,7 +24,7 @@ def test_every_launch_of_the_space_is_possible():
         PairLaunch(256, 5, 4, 1),  # more shared memory than there is
         PairLaunch(256, 3, 4, 2),  # registers for one block only
         PairLaunch(128, 6, 4, 2),
-        PairLaunch(64, 3, 4, 1),  # fewer stages than teams of producers
+        PairLaunch(128, 3, 4, 1),  # fewer stages than teams of producers
         PairLaunch(128, 3, 4, 2, 2),  # no registers left to add up with
         PairLaunch(64, 4, 4, 2, 8),  # partial sums would not fit
         PairLaunch(96, 4, 4, 1),

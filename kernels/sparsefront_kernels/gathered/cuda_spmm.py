@@ -16,7 +16,7 @@ ALIGNMENT = 8  # elements: X is read and Y written in runs of 16 bytes
 SHARED_BYTES = 233_472  # of a multiprocessor
 FIXED_BYTES = 5_888  # of a block: what the driver reserves, barriers, lists, and alignment
 # (columns, blocks to a multiprocessor) that are compiled: a stage for each team of producer warps at least
-_FEWEST_STAGES = {(64, 1): 4, (64, 2): 4, (128, 1): 4, (128, 2): 2, (256, 1): 2}
+_FEWEST_STAGES = {(64, 1): 2, (64, 2): 2, (128, 1): 4, (128, 2): 2, (256, 1): 2}
 _BIAS_TYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
 
 

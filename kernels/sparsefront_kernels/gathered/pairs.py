@@ -85,7 +85,7 @@ def pair_tables(stored: GatheredFormat) -> PairTables:
         raise ValueError(f"gathered: {reason}")
     outputs, kept = _half_tiles(stored)
     outputs, kept = outputs.view(-1, 2 * HALF), kept.view(-1, 2, kept.shape[1])
-    granules = _granules(kept)
+    granules = _granules(kept, mixed=stored.tile < HALF)
     count = torch.bincount(granules.pair, minlength=len(outputs))  # granules per pair
     lengths = (-(-count // STEP_GRANULES)).clamp(min=1)
     order = lengths.argsort(descending=True, stable=True)
@@ -202,10 +202,18 @@ def _partners(kept: Tensor) -> Tensor:
     return largest_first[torch.tensor(partners, dtype=torch.int64, device=kept.device)]
 
 
-def _granules(kept: Tensor) -> _Granules:
-    """Group the inputs of each pair by the halves that keep them. kept: bool [pairs, 2, K]."""
+def _granules(kept: Tensor, *, mixed: bool) -> _Granules:
+    """Group the inputs of each pair by the halves that keep them.
+
+    Args:
+        kept: bool [pairs, 2, K].
+        mixed: whether the last inputs of each group, which do not fill a granule, may share one with those of the others.
+            Halves then multiply by zeros where they do not keep an input, as united narrow tiles do anyway.
+    """
     k = kept.shape[2]
     halves_of = kept[:, 0].long() + 2 * kept[:, 1].long()  # [pairs, K]
+    if mixed:
+        halves_of = _with_rests_together(halves_of)
     pair, inputs = halves_of.nonzero(as_tuple=True)
     kind = pair * 4 + halves_of[pair, inputs]
     by_kind = kind.argsort(stable=True)  # keeps inputs ascending within a kind
@@ -223,6 +231,16 @@ def _granules(kept: Tensor) -> _Granules:
     per_pair = torch.bincount(granule_pair, minlength=len(kept))
     place = torch.arange(len(order), device=kept.device) - (per_pair.cumsum(0) - per_pair)[granule_pair]
     return _Granules(pair=granule_pair, place=place, halves=granule_kind[order] % 4, inputs=members[order])
+
+
+def _with_rests_together(halves_of: Tensor) -> Tensor:
+    """halves_of [pairs, K]: 3, as if both halves kept it, for what is left of each group where that saves a granule."""
+    of_kind = torch.stack([halves_of == kind for kind in (1, 2, 3)], dim=1)  # [pairs, 3, K]
+    count = of_kind.sum(dim=2)
+    rests = count % GRANULE
+    saves = -(-rests.sum(dim=1) // GRANULE) < (rests > 0).sum(dim=1)
+    rest = (of_kind & (of_kind.cumsum(dim=2) > (count - rests)[:, :, None])).any(dim=1)
+    return halves_of.masked_fill(rest & saves[:, None], 3)
 
 
 def _panels(weight: Tensor, outputs: Tensor, inputs: Tensor) -> Tensor:

@@ -19,13 +19,15 @@ VERSION = 2  # raised when a change of the kernel makes old measurements worthle
 # Microseconds, by (columns of a block, blocks to a multiprocessor), fitted to measurements on an H200: of the launch, of
 # an item beyond its steps, of a step.
 _COSTS = {
-    (256, 1): (2.8, 2.3, 0.63),
-    (128, 1): (2.2, 1.4, 0.41),
-    (128, 2): (0.8, 2.5, 0.76),
-    (64, 1): (1.8, 1.1, 0.31),
-    (64, 2): (0.6, 1.5, 0.53),
+    (256, 1): (3.2, 2.2, 0.66),
+    (128, 1): (2.9, 1.1, 0.43),
+    (128, 2): (3.3, 2.3, 0.84),
+    (64, 1): (2.1, 1.0, 0.33),
+    (64, 2): (1.2, 1.5, 0.66),
 }
-_SPLIT_COSTS = {1: 0.0, 2: 1.2, 3: 1.6, 4: 2.6}  # of blocks that share an item's steps, for 128 columns
+# Of blocks that share an item's steps, for 128 columns: they wait for one another, and send their sums.
+_SPLIT_COSTS = {1: 0.0, 2: 3.0, 3: 4.0, 4: 6.0}
+_REACHED_BY_CLUSTERS = 0.85  # of the processors, by clusters of three blocks and more
 _PREFETCH_GAIN, _PREFETCH_COST = 0.3, 0.06  # of the launch; of every further step of a block
 _GROUPS = (64, 16, 4)  # the first is best for most large products
 _STAGES = {(256, 1): 4, (128, 1): 6, (128, 2): 3, (64, 1): 8, (64, 2): 4}  # as many as fit: fewer never were faster
@@ -72,9 +74,10 @@ def predicted_us(problem: PairProblem, launch: PairLaunch, device_processors: in
     """A coarse model of the latency: rounds of blocks, each a start, its steps and its stores."""
     start, tail, step = _COSTS[launch.block_m, launch.blocks_per_sm]
     items = problem.pairs * -(-problem.m // launch.block_m) * launch.splits
-    rounds = -(-items // (device_processors * launch.blocks_per_sm))
+    reached = _REACHED_BY_CLUSTERS if launch.splits > 2 else 1.0
+    rounds = -(-items // int(device_processors * reached * launch.blocks_per_sm))
     steps = -(-problem.steps_of_pair // launch.splits)
-    predicted = start + rounds * (tail + steps * step) + _SPLIT_COSTS[launch.splits] * (0.5 + launch.block_m / 256)
+    predicted = start + rounds * (tail + steps * step + _SPLIT_COSTS[launch.splits] * launch.block_m / 128)
     if launch.prefetch:
         predicted += _PREFETCH_COST * max(0.0, rounds * steps - launch.stages) - _PREFETCH_GAIN
     return predicted

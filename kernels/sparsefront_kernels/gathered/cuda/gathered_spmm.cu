@@ -401,7 +401,7 @@ template <typename T, Ending ENDING>
 cudaError_t launch(const Problem& problem, int block_m, int blocks_per_sm, int clusters, cudaStream_t stream) {
     switch (block_m * 10 + blocks_per_sm) {
         case 641:
-        case 642: return launch<T, 64, 4, 1, 2, ENDING>(problem, clusters, stream);
+        case 642: return launch<T, 64, 2, 2, 2, ENDING>(problem, clusters, stream);
         case 1281: return launch<T, 128, 4, 2, 1, ENDING>(problem, clusters, stream);
         case 1282:  // no registers are left to add up with
             return problem.splits > 1 ? cudaErrorInvalidValue : launch<T, 128, 2, 1, 2, ENDING>(problem, clusters, stream);
