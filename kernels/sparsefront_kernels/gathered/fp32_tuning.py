@@ -23,8 +23,11 @@ MOST_CANDIDATES = 18
 _START = 3.0  # of the launch
 _TAIL = {16: 3.0, 8: 2.0}  # of a block beyond its products, by columns of a thread
 _SPLIT = 0.7  # of a further block that shares a piece of Y
+# Factors on the time of products: shorter rows of X come slower; clusters of more than two blocks leave processors idle
+_SLICES = {1: 1.0, 2: 1.04, 4: 1.13}
+_LARGE_CLUSTER = 1.25
 # Products a microsecond on one multiprocessor by its number of blocks, by columns of a thread
-_RATE = {16: (140e3, 195e3), 8: (95e3, 165e3, 170e3)}
+_RATE = {16: (150e3, 200e3), 8: (110e3, 165e3, 175e3)}
 
 
 def _space(width: int) -> tuple[Fp32Launch, ...]:
@@ -73,6 +76,7 @@ def predicted_us(problem: Fp32Problem, launch: Fp32Launch, device_processors: in
     """A coarse model of the latency: full rounds of blocks, then one in which processors have fewer blocks."""
     block_m = launch.block_m(problem.width)
     products = problem.kept_of_tile / launch.splits * problem.width * block_m  # of a block
+    products *= _SLICES[launch.slices] * (_LARGE_CLUSTER if launch.splits > 2 else 1.0)
     rates = _RATE[launch.columns]
     blocks = problem.tiles * -(-problem.m // block_m) * launch.splits
     rounds, rest = divmod(blocks, device_processors * launch.blocks_per_sm)
