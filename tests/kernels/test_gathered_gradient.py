@@ -13,6 +13,7 @@ KERNELS = [kernel.name for kernel in entries() if kernel.family == "gathered" an
 WEIGHTS = ["gathered-uneven", "gathered-kept", "gathered-pruned"]
 # two products and two roundings to 16 bits, or to TF32, instead of one
 TOLERANCE = {torch.float32: 4e-6, torch.float16: 2e-3, "tf32": 2e-3}
+NEAR_ZERO = 0.1  # many times what TF32 or 16 bits round off a sum of these tests, whose size is about 10
 
 
 @pytest.fixture(params=KERNELS)
@@ -45,13 +46,14 @@ def operands(problem):
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_gradients_against_float64(kernel, setting, weight, activation, expected_product):
-    if kernel.dtype_name == "tf32" and activation == "relu":
-        pytest.skip("its gradient jumps where TF32 rounds a sum to the other side of zero")
     stored, prepared, problem = setting(weight)
     wanted = operands(problem)
     x, bias, residual = wanted
     y = kernel.run(x, prepared, bias, activation=activation, residual=residual)
     dy = torch.randn_like(y)
+    if activation == "relu":  # its gradient jumps where rounding takes a sum to the other side of zero
+        sums = expected_product(x.detach(), stored, bias.detach(), kernel.layout)
+        dy = torch.where(sums.abs() > NEAR_ZERO, dy, 0.0)
     gradients = torch.autograd.grad(y, wanted, dy)
     exact = [tensor.detach().double().requires_grad_() for tensor in wanted]
     y_exact = expected_product(exact[0], stored, exact[1], kernel.layout, activation=activation, residual=exact[2])

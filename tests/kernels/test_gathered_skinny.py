@@ -246,9 +246,9 @@ class TestOnGPU:
         if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
             pytest.skip("needs a GPU of compute capability 9.0")
 
-    @pytest.mark.parametrize("seed", range(256))
+    @pytest.mark.parametrize("seed", range(128))
     def test_random_problems(self, seed, activations, assert_close, poisoned_memory):
-        """Every M from 1 to 64, four times."""
+        """Every M from 1 to 64, twice, in four layouts."""
         torch.manual_seed(seed)
         case, m = random.Random(seed), seed % 64 + 1
         dtype = case.choice([torch.float16, torch.bfloat16, torch.float32])

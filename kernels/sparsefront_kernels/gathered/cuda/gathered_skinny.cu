@@ -47,6 +47,7 @@ struct Problem {
     const int* outputs;            // [strips, width]: output, or -1; null where strips simply count up
     int width;                     // outputs of a strip
     int n, m;
+    unsigned m_inverse;            // 2^19 / m, rounded up: divides numbers below 8192 exactly
     const void* bias;
     int bias_type;
     const void* residual;
@@ -296,11 +297,16 @@ struct Targets {
     }
 };
 
-__device__ __forceinline__ float load_float_from_cluster(uint32_t address, uint32_t rank) {
+// Where a block of the cluster has what we have at `address`.
+__device__ __forceinline__ uint32_t address_in_cluster(uint32_t address, uint32_t rank) {
     uint32_t there;
-    float v;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(there) : "memory");
+    return there;
+}
+
+__device__ __forceinline__ float load_float_from_cluster(uint32_t address) {
+    float v;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(address) : "memory");
     return v;
 }
 
@@ -330,12 +336,12 @@ template <int COLUMN_BLOCKS, bool INTERLEAVED>
 struct Element {
     int output, row, at;  // output: of the block's; at: among the sums
 
-    // Elements are counted so that neighbours are neighbours in Y.
-    __device__ __forceinline__ Element(const Problem& problem, int outputs, int index) {
+    // Elements are counted so that neighbours are neighbours in Y. outputs: 2 to the power of output_bits.
+    __device__ __forceinline__ Element(const Problem& problem, int output_bits, int index) {
         if (problem.y_row_stride == 1) {
-            output = index / problem.m, row = index - output * problem.m;
+            output = static_cast<unsigned>(index) * problem.m_inverse >> 19, row = index - output * problem.m;
         } else {
-            row = index / outputs, output = index - row * outputs;
+            row = index >> output_bits, output = index - (row << output_bits);
         }
         const int column = INTERLEAVED ? row / COLUMN_BLOCKS : row % 8, block = INTERLEAVED ? row % COLUMN_BLOCKS : row / 8;
         at = (output / 16 * COLUMN_BLOCKS + block) * BLOCK_SUMS + (output / 8 % 2 * 2 + column % 2) * 33 + output % 8 * 4 + column / 2;
@@ -363,38 +369,59 @@ __device__ __forceinline__ float sum_of(const float (&v)[8]) {
     return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
 }
 
+// For the elements from `first` to `last` of this thread: load(place, v) of several, all on their way at once, then
+// use(element, sum).
+template <int COLUMN_BLOCKS, bool INTERLEAVED, typename Load, typename Use>
+__device__ __forceinline__ void for_elements(const Problem& problem, int output_bits, int first, int last, int threads, const Load& load,
+                                             const Use& use) {
+    constexpr int AT_ONCE = COLUMN_BLOCKS == 1 ? 1 : 4;
+    for (int index = first + threadIdx.x; index < last; index += AT_ONCE * threads) {
+        float v[AT_ONCE][8];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const int here = index + i * threads;
+            load(Element<COLUMN_BLOCKS, INTERLEAVED>(problem, output_bits, here < last ? here : index).at, v[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const int here = index + i * threads;
+            if (here < last) use(Element<COLUMN_BLOCKS, INTERLEAVED>(problem, output_bits, here), sum_of(v[i]));
+        }
+    }
+}
+
 // Adds up the sums of `parties` warps (8 at most), which begin `stride` floats apart in shared memory, and then of the
 // cluster's blocks, and writes Y. outputs: of the block. `threads` threads take part.
 template <typename T, int COLUMN_BLOCKS, bool INTERLEAVED>
 __device__ __forceinline__ void reduce_and_write(const Problem& problem, const SharedTargets& targets, float* sums, int stride,
                                                  int parties, int outputs, int threads, int rank) {
     asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
-    const int elements = outputs * problem.m;
+    const int elements = outputs * problem.m, output_bits = 31 - __clz(outputs);
     const bool alone = problem.splits == 1;
-    if (alone || parties > 1) {
-        for (int index = threadIdx.x; index < elements; index += threads) {
-            const Element<COLUMN_BLOCKS, INTERLEAVED> element(problem, outputs, index);
-            float v[8];
+    const auto of_parties = [&](int at, float(&v)[8]) {
 #pragma unroll
-            for (int party = 0; party < 8; ++party) v[party] = party < parties ? sums[party * stride + element.at] : 0.0f;
-            const float sum = sum_of(v);
-            if (alone) {
-                write<T>(problem, targets, element, sum);
-            } else {
-                sums[element.at] = sum;
-            }
-        }
+        for (int party = 0; party < 8; ++party) v[party] = party < parties ? sums[party * stride + at] : 0.0f;
+    };
+    if (alone) {
+        for_elements<COLUMN_BLOCKS, INTERLEAVED>(problem, output_bits, 0, elements, threads, of_parties,
+                                                 [&](const auto& element, float sum) { write<T>(problem, targets, element, sum); });
+        return;
     }
-    if (alone) return;
+    if (parties > 1) {
+        for_elements<COLUMN_BLOCKS, INTERLEAVED>(problem, output_bits, 0, elements, threads, of_parties,
+                                                 [&](const auto& element, float sum) { sums[element.at] = sum; });
+    }
+    uint32_t theirs[8];
+#pragma unroll
+    for (int other = 0; other < 8; ++other) theirs[other] = address_in_cluster(shared_address(sums), min(other, problem.splits - 1));
     cluster_sync();
-    for (int index = elements * rank / problem.splits + threadIdx.x; index < elements * (rank + 1) / problem.splits; index += threads) {
-        const Element<COLUMN_BLOCKS, INTERLEAVED> element(problem, outputs, index);
-        float v[8];
+    const auto of_blocks = [&](int at, float(&v)[8]) {
 #pragma unroll
-        for (int other = 0; other < 8; ++other)
-            v[other] = other < problem.splits ? load_float_from_cluster(shared_address(sums + element.at), other) : 0.0f;
-        write<T>(problem, targets, element, sum_of(v));
-    }
+        for (int other = 0; other < 8; ++other) v[other] = other < problem.splits ? load_float_from_cluster(theirs[other] + 4 * at) : 0.0f;
+    };
+    for_elements<COLUMN_BLOCKS, INTERLEAVED>(problem, output_bits, elements * rank / problem.splits, elements * (rank + 1) / problem.splits,
+                                             threads, of_blocks,
+                                             [&](const auto& element, float sum) { write<T>(problem, targets, element, sum); });
     cluster_sync();  // nobody ends while another reads
 }
 
@@ -795,6 +822,7 @@ extern "C" int sparsefront_gathered_skinny(const void* x, void* packed, const vo
                           width,
                           n,
                           m,
+                          ((1u << 19) + m - 1) / m,
                           bias,
                           bias_type,
                           residual,
