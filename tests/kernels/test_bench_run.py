@@ -259,10 +259,17 @@ def test_each_launch_is_timed_once_for_all_layouts(tunable):
     assert kept == [["fake"]]
 
 
-def test_a_wrong_launch_is_an_error(tunable):
+def test_a_wrong_launch_is_an_error_of_the_run(tunable):
+    """The kernel has no row, and the others are measured all the same."""
     tunable.wrong = 3
-    with pytest.raises(RuntimeError, match=r"Launch\(width=3\) gives a wrong product"):
-        measure(plan(tune=True))
+    said = []
+    measuring = Run(Results.opened(None, gpu="Some GPU", commit="abc", append=False), said.append)
+    measuring.measure(plan(granularities=(8,), sparsities=(0.5,), tune=True))
+    (error,) = measuring.errors
+    assert "wrong products on Problem(" in error and "by Launch(width=3) (relative error 1)" in error
+    assert f"ERROR: {error}" in said
+    assert tunable.now == Launch(2), "a right one is remembered"
+    assert {row.kernel for row in measuring.rows if row.family == "gathered"} == {"fake_even"}
 
 
 def test_a_wrong_product_has_no_time(tunable):

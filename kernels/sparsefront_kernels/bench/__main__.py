@@ -58,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run or compare; the exit code is 1 where a comparison finds something slower, wrong or gone."""
+    """Run or compare; the exit code is 1 where a product is wrong, or a comparison finds something slower, wrong or gone."""
     arguments = sys.argv[1:] if arguments is None else arguments
     asked = parser().parse_args(arguments)
     if asked.compare:
@@ -106,8 +106,8 @@ def _measure(asked: argparse.Namespace, arguments: Sequence[str]) -> int:
     for plan in plans:
         run.measure(plan)
     say(f"{len(run.rows)} measurements")
-    print(summary(run.rows))
-    return int(not all(row.correct for row in run.rows))
+    print("\n".join([summary(run.rows), *(f"ERROR: {error}" for error in run.errors)]))
+    return int(bool(run.errors) or not all(row.correct for row in run.rows))
 
 
 def _lines(path: Path) -> list[list[str]]:

@@ -9,7 +9,7 @@ import torch
 from sparsefront_kernels.bench.baselines import DENSE, PEERS
 from sparsefront_kernels.bench.contender import Contender, measure
 from sparsefront_kernels.bench.floor import Rates, measured_rates
-from sparsefront_kernels.bench.ours import gathered_contenders
+from sparsefront_kernels.bench.ours import Ours, gathered_contenders
 from sparsefront_kernels.bench.plan import Plan
 from sparsefront_kernels.bench.precision import DTYPES, products_in
 from sparsefront_kernels.bench.results import Results
@@ -18,7 +18,7 @@ from sparsefront_kernels.bench.row_of import row_of
 from sparsefront_kernels.bench.setting import Setting
 from sparsefront_kernels.bench.shapes import Shape
 from sparsefront_kernels.bench.timing import require_gpu
-from sparsefront_kernels.bench.tune import tune
+from sparsefront_kernels.bench.tune import WrongLaunch, tune
 from sparsefront_kernels.tuning.tunable import Tunable
 
 QUICK_SAMPLES = 5  # where the fastest of a peer's settings is looked for
@@ -38,16 +38,19 @@ class Run:
     say: Callable[[str], None]
     keep_tuned: Callable[[Iterable[Tunable]], None] = lambda tuned: None
     rows: list[Row] = field(init=False, default_factory=list)
+    errors: list[str] = field(init=False, default_factory=list)
     plan: Plan = field(init=False)
     _rates: dict[str, Rates] = field(init=False, default_factory=dict)
     _tuned: dict[str, Tunable] = field(init=False, default_factory=dict)
     _said: set[str] = field(init=False, default_factory=set)
 
     def measure(self, plan: Plan) -> None:
-        """Measure everything of a plan that the results do not hold; what was measured by this run is in `rows`.
+        """Measure everything of a plan that the results do not hold.
+
+        What was measured by this run is in `rows`, wrong launches that tuning met are in `errors`.
 
         Raises:
-            RuntimeError: there is no GPU, or a launch that is tuned gives a wrong product.
+            RuntimeError: there is no GPU.
         """
         require_gpu()
         gc.collect()
@@ -138,8 +141,22 @@ class Run:
             setting, granularity=granularity, distribution=distribution, wanted=wanted, refused=self._say_once
         )
         if self.plan.tune:
-            self._tuned.update({tunable.kernel: tunable for tunable in tune(setting, found, self.say)})
+            found = self._tuned_ones(setting, found)
         return [self._row(setting, one.contender, rates) for one in found]
+
+    def _tuned_ones(self, setting: Setting, found: list[Ours]) -> list[Ours]:
+        """Those that are tuned or need it not; a kernel with a wrong launch is an error of the run and has no row."""
+        right = [one for one in found if one.entry.tunable is None]
+        for kernel in dict.fromkeys(one.entry.tunable.kernel for one in found if one.entry.tunable is not None):
+            alike = [one for one in found if one.entry.tunable is not None and one.entry.tunable.kernel == kernel]
+            try:
+                self._tuned.update({tunable.kernel: tunable for tunable in tune(setting, alike, self.say)})
+            except WrongLaunch as error:
+                self.say(f"ERROR: {error}")
+                self.errors.append(str(error))
+            else:
+                right += alike
+        return right
 
     def _peer(self, setting: Setting, name: str, rates: Rates) -> list[Row]:
         """The fastest setting of each kernel and granularity of a peer; a peer that cannot run is named and left out."""

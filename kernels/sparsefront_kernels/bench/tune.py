@@ -10,6 +10,10 @@ from sparsefront_kernels.tuning.tunable import Tunable
 SAMPLES = 5
 
 
+class WrongLaunch(RuntimeError):
+    """A launch that a kernel offers gives a wrong product."""
+
+
 def tune(setting: Setting, found: Iterable[Ours], say: Callable[[str], None]) -> list[Tunable]:
     """Time the candidates of each kernel with launch parameters once, whatever the layouts; the fastest is remembered.
 
@@ -18,7 +22,7 @@ def tune(setting: Setting, found: Iterable[Ours], say: Callable[[str], None]) ->
     Returns:
         what was tuned.
     Raises:
-        RuntimeError: a launch gave a wrong product.
+        WrongLaunch: a launch gave a wrong product.
     """
     tuned: dict[str, Ours] = {}
     for one in found:
@@ -33,16 +37,19 @@ def tune(setting: Setting, found: Iterable[Ours], say: Callable[[str], None]) ->
 
 
 def _tune_one(setting: Setting, one: Ours) -> int:
+    """Try all candidates; the fastest right one is what is remembered, also where a wrong one is an error."""
     tunable, problem = one.entry.tunable, setting.problem(one.entry.layout)
-    times = {}
+    times, wrong = {}, []
     for launch in tunable.candidates(one.prepared, problem):
         tunable.remember(one.prepared, problem, launch, 0.0)
         measured = measure(one.contender, samples=SAMPLES)
         if measured.latency is None:
-            error = f"relative error {measured.relative_error:.2g}"
-            raise RuntimeError(f"{one.entry.name}: {launch} gives a wrong product on {problem}: {error}")
-        times[launch] = measured.latency.median_us
+            wrong.append(f"{launch} (relative error {measured.relative_error:.2g})")
+        else:
+            times[launch] = measured.latency.median_us
     if times:
         best = min(times, key=times.__getitem__)
         tunable.remember(one.prepared, problem, best, times[best])
+    if wrong:
+        raise WrongLaunch(f"{one.entry.name}: wrong products on {problem} by {', '.join(wrong)}")
     return len(times)
