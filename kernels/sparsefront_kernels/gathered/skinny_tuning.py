@@ -71,7 +71,7 @@ class SkinnyProblem:
         return f"{self.shape_key}{self.chunks_of_strip:.4g}"
 
 
-# Microseconds, fitted to measurements on an H200 (weights of 1024² to 5120 × 20480, M of 1 to 64), within about 12 %: of a launch;
+# Microseconds, fitted to measurements on an H200 (weights of 1024² to 5120 × 20480, M of 1 to 64), within some 12 %: of a launch;
 # of what takes 1 µs to stream at 4.25 TB/s; of what takes 1 µs to gather from L2 at 5.5 TB/s; of a turn of a ring; of a further
 # wave of blocks; of a cluster, and of each of its further blocks; of 10 000 sums that a processor adds up; of eight rows of X.
 _COSTS = {
