@@ -13,6 +13,7 @@ KERNELS = [kernel.name for kernel in entries() if kernel.family == "gathered" an
 WEIGHTS = ["gathered-uneven", "gathered-kept", "gathered-pruned"]
 # two products and two roundings to 16 bits, or to TF32, instead of one
 TOLERANCE = {torch.float32: 4e-6, torch.float16: 2e-3, "tf32": 2e-3}
+NEAR_ZERO = 0.1  # many times what TF32 or 16 bits round off a sum of these tests, whose size is about 10
 
 
 @pytest.fixture(params=KERNELS)
@@ -50,6 +51,9 @@ def test_gradients_against_float64(kernel, setting, weight, activation, expected
     x, bias, residual = wanted
     y = kernel.run(x, prepared, bias, activation=activation, residual=residual)
     dy = torch.randn_like(y)
+    if activation == "relu":  # its gradient jumps where rounding takes a sum to the other side of zero
+        sums = expected_product(x.detach(), stored, bias.detach(), kernel.layout)
+        dy = torch.where(sums.abs() > NEAR_ZERO, dy, 0.0)
     gradients = torch.autograd.grad(y, wanted, dy)
     exact = [tensor.detach().double().requires_grad_() for tensor in wanted]
     y_exact = expected_product(exact[0], stored, exact[1], kernel.layout, activation=activation, residual=exact[2])
@@ -111,6 +115,7 @@ def test_opcheck(kernel, setting):
         "gathered_triton": torch.ops.sparsefront.gathered_spmm,
         "gathered_fp32": torch.ops.sparsefront.gathered_fp32_spmm,
         "gathered_tf32": torch.ops.sparsefront.gathered_spmm,
+        "gathered_skinny": torch.ops.sparsefront.gathered_skinny_spmm,
     }["_".join(kernel.name.split("_")[:2])].default
     given = {"x": x, "bias": bias, "residual": residual, "activation": "gelu_tanh"} | vars(prepared)
     given |= {

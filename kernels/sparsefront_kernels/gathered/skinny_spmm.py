@@ -47,17 +47,39 @@ class SkinnyLaunch:
     stage_chunks: int = 0
     overlap: str = "prefetch"
 
+    def parties(self, width: int) -> int:
+        """Warps that share the chunks of a block."""
+        return 8 * FRAGMENT * self.fragments // width if self.gather == "shared" else self.warps
+
+    def slot_chunks(self, m: int, width: int, element_bytes: int) -> int:
+        """Chunks of a slot of a ring."""
+        if self.gather == "shared":
+            return max(self.stage_chunks, self.parties(width))
+        return max(1, 16 // element_bytes // max(self.fragments, column_blocks(m)))
+
+    def turns(self, chunks: int, m: int, width: int, element_bytes: int) -> int:
+        """How many slots a ring passes where a block has so many chunks."""
+        slot = self.slot_chunks(m, width, element_bytes)
+        if self.gather == "shared":
+            return -(-chunks // slot)
+        return -(-chunks // (self.warps * min(slot, -(-chunks // self.warps))))
+
     def shared_bytes(self, m: int, width: int, element_bytes: int, most_chunks: int) -> int:
         """Shared memory of a block: rings, which later take the sums, and lists."""
-        blocks, chunk_bytes = column_blocks(m), CHUNK * element_bytes * FRAGMENT * self.fragments
+        blocks, slot = column_blocks(m), self.slot_chunks(m, width, element_bytes)
         lists = 2 * CHUNK * -(-most_chunks // self.splits)
         if self.gather == "shared":
-            parties = 8 * FRAGMENT * self.fragments // width
-            stage = max(self.stage_chunks, parties) * (CHUNK * element_bytes * width + 16 * CHUNK * blocks)
-            return STATIC_BYTES + lists + max(self.stages * stage, 33 * width * blocks * parties)
-        unit = max(1, 16 // element_bytes // max(self.fragments, blocks))  # chunks of a slot
-        ring = max(self.stages * unit * chunk_bytes, 528 * self.fragments * blocks)
-        return STATIC_BYTES + lists + self.warps * ring
+            stage = slot * (CHUNK * element_bytes * width + 16 * CHUNK * blocks)
+            return STATIC_BYTES + lists + max(self.stages * stage, 33 * width * blocks * self.parties(width))
+        ring = self.stages * slot * CHUNK * element_bytes * FRAGMENT * self.fragments
+        return STATIC_BYTES + lists + self.warps * max(ring, 528 * self.fragments * blocks)
+
+    def blocks_at_once(self, m: int, width: int, element_bytes: int, most_chunks: int) -> int:
+        """Blocks that fit a multiprocessor, about."""
+        threads = 384 if self.gather == "shared" else 32 * self.warps
+        registers = 128 if self.fragments * column_blocks(m) * element_bytes <= 32 else 255
+        by_memory = 233_472 // (1024 + self.shared_bytes(m, width, element_bytes, most_chunks))
+        return max(1, min(by_memory, 65_536 // (threads * registers)))
 
     def possible(self, m: int, width: int, element_bytes: int = 2, most_chunks: int = 0) -> bool:
         """Whether strips of this width, of `most_chunks` chunks, can be computed so, for m rows and elements of 2 or 4 bytes."""

@@ -2,13 +2,14 @@
 
 import functools
 import itertools
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from math import ceil
 from typing import Any
 
 import torch
 
 from sparsefront_kernels.gathered.cuda_spmm import processors
-from sparsefront_kernels.gathered.skinny_spmm import SkinnyLaunch
+from sparsefront_kernels.gathered.skinny_spmm import OVERLAPS, SkinnyLaunch, column_blocks
 from sparsefront_kernels.gathered.skinny_tables import CHUNK, FRAGMENT, SkinnyTables
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.tuning import tuned_kernel
@@ -70,22 +71,42 @@ class SkinnyProblem:
         return f"{self.shape_key}{self.chunks_of_strip:.4g}"
 
 
+# Microseconds, fitted to measurements on an H200 (weights of 1024² to 5120 × 20480, M of 1 to 64), within some 12 %: of a launch;
+# of what takes 1 µs to stream at 4.25 TB/s; of what takes 1 µs to gather from L2 at 5.5 TB/s; of a turn of a ring; of a further
+# wave of blocks; of a cluster, and of each of its further blocks; of 10 000 sums that a processor adds up; of eight rows of X.
+_COSTS = {
+    "lanes": (3.2, 1.16, 0.80, 0.18, 3.2, 0.16, 0.074, 0.32, 0.20),
+    "shared": (3.1, 1.10, 1.31, 0.10, 3.5, 0.38, 0.060, 0.14, 0.33),
+}
+_FEWEST_BLOCKS = 60  # that stream at the full rate
+_SMALL_BYTES = 3 << 20  # weights below: the next kernel may start at once, since it does not delay this one's stream
+
+
 def predicted_us(problem: SkinnyProblem, launch: SkinnyLaunch, device_processors: int) -> float:
-    """A coarse model: the stream at the rate that the blocks at work reach, and what a block does besides."""
-    blocks = problem.strips * (problem.width // (FRAGMENT * launch.fragments)) * launch.splits
-    bytes_of_block = launch.fragments * 256 * problem.element_bytes * problem.chunks_of_strip / launch.splits
-    waves = blocks / device_processors
-    busy = waves / -(-waves // 1) if waves > 1 else waves  # share of the processors at work
-    stream = blocks * bytes_of_block / 4.2e6 / min(1.0, busy * 1.3)
-    x_bytes = blocks * problem.chunks_of_strip / launch.splits * CHUNK * max(32, problem.element_bytes * problem.m)
-    fixed = 0.4 * -(-blocks // (4 * device_processors))
-    return fixed + stream + x_bytes / 5e6 + 0.1 * (launch.splits > 1)
+    """A coarse model of the latency in a stream of such kernels."""
+    shared, rows = launch.gather == "shared", column_blocks(problem.m)
+    outputs = problem.width if shared else FRAGMENT * launch.fragments  # of a block
+    blocks = problem.strips * (problem.width // outputs) * launch.splits
+    chunks = max(1, ceil(problem.chunks_of_strip / launch.splits))  # of a block
+    stream_us = blocks * chunks * CHUNK * outputs * problem.element_bytes / 4.25e6 * max(1, _FEWEST_BLOCKS / blocks)
+    gather_us = blocks * chunks * CHUNK * max(32, problem.m * problem.element_bytes) / 5.5e6
+    at_once = launch.blocks_at_once(problem.m, problem.width, problem.element_bytes, problem.most_chunks)
+    waves = ceil(blocks / (device_processors * at_once))
+    sums = outputs * problem.m * launch.parties(problem.width) * ceil(blocks / device_processors)
+    turns = launch.turns(chunks, problem.m, problem.width, problem.element_bytes)
+    terms = (1, stream_us, gather_us, turns * waves, waves - 1, launch.splits > 1, launch.splits - 1, sums / 1e4, rows)
+    return sum(cost * term for cost, term in zip(_COSTS[launch.gather], terms, strict=True))
 
 
 def candidates(problem: SkinnyProblem, device_processors: int, *, most: int = MOST_CANDIDATES) -> list[SkinnyLaunch]:
-    """The launches worth timing, best predicted first."""
+    """The launches worth timing, best predicted first; of the first few also those that overlap otherwise."""
     worth = [launch for launch in SPACE if possible(problem, launch)]
-    return sorted(worth, key=lambda launch: predicted_us(problem, launch, device_processors))[:most]
+    small = problem.chunks * CHUNK * problem.width * problem.element_bytes < _SMALL_BYTES
+    first = "prefetch" if small else "prefetch_late"
+    best = sorted(worth, key=lambda launch: predicted_us(problem, launch, device_processors))[:most]
+    best = [replace(launch, overlap=first) for launch in best]
+    others = [replace(launch, overlap=way) for launch in best[:3] for way in OVERLAPS[1:] if way != first]
+    return (best[: most - len(others)] + others)[:most] if most > len(others) else best[:most]
 
 
 def launch_for(problem: SkinnyProblem, device: torch.device) -> SkinnyLaunch:
