@@ -1,72 +1,126 @@
 """CUDA sources become shared libraries: at first use, or ahead of time with `python -m sparsefront_kernels.build`.
 
-A library has a C interface and is loaded with ctypes, so that it depends on no version of PyTorch or Python and builds
-in seconds. It is kept in $SPARSEFRONT_KERNELS_CACHE (~/.cache/sparsefront_kernels where that is not set) under a
-name that holds a hash of the sources, the flags and the compiler's version.
+torch's extension builder compiles them (`extension_build.py`), in a process of its own. A library has a C interface and
+is opened with ctypes: it includes no header of PyTorch, builds in seconds, and a call of it costs a microsecond or two.
+
+Each is kept in a folder of $SPARSEFRONT_KERNELS_CACHE (~/.cache/sparsefront_kernels where that is not set), whose name
+holds a hash of the sources, the flags and PyTorch's version, and one of the compiler's version. The folder also holds
+what the compiler said: registers, spills and warnings of every kernel.
 """
 
 import ctypes
 import functools
 import hashlib
+import json
+import logging
 import os
+import re
 import shutil
 import subprocess
+import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
+import torch
+
+log = logging.getLogger(__name__)
 PACKAGE = Path(__file__).parent
 SOURCES = {
     "gathered_spmm": PACKAGE / "gathered" / "cuda" / "gathered_spmm.cu",
     "gathered_fp32": PACKAGE / "gathered" / "cuda" / "gathered_fp32.cu",
+    "gathered_skinny": PACKAGE / "gathered" / "cuda" / "gathered_skinny.cu",
 }
-# sm_90a, since the warpgroup products exist there alone. Not `-arch`: that runs a plain sm_90 pass too, which rejects them.
-FLAGS = ("-std=c++17", "-O3", "-gencode=arch=compute_90a,code=sm_90a", "-shared", "-Xcompiler=-fPIC")
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    # sm_90a, since the warpgroup products exist there alone. The builder adds no architecture where a flag names one: a
+    # plain sm_90 pass would reject them.
+    "-gencode=arch=compute_90a,code=sm_90a",
+    "-Xptxas=-v",
+    "--split-compile=0",  # kernels of a source in parallel; the machine code is the same
+    # the builder takes the arithmetic of 16-bit floats away from extensions; our sources mean CUDA's own
+    "-U__CUDA_NO_HALF_OPERATORS__",
+    "-U__CUDA_NO_HALF_CONVERSIONS__",
+    "-U__CUDA_NO_HALF2_OPERATORS__",
+    "-U__CUDA_NO_BFLOAT16_CONVERSIONS__",
+)
+LINK_FLAGS = ("-Wl,--as-needed",)  # of the libraries that the builder names, the CUDA runtime alone is needed
 PLACES = ("CUDA_HOME", "CUDA_PATH")
+LOG = "build.log"
+
+_failures: dict[str, str] = {}  # name -> why its build failed: another attempt in this process would fail alike
 
 
 class BuildFailed(RuntimeError):
-    """nvcc is missing or refused a source; the message holds what it said."""
+    """A library cannot be built. The message begins with the reason and holds what the compiler said."""
 
 
 @functools.cache
 def compiler() -> str | None:
-    """Path of nvcc: from $CUDA_HOME or $CUDA_PATH, the search path, or CUDA's usual folder; None where there is none."""
+    """Path of nvcc: from $CUDA_HOME or $CUDA_PATH, CUDA's usual folder, or the search path; None where there is none."""
     homes = [os.environ[name] for name in PLACES if os.environ.get(name)] + ["/usr/local/cuda"]
     in_homes = [found for home in homes if (found := shutil.which("nvcc", path=str(Path(home) / "bin")))]
     return (in_homes[:1] or [shutil.which("nvcc")])[0]
 
 
+def ninja() -> str | None:
+    """Path of ninja, which torch's builder runs: from the search path or from beside this Python, where pip puts it."""
+    folders = [os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent), sysconfig.get_path("scripts")]
+    return shutil.which("ninja", path=os.pathsep.join(folders))
+
+
 def refusal(name: str) -> str | None:
-    """Why the library cannot be had, in words, or None. A library is known by its compiler too, so both are needed."""
-    if compiler() is not None:
+    """Why the library cannot be had, in words, or None where it is built or can be. The log says it once too."""
+    if built(name) is not None:
         return None
-    return "needs CUDA's compiler nvcc to build (neither in $CUDA_HOME/bin, on the PATH, nor in /usr/local/cuda/bin)"
+    reason = _failures.get(name) or _missing_tool()
+    if reason is not None:
+        _tell(name, reason)
+    return reason
+
+
+def built(name: str) -> Path | None:
+    """The library where it has been built from these sources: by the compiler that is here, or by any if there is none."""
+    key = f"{name}-{_fingerprint(SOURCES[name])}-"
+    folders = _cache().glob(f"{key}*") if compiler() is None else [_cache() / f"{key}{_compiler_key(compiler())}"]
+    return next((path for folder in folders if (path := folder / f"{name}.so").exists()), None)
 
 
 def build(name: str) -> Path:
     """Compile a source, unless it has been compiled before.
 
+    Several processes may build at once: each does so in a fresh folder, which is renamed when it is complete. So a
+    build that was killed leaves no lock, nor a broken library.
+
     Returns:
-        the shared library.
+        the shared library; the compiler's messages are beside it, in `build.log`.
     Raises:
-        BuildFailed: there is no nvcc, or it failed.
+        BuildFailed: there is no nvcc or no ninja, the compiler refused the source, or the cache cannot be written.
     """
-    if reason := refusal(name):
-        raise BuildFailed(f"{name}: {reason}")
-    source = SOURCES[name]
-    library = _cache() / f"{name}-{_fingerprint(source)}.so"
-    if library.exists():
+    if (library := built(name)) is not None:
         return library
-    library.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        dir=library.parent
-    ) as folder:  # renamed at the end: two processes may build at once
-        made = Path(folder) / library.name
-        done = subprocess.run([compiler(), *FLAGS, "-o", str(made), str(source)], capture_output=True, text=True)
-        if done.returncode != 0:
-            raise BuildFailed(f"{name}: nvcc failed\n{done.stdout}{done.stderr}")
-        made.replace(library)
-    return library
+    if reason := _failures.get(name) or _missing_tool():
+        raise BuildFailed(f"{name}: {reason}")
+    home = _cache() / f"{name}-{_fingerprint(SOURCES[name])}-{_compiler_key(compiler())}"
+    try:
+        home.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BuildFailed(f"{name}: its folder in $SPARSEFRONT_KERNELS_CACHE cannot be made: {error}") from error
+    with tempfile.TemporaryDirectory(prefix=f"building-{name}-", dir=home.parent, ignore_cleanup_errors=True) as around:
+        folder = Path(around) / "library"
+        folder.mkdir()
+        done = _run_builder(name, folder)
+        if done.returncode != 0 or not (folder / f"{name}.so").exists():
+            _failures[name] = f"its build failed: {_first_error(done.stdout)}"
+            raise BuildFailed(f"{name}: {_failures[name]}\n{done.stdout}")
+        (folder / LOG).write_text(done.stdout)
+        try:
+            folder.rename(home)
+        except OSError:  # another process was faster; a folder that holds files is not replaced
+            if not (home / f"{name}.so").exists():
+                raise
+    return home / f"{name}.so"
 
 
 @functools.cache
@@ -79,12 +133,66 @@ def load(name: str) -> ctypes.CDLL:
     return ctypes.CDLL(str(build(name)))
 
 
+def _run_builder(name: str, folder: Path) -> subprocess.CompletedProcess:
+    """torch's builder in a process of its own: it takes the compiler from the environment, which stays as it is here."""
+    home = Path(compiler()).parent.parent
+    tools = [str(Path(ninja()).parent), str(Path(compiler()).parent), os.environ.get("PATH", os.defpath)]
+    settings = {
+        "name": name,
+        "sources": [str(SOURCES[name])],
+        "extra_cuda_cflags": FLAGS,
+        "extra_ldflags": LINK_FLAGS,
+        "build_directory": str(folder),
+    }
+    return subprocess.run(
+        # -P: the script's own folder, whose modules have everyday names, stays off the import path
+        [sys.executable, "-P", str(PACKAGE / "extension_build.py"), json.dumps(settings)],
+        env=os.environ | {"CUDA_HOME": str(home), "PATH": os.pathsep.join(tools)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+
+
+def _missing_tool() -> str | None:
+    if torch.version.cuda is None:
+        return "cannot be built: this PyTorch is one without CUDA"
+    if compiler() is None:
+        return (
+            "needs CUDA's compiler nvcc to build (neither in $CUDA_HOME/bin, in /usr/local/cuda/bin, nor on the PATH)"
+        )
+    if ninja() is None:
+        return "needs ninja to build (`pip install ninja`; it is neither on the PATH nor beside this Python)"
+    return None
+
+
+@functools.cache
+def _tell(name: str, reason: str) -> None:
+    log.warning("the CUDA library %s is not used, other kernels serve: %s", name, reason)
+
+
+def _first_error(output: str) -> str:
+    """The line that says what went wrong; the builder and the compiler surround it with pages."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    wanted = (
+        line for pattern in (r"\berror:|cannot find -l", r"Error: ") for line in lines if re.search(pattern, line)
+    )
+    return next(wanted, lines[-1] if lines else "the builder said nothing")
+
+
 def _cache() -> Path:
     return Path(os.environ.get("SPARSEFRONT_KERNELS_CACHE") or Path.home() / ".cache" / "sparsefront_kernels")
 
 
 def _fingerprint(source: Path) -> str:
-    """Of the whole folder of a source, since it includes its neighbours."""
-    version = subprocess.run([compiler(), "--version"], capture_output=True, text=True).stdout
+    """Of the whole folder of a source, since it includes its neighbours; of the flags and of PyTorch, whose builder it is."""
     parts = [file.read_bytes() for file in sorted(source.parent.glob("*.cu*"))]
-    return hashlib.sha256(b"\0".join([*parts, version.encode(), " ".join(FLAGS).encode()])).hexdigest()[:16]
+    made_with = " ".join((torch.__version__, *FLAGS, *LINK_FLAGS))
+    return hashlib.sha256(b"\0".join([*parts, made_with.encode()])).hexdigest()[:16]
+
+
+@functools.cache
+def _compiler_key(path: str) -> str:
+    version = subprocess.run([path, "--version"], capture_output=True, text=True).stdout
+    return hashlib.sha256(version.encode()).hexdigest()[:8]

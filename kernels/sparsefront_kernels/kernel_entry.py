@@ -62,6 +62,13 @@ class KernelEntry:
     fuses_epilogue: bool = False
     tunable: Tunable | None = None
 
+    def computes_in(self, dtype_name: str) -> bool:
+        """Whether its products are of this dtype (fp16, bf16, fp32, tf32), as far as the entry tells.
+
+        One that rounds to TF32 does not compute in fp32, nor one that does not say so in TF32.
+        """
+        return self.dtype_name == dtype_name if self.dtype_name or dtype_name == "tf32" else True
+
     def refusal(self, stored: SparseFormat, problem: Problem) -> str | None:
         """Why this kernel cannot run, in words, or None when it can.
 

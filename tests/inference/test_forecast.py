@@ -5,7 +5,7 @@ import logging
 
 import pytest
 import torch
-from sparsefront_kernels.forecast import ForecastTable
+from sparsefront_kernels.forecast import Forecaster, ForecastTable
 from sparsefront_kernels.forecast.table import Measured
 
 from sparsefront import pipeline
@@ -19,8 +19,8 @@ from sparsefront.validate import validate
 VECTORS = ["pattern=vector_wise", "granularity=64", "sparsity=0.5", "measure.dtype=fp32"]
 
 
-def table(speedup: float, *, largest: int = 1 << 22, large_speedup: float | None = None) -> ForecastTable:
-    """Dense times over `speedup`, for weights of 256 · 256 elements up to `largest` and every usual M."""
+def table(speedup: float, *, largest: int = 1 << 22, large_speedup: float | None = None) -> Forecaster:
+    """Measurements alone: dense times over `speedup`, for weights of 256 · 256 elements up to `largest` and every usual M."""
     ends = {256 * 256: speedup, largest: speedup if large_speedup is None else large_speedup}
     kernel = "gathered_cuda"
     rows = [
@@ -31,7 +31,11 @@ def table(speedup: float, *, largest: int = 1 << 22, large_speedup: float | None
         for size, gain in ends.items()
         for sparsity in (0.25, 0.9)
     ]
-    return ForecastTable("Some GPU", {"commit": "abc", "date": "2026-01-31"}, tuple(rows))
+    return measured(rows, {"commit": "abc", "date": "2026-01-31"})
+
+
+def measured(rows, made_with) -> Forecaster:
+    return Forecaster("Some GPU", ForecastTable("Some GPU", made_with, tuple(rows)), None)
 
 
 @pytest.fixture
@@ -44,7 +48,7 @@ def test_one_line_that_says_it_is_a_prediction_and_of_what(experiment):
     assert "\n" not in text and text.startswith("prediction, not measurement: ")
     assert "pattern vector_wise at sparsity 0.5" in text and "(0.80x)" in text
     assert "none of 24 pruned layers is expected to beat dense" in text
-    assert "Some GPU, measured 2026-01-31 at commit abc" in text
+    assert "table of Some GPU, measurements of 2026-01-31 at commit abc" in text
 
 
 def test_m_is_batch_times_tokens(experiment):
@@ -67,8 +71,8 @@ def test_silent_where_too_little_is_in_range(experiment):
 
 
 def test_layers_outside_the_range_are_counted(experiment):
-    large = [row._replace(k=max(row.k, 1024)) for row in table(0.8).measured]
-    text = expected_loss(experiment(), ForecastTable("Some GPU", {}, tuple(large)))
+    large = [row._replace(k=max(row.k, 1024)) for row in table(0.8).table.measured]
+    text = expected_loss(experiment(), measured(large, {}))
     assert "none of 8 pruned layers (16 more are outside its range)" in text
 
 
@@ -124,7 +128,7 @@ def test_a_network_that_looks_at_values_is_no_error(experiment, monkeypatch):
 
 
 def test_never_on_a_cpu(experiment, monkeypatch, caplog):
-    monkeypatch.setattr(forecast, "forecast_table", lambda gpu: pytest.fail("asked for a table"))
+    monkeypatch.setattr(forecast, "forecaster", lambda gpu: pytest.fail("asked for a table"))
     with caplog.at_level(logging.DEBUG, forecast.__name__):
         warn_where_nothing_wins(experiment("measure.device=cpu"))
     assert not caplog.records
@@ -140,14 +144,14 @@ def on_a_gpu(experiment, monkeypatch):
 
 
 def test_one_warning_for_the_gpu_at_hand(on_a_gpu, monkeypatch, caplog):
-    monkeypatch.setattr(forecast, "forecast_table", {"Some GPU": table(0.8)}.get)
+    monkeypatch.setattr(forecast, "forecaster", {"Some GPU": table(0.8)}.get)
     warn_where_nothing_wins(on_a_gpu)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert caplog.messages[0].startswith("prediction, not measurement")
 
 
 def test_no_table_for_the_gpu_no_word(on_a_gpu, monkeypatch, caplog):
-    monkeypatch.setattr(forecast, "forecast_table", {}.get)
+    monkeypatch.setattr(forecast, "forecaster", {}.get)
     warn_where_nothing_wins(on_a_gpu)
     assert not caplog.records
 

@@ -6,12 +6,14 @@ Prints one line per compiled kernel: name, compute capability, bytes of shared m
 import sys
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 import triton
 from sparsefront_kernels import FORMATS, entry
 from sparsefront_kernels.blocked import triton_spmm as blocked
 from sparsefront_kernels.gathered import triton_spmm as gathered
+from sparsefront_kernels.gathered import triton_transpose as transpose
 from sparsefront_kernels.n_m import triton_spmm as n_m
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -24,7 +26,8 @@ POINTERS = {
     torch.int64: "*i64",
     torch.uint8: "*u8",
 }
-LAUNCH_OPTIONS = ("num_warps", "num_stages")
+LAUNCH_OPTIONS = ("num_warps", "num_stages", "maxnreg")
+MODULES = (gathered, transpose, blocked, n_m)
 
 
 class Recorder:
@@ -55,27 +58,42 @@ def source_of(kernel: triton.runtime.JITFunction, launch: dict) -> ASTSource:
 
 
 def launches(dtype: torch.dtype) -> Iterator[tuple[str, triton.runtime.JITFunction, dict]]:
-    """Launch every kernel once on a small weight with the shape parameters of a large one."""
+    """Run every kernel once on a small weight with the shape parameters of a large one: all that it launches."""
     weight, kept = torch.ones(256, 256, dtype=dtype), torch.ones(256, 256, dtype=torch.bool)
     two_of_four = torch.tensor([True, True, False, False]).repeat(64).expand(256, 256)
-    for module, name, family, mask, parameters in (
-        (gathered, "gathered_triton", "gathered", kept, {"tile": 128}),
-        (gathered, "gathered_triton_feature_major", "gathered", kept, {"tile": 32}),
-        (blocked, "blocked_triton", "blocked", kept, {"block": (128, 128)}),
-        (blocked, "blocked_triton", "blocked", kept, {"block": (4, 64)}),
-        (n_m, "n_m_triton", "n_m", two_of_four, {"n": 2, "m": 4}),
-        (n_m, "n_m_triton", "n_m", two_of_four, {"n": 32, "m": 64}),
+    for name, family, mask, parameters in (
+        ("gathered_triton", "gathered", kept, {"tile": 128}),
+        ("gathered_triton_feature_major", "gathered", kept, {"tile": 32}),
+        ("blocked_triton", "blocked", kept, {"block": (128, 128)}),
+        ("blocked_triton", "blocked", kept, {"block": (4, 64)}),
+        ("n_m_triton", "n_m", two_of_four, {"n": 2, "m": 4}),
+        ("n_m_triton", "n_m", two_of_four, {"n": 32, "m": 64}),
     ):
-        kernel_name = f"_{family}_spmm_kernel"
-        kernel = getattr(module, kernel_name)
-        recorder = Recorder(kernel)
-        setattr(module, kernel_name, recorder)
-        try:
-            stored = FORMATS[family].from_dense(weight, mask, **parameters)
+        stored = FORMATS[family].from_dense(weight, mask, **parameters)
+        with recorded() as recorders:
             entry(name).run(torch.ones(256, 256, dtype=dtype), entry(name).prepare(stored), weight[0])
-        finally:
-            setattr(module, kernel_name, kernel)
-        yield f"{name} {parameters} {dtype}", kernel, recorder.launches[0]
+        for recorder in recorders:
+            for launch in recorder.launches:
+                yield f"{name} {parameters} {dtype} {recorder.kernel.__name__}", recorder.kernel, launch
+
+
+@contextmanager
+def recorded() -> Iterator[list[Recorder]]:
+    """Within, recorders stand in for all kernels."""
+    kernels = {
+        (module, name): part
+        for module in MODULES
+        for name, part in vars(module).items()
+        if isinstance(part, triton.runtime.JITFunction) and name.endswith("_kernel")
+    }
+    recorders = {place: Recorder(kernel) for place, kernel in kernels.items()}
+    try:
+        for (module, name), recorder in recorders.items():
+            setattr(module, name, recorder)
+        yield list(recorders.values())
+    finally:
+        for (module, name), kernel in kernels.items():
+            setattr(module, name, kernel)
 
 
 if __name__ == "__main__":
@@ -83,8 +101,10 @@ if __name__ == "__main__":
     capabilities = [int(argument) for argument in sys.argv[1:]]
     for dtype in (torch.float16, torch.float32):
         for name, kernel, launch in launches(dtype):
-            options = {option: launch[option] for option in LAUNCH_OPTIONS}
+            options = {option: launch[option] for option in LAUNCH_OPTIONS if option in launch}
             for capability in capabilities:
+                if "OVERLAP" in launch:  # launches overlap from 9.0 on
+                    launch["OVERLAP"] = capability >= 90
                 target = GPUTarget("cuda", capability, 32)
                 compiled = triton.compile(source_of(kernel, launch), target=target, options=options)
                 print(name, capability, compiled.metadata.shared, sep=" | ")

@@ -20,6 +20,8 @@ def test_kernels_compile_and_fit_into_shared_memory():
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [line.split(" | ") for line in done.stdout.splitlines()]
-    assert len(lines) == 24
+    kernels = {name.split()[-1] for name, *_ in lines}
+    assert kernels == {"_gathered_spmm_kernel", "_transpose_kernel", "_blocked_spmm_kernel", "_n_m_spmm_kernel"}
+    assert len(lines) >= 24
     for name, capability, shared in lines:
         assert int(shared) <= SHARED_BYTES[int(capability)], f"{name} on sm_{capability}"

@@ -6,6 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import save_file
 from sparsefront_kernels import FORMATS
 
 
@@ -35,12 +37,20 @@ def test_non_contiguous_weight_gives_the_same_format(case):
         assert sideways.tensors()[name].is_contiguous()
 
 
-def test_survives_tensors_and_json(case):
-    stored = case.build()
-    meta = json.loads(json.dumps(stored.meta()))
-    again = type(stored).from_tensors({name: part.clone() for name, part in stored.tensors().items()}, meta)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_survives_a_file(case, dtype, tmp_path):
+    """Bit for bit, in the tensors and in the weight that they stand for."""
+    stored = case.build().to(dtype=dtype)
+    save_file(stored.tensors(), tmp_path / "weight.safetensors", metadata={"meta": json.dumps(stored.meta())})
+    with safe_open(tmp_path / "weight.safetensors", framework="pt") as file:
+        meta = json.loads(file.metadata()["meta"])
+        again = type(stored).from_tensors({name: file.get_tensor(name) for name in file.keys()}, meta)
     assert again.meta() == stored.meta()
-    assert torch.equal(again.to_dense(), stored.to_dense())
+    assert again.tensors().keys() == stored.tensors().keys()
+    assert again.dtype == dtype
+    assert torch.equal(bits(again.to_dense()), bits(stored.to_dense()))
+    for name, part in stored.tensors().items():
+        assert torch.equal(again.tensors()[name].view(torch.uint8), part.view(torch.uint8)), name
 
 
 def test_moving_changes_values_only(case):

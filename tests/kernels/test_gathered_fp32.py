@@ -2,12 +2,11 @@
 
 import random
 import re
-import subprocess
 
 import pytest
 import torch
-from sparsefront_kernels import FORMATS, Problem, cuda_library, entry
-from sparsefront_kernels.common.epilogue import ACTIVATIONS, with_epilogue
+from sparsefront_kernels import FORMATS, Problem, entry
+from sparsefront_kernels.common.epilogue import with_epilogue
 from sparsefront_kernels.gathered import fp32_tuning
 from sparsefront_kernels.gathered.aligned_operands import aligned_by_input, aligned_like
 from sparsefront_kernels.gathered.fp32_op import gathered_fp32_spmm
@@ -209,25 +208,6 @@ class TestWithoutGPU:
         with pytest.raises(ValueError, match="the residual must be"):
             kernel.run(x, tables, None, residual=torch.randn(4, tables.n + 1))
 
-    def test_no_product_leaves_the_registers(self, tmp_path):
-        """The compiler says what it spills, and where it ignores how registers are shared out."""
-        if cuda_library.compiler() is None:
-            pytest.skip("nvcc is not installed")
-        source = cuda_library.SOURCES["gathered_fp32"]
-        command = [
-            cuda_library.compiler(),
-            *cuda_library.FLAGS,
-            "-Xptxas=-v",
-            "-o",
-            str(tmp_path / "library"),
-            str(source),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
-        spills = re.findall(r"(\d+) bytes spill stores", done.stderr)
-        assert len(spills) >= 12 and set(spills) == {"0"}
-        assert "setmaxnreg" not in done.stderr
-
 
 @pytest.mark.gpu
 class TestOnGPU:
@@ -235,27 +215,6 @@ class TestOnGPU:
     def hopper(self):
         if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
             pytest.skip("needs a GPU of compute capability 9.0")
-
-    @pytest.mark.parametrize("seed", range(200))
-    def test_random_problems(self, seed, activations, expected_product, assert_close, poisoned_memory):
-        torch.manual_seed(seed)
-        case = random.Random(seed)
-        stored = draw_stored(case, "cuda")
-        n, k = stored.shape
-        m = case.choice([1, 2, 3, 4, 7, 13, 64, 100, 127, 256, 333, 600])
-        bias = case.choice([None, torch.randn(n, device="cuda"), torch.randn(n, device="cuda", dtype=torch.float16)])
-        activation = case.choice(list(ACTIVATIONS))
-        for layout, name in NAMES.items():
-            problem = Problem(m, k, n, torch.float32, "cuda", layout)
-            x = activations(problem, case.choice(["plain", "inside_nan", "transposed"]))
-            residual = case.choice([None, torch.randn(problem.y_shape, device="cuda")])
-            with poisoned_memory():
-                y = entry(name).run(x, fp32_tables(stored), bias, activation=activation, residual=residual)
-            rows = (x.t() if layout in ("feature_major", "feature_to_row") else x).double()
-            swapped = layout in ("feature_major", "row_to_feature")
-            added = residual.t() if residual is not None and swapped else residual
-            expected = with_epilogue(rows @ stored.to_dense().double().t(), bias, activation, added)
-            assert_close(y, expected.t() if swapped else expected)
 
     @pytest.mark.parametrize("tile", [16, 32, 64, 128])
     def test_every_launch_of_the_space(self, tile, assert_close, poisoned_memory):
@@ -322,55 +281,3 @@ class TestOnGPU:
                     again = torch.full_like(first, torch.nan)
                     launch_fp32_spmm(x, again, **common)
                     assert torch.equal(first, again), launch
-
-    @pytest.mark.parametrize("layout", LAYOUTS)
-    def test_op_as_pytorch_sees_it(self, layout):
-        tables = fp32_tables(draw_stored(random.Random(5), "cuda"))
-        kernel = entry(NAMES[layout])
-        problem = Problem(16, tables.k, tables.n, torch.float32, "cuda", layout)
-        x = torch.randn(problem.x_shape, device="cuda")
-        tensors = (tables.panels, tables.kept, tables.tiles, tables.outputs)
-        majors = (layout in ("feature_major", "feature_to_row"), layout in ("feature_major", "row_to_feature"))
-        arguments = (x, *tensors, None, None, tables.kept_of_each, tables.n, tables.k, "gelu", *majors)
-        torch.library.opcheck(torch.ops.sparsefront.gathered_fp32_spmm.default, arguments)
-        compiled = torch.compile(lambda x: torch.relu(kernel.run(x, tables, None)), fullgraph=True)
-        torch.testing.assert_close(compiled(x), torch.relu(kernel.run(x, tables, None)), rtol=0, atol=0)
-        assert kernel.run(x[:, :0] if majors[0] else x[:0], tables, None).numel() == 0
-
-    @pytest.mark.parametrize("layout", LAYOUTS)
-    def test_graph_replay_equals_eager(self, layout):
-        tables = fp32_tables(draw_stored(random.Random(7), "cuda"))
-        kernel = entry(NAMES[layout])
-        x = torch.randn(Problem(72, tables.k, tables.n, torch.float32, "cuda", layout).x_shape, device="cuda")
-        kernel.run(x, tables, None)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            y = kernel.run(x, tables, None)
-        x.copy_(torch.randn_like(x))
-        y.fill_(torch.nan)
-        graph.replay()
-        assert torch.equal(y, kernel.run(x, tables, None))
-
-    def test_runs_on_the_current_stream(self):
-        tables = fp32_tables(draw_stored(random.Random(9), "cuda"))
-        kernel = entry(NAMES["feature_major"])
-        x = torch.randn(tables.k, 64, device="cuda")
-        expected = kernel.run(x, tables, None)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            late = torch.full_like(x, torch.nan)
-            torch.cuda._sleep(50_000_000)
-            late.copy_(x)
-            y = kernel.run(late, tables, None)
-        side.synchronize()
-        assert torch.equal(y, expected)
-
-    def test_more_than_two_to_the_31_elements(self, assert_close):
-        mask = torch.zeros(32, 4096, dtype=torch.bool, device="cuda")
-        mask[:, 7::8] = True
-        stored = FORMATS["gathered"].from_dense(torch.randn(32, 4096, device="cuda"), mask, tile=32)
-        x = torch.randn(4096, 2**19 + 64, device="cuda")
-        y = entry(NAMES["feature_major"]).run(x, fp32_tables(stored), None)
-        for columns in (slice(0, 64), slice(-64, None)):
-            assert_close(y[:, columns], stored.to_dense().double() @ x[:, columns].double())

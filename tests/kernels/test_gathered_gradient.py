@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from random_problems import precision_allowed
 from sparsefront_kernels import FORMATS, Problem, entries, entry
 from sparsefront_kernels.common.epilogue import ACTIVATIONS
 from sparsefront_kernels.gathered import pairs, tables
@@ -10,12 +11,14 @@ from sparsefront_kernels.gathered.tables import gathered_tables
 
 KERNELS = [kernel.name for kernel in entries() if kernel.family == "gathered" and kernel.requires_cuda]
 WEIGHTS = ["gathered-uneven", "gathered-kept", "gathered-pruned"]
-TOLERANCE = {torch.float32: 4e-6, torch.float16: 2e-3}  # two products and two roundings to 16 bits instead of one
+# two products and two roundings to 16 bits, or to TF32, instead of one
+TOLERANCE = {torch.float32: 4e-6, torch.float16: 2e-3, "tf32": 2e-3}
 
 
 @pytest.fixture(params=KERNELS)
 def kernel(request):
-    return entry(request.param)
+    with precision_allowed(entry(request.param)):
+        yield entry(request.param)
 
 
 @pytest.fixture
@@ -42,6 +45,8 @@ def operands(problem):
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_gradients_against_float64(kernel, setting, weight, activation, expected_product):
+    if kernel.dtype_name == "tf32" and activation == "relu":
+        pytest.skip("its gradient jumps where TF32 rounds a sum to the other side of zero")
     stored, prepared, problem = setting(weight)
     wanted = operands(problem)
     x, bias, residual = wanted
@@ -53,7 +58,9 @@ def test_gradients_against_float64(kernel, setting, weight, activation, expected
     expected = torch.autograd.grad(y_exact, exact, dy.double())
     for gradient, truth, operand in zip(gradients, expected, wanted, strict=True):
         assert (gradient.shape, gradient.dtype) == (operand.shape, operand.dtype)
-        assert torch.linalg.norm(gradient.double() - truth) <= TOLERANCE[problem.dtype] * torch.linalg.norm(truth)
+        assert torch.linalg.norm(gradient.double() - truth) <= TOLERANCE[
+            kernel.dtype_name or problem.dtype
+        ] * torch.linalg.norm(truth)
 
 
 def test_only_what_is_wanted(kernel, setting):
@@ -106,6 +113,7 @@ def test_opcheck(kernel, setting):
         "gathered_triton": torch.ops.sparsefront.gathered_spmm,
         "gathered_fp32": torch.ops.sparsefront.gathered_fp32_spmm,
         "gathered_tf32": torch.ops.sparsefront.gathered_spmm,
+        "gathered_skinny": torch.ops.sparsefront.gathered_skinny_spmm,
     }["_".join(kernel.name.split("_")[:2])].default
     given = {"x": x, "bias": bias, "residual": residual, "activation": "gelu_tanh"} | vars(prepared)
     given |= {

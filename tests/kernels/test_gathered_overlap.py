@@ -14,10 +14,11 @@ CASES = [
     (512, 256, PairLaunch(64, 4, 4, 2)),
     (1024, 256, PairLaunch(64, 8, 4, 1)),
     (2048, 512, PairLaunch(128, 6, 4, 1)),
-    (1024, 256, PairLaunch(64, 4, 4, 2, splits=2, share=2)),
-    (1024, 512, PairLaunch(128, 6, 4, 1, splits=4, share=2)),
+    (1024, 256, PairLaunch(64, 4, 4, 2, splits=2)),
+    (1024, 512, PairLaunch(128, 6, 4, 1, splits=4)),
     (2048, 2048, PairLaunch(256, 4, 4, 1)),
-    (2048, 2048, PairLaunch(256, 4, 4, 1, share=2)),
+    (1024, 256, PairLaunch(64, 8, 4, 1, prefetch=True)),
+    (512, 256, PairLaunch(64, 4, 4, 2, prefetch=True)),
 ]
 
 pytestmark = pytest.mark.gpu

@@ -129,6 +129,15 @@ def test_equal_pairs_are_known_as_such():
     assert tables.pairs.tolist() == [[0, 1], [1, 1]]
 
 
+def test_pairs_that_differ_by_one_step_begin_where_the_kernel_expects_them():
+    mask = torch.zeros(384, 256, dtype=torch.bool)
+    mask[:128, :60] = mask[128:256, :100] = mask[256:, :128] = True  # 1, 2 and 2 steps
+    tables = pair_tables(FORMATS["gathered"].from_dense(torch.randn(384, 256), mask, tile=128))
+    each, longer = tables.steps_of_each, len(tables.steps) - tables.steps_of_each * len(tables.pairs)
+    assert (each, longer) == (1, 2)
+    assert tables.pairs.tolist() == [[i * each + min(i, longer), each + (i < longer)] for i in range(3)]
+
+
 @pytest.mark.parametrize("tile", [24, 96, 200])
 def test_tiles_that_do_not_fit_half_tiles_are_refused(tile):
     stored = FORMATS["gathered"].from_dense(torch.randn(200, 8), torch.ones(200, 8, dtype=torch.bool), tile=tile)

@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from sparsefront_kernels import FORMATS, Problem, entries
 from sparsefront_kernels.gathered import tuning
 from sparsefront_kernels.gathered.cuda_spmm import PairLaunch
+from sparsefront_kernels.gathered.pairs import pair_tables
 from sparsefront_kernels.gathered.tuning import SPACE, PairProblem, candidates, fastest, predicted_us
 from sparsefront_kernels.tuning import store
 
@@ -22,9 +24,9 @@ def test_every_launch_of_the_space_is_possible():
         PairLaunch(256, 5, 4, 1),  # more shared memory than there is
         PairLaunch(256, 3, 4, 2),  # registers for one block only
         PairLaunch(128, 6, 4, 2),
-        PairLaunch(64, 3, 4, 1),  # fewer stages than teams of producers
+        PairLaunch(128, 3, 4, 1),  # fewer stages than teams of producers
         PairLaunch(128, 3, 4, 2, 2),  # no registers left to add up with
-        PairLaunch(256, 2, 4, 1, 2),  # partial sums would not fit
+        PairLaunch(64, 4, 4, 2, 8),  # partial sums would not fit
         PairLaunch(96, 4, 4, 1),
         PairLaunch(64, 4, 0, 1),
     ],
@@ -45,6 +47,25 @@ def test_candidates_are_few_and_start_with_the_best_predicted():
 def test_model_prefers_wide_blocks_for_large_products_and_narrow_ones_for_small():
     assert candidates(LARGE, 132)[0].block_m == 256
     assert candidates(SMALL, 132)[0].block_m == 64
+
+
+def test_orders_of_work_are_tried_where_there_are_several_columns_of_blocks():
+    assert {launch.group for launch in candidates(LARGE, 132)} == {4, 16, 64}
+    assert {launch.group for launch in candidates(PairProblem(64, 1024, 1024, 8, 64), 132)} == {64}
+
+
+def test_tunable_serves_every_layout(empty_store, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
+    monkeypatch.setattr(tuning, "processors", lambda device: 132)
+    mask = (torch.rand(2, 96) < 0.5).repeat_interleave(128, 0)
+    tables = pair_tables(FORMATS["gathered"].from_dense(torch.randn(256, 96), mask, tile=128))
+    tunables = {entry.tunable for entry in entries() if entry.name.startswith("gathered_cuda")}
+    assert len(tunables) == 1
+    (tunable,) = tunables
+    problem = Problem(m=60, k=96, n=256, dtype=torch.float16, device="cuda", layout="row_major")
+    chosen = tunable.candidates(tables, problem)[-1]
+    tunable.remember(tables, problem, chosen, 1.0)
+    assert tuning.launch_for(PairProblem.of(tables, 64), torch.device("cuda")) == chosen
 
 
 def test_fastest_times_all():

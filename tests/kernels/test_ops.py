@@ -1,70 +1,75 @@
-"""The custom ops as PyTorch sees them: schema, fake kernels, compiled graphs, CUDA graphs, streams and devices."""
+"""The custom ops as PyTorch sees them: schema, fake kernels, compiled graphs, CUDA graphs, streams and devices.
+
+Every kernel of the registry is tried: on the CPU those that Triton's interpreter runs, on a GPU all.
+"""
 
 import pytest
 import torch
-from sparsefront_kernels import Problem, entry
+from random_problems import precision_allowed
+from sparsefront_kernels import Problem, entries
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 
-KERNELS = {
-    "gathered_triton": "gathered-uneven",
-    "gathered_triton_feature_major": "gathered-uneven",
-    "gathered_triton_row_to_feature": "gathered-uneven",
-    "gathered_triton_feature_to_row": "gathered-uneven",
-    "blocked_triton": "blocked-4x64",
-    "n_m_triton": "n_m-3:7-permuted",
-    "gathered_overlay_triton": "gathered_overlay",
-    "csr_reference": "csr",
-    "csr_torch": "csr",
-    "semi_structured_torch": "semi_structured-permuted",
-}
+# A weight that asks much of the family's kernels comes first; a kernel that refuses it is given another of the family.
+TELLING = ("gathered-uneven", "n_m-3:7-permuted", "semi_structured-permuted", "blocked-4x64", "gathered_overlay", "csr")
+DTYPES = (torch.float16, torch.float32, torch.bfloat16)
+KERNELS = [kernel for kernel in entries() if kernel.requires_cuda or kernel.name == "csr_reference"]
 
 
-@pytest.fixture(params=KERNELS)
+@pytest.fixture(params=KERNELS, ids=lambda kernel: kernel.name)
 def kernel(request):
-    return entry(request.param)
+    with precision_allowed(request.param):
+        yield request.param
+
+
+def taken(kernel, cases, device, m, wanted=TELLING):
+    """(weight, problem) that the kernel takes, or a skip with its own reason."""
+    ours = [case for case in cases.values() if case.family == kernel.family and case.mask(*case.shape).any()]
+    reasons = []
+    for case in sorted(ours, key=lambda case: case.name not in wanted):
+        for dtype in DTYPES:
+            stored = case.build()
+            problem = Problem(m, stored.shape[1], stored.shape[0], dtype, device, kernel.layout)
+            reasons.append(kernel.refusal(stored, problem))
+            if reasons[-1] is None:
+                return stored.to(device, dtype), problem
+    pytest.skip(reasons[0])
 
 
 @pytest.fixture
 def setting(kernel, cases, device, activations):
     """(x, prepared weight, bias) for the kernel, or a skip with the kernel's own reason."""
-    dtype = torch.float16
-    stored = cases[KERNELS[kernel.name]].build().to(device, dtype)
-    problem = Problem(6, stored.shape[1], stored.shape[0], dtype, device, kernel.layout)
-    if reason := kernel.refusal(stored, problem):
-        pytest.skip(reason)
+    stored, problem = taken(kernel, cases, device, 6)
     return activations(problem), kernel.prepare(stored), torch.randn(problem.n, device=device)
 
 
-def test_opcheck(kernel, setting, monkeypatch):
-    """PyTorch's own checks of the op behind the kernel, on the arguments that the kernel hands it."""
+def rows_of(x, kernel):
+    """The dimension of X that counts its rows."""
+    return 1 if kernel.layout in X_FEATURE_MAJOR else 0
+
+
+def test_opcheck(kernel, setting):
+    """PyTorch's own checks of the ops behind the kernel, on the arguments that the kernel hands them."""
     x, prepared, bias = setting
-    op = {
-        "gathered": torch.ops.sparsefront.gathered_spmm,
-        "blocked": torch.ops.sparsefront.blocked_spmm,
-        "n_m": torch.ops.sparsefront.n_m_spmm,
-        "csr": torch.ops.sparsefront.csr_spmm,
-        "gathered_overlay": torch.ops.sparsefront.csr_spmm,  # one of its two; the other is that of gathered
-        "semi_structured": torch.ops.sparsefront.semi_structured_spmm,
-    }[kernel.family].default
-    calls = []
-    with RecordCalls(op, calls):
-        kernel.run(x, prepared, bias)
+    with RecordCalls() as calls:
+        y = kernel.run(x, prepared, bias)
         kernel.run(x, prepared, None)
-    assert len(calls) == 2
-    for arguments in calls:
-        torch.library.opcheck(op, arguments)
+        if kernel.fuses_epilogue:
+            kernel.run(x, prepared, None, activation="gelu", residual=torch.randn_like(y))
+    assert len(calls.made) >= (3 if kernel.fuses_epilogue else 2)
+    for op, arguments, keywords in calls.made:
+        torch.library.opcheck(op, arguments, keywords)
 
 
 class RecordCalls(torch.utils._python_dispatch.TorchDispatchMode):
-    """Keep the arguments of every call of one op."""
+    """Keep every call of one of our ops."""
 
-    def __init__(self, op, calls):
+    def __init__(self):
         super().__init__()
-        self.op, self.calls = op, calls
+        self.made = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func is self.op:
-            self.calls.append(args)
+        if func.namespace == "sparsefront":
+            self.made.append((func, args, kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 
@@ -77,18 +82,17 @@ def test_compiles_without_a_graph_break(kernel, setting):
 
 def test_compiled_for_any_number_of_rows(kernel, setting):
     x, prepared, bias = setting
-    rows_dim = 1 if kernel.layout in X_FEATURE_MAJOR else 0
     torch._dynamo.reset()
     compiled = torch.compile(lambda x: kernel.run(x, prepared, bias), fullgraph=True, backend="eager", dynamic=True)
     for rows in (6, 5, 3):
-        part = x.narrow(rows_dim, 0, rows)
+        part = x.narrow(rows_of(x, kernel), 0, rows)
         torch.testing.assert_close(compiled(part), kernel.run(part, prepared, bias), rtol=0, atol=0)
 
 
 def test_no_rows_give_no_rows(kernel, setting):
     x, prepared, bias = setting
-    empty = x.narrow(1 if kernel.layout in X_FEATURE_MAJOR else 0, 0, 0)
-    assert kernel.run(empty, prepared, bias).numel() == 0
+    y = kernel.run(x.narrow(rows_of(x, kernel), 0, 0), prepared, bias)
+    assert y.shape == ((len(bias), 0) if kernel.layout in Y_FEATURE_MAJOR else (0, len(bias)))
 
 
 @pytest.mark.gpu
@@ -99,9 +103,12 @@ class TestOnGPU:
             pytest.skip("no CUDA device")
         return torch.device(request.param)
 
-    def test_graph_replay_equals_eager(self, kernel, setting):
-        x, prepared, bias = setting
+    @pytest.mark.parametrize("m", [1, 6, 64])
+    def test_graph_replay_equals_eager(self, m, kernel, cases, device, activations):
+        stored, problem = taken(kernel, cases, device, m)
+        x, prepared, bias = activations(problem), kernel.prepare(stored), torch.randn(problem.n, device=device)
         side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())  # which may still be writing the operands
         with torch.cuda.stream(side):  # warm up off the default stream, as capturing asks for
             for _ in range(3):
                 kernel.run(x, prepared, bias)
@@ -133,41 +140,35 @@ class TestOnGPU:
         side.synchronize()
         assert torch.equal(y, expected)
 
-    def test_runs_on_another_device_than_the_current(self, kernel, cases):
+    def test_runs_on_another_device_than_the_current(self, kernel, cases, activations, expected_product, assert_close):
         if torch.cuda.device_count() < 2:
             pytest.skip("one CUDA device")
         device = torch.device("cuda", 1)
-        stored = cases[KERNELS[kernel.name]].build().to(device, torch.float16)
-        x = torch.randn(6, stored.shape[1], device=device, dtype=torch.float16)
-        x = x.t().contiguous() if kernel.layout in X_FEATURE_MAJOR else x
+        stored, problem = taken(kernel, cases, device, 6)
+        x = activations(problem)
         with torch.cuda.device(0):
             y = kernel.run(x, kernel.prepare(stored), None)
-        y = y.t() if kernel.layout in Y_FEATURE_MAJOR else y
-        rows = x.t() if kernel.layout in X_FEATURE_MAJOR else x
-        expected = rows.double() @ stored.to_dense().double().t()
         assert y.device == device
-        assert torch.linalg.norm(y.double() - expected) <= 1e-3 * torch.linalg.norm(expected)
+        assert_close(y, expected_product(x, stored, None, kernel.layout), kernel.dtype_name)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(
-    "name", [*(name for name in KERNELS if name.startswith("gathered_triton")), "blocked_triton", "n_m_triton"]
-)
-def test_activations_past_two_to_the_31(name, cases):
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    kernel = entry(name)
-    stored = cases[{"gathered": "gathered-kept", "blocked": "blocked-32x32", "n_m": "n_m-2:4"}[kernel.family]].build()
-    stored = stored.to("cuda", torch.float16)
-    n, k = stored.shape
+def test_activations_past_two_to_the_31(kernel, cases, expected_product, assert_close):
+    if not torch.cuda.is_available() or not kernel.requires_cuda:
+        pytest.skip("no CUDA device, or a kernel of the CPU")
+    dense_enough = ("gathered-kept", "blocked-32x32", "n_m-2:4", "csr-kept", "semi_structured", "gathered_overlay-kept")
+    small, _ = taken(kernel, cases, "cuda", 1, wanted=dense_enough)
+    n, k = small.shape
     m = 2**31 // min(n, k) + 257  # both X and Y pass 2^31 elements
-    if torch.cuda.mem_get_info()[0] < 2 * m * (n + k) + 2**32:
-        pytest.skip("not enough GPU memory")
-    shape = (k, m) if kernel.layout in X_FEATURE_MAJOR else (m, k)
-    x = torch.empty(shape, dtype=torch.float16, device="cuda").normal_()
-    y = kernel.run(x, kernel.prepare(stored), None)
-    rows = x.t() if kernel.layout in X_FEATURE_MAJOR else x
-    outputs = y.t() if kernel.layout in Y_FEATURE_MAJOR else y
-    for part in (slice(0, 300), slice(m // 2, m // 2 + 300), slice(m - 300, m)):
-        expected = rows[part].double() @ stored.to_dense().double().t()
-        assert torch.linalg.norm(outputs[part].double() - expected) <= 1e-3 * torch.linalg.norm(expected)
+    problem = Problem(m, k, n, small.dtype, "cuda", kernel.layout)
+    if reason := kernel.refusal(small, problem):
+        pytest.skip(reason)
+    torch.cuda.empty_cache()
+    if torch.cuda.mem_get_info()[0] < 2 * small.values.element_size() * m * (n + k) + 2**32:
+        pytest.skip("not enough GPU memory")  # a kernel may copy X and Y into another layout
+    x = torch.empty(problem.x_shape, dtype=small.dtype, device="cuda").normal_()
+    y = kernel.run(x, kernel.prepare(small), None)
+    for first in (0, m // 2, m - 300):
+        part = x.narrow(rows_of(x, kernel), first, 300)
+        result = y.narrow(1 if kernel.layout in Y_FEATURE_MAJOR else 0, first, 300)
+        assert_close(result, expected_product(part, small, None, kernel.layout), kernel.dtype_name)

@@ -1,87 +1,141 @@
 """Command line of the operator benchmark.
 
 python -m sparsefront_kernels.bench --m 4096 --sparsity 0.5 0.9 --granularity 128 --output rows.csv
+python -m sparsefront_kernels.bench --batch 1 8 64 --k 768 --n 3072 --output rows.csv --append
+python -m sparsefront_kernels.bench --plan experiments/operators/h200.plan --tune --output rows.csv
 python -m sparsefront_kernels.bench --compare before.csv after.csv
 """
 
 import argparse
+import shlex
 import subprocess
 import sys
+import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from sparsefront_kernels.bench.compare import report
-from sparsefront_kernels.bench.row import read_rows, write_rows
-from sparsefront_kernels.bench.shapes import chosen_shapes
+from sparsefront_kernels.bench.row import read_rows
+from sparsefront_kernels.bench.shapes import BATCHES, chosen_shapes
 from sparsefront_kernels.bench.weights import DISTRIBUTIONS
+from sparsefront_kernels.problem import LAYOUTS
+from sparsefront_kernels.tuning.tunable import Tunable
 
 PEER_NAMES = ("cusparselt", "triton_bsr", "cusparse_csr")
+DTYPE_NAMES = ("fp16", "bf16", "fp32", "tf32")
 
 
 def parser() -> argparse.ArgumentParser:
     """All options; every filter takes several values."""
     options = argparse.ArgumentParser(prog="python -m sparsefront_kernels.bench", description=__doc__.splitlines()[0])
-    options.add_argument("--shapes", nargs="+", default=[], help="names of shapes, such as M17")
+    options.add_argument("--shapes", nargs="+", default=[], help="names of shapes, such as M17 or 'skinny8-*'")
     for size in ("m", "k", "n"):
         options.add_argument(f"--{size}", nargs="+", type=int, default=[], help=f"only shapes with this {size}")
-    options.add_argument("--dtype", nargs="+", default=["fp16"], choices=["fp16", "bf16"])
+    options.add_argument(
+        "--batch", nargs="+", type=int, default=[], choices=BATCHES, help="BERT's body at these batches"
+    )
+    options.add_argument("--dtype", nargs="+", default=["fp16"], choices=DTYPE_NAMES, help="of X, W and Y")
     options.add_argument("--sparsity", nargs="+", type=_fraction, default=[0.5, 0.75, 0.9])
     options.add_argument("--granularity", nargs="+", type=int, default=[128], help="outputs that share their inputs")
     options.add_argument("--distribution", nargs="+", default=["equal"], choices=sorted(DISTRIBUTIONS))
+    options.add_argument("--layout", nargs="+", default=list(LAYOUTS), choices=LAYOUTS, help="of X and Y")
     options.add_argument("--peers", nargs="*", default=list(PEER_NAMES), choices=PEER_NAMES, help="what runs beside")
-    options.add_argument("--kernels", nargs="+", default=[], help="only these of our kernels")
+    options.add_argument(
+        "--peer-shapes", nargs="+", type=_peer_shapes, default=[], metavar="PEER=SHAPE,...", help="its only shapes"
+    )
+    options.add_argument("--kernels", nargs="+", default=[], help="only these of our kernels, such as 'gathered_cuda*'")
     options.add_argument("--tune", action="store_true", help="tune before timing, and keep what was found")
     options.add_argument("--samples", type=int, default=20, help="graph replays per measurement")
     options.add_argument("--commit", default=None, help="of the code, for the rows; asked of git where not given")
-    options.add_argument("--output", type=Path, help="CSV to write")
+    options.add_argument("--output", type=Path, help="CSV to write, row by row")
+    options.add_argument(
+        "--append", action="store_true", help="keep what the CSV holds, and measure only what it lacks"
+    )
     options.add_argument("--tuned-output", type=Path, help="with --tune: JSON to write the launch parameters to")
+    options.add_argument("--plan", type=Path, help="file of options, a run in each line, for one process and one CSV")
     options.add_argument("--compare", nargs=2, type=Path, metavar=("BEFORE", "AFTER"), help="two CSVs; runs nothing")
     return options
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run or compare; the exit code is 1 where a comparison finds something slower, wrong or gone."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     asked = parser().parse_args(arguments)
     if asked.compare:
         text, worse = report(*(read_rows(path) for path in asked.compare))
         print(text)
         return int(worse)
-    return _measure(asked)
+    return _measure(asked, arguments)
 
 
-def _measure(asked: argparse.Namespace) -> int:
-    shapes = tuple(chosen_shapes(asked.shapes, m=asked.m, k=asked.k, n=asked.n))
+def _measure(asked: argparse.Namespace, arguments: Sequence[str]) -> int:
+    every = [parser().parse_args([*arguments, *line]) for line in _lines(asked.plan)] if asked.plan else [asked]
+    shapes = [chosen_shapes(one.shapes, m=one.m, k=one.k, n=one.n, batch=one.batch) for one in every]
     # what measures needs a GPU's libraries, what compares does not
-    from sparsefront_kernels.bench.run import Plan, run
+    from sparsefront_kernels.bench.ours import Chosen
+    from sparsefront_kernels.bench.plan import Plan
+    from sparsefront_kernels.bench.results import Results
+    from sparsefront_kernels.bench.run import Run
     from sparsefront_kernels.bench.summary import summary
+    from sparsefront_kernels.bench.timing import require_gpu
 
-    plan = Plan(
-        shapes=shapes,
-        dtypes=tuple(asked.dtype),
-        sparsities=tuple(asked.sparsity),
-        granularities=tuple(asked.granularity),
-        distributions=tuple(asked.distribution),
-        peers=tuple(asked.peers),
-        kernels=tuple(asked.kernels),
-        tune=asked.tune,
-        samples=asked.samples,
-        commit=_commit() if asked.commit is None else asked.commit,
-    )
-    rows = run(plan, say=lambda line: print(line, file=sys.stderr, flush=True))
-    if asked.output:
-        write_rows(asked.output, rows)
-    if asked.tune:
-        _save_tuned(asked.tuned_output)
-    print(summary(rows))
-    return int(not all(row.correct for row in rows))
+    plans = [
+        Plan(
+            shapes=tuple(its_shapes),
+            dtypes=tuple(one.dtype),
+            sparsities=tuple(one.sparsity),
+            granularities=tuple(one.granularity),
+            distributions=tuple(one.distribution),
+            peers=tuple(one.peers),
+            chosen=Chosen(tuple(one.kernels), tuple(one.layout)),
+            tune=one.tune,
+            samples=one.samples,
+            peer_shapes=dict(one.peer_shapes),
+        )
+        for one, its_shapes in zip(every, shapes, strict=True)
+    ]
+    require_gpu()
+    commit = _commit() if asked.commit is None else asked.commit
+    results = Results.opened(asked.output, gpu=_gpu(), commit=commit, append=asked.append)
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        print(f"[{time.monotonic() - began:.1f} s] {line}", file=sys.stderr, flush=True)
+
+    run = Run(results, say, lambda tuned: _save_tuned(tuned, asked.tuned_output))
+    for plan in plans:
+        run.measure(plan)
+    say(f"{len(run.rows)} measurements")
+    print(summary(run.rows))
+    return int(not all(row.correct for row in run.rows))
 
 
-def _save_tuned(path: Path | None) -> None:
-    import torch
+def _lines(path: Path) -> list[list[str]]:
+    """Options of each line of a plan; what follows # is a comment."""
+    lines = [shlex.split(line, comments=True) for line in path.read_text().splitlines()]
+    return [line for line in lines if line]
 
-    from sparsefront_kernels.gathered import tuning
+
+def _save_tuned(tuned: Iterable[Tunable], path: Path | None) -> None:
     from sparsefront_kernels.tuning import tuned_kernel
 
-    tuned_kernel(torch.cuda.get_device_name(), tuning.KERNEL, tuning.VERSION).save(path)
+    for tunable in tuned:
+        tuned_kernel(_gpu(), tunable.kernel, tunable.version).save(path)
+
+
+def _gpu() -> str:
+    import torch
+
+    return torch.cuda.get_device_name()
+
+
+def _peer_shapes(text: str) -> tuple[str, tuple[str, ...]]:
+    peer, _, shapes = text.partition("=")
+    if peer not in PEER_NAMES or not shapes:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not PEER=SHAPE,..., where PEER is one of {', '.join(PEER_NAMES)}"
+        )
+    return peer, tuple(shapes.split(","))
 
 
 def _fraction(text: str) -> float:

@@ -1,12 +1,14 @@
 """Two results files side by side: what became slower, what became faster."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log
 
 from sparsefront_kernels.bench.row import KEY
 
 TOLERANCE = 0.05  # runs differ by less than this on their own
+
+Rows = Sequence[dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -17,20 +19,21 @@ class Change:
     ratio: float
 
 
-def changes(before: Iterable[dict[str, str]], after: Iterable[dict[str, str]]) -> list[Change]:
+def changes(before: Rows, after: Rows) -> list[Change]:
     """Every measurement that both hold, the one that lost most first.
 
     Speedups over dense are compared, not times: two machines, or two clocks, then still compare.
     """
-    old, new = _speedups(before), _speedups(after)
+    old, new = _speedups(before, after)
     found = [Change(key, old[key] / new[key]) for key in old.keys() & new.keys()]
     return sorted(found, key=lambda change: (-change.ratio, change.key))
 
 
-def report(before: list[dict[str, str]], after: list[dict[str, str]]) -> tuple[str, bool]:
+def report(before: Rows, after: Rows) -> tuple[str, bool]:
     """The comparison as text, and whether anything became slower by more than the tolerance, or wrong, or is gone."""
     found = changes(before, after)
-    lost = sorted(_speedups(before).keys() - _speedups(after).keys())
+    old, new = _speedups(before, after)
+    lost = sorted(old.keys() - new.keys())
     lines = [f"slower x{one.ratio:.2f}: {_name(one.key)}" for one in found if one.ratio > 1 + TOLERANCE]
     lines += [f"faster x{1 / one.ratio:.2f}: {_name(one.key)}" for one in found if one.ratio < 1 - TOLERANCE]
     lines += [f"no longer measured: {_name(key)}" for key in lost]
@@ -41,8 +44,17 @@ def report(before: list[dict[str, str]], after: list[dict[str, str]]) -> tuple[s
     return "\n".join(lines), bool(lost) or any(change.ratio > 1 + TOLERANCE for change in found)
 
 
-def _speedups(rows: Iterable[dict[str, str]]) -> dict[tuple[str, ...], float]:
-    return {tuple(row[name] for name in KEY): float(row["speedup"]) for row in rows if row["speedup"]}
+def _speedups(*files: Rows) -> list[dict[tuple[str, ...], float]]:
+    """Of each file: measurement -> speedup.
+
+    A random mask misses the sparsity that was asked for by another bit in each run, so that the latter names a
+    measurement where all rows know it; rows of older files do not.
+    """
+    asked = all(row["asked_sparsity"] for rows in files for row in rows)
+    names = [("asked_sparsity" if asked and name == "sparsity" else name) for name in KEY]
+    return [
+        {tuple(row[name] for name in names): float(row["speedup"]) for row in rows if row["speedup"]} for rows in files
+    ]
 
 
 def _name(key: tuple[str, ...]) -> str:

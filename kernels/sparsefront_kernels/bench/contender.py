@@ -1,16 +1,18 @@
 """One way to compute a product, as the benchmark sees it: it makes operands and calls, and is checked before timing."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from sparsefront_kernels.bench.expected import Expected
 from sparsefront_kernels.bench.poison import poisoned_memory
+from sparsefront_kernels.bench.precision import TOLERANCE
 from sparsefront_kernels.bench.timing import Latency, copies_for, time_calls
+from sparsefront_kernels.problem import Y_FEATURE_MAJOR
 
-# Relative Frobenius error against float64; NaN never passes.
-TOLERANCE = {torch.float16: 1e-3, torch.bfloat16: 5e-3, torch.float32: 4e-6}
+Call = Callable[[], Tensor]
 
 
 @dataclass(frozen=True)
@@ -20,13 +22,13 @@ class Contender:
     Args:
         family, kernel: storage family and kernel, as they stand in the results.
         pattern, granularity, distribution: of the weight it multiplies by; granularity 0 where it has none.
-        layout: of X and Y, "row_major" or "feature_major"; any change of layout that it needs is inside its time.
+        dtype_name: fp16, bf16, fp32 or tf32: decides which error is allowed.
+        layout: of X and Y, one of `problem.LAYOUTS`; any change of layout that it needs is inside its time.
         sparsity: of the weight, as it is.
         operand_bytes: of weight, indices, X and Y.
         weight_bytes: of weight and indices.
-        make: gives a call on operands of its own, which writes all of a fresh Y.
-        as_rows: Y as the call gives it → [M, N].
-        expected: Y [M, N] in float64.
+        make: number of a copy → a call on that copy of the operands, which writes all of a fresh Y.
+        expected: what Y must be.
     """
 
     family: str
@@ -34,13 +36,23 @@ class Contender:
     pattern: str
     granularity: int
     distribution: str
+    dtype_name: str
     layout: str
     sparsity: float
     operand_bytes: int
     weight_bytes: int
-    make: Callable[[], Callable[[], Tensor]]
-    as_rows: Callable[[Tensor], Tensor]
-    expected: Tensor
+    make: Callable[[int], Call]
+    expected: Expected
+    _calls: list[Call] = field(init=False, default_factory=list)
+
+    def as_rows(self, y: Tensor) -> Tensor:
+        """Y as a call gives it → [M, N]."""
+        return y.t() if self.layout in Y_FEATURE_MAJOR else y
+
+    def calls(self, count: int) -> list[Call]:
+        """Calls on operands of their own each; those made before are used again."""
+        self._calls.extend(self.make(copy) for copy in range(len(self._calls), count))
+        return self._calls[:count]
 
 
 @dataclass(frozen=True)
@@ -54,20 +66,17 @@ class Measured:
 
 def measure(contender: Contender, *, samples: int) -> Measured:
     """Check the contender on poisoned memory, and time it if it is right."""
-    call = contender.make()
-    with poisoned_memory():
-        y = call()
-    error = relative_error(contender.as_rows(y), contender.expected)
-    correct = error <= TOLERANCE[y.dtype]
-    del y
-    if not correct:
+    error = checked(contender)
+    if error > TOLERANCE[contender.dtype_name]:
         return Measured(error, False, None)
     l2_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
-    calls = [call, *(contender.make() for _ in range(copies_for(contender.operand_bytes, l2_bytes) - 1))]
+    calls = contender.calls(copies_for(contender.operand_bytes, l2_bytes))
     return Measured(error, True, time_calls(calls, samples=samples))
 
 
-def relative_error(y: Tensor, expected: Tensor) -> float:
-    """‖y − expected‖ / ‖expected‖ in float64; infinite where y holds a NaN, so that no comparison lets it pass."""
-    error = torch.linalg.norm(y.double() - expected) / torch.linalg.norm(expected).clamp(min=1e-300)
-    return float(torch.nan_to_num(error, nan=torch.inf))
+def checked(contender: Contender) -> float:
+    """The relative error of one call on poisoned memory."""
+    (call,) = contender.calls(1)
+    with poisoned_memory():
+        y = call()
+    return contender.expected.error(contender.as_rows(y))

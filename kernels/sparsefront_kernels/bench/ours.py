@@ -1,102 +1,115 @@
-"""The kernels of this package as contenders, tuned first where a kernel has launch parameters to tune."""
+"""The kernels of this package as contenders."""
 
-import torch
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
 
-from sparsefront_kernels.bench.contender import Contender, measure
+from sparsefront_kernels.bench.contender import Contender
+from sparsefront_kernels.bench.copies import numbered
+from sparsefront_kernels.bench.expected import Expected
 from sparsefront_kernels.bench.setting import Setting
 from sparsefront_kernels.bench.weights import DISTRIBUTIONS
-from sparsefront_kernels.format import SparseFormat
-from sparsefront_kernels.gathered import tuning
-from sparsefront_kernels.gathered.cuda_spmm import processors
 from sparsefront_kernels.gathered.format import GatheredFormat
-from sparsefront_kernels.gathered.pairs import pair_tables
 from sparsefront_kernels.kernel_entry import KernelEntry
-from sparsefront_kernels.problem import LAYOUTS, Problem
 from sparsefront_kernels.registry import entries
 
 PATTERN = {"equal": "vector_wise", "uneven": "tile_wise"}
-TUNING_SAMPLES = 5
+FAMILY = "gathered"
 
 
-def gathered_contenders(setting: Setting, *, granularity: int, distribution: str, tune: bool) -> list[Contender]:
-    """Every GPU kernel of the gathered family that takes the problem, in both layouts.
+@dataclass(frozen=True)
+class Chosen:
+    """Which of our kernels are asked for.
+
+    Args:
+        kernels: names, or patterns of names with * and ?; empty for all.
+        layouts: of X and Y.
+    Raises:
+        ValueError: a name that no kernel of the family has.
+    """
+
+    kernels: tuple[str, ...]
+    layouts: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        names = [entry.name for entry in entries() if entry.family == FAMILY and entry.requires_cuda]
+        for asked in self.kernels:
+            if not any(fnmatchcase(name, asked) for name in names):
+                raise ValueError(f"no kernel of this family is called {asked}; there are {', '.join(names)}")
+
+    def entries(self, dtype_name: str) -> list[KernelEntry]:
+        """GPU kernels of the family in these layouts that compute in this dtype, whatever the problem."""
+        return [
+            entry
+            for entry in entries()
+            if entry.family == FAMILY and entry.requires_cuda and entry.layout in self.layouts
+            if entry.computes_in(dtype_name)
+            if not self.kernels or any(fnmatchcase(entry.name, pattern) for pattern in self.kernels)
+        ]
+
+
+@dataclass(frozen=True)
+class Ours:
+    """A kernel of ours on a problem: the contender, and what tuning needs besides."""
+
+    contender: Contender
+    entry: KernelEntry
+    prepared: Any
+
+
+def gathered_contenders(
+    setting: Setting, *, granularity: int, distribution: str, wanted: list[KernelEntry], refused: Callable[[str], None]
+) -> list[Ours]:
+    """The wanted kernels that take the problem.
 
     Args:
         granularity: outputs that share their inputs.
         distribution: a name of `DISTRIBUTIONS`.
-        tune: time the launches of the Hopper kernel that its model holds possible, and remember the fastest.
+        refused: takes the reason of each kernel that does not take it.
     """
     shape = setting.shape
     mask = DISTRIBUTIONS[distribution](shape.n, shape.k, granularity, setting.sparsity, setting.device)
-    stored = GatheredFormat.from_dense(setting.weight(), mask, tile=granularity, drop_empty_outputs=False)
-    weight = stored.to_dense()
+    weight = setting.weight() * mask
+    stored = GatheredFormat.from_dense(weight, mask, tile=granularity, drop_empty_outputs=False)
     expected = setting.expected(weight)
-    found = [
-        _contender(setting, entry, stored, granularity, distribution, expected)
-        for entry in entries()
-        for layout in LAYOUTS
-        if entry.family == "gathered" and entry.requires_cuda
-        if entry.refusal(stored, Problem(shape.m, shape.k, shape.n, setting.dtype, setting.device, layout)) is None
-    ]
-    if tune and any(contender.kernel.startswith(tuning.KERNEL) for contender in found):
-        tune_pairs(setting, stored, next(c for c in found if c.kernel == f"{tuning.KERNEL}_feature_major"))
+    copies: dict[Any, Callable[[int], Any]] = {}  # entries that differ in layout prepare alike
+    found = []
+    for entry in wanted:
+        if reason := entry.refusal(stored, setting.problem(entry.layout)):
+            refused(f"{entry.name} is left out: {reason}")
+            continue
+        if entry.prepare not in copies:
+            copies[entry.prepare] = numbered(entry.prepare(stored))
+        contender = _contender(setting, entry, stored, copies[entry.prepare], granularity, distribution, expected)
+        found.append(Ours(contender, entry, copies[entry.prepare](0)))
     return found
-
-
-def tune_pairs(setting: Setting, stored: SparseFormat, contender: Contender) -> None:
-    """Time the launches worth it on this problem; each is checked before, and a wrong one is an error.
-
-    Raises:
-        RuntimeError: a launch gave a wrong product.
-    """
-    tables, shape, device = pair_tables(stored), setting.shape, setting.device
-    m = -(-shape.m // 8) * 8  # as the op pads it
-    problem = tuning.PairProblem(m, shape.k, shape.n, len(tables.pairs), len(tables.steps))
-    gpu = torch.cuda.get_device_name(device)
-
-    def time_us(launch: tuning.PairLaunch) -> float:
-        tuning.remember(problem, launch, 0.0, gpu)
-        measured = measure(contender, samples=TUNING_SAMPLES)
-        if measured.latency is None:
-            raise RuntimeError(f"{contender.kernel}: {launch} is wrong on {problem}: error {measured.relative_error}")
-        return measured.latency.median_us
-
-    best, latency_us = tuning.fastest(tuning.candidates(problem, processors(device)), time_us)
-    tuning.remember(problem, best, latency_us, gpu)
 
 
 def _contender(
     setting: Setting,
     entry: KernelEntry,
-    stored: SparseFormat,
+    stored: GatheredFormat,
+    prepared: Callable[[int], Any],
     granularity: int,
     distribution: str,
-    expected: torch.Tensor,
+    expected: Expected,
 ) -> Contender:
-    prepared = entry.prepare(stored)
-
-    def make():
-        x, own = setting.x_in(entry.layout), _copied(prepared)
+    def make(copy: int):
+        x, own = setting.x_in(entry.layout, copy), prepared(copy)
         return lambda: entry.run(x, own, None)
 
-    kept = stored.kept_inputs.numel() * granularity
     return Contender(
         family=entry.family,
         kernel=entry.name,
         pattern=PATTERN[distribution],
         granularity=granularity,
         distribution=distribution,
+        dtype_name=setting.dtype_name,
         layout=entry.layout,
-        sparsity=1 - kept / (setting.shape.n * setting.shape.k),
+        sparsity=1 - stored.values.numel() / (setting.shape.n * setting.shape.k),
         operand_bytes=stored.nbytes + setting.activation_bytes,
         weight_bytes=stored.nbytes,
         make=make,
-        as_rows=lambda y: y if entry.layout == "row_major" else y.t(),
         expected=expected,
     )
-
-
-def _copied(prepared: object) -> object:
-    """The prepared weight with every tensor in memory of its own."""
-    parts = vars(prepared)
-    return type(prepared)(**{name: v.clone() if isinstance(v, torch.Tensor) else v for name, v in parts.items()})

@@ -1,6 +1,7 @@
 """The rows of the results: one measurement each, in long form."""
 
 import csv
+import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -15,13 +16,17 @@ class Row:
         group_m: m of n:m groups; 0 where the pattern has none.
         dtype: fp16, bf16, fp32 or tf32.
         sparsity: fraction of zeros of this kernel's weight.
-        layout: of X and Y.
+        asked_sparsity: what was asked for; a mask misses it by what its units cannot express. 0 for dense.
+        layout: of X and Y, one of `problem.LAYOUTS`.
         latency_us, p20_us, p80_us: median and percentiles of one call; empty (None) where the product was wrong.
-        dense_us: the fastest dense layout in the same run.
-        baseline, baseline_us: the fastest peer that is not dense in the same run; empty where none ran.
+        samples: graph replays that they are of.
+        predicted_us: what `sparsefront_kernels.model` expects; empty where it knows neither kernel nor GPU.
+        dense_us: the fastest dense layout in the same process, of the same dtype.
+        baseline, baseline_us: the fastest peer that is not dense in the same results; empty where none ran.
         speedup: dense_us / latency_us.
         roofline_fraction: least possible time, from rates of the same run, over latency.
-        relative_error, correct: against float64, before timing.
+        relative_error, correct: against float64, before timing. Of products beyond 4096³ multiply-adds random rows of Y
+            are compared (`expected.LARGEST_REFERENCE`), and all of Y is searched for NaN.
         gpu, torch, triton, cuda, commit, date: where it was measured.
     """
 
@@ -37,10 +42,13 @@ class Row:
     k: int
     n: int
     sparsity: float
+    asked_sparsity: float | None
     layout: str
     latency_us: float | None
     p20_us: float | None
     p80_us: float | None
+    samples: int | None
+    predicted_us: float | None
     dense_us: float | None
     baseline: str
     baseline_us: float | None
@@ -57,29 +65,52 @@ class Row:
 
 
 COLUMNS = tuple(field.name for field in fields(Row))
+LATER = ("asked_sparsity", "samples", "predicted_us")  # columns that older files lack
 # what makes two rows of different runs comparable
 KEY = ("kernel", "pattern", "granularity", "distribution", "dtype", "m", "k", "n", "sparsity", "layout")
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
     """Write a CSV with one line per row; numbers with four significant digits more than any clock resolves."""
+    write_texts(path, map(as_text, rows))
+
+
+def append_rows(path: Path, rows: Iterable[Row]) -> None:
+    """Add lines to a CSV, which is made where it does not exist; the lines are on disk when this returns."""
+    new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        if new:
+            writer.writeheader()
+        writer.writerows(map(as_text, rows))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_texts(path: Path, rows: Iterable[dict[str, str]]) -> None:
+    """Write rows that are text already, in the order of `COLUMNS`."""
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
-        writer.writerows({name: _text(value) for name, value in asdict(row).items()} for row in rows)
+        writer.writerows(rows)
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """The lines of a results file as text.
+    """The lines of a results file as text; columns that only newer files have are empty where they are missing.
 
     Raises:
         ValueError: a column is missing.
     """
     with path.open(newline="") as file:
         reader = csv.DictReader(file)
-        if missing := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
+        if missing := [name for name in COLUMNS if name not in (*LATER, *(reader.fieldnames or ()))]:
             raise ValueError(f"{path} lacks the columns {', '.join(missing)}")
-        return list(reader)
+        return [dict.fromkeys(LATER, "") | row for row in reader]
+
+
+def as_text(row: Row) -> dict[str, str]:
+    """A row as its line holds it."""
+    return {name: _text(value) for name, value in asdict(row).items()}
 
 
 def _text(value: object) -> str:

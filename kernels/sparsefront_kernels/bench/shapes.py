@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 # (K, N) of nmSPARSE's list: "Efficient GPU Kernels for N:M-Sparse Weights in Deep Learning", MLSys 2023
 INPUTS_AND_OUTPUTS = (
@@ -16,6 +17,10 @@ INPUTS_AND_OUTPUTS = (
 )
 SKINNY_M = (2, 4, 8, 16, 32, 64)
 VIT_L_TOKENS = 256 * 197  # images times tokens
+# the batch sweep: the products of BERT's body (attention, MLP up and down) on batches of 128 tokens each
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
+SEQUENCE_LENGTH = 128
+BERT_WIDTHS = (768, 1024)  # base, large
 
 
 @dataclass(frozen=True)
@@ -35,32 +40,55 @@ def nmsparse_shapes() -> list[Shape]:
     return [Shape(f"M{number}", *size) for number, size in enumerate(sizes, start=1)]
 
 
+def batch_shapes() -> list[Shape]:
+    """The products of BERT's body at each batch: "batch8-768x3072" has M = 8 · 128 tokens."""
+    sizes = [(k, n) for width in BERT_WIDTHS for k, n in ((width, width), (width, 4 * width), (4 * width, width))]
+    return [Shape(f"batch{batch}-{k}x{n}", batch * SEQUENCE_LENGTH, k, n) for batch in BATCHES for k, n in sizes]
+
+
 def all_shapes() -> list[Shape]:
-    """nmSPARSE's list, more small M, and the MLP of ViT-L on 256 images."""
+    """nmSPARSE's list, more small M, the MLP of ViT-L on 256 images, and the batch sweep."""
     skinny = [Shape(f"skinny{m}-{k}x{n}", m, k, n) for m in SKINNY_M for k, n in INPUTS_AND_OUTPUTS]
     vit = [Shape("vit_l-up", VIT_L_TOKENS, 1024, 4096), Shape("vit_l-down", VIT_L_TOKENS, 4096, 1024)]
-    return nmsparse_shapes() + skinny + vit
+    return nmsparse_shapes() + skinny + vit + batch_shapes()
 
 
-def chosen_shapes(names: Iterable[str] = (), *, m: Iterable[int] = (), k: Iterable[int] = (), n: Iterable[int] = ()):
+def chosen_shapes(
+    names: Iterable[str] = (),
+    *,
+    m: Iterable[int] = (),
+    k: Iterable[int] = (),
+    n: Iterable[int] = (),
+    batch: Iterable[int] = (),
+) -> list[Shape]:
     """The shapes that pass all filters; an empty filter lets everything pass, and without any only nmSPARSE's list.
 
+    Args:
+        names: of shapes, or patterns of names such as "skinny8-*".
+        batch: only the batch sweep, at these batches. Sizes alone never choose from it, since it repeats others' sizes.
     Raises:
         ValueError: a name that no shape has, or filters that leave nothing.
     """
-    names, m, k, n = tuple(names), tuple(m), tuple(k), tuple(n)
+    names, m, k, n, batch = tuple(names), tuple(m), tuple(k), tuple(n), tuple(batch)
     shapes = all_shapes()
-    if unknown := sorted(set(names) - {shape.name for shape in shapes}):
+    if unknown := [name for name in names if not any(fnmatchcase(shape.name, name) for shape in shapes)]:
         raise ValueError(f"no shape is called {', '.join(unknown)}; there are {', '.join(s.name for s in shapes)}")
-    wanted = shapes if names or m or k or n else nmsparse_shapes()
+    if batch:
+        wanted = [shape for shape in batch_shapes() if shape.m // SEQUENCE_LENGTH in batch]
+    elif names:
+        wanted = shapes
+    elif m or k or n:
+        wanted = [shape for shape in shapes if shape not in batch_shapes()]
+    else:
+        wanted = nmsparse_shapes()
     found = [
         shape
         for shape in wanted
-        if (not names or shape.name in names)
+        if (not names or any(fnmatchcase(shape.name, name) for name in names))
         and (not m or shape.m in m)
         and (not k or shape.k in k)
         and (not n or shape.n in n)
     ]
     if not found:
-        raise ValueError(f"no shape passes the filters: names {names}, m {m}, k {k}, n {n}")
+        raise ValueError(f"no shape passes the filters: names {names}, m {m}, k {k}, n {n}, batch {batch}")
     return found

@@ -1,28 +1,33 @@
 """How long a call takes on the GPU: CUDA-graph replays, timed by events, on operands that no cache still holds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median, quantiles
 
 import torch
 
 SAMPLES, WARMUP = 20, 5
+LONG_CALL_US, LONG_WARMUP = 2000.0, 1  # a call this long warms the clocks by itself
 SHORTEST_REPLAY_US = (
     200.0  # a replay holds as many calls as take about this long: events tick in about half a microsecond
 )
-MOST_CALLS = 64
+MOST_CALLS = 64  # of a replay, but for operands that have to rotate
+MOST_COPIES = 512  # so many sets of operands of 240 KB fill the 60 MB of an H200's L2 twice
+ROUGH_CALLS = 8
 
 
 @dataclass(frozen=True)
 class Latency:
-    """Microseconds of one call: median, 20th and 80th percentile over the replays."""
+    """Microseconds of one call: median, 20th and 80th percentile over so many replays."""
 
     median_us: float
     p20_us: float
     p80_us: float
+    samples: int
 
 
-def copies_for(operand_bytes: int, l2_bytes: int, *, most: int = MOST_CALLS) -> int:
+def copies_for(operand_bytes: int, l2_bytes: int, *, most: int = MOST_COPIES) -> int:
     """How many sets of operands must take turns so that together they hold twice the L2 cache."""
     return max(1, min(most, -(-2 * l2_bytes // max(1, operand_bytes))))
 
@@ -43,18 +48,19 @@ def time_calls(calls: Sequence[Callable[[], object]], *, samples: int = SAMPLES)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        for call in calls:  # compiles, makes workspaces
-            call()
-        rough_us = elapsed_us(lambda: [call() for call in calls])
+        calls[0]()  # compiles, makes workspaces
+        few = calls[:ROUGH_CALLS]
+        rough_us = elapsed_us(lambda: [call() for call in few]) / len(few)
     torch.cuda.current_stream().wait_stream(side)
-    rounds = max(1, min(MOST_CALLS // len(calls), int(SHORTEST_REPLAY_US / max(rough_us, 1e-3))))
+    rounds = max(1, min(MOST_CALLS // len(calls), int(SHORTEST_REPLAY_US / max(rough_us * len(calls), 1e-3))))
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with _recording(graph, side):
         held = [call() for _ in range(rounds) for call in calls]  # held: each call keeps an output of its own
-    taken = [elapsed_us(graph.replay) / (rounds * len(calls)) for _ in range(WARMUP + samples)][WARMUP:]
+    warmup = LONG_WARMUP if rough_us > LONG_CALL_US else WARMUP
+    taken = [elapsed_us(graph.replay) / (rounds * len(calls)) for _ in range(warmup + samples)][warmup:]
     del held
     tenths = quantiles(taken, n=10, method="inclusive")
-    return Latency(median(taken), tenths[1], tenths[7])
+    return Latency(median(taken), tenths[1], tenths[7], samples)
 
 
 def elapsed_us(function: Callable[[], object]) -> float:
@@ -65,3 +71,16 @@ def elapsed_us(function: Callable[[], object]) -> float:
     end.record()
     end.synchronize()
     return start.elapsed_time(end) * 1e3
+
+
+@contextmanager
+def _recording(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream) -> Iterator[None]:
+    """`torch.cuda.graph` without what it does first: it empties the allocator's cache, which every call then refills."""
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        graph.capture_begin()
+        try:
+            yield
+        finally:
+            graph.capture_end()
+    torch.cuda.current_stream().wait_stream(stream)

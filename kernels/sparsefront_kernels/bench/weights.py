@@ -30,10 +30,10 @@ def square_blocks(n: int, k: int, side: int, sparsity: float, device: torch.devi
     return (places < kept).repeat_interleave(side, dim=0).repeat_interleave(side, dim=1)
 
 
-def two_of_four(n: int, k: int, device: torch.device) -> Tensor:
-    """Two of every four inputs, drawn at random; bool [N, K]."""
-    places = torch.rand(n, k // 4, 4, device=device).argsort(dim=2).argsort(dim=2)
-    return (places < 2).reshape(n, k)
+def half_of_groups(n: int, k: int, group_m: int, device: torch.device) -> Tensor:
+    """Half of every `group_m` inputs, drawn at random; bool [N, K]."""
+    places = torch.rand(n, k // group_m, group_m, device=device).argsort(dim=2).argsort(dim=2)
+    return (places < group_m // 2).reshape(n, k)
 
 
 DISTRIBUTIONS: dict[str, Callable[[int, int, int, float, torch.device], Tensor]] = {

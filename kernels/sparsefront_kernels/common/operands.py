@@ -31,6 +31,12 @@ def check_operands(
         raise ValueError(f"bias is on {bias.device}, x on {x.device}")
 
 
+def contiguous_at_16_bytes(operand: Tensor) -> Tensor:
+    """The tensor, copied where it is not contiguous or begins elsewhere than at a multiple of 16 bytes, as views may."""
+    operand = operand.contiguous()
+    return operand if operand.data_ptr() % 16 == 0 else operand.clone()
+
+
 def check_epilogue(y: Tensor, activation: str, residual: Tensor | None) -> None:
     """Raise ValueError unless the activation exists and the residual fits Y.
 

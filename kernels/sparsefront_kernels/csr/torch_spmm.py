@@ -10,13 +10,17 @@ from sparsefront_kernels.common.operands import check_operands
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.problem import Problem
 
+MOST_ROWS = 65_535 * 128  # seen on an H200 with CUDA 13.0, whatever N, K and dtype; one more, and Y stays zero, unsaid
+MOST_ELEMENTS = 2**31
+
 
 def csr_refusal(stored: SparseFormat, problem: Problem) -> str | None:
     """The limits of cuSPARSE as PyTorch offers it."""
     if problem.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"takes float16, bfloat16 or float32, not {problem.dtype}"
-    bfloat16 = problem.dtype == torch.bfloat16
-    return cuda_refusal(problem, minimum_capability=(8, 0) if bfloat16 else (7, 0))
+    if problem.m > MOST_ROWS or problem.m * max(problem.k, problem.n) >= MOST_ELEMENTS:
+        return f"cuSPARSE takes X of {MOST_ROWS} rows, and X and Y of less than 2^31 elements; beyond, Y stays zero"
+    return cuda_refusal(problem, minimum_capability=(7, 0))
 
 
 @torch.library.custom_op("sparsefront::csr_spmm", mutates_args=())
@@ -25,7 +29,8 @@ def csr_spmm(
 ) -> Tensor:
     """Y[M, N] = X[M, K] · Wᵀ + bias with the tensors of `CSRFormat`.
 
-    An op of its own, because `torch.compile` does not trace sparse tensors.
+    An op of its own, because `torch.compile` does not trace sparse tensors. bfloat16 is multiplied in float32: cuSPARSE's
+    own bfloat16 sums err by more than 5e-3 of the product.
 
     Args:
         x: [M, K], the dtype of `values`, any strides.
@@ -43,11 +48,12 @@ def csr_spmm(
         with warnings.catch_warnings(), torch.cuda.device_of(x):
             warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
             warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")
-            weight = torch.sparse_csr_tensor(row_pointers, columns, values, (n, k), check_invariants=False)
-            y = torch.mm(weight, x.t())
+            within = torch.float32 if x.dtype == torch.bfloat16 else x.dtype
+            weight = torch.sparse_csr_tensor(row_pointers, columns, values.to(within), (n, k), check_invariants=False)
+            y = torch.mm(weight, x.t().to(within))
     if bias is not None:
         y += bias[:, None].to(y.dtype)
-    return y.t()
+    return y.to(x.dtype).t()
 
 
 @csr_spmm.register_fake

@@ -44,14 +44,26 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class Forecast:
-    """Microseconds that a product is expected to take, sparse and dense; both are predictions."""
+    """Microseconds that a product is expected to take, sparse and dense; both are predictions.
+
+    Args:
+        source: "measurements", between which was interpolated, or "model".
+        error: share by which the speedup may well be off, as far as it is known.
+    """
 
     latency_us: float
     dense_us: float
+    source: str = "measurements"
+    error: float = 0.0
 
     @property
     def speedup(self) -> float:
         return self.dense_us / self.latency_us
+
+    @property
+    def may_win(self) -> bool:
+        """Whether the speedup may be above 1, within its error."""
+        return self.speedup * (1 + self.error) > 1
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,10 @@ from sparsefront_kernels.gathered.op import gathered_spmm
 from sparsefront_kernels.gathered.pairs import PairTables, pair_tables, tile_refusal
 from sparsefront_kernels.gathered.pairs_op import gathered_pairs_spmm
 from sparsefront_kernels.gathered.reference import gathered_spmm_reference
+from sparsefront_kernels.gathered.skinny_entries import ENTRIES as SKINNY
 from sparsefront_kernels.gathered.tables import GatheredTables, gathered_tables
 from sparsefront_kernels.gathered.tf32_entries import TF32_ENTRIES
+from sparsefront_kernels.gathered.tuning import PAIR_TUNABLE
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR, Problem
 
@@ -122,9 +124,11 @@ ENTRIES = (
             requires_cuda=True,
             layout=layout,
             fuses_epilogue=True,
+            tunable=PAIR_TUNABLE,
         )
         for layout in LAYOUTS
     ),
     *FP32_ENTRIES,
+    *SKINNY,
     *TF32_ENTRIES,
 )

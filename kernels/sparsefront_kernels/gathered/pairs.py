@@ -20,9 +20,10 @@ class PairTables:
     """What the Hopper kernel reads.
 
     64 outputs form a half tile: a piece of a wide tile, or several narrow tiles, whose lists are united and whose panels
-    hold zeros where a tile does not keep an input; tiles that share many inputs are put together. Two half tiles are a pair, which one block of the grid computes. Each
-    input of a pair is kept by half 0, by half 1 or by both. Inputs of one kind are grouped by 16 into granules, and the
-    granules of a pair, sorted by their first input, are loaded four at a time.
+    hold zeros where a tile does not keep an input; tiles that share many inputs are put together. Two half tiles are a
+    pair, which one block of the grid computes. Each input of a pair is kept by half 0, by half 1 or by both. Inputs of one
+    kind are grouped by 16 into granules, and the granules of a pair, sorted by their first input, are loaded four at a
+    time.
 
     Args:
         n, k: outputs and inputs of the weight.
@@ -34,8 +35,8 @@ class PairTables:
             granules of half 0 and of half 1 begin; then padding.
         pairs: int32 [pairs, 2]: first step and number of steps, at least 1; most steps first, so that long pairs do not
             start last.
-        steps_of_each: the number of steps where it is the same for all pairs, which then begin one after the other;
-            else 0.
+        steps_of_each: where all pairs have equally many steps, or some one more, how many; else 0. Pairs begin one after
+            the other, and so where each begins need not be looked up.
         outputs: int32 [pairs, 128]; -1 where a half tile is not full.
         whole_runs: whether each eight of `outputs` from a multiple of eight on are eight neighbours, of which the first is
             a multiple of 8, or eight times -1. Rows of a row-major Y can then be written 16 bytes at a time.
@@ -84,10 +85,12 @@ def pair_tables(stored: GatheredFormat) -> PairTables:
         raise ValueError(f"gathered: {reason}")
     outputs, kept = _half_tiles(stored)
     outputs, kept = outputs.view(-1, 2 * HALF), kept.view(-1, 2, kept.shape[1])
-    granules = _granules(kept)
+    granules = _granules(kept, mixed=stored.tile < HALF)
     count = torch.bincount(granules.pair, minlength=len(outputs))  # granules per pair
     lengths = (-(-count // STEP_GRANULES)).clamp(min=1)
-    first_step = lengths.cumsum(0) - lengths
+    order = lengths.argsort(descending=True, stable=True)
+    first_step = torch.empty_like(lengths)
+    first_step[order] = lengths[order].cumsum(0) - lengths[order]
     step, place = first_step[granules.pair] + granules.place // STEP_GRANULES, granules.place % STEP_GRANULES
     steps = torch.full((int(lengths.sum()), STEP + 4), -1, dtype=torch.int64, device=kept.device)
     steps[:, :STEP].view(-1, STEP_GRANULES, GRANULE)[step, place] = granules.inputs
@@ -102,8 +105,8 @@ def pair_tables(stored: GatheredFormat) -> PairTables:
         begins = torch.full((len(steps),), len(chosen), dtype=torch.int64, device=kept.device)
         begins.scatter_reduce_(0, step.repeat(2)[chosen[ours]], ours, "amin")
         steps[:, STEP + 1 + half] = begins
-    order = lengths.argsort(descending=True, stable=True)
     pairs = torch.stack([first_step, lengths], dim=1)
+    shortest, longest = int(lengths.min()), int(lengths.max())
     return PairTables(
         n=stored.shape[0],
         k=stored.shape[1],
@@ -111,7 +114,7 @@ def pair_tables(stored: GatheredFormat) -> PairTables:
         steps=steps.to(torch.int32),
         pairs=pairs[order].to(torch.int32),
         outputs=outputs[order],
-        steps_of_each=int(lengths[0]) if (lengths == lengths[0]).all() else 0,
+        steps_of_each=shortest if longest - shortest <= 1 else 0,
         whole_runs=_in_whole_runs(outputs),
     )
 
@@ -199,10 +202,18 @@ def _partners(kept: Tensor) -> Tensor:
     return largest_first[torch.tensor(partners, dtype=torch.int64, device=kept.device)]
 
 
-def _granules(kept: Tensor) -> _Granules:
-    """Group the inputs of each pair by the halves that keep them. kept: bool [pairs, 2, K]."""
+def _granules(kept: Tensor, *, mixed: bool) -> _Granules:
+    """Group the inputs of each pair by the halves that keep them.
+
+    Args:
+        kept: bool [pairs, 2, K].
+        mixed: whether the last inputs of each group, which do not fill a granule, may share one with those of the others.
+            Halves then multiply by zeros where they do not keep an input, as united narrow tiles do anyway.
+    """
     k = kept.shape[2]
     halves_of = kept[:, 0].long() + 2 * kept[:, 1].long()  # [pairs, K]
+    if mixed:
+        halves_of = _with_rests_together(halves_of)
     pair, inputs = halves_of.nonzero(as_tuple=True)
     kind = pair * 4 + halves_of[pair, inputs]
     by_kind = kind.argsort(stable=True)  # keeps inputs ascending within a kind
@@ -220,6 +231,16 @@ def _granules(kept: Tensor) -> _Granules:
     per_pair = torch.bincount(granule_pair, minlength=len(kept))
     place = torch.arange(len(order), device=kept.device) - (per_pair.cumsum(0) - per_pair)[granule_pair]
     return _Granules(pair=granule_pair, place=place, halves=granule_kind[order] % 4, inputs=members[order])
+
+
+def _with_rests_together(halves_of: Tensor) -> Tensor:
+    """halves_of [pairs, K]: 3, as if both halves kept it, for what is left of each group where that saves a granule."""
+    of_kind = torch.stack([halves_of == kind for kind in (1, 2, 3)], dim=1)  # [pairs, 3, K]
+    count = of_kind.sum(dim=2)
+    rests = count % GRANULE
+    saves = -(-rests.sum(dim=1) // GRANULE) < (rests > 0).sum(dim=1)
+    rest = (of_kind & (of_kind.cumsum(dim=2) > (count - rests)[:, :, None])).any(dim=1)
+    return halves_of.masked_fill(rest & saves[:, None], 3)
 
 
 def _panels(weight: Tensor, outputs: Tensor, inputs: Tensor) -> Tensor:

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.common.operands import check_epilogue, check_operands
-from sparsefront_kernels.gathered.cuda_spmm import ALIGNMENT, launch_pairs_spmm
+from sparsefront_kernels.gathered.aligned_operands import aligned_by_input, aligned_like, transpose_into
+from sparsefront_kernels.gathered.cuda_spmm import launch_pairs_spmm
 from sparsefront_kernels.gathered.gradient import register_gradient
 from sparsefront_kernels.gathered.pairs import dense_weight
 from sparsefront_kernels.gathered.tuning import PairProblem, launch_for
@@ -50,13 +51,14 @@ def gathered_pairs_spmm(
     if bias is not None:
         bias = (bias.float() if bias.dtype == torch.float64 else bias).contiguous()
     with torch.cuda.device_of(x):
-        by_input = _aligned_by_input(x, x_feature_major)
+        by_input = aligned_by_input(x, feature_major=x_feature_major)
         padded_m = by_input.shape[1]
         writes_rows = whole_runs and not y_feature_major
         direct = writes_rows or (y_feature_major and padded_m == m)
         target = y if direct else x.new_empty(n, padded_m)
         if residual is not None and not direct:
             residual = residual if y_feature_major else residual.t()
+        launch = launch_for(PairProblem(padded_m, k, n, len(pairs), len(steps)), x.device)
         launch_pairs_spmm(
             by_input,
             target,
@@ -66,15 +68,15 @@ def gathered_pairs_spmm(
             outputs=outputs,
             steps_of_each=steps_of_each,
             bias=bias,
-            launch=launch_for(PairProblem(padded_m, k, n, len(pairs), len(steps)), x.device),
+            launch=launch,
             y_row_major=writes_rows,
             activation=activation,
-            residual=None if residual is None else _aligned_like(target, residual),
+            residual=None if residual is None else aligned_like(target, residual),
         )
         if not direct and y_feature_major:
             y.copy_(target[:, :m])
         elif not direct:
-            _transpose_into(target[:, :m], y)
+            transpose_into(target[:, :m], y)
     return y
 
 
@@ -99,39 +101,6 @@ def _(
 
 
 register_gradient("gathered_pairs_spmm", stored=("panels", "steps", "pairs", "outputs"), dense=dense_weight)
-
-
-def _aligned_by_input(x: Tensor, feature_major: bool) -> Tensor:
-    """X as the kernel reads it: [K, M rounded up to a multiple of 8], every row a run that begins at 16 bytes."""
-    m = x.shape[1 if feature_major else 0]
-    by_input = x if feature_major else x.t()
-    if m % ALIGNMENT == 0 and _has_aligned_rows(by_input):
-        return by_input
-    copy = x.new_empty(by_input.shape[0], -(-m // ALIGNMENT) * ALIGNMENT)  # what lies past m reaches no element of Y
-    if not feature_major and x.stride(1) == 1:
-        _transpose_into(x, copy[:, :m])
-    else:
-        copy[:, :m].copy_(by_input)
-    return copy
-
-
-def _aligned_like(target: Tensor, residual: Tensor) -> Tensor:
-    """The residual as the kernel reads it beside `target`, which has rows at 16 bytes and maybe more columns."""
-    if residual.shape == target.shape and _has_aligned_rows(residual):
-        return residual
-    copy = torch.empty_like(target)
-    copy[:, : residual.shape[1]].copy_(residual)
-    return copy
-
-
-def _has_aligned_rows(matrix: Tensor) -> bool:
-    return matrix.stride(1) == 1 and matrix.stride(0) % ALIGNMENT == 0 and matrix.data_ptr() % 16 == 0
-
-
-def _transpose_into(source: Tensor, target: Tensor) -> None:
-    from sparsefront_kernels.gathered.triton_transpose import transpose_into  # Triton may be absent
-
-    transpose_into(source, target)
 
 
 def _empty_output(x: Tensor, n: int, x_feature_major: bool, y_feature_major: bool) -> Tensor:

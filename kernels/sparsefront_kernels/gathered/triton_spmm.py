@@ -8,6 +8,8 @@ from sparsefront_kernels.common.launch_shape import GROUP_ROWS, LaunchShape, lau
 from sparsefront_kernels.common.program_order import output_tile
 from sparsefront_kernels.common.triton_activation import activated
 
+REGISTERS = 65_536  # of a multiprocessor
+
 
 @triton.jit
 def _gathered_spmm_kernel(
@@ -114,6 +116,8 @@ def launch_gathered_spmm(
     block_n = power_of_two_within(tile, lowest=16, highest=128)
     column_blocks = tiles * -(-tile // block_n)
     shape = tf32 or launch_shape(m=m, block_n=block_n, column_blocks=column_blocks, dtype=x.dtype, device=x.device)
+    # what follows the sums must not take so many registers that one program fills a multiprocessor, where two fit otherwise
+    more_than_sums = activation != "none" or residual is not None
     _gathered_spmm_kernel[(-(-m // shape.block_m) * column_blocks,)](
         x,
         values,
@@ -142,4 +146,5 @@ def launch_gathered_spmm(
         GROUP=GROUP_ROWS,
         num_warps=shape.num_warps,
         num_stages=shape.num_stages,
+        **({"maxnreg": REGISTERS // (2 * 32 * shape.num_warps)} if shape.num_warps == 8 and more_than_sums else {}),
     )

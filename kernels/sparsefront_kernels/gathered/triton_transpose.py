@@ -1,5 +1,8 @@
 """Transposing a matrix at the speed of memory, for kernels that take the other layout."""
 
+import functools
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -16,16 +19,43 @@ def _transpose_kernel(
     source_stride,
     target_stride,
     BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    column = tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    if OVERLAP:
+        # the kernel before may not have ended; ours is launched as soon as it lets us
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()  # who reads the target waits for the end of this kernel
+    row_blocks = tl.cdiv(rows, BLOCK)
+    row = (tl.program_id(0) % row_blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    column = (tl.program_id(0) // row_blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     exists = (row < rows)[:, None] & (column < columns)[None, :]
     tile = tl.load(source_ptr + row[:, None] * source_stride + column[None, :], mask=exists)
     tl.store(target_ptr + column[:, None] * target_stride + row[None, :], tl.trans(tile), mask=tl.trans(exists))
 
 
 def transpose_into(source: Tensor, target: Tensor) -> None:
-    """Write source [R, C] transposed into target [C, R]; neighbours in a row of either lie side by side in memory."""
+    """Write source [R, C] transposed into target [C, R]; neighbours in a row of either lie side by side in memory.
+
+    From compute capability 9.0 on, launches overlap: this one is made while the kernel before ends, and lets the next be
+    made, which begins once this has ended (programmatic dependent launch, CUDA C++ Programming Guide).
+    """
     rows, columns = source.shape
-    grid = (triton.cdiv(rows, BLOCK), triton.cdiv(columns, BLOCK))
-    _transpose_kernel[grid](source, target, rows, columns, source.stride(0), target.stride(0), BLOCK=BLOCK, num_warps=4)
+    overlap = source.is_cuda and _overlaps(source.device)
+    grid = (triton.cdiv(rows, BLOCK) * triton.cdiv(columns, BLOCK),)  # one dimension: the second ends at 65535
+    _transpose_kernel[grid](
+        source,
+        target,
+        rows,
+        columns,
+        source.stride(0),
+        target.stride(0),
+        BLOCK=BLOCK,
+        OVERLAP=overlap,
+        num_warps=4,
+        **({"launch_pdl": True} if overlap else {}),
+    )
+
+
+@functools.cache
+def _overlaps(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= (9, 0)

@@ -4,7 +4,7 @@ import functools
 import itertools
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 
 import torch
 
@@ -14,24 +14,30 @@ from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.tuning import TunedKernel, tuned_kernel
 
 KERNEL = "gathered_cuda"
-VERSION = 1  # raised when a change of the kernel makes old measurements worthless
+VERSION = 2  # raised when a change of the kernel makes old measurements worthless
 
 # Microseconds, by (columns of a block, blocks to a multiprocessor), fitted to measurements on an H200: of the launch, of
 # an item beyond its steps, of a step.
 _COSTS = {
-    (256, 1): (0.8, 4.0, 0.80),
-    (128, 1): (2.3, 2.1, 0.48),
-    (128, 2): (0.0, 4.0, 0.98),
-    (64, 1): (3.0, 1.3, 0.34),
-    (64, 2): (1.0, 2.2, 0.68),
+    (256, 1): (3.2, 2.2, 0.66),
+    (128, 1): (2.9, 1.1, 0.43),
+    (128, 2): (3.3, 2.3, 0.84),
+    (64, 1): (2.1, 1.0, 0.33),
+    (64, 2): (1.2, 1.5, 0.66),
 }
-_SPLIT_COST = 2.0  # of a further block that shares an item's steps
+# Of blocks that share an item's steps, for 128 columns: they wait for one another, and send their sums.
+_SPLIT_COSTS = {1: 0.0, 2: 3.0, 3: 4.0, 4: 6.0}
+_REACHED_BY_CLUSTERS = 0.85  # of the processors, by clusters of three blocks and more
+_PREFETCH_GAIN, _PREFETCH_COST = 0.3, 0.06  # of the launch; of every further step of a block
+_GROUPS = (64, 16, 4)  # the first is best for most large products
 _STAGES = {(256, 1): 4, (128, 1): 6, (128, 2): 3, (64, 1): 8, (64, 2): 4}  # as many as fit: fewer never were faster
 
 SPACE = tuple(
     launch
-    for (block_m, blocks_per_sm), group, splits in itertools.product(_COSTS, (4, 16, 64), (1, 2, 4))
-    if (launch := PairLaunch(block_m, _STAGES[block_m, blocks_per_sm], group, blocks_per_sm, splits)).possible
+    for (block_m, blocks_per_sm), group, splits, prefetch in itertools.product(
+        _COSTS, _GROUPS, _SPLIT_COSTS, (False, True)
+    )
+    if (launch := PairLaunch(block_m, _STAGES[block_m, blocks_per_sm], group, blocks_per_sm, splits, prefetch)).possible
 )
 
 
@@ -68,17 +74,27 @@ def predicted_us(problem: PairProblem, launch: PairLaunch, device_processors: in
     """A coarse model of the latency: rounds of blocks, each a start, its steps and its stores."""
     start, tail, step = _COSTS[launch.block_m, launch.blocks_per_sm]
     items = problem.pairs * -(-problem.m // launch.block_m) * launch.splits
-    rounds = -(-items // (device_processors * launch.blocks_per_sm))
+    reached = _REACHED_BY_CLUSTERS if launch.splits > 2 else 1.0
+    rounds = -(-items // int(device_processors * reached * launch.blocks_per_sm))
     steps = -(-problem.steps_of_pair // launch.splits)
-    return start + rounds * (tail + steps * step) + _SPLIT_COST * (launch.splits - 1)
+    predicted = start + rounds * (tail + steps * step + _SPLIT_COSTS[launch.splits] * launch.block_m / 128)
+    if launch.prefetch:
+        predicted += _PREFETCH_COST * max(0.0, rounds * steps - launch.stages) - _PREFETCH_GAIN
+    return predicted
 
 
 def candidates(problem: PairProblem, device_processors: int, *, slack: float = 1.4, most: int = 18) -> list[PairLaunch]:
-    """The launches worth timing, best predicted first: those predicted within `slack` of the best, `most` at most."""
+    """The launches worth timing, best predicted first: those predicted within `slack` of the best, `most` at most.
+
+    The model does not know what the order of work does to caches: the other orders are tried with the two best only.
+    """
     predicted = {launch: predicted_us(problem, launch, device_processors) for launch in SPACE}
     bound = slack * min(predicted.values())
-    worth = [launch for launch in SPACE if predicted[launch] <= bound]
-    return sorted(worth, key=lambda launch: predicted[launch])[:most]
+    worth = [launch for launch in SPACE if launch.group == _GROUPS[0] and predicted[launch] <= bound]
+    others = 2 * (len(_GROUPS) - 1)
+    worth = sorted(worth, key=lambda launch: predicted[launch])[: most - others]
+    worth += [replace(best, group=group) for best in worth[:2] if best.block_m < problem.m for group in _GROUPS[1:]]
+    return sorted(worth, key=lambda launch: predicted[launch])
 
 
 def launch_for(problem: PairProblem, device: torch.device) -> PairLaunch:
@@ -105,6 +121,9 @@ class PairTunable:
 
     def remember(self, prepared: PairTables, problem: Problem, launch: PairLaunch, latency_us: float) -> None:
         remember(PairProblem.of(prepared, problem.m), launch, latency_us, torch.cuda.get_device_name(problem.device))
+
+
+PAIR_TUNABLE = PairTunable()
 
 
 def fastest(launches: list[PairLaunch], time_us: Callable[[PairLaunch], float]) -> tuple[PairLaunch, float]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from sparsefront_kernels.common.device_limits import cuda_refusal
-from sparsefront_kernels.common.operands import check_operands
+from sparsefront_kernels.common.operands import check_operands, contiguous_at_16_bytes
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelRefused
 from sparsefront_kernels.problem import Problem
@@ -19,6 +19,8 @@ from sparsefront_kernels.semi_structured.format import SemiStructuredFormat
 
 WEIGHT_MULTIPLE = 16  # cuSPARSELt's rule for N and K in 16-bit types
 ROW_MULTIPLE = 8  # and for M, which is met by padding
+MOST_ROWS = 2_097_120  # seen on an H200 with CUDA 13.0, whatever N and K; more are "not supported"
+MOST_ELEMENTS = 2**31
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +54,8 @@ def semi_structured_refusal(stored: SparseFormat, problem: Problem) -> str | Non
         return f"cuSPARSELt takes float16 or bfloat16 here, not {problem.dtype}"
     if problem.n % WEIGHT_MULTIPLE or problem.k % WEIGHT_MULTIPLE:
         return f"cuSPARSELt needs N and K in multiples of {WEIGHT_MULTIPLE}, the weight is {[problem.n, problem.k]}"
+    if problem.m > MOST_ROWS or problem.m * max(problem.k, problem.n) >= MOST_ELEMENTS:
+        return f"cuSPARSELt takes X of {MOST_ROWS} rows, and X and Y of less than 2^31 elements"
     if reason := cuda_refusal(problem, minimum_capability=(8, 0)):
         return reason
     if not torch.backends.cusparselt.is_available():
@@ -64,7 +68,7 @@ def semi_structured_spmm(x: Tensor, packed: Tensor, bias: Tensor | None, n: int,
     """Y[M, N] = X[M, K] · Wᵀ + bias.
 
     Args:
-        x: [M, K], float16 or bfloat16 as `packed`; copied where it is not contiguous or M is no multiple of 8.
+        x: [M, K], float16 or bfloat16 as `packed`; copied where it is not contiguous and aligned, or M is no multiple of 8.
         packed: from `pack_for_cusparselt`.
         bias: [N], any float dtype, or None.
     Returns:
@@ -75,8 +79,8 @@ def semi_structured_spmm(x: Tensor, packed: Tensor, bias: Tensor | None, n: int,
     y = _transposed_output(x, n)
     if y.numel() == 0:
         return y
-    rows = pad(x, (0, 0, 0, -x.shape[0] % ROW_MULTIPLE)).contiguous()
-    bias = bias if bias is None else bias.to(x.dtype)
+    rows = contiguous_at_16_bytes(pad(x, (0, 0, 0, -x.shape[0] % ROW_MULTIPLE)))
+    bias = bias if bias is None else contiguous_at_16_bytes(bias.to(x.dtype))
     with torch.cuda.device_of(x):
         return torch._cslt_sparse_mm(packed, rows.t(), bias=bias).t()[: x.shape[0]]
 

@@ -1,11 +1,11 @@
-"""Whether a pattern can win at all here: asked before anything is trained, of times measured earlier on such a GPU."""
+"""Whether a pattern can win at all here: asked before anything is trained, of measurements of such a GPU or its model."""
 
 import logging
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from sparsefront_kernels.forecast import Forecast, ForecastTable, forecast_table
+from sparsefront_kernels.forecast import Forecast, Forecaster, forecaster
 from torch import Tensor, nn
 
 from sparsefront.datasets.info import DataInfo
@@ -17,46 +17,47 @@ from sparsefront.pruning.layers import plan_pruning
 
 log = logging.getLogger(__name__)
 ASKS = ("auto", "sparse")  # kernel modes in which a sparse kernel has to be fast
-LEAST_COVERED = 0.5  # of the multiply-adds of the pruned layers: with less in the table's range it is silent
+LEAST_COVERED = 0.5  # of the multiply-adds of the pruned layers: with fewer that can be forecast it is silent
 
 
 def warn_where_nothing_wins(experiment: Experiment) -> None:
     """Log one warning where every pruned layer that can be forecast is expected to be slower than dense.
 
-    Silent on a CPU, without a table for the GPU at hand, for storage without measurements, and where the network cannot
-    be followed without data. It never fails: the run itself will tell.
+    Silent on a CPU, where neither measurements nor a model of the GPU at hand exist, for storage that neither knows, and
+    where the network cannot be followed without data. It never fails: the run itself will tell.
     """
     device = experiment.measure.torch_device
     if device.type != "cuda":
         return
     try:
-        table = forecast_table(torch.cuda.get_device_name(device))
+        known = forecaster(torch.cuda.get_device_name(device))
     except (OSError, ValueError, KeyError, TypeError) as error:
         log.warning("no forecast: the table of times cannot be read: %r", error)
         return
-    if table is not None and (warning := expected_loss(experiment, table)) is not None:
+    if known is not None and (warning := expected_loss(experiment, known)) is not None:
         log.warning("%s", warning)
 
 
-def expected_loss(experiment: Experiment, table: ForecastTable) -> str | None:
+def expected_loss(experiment: Experiment, known: Forecaster) -> str | None:
     """The warning, or None where a layer may win or too little is known.
 
     Every layer is taken at the run's sparsity, whatever an allocation will make of it, and its time at the real batch.
+    A layer that the model has to answer for may win as long as the error that the model is known for allows it.
     """
     kernel = experiment.kernel
     if not experiment.swaps or kernel.mode not in ASKS or kernel.forced or experiment.pattern.name == "dense":
         return None
     problems = _problems(experiment)
-    found = {name: _forecast(experiment, table, seen) for name, seen in problems.items()}
+    found = {name: _forecast(experiment, known, seen) for name, seen in problems.items()}
     forecasts = {name: forecast for name, forecast in found.items() if forecast is not None}
     flops = {name: theoretical_dense_flops(seen.problem) for name, seen in problems.items()}
     covered = sum(flops[name] for name in forecasts)
     if not forecasts or covered < LEAST_COVERED * sum(flops.values()):
         return None
     best = max(forecasts, key=lambda name: forecasts[name].speedup)
-    if forecasts[best].speedup > 1:
+    if any(forecast.may_win for forecast in forecasts.values()):
         return None
-    return _text(experiment, table, best, problems[best], forecasts, len(problems))
+    return _text(experiment, known, best, problems[best], forecasts, len(problems))
 
 
 def storage_unit(family: str, parameters: Mapping[str, Any]) -> int | None:
@@ -106,14 +107,14 @@ def _problems(experiment: Experiment) -> dict[str, LayerInput]:
         return {}
 
 
-def _forecast(experiment: Experiment, table: ForecastTable, seen: LayerInput) -> Forecast | None:
+def _forecast(experiment: Experiment, known: Forecaster, seen: LayerInput) -> Forecast | None:
     problem = seen.problem
     family, parameters = experiment.pattern.storage((problem.n, problem.k), experiment.sparsity)
     unit = storage_unit(family, parameters)
     if unit is None:
         return None
     dtype = next(name for name, value in DTYPES.items() if value == experiment.measure.torch_dtype)
-    return table.forecast(
+    return known.forecast(
         family=family,
         granularity=unit,
         dtype=dtype,
@@ -126,7 +127,7 @@ def _forecast(experiment: Experiment, table: ForecastTable, seen: LayerInput) ->
 
 def _text(
     experiment: Experiment,
-    table: ForecastTable,
+    known: Forecaster,
     best: str,
     received: LayerInput,
     forecasts: Mapping[str, Forecast],
@@ -138,6 +139,17 @@ def _text(
         f"prediction, not measurement: with pattern {experiment.pattern.name} at sparsity {experiment.sparsity:g} "
         f"none of {len(forecasts)} pruned layers{outside} is expected to beat dense. Closest: {best}, MxKxN = "
         f"{problem.m}x{problem.k}x{problem.n}, {forecast.latency_us:.1f} us against {forecast.dense_us:.1f} us dense "
-        f"({forecast.speedup:.2f}x). Interpolated from sparsefront_kernels.forecast's table of {table.gpu}, measured "
-        f"{table.made_with.get('date', 'at an unknown date')} at commit {table.made_with.get('commit', 'unknown')}"
+        f"({forecast.speedup:.2f}x). {_source(known, forecast)}"
     )
+
+
+def _source(known: Forecaster, forecast: Forecast) -> str:
+    """Where the forecast of the closest layer is from."""
+    if forecast.source == "model":
+        made_with = known.rates.made_with
+        how = f"Computed by sparsefront_kernels.model for {known.gpu} (its speedups may be {forecast.error:.0%} off), fitted to"
+    else:
+        made_with = known.table.made_with
+        how = f"Interpolated from sparsefront_kernels.forecast's table of {known.gpu},"
+    date, commit = made_with.get("date", "at an unknown date"), made_with.get("commit", "unknown")
+    return f"{how} measurements of {date} at commit {commit}"

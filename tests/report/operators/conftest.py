@@ -63,6 +63,9 @@ def as_row(one: Measurement, *, correct: bool = True) -> Row:
         latency_us=latency_us,
         p20_us=latency_us,
         p80_us=latency_us,
+        samples=20,
+        asked_sparsity=one.asked_sparsity,
+        predicted_us=one.predicted_us,
         **made_with,
     )
 

@@ -107,12 +107,25 @@ def test_written_beside_the_paper(measured, results_file, tmp_path):
     results = read_measurements(results_file(rows))
     found = crossovers(results.measurements)
     text = write_markdown(found, results, tmp_path / "crossover.md").read_text()
-    assert "| weight | layout | dtype | M = 256 | M = 4096 | Tile-Wise talk, V100 |" in text
-    assert "| gathered 128, equal (vector_wise) | feature-major | fp16 | below 50 % | 63 % | TW-128: 40 % |" in text
-    assert "| csr 1 (element_wise) | feature-major | fp16 |  | loses at 50 % |  |" in text
+    assert "| weight | layout | M = 256 | M = 4096 | Tile-Wise talk, V100 |" in text
+    assert "| gathered 128, equal (vector_wise) | feature-major | below 50 % | 63 % | TW-128: 40 % |" in text
+    assert "| csr 1 (element_wise) | feature-major |  | loses at 50 % |  |" in text
     assert "Some GPU, torch 2, triton 3, cuda 13, commit abc, date 2026-01-31" in text
     with write_csv(found, tmp_path / "crossover.csv").open() as file:
         lines = list(csv.DictReader(file))
     assert tuple(lines[0]) == CSV_COLUMNS and len(lines) == 3
     assert [line["crossover"] for line in lines] == ["", "", "0.6250"]
     assert lines[2]["speedup_there"] == "0.5" and lines[2]["speedup_at_end"] == "2"
+
+
+def test_a_table_for_each_dtype_and_for_few_rows(measured, results_file, tmp_path):
+    rows = [measured(0.5), measured(2.0, m=8), measured(2.0, dtype="fp32", weight=WEIGHT._replace(granularity=32))]
+    results = read_measurements(results_file(rows))
+    text = write_markdown(crossovers(results.measurements), results, tmp_path / "crossover.md").read_text()
+    assert [line for line in text.splitlines() if line.startswith("## ")] == [
+        "## fp16",
+        "## fp16, M up to 64",
+        "## fp32",
+    ]
+    assert "| weight | layout | M = 8 | Tile-Wise talk, V100 |" in text
+    assert "| weight | layout | M = 4096 |\n" in text, "no column of a paper that says nothing"

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from sparsefront.report.operators.measurements import Weight, fastest, read_measurements
+from sparsefront.report.operators.measurements import Weight, fastest, m_class, read_measurements
 
 
 def test_read_back_as_written(measured, results_file):
@@ -20,6 +20,23 @@ def test_useful_work_and_bytes(measured):
     assert one.useful_flops == 2 * 2 * 8 * 4 * 0.25
     assert one.bytes_moved == 2 * (8 + 2 * 8 + 2 * 4)
     assert measured(m=2, k=8, n=4, sparsity=0.75, dtype="tf32").bytes_moved == 2 * one.bytes_moved
+
+
+def test_what_newer_files_tell(measured, results_file):
+    rows = [measured(asked_sparsity=0.0, predicted_us=45.0), measured(k=2048)]
+    assert read_measurements(results_file(rows)).measurements == rows
+
+
+def test_many_sizes_are_few_classes():
+    assert [m_class(m).label for m in (1, 2, 64, 65, 1024, 4096, 50432)] == [
+        "M = 1",
+        "M = 2 to 64",
+        "M = 2 to 64",
+        "M = 65 to 512",
+        "M = 513 to 2048",
+        "M = 2049 to 8192",
+        "M > 8192",
+    ]
 
 
 def test_labels(dense_weight):

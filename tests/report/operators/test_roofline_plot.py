@@ -34,13 +34,15 @@ def test_a_slower_run_is_not_taken_for_bound_by_bytes(floored):
 @pytest.mark.parametrize("sizes", [(1, 4096), (4096, 8192)], ids=["both floors", "compute only"])
 def test_drawn(floored, measured, tmp_path, sizes):
     measurements = [floored(m) for m in sizes]
-    measurements += [floored(8192, layout="row_major", dtype="bf16"), measured(floor_us=20.0)]
+    measurements += [floored(8192, layout="row_major"), measured(floor_us=20.0), measured(layout="row_to_feature")]
     path = write_roofline_png(measurements, tmp_path / "new" / "roofline.png")
     with Image.open(path) as picture:
-        assert picture.width > 900 and picture.height > 700, "two layouts by two dtypes"
+        assert picture.width > 900 and picture.height > 700, "three layouts in two rows"
         assert len(picture.convert("RGB").getcolors(1 << 20)) > 10
 
 
-def test_nothing_to_draw(tmp_path):
+def test_nothing_to_draw(tmp_path, measured):
+    with pytest.raises(ValueError, match="one dtype, not of bf16, fp16"):
+        write_roofline_png([measured(), measured(dtype="bf16")], tmp_path / "roofline.png")
     with pytest.raises(ValueError, match="nothing to draw"):
         write_roofline_png([], tmp_path / "roofline.png")

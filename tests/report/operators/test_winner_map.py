@@ -52,6 +52,23 @@ def test_levels_that_both_were_asked_for_stay_apart(measured):
     assert set(winners([measured(sparsity=0.875), measured(sparsity=0.9)])[PANEL]) == {(4096, 0.88), (4096, 0.9)}
 
 
+def test_what_was_asked_for_names_the_cell(measured):
+    """Where the file tells it, no level has to be guessed from sparsities that masks missed."""
+    rows = [measured(sparsity=missed, asked_sparsity=0.875, k=k) for k, missed in ((1024, 0.86), (2048, 0.89))]
+    assert set(winners(rows)[PANEL]) == {(4096, 0.875)}
+
+
+def test_layouts_of_one_kernel_look_alike(measured):
+    rows = [measured(2.0), measured(2.0, kernel="gathered_cuda", layout="row_major")]
+    found = winners(rows)
+    assert {cells[4096, 0.5].kernel for cells in found.values()} == {"gathered_cuda"} and len(found) == 2
+
+
+def test_one_dtype_a_picture(measured, tmp_path):
+    with pytest.raises(ValueError, match="one dtype, not of bf16, fp16"):
+        write_winners_png([measured(), measured(dtype="bf16")], tmp_path / "winners.png")
+
+
 def test_panels(measured, dense_weight):
     balanced = Weight("n_m", "n_m", 4, "balanced")
     others = [measured(layout="row_major"), measured(weight=balanced), measured(dtype="bf16")]

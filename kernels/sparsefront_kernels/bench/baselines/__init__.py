@@ -1,14 +1,30 @@
-"""What the kernels are held against: one module per library, each a function (Setting) -> contenders."""
+"""What the kernels are held against: one module per library, each with `contenders`, and `refusal` where it is sparse."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from sparsefront_kernels.bench.baselines import cublas, cusparse_csr, cusparselt, triton_bsr
 from sparsefront_kernels.bench.contender import Contender
 from sparsefront_kernels.bench.setting import Setting
 
-DENSE: Callable[[Setting], list[Contender]] = cublas.contenders
-PEERS: dict[str, Callable[[Setting], list[Contender]]] = {
-    "cusparselt": cusparselt.contenders,
-    "triton_bsr": triton_bsr.contenders,
-    "cusparse_csr": cusparse_csr.contenders,
+DENSE = cublas.contenders
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A sparse library.
+
+    Args:
+        contenders: its settings on a problem; the fastest of each kernel and granularity counts.
+        refusal: (dtype name, sparsity) -> why it never runs there, or None.
+    """
+
+    contenders: Callable[[Setting], list[Contender]]
+    refusal: Callable[[str, float], str | None]
+
+
+PEERS = {
+    "cusparselt": Peer(cusparselt.contenders, cusparselt.refusal),
+    "triton_bsr": Peer(triton_bsr.contenders, triton_bsr.refusal),
+    "cusparse_csr": Peer(cusparse_csr.contenders, cusparse_csr.refusal),
 }

@@ -1,8 +1,9 @@
 """The dense product through cuBLAS, in every layout of X, W and Y that saves no copy."""
 
-from torch import Tensor
+from collections.abc import Iterable
 
 from sparsefront_kernels.bench.contender import Contender
+from sparsefront_kernels.bench.copies import numbered
 from sparsefront_kernels.bench.setting import Setting
 
 # name: (layout of X and Y, the product). W is [N, K], or [K, N] where its name ends in "_wt".
@@ -11,34 +12,44 @@ PRODUCTS = {
     "cublas_wt": ("row_major", lambda x, w: x @ w),
     "cublas_feature_major": ("feature_major", lambda x, w: w @ x),
     "cublas_feature_major_wt": ("feature_major", lambda x, w: w.t() @ x),
+    "cublas_row_to_feature": ("row_to_feature", lambda x, w: w @ x.t()),
+    "cublas_row_to_feature_wt": ("row_to_feature", lambda x, w: w.t() @ x.t()),
+    "cublas_feature_to_row": ("feature_to_row", lambda x, w: x.t() @ w.t()),
+    "cublas_feature_to_row_wt": ("feature_to_row", lambda x, w: x.t() @ w),
 }
+ALWAYS = ("row_major", "feature_major")  # dense time is that of the fastest of these, whatever is asked for
 
 
-def contenders(setting: Setting) -> list[Contender]:
-    """Dense weight, sparsity 0; the fastest of these is what `dense` means in a row."""
+def contenders(setting: Setting, layouts: Iterable[str] = ()) -> list[Contender]:
+    """Dense weight, sparsity 0; the fastest of these is what `dense` means in a row.
+
+    Args:
+        layouts: those wanted besides `ALWAYS`.
+    """
     weight = setting.weight()
     expected = setting.expected(weight)
-    return [_contender(setting, name, weight, expected) for name in PRODUCTS]
+    as_stored, transposed = numbered(weight), numbered(weight.t().contiguous())
 
+    def contender(name: str) -> Contender:
+        layout, product = PRODUCTS[name]
 
-def _contender(setting: Setting, name: str, weight: Tensor, expected: Tensor) -> Contender:
-    layout, product = PRODUCTS[name]
+        def make(copy: int):
+            x, w = setting.x_in(layout, copy), (transposed if name.endswith("_wt") else as_stored)(copy)
+            return lambda: product(x, w)
 
-    def make():
-        x, w = setting.x_in(layout), weight.t().contiguous() if name.endswith("_wt") else weight.clone()
-        return lambda: product(x, w)
+        return Contender(
+            family="dense",
+            kernel=name,
+            pattern="dense",
+            granularity=0,
+            distribution="",
+            dtype_name=setting.dtype_name,
+            layout=layout,
+            sparsity=0.0,
+            operand_bytes=weight.nbytes + setting.activation_bytes,
+            weight_bytes=weight.nbytes,
+            make=make,
+            expected=expected,
+        )
 
-    return Contender(
-        family="dense",
-        kernel=name,
-        pattern="dense",
-        granularity=0,
-        distribution="",
-        layout=layout,
-        sparsity=0.0,
-        operand_bytes=weight.nbytes + setting.activation_bytes,
-        weight_bytes=weight.nbytes,
-        make=make,
-        as_rows=lambda y: y if layout == "row_major" else y.t(),
-        expected=expected,
-    )
+    return [contender(name) for name, (layout, _) in PRODUCTS.items() if layout in {*ALWAYS, *layouts}]

@@ -3,7 +3,13 @@
 import torch
 
 from sparsefront_kernels.bench.contender import Contender
+from sparsefront_kernels.bench.copies import numbered
 from sparsefront_kernels.bench.setting import Setting
+
+
+def refusal(dtype_name: str, sparsity: float) -> str | None:
+    """Why it does not run, whatever the shape, or None."""
+    return "cuSPARSE multiplies float32 exactly" if dtype_name == "tf32" else None
 
 
 def contenders(setting: Setting) -> list[Contender]:
@@ -18,8 +24,10 @@ def contenders(setting: Setting) -> list[Contender]:
     )
     weight_bytes = stored.values().nbytes + stored.col_indices().nbytes + stored.crow_indices().nbytes
 
-    def make():
-        x, w = setting.x_in("feature_major"), stored.clone()
+    copies = numbered(stored)
+
+    def make(copy: int):
+        x, w = setting.x_in("feature_major", copy), copies(copy)
         return lambda: w @ x
 
     return [
@@ -29,12 +37,12 @@ def contenders(setting: Setting) -> list[Contender]:
             pattern="element_wise",
             granularity=1,
             distribution="free",
+            dtype_name=setting.dtype_name,
             layout="feature_major",
             sparsity=1 - stored.values().numel() / (shape.n * shape.k),
             operand_bytes=weight_bytes + setting.activation_bytes,
             weight_bytes=weight_bytes,
             make=make,
-            as_rows=lambda y: y.t(),
             expected=expected,
         )
     ]

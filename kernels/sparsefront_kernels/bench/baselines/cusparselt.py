@@ -1,32 +1,56 @@
-"""2:4 on sparse tensor cores through cuSPARSELt; its own search chooses the algorithm."""
+"""2:4 on sparse tensor cores through cuSPARSELt (1:2 in TF32); its own search chooses the algorithm."""
+
+from typing import NamedTuple
 
 import torch
 
 from sparsefront_kernels.bench.contender import Contender
+from sparsefront_kernels.bench.copies import numbered
 from sparsefront_kernels.bench.setting import Setting
-from sparsefront_kernels.bench.weights import two_of_four
+from sparsefront_kernels.bench.weights import half_of_groups
 
-ROW_MULTIPLE = 8  # M that cuSPARSELt takes in 16-bit types
+ROW_MULTIPLE = 8  # of M, in 16-bit types; 4 would do in 32-bit ones
+
+
+class Algorithm(NamedTuple):
+    """Arguments of `torch._cslt_sparse_mm`."""
+
+    alg_id: int
+    split_k: int
+    split_k_mode: int
+
+
+DEFAULT = Algorithm(0, 1, -1)
+
+
+def refusal(dtype_name: str, sparsity: float) -> str | None:
+    """Why it does not run, whatever the shape, or None."""
+    if sparsity != 0.5:
+        return f"2:4 and 1:2 are a sparsity of 0.5, not {sparsity:g}"
+    return "sparse tensor cores multiply float32 as TF32" if dtype_name == "fp32" else None
 
 
 def contenders(setting: Setting) -> list[Contender]:
-    """With the algorithm of its search and with its default one; none where the sparsity is not 50 %.
+    """With the algorithm of its search and with its default one.
+
+    X is padded beforehand to an M that it takes; the padding is not in its time.
 
     Raises:
         RuntimeError: this PyTorch has no cuSPARSELt, or it refuses the shape.
     """
     shape = setting.shape
-    if setting.sparsity != 0.5 or setting.dtype == torch.float32 or shape.m % ROW_MULTIPLE:
-        return []
-    weight = setting.weight() * two_of_four(shape.n, shape.k, setting.device)
+    rows = -(-shape.m // ROW_MULTIPLE) * ROW_MULTIPLE
+    group_m = 2 if setting.dtype_name == "tf32" else 4
+    weight = setting.weight() * half_of_groups(shape.n, shape.k, group_m, setting.device)
     expected = setting.expected(weight)
     packed = torch._cslt_compress(weight)
-    algorithms = {0, int(torch._cslt_sparse_mm_search(packed, setting.x.t()))}
+    copies = numbered(packed)
+    algorithms = {DEFAULT, _searched(packed, setting.x_in("row_to_feature", 0, rows=rows).t())}
 
-    def maker(algorithm: int):
-        def make():
-            x, w = setting.x.clone(), packed.clone()
-            return lambda: torch._cslt_sparse_mm(w, x.t(), alg_id=algorithm)
+    def maker(algorithm: Algorithm):
+        def make(copy: int):
+            x, w = setting.x_in("row_to_feature", copy, rows=rows), copies(copy)
+            return lambda: torch._cslt_sparse_mm(w, x.t(), **algorithm._asdict())[:, : shape.m]
 
         return make
 
@@ -35,15 +59,23 @@ def contenders(setting: Setting) -> list[Contender]:
             family="semi_structured",
             kernel="cusparselt",
             pattern="n_m",
-            granularity=4,
+            granularity=group_m,
             distribution="balanced",
-            layout="row_major",  # of X; Y comes out as [N, M]
+            dtype_name=setting.dtype_name,
+            layout="row_to_feature",
             sparsity=0.5,
             operand_bytes=packed.nbytes + setting.activation_bytes,
             weight_bytes=packed.nbytes,
             make=maker(algorithm),
-            as_rows=lambda y: y.t(),
             expected=expected,
         )
         for algorithm in sorted(algorithms)
     ]
+
+
+def _searched(packed: torch.Tensor, x: torch.Tensor) -> Algorithm:
+    """What cuSPARSELt's search finds; PyTorch's older function tells only a part of it."""
+    library = getattr(torch._C, "_cusparselt", None)
+    if hasattr(library, "mm_search"):
+        return Algorithm(*library.mm_search(packed, x, None, None, None, False)[:3])
+    return Algorithm(int(torch._cslt_sparse_mm_search(packed, x)), 1, -1)

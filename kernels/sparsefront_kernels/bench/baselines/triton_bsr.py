@@ -4,50 +4,72 @@ PyTorch ships parameters tuned for the A100 alone. Its own tuner takes minutes f
 tends to choose for 64 and 128 blocks.
 """
 
+from collections.abc import Callable
+
 from torch import Tensor
 from torch.sparse._triton_ops import bsr_dense_addmm
 
 from sparsefront_kernels.bench.contender import Contender
+from sparsefront_kernels.bench.copies import numbered
+from sparsefront_kernels.bench.expected import Expected
 from sparsefront_kernels.bench.setting import Setting
 from sparsefront_kernels.bench.weights import square_blocks
 
 SIDES = (64, 128)
 WIDTHS = (64, 128, 256)  # columns of X to a block of the grid
 STAGES_AND_WARPS = ((3, 4), (3, 8))
+LARGEST_IN_FP32 = 64  # side and width: PyTorch adds float32 up in float64, which fills the registers
+
+
+def refusal(dtype_name: str, sparsity: float) -> str | None:
+    """Why it does not run, whatever the shape, or None."""
+    return "PyTorch's kernel takes no TF32" if dtype_name == "tf32" else None
 
 
 def contenders(setting: Setting) -> list[Contender]:
-    """Every block side that divides the weight, at every launch setting that divides M."""
+    """Every block side that divides the weight, at every launch setting that divides M.
+
+    X is padded beforehand to an M that some width divides; the padding is not in its time.
+    """
     shape = setting.shape
+    largest = LARGEST_IN_FP32 if setting.dtype_name == "fp32" else max(WIDTHS)
+    widths = [width for width in WIDTHS if shape.m % width == 0 and width <= largest] or [width_of(shape.m)]
+    rows = -(-shape.m // widths[0]) * widths[0]
     found = []
     for side in SIDES:
-        if shape.n % side or shape.k % side:
+        if shape.n % side or shape.k % side or side > largest:
             continue
         weight = setting.weight() * square_blocks(shape.n, shape.k, side, setting.sparsity, setting.device)
         expected = setting.expected(weight)
         stored = weight.to_sparse_bsr((side, side))
-        for width in WIDTHS:
-            if shape.m % width:
-                continue
+        copies = numbered(stored)
+        for width in widths:
             for stages, warps in STAGES_AND_WARPS:
                 launch = {
                     "GROUP_SIZE_ROW": 4,
-                    "SPLIT_N": shape.m // width,
+                    "SPLIT_N": rows // width,
                     "num_stages": stages,
                     "num_warps": warps,
                 }
-                found.append(_contender(setting, side, stored, expected, launch))
+                found.append(_contender(setting, side, copies, expected, rows, launch))
     return found
 
 
-def _contender(setting: Setting, side: int, stored: Tensor, expected: Tensor, launch: dict[str, int]) -> Contender:
-    shape = setting.shape
+def width_of(m: int) -> int:
+    """For an M that none of `WIDTHS` divides: the power of two that holds it, from what tl.dot takes up to the least."""
+    return max(16, min(min(WIDTHS), 1 << (m - 1).bit_length()))
+
+
+def _contender(
+    setting: Setting, side: int, copies: Callable[[int], Tensor], expected: Expected, rows: int, launch: dict[str, int]
+) -> Contender:
+    shape, stored = setting.shape, copies(0)
     weight_bytes = stored.values().nbytes + 4 * stored.col_indices().numel() + 4 * stored.crow_indices().numel()
 
-    def make():
-        x, w = setting.x_in("feature_major"), stored.clone()
-        unused = x.new_zeros(shape.n, shape.m)
-        return lambda: bsr_dense_addmm(unused, w, x, beta=0, meta=launch)
+    def make(copy: int):
+        x, w = setting.x_in("feature_major", copy, rows=rows), copies(copy)
+        unused = x.new_zeros(shape.n, rows)
+        return lambda: bsr_dense_addmm(unused, w, x, beta=0, meta=launch)[:, : shape.m]
 
     return Contender(
         family="blocked",
@@ -55,11 +77,11 @@ def _contender(setting: Setting, side: int, stored: Tensor, expected: Tensor, la
         pattern="block_wise",
         granularity=side,
         distribution="equal",
+        dtype_name=setting.dtype_name,
         layout="feature_major",
         sparsity=1 - stored.values().numel() / (shape.n * shape.k),
         operand_bytes=weight_bytes + setting.activation_bytes,
         weight_bytes=weight_bytes,
         make=make,
-        as_rows=lambda y: y.t(),
         expected=expected,
     )

@@ -14,6 +14,7 @@ struct Epilogue {
     const void* bias;      // [N]
     int bias_type;         // 0 none, 1 float, 2 half, 3 bfloat16
     int activation;
+    float gelu[10];        // where the activation is a GELU: of `gelu_for_16_bits`
     const void* residual;  // of Y's layout, or null
     long long residual_stride;
     void* y;               // [N, m], or [m, N] where row-major; rows `y_stride` elements apart
@@ -22,16 +23,26 @@ struct Epilogue {
     int y_row_major;       // then a run of eight `outputs` from a multiple of 8 on is eight neighbours in Y's rows or -1
 };
 
-// What of it a kernel is compiled for: a kernel that may do everything is slower at doing little.
+// What of it a kernel is compiled for, since code that is not run slows what is. Each adds the bias.
 enum class Ending {
-    FEATURE_MAJOR,  // bias
-    ROW_MAJOR,      // bias
-    ANY,            // either layout, bias, activation, residual
+    FEATURE_MAJOR,
+    ROW_MAJOR,
+    FEATURE_MAJOR_RESIDUAL,  // the sums begin with the residual; no activation
+    ROW_MAJOR_RESIDUAL,
+    FEATURE_MAJOR_ACTIVATED,  // and a residual afterwards
+    ROW_MAJOR_ACTIVATED,
 };
 
-template <Ending ENDING>
-__device__ __forceinline__ bool stores_by_row(const Epilogue& epilogue) {
-    return ENDING == Ending::ROW_MAJOR || (ENDING == Ending::ANY && epilogue.y_row_major);
+constexpr __host__ __device__ bool stores_by_row(Ending ending) {
+    return ending == Ending::ROW_MAJOR || ending == Ending::ROW_MAJOR_RESIDUAL || ending == Ending::ROW_MAJOR_ACTIVATED;
+}
+
+constexpr __host__ __device__ bool begins_with_residual(Ending ending) {
+    return ending == Ending::FEATURE_MAJOR_RESIDUAL || ending == Ending::ROW_MAJOR_RESIDUAL;
+}
+
+constexpr __host__ __device__ bool activates(Ending ending) {
+    return ending == Ending::FEATURE_MAJOR_ACTIVATED || ending == Ending::ROW_MAJOR_ACTIVATED;
 }
 
 template <typename T>
@@ -51,15 +62,6 @@ __device__ __forceinline__ float2 unpacked(uint32_t both) {
         return __half22float2(*reinterpret_cast<const __half2*>(&both));
     } else {
         return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&both));
-    }
-}
-
-template <typename T>
-__device__ __forceinline__ void add_to(float (&sums)[8], const uint32_t (&v)[4]) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        const float2 added = unpacked<T>(v[i]);
-        sums[i * 2] += added.x, sums[i * 2 + 1] += added.y;
     }
 }
 
@@ -97,164 +99,268 @@ struct Rows {
     float bias[2];
     int first_of_run;  // where Y is row-major: of the eight outputs that this lane stores; -1 where there are none
 
-    __device__ __forceinline__ Rows(const Epilogue& epilogue, int pair) {
+    __device__ __forceinline__ void find(const Epilogue& epilogue, int pair) {
         const int warp_row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32;  // of the pair's 128
         const int* outputs = epilogue.outputs + pair * 2 * HALF + warp_row;
 #pragma unroll
-        for (int part = 0; part < 2; ++part) {
-            output[part] = outputs[lane / 4 + part * 8];
-            bias[part] = epilogue.bias_type && output[part] >= 0 ? bias_at(epilogue.bias, epilogue.bias_type, output[part])
-                                                                 : 0.0f;
-        }
-        if (stores_by_row<ENDING>(epilogue)) first_of_run = outputs[lane % 2 * 8];
+        for (int part = 0; part < 2; ++part) output[part] = outputs[lane / 4 + part * 8];
+        if (stores_by_row(ENDING)) first_of_run = outputs[lane % 2 * 8];
+    }
+
+    __device__ __forceinline__ void load_bias(const Epilogue& epilogue) {
+        bias[0] = bias[1] = 0.0f;
+        if (epilogue.bias_type == 0) return;
+#pragma unroll
+        for (int part = 0; part < 2; ++part)
+            if (output[part] >= 0) bias[part] = bias_at(epilogue.bias, epilogue.bias_type, output[part]);
     }
 };
 
-// In place; as `activated`, in fewer instructions, with an error far below the rounding to 16 bits that follows: erf by
-// Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26 (absolute error 1.5e-7), and 0.5 (1 + tanh(u)) as
-// 1 / (1 + exp(-2u)). One branch for all eight, since many branches between products cost much to compile.
-__device__ __forceinline__ void activate_for_16_bits(float (&v)[8], int activation) {
-    if (activation == RELU) {
+// A warp's 16 outputs x 32 columns are finished in two pieces. Where Y is [N, m], a piece is one of a thread's two outputs,
+// and a lane stores eight columns of it. Where Y is [m, N], a piece is 16 columns, and a lane stores eight neighbouring
+// outputs of one of them, two lanes a sector of memory.
+struct Place {
+    bool exists;
+    int row;  // of Y
+    int at;   // within the row
+
+    template <Ending ENDING>
+    __device__ __forceinline__ Place(const Epilogue& epilogue, const Rows<ENDING>& rows, int column, int piece) {
+        const int lane = threadIdx.x % 32;
+        if (stores_by_row(ENDING)) {
+            row = column + (2 * piece + lane % 4 / 2) * 8 + lane / 4, at = rows.first_of_run;
+            exists = at >= 0 && row < epilogue.m;
+        } else {
+            row = rows.output[piece], at = column + lane % 4 * 8;
+            exists = row >= 0 && at < epilogue.m;
+        }
+    }
+};
+
+// Where the eight sums of a piece are among the sixteen of 32 columns: four blocks of eight columns as the tensor cores left
+// them, in each two columns of one output and two of the other.
+template <Ending ENDING>
+__device__ __forceinline__ constexpr int sum_of_piece(int piece, int i) {
+    return stores_by_row(ENDING) ? (2 * piece + i / 4) * 4 + i % 4 : i / 2 * 4 + piece * 2 + i % 2;
+}
+
+// Which of a thread's two outputs that is.
+template <Ending ENDING>
+__device__ __forceinline__ constexpr int output_of_sum(int piece, int i) {
+    return stores_by_row(ENDING) ? i / 2 % 2 : piece;
+}
+
+// From the order of the tensor cores to that of memory, in which a lane holds 16 bytes.
+template <Ending ENDING>
+__device__ __forceinline__ void to_memory_order(uint32_t (&v)[4]) {
+    if (stores_by_row(ENDING)) {
+#pragma unroll
+        for (int block = 0; block < 4; ++block) v[block] = transposed_block(v[block]);
+    }
+    transpose_in_quad(v, threadIdx.x % 32);
+}
+
+// The way back.
+template <Ending ENDING>
+__device__ __forceinline__ void from_memory_order(uint32_t (&v)[4]) {
+    transpose_in_quad(v, threadIdx.x % 32);
+    if (stores_by_row(ENDING)) {
+#pragma unroll
+        for (int block = 0; block < 4; ++block) v[block] = transposed_block(v[block]);
+    }
+}
+
+// v P(v), where P rises from 0 to 1 and is odd about (0, 1/2): a polynomial of v^2 times v, fitted to either GELU up to
+// |v| = 4.2, where P is 0 or 1 to 2e-5. The error is below a tenth of the rounding to 16 bits that follows.
+__device__ __forceinline__ float gelu_for_16_bits(float v, const float (&coefficients)[10]) {
+    const float near = fminf(fmaxf(v, -4.2f), 4.2f), square = near * near;
+    float p = coefficients[9];
+#pragma unroll
+    for (int i = 8; i >= 0; --i) p = fmaf(p, square, coefficients[i]);
+    return v * __saturatef(fmaf(p, near, 0.5f));
+}
+
+constexpr float GELU_COEFFICIENTS[2][10] = {
+    {3.988755643e-01f, -6.625133008e-02f, 9.720937349e-03f, -1.064510900e-03f, 8.236240683e-05f, -3.996870419e-06f,
+     8.043676303e-08f, 2.347836370e-09f, -1.662865401e-10f, 2.700622061e-12f},
+    {3.989064097e-01f, -6.669095159e-02f, 1.006856933e-02f, -1.183546265e-03f, 1.057956906e-04f, -6.881546142e-06f,
+     3.054888964e-07f, -8.433947762e-09f, 1.224798735e-10f, -6.044078541e-13f},
+};
+
+__device__ __forceinline__ void activate_for_16_bits(float (&v)[8], const Epilogue& epilogue) {
+    if (epilogue.activation == RELU) {  // one branch for all eight
 #pragma unroll
         for (float& value : v) value = value > 0.0f || value != value ? value : 0.0f;  // NaN stays NaN, as in torch.relu
-    } else if (activation == GELU) {
-#pragma unroll
-        for (float& value : v) {
-            const float z = fabsf(value) * 0.70710678f;
-            const float t = __fdividef(1.0f, fmaf(0.3275911f, z, 1.0f));
-            float tail = fmaf(t, 1.061405429f, -1.453152027f);
-            tail = fmaf(t, tail, 1.421413741f);
-            tail = fmaf(t, tail, -0.284496736f);
-            tail = fmaf(t, tail, 0.254829592f);
-            tail *= t * __expf(-z * z);  // 1 - erf(z)
-            value *= 0.5f * (value > 0.0f ? 2.0f - tail : tail);
-        }
-    } else if (activation == GELU_TANH) {
-#pragma unroll
-        for (float& value : v) {
-            const float u = value * fmaf(-0.071354816f, value * value, -1.5957691f);  // -2 sqrt(2/pi) (v + 0.044715 v^3)
-            value = __fdividef(value, 1.0f + __expf(u));
-        }
-    }
-}
-
-// 16 bytes of the residual, zeros where there are none.
-template <typename T>
-__device__ __forceinline__ void load_residual(const Epilogue& epilogue, uint32_t (&v)[4], bool exists, long long row, int at) {
-    if (!exists) {
-        v[0] = v[1] = v[2] = v[3] = 0;
-        return;
-    }
-    const T* residual = static_cast<const T*>(epilogue.residual) + row * epilogue.residual_stride + at;
-    const uint4 loaded = *reinterpret_cast<const uint4*>(residual);
-    v[0] = loaded.x, v[1] = loaded.y, v[2] = loaded.z, v[3] = loaded.w;
-}
-
-template <typename T>
-__device__ __forceinline__ void store_16_bytes(const Epilogue& epilogue, const uint32_t (&v)[4], long long row, int at) {
-    *reinterpret_cast<uint4*>(static_cast<T*>(epilogue.y) + row * epilogue.y_stride + at) = make_uint4(v[0], v[1], v[2], v[3]);
-}
-
-// As `store_columns`, where Y is [N, m]: a lane stores eight columns of one output.
-template <typename T, Ending ENDING>
-__device__ __forceinline__ void store_by_output(const Epilogue& epilogue, const Rows<ENDING>& rows, int column,
-                                                const float* d) {
-    const int lane = threadIdx.x % 32;
-    const int at = column + lane % 4 * 8;
-#pragma unroll
-    for (int part = 0; part < 2; ++part) {
-        const bool exists = rows.output[part] >= 0 && at < epilogue.m;
-        float sums[8];  // two columns each of four blocks of eight
-#pragma unroll
-        for (int i = 0; i < 8; ++i) sums[i] = d[i / 2 * 4 + part * 2 + i % 2] + rows.bias[part];
-        uint32_t v[4];
-        if constexpr (ENDING == Ending::ANY) {
-            activate_for_16_bits(sums, epilogue.activation);
-            if (epilogue.residual != nullptr) {
-                load_residual<T>(epilogue, v, exists, rows.output[part], at);
-                transpose_in_quad(v, lane);
-                add_to<T>(sums, v);
-            }
-        }
-#pragma unroll
-        for (int block = 0; block < 4; ++block) v[block] = packed<T>(sums[block * 2], sums[block * 2 + 1]);
-        transpose_in_quad(v, lane);
-        if (exists) store_16_bytes<T>(epilogue, v, rows.output[part], at);
-    }
-}
-
-// As `store_columns`, where Y is [m, N]: a lane stores eight neighbouring outputs of one column, and two lanes a sector.
-template <typename T, Ending ENDING>
-__device__ __forceinline__ void store_by_row(const Epilogue& epilogue, const Rows<ENDING>& rows, int column, const float* d) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int first = 0; first < 4; first += 2) {
-        const int row = column + (first + lane % 4 / 2) * 8 + lane / 4;
-        const bool exists = rows.first_of_run >= 0 && row < epilogue.m;
-        float sums[8];  // of two blocks of eight columns, and of each the first eight and the last eight outputs
-#pragma unroll
-        for (int i = 0; i < 8; ++i) sums[i] = d[(first + i / 4) * 4 + i % 4] + rows.bias[i / 2 % 2];
-        uint32_t v[4];
-        if constexpr (ENDING == Ending::ANY) {
-            activate_for_16_bits(sums, epilogue.activation);
-            if (epilogue.residual != nullptr) {
-                load_residual<T>(epilogue, v, exists, row, rows.first_of_run);
-                transpose_in_quad(v, lane);
-#pragma unroll
-                for (int block = 0; block < 4; ++block) v[block] = transposed_block(v[block]);
-                add_to<T>(sums, v);
-            }
-        }
-#pragma unroll
-        for (int block = 0; block < 4; ++block)
-            v[block] = transposed_block(packed<T>(sums[block * 2], sums[block * 2 + 1]));
-        transpose_in_quad(v, lane);
-        if (exists) store_16_bytes<T>(epilogue, v, row, rows.first_of_run);
-    }
-}
-
-// Writes 32 columns from `column` on of a warp's 16 outputs; d: four blocks of eight columns as the tensor cores left them.
-template <typename T, Ending ENDING>
-__device__ __forceinline__ void store_columns(const Epilogue& epilogue, const Rows<ENDING>& rows, int column, const float* d) {
-    if (stores_by_row<ENDING>(epilogue)) {
-        store_by_row<T, ENDING>(epilogue, rows, column, d);
     } else {
-        store_by_output<T, ENDING>(epilogue, rows, column, d);
+#pragma unroll
+        for (float& value : v) value = gelu_for_16_bits(value, epilogue.gelu);
     }
 }
 
-// Adds up what `splits` blocks of the cluster hold, in shared memory that the stages no longer need, and stores it. The
-// traffic between the blocks is what takes time, so each takes the same share: every splits-th of the pieces that a warp
-// stores at once.
+// 16 bytes of the residual.
+template <typename T>
+__device__ __forceinline__ uint4 load_residual(const Epilogue& epilogue, const Place& place) {
+    const T* residual = static_cast<const T*>(epilogue.residual) + place.row * epilogue.residual_stride + place.at;
+    return place.exists ? *reinterpret_cast<const uint4*>(residual) : make_uint4(0, 0, 0, 0);
+}
+
+// Brings the residual of a block's columns into L2.
 template <typename T, int BLOCK_M, Ending ENDING>
-__device__ __forceinline__ void reduce_and_store(const Epilogue& epilogue, const Rows<ENDING>& rows, int column, int splits, int share,
-                                                 uint32_t shared, const float (&acc)[BLOCK_M / 2]) {
-    const int part = rank_in_cluster() / share, first = rank_in_cluster() % share;  // blocks of our columns are `share` apart
-    const uint32_t mine = shared + threadIdx.x * 16;
-    constexpr int BLOCK_BYTES = CONSUMERS * 16;  // of eight columns
-    asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory");  // both halves have read all stages
+__device__ __forceinline__ void prefetch_residual(const Epilogue& epilogue, const Rows<ENDING>& rows, int column) {
+    if (!(begins_with_residual(ENDING) || activates(ENDING)) || epilogue.residual == nullptr) return;
+    const int lane = threadIdx.x % 32;
+    const T* residual = static_cast<const T*>(epilogue.residual);
+    if (stores_by_row(ENDING)) {
 #pragma unroll
-    for (int block = 0; block < BLOCK_M / 8; ++block) {
-        const float* d = acc + block * 4;
-        asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(mine + block * BLOCK_BYTES), "f"(d[0]), "f"(d[1]),
-                     "f"(d[2]), "f"(d[3])
-                     : "memory");
+        for (int i = 0; i < BLOCK_M; i += 32) {
+            const int row = column + i + lane;
+            if (row < epilogue.m && rows.first_of_run >= 0)
+                prefetch_line(residual + row * epilogue.residual_stride + rows.first_of_run);
+        }
+    } else {
+#pragma unroll
+        for (int part = 0; part < 2; ++part)
+            if (lane % 4 == 0 && rows.output[part] >= 0)
+                prefetch_bulk(residual + rows.output[part] * epilogue.residual_stride + column,
+                              min(BLOCK_M, epilogue.m - column) * static_cast<int>(sizeof(T)));
     }
-    cluster_sync();
-    const int warp = threadIdx.x / 32;
-#pragma unroll 1
-    for (int group = 0; group < BLOCK_M / 32; ++group) {
-        if ((group * (CONSUMERS / 32) + warp) % splits != part) continue;
-        float d[16] = {};
-#pragma unroll 2
-        for (int other = 0; other < splits; ++other) {
+}
+
+// Sets the sums of a block's columns to the residual, so that the products are added to it: its loads then wait for one
+// another less than they would at the end, with registers for all of them.
+template <typename T, int BLOCK_M, Ending ENDING>
+__device__ __forceinline__ void begin_with_residual(const Epilogue& epilogue, const Rows<ENDING>& rows, int column,
+                                                    float (&acc)[BLOCK_M / 2]) {
+    constexpr int AT_ONCE = BLOCK_M / 16 < 8 ? BLOCK_M / 16 : 8;
+#pragma unroll
+    for (int first = 0; first < BLOCK_M / 16; first += AT_ONCE) {
+        uint4 loaded[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i)
+            loaded[i] = load_residual<T>(epilogue, Place(epilogue, rows, column + (first + i) / 2 * 32, (first + i) % 2));
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            uint32_t v[4] = {loaded[i].x, loaded[i].y, loaded[i].z, loaded[i].w};
+            from_memory_order<ENDING>(v);
+#pragma unroll
+            for (int j = 0; j < 8; ++j) {
+                const float2 both = unpacked<T>(v[j / 2]);
+                acc[(first + i) / 2 * 16 + sum_of_piece<ENDING>((first + i) % 2, j)] = j % 2 ? both.y : both.x;
+            }
+        }
+    }
+}
+
+// Adds what a lane has loaded of the residual to the sums of a piece.
+template <typename T, Ending ENDING>
+__device__ __forceinline__ void add_residual(float (&sums)[8], const uint4& loaded) {
+    uint32_t v[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
+    from_memory_order<ENDING>(v);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const float2 both = unpacked<T>(v[i]);
+        sums[i * 2] += both.x, sums[i * 2 + 1] += both.y;
+    }
+}
+
+// Writes a piece of 32 columns from `column` on of a warp's 16 outputs. d: the sums of these columns; residual: what is added
+// after the activation, if `adds`.
+template <typename T, Ending ENDING>
+__device__ __forceinline__ void store_piece(const Epilogue& epilogue, const Rows<ENDING>& rows, int column, int piece,
+                                            const float* d, bool adds, const uint4& residual) {
+    float sums[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+        sums[i] = d[sum_of_piece<ENDING>(piece, i)] + rows.bias[output_of_sum<ENDING>(piece, i)];
+    if constexpr (activates(ENDING)) activate_for_16_bits(sums, epilogue);
+    if (adds) add_residual<T, ENDING>(sums, residual);
+    uint32_t v[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] = packed<T>(sums[i * 2], sums[i * 2 + 1]);
+    to_memory_order<ENDING>(v);
+    const Place place(epilogue, rows, column, piece);
+    T* y = static_cast<T*>(epilogue.y) + place.row * epilogue.y_stride + place.at;
+    // first to leave the caches: Y is not read here, and rows of X are read again
+    if (place.exists) __stcs(reinterpret_cast<uint4*>(y), make_uint4(v[0], v[1], v[2], v[3]));
+}
+
+// Writes 32 columns, and adds the residual if there is one.
+template <typename T, Ending ENDING>
+__device__ __forceinline__ void store_columns_with_residual(const Epilogue& epilogue, const Rows<ENDING>& rows, int column,
+                                                            const float* d) {
+    const bool adds = epilogue.residual != nullptr;
+#pragma unroll
+    for (int piece = 0; piece < 2; ++piece) {
+        uint4 residual{};
+        if (adds) residual = load_residual<T>(epilogue, Place(epilogue, rows, column, piece));
+        store_piece<T, ENDING>(epilogue, rows, column, piece, d, adds, residual);
+    }
+}
+
+// Writes a block's columns, and adds the residual where there is an activation before it.
+template <typename T, int BLOCK_M, Ending ENDING>
+__device__ __forceinline__ void store(const Epilogue& epilogue, const Rows<ENDING>& rows, int column,
+                                      const float (&acc)[BLOCK_M / 2]) {
+    constexpr int PIECES = BLOCK_M / 16;
+    const bool adds = activates(ENDING) && epilogue.residual != nullptr;
+    const auto load = [&](int piece) {
+        return load_residual<T>(epilogue, Place(epilogue, rows, column + piece / 2 * 32, piece % 2));
+    };
+    uint4 next{};
+#pragma unroll
+    for (int piece = 0; piece < PIECES; ++piece) {
+        uint4 residual = next;
+        if (adds) {  // a piece is loaded while the one before is worked on, once there are registers for that
+            if (piece < 2) residual = load(piece);
+            if (piece >= 1 && piece + 1 < PIECES) next = load(piece + 1);
+        }
+        store_piece<T, ENDING>(epilogue, rows, column + piece / 2 * 32, piece % 2, acc + piece / 2 * 16, adds, residual);
+    }
+}
+
+// Adds up what `splits` blocks of a cluster hold, and stores it. Of the pieces of 32 columns that a warp stores at once, each
+// block owns every splits-th: the others send theirs to it, into shared memory that its stages no longer need.
+//
+// Args:
+//     shared: of every block, PIECE_BYTES * (splits - 1) * ceil(BLOCK_M / 32 / splits) bytes.
+//     received: barrier of every block, for one arrival, at the same address in all of them.
+template <typename T, int BLOCK_M, Ending ENDING>
+__device__ __forceinline__ void reduce_and_store(const Epilogue& epilogue, const Rows<ENDING>& rows, int column, int splits,
+                                                 uint32_t shared, uint32_t received, float (&acc)[BLOCK_M / 2]) {
+    constexpr int PIECES = BLOCK_M / 32, LOAD_BYTES = CONSUMERS * 16, PIECE_BYTES = 4 * LOAD_BYTES;
+    const int part = rank_in_cluster(), warp = threadIdx.x / 32;
+    const uint32_t place = shared + threadIdx.x * 16;
+    if (threadIdx.x == 0) {
+        int owned = 0;  // by all warps
+        for (int piece = 0; piece < PIECES; ++piece)
+            for (int of_warp = 0; of_warp < CONSUMERS / 32; ++of_warp) owned += (piece + of_warp) % splits == part;
+        barrier_arrive_expect(received, owned * (splits - 1) * (PIECE_BYTES / (CONSUMERS / 32)));
+    }
+    cluster_sync();  // all blocks have read all their stages
+#pragma unroll
+    for (int piece = 0; piece < PIECES; ++piece) {
+        const int owner = (piece + warp) % splits;
+        if (owner == part) continue;
+        const int sender = part < owner ? part : part - 1;
+        const uint32_t there =
+            address_in_cluster(place + (piece / splits * (splits - 1) + sender) * PIECE_BYTES, owner);
+        const uint32_t barrier = address_in_cluster(received, owner);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) store_in_cluster(there + i * LOAD_BYTES, acc + piece * 16 + i * 4, barrier);
+    }
+    barrier_wait(received, 0);
+#pragma unroll
+    for (int piece = 0; piece < PIECES; ++piece) {
+        if ((piece + warp) % splits != part) continue;
+        float* d = acc + piece * 16;
+        for (int sender = 0; sender < splits - 1; ++sender) {
+            const uint32_t sent = place + (piece / splits * (splits - 1) + sender) * PIECE_BYTES;
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                const float4 v = load_from_cluster(mine + (group * 4 + i) * BLOCK_BYTES, first + other * share);
+                const float4 v = load_16_bytes(sent + i * LOAD_BYTES);
                 d[i * 4] += v.x, d[i * 4 + 1] += v.y, d[i * 4 + 2] += v.z, d[i * 4 + 3] += v.w;
             }
         }
-        store_columns<T, ENDING>(epilogue, rows, column + group * 32, d);
+        store_columns_with_residual<T, ENDING>(epilogue, rows, column + piece * 32, d);
     }
-    cluster_sync();  // nobody ends while another reads
 }

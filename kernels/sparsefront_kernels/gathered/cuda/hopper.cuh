@@ -75,17 +75,6 @@ __device__ __forceinline__ void fence_for_tensor_cores() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// As copy_bulk, into the same place of every block of the cluster that `blocks` (a bit per rank) names, and each block's own
-// barrier at the same place counts the bytes.
-__device__ __forceinline__ void copy_bulk_to_blocks(uint32_t target, const void* source, uint32_t bytes, uint32_t barrier,
-                                                    uint32_t blocks) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(
-            target),
-        "l"(source), "r"(bytes), "r"(barrier), "h"(static_cast<uint16_t>(blocks))
-        : "memory");
-}
-
 // Hints: bring this into L2. Nothing is read, so memory that is written later stays right.
 __device__ __forceinline__ void prefetch_line(const void* address) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(address) : "memory");
@@ -110,9 +99,9 @@ __device__ __forceinline__ uint32_t rank_in_cluster() {
     return rank;
 }
 
-// Waits for all threads of the cluster that have not ended; what they wrote before is visible afterwards.
+// Waits for all threads of the cluster that have not ended. It says nothing about what they wrote.
 __device__ __forceinline__ void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
 // Where an address of our shared memory lies in another block of the cluster.
@@ -122,9 +111,13 @@ __device__ __forceinline__ uint32_t address_in_cluster(uint32_t address, uint32_
     return there;
 }
 
-// Arrives at a barrier of any block of the cluster, by its address in the cluster.
-__device__ __forceinline__ void barrier_arrive_in_cluster(uint32_t barrier) {
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+// 16 bytes into the shared memory of any block of the cluster, where a barrier counts them; both by their addresses in the
+// cluster.
+__device__ __forceinline__ void store_in_cluster(uint32_t target, const float* v, uint32_t barrier) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+                     target),
+                 "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]), "r"(barrier)
+                 : "memory");
 }
 
 // 16 bytes from the shared memory of another block of the cluster, at the address that ours has here.
@@ -138,6 +131,15 @@ __device__ __forceinline__ float4 load_from_cluster(uint32_t address, uint32_t r
     return v;
 }
 
+__device__ __forceinline__ float4 load_16_bytes(uint32_t address) {
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(address)
+                 : "memory");
+    return v;
+}
+
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -147,13 +149,43 @@ __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
+// The same value for all threads of a warp, and known to the compiler as such, which then keeps what is made of it in
+// uniform registers, where the tensor cores' instructions read their descriptors from.
+__device__ __forceinline__ uint32_t uniform(uint32_t v) { return __shfl_sync(~0u, v, 0); }
+
+// Stops the compiler from computing a value anew wherever it is used.
+__device__ __forceinline__ uint32_t kept(uint32_t v) {
+    uint32_t same;
+    asm volatile("mov.b32 %0, %1;" : "=r"(same) : "r"(v));
+    return same;
+}
+
+__device__ __forceinline__ const char* kept(const char* v) {
+    const char* same;
+    asm volatile("mov.b64 %0, %1;" : "=l"(same) : "l"(v));
+    return same;
+}
+
+__device__ __forceinline__ uint32_t load_word(uint32_t address) {
+    uint32_t v;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ void store_word(uint32_t address, uint32_t v) {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+
 // An operand of 16 k whose rows run along M (or N): 128-byte rows of 64 elements, 8 k to an atom of 1024 bytes, swizzled
-// by 128 bytes. `block_stride` bytes lie between neighbouring blocks of 64 elements.
-__device__ __forceinline__ uint64_t operand_descriptor(uint32_t address, uint32_t block_stride) {
-    constexpr uint64_t swizzle_128 = 1ull << 62;
-    constexpr uint64_t atom_stride = 1024 >> 4;
-    return swizzle_128 | atom_stride << 32 | static_cast<uint64_t>(block_stride >> 4) << 16 |
-           static_cast<uint64_t>((address & 0x3FFFF) >> 4);
+// by 128 bytes. `block_stride` bytes lie between neighbouring blocks of 64 elements. This is the lower half of its
+// descriptor; to step by bytes, add a sixteenth of them.
+__device__ __forceinline__ uint32_t operand_place(uint32_t address, uint32_t block_stride) {
+    return (block_stride >> 4) << 16 | (address & 0x3FFFF) >> 4;
+}
+
+__device__ __forceinline__ uint64_t operand_descriptor(uint32_t place) {
+    constexpr uint64_t swizzle_128 = 1ull << 62, atom_stride = 1024 >> 4;
+    return swizzle_128 | atom_stride << 32 | place;
 }
 
 #define OUT_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])

@@ -18,6 +18,7 @@ PAPER = {
     ("blocked", 64): "BW-64: ~85 %",
     ("blocked", 32): "BW-32: ~85 %",
 }
+FEW_ROWS = 64  # M of a table of its own
 CSV_COLUMNS = (
     "family",
     "pattern",
@@ -104,35 +105,47 @@ def mean_curve(shapes: Sequence[dict[float, float]]) -> Curve:
 
 
 def write_markdown(found: Sequence[Crossover], results: Results, path: Path) -> Path:
-    """A table with a line for each weight and layout and a column for each M."""
-    sizes = sorted({one.m for one in found})
-    lines: dict[tuple, dict[int, Crossover]] = defaultdict(dict)
-    for one in found:
-        lines[one.weight, one.dtype, one.layout][one.m] = one
-    header = ["weight", "layout", "dtype", *(f"M = {m}" for m in sizes), "Tile-Wise talk, V100"]
-    table = [header, ["---"] * len(header)]
-    for (weight, dtype, layout), by_m in lines.items():
-        cells = [by_m[m].verdict if m in by_m else "" for m in sizes]
-        name = f"{weight.label} ({weight.pattern})"
-        table.append([name, layout.replace("_", "-"), dtype, *cells, next(iter(by_m.values())).paper])
+    """A table for each dtype, few rows apart, with a line for each weight and layout and a column for each M."""
     made = ", ".join(f"{name} {value}" for name, value in results.provenance.items() if value and name != "gpu")
-    shapes = "; ".join(f"M = {m}: {_counts(one.shapes for one in found if one.m == m)}" for m in sizes)
+    tables = []
+    for dtype in dict.fromkeys(one.dtype for one in found):
+        for few in (False, True):
+            part = [one for one in found if one.dtype == dtype and (one.m <= FEW_ROWS) == few]
+            if part:
+                tables.append(_table(f"{dtype}, M up to {FEW_ROWS}" if few else dtype, part))
     path.write_text(
         f"""# Lowest sparsity that beats dense
 
 Written by `python -m sparsefront.report.operators`: {results.provenance["gpu"]}, {made}.
 
-Geometric mean over shapes ({shapes}) of the fastest kernel's speedup over the
-fastest dense layout of the same process; ln(speedup) is taken as linear in sparsity between what was measured, and the
-crossing is rounded up to whole percent. "below" is the lowest sparsity measured, where dense has lost already; "never"
-goes up to the highest that every shape has. Beside it, where the talk has the same granularity, its critical sparsity
-(SC20, on a V100).
+Geometric mean over shapes of the fastest kernel's speedup over the
+fastest dense layout of the same process and dtype; ln(speedup) is taken as linear in sparsity between what was measured,
+and the crossing is rounded up to whole percent. "below" is the lowest sparsity measured, where dense has lost already;
+"never" goes up to the highest that every shape has. Beside it, where the talk has the same granularity, its critical
+sparsity (SC20, on a V100).
 
 """
-        + "\n".join("| " + " | ".join(cells) + " |" for cells in table)
+        + "\n\n".join(tables)
         + "\n"
     )
     return path
+
+
+def _table(title: str, found: Sequence[Crossover]) -> str:
+    sizes = sorted({one.m for one in found})
+    lines: dict[tuple, dict[int, Crossover]] = defaultdict(dict)
+    for one in found:
+        lines[one.weight, one.layout][one.m] = one
+    compared = any(one.paper for one in found)
+    header = ["weight", "layout", *(f"M = {m}" for m in sizes), *(["Tile-Wise talk, V100"] if compared else [])]
+    table = [header, ["---"] * len(header)]
+    for (weight, layout), by_m in lines.items():
+        cells = [by_m[m].verdict if m in by_m else "" for m in sizes]
+        paper = [next(iter(by_m.values())).paper] if compared else []
+        table.append([f"{weight.label} ({weight.pattern})", layout.replace("_", "-"), *cells, *paper])
+    shapes = "; ".join(f"M = {m}: {_counts(one.shapes for one in found if one.m == m)}" for m in sizes)
+    text = "\n".join("| " + " | ".join(cells) + " |" for cells in table)
+    return f"## {title}\n\nNumber of shapes: {shapes}.\n\n{text}"
 
 
 def write_csv(found: Sequence[Crossover], path: Path) -> Path:

@@ -37,6 +37,8 @@ class Measurement:
         sparsity: fraction of zeros of this weight.
         latency_us, dense_us: of this kernel; of the fastest dense one in the same process.
         floor_us: the least time it could take, by the rates of its run.
+        asked_sparsity: what was asked for, which a mask may miss; None in older files.
+        predicted_us: what the time model expects; None where it knows nothing of it.
     """
 
     weight: Weight
@@ -50,11 +52,18 @@ class Measurement:
     latency_us: float
     dense_us: float
     floor_us: float
+    asked_sparsity: float | None = None
+    predicted_us: float | None = None
 
     @cached_property
     def log_speedup(self) -> float:
         """ln(dense time / this time)."""
         return math.log(self.dense_us / self.latency_us)
+
+    @property
+    def product_kernel(self) -> str:
+        """The kernel without the layout that ends its name: what is drawn alike in every layout."""
+        return self.kernel.removesuffix(f"_{self.layout}")
 
     @property
     def useful_flops(self) -> float:
@@ -105,6 +114,62 @@ def read_measurements(path: Path) -> Results:
     )
 
 
+@dataclass(frozen=True)
+class Filter:
+    """Which measurements are shown; what is empty lets everything pass.
+
+    Args:
+        dtypes, layouts: by name.
+        granularities: of sparse weights; dense ones always pass.
+        sizes: values of M.
+    """
+
+    dtypes: tuple[str, ...] = ()
+    layouts: tuple[str, ...] = ()
+    granularities: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+
+    def passes(self, one: Measurement) -> bool:
+        dense = one.weight.family == "dense"
+        return (
+            (not self.dtypes or one.dtype in self.dtypes)
+            and (not self.layouts or one.layout in self.layouts)
+            and (not self.granularities or dense or one.weight.granularity in self.granularities)
+            and (not self.sizes or one.m in self.sizes)
+        )
+
+
+@dataclass(frozen=True)
+class MClass:
+    """A range of M that is drawn alike, since there may be many sizes."""
+
+    label: str
+    least: int
+
+
+M_CLASSES = (
+    MClass("M = 1", 1),
+    MClass("M = 2 to 64", 2),
+    MClass("M = 65 to 512", 65),
+    MClass("M = 513 to 2048", 513),
+    MClass("M = 2049 to 8192", 2049),
+    MClass("M > 8192", 8193),
+)
+
+
+def m_class(m: int) -> MClass:
+    """The range that M is in."""
+    return [one for one in M_CLASSES if one.least <= m][-1]
+
+
+def by_dtype(measurements: Iterable[Measurement]) -> dict[str, list[Measurement]]:
+    """Pictures and tables are of one number format each; in the order of `ELEMENT_BYTES`."""
+    found: dict[str, list[Measurement]] = {dtype: [] for dtype in ELEMENT_BYTES}
+    for one in measurements:
+        found[one.dtype].append(one)
+    return {dtype: rows for dtype, rows in found.items() if rows}
+
+
 def fastest(measurements: Iterable[Measurement]) -> list[Measurement]:
     """For each weight, problem, sparsity and layout the fastest kernel, in order of first appearance."""
     best: dict[tuple, Measurement] = {}
@@ -122,7 +187,7 @@ def _measurement(path: Path, line: int, row: dict[str, str]) -> Measurement:
             value = kind(row[column])
         except ValueError:
             value = math.nan
-        at_least_0 = column in ("granularity", "sparsity")
+        at_least_0 = column in ("granularity", "sparsity", "asked_sparsity")
         if not math.isfinite(value) or value < 0 or (value == 0 and not at_least_0):
             allowed = "of at least 0" if at_least_0 else "above 0"
             raise ValueError(f"{path}, line {line}: {column}={row[column]!r} is no number {allowed}")
@@ -141,4 +206,6 @@ def _measurement(path: Path, line: int, row: dict[str, str]) -> Measurement:
         latency_us=latency_us,
         dense_us=number("dense_us"),
         floor_us=number("roofline_fraction") * latency_us,
+        asked_sparsity=number("asked_sparsity") if row["asked_sparsity"] else None,
+        predicted_us=number("predicted_us") if row["predicted_us"] else None,
     )

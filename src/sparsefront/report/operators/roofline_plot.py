@@ -4,7 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparsefront.report.operators.measurements import Measurement, fastest
+from sparsefront_kernels.problem import LAYOUTS
+
+from sparsefront.report.operators.measurements import M_CLASSES, MClass, Measurement, fastest, m_class
+from sparsefront.report.operators.picture import new_figure, save_png
 from sparsefront.report.series_style import DENSE_COLOUR, FRONT_COLOUR, MARKERS, SeriesStyle, series_styles
 
 if TYPE_CHECKING:
@@ -30,39 +33,38 @@ def copy_rate(measurements: Sequence[Measurement]) -> float | None:
 
 
 def write_roofline_png(measurements: Sequence[Measurement], path: Path) -> Path:
-    """One panel per dtype and layout; colour = weight, marker = M, the fastest kernel of each.
+    """One panel per layout; colour = weight, marker = range of M, the fastest kernel of each.
 
     Raises:
-        ValueError: there is no measurement.
+        ValueError: there is no measurement, or they are of several dtypes, whose roofs differ.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     if not measurements:
         raise ValueError("nothing to draw: there is no measurement")
-    dtypes = list(dict.fromkeys(one.dtype for one in measurements))
-    layouts = sorted({one.layout for one in measurements})
+    dtype, *others = {one.dtype for one in measurements}
+    if others:
+        raise ValueError(f"one picture is of one dtype, not of {', '.join(sorted([dtype, *others]))}")
+    layouts = [layout for layout in LAYOUTS if any(one.layout == layout for one in measurements)]
     best = fastest(measurements)
     sparse = dict.fromkeys(one.weight.label for one in best if one.weight.family != "dense")
     styles = series_styles(list(sparse)) | {"dense": SeriesStyle(DENSE_COLOUR, *MARKERS[0])}
-    markers = {m: MARKERS[place % len(MARKERS)][0] for place, m in enumerate(sorted({one.m for one in best}))}
-    size = (PANEL_INCHES[0] * len(layouts), PANEL_INCHES[1] * len(dtypes))
-    figure = Figure(figsize=size, layout="constrained")  # not pyplot, which keeps state and looks for a screen
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(len(dtypes), len(layouts), squeeze=False, sharex=True, sharey="row")
-    for dtype, line in zip(dtypes, panels, strict=True):
-        same_dtype = [one for one in measurements if one.dtype == dtype]
-        for layout, axes in zip(layouts, line, strict=True):
-            shown = [one for one in best if (one.dtype, one.layout) == (dtype, layout)]
-            _draw_roofs(axes, same_dtype)
-            _draw_points(axes, shown, styles, markers)
-            axes.set_title(f"{dtype}, {layout.replace('_', '-')} X and Y", fontsize=9)
-            axes.set_xlabel("useful FLOP per byte of kept values, X and Y")
-        line[0].set_ylabel("useful TFLOP/s: 2·M·K·N·density / time")
+    shown = {m_class(one.m) for one in best}
+    markers = {one: MARKERS[place][0] for place, one in enumerate(M_CLASSES) if one in shown}
+    columns = min(2, len(layouts))
+    rows = -(-len(layouts) // columns)
+    figure = new_figure(PANEL_INCHES[0] * columns, PANEL_INCHES[1] * rows)
+    panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat
+    for layout, axes in zip(layouts, panels, strict=False):
+        _draw_roofs(axes, measurements)
+        _draw_points(axes, [one for one in best if one.layout == layout], styles, markers)
+        axes.set_title(f"{dtype}, {layout.replace('_', '-')} X and Y", fontsize=9)
+        axes.set_xlabel("useful FLOP per byte of kept values, X and Y")
+        axes.set_ylabel("useful TFLOP/s: 2·M·K·N·density / time")
+        axes.tick_params(labelbottom=True)  # the panel below may be missing
+    for axes in panels:
+        axes.set_axis_off()
     _add_legend(figure, styles, markers)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=100, format="png", pil_kwargs={"optimize": True})
-    return path
+    return save_png(figure, path)
 
 
 def _draw_roofs(axes: "Axes", measurements: Sequence[Measurement]) -> None:
@@ -93,26 +95,27 @@ def _draw_roofs(axes: "Axes", measurements: Sequence[Measurement]) -> None:
 
 
 def _draw_points(
-    axes: "Axes", shown: Sequence[Measurement], styles: dict[str, SeriesStyle], markers: dict[int, str]
+    axes: "Axes", shown: Sequence[Measurement], styles: dict[str, SeriesStyle], markers: dict[MClass, str]
 ) -> None:
     for label, style in styles.items():
-        for m, marker in markers.items():
+        for sizes, marker in markers.items():
             points = [
                 (one.useful_flops / one.bytes_moved, one.useful_flops / one.latency_us / 1e6)
                 for one in shown
-                if (one.weight.label, one.m) == (label, m)
+                if one.weight.label == label and m_class(one.m) == sizes
             ]
             if points:
-                axes.scatter(*zip(*points), color=style.colour, marker=marker, s=18, alpha=0.8, linewidths=0, zorder=3)
+                axes.scatter(*zip(*points), color=style.colour, marker=marker, s=14, alpha=0.7, linewidths=0, zorder=3)
 
 
-def _add_legend(figure, styles: dict[str, SeriesStyle], markers: dict[int, str]) -> None:
+def _add_legend(figure, styles: dict[str, SeriesStyle], markers: dict[MClass, str]) -> None:
     from matplotlib.lines import Line2D
 
     plain = {"linestyle": "", "markersize": 6}
     handles = [Line2D([], [], color=style.colour, marker="o", label=label, **plain) for label, style in styles.items()]
     handles += [
-        Line2D([], [], color=FRONT_COLOUR, marker=marker, label=f"M = {m}", **plain) for m, marker in markers.items()
+        Line2D([], [], color=FRONT_COLOUR, marker=marker, label=sizes.label, **plain)
+        for sizes, marker in markers.items()
     ]
     handles.append(Line2D([], [], color=FRONT_COLOUR, label="floor: dense rate, copy rate"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8)
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=7)

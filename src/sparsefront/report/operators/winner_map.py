@@ -7,13 +7,16 @@ from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sparsefront_kernels.problem import LAYOUTS
+
 from sparsefront.report.operators.measurements import Measurement
+from sparsefront.report.operators.picture import new_figure, save_png
 from sparsefront.report.series_style import DENSE_COLOUR, series_styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-CELL_INCHES = (0.75, 0.5)
+CELL_INCHES = (0.6, 0.27)
 LEVEL_WIDTH = 0.03  # a small matrix of large blocks misses 90 % by up to 2.5 points
 
 Panel = tuple[str, str, int, str]
@@ -43,46 +46,56 @@ def winners(measurements: Iterable[Measurement]) -> dict[Panel, dict[Cell, Winne
     )
     for one in sparse:
         panel = (one.dtype, one.layout, one.weight.granularity, one.weight.distribution)
-        cell = (one.m, _nearest(one.sparsity, levels[one.dtype]))
-        times[panel][cell][one.kernel][one.k, one.n] = one.log_speedup
+        asked = one.asked_sparsity
+        cell = (one.m, _nearest(one.sparsity, levels[one.dtype]) if asked is None else asked)
+        times[panel][cell][one.product_kernel][one.k, one.n] = one.log_speedup
     return {panel: {cell: _fastest(kernels) for cell, kernels in cells.items()} for panel, cells in times.items()}
 
 
 def write_winners_png(measurements: Sequence[Measurement], path: Path) -> Path:
-    """A panel per granularity and distribution (columns), dtype and layout (rows); blank where nothing was measured.
+    """A panel per layout (columns), granularity and distribution (rows); nothing where nothing was measured.
+
+    A row of panels has the values of M that its unit was measured with.
 
     Raises:
-        ValueError: there is no sparse measurement.
+        ValueError: there is no sparse measurement, or measurements of several dtypes.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     panels = winners(measurements)
     if not panels:
         raise ValueError("nothing to draw: there is no sparse measurement")
-    rows = sorted({panel[:2] for panel in panels})
-    columns = sorted({panel[2:] for panel in panels}, key=lambda column: (-column[0], column[1]))
+    dtype, *others = {panel[0] for panel in panels}
+    if others:
+        raise ValueError(f"one picture is of one dtype, not of {', '.join(sorted([dtype, *others]))}")
+    layouts = [layout for layout in LAYOUTS if any(panel[1] == layout for panel in panels)]
+    units = sorted({panel[2:] for panel in panels}, key=lambda unit: (-unit[0], unit[1]))
     kernels = sorted({winner.kernel for cells in panels.values() for winner in cells.values()})
     colours = {kernel: style.colour for kernel, style in series_styles(kernels).items()}
-    sizes = sorted({m for cells in panels.values() for m, _ in cells})
     levels = sorted({level for cells in panels.values() for _, level in cells})
-    width, height = CELL_INCHES[0] * len(levels), CELL_INCHES[1] * len(sizes)
-    size = ((width + 0.2) * len(columns) + 0.8, (height + 0.6) * len(rows) + 0.7)
-    figure = Figure(figsize=size, layout="constrained")  # not pyplot, which keeps state and looks for a screen
-    FigureCanvasAgg(figure)
-    grid = figure.subplots(len(rows), len(columns), squeeze=False, sharex=True, sharey=True)
-    grid[0, 0].set_xticks([place + 0.5 for place in range(len(levels))], [f"{100 * level:g} %" for level in levels])
-    grid[0, 0].set_yticks([place + 0.5 for place in range(len(sizes))], [f"M = {m}" for m in sizes])
-    for row, line in zip(rows, grid, strict=True):
-        for column, axes in zip(columns, line, strict=True):
-            _draw_panel(axes, (*row, *column), panels.get((*row, *column), {}), colours, sizes, levels)
+    sizes = {unit: sorted({m for panel in panels if panel[2:] == unit for m, _ in panels[panel]}) for unit in units}
+    width, heights = CELL_INCHES[0] * len(levels), [CELL_INCHES[1] * len(sizes[unit]) for unit in units]
+    figure_width = max((width + 0.2) * len(layouts) + 1.0, 4.0)
+    legend_columns = max(1, min(int(figure_width / 2.0), len(kernels) + 1))
+    legend_lines = -(-(len(kernels) + 1) // legend_columns)
+    figure = new_figure(figure_width, sum(heights) + 0.55 * len(units) + 0.2 * legend_lines + 0.3)
+    grid = figure.subplots(len(units), len(layouts), squeeze=False, height_ratios=heights)
+    for unit, line in zip(units, grid, strict=True):
+        named = False  # the first panel of a row names the values of M
+        for layout, axes in zip(layouts, line, strict=True):
+            cells = panels.get((dtype, layout, *unit), {})
+            if not cells:
+                axes.set_axis_off()
+                continue
+            _draw_panel(axes, (dtype, layout, *unit), cells, colours, sizes[unit], levels)
+            axes.set_xticks([place + 0.5 for place in range(len(levels))], [f"{100 * level:g} %" for level in levels])
+            axes.set_yticks([place + 0.5 for place in range(len(sizes[unit]))], [f"M = {m}" for m in sizes[unit]])
+            axes.tick_params(labelleft=not named)
+            named = True
     patches = [Patch(color=colour, label=kernel) for kernel, colour in colours.items()]
-    patches.append(Patch(color=DENSE_COLOUR, label="dense wins (figure: best sparse kernel)"))
-    figure.legend(handles=patches, loc="outside lower center", ncols=min(4, len(patches)), fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=100, format="png", pil_kwargs={"optimize": True})
-    return path
+    patches.append(Patch(color=DENSE_COLOUR, label="dense wins (figure: best sparse)"))
+    figure.legend(handles=patches, loc="outside lower center", ncols=legend_columns, fontsize=7)
+    return save_png(figure, path)
 
 
 def _draw_panel(
@@ -101,14 +114,12 @@ def _draw_panel(
         colour = DENSE_COLOUR if winner.loses else colours[winner.kernel]
         axes.add_patch(Rectangle(corner, 1, 1, facecolor=colour, edgecolor="white"))
         middle = (corner[0] + 0.5, corner[1] + 0.5)
-        axes.text(*middle, f"{winner.speedup:.2f}×", ha="center", va="center", color="white", fontsize=8)
-    if not cells:
-        axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", va="center", fontsize=8)
+        axes.text(*middle, f"{winner.speedup:.2f}×", ha="center", va="center", color="white", fontsize=7)
     name = f"{granularity}, {distribution}" if distribution else str(granularity)
     axes.set_title(f"{name}\n{dtype}, {layout.replace('_', '-')}", fontsize=8)
     axes.set_xlim(0, len(levels))
     axes.set_ylim(0, len(sizes))
-    axes.tick_params(length=0, labelsize=8)
+    axes.tick_params(length=0, labelsize=7)
 
 
 def _levels(measurements: Iterable[Measurement]) -> list[float]:

@@ -1,0 +1,48 @@
+"""Tuning before timing: every launch that a kernel's model holds possible, checked and timed on the problem at hand."""
+
+from collections.abc import Callable, Iterable
+
+from sparsefront_kernels.bench.contender import measure
+from sparsefront_kernels.bench.ours import Ours
+from sparsefront_kernels.bench.setting import Setting
+from sparsefront_kernels.tuning.tunable import Tunable
+
+SAMPLES = 5
+
+
+def tune(setting: Setting, found: Iterable[Ours], say: Callable[[str], None]) -> list[Tunable]:
+    """Time the candidates of each kernel with launch parameters once, whatever the layouts; the fastest is remembered.
+
+    Args:
+        say: takes how many launches of a kernel were tried.
+    Returns:
+        what was tuned.
+    Raises:
+        RuntimeError: a launch gave a wrong product.
+    """
+    tuned: dict[str, Ours] = {}
+    for one in found:
+        if one.entry.tunable is not None and (
+            one.entry.tunable.kernel not in tuned
+            or one.entry.layout == "feature_major"  # nothing but the kernel itself
+        ):
+            tuned[one.entry.tunable.kernel] = one
+    for one in tuned.values():
+        say(f"{setting.shape.name} {one.entry.tunable.kernel}: {_tune_one(setting, one)} launches tried")
+    return [one.entry.tunable for one in tuned.values()]
+
+
+def _tune_one(setting: Setting, one: Ours) -> int:
+    tunable, problem = one.entry.tunable, setting.problem(one.entry.layout)
+    times = {}
+    for launch in tunable.candidates(one.prepared, problem):
+        tunable.remember(one.prepared, problem, launch, 0.0)
+        measured = measure(one.contender, samples=SAMPLES)
+        if measured.latency is None:
+            error = f"relative error {measured.relative_error:.2g}"
+            raise RuntimeError(f"{one.entry.name}: {launch} gives a wrong product on {problem}: {error}")
+        times[launch] = measured.latency.median_us
+    if times:
+        best = min(times, key=times.__getitem__)
+        tunable.remember(one.prepared, problem, best, times[best])
+    return len(times)

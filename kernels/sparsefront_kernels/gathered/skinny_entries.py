@@ -1,0 +1,79 @@
+"""The kernel for few rows of X, as the registry knows it: one entry for each layout."""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from sparsefront_kernels import cuda_library
+from sparsefront_kernels.common.device_limits import cuda_refusal
+from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.gathered.skinny_op import gathered_skinny_spmm, rows_refusal
+from sparsefront_kernels.gathered.skinny_spmm import LIBRARY
+from sparsefront_kernels.gathered.skinny_tables import SkinnyTables, dtype_refusal, inputs_refusal, skinny_tables
+from sparsefront_kernels.gathered.skinny_tuning import KERNEL, KERNEL_ROW_X, SkinnyTunable
+from sparsefront_kernels.kernel_entry import KernelEntry
+from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR, Problem
+
+NAMES = {
+    "row_major": "gathered_skinny",
+    "feature_major": "gathered_skinny_feature_major",
+    "row_to_feature": "gathered_skinny_row_to_feature",
+    "feature_to_row": "gathered_skinny_feature_to_row",
+}
+
+
+def _product(
+    x: Tensor,
+    tables: SkinnyTables,
+    bias: Tensor | None = None,
+    *,
+    activation: str = "none",
+    residual: Tensor | None = None,
+    layout: str,
+) -> Tensor:
+    """x and y in the layout's order."""
+    return gathered_skinny_spmm(
+        x,
+        tables.panels,
+        tables.lists,
+        tables.strips,
+        tables.outputs,
+        bias,
+        residual,
+        tables.chunks_of_each,
+        tables.most_chunks,
+        tables.in_order,
+        tables.n,
+        tables.k,
+        activation,
+        layout in X_FEATURE_MAJOR,
+        layout in Y_FEATURE_MAJOR,
+    )
+
+
+def _limits(stored: SparseFormat, problem: Problem) -> str | None:
+    """Why the kernel cannot serve: it is for few rows, and compiled for compute capability 9.0 alone."""
+    if reason := rows_refusal(problem.m) or dtype_refusal(problem.dtype) or inputs_refusal(problem.k):
+        return reason
+    if reason := cuda_refusal(problem, minimum_capability=(9, 0)):
+        return reason
+    if (capability := torch.cuda.get_device_capability(problem.device)) != (9, 0):
+        return "is written for compute capability 9.0, this GPU has {}.{}".format(*capability)
+    return cuda_library.refusal(LIBRARY)
+
+
+ENTRIES = tuple(
+    KernelEntry(
+        name=name,
+        family="gathered",
+        run=partial(_product, layout=layout),
+        prepare=skinny_tables,
+        limits=_limits,
+        requires_cuda=True,
+        layout=layout,
+        fuses_epilogue=True,
+        tunable=SkinnyTunable(KERNEL if layout in X_FEATURE_MAJOR else KERNEL_ROW_X),
+    )
+    for layout, name in NAMES.items()
+)

@@ -1,0 +1,172 @@
+"""Launching the kernel for few rows of X, cuda/gathered_skinny.cu."""
+
+import ctypes
+import functools
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparsefront_kernels import cuda_library
+from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
+from sparsefront_kernels.gathered.skinny_tables import CHUNK, FRAGMENT
+
+LIBRARY = "gathered_skinny"
+MOST_ROWS = 64
+SHARED_BYTES = 232_448  # of a block, at most
+STATIC_BYTES = 2_560
+MOST_STAGES = 8
+GATHERS = ("lanes", "shared")
+OVERLAPS = ("apart", "early", "prefetch", "prefetch_late")
+_TYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
+
+
+@dataclass(frozen=True, order=True)
+class SkinnyLaunch:
+    """Launch parameters.
+
+    Args:
+        gather: who gathers X. "lanes": every lane for itself, into its registers; the warps of a block share the chunks.
+            "shared": warps of their own, into shared memory; eight others share the outputs of a strip. 16-bit only.
+        fragments: of 16 outputs each, that one warp computes: 1, 2, 4 or 8.
+        splits: blocks of a cluster, 1 to 8, that share the chunks of a strip and add up through their shared memories.
+        warps: of a block, 1 to 8, that multiply; 8 where X is gathered into shared memory.
+        stages: slots of a ring, 2 to 8. "lanes": every warp has a ring, of about 4 KB a slot. "shared": the block has
+            one, of `stage_chunks` chunks a slot.
+        stage_chunks: see `stages`; without meaning for "lanes".
+        overlap: with the kernels before and after in the stream. "apart": none. "early": it is launched while the one
+            before still runs, and waits before it reads. "prefetch": and has its weight brought into L2 meanwhile.
+            "prefetch_late": and lets the next one start only once it has asked for all of its weight.
+    """
+
+    gather: str
+    fragments: int
+    splits: int
+    warps: int
+    stages: int
+    stage_chunks: int = 0
+    overlap: str = "prefetch"
+
+    def shared_bytes(self, m: int, width: int, element_bytes: int, most_chunks: int) -> int:
+        """Shared memory of a block: rings, which later take the sums, and lists."""
+        blocks, chunk_bytes = column_blocks(m), CHUNK * element_bytes * FRAGMENT * self.fragments
+        lists = 2 * CHUNK * -(-most_chunks // self.splits)
+        if self.gather == "shared":
+            parties = 8 * FRAGMENT * self.fragments // width
+            stage = max(self.stage_chunks, parties) * (CHUNK * element_bytes * width + 16 * CHUNK * blocks)
+            return STATIC_BYTES + lists + max(self.stages * stage, 33 * width * blocks * parties)
+        unit = max(1, 16 // element_bytes // max(self.fragments, blocks))  # chunks of a slot
+        ring = max(self.stages * unit * chunk_bytes, 528 * self.fragments * blocks)
+        return STATIC_BYTES + lists + self.warps * ring
+
+    def possible(self, m: int, width: int, element_bytes: int = 2, most_chunks: int = 0) -> bool:
+        """Whether strips of this width, of `most_chunks` chunks, can be computed so, for m rows and elements of 2 or 4 bytes."""
+        shared = self.gather == "shared"
+        return (
+            self.gather in GATHERS
+            and self.fragments in (1, 2, 4, 8)
+            and width % (FRAGMENT * self.fragments) == 0
+            and self.fragments * column_blocks(m) * element_bytes <= 64  # the sums fit into registers
+            and 1 <= self.splits <= 8
+            and self.fragments <= 2 * self.warps <= 16
+            and 2 <= self.stages <= MOST_STAGES
+            and self.overlap in OVERLAPS
+            and (not shared or (element_bytes == 2 and self.warps == 8 and self.stage_chunks >= 1))
+            and self.shared_bytes(m, width, element_bytes, most_chunks) <= SHARED_BYTES
+        )
+
+
+def column_blocks(m: int) -> int:
+    """Blocks of eight rows of X that a warp computes: 1, 2, 4 or 8."""
+    return 1 if m <= 8 else 2 if m <= 16 else 4 if m <= 32 else 8
+
+
+def launch_skinny_spmm(
+    x: Tensor,
+    y: Tensor,
+    *,
+    panels: Tensor,
+    lists: Tensor,
+    strips: Tensor,
+    outputs: Tensor,
+    chunks_of_each: int,
+    most_chunks: int,
+    in_order: bool,
+    bias: Tensor | None,
+    activation: str,
+    residual: Tensor | None,
+    launch: SkinnyLaunch,
+) -> None:
+    """Write Y = activation(X · Wᵀ + bias) + residual on the current stream of x's device, which must be current.
+
+    Args:
+        x: [M, K], 1 to 64 rows, float16, bfloat16 or float32, any strides below 2**30.
+        y: [M, N], any strides; every element is written.
+        panels, lists, strips, outputs, chunks_of_each, most_chunks, in_order: those of `SkinnyTables`.
+        bias: [N] contiguous, float16, bfloat16 or float32, or None.
+        residual: [M, N] in x's dtype, any strides, or None.
+    Raises:
+        RuntimeError: the launch failed.
+    """
+    m, k = x.shape
+    width = outputs.shape[1]
+    shared, blocks = launch.gather == "shared", column_blocks(m)
+    packed = None if _side_by_side(x, 8 if shared else blocks) else x.new_empty(k, 8 * blocks)
+    pointers = (x, packed, lists, panels, strips, None if in_order else outputs, bias, residual, y)
+    residual_strides = (0, 0) if residual is None else residual.stride()
+    error = _function()(
+        *(None if tensor is None else tensor.data_ptr() for tensor in pointers),
+        x.stride(1),
+        x.stride(0),
+        *residual_strides,
+        *y.stride(),
+        _spanned_bytes(x),
+        len(panels),
+        _TYPES[x.dtype],
+        0 if bias is None else _TYPES[bias.dtype],
+        ACTIVATION_CODES[activation],
+        m,
+        y.shape[1],
+        k,
+        len(strips),
+        chunks_of_each,
+        most_chunks,
+        width,
+        int(shared),
+        launch.fragments,
+        launch.splits,
+        launch.warps,
+        launch.stages,
+        launch.stage_chunks,
+        OVERLAPS.index(launch.overlap),
+        PREFETCH_BYTES,
+        torch.cuda.current_stream(x.device).cuda_stream,
+    )
+    if error:
+        raise RuntimeError(f"gathered_skinny: CUDA error {error} at launch ({launch})")
+
+
+PREFETCH_BYTES = 65_536  # of the weight that a block has brought into L2 while it waits, at most
+
+
+def _side_by_side(x: Tensor, rows: int) -> bool:
+    """Whether `rows` rows of one input can be loaded at once; one row is loaded from anywhere."""
+    if rows == 1:
+        return True
+    alignment = min(16, rows * x.element_size())
+    aligned = x.data_ptr() % alignment == 0 and x.stride(1) * x.element_size() % alignment == 0
+    return x.stride(0) == 1 and aligned and x.shape[0] % rows == 0
+
+
+def _spanned_bytes(x: Tensor) -> int:
+    """Bytes from X's first element to its last, or 0 where it holds less than half of them."""
+    spanned = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    return spanned * x.element_size() if spanned <= 2 * x.numel() else 0
+
+
+@functools.cache
+def _function() -> ctypes._CFuncPtr:
+    function = cuda_library.load(LIBRARY).sparsefront_gathered_skinny
+    function.argtypes = [ctypes.c_void_p] * 9 + [ctypes.c_longlong] * 8 + [ctypes.c_int] * 18 + [ctypes.c_void_p]
+    function.restype = ctypes.c_int
+    return function

@@ -1,0 +1,47 @@
+"""Work of the Triton kernel: a program per piece of a tile, with the launch of `common.launch_shape` or, in TF32, tuned."""
+
+from math import ceil
+
+from sparsefront_kernels.common.launch_shape import power_of_two_within, rows_of_block
+from sparsefront_kernels.model.product import Product
+from sparsefront_kernels.model.rates import DeviceRates
+from sparsefront_kernels.model.work import Tiling, Work
+
+STAGES, MOST_BLOCKS = 4, 4
+SHARED_BYTES = 227 << 10
+SECTOR = 32
+TUNED_BLOCK_M = (32, 64, 128, 256)  # in TF32, where the kernel is tuned
+STEPS = {"fp32": 16, "tf32": 32}  # inputs of a step; of the others 64
+
+
+def work(product: Product, rates: DeviceRates) -> Work:
+    """A row-major X is gathered element by element, of which each costs a sector where its neighbours are not kept."""
+    block_n = power_of_two_within(max(1, product.granularity), lowest=16, highest=128)
+    block_k = STEPS.get(product.dtype, 64)
+    pieces = ceil(product.n / max(1, product.granularity)) * ceil(max(1, product.granularity) / block_n)
+    chosen = (rows_of_block(product.m, pieces, rates.processors),)
+    return Work(
+        tilings=tuple(
+            _tiling(product, rates, block_m, block_n, block_k, pieces)
+            for block_m in (TUNED_BLOCK_M if product.dtype == "tf32" else chosen)
+        ),
+        processors=rates.processors,
+        tera=rates.tflops(product.dtype),
+        memory_us=rates.memory_us(product.least_bytes),
+        longest=product.longest,
+        scattered=not product.x_by_feature,
+    )
+
+
+def _tiling(product: Product, rates: DeviceRates, block_m: int, block_n: int, block_k: int, pieces: int) -> Tiling:
+    size = product.element_bytes
+    of_x = size if product.x_by_feature else min(SECTOR, size / max(1e-3, 1 - product.sparsity))
+    step = block_k * (block_m + block_n) * size
+    return Tiling(
+        blocks=pieces * ceil(product.m / block_m),
+        at_once=rates.processors * max(1, min(MOST_BLOCKS, SHARED_BYTES // (STAGES * step))),
+        steps=max(1, ceil((1 - product.sparsity) * product.k / block_k)),
+        flops=2 * block_k * block_m * block_n,
+        step_bytes=block_k * (block_m * of_x + block_n * size),
+        stored_bytes=block_m * block_n * size,
+    )

@@ -1,0 +1,55 @@
+"""Without nvcc the CUDA kernels are refused, Triton's run, and both stand in the row."""
+
+import pytest
+import torch
+from sparsefront_kernels import Problem, cuda_library
+from torch import nn
+
+from sparsefront.export.stored_weight import store
+from sparsefront.inference.candidates import find_candidates
+from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.problems import observe_problems
+from sparsefront.inference.swap import swap
+from sparsefront.patterns.vector_wise import VectorWise
+
+
+@pytest.fixture(autouse=True)
+def no_compiler(tmp_path, monkeypatch):
+    """Neither a compiler nor a library that was built before."""
+    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(cuda_library, "compiler", lambda: None)
+    cuda_library._tell.cache_clear()
+
+
+def test_refused_with_the_reason_and_said_once(monkeypatch, caplog):
+    """As on a Hopper GPU; asking needs none."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+    weight, pattern = torch.randn(64, 48), VectorWise(32)
+    mask = pattern.mask(weight.abs(), 0.5)
+    stored = store(weight, mask, pattern.storage(weight.shape, 0.5))
+    problem = Problem(128, 48, 64, torch.float16, "cuda")
+    found = find_candidates(stored, mask, problem, lambda kernel: kernel.family == "gathered" and kernel.requires_cuda)
+    assert "gathered_triton" in [candidate.entry.name for candidate in found.usable]
+    assert "needs CUDA's compiler nvcc" in found.refusals["gathered_cuda"]
+    said = [record.getMessage() for record in caplog.records if "nvcc" in record.getMessage()]
+    assert len([line for line in said if "gathered_spmm " in line]) == 1
+
+
+@pytest.mark.gpu
+def test_the_row_holds_what_ran_and_why_not_the_cuda_kernel(exported):
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs a GPU of compute capability 9.0")
+
+    def network():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(256, 512)).eval()
+
+    device, masked, net = torch.device("cuda"), network(), network()
+    export = exported(masked, VectorWise(32), 0.5, ["0"])
+    inputs = {"input": torch.randn(128, 256, device=device, dtype=torch.float16)}
+    problems = observe_problems(masked.to(device, torch.float16), inputs, ["0"])
+    report = swap(net, export, problems, KernelChoice("sparse"), device=device, dtype=torch.float16)
+    layer = report.to_json()["layers"]["0"]
+    assert layer["chosen"].startswith("gathered_triton")
+    assert "needs CUDA's compiler nvcc" in layer["refusals"]["gathered_cuda"]

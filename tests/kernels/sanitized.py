@@ -1,0 +1,78 @@
+r"""Tiny problems for compute-sanitizer: every CUDA kernel of this package, with launches that tuning may choose.
+
+    compute-sanitizer --tool memcheck --kernel-name kernel_substring=gathered \
+        python tests/kernels/sanitized.py [seconds] [name ...]
+
+The option keeps the tool off PyTorch's kernels; results are compared on the CPU. Prints what ran, and ends with 1 where a
+result is wrong or no kernel could run. After `seconds` it begins no further problem.
+"""
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from random_problems import RandomProblem, draw
+from sparsefront_kernels import KernelEntry, entries
+
+LARGEST = 130
+SEEDS = (0, 1, 5, 9, 17, 23, 31, 48, 55, 62)
+NOT_OURS = ("triton", "torch")  # in the names of kernels that Triton compiles, and of those that are PyTorch's
+
+
+def cuda_kernels(names: list[str]) -> list[KernelEntry]:
+    """Those named, or all that are compiled from our CUDA sources."""
+    ours = [kernel for kernel in entries() if kernel.requires_cuda and not any(w in kernel.name for w in NOT_OURS)]
+    return [kernel for kernel in ours if not names or kernel.name in names]
+
+
+def problems(kernels: list[KernelEntry], seconds: float) -> Iterator[RandomProblem]:
+    """Kernels take turns, a problem each, so that a short time serves all alike."""
+    start = time.monotonic()
+    for seed in SEEDS:
+        for kernel in kernels:
+            if time.monotonic() - start > seconds:
+                return
+            drawn = draw(kernel, seed, "cuda", largest=LARGEST)
+            if isinstance(drawn, RandomProblem):
+                yield drawn
+            else:
+                print(f"{kernel.name}: {drawn}")
+
+
+def launches(drawn: RandomProblem, turn: int) -> list:
+    """A third of what tuning may choose, another at each turn, or None for the launch that the kernel chooses itself."""
+    tunable = drawn.kernel.tunable
+    if tunable is None:
+        return [None]
+    possible = list(tunable.candidates(drawn.prepared, drawn.problem))
+    return possible[turn % 3 :: 3] or possible[:1]
+
+
+def fault(drawn: RandomProblem, launch: object) -> str | None:
+    """Run it; what is wrong with the result, or None."""
+    if launch is not None:
+        drawn.kernel.tunable.remember(drawn.prepared, drawn.problem, launch, 0.0)
+    y = drawn.run().cpu()
+    here = {name: part.cpu() for name, part in drawn.epilogue.items() if name == "residual"}
+    bias = None if drawn.bias is None else drawn.bias.cpu()
+    on_cpu = replace(drawn, x=drawn.x.cpu(), stored=drawn.stored.to("cpu"), bias=bias, epilogue=drawn.epilogue | here)
+    return on_cpu.fault(y)
+
+
+def main(seconds: float, names: list[str]) -> int:
+    """Run all; the exit code."""
+    ran, turn, faults = Counter(), Counter(), []
+    for drawn in problems(cuda_kernels(names), seconds):
+        turn[drawn.kernel.name] += 1
+        for launch in launches(drawn, turn[drawn.kernel.name]):
+            found = fault(drawn, launch)
+            faults += [f"{found} ({launch})"] * (found is not None)
+            ran[drawn.kernel.name] += 1
+    print(f"ran {dict(ran)}; {len(faults)} wrong", *faults, sep="\n")
+    return 1 if faults or not ran else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(float(sys.argv[1]) if len(sys.argv) > 1 else 600.0, sys.argv[2:]))

@@ -1,0 +1,198 @@
+"""CUDA sources as libraries: what the compiler makes of each, when one is built, and what is said where one cannot be."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from sparsefront_kernels import build, cuda_library
+
+
+@pytest.fixture
+def needs_tools():
+    if reason := cuda_library._missing_tool():
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def compiler_logs():
+    """Source -> what the compiler said of it. All are built at once, where they have not been built before."""
+    if reason := cuda_library._missing_tool():
+        pytest.skip(reason)
+    with ThreadPoolExecutor() as pool:
+        libraries = dict(zip(cuda_library.SOURCES, pool.map(cuda_library.build, cuda_library.SOURCES)))
+    return {name: (library.parent / cuda_library.LOG).read_text() for name, library in libraries.items()}
+
+
+@pytest.fixture
+def empty_cache(tmp_path, monkeypatch):
+    """No library is built; sources are what a test writes there with `source`."""
+    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(cuda_library, "_failures", {})
+    cuda_library._tell.cache_clear()
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def source(tmp_path, monkeypatch):
+    """(name, text) -> a source of that name is known."""
+    known: dict = {}
+    for module in (cuda_library, build):
+        monkeypatch.setattr(module, "SOURCES", known)
+
+    def write(name: str, text: str) -> None:
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        (folder / f"{name}.cu").write_text(text)
+        known[name] = folder / f"{name}.cu"
+
+    return write
+
+
+ANSWER = 'extern "C" int answer() {{ return {}; }}'
+
+
+class TestOurSources:
+    """One compilation of each serves all of these."""
+
+    @pytest.mark.parametrize("name", cuda_library.SOURCES)
+    def test_is_compiled_for_hopper_alone(self, name, compiler_logs):
+        targets = re.findall(r"Compiling entry function .* for '(\w+)'", compiler_logs[name])
+        assert set(targets) == {"sm_90a"}
+
+    @pytest.mark.parametrize("name", cuda_library.SOURCES)
+    def test_no_product_waits_for_another(self, name, compiler_logs):
+        """The compiler warns where it makes tensor-core products wait for one another, or moves no registers to others."""
+        assert "serialized" not in compiler_logs[name]
+        assert not re.search("setmaxnreg.*ignored", compiler_logs[name])
+
+    @pytest.mark.parametrize("name", cuda_library.SOURCES)
+    def test_spills_are_few(self, name, compiler_logs):
+        """Registers that overflow into memory are loaded again inside the main loop."""
+        spilled = [int(stores) for stores in re.findall(r"(\d+) bytes spill stores", compiler_logs[name])]
+        assert spilled and max(spilled) <= MOST_SPILLED.get(name, 0)
+
+    @pytest.mark.parametrize("name", cuda_library.SOURCES)
+    def test_opens(self, name, compiler_logs):
+        assert cuda_library.load(name) is not None
+
+
+# Bytes of a thread, at most. gathered_spmm: where blocks of a cluster add up, after the main loop.
+MOST_SPILLED = {"gathered_spmm": 440, "gathered_skinny": 80}
+
+
+@pytest.mark.usefixtures("needs_tools")
+class TestBuilding:
+    def test_once_for_each_source(self, empty_cache, source, monkeypatch):
+        source("trivial", ANSWER.format(42))
+        assert cuda_library.built("trivial") is None and cuda_library.refusal("trivial") is None
+        environment = dict(os.environ)
+        library = cuda_library.build("trivial")
+        assert dict(os.environ) == environment
+        written = library.stat().st_mtime_ns
+        assert cuda_library.build("trivial").stat().st_mtime_ns == written
+        assert cuda_library.load.__wrapped__("trivial").answer() == 42
+        with monkeypatch.context() as without:  # built ahead of time, it serves where there is no compiler
+            without.setattr(cuda_library, "compiler", lambda: None)
+            assert cuda_library.refusal("trivial") is None and cuda_library.build("trivial") == library
+        source("trivial", ANSWER.format(43))
+        assert cuda_library.build("trivial") != library
+        assert [path.name for path in empty_cache.iterdir() if path.name.startswith("building")] == []
+
+    def test_several_processes_at_once(self, empty_cache, source):
+        source("trivial", ANSWER.format(7))
+        builds = [_build_elsewhere("trivial") for _ in range(2)]
+        paths = {process.communicate(timeout=300)[0].strip() for process in builds}
+        assert [process.returncode for process in builds] == [0, 0]
+        assert paths == {str(cuda_library.built("trivial"))}
+
+    def test_a_killed_build_holds_up_nobody(self, empty_cache, source):
+        source("slow", "#include <cooperative_groups.h>\n" + ANSWER.format(5))
+        process = _build_elsewhere("slow")
+        deadline = time.monotonic() + 60
+        while not list(empty_cache.glob("building-slow-*/library/lock")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert list(empty_cache.glob("building-slow-*/library/lock")), "the builder never locked its folder"
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert cuda_library.built("slow") is None
+        assert cuda_library.load.__wrapped__("slow").answer() == 5
+
+    def test_compiler_messages_reach_the_user(self, empty_cache, source, monkeypatch):
+        source("broken", "this is no C++")
+        with pytest.raises(
+            cuda_library.BuildFailed, match="(?s)^broken: its build failed: [^\n]*broken.cu.*error: .*nvcc"
+        ):
+            cuda_library.build("broken")
+        assert re.search("its build failed: .*broken.cu.*error: ", cuda_library.refusal("broken"))
+        monkeypatch.setattr(cuda_library, "_run_builder", lambda *_: pytest.fail("a second attempt would fail alike"))
+        with pytest.raises(cuda_library.BuildFailed, match="its build failed"):
+            cuda_library.build("broken")
+
+    def test_a_cache_that_cannot_be_written_is_named(self, empty_cache, source):
+        source("trivial", ANSWER.format(1))
+        empty_cache.write_text("a file, no folder")
+        with pytest.raises(cuda_library.BuildFailed, match="trivial: its folder in .SPARSEFRONT_KERNELS_CACHE"):
+            cuda_library.build("trivial")
+
+    def test_command_line(self, empty_cache, source, capsys):
+        source("one", ANSWER.format(1))
+        source("two", ANSWER.format(2))
+        assert build.main() == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [re.sub(r"-.*/", "/", line.removeprefix(f"{empty_cache}/")).split()[0] for line in lines] == [
+            "one/one.so",
+            "two/two.so",
+        ]
+        assert all(re.search(r"\d s$", line) for line in lines)
+        source("two", "neither is this")
+        assert build.main() == 1
+        said = capsys.readouterr()
+        assert "one.so" in said.out and said.err.startswith("two: its build failed")
+
+
+class TestMissingTools:
+    @pytest.mark.parametrize(("tool", "named"), [("compiler", "CUDA's compiler nvcc"), ("ninja", "pip install ninja")])
+    def test_is_named_once_in_the_log_and_always_to_who_asks(
+        self, tool, named, empty_cache, source, monkeypatch, caplog
+    ):
+        if torch.version.cuda is None:
+            pytest.skip("this PyTorch is one without CUDA")
+        source("trivial", ANSWER.format(1))
+        if tool == "ninja":
+            monkeypatch.setattr(cuda_library, "compiler", lambda: sys.executable)
+        monkeypatch.setattr(cuda_library, tool, lambda: None)
+        for _ in range(2):
+            assert named in cuda_library.refusal("trivial")
+        with pytest.raises(cuda_library.BuildFailed, match=f"trivial: needs .*{named.split()[-1]}"):
+            cuda_library.build("trivial")
+        assert [record.levelname for record in caplog.records if named in record.getMessage()] == ["WARNING"]
+
+    def test_ninja_beside_this_python_is_found(self, tmp_path, monkeypatch):
+        (tmp_path / "ninja").write_text("#!/bin/sh\n")
+        (tmp_path / "ninja").chmod(0o755)
+        monkeypatch.setenv("PATH", "")
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+        assert cuda_library.ninja() == str(tmp_path / "ninja")
+
+    def test_a_pytorch_without_cuda_is_named(self, empty_cache, source, monkeypatch):
+        source("trivial", ANSWER.format(1))
+        monkeypatch.setattr(torch.version, "cuda", None)
+        assert "without CUDA" in cuda_library.refusal("trivial")
+
+
+def _build_elsewhere(name: str) -> subprocess.Popen:
+    """Another process, in a group of its own, builds a source and prints the library's path."""
+    code = (
+        "from pathlib import Path; from sparsefront_kernels import cuda_library\n"
+        f"cuda_library.SOURCES = {{{name!r}: Path({str(cuda_library.SOURCES[name])!r})}}\n"
+        f"print(cuda_library.build({name!r}))"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-c", code]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)

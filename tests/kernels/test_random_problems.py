@@ -1,0 +1,103 @@
+"""Every kernel of the registry on random problems, against float64, and every launch that tuning may choose."""
+
+import pytest
+import torch
+from random_problems import OCCASIONS, WEIGHTS, draw
+from sparsefront_kernels import entries, families
+from sparsefront_kernels.bench.poison import poisoned_memory
+from sparsefront_kernels.tuning import store
+
+TENS_ON_GPU, TUNED_SEEDS = 20, 12
+GPU_KERNELS = [kernel for kernel in entries() if kernel.requires_cuda]
+TUNABLE = [kernel for kernel in GPU_KERNELS if kernel.tunable is not None]
+
+
+def faults(kernel, seeds, device, largest):
+    """What is wrong with the kernel's results, by seed; skips where it refuses all problems."""
+    found, reasons = [], []
+    for seed in seeds:
+        drawn = draw(kernel, seed, device, largest=largest)
+        if isinstance(drawn, str):
+            reasons.append(drawn)
+            continue
+        with poisoned_memory():
+            y = drawn.run()
+        found.append(drawn.fault(y))
+    if len(reasons) == len(seeds):
+        pytest.skip(reasons[0])
+    return [fault for fault in found if fault is not None]
+
+
+@pytest.mark.parametrize("kernel", entries(), ids=lambda kernel: kernel.name)
+def test_ten_random_problems(kernel):
+    """On the CPU, where Triton kernels run interpreted."""
+    if kernel.requires_cuda and torch.cuda.is_available():
+        pytest.skip("the interpreter is off where there is a GPU")
+    assert faults(kernel, range(len(OCCASIONS)), "cpu", 150) == []
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("ten", range(TENS_ON_GPU))
+@pytest.mark.parametrize("kernel", GPU_KERNELS, ids=lambda kernel: kernel.name)
+def test_two_hundred_random_problems(kernel, ten):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    assert faults(kernel, range(10 * ten, 10 * ten + 10), "cuda", 600) == []
+
+
+@pytest.fixture
+def nothing_tuned(tmp_path, monkeypatch):
+    """What is remembered here is forgotten afterwards."""
+    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
+    monkeypatch.setattr(store, "SHIPPED", tmp_path / "shipped")
+    store.tuned_kernel.cache_clear()
+    yield
+    store.tuned_kernel.cache_clear()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", TUNABLE, ids=lambda kernel: kernel.name)
+def test_every_launch_that_tuning_may_choose(kernel, request):
+    """Not only the fastest: another GPU, or another shape, may choose any of them."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    tried = []
+    for seed in range(TUNED_SEEDS):
+        drawn = draw(kernel, seed * 7, "cuda")
+        if isinstance(drawn, str):
+            pytest.skip(drawn)
+        drawn.run()  # builds its library, before the cache is another
+        request.getfixturevalue("nothing_tuned")
+        for launch in kernel.tunable.candidates(drawn.prepared, drawn.problem):
+            kernel.tunable.remember(drawn.prepared, drawn.problem, launch, 0.0)
+            with poisoned_memory():
+                y = drawn.run()
+            assert drawn.fault(y) is None, launch
+            tried.append(launch)
+    assert len(set(tried)) > 1
+
+
+def test_every_family_is_drawn():
+    assert set(WEIGHTS) == set(families())
+
+
+@pytest.mark.parametrize("family", families())
+def test_the_problems_are_what_they_claim(family):
+    """All kept, all pruned, primes, one row and tiles that keep nothing do occur, in ten seeds of any kernel."""
+    kernel = next(kernel for kernel in entries() if kernel.family == family)
+    drawn = dict(zip(OCCASIONS, [draw(kernel, seed, "cpu") for seed in range(10)]))
+    kept = {name: int((one.stored.to_dense() != 0).sum()) for name, one in drawn.items()}
+    assert kept["all pruned"] == 0
+    assert kept["all kept"] == drawn["all kept"].stored.values.numel()
+    assert drawn["one row"].problem.m == 1
+    assert not drawn["x is a window"].x.is_contiguous()
+    assert drawn["x is unaligned"].x.storage_offset() == 1
+    assert drawn["x is transposed"].x.t().is_contiguous()
+
+
+def test_the_same_seed_draws_the_same_problem():
+    for kernel in entries():
+        if kernel.is_reference:
+            first, again = (draw(kernel, 17, "cpu", largest=50) for _ in range(2))
+            assert first.says == again.says and torch.equal(first.x, again.x)
+            assert torch.equal(first.stored.to_dense(), again.stored.to_dense())
