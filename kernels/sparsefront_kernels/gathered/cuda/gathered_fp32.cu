@@ -53,9 +53,6 @@ struct Shape {
     static constexpr int X_FLOATS = ROWS * BLOCK_M;
     static constexpr int STAGE_BYTES = ROWS * (BLOCK_M + WIDTH) * 4;
     static constexpr int X_STEP = SLICES * BLOCK_M * 4, W_STEP = SLICES * WIDTH * 4;  // bytes to a warp's next input
-    // Whether all lanes copy the rows of X, 16 bytes each: a bulk copy of a short row takes the same eight instructions as
-    // one of a long row.
-    static constexpr bool LANES_COPY = SLICES > 1 && BLOCK_M <= 128;
     static constexpr int SUMS_BYTES = CONSUMERS * OUTPUTS * COLUMNS * 4;
     static constexpr int BLOCKS_PER_SM = COLUMNS == 8 && SLICES == 1 ? 3 : 2;
     // Registers of a thread that multiplies and of one that loads: together twice what a thread starts with.
@@ -347,28 +344,8 @@ __device__ __forceinline__ void prefetch_first_stages(const Problem& problem) {
     }
 }
 
-// One warp's share of the copies of a stage's rows of X, where all lanes copy; input: this lane's, -1 where there is none.
-template <typename S>
-__device__ __forceinline__ void copy_rows(const Problem& problem, uint32_t target, int column, int input) {
-    constexpr int CHUNKS = S::BLOCK_M / 4;                         // of 16 bytes in a row
-    constexpr int LANES = CHUNKS < 32 ? CHUNKS : 32, AT_ONCE = 32 / LANES;  // of a row; rows
-    const int lane = threadIdx.x % 32, chunk = lane % LANES, sub_row = lane / LANES;
-    const float* x = problem.x + column + 4 * chunk;
-    const uint32_t stride = static_cast<uint32_t>(problem.x_stride) * 4;
-    const uint32_t own = target + sub_row * (S::BLOCK_M * 4) + chunk * 16;
-#pragma unroll
-    for (int row = 0; row < S::ROWS; row += AT_ONCE) {
-        const int of_row = __shfl_sync(~0u, input, row + sub_row);
-#pragma unroll
-        for (int piece = 0; piece < CHUNKS; piece += LANES) {
-            const bool exists = of_row >= 0 && column + 4 * (piece + chunk) < problem.m;  // elsewhere nothing is read
-            copy_16_bytes(own + row * (S::BLOCK_M * 4) + piece * 16, row_address(x + 4 * piece, of_row, stride), exists ? 16 : 0);
-        }
-    }
-}
-
 // Warps fill the stages in turn, since the instructions around the copies of a stage take about as long as its products; a
-// lane knows a row. There are at least as many stages as warps: parities tell only one round of the ring from the next.
+// lane brings a row. There are at least as many stages as warps: parities tell only one round of the ring from the next.
 template <typename S>
 __device__ __forceinline__ void produce(const Problem& problem, int items, uint32_t stages, uint32_t full, uint32_t empty) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = min(WARPS, problem.stages);
@@ -396,17 +373,12 @@ __device__ __forceinline__ void produce(const Problem& problem, int items, uint3
             const uint32_t target = stages + ring.slot * S::STAGE_BYTES, ready = full + 8 * ring.slot;
             barrier_wait_idly(empty + 8 * ring.slot, ring.phase ^ 1);
             if (lane == 0) {
-                barrier_arrive_expect(ready, rows * ((S::LANES_COPY ? 0 : row_bytes) + S::WIDTH * 4));
+                barrier_arrive_expect(ready, rows * (row_bytes + S::WIDTH * 4));
                 copy_bulk(target + S::X_FLOATS * 4, panel + static_cast<long long>(step) * (S::ROWS * S::WIDTH),
                           rows * S::WIDTH * 4, ready);
             }
             __syncwarp();
-            if constexpr (S::LANES_COPY) {
-                copy_rows<S>(problem, target, item.column, now);
-                barrier_arrive_after_copies(ready);
-            } else if (now >= 0) {
-                copy_bulk(target + lane * S::BLOCK_M * 4, x + now * problem.x_stride, row_bytes, ready);
-            }
+            if (now >= 0) copy_bulk(target + lane * S::BLOCK_M * 4, x + now * problem.x_stride, row_bytes, ready);
             now = next, next = following;
             ring.slot += warps;
             if (ring.slot >= problem.stages) ring.slot -= problem.stages, ring.phase ^= 1;
@@ -426,7 +398,7 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS_PER_SM) gathered_fp32_kerne
     const uint32_t empty = full + 8 * MOST_STAGES;
     if (threadIdx.x == 0) {
         for (int slot = 0; slot < problem.stages; ++slot) {
-            barrier_init(full + 8 * slot, S::LANES_COPY ? 33 : 1);
+            barrier_init(full + 8 * slot, 1);
             barrier_init(empty + 8 * slot, WARPS);
         }
         fence_barrier_init();
@@ -480,7 +452,7 @@ extern "C" int sparsefront_gathered_fp32(const void* x, const void* panels, cons
                                          long long x_stride, long long y_stride, long long residual_stride, int kept_of_each,
                                          int bias_type, int activation, int m, int k, int tile_count, int width, int slices, int columns,
                                          int stages, int splits, int processors, void* stream) {
-    if (stages < 2 || stages > MOST_STAGES || splits < 1 || splits > 8 || x_stride >= 1ll << 30) return cudaErrorInvalidValue;
+    if (stages < 2 || stages > MOST_STAGES || splits < 1 || splits > 8) return cudaErrorInvalidValue;
     const Problem problem{static_cast<const float*>(x),
                           static_cast<const float*>(panels),
                           static_cast<const int*>(kept),
