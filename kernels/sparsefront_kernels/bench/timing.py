@@ -49,9 +49,14 @@ def time_calls(calls: Sequence[Callable[[], object]], *, samples: int = SAMPLES)
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         calls[0]()  # compiles, makes workspaces
-        few = calls[:ROUGH_CALLS]
-        rough_us = elapsed_us(lambda: [call() for call in few]) / len(few)
     torch.cuda.current_stream().wait_stream(side)
+    # roughly by a graph as well: eager calls of a few microseconds take as long as their launches on the CPU
+    few, trial = calls[:ROUGH_CALLS], torch.cuda.CUDAGraph()
+    with _recording(trial, side):
+        held = [call() for call in few]
+    trial.replay()
+    rough_us = elapsed_us(trial.replay) / len(few)
+    del held, trial
     rounds = max(1, min(MOST_CALLS // len(calls), int(SHORTEST_REPLAY_US / max(rough_us * len(calls), 1e-3))))
     graph = torch.cuda.CUDAGraph()
     with _recording(graph, side):
