@@ -336,7 +336,7 @@ __device__ __forceinline__ void reduce_and_store(const Epilogue& epilogue, const
             for (int of_warp = 0; of_warp < CONSUMERS / 32; ++of_warp) owned += (piece + of_warp) % splits == part;
         barrier_arrive_expect(received, owned * (splits - 1) * (PIECE_BYTES / (CONSUMERS / 32)));
     }
-    cluster_sync();  // all blocks have read all their stages
+    cluster_sync_relaxed();  // all blocks have read all their stages
 #pragma unroll
     for (int piece = 0; piece < PIECES; ++piece) {
         const int owner = (piece + warp) % splits;

@@ -99,8 +99,13 @@ __device__ __forceinline__ uint32_t rank_in_cluster() {
     return rank;
 }
 
-// Waits for all threads of the cluster that have not ended. It says nothing about what they wrote.
+// Waits for all threads of the cluster that have not ended; what they wrote before is visible afterwards.
 __device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// As cluster_sync, but says nothing about what they wrote: for where barriers count that, or nothing is read afterwards.
+__device__ __forceinline__ void cluster_sync_relaxed() {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
