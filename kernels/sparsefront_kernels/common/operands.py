@@ -53,3 +53,13 @@ def check_epilogue(y: Tensor, activation: str, residual: Tensor | None) -> None:
         )
     if residual.device != y.device:
         raise ValueError(f"the residual is on {residual.device}, x on {y.device}")
+
+
+def empty_output(x: Tensor, n: int, x_feature_major: bool, y_feature_major: bool) -> Tensor:
+    """Y, not yet written: [M, N], or [N, M] where y_feature_major, in x's dtype and on its device.
+
+    Args:
+        x: [M, K], or [K, M] where x_feature_major.
+    """
+    m = x.shape[1 if x_feature_major else 0]
+    return x.new_empty((n, m) if y_feature_major else (m, n))

@@ -10,44 +10,16 @@ from sparsefront_kernels.common.device_limits import cuda_refusal, triton_refusa
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.cuda_spmm import LIBRARY
 from sparsefront_kernels.gathered.fp32_entries import FP32_ENTRIES
-from sparsefront_kernels.gathered.op import gathered_spmm
 from sparsefront_kernels.gathered.pairs import PairTables, pair_tables, tile_refusal
 from sparsefront_kernels.gathered.pairs_op import gathered_pairs_spmm
 from sparsefront_kernels.gathered.reference import gathered_spmm_reference
 from sparsefront_kernels.gathered.skinny_entries import ENTRIES as SKINNY
-from sparsefront_kernels.gathered.tables import GatheredTables, gathered_tables
+from sparsefront_kernels.gathered.tables import gathered_tables
 from sparsefront_kernels.gathered.tf32_entries import TF32_ENTRIES
+from sparsefront_kernels.gathered.triton_product import triton_product
 from sparsefront_kernels.gathered.tuning import PAIR_TUNABLE
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR, Problem
-
-
-def _product(
-    x: Tensor,
-    tables: GatheredTables,
-    bias: Tensor | None = None,
-    *,
-    layout: str,
-    activation: str = "none",
-    residual: Tensor | None = None,
-) -> Tensor:
-    """activation(X · Wᵀ + bias) + residual in a layout of `problem.LAYOUTS`."""
-    return gathered_spmm(
-        x,
-        tables.values,
-        tables.kept_inputs,
-        tables.tile_offsets,
-        tables.order,
-        tables.outputs,
-        bias,
-        residual,
-        tables.n,
-        tables.k,
-        tables.consecutive,
-        activation,
-        layout in X_FEATURE_MAJOR,
-        layout in Y_FEATURE_MAJOR,
-    )
 
 
 def _pairs_product(
@@ -59,7 +31,7 @@ def _pairs_product(
     activation: str = "none",
     residual: Tensor | None = None,
 ) -> Tensor:
-    """As `_product`; the kernel reads X feature-major, so that otherwise X is transposed on the way."""
+    """As `triton_product`; the kernel reads X feature-major, so that otherwise X is transposed on the way."""
     return gathered_pairs_spmm(
         x,
         tables.panels,
@@ -105,7 +77,7 @@ ENTRIES = (
         KernelEntry(
             name=_name("gathered_triton", layout),
             family="gathered",
-            run=partial(_product, layout=layout),
+            run=partial(triton_product, layout=layout),
             prepare=gathered_tables,
             limits=triton_refusal,
             requires_cuda=True,

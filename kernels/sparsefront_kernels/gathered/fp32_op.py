@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.operands import check_epilogue, check_operands
+from sparsefront_kernels.common.operands import check_epilogue, check_operands, empty_output
 from sparsefront_kernels.gathered.aligned_operands import aligned_by_input, aligned_like, transpose_into
 from sparsefront_kernels.gathered.fp32_spmm import launch_fp32_spmm
 from sparsefront_kernels.gathered.fp32_tables import dense_weight
@@ -42,7 +42,7 @@ def gathered_fp32_spmm(
         ValueError: operands that do not fit together, or no such activation.
     """
     check_operands(x, panels, bias, k=k, n=n, feature_major=x_feature_major)
-    y = _empty_output(x, n, x_feature_major, y_feature_major)
+    y = empty_output(x, n, x_feature_major, y_feature_major)
     check_epilogue(y, activation, residual)
     if y.numel() == 0:
         return y
@@ -80,12 +80,7 @@ def gathered_fp32_spmm(
 def _(
     x, panels, kept, tiles, outputs, bias, residual, kept_of_each, n, k, activation, x_feature_major, y_feature_major
 ):
-    return _empty_output(x, n, x_feature_major, y_feature_major)
+    return empty_output(x, n, x_feature_major, y_feature_major)
 
 
 register_gradient("gathered_fp32_spmm", stored=("panels", "kept", "tiles", "outputs"), dense=dense_weight)
-
-
-def _empty_output(x: Tensor, n: int, x_feature_major: bool, y_feature_major: bool) -> Tensor:
-    m = x.shape[1 if x_feature_major else 0]
-    return x.new_empty((n, m) if y_feature_major else (m, n))

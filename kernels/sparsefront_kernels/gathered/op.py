@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.operands import check_epilogue, check_operands
+from sparsefront_kernels.common.operands import check_epilogue, check_operands, empty_output
 from sparsefront_kernels.gathered.aligned_operands import aligned_by_input
 from sparsefront_kernels.gathered.gradient import register_gradient
 from sparsefront_kernels.gathered.tables import dense_weight
@@ -47,7 +47,7 @@ def gathered_spmm(
         ValueError: operands that do not fit together, or no such activation.
     """
     check_operands(x, values, bias, k=k, n=n, feature_major=x_feature_major)
-    y = _empty_output(x, n, x_feature_major, y_feature_major)
+    y = empty_output(x, n, x_feature_major, y_feature_major)
     check_epilogue(y, activation, residual)
     if y.numel() == 0:
         return y
@@ -92,7 +92,7 @@ def _(
     y_feature_major,
     tf32=False,
 ):
-    return _empty_output(x, n, x_feature_major, y_feature_major)
+    return empty_output(x, n, x_feature_major, y_feature_major)
 
 
 register_gradient("gathered_spmm", stored=("values", "kept_inputs", "tile_offsets", "outputs"), dense=dense_weight)
@@ -102,8 +102,3 @@ def _as_runs(x: Tensor) -> Tensor:
     """X [M, K] with the elements of an input side by side, unless there are so few that this costs more than it saves."""
     m = x.shape[0]
     return x if m < TRANSPOSED_FROM else aligned_by_input(x, feature_major=False)[:, :m].t()
-
-
-def _empty_output(x: Tensor, n: int, x_feature_major: bool, y_feature_major: bool) -> Tensor:
-    m = x.shape[1 if x_feature_major else 0]
-    return x.new_empty((n, m) if y_feature_major else (m, n))

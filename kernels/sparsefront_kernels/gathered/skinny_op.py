@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.operands import check_epilogue, check_operands
+from sparsefront_kernels.common.operands import check_epilogue, check_operands, empty_output
 from sparsefront_kernels.gathered.gradient import register_gradient
 from sparsefront_kernels.gathered.skinny_spmm import MOST_ROWS, launch_skinny_spmm
 from sparsefront_kernels.gathered.skinny_tables import dense_weight
@@ -43,7 +43,7 @@ def gathered_skinny_spmm(
         ValueError: operands that do not fit together, more rows than 64, or no such activation.
     """
     check_operands(x, panels, bias, k=k, n=n, feature_major=x_feature_major)
-    y = _empty_output(x, n, x_feature_major, y_feature_major)
+    y = empty_output(x, n, x_feature_major, y_feature_major)
     check_epilogue(y, activation, residual)
     if y.numel() == 0:
         return y
@@ -104,7 +104,7 @@ def _(
     x_feature_major,
     y_feature_major,
 ):
-    return _empty_output(x, n, x_feature_major, y_feature_major)
+    return empty_output(x, n, x_feature_major, y_feature_major)
 
 
 register_gradient("gathered_skinny_spmm", stored=("panels", "lists", "strips", "outputs"), dense=dense_weight)
@@ -113,8 +113,3 @@ register_gradient("gathered_skinny_spmm", stored=("panels", "lists", "strips", "
 def rows_refusal(m: int) -> str | None:
     """Why so many rows of X cannot be multiplied, or None."""
     return None if m <= MOST_ROWS else f"takes up to {MOST_ROWS} rows of X, not {m}"
-
-
-def _empty_output(x: Tensor, n: int, x_feature_major: bool, y_feature_major: bool) -> Tensor:
-    m = x.shape[1 if x_feature_major else 0]
-    return x.new_empty((n, m) if y_feature_major else (m, n))

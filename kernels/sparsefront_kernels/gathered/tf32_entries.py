@@ -3,44 +3,14 @@
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from sparsefront_kernels.common.device_limits import triton_refusal
 from sparsefront_kernels.format import SparseFormat
-from sparsefront_kernels.gathered.op import gathered_spmm
-from sparsefront_kernels.gathered.tables import GatheredTables, gathered_tables
+from sparsefront_kernels.gathered.tables import gathered_tables
 from sparsefront_kernels.gathered.tf32_tuning import KERNEL, Tf32Tunable
+from sparsefront_kernels.gathered.triton_product import triton_product
 from sparsefront_kernels.kernel_entry import KernelEntry
-from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR, Problem
-
-
-def _product(
-    x: Tensor,
-    tables: GatheredTables,
-    bias: Tensor | None = None,
-    *,
-    layout: str,
-    activation: str = "none",
-    residual: Tensor | None = None,
-) -> Tensor:
-    """activation(X · Wᵀ + bias) + residual in a layout of `problem.LAYOUTS`."""
-    return gathered_spmm(
-        x,
-        tables.values,
-        tables.kept_inputs,
-        tables.tile_offsets,
-        tables.order,
-        tables.outputs,
-        bias,
-        residual,
-        tables.n,
-        tables.k,
-        tables.consecutive,
-        activation,
-        layout in X_FEATURE_MAJOR,
-        layout in Y_FEATURE_MAJOR,
-        True,
-    )
+from sparsefront_kernels.problem import LAYOUTS, Problem
 
 
 def _limits(stored: SparseFormat, problem: Problem) -> str | None:
@@ -57,7 +27,7 @@ TF32_ENTRIES = tuple(
     KernelEntry(
         name=KERNEL if layout == "row_major" else f"{KERNEL}_{layout}",
         family="gathered",
-        run=partial(_product, layout=layout),
+        run=partial(triton_product, layout=layout, tf32=True),
         prepare=gathered_tables,
         limits=_limits,
         requires_cuda=True,
