@@ -1,5 +1,6 @@
 """What tests run in other processes than their own: importable by name, as those need it."""
 
+import atexit
 import os
 import signal
 import time
@@ -48,6 +49,13 @@ def fail(how: str, folder: Path, loggers: list) -> None:
     if how == "rank 0" and ranks.index() == 0:
         raise KeyError("rank 0's own")
     ranks.total(torch.ones(1))
+
+
+def crash_when_the_interpreter_ends(folder: Path, loggers: list) -> int:
+    """Rank 1 does its part, and would be aborted in the interpreter's own end, as libraries' threads now and then do."""
+    if ranks.index() == 1:
+        atexit.register(os.abort)
+    return int(ranks.total(torch.ones(1)))
 
 
 def wait_to_be_killed(pids: Path, folder: Path, loggers: list) -> None:

@@ -118,6 +118,10 @@ def test_a_rank_that_fails_ends_the_run(bodies, tmp_path, how, error, message):
     assert "LOCAL_RANK" not in os.environ and not dist.is_initialized()
 
 
+def test_a_rank_whose_work_is_done_cannot_fail_at_its_end(bodies, tmp_path):
+    assert on_every_rank(bodies.crash_when_the_interpreter_ends, trainer=TWO, folder=tmp_path, loggers=[]) == 2
+
+
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes where Linux lists them")
 def test_no_rank_outlives_a_killed_run(tmp_path):
     script = (

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -160,6 +161,21 @@ def _other_rank(rank: int, group: _Group, body: Callable, arguments: tuple, fold
         store = dist.TCPStore(HOST, group.port, is_master=False)
         with _member(rank, group, store), _reported(reports):  # at once: the others notice when it leaves the group
             body(*arguments, folder, [])
+    _leave()
+
+
+def _leave() -> NoReturn:
+    """Ends this process, whose work is done and told, without the interpreter's own end.
+
+    There threads of libraries that still run are torn down with what they use, and now and then one calls std::terminate:
+    rank 0 would take that for a failed training.
+    """
+    for child in multiprocessing.active_children():  # workers of data loaders
+        child.terminate()
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 @contextmanager
