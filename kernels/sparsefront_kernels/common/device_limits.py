@@ -5,6 +5,7 @@ import os
 
 import torch
 
+from sparsefront_kernels import cuda_library
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.problem import Problem
 
@@ -34,6 +35,19 @@ def cuda_refusal(problem: Problem, *, minimum_capability: tuple[int, int]) -> st
     if capability < minimum_capability:
         return "needs compute capability {}.{} or newer, this GPU has {}.{}".format(*minimum_capability, *capability)
     return None
+
+
+def hopper_refusal(problem: Problem, library: str) -> str | None:
+    """Why a CUDA library that is compiled for compute capability 9.0 alone cannot serve, or None.
+
+    Args:
+        library: a name of `cuda_library.SOURCES`.
+    """
+    if reason := cuda_refusal(problem, minimum_capability=(9, 0)):
+        return reason
+    if (capability := torch.cuda.get_device_capability(problem.device)) != (9, 0):
+        return "is written for compute capability 9.0, this GPU has {}.{}".format(*capability)
+    return cuda_library.refusal(library)
 
 
 def _interpreter_refusal(dtype: torch.dtype) -> str | None:

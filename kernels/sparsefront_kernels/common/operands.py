@@ -1,5 +1,6 @@
 """The checks of every op's run-time arguments: a kernel that trusts a wrong shape reads foreign memory."""
 
+import torch
 from torch import Tensor
 
 from sparsefront_kernels.common.epilogue import check_activation
@@ -63,3 +64,10 @@ def empty_output(x: Tensor, n: int, x_feature_major: bool, y_feature_major: bool
     """
     m = x.shape[1 if x_feature_major else 0]
     return x.new_empty((n, m) if y_feature_major else (m, n))
+
+
+def bias_for_kernel(bias: Tensor | None) -> Tensor | None:
+    """The bias as CUDA kernels read it: contiguous, in a type of at most 32 bits; None where there is none."""
+    if bias is None:
+        return None
+    return (bias.float() if bias.dtype == torch.float64 else bias).contiguous()

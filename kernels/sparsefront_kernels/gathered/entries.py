@@ -5,8 +5,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from sparsefront_kernels import cuda_library
-from sparsefront_kernels.common.device_limits import cuda_refusal, triton_refusal
+from sparsefront_kernels.common.device_limits import hopper_refusal, triton_refusal
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.cuda_spmm import LIBRARY
 from sparsefront_kernels.gathered.fp32_entries import FP32_ENTRIES
@@ -54,11 +53,7 @@ def _pairs_limits(stored: SparseFormat, problem: Problem) -> str | None:
     """Why the Hopper kernel cannot serve: its instructions exist on compute capability 9.0 alone."""
     if problem.dtype not in (torch.float16, torch.bfloat16):
         return f"takes float16 or bfloat16, not {problem.dtype}"
-    if reason := tile_refusal(stored.tile) or cuda_refusal(problem, minimum_capability=(9, 0)):
-        return reason
-    if (capability := torch.cuda.get_device_capability(problem.device)) != (9, 0):
-        return "is written for compute capability 9.0, this GPU has {}.{}".format(*capability)
-    return cuda_library.refusal(LIBRARY)
+    return tile_refusal(stored.tile) or hopper_refusal(problem, LIBRARY)
 
 
 def _name(kernel: str, layout: str) -> str:

@@ -5,8 +5,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from sparsefront_kernels import cuda_library
-from sparsefront_kernels.common.device_limits import cuda_refusal
+from sparsefront_kernels.common.device_limits import hopper_refusal
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.fp32_op import gathered_fp32_spmm
 from sparsefront_kernels.gathered.fp32_spmm import LIBRARY
@@ -47,11 +46,7 @@ def _limits(stored: SparseFormat, problem: Problem) -> str | None:
     """Why the kernel cannot serve: it is built for compute capability 9.0 alone."""
     if problem.dtype != torch.float32:
         return f"takes float32, not {problem.dtype}"
-    if reason := tile_refusal(stored.tile) or cuda_refusal(problem, minimum_capability=(9, 0)):
-        return reason
-    if (capability := torch.cuda.get_device_capability(problem.device)) != (9, 0):
-        return "is written for compute capability 9.0, this GPU has {}.{}".format(*capability)
-    return cuda_library.refusal(LIBRARY)
+    return tile_refusal(stored.tile) or hopper_refusal(problem, LIBRARY)
 
 
 _TUNABLE = Fp32Tunable()

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.operands import check_epilogue, check_operands, empty_output
+from sparsefront_kernels.common.operands import bias_for_kernel, check_epilogue, check_operands, empty_output
 from sparsefront_kernels.gathered.aligned_operands import aligned_by_input, aligned_like, transpose_into
 from sparsefront_kernels.gathered.fp32_spmm import launch_fp32_spmm
 from sparsefront_kernels.gathered.fp32_tables import dense_weight
@@ -47,8 +47,6 @@ def gathered_fp32_spmm(
     if y.numel() == 0:
         return y
     m = x.shape[1 if x_feature_major else 0]
-    if bias is not None:
-        bias = (bias.float() if bias.dtype == torch.float64 else bias).contiguous()
     if residual is not None and not y_feature_major:
         residual = residual.t()
     with torch.cuda.device_of(x):
@@ -64,7 +62,7 @@ def gathered_fp32_spmm(
             tiles=tiles,
             outputs=outputs,
             kept_of_each=kept_of_each,
-            bias=bias,
+            bias=bias_for_kernel(bias),
             activation=activation,
             residual=None if residual is None else aligned_like(target, residual),
             launch=launch_for(Fp32Problem(padded_m, k, n, outputs.shape[1], len(tiles), len(kept)), x.device),

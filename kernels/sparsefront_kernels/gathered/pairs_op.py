@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.operands import check_epilogue, check_operands, empty_output
+from sparsefront_kernels.common.operands import bias_for_kernel, check_epilogue, check_operands, empty_output
 from sparsefront_kernels.gathered.aligned_operands import aligned_by_input, aligned_like, transpose_into
 from sparsefront_kernels.gathered.cuda_spmm import launch_pairs_spmm
 from sparsefront_kernels.gathered.gradient import register_gradient
@@ -48,8 +48,6 @@ def gathered_pairs_spmm(
     if y.numel() == 0:
         return y
     m = x.shape[1 if x_feature_major else 0]
-    if bias is not None:
-        bias = (bias.float() if bias.dtype == torch.float64 else bias).contiguous()
     with torch.cuda.device_of(x):
         by_input = aligned_by_input(x, feature_major=x_feature_major)
         padded_m = by_input.shape[1]
@@ -67,7 +65,7 @@ def gathered_pairs_spmm(
             pairs=pairs,
             outputs=outputs,
             steps_of_each=steps_of_each,
-            bias=bias,
+            bias=bias_for_kernel(bias),
             launch=launch,
             y_row_major=writes_rows,
             activation=activation,

@@ -2,11 +2,9 @@
 
 from functools import partial
 
-import torch
 from torch import Tensor
 
-from sparsefront_kernels import cuda_library
-from sparsefront_kernels.common.device_limits import cuda_refusal
+from sparsefront_kernels.common.device_limits import hopper_refusal
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.skinny_op import gathered_skinny_spmm, rows_refusal
 from sparsefront_kernels.gathered.skinny_spmm import LIBRARY
@@ -54,13 +52,8 @@ def _product(
 
 def _limits(stored: SparseFormat, problem: Problem) -> str | None:
     """Why the kernel cannot serve: it is for few rows, and compiled for compute capability 9.0 alone."""
-    if reason := rows_refusal(problem.m) or dtype_refusal(problem.dtype) or inputs_refusal(problem.k):
-        return reason
-    if reason := cuda_refusal(problem, minimum_capability=(9, 0)):
-        return reason
-    if (capability := torch.cuda.get_device_capability(problem.device)) != (9, 0):
-        return "is written for compute capability 9.0, this GPU has {}.{}".format(*capability)
-    return cuda_library.refusal(LIBRARY)
+    reason = rows_refusal(problem.m) or dtype_refusal(problem.dtype) or inputs_refusal(problem.k)
+    return reason or hopper_refusal(problem, LIBRARY)
 
 
 ENTRIES = tuple(

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.operands import check_epilogue, check_operands, empty_output
+from sparsefront_kernels.common.operands import bias_for_kernel, check_epilogue, check_operands, empty_output
 from sparsefront_kernels.gathered.gradient import register_gradient
 from sparsefront_kernels.gathered.skinny_spmm import MOST_ROWS, launch_skinny_spmm
 from sparsefront_kernels.gathered.skinny_tables import dense_weight
@@ -54,8 +54,6 @@ def gathered_skinny_spmm(
         rows = rows.contiguous()
     if residual is not None and y_feature_major:
         residual = residual.t()
-    if bias is not None:
-        bias = (bias.float() if bias.dtype == torch.float64 else bias).contiguous()
     problem = SkinnyProblem(
         m=rows.shape[0],
         k=k,
@@ -78,7 +76,7 @@ def gathered_skinny_spmm(
             chunks_of_each=chunks_of_each,
             most_chunks=most_chunks,
             in_order=in_order,
-            bias=bias,
+            bias=bias_for_kernel(bias),
             activation=activation,
             residual=residual,
             launch=launch_for(problem, x.device),
