@@ -5,6 +5,8 @@ import os
 # As in run.py, before torch is imported: threads that spin while they wait slow down whatever runs beside the tests.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+import random
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +19,18 @@ if not torch.cuda.is_available():
 os.environ.setdefault("WANDB_MODE", "offline")
 
 ROOT = Path(__file__).resolve().parent.parent
+SEED = "SPARSEFRONT_TEST_SEED"
+os.environ.setdefault(SEED, str(random.SystemRandom().randrange(2**31)))  # processes that share the tests share it
+
+
+def pytest_report_header() -> str:
+    return f"random inputs of this run come back with {SEED}={os.environ[SEED]}"
+
+
+@pytest.fixture(autouse=True)
+def fresh_inputs(request: pytest.FixtureRequest) -> None:
+    """What a test draws without a seed of its own is new in every run, and the same again under the run's seed."""
+    torch.manual_seed(zlib.crc32(f"{os.environ[SEED]} {request.node.nodeid}".encode()))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
