@@ -1,8 +1,9 @@
 """What all kernel tests share: weights of every family, devices, tolerances, poisoned memory."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from drawn_masks import any_order, blocks, free, n_of_m, order, overlaid, same_c
 from random_problems import TOLERANCE, exact_product, fault_of, laid_out
 from sparsefront_kernels import FORMATS, Problem, SparseFormat
 from sparsefront_kernels.bench.poison import poisoned_memory
+from sparsefront_kernels.tuning import store
+from sparsefront_kernels.tuning.launches import chosen_launch
 from torch import Tensor
 
 
@@ -150,6 +153,18 @@ def triton_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     if not torch.cuda.is_available():
         monkeypatch.setenv("TRITON_INTERPRET", "1")
+
+
+@pytest.fixture
+def nothing_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No measured launches, of the package's or the user's; what is remembered here is forgotten afterwards."""
+    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
+    monkeypatch.setattr(store, "SHIPPED", tmp_path / "shipped")
+    store.tuned_kernel.cache_clear()
+    chosen_launch.cache_clear()
+    yield
+    store.tuned_kernel.cache_clear()
+    chosen_launch.cache_clear()
 
 
 @pytest.fixture

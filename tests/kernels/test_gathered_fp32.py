@@ -12,14 +12,14 @@ from sparsefront_kernels.gathered.aligned_operands import aligned_by_input, alig
 from sparsefront_kernels.gathered.fp32_op import gathered_fp32_spmm
 from sparsefront_kernels.gathered.fp32_spmm import Fp32Launch, launch_fp32_spmm
 from sparsefront_kernels.gathered.fp32_tables import WIDTHS, dense_weight, fp32_tables
-from sparsefront_kernels.gathered.fp32_tuning import SPACE, Fp32Problem, candidates, predicted_us
+from sparsefront_kernels.gathered.fp32_tuning import LAUNCHES, SPACE, Fp32Problem, candidates, predicted_us
+from sparsefront_kernels.gathered.layout_entry import entry_name
 from sparsefront_kernels.problem import LAYOUTS
 from sparsefront_kernels.tuning import store
+from sparsefront_kernels.tuning.launches import chosen_launch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-NAMES = {
-    layout: "gathered_fp32_cuda" if layout == "row_major" else f"gathered_fp32_cuda_{layout}" for layout in LAYOUTS
-}
+NAMES = {layout: entry_name("gathered_fp32_cuda", layout) for layout in LAYOUTS}
 READ = ("panels", "kept", "tiles", "outputs", "kept_of_each")  # what a launch takes of the tables
 TILES = (4, 8, 16, 32, 64, 96, 128, 192, 256)
 LARGE = Fp32Problem(m=4096, k=4096, n=4096, width=32, tiles=128, kept=128 * 2048)
@@ -124,22 +124,16 @@ class TestLaunches:
         assert best.splits * best.slices > 1
         assert candidates(LARGE, 132)[0].splits == 1
 
-    def test_measured_launches_are_found_again(self, tmp_path, monkeypatch):
-        monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
-        monkeypatch.setattr(store, "SHIPPED", tmp_path / "shipped")
+    def test_measured_launches_are_found_again(self, nothing_tuned, monkeypatch):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "Some GPU")
-        store.tuned_kernel.cache_clear()
-        fp32_tuning._launch_for.cache_clear()
         tables = fp32_tables(draw_stored(random.Random(1), tile=32))
-        problem = Problem(253, tables.k, tables.n, torch.float32, "cpu", "feature_major")
+        problem = Problem(253, tables.k, tables.n, torch.float32, "cuda", "feature_major")
         odd = Fp32Launch(8, 4, 2, 7)
-        fp32_tuning.Fp32Tunable().remember(tables, problem, odd, 12.345)
+        LAUNCHES.remember(tables, problem, odd, 12.345)
         described = Fp32Problem(256, tables.k, tables.n, 32, len(tables.tiles), len(tables.kept) + 1)
-        assert fp32_tuning._launch_for(described, "Some GPU", 132) == odd
-        assert fp32_tuning._launch_for(described, "Another GPU", 132) == candidates(described, 132)[0]
-        assert fp32_tuning._launch_for(SMALL, "Some GPU", 132) == candidates(SMALL, 132)[0]
-        store.tuned_kernel.cache_clear()
-        fp32_tuning._launch_for.cache_clear()
+        assert chosen_launch(LAUNCHES, described, "Some GPU", 132) == odd
+        assert chosen_launch(LAUNCHES, described, "Another GPU", 132) == candidates(described, 132)[0]
+        assert chosen_launch(LAUNCHES, SMALL, "Some GPU", 132) == candidates(SMALL, 132)[0]
 
     def test_shipped_launches_are_possible(self):
         for path in (store.Path(store.__file__).parent / "shipped").glob("*.json"):

@@ -9,14 +9,16 @@ import torch
 from sparsefront_kernels import FORMATS, Problem, entry
 from sparsefront_kernels.common.epilogue import ACTIVATIONS, with_epilogue
 from sparsefront_kernels.gathered import skinny_op, skinny_tuning
-from sparsefront_kernels.gathered.skinny_entries import NAMES
+from sparsefront_kernels.gathered.layout_entry import entry_name
 from sparsefront_kernels.gathered.skinny_spmm import OVERLAPS, SkinnyLaunch, launch_skinny_spmm
 from sparsefront_kernels.gathered.skinny_tables import dense_weight, skinny_tables, strip_width
-from sparsefront_kernels.gathered.skinny_tuning import SPACE, SkinnyProblem, SkinnyTunable, candidates
+from sparsefront_kernels.gathered.skinny_tuning import LAUNCHES, SPACE, SkinnyProblem, candidates
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 from sparsefront_kernels.tuning import store
+from sparsefront_kernels.tuning.launches import chosen_launch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+NAMES = {layout: entry_name("gathered_skinny", layout) for layout in LAYOUTS}
 TILES = [1, 3, 4, 8, 16, 24, 32, 64, 100, 128, 192, 200, 256]
 
 
@@ -157,23 +159,18 @@ class TestLaunches:
         assert 0 < len(chosen) <= 18
         assert all(launch.possible(m, width, element_bytes, 128) for launch in chosen)
 
-    def test_what_was_measured_is_used(self, tmp_path, monkeypatch):
-        monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
-        monkeypatch.setattr(store, "SHIPPED", tmp_path / "shipped")
+    def test_what_was_measured_is_used(self, nothing_tuned, monkeypatch):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
-        store.tuned_kernel.cache_clear()
-        skinny_tuning._launch_for.cache_clear()
         tables = skinny_tables(
             FORMATS["gathered"].from_dense(torch.randn(64, 48).half(), torch.ones(64, 48, dtype=torch.bool), tile=64)
         )
         odd = SkinnyLaunch("lanes", 2, 3, 4, 2, 0, "early")
         problem = Problem(5, 48, 64, torch.float16, "cuda")
-        SkinnyTunable().remember(tables, problem, odd, 1.234)
+        LAUNCHES[True].remember(tables, problem, odd, 1.234)
         near = SkinnyProblem(5, 48, 64, 64, 1, 4, 4)
-        assert skinny_tuning._launch_for(near, "Some GPU", 132) == odd
-        assert skinny_tuning._launch_for(SkinnyProblem(6, 48, 64, 64, 1, 3, 3), "Some GPU", 132) != odd
-        store.tuned_kernel.cache_clear()
-        skinny_tuning._launch_for.cache_clear()
+        assert chosen_launch(LAUNCHES[True], near, "Some GPU", 132) == odd
+        assert chosen_launch(LAUNCHES[True], SkinnyProblem(6, 48, 64, 64, 1, 3, 3), "Some GPU", 132) != odd
+        assert chosen_launch(LAUNCHES[False], near, "Some GPU", 132) != odd
 
     def test_shipped_tables_hold_possible_launches(self):
         names = (skinny_tuning.KERNEL, skinny_tuning.KERNEL_ROW_X)

@@ -7,8 +7,10 @@ import torch
 from sparsefront_kernels import FORMATS, Problem, entry
 from sparsefront_kernels.common.launch_shape import LaunchShape
 from sparsefront_kernels.gathered import tf32_tuning
+from sparsefront_kernels.gathered.layout_entry import entry_name
 from sparsefront_kernels.gathered.tables import gathered_tables
 from sparsefront_kernels.gathered.tf32_tuning import (
+    LAUNCHES,
     SHARED_BYTES,
     SMALLEST_SHARED_BYTES,
     Tf32Problem,
@@ -16,11 +18,9 @@ from sparsefront_kernels.gathered.tf32_tuning import (
     shared_bytes,
 )
 from sparsefront_kernels.problem import LAYOUTS
-from sparsefront_kernels.tuning import store
+from sparsefront_kernels.tuning.launches import chosen_launch
 
-NAMES = {
-    layout: "gathered_tf32_triton" if layout == "row_major" else f"gathered_tf32_triton_{layout}" for layout in LAYOUTS
-}
+NAMES = {layout: entry_name("gathered_tf32_triton", layout) for layout in LAYOUTS}
 TOLERANCE = 1e-3
 PROBLEMS = [
     Tf32Problem(m, 4096, 4096, tile, 4096 // tile, 2048 * 4096 // tile) for m in (1, 256, 4096) for tile in (8, 32, 128)
@@ -75,21 +75,15 @@ def test_candidates(problem):
     assert shared_bytes(untuned) <= SMALLEST_SHARED_BYTES
 
 
-def test_measured_launches_are_found_again(tmp_path, monkeypatch, cases):
-    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
-    monkeypatch.setattr(store, "SHIPPED", tmp_path / "shipped")
+def test_measured_launches_are_found_again(nothing_tuned, monkeypatch, cases):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "Some GPU")
-    store.tuned_kernel.cache_clear()
-    tf32_tuning._launch_for.cache_clear()
     tables = gathered_tables(cases["gathered-uneven"].build())
     odd = LaunchShape(64, 16, 64, 8, 3)
-    tf32_tuning.Tf32Tunable().remember(tables, Problem(64, tables.k, tables.n, torch.float32, "cpu"), odd, 1.0)
+    LAUNCHES.remember(tables, Problem(64, tables.k, tables.n, torch.float32, "cuda"), odd, 1.0)
     tiles, tile = tables.outputs.shape
     problem = Tf32Problem(64, tables.k, tables.n, tile, tiles, len(tables.kept_inputs) + 1)
-    assert tf32_tuning._launch_for(problem, "Some GPU") == odd
-    assert tf32_tuning._launch_for(problem, "Another GPU") != odd
-    store.tuned_kernel.cache_clear()
-    tf32_tuning._launch_for.cache_clear()
+    assert chosen_launch(LAUNCHES, problem, "Some GPU", 132) == odd
+    assert chosen_launch(LAUNCHES, problem, "Another GPU", 132) != odd
 
 
 @pytest.mark.gpu
@@ -129,7 +123,7 @@ class TestOnGPU:
             "activation": "none",
         }
         problem = Problem(1000, 700, 512, torch.float32, "cuda", "feature_major")
-        for launch in tf32_tuning.Tf32Tunable().candidates(tables, problem):
+        for launch in LAUNCHES.candidates(tables, problem):
             y = torch.full((512, 1000), torch.nan, device="cuda")
             launch_gathered_spmm(x.t(), y.t(), tf32=launch, **common)
             assert 1e-6 < error(y, stored.to_dense().double() @ x.double()) <= TOLERANCE, launch

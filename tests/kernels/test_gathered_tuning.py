@@ -6,8 +6,9 @@ from sparsefront_kernels import FORMATS, Problem, entries
 from sparsefront_kernels.gathered import tuning
 from sparsefront_kernels.gathered.cuda_spmm import PairLaunch
 from sparsefront_kernels.gathered.pairs import pair_tables
-from sparsefront_kernels.gathered.tuning import SPACE, PairProblem, candidates, fastest, predicted_us
-from sparsefront_kernels.tuning import store
+from sparsefront_kernels.gathered.tuning import LAUNCHES, SPACE, PairProblem, candidates, predicted_us
+from sparsefront_kernels.tuning import launches, store
+from sparsefront_kernels.tuning.launches import chosen_launch
 
 LARGE = PairProblem(m=4096, k=4096, n=4096, pairs=32, steps=1024)
 SMALL = PairProblem(m=256, k=1024, n=1024, pairs=8, steps=64)
@@ -54,9 +55,9 @@ def test_orders_of_work_are_tried_where_there_are_several_columns_of_blocks():
     assert {launch.group for launch in candidates(PairProblem(64, 1024, 1024, 8, 64), 132)} == {64}
 
 
-def test_tunable_serves_every_layout(empty_store, monkeypatch):
+def test_tunable_serves_every_layout(nothing_tuned, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
-    monkeypatch.setattr(tuning, "processors", lambda device: 132)
+    monkeypatch.setattr(launches, "processors", lambda device: 132)
     mask = (torch.rand(2, 96) < 0.5).repeat_interleave(128, 0)
     tables = pair_tables(FORMATS["gathered"].from_dense(torch.randn(256, 96), mask, tile=128))
     tunables = {entry.tunable for entry in entries() if entry.name.startswith("gathered_cuda")}
@@ -65,40 +66,24 @@ def test_tunable_serves_every_layout(empty_store, monkeypatch):
     problem = Problem(m=60, k=96, n=256, dtype=torch.float16, device="cuda", layout="row_major")
     chosen = tunable.candidates(tables, problem)[-1]
     tunable.remember(tables, problem, chosen, 1.0)
-    assert tuning.launch_for(PairProblem.of(tables, 64), torch.device("cuda")) == chosen
+    assert LAUNCHES.launch_for(PairProblem.of(tables, 64), torch.device("cuda")) == chosen
 
 
-def test_fastest_times_all():
-    times = {SPACE[0]: 3.0, SPACE[1]: 1.0, SPACE[2]: 2.0}
-    assert fastest(list(times), times.__getitem__) == (SPACE[1], 1.0)
-
-
-@pytest.fixture
-def empty_store(tmp_path, monkeypatch):
-    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
-    monkeypatch.setattr(store, "SHIPPED", tmp_path / "shipped")
-    store.tuned_kernel.cache_clear()
-    tuning._launch_for.cache_clear()
-    yield tmp_path
-    store.tuned_kernel.cache_clear()
-    tuning._launch_for.cache_clear()
-
-
-def test_measured_launches_are_used_for_their_shape_only(empty_store):
+def test_measured_launches_are_used_for_their_shape_only(nothing_tuned):
     odd = PairLaunch(64, 4, 16, 2)
-    tuning.remember(LARGE, odd, 123.456, "Some GPU")
+    LAUNCHES.record(LARGE, odd, 123.456, "Some GPU")
     near = PairProblem(LARGE.m, LARGE.k, LARGE.n, LARGE.pairs, LARGE.steps + 3)
-    assert tuning._launch_for(LARGE, "Some GPU", 132) == tuning._launch_for(near, "Some GPU", 132) == odd
-    assert tuning._launch_for(SMALL, "Some GPU", 132) == candidates(SMALL, 132, slack=1.0)[0]
-    assert tuning._launch_for(LARGE, "Another GPU", 132) == candidates(LARGE, 132, slack=1.0)[0]
+    assert chosen_launch(LAUNCHES, LARGE, "Some GPU", 132) == chosen_launch(LAUNCHES, near, "Some GPU", 132) == odd
+    assert chosen_launch(LAUNCHES, SMALL, "Some GPU", 132) == candidates(SMALL, 132, slack=1.0)[0]
+    assert chosen_launch(LAUNCHES, LARGE, "Another GPU", 132) == candidates(LARGE, 132, slack=1.0)[0]
 
 
-def test_nearest_number_of_steps_is_taken(empty_store):
+def test_nearest_number_of_steps_is_taken(nothing_tuned):
     few, many = PairLaunch(64, 4, 16, 2), PairLaunch(128, 6, 16, 1)
-    tuning.remember(PairProblem(64, 64, 128, 1, 2), few, 1.0, "GPU")
-    tuning.remember(PairProblem(64, 64, 128, 1, 20), many, 1.0, "GPU")
-    assert tuning._launch_for(PairProblem(64, 64, 128, 1, 8), "GPU", 132) == few
-    assert tuning._launch_for(PairProblem(64, 64, 128, 1, 14), "GPU", 132) == many
+    LAUNCHES.record(PairProblem(64, 64, 128, 1, 2), few, 1.0, "GPU")
+    LAUNCHES.record(PairProblem(64, 64, 128, 1, 20), many, 1.0, "GPU")
+    assert chosen_launch(LAUNCHES, PairProblem(64, 64, 128, 1, 8), "GPU", 132) == few
+    assert chosen_launch(LAUNCHES, PairProblem(64, 64, 128, 1, 14), "GPU", 132) == many
 
 
 def test_shipped_tables_hold_possible_launches():
@@ -112,4 +97,4 @@ def test_shipped_tables_hold_possible_launches():
 def test_launch_for_asks_the_device():
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    assert tuning.launch_for(LARGE, torch.device("cuda")).possible
+    assert LAUNCHES.launch_for(LARGE, torch.device("cuda")).possible

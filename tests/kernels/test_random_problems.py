@@ -5,7 +5,6 @@ import torch
 from random_problems import OCCASIONS, WEIGHTS, draw
 from sparsefront_kernels import entries, families
 from sparsefront_kernels.bench.poison import poisoned_memory
-from sparsefront_kernels.tuning import store
 
 TENS_ON_GPU, TUNED_SEEDS = 20, 12
 GPU_KERNELS = [kernel for kernel in entries() if kernel.requires_cuda]
@@ -43,16 +42,6 @@ def test_two_hundred_random_problems(kernel, ten):
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     assert faults(kernel, range(10 * ten, 10 * ten + 10), "cuda", 600) == []
-
-
-@pytest.fixture
-def nothing_tuned(tmp_path, monkeypatch):
-    """What is remembered here is forgotten afterwards."""
-    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
-    monkeypatch.setattr(store, "SHIPPED", tmp_path / "shipped")
-    store.tuned_kernel.cache_clear()
-    yield
-    store.tuned_kernel.cache_clear()
 
 
 @pytest.mark.gpu

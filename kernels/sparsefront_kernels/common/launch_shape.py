@@ -23,7 +23,7 @@ def launch_shape(
     *, m: int, block_n: int, column_blocks: int, dtype: torch.dtype, device: torch.device, largest_m: int = 128
 ) -> LaunchShape:
     """Choose the launch for `column_blocks` tiles of block_n outputs over m rows."""
-    block_m = rows_of_block(m, column_blocks, _processors(device), largest=largest_m)
+    block_m = rows_of_block(m, column_blocks, processors(device), largest=largest_m)
     # 16-bit: the buffers of four stages of 128 × 64 still fit the 99 KiB of sm_89. float32 goes through the CUDA cores,
     # where a longer step only costs registers.
     block_k = 16 if dtype == torch.float32 else 64
@@ -31,12 +31,12 @@ def launch_shape(
     return LaunchShape(block_m, block_n, block_k, num_warps, num_stages=4)
 
 
-def rows_of_block(m: int, column_blocks: int, processors: int, *, largest: int = 128) -> int:
+def rows_of_block(m: int, column_blocks: int, device_processors: int, *, largest: int = 128) -> int:
     """Starts at `largest` and shrinks while half of it still covers m, or while the grid leaves processors idle."""
     block_m = largest
     while block_m > 16 and block_m >= 2 * m:
         block_m //= 2
-    while block_m > 32 and -(-m // block_m) * column_blocks < processors:
+    while block_m > 32 and -(-m // block_m) * column_blocks < device_processors:
         block_m //= 2
     return block_m
 
@@ -47,6 +47,6 @@ def power_of_two_within(size: int, *, lowest: int, highest: int) -> int:
 
 
 @functools.cache
-def _processors(device: torch.device) -> int:
+def processors(device: torch.device) -> int:
     """Streaming multiprocessors; 1 in the interpreter, where fewer and larger programs are faster."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1

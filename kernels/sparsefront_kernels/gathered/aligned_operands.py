@@ -37,6 +37,15 @@ def aligned_like(target: Tensor, residual: Tensor) -> Tensor:
     return copy
 
 
+def deliver(target: Tensor, y: Tensor, *, feature_major: bool) -> None:
+    """Copy what a kernel wrote, [N, M rounded up to whole runs], into y: [N, M] where feature_major and else [M, N]."""
+    written = target[:, : y.shape[1 if feature_major else 0]]
+    if feature_major:
+        y.copy_(written)
+    else:
+        transpose_into(written, y)
+
+
 def transpose_into(source: Tensor, target: Tensor) -> None:
     """Write source [R, C], with C contiguous, transposed into target [C, R], with R contiguous."""
     from sparsefront_kernels.gathered import triton_transpose  # Triton may be absent

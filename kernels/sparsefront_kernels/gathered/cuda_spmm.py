@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sparsefront_kernels import cuda_library
 from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
+from sparsefront_kernels.common.launch_shape import processors
 from sparsefront_kernels.gathered.pairs import STEP_GRANULES
 
 LIBRARY = "gathered_spmm"
@@ -142,9 +143,3 @@ def _function() -> ctypes._CFuncPtr:
     function.argtypes = [ctypes.c_void_p] * 8 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 17 + [ctypes.c_void_p]
     function.restype = ctypes.c_int
     return function
-
-
-@functools.cache
-def processors(device: torch.device) -> int:
-    """Streaming multiprocessors of a CUDA device."""
-    return torch.cuda.get_device_properties(device).multi_processor_count

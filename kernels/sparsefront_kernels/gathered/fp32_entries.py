@@ -1,7 +1,5 @@
 """The float32 kernel on Hopper's CUDA cores as entries of the registry, one for each layout."""
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
@@ -10,8 +8,8 @@ from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.fp32_op import gathered_fp32_spmm
 from sparsefront_kernels.gathered.fp32_spmm import LIBRARY
 from sparsefront_kernels.gathered.fp32_tables import Fp32Tables, fp32_tables, tile_refusal
-from sparsefront_kernels.gathered.fp32_tuning import KERNEL, Fp32Tunable
-from sparsefront_kernels.kernel_entry import KernelEntry
+from sparsefront_kernels.gathered.fp32_tuning import KERNEL, LAUNCHES
+from sparsefront_kernels.gathered.layout_entry import layout_entry
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR, Problem
 
 
@@ -49,18 +47,7 @@ def _limits(stored: SparseFormat, problem: Problem) -> str | None:
     return tile_refusal(stored.tile) or hopper_refusal(problem, LIBRARY)
 
 
-_TUNABLE = Fp32Tunable()
-FP32_ENTRIES = tuple(
-    KernelEntry(
-        name=KERNEL if layout == "row_major" else f"{KERNEL}_{layout}",
-        family="gathered",
-        run=partial(_product, layout=layout),
-        prepare=fp32_tables,
-        limits=_limits,
-        requires_cuda=True,
-        layout=layout,
-        fuses_epilogue=True,
-        tunable=_TUNABLE,
-    )
+ENTRIES = tuple(
+    layout_entry(KERNEL, layout, product=_product, prepare=fp32_tables, limits=_limits, tunable=LAUNCHES)
     for layout in LAYOUTS
 )

@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.common.operands import bias_for_kernel, check_epilogue, check_operands, empty_output
-from sparsefront_kernels.gathered.aligned_operands import aligned_by_input, aligned_like, transpose_into
+from sparsefront_kernels.gathered.aligned_operands import aligned_by_input, aligned_like, deliver
 from sparsefront_kernels.gathered.fp32_spmm import launch_fp32_spmm
 from sparsefront_kernels.gathered.fp32_tables import dense_weight
-from sparsefront_kernels.gathered.fp32_tuning import Fp32Problem, launch_for
+from sparsefront_kernels.gathered.fp32_tuning import LAUNCHES, Fp32Problem
 from sparsefront_kernels.gathered.gradient import register_gradient
 
 
@@ -54,6 +54,7 @@ def gathered_fp32_spmm(
         padded_m = by_input.shape[1]
         direct = y_feature_major and padded_m == m
         target = y if direct else x.new_empty(n, padded_m)
+        problem = Fp32Problem(padded_m, k, n, outputs.shape[1], len(tiles), len(kept))
         launch_fp32_spmm(
             by_input,
             target,
@@ -65,12 +66,10 @@ def gathered_fp32_spmm(
             bias=bias_for_kernel(bias),
             activation=activation,
             residual=None if residual is None else aligned_like(target, residual),
-            launch=launch_for(Fp32Problem(padded_m, k, n, outputs.shape[1], len(tiles), len(kept)), x.device),
+            launch=LAUNCHES.launch_for(problem, x.device),
         )
-        if not direct and y_feature_major:
-            y.copy_(target[:, :m])
-        elif not direct:
-            transpose_into(target[:, :m], y)
+        if not direct:
+            deliver(target, y, feature_major=y_feature_major)
     return y
 
 

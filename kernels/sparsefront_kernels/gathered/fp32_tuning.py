@@ -1,19 +1,14 @@
 """Launch parameters of the float32 kernel: the space, a model that says what is worth timing, and what was measured."""
 
-import functools
 import itertools
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 
 from sparsefront_kernels.gathered.aligned_operands import run_length
-from sparsefront_kernels.gathered.cuda_spmm import processors
 from sparsefront_kernels.gathered.fp32_spmm import MOST_STAGES, Fp32Launch
 from sparsefront_kernels.gathered.fp32_tables import WIDTHS, Fp32Tables
-from sparsefront_kernels.problem import Problem
-from sparsefront_kernels.tuning import tuned_kernel
-from sparsefront_kernels.tuning.nearest import nearest_launch
+from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL = "gathered_fp32_cuda"
 VERSION = 1  # raised when a change of the kernel makes old measurements worthless
@@ -62,20 +57,26 @@ class Fp32Problem:
     tiles: int
     kept: int
 
-    @property
-    def kept_of_tile(self) -> float:
-        return self.kept / max(1, self.tiles)
+    @classmethod
+    def of(cls, tables: Fp32Tables, m: int) -> "Fp32Problem":
+        """Of a prepared weight and m rows of X, which the kernel reads padded."""
+        run = run_length(torch.float32)
+        return cls(-(-m // run) * run, tables.k, tables.n, tables.width, len(tables.tiles), len(tables.kept))
 
     @property
     def shape(self) -> str:
-        """The key of measured launches without the kept inputs of a tile, which end it."""
         return f"m={self.m} k={self.k} n={self.n} width={self.width} kept="
+
+    @property
+    def amount(self) -> float:
+        """Kept inputs of a tile."""
+        return self.kept / max(1, self.tiles)
 
 
 def predicted_us(problem: Fp32Problem, launch: Fp32Launch, device_processors: int) -> float:
     """A coarse model of the latency: full rounds of blocks, then one in which processors have fewer blocks."""
     block_m = launch.block_m(problem.width)
-    products = problem.kept_of_tile / launch.splits * problem.width * block_m  # of a block
+    products = problem.amount / launch.splits * problem.width * block_m  # of a block
     products *= _SLICES[launch.slices] * (_LARGE_CLUSTER if launch.splits > 2 else 1.0)
     rates = _RATE[launch.columns]
     blocks = problem.tiles * -(-problem.m // block_m) * launch.splits
@@ -96,38 +97,11 @@ def candidates(problem: Fp32Problem, device_processors: int, *, slack: float = 1
     return worth[:MOST_CANDIDATES]
 
 
-def launch_for(problem: Fp32Problem, device: torch.device) -> Fp32Launch:
-    """The launch to use: measured for this shape, at the nearest number of kept inputs, or else the best predicted."""
-    return _launch_for(problem, torch.cuda.get_device_name(device), processors(device))
-
-
-@functools.lru_cache(maxsize=4096)
-def _launch_for(problem: Fp32Problem, gpu: str, device_processors: int) -> Fp32Launch:
-    entries = tuned_kernel(gpu, KERNEL, VERSION).entries
-    measured = nearest_launch(entries, Fp32Launch, problem.shape, problem.kept_of_tile)
-    return measured or candidates(problem, device_processors)[0]
-
-
-class Fp32Tunable:
-    """The float32 kernel for whoever tunes it (`tuning.tunable.Tunable`)."""
-
-    kernel = KERNEL
-    version = VERSION
-
-    def candidates(self, prepared: Fp32Tables, problem: Problem) -> Sequence[Fp32Launch]:
-        """At most 18 launches, best predicted first, on the current CUDA device."""
-        return candidates(_problem(prepared, problem), processors(torch.device("cuda", torch.cuda.current_device())))
-
-    def remember(self, prepared: Fp32Tables, problem: Problem, launch: Fp32Launch, latency_us: float) -> None:
-        """Use this launch for this problem from now on in this process; `tuned_kernel(...).save` keeps it."""
-        described = _problem(prepared, problem)
-        table = tuned_kernel(torch.cuda.get_device_name(), KERNEL, VERSION)
-        key = f"{described.shape}{described.kept_of_tile:.4g}"
-        table.record(key, asdict(launch) | {"latency_us": round(latency_us, 2)})
-        _launch_for.cache_clear()
-
-
-def _problem(tables: Fp32Tables, problem: Problem) -> Fp32Problem:
-    run = run_length(torch.float32)
-    padded_m = -(-problem.m // run) * run  # as the op pads it
-    return Fp32Problem(padded_m, problem.k, problem.n, tables.width, len(tables.tiles), len(tables.kept))
+LAUNCHES = TunedLaunches(
+    KERNEL,
+    VERSION,
+    Fp32Launch,
+    describe=lambda tables, problem: Fp32Problem.of(tables, problem.m),
+    worth_timing=candidates,
+    untuned=lambda problem, device_processors: candidates(problem, device_processors)[0],
+)

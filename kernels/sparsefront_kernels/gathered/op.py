@@ -7,7 +7,7 @@ from sparsefront_kernels.common.operands import check_epilogue, check_operands, 
 from sparsefront_kernels.gathered.aligned_operands import aligned_by_input
 from sparsefront_kernels.gathered.gradient import register_gradient
 from sparsefront_kernels.gathered.tables import dense_weight
-from sparsefront_kernels.gathered.tf32_tuning import tf32_launch
+from sparsefront_kernels.gathered.tf32_tuning import LAUNCHES, Tf32Problem
 
 # Rows of X from which a row-major X is transposed first: gathering single elements then takes longer, on an H200 1.5 times at
 # 16 rows x 1024 inputs and 3 times at 256 x 4096 (half of them kept), and with a single row about as long.
@@ -54,6 +54,11 @@ def gathered_spmm(
     # Triton may be absent where only the reference is used, so it is imported by those who need it
     from sparsefront_kernels.gathered.triton_spmm import launch_gathered_spmm
 
+    launch = None
+    if tf32:
+        tiles, tile = outputs.shape
+        problem = Tf32Problem(x.shape[1 if x_feature_major else 0], k, n, tile, tiles, len(kept_inputs))
+        launch = LAUNCHES.launch_for(problem, x.device)
     with torch.cuda.device_of(x):
         launch_gathered_spmm(
             x.t() if x_feature_major else _as_runs(x),
@@ -67,9 +72,7 @@ def gathered_spmm(
             residual=residual.t() if residual is not None and y_feature_major else residual,
             activation=activation,
             consecutive=consecutive,
-            tf32=tf32_launch(x.shape[1 if x_feature_major else 0], k, n, outputs.shape, len(kept_inputs), x.device)
-            if tf32
-            else None,
+            tf32=launch,
         )
     return y
 

@@ -4,11 +4,11 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.common.operands import bias_for_kernel, check_epilogue, check_operands, empty_output
-from sparsefront_kernels.gathered.aligned_operands import aligned_by_input, aligned_like, transpose_into
+from sparsefront_kernels.gathered.aligned_operands import aligned_by_input, aligned_like, deliver
 from sparsefront_kernels.gathered.cuda_spmm import launch_pairs_spmm
 from sparsefront_kernels.gathered.gradient import register_gradient
 from sparsefront_kernels.gathered.pairs import dense_weight
-from sparsefront_kernels.gathered.tuning import PairProblem, launch_for
+from sparsefront_kernels.gathered.tuning import LAUNCHES, PairProblem
 
 
 @torch.library.custom_op("sparsefront::gathered_pairs_spmm", mutates_args=())
@@ -56,7 +56,7 @@ def gathered_pairs_spmm(
         target = y if direct else x.new_empty(n, padded_m)
         if residual is not None and not direct:
             residual = residual if y_feature_major else residual.t()
-        launch = launch_for(PairProblem(padded_m, k, n, len(pairs), len(steps)), x.device)
+        problem = PairProblem(padded_m, k, n, len(pairs), len(steps))
         launch_pairs_spmm(
             by_input,
             target,
@@ -66,15 +66,13 @@ def gathered_pairs_spmm(
             outputs=outputs,
             steps_of_each=steps_of_each,
             bias=bias_for_kernel(bias),
-            launch=launch,
+            launch=LAUNCHES.launch_for(problem, x.device),
             y_row_major=writes_rows,
             activation=activation,
             residual=None if residual is None else aligned_like(target, residual),
         )
-        if not direct and y_feature_major:
-            y.copy_(target[:, :m])
-        elif not direct:
-            transpose_into(target[:, :m], y)
+        if not direct:
+            deliver(target, y, feature_major=y_feature_major)
     return y
 
 

@@ -1,24 +1,15 @@
 """The kernel for few rows of X, as the registry knows it: one entry for each layout."""
 
-from functools import partial
-
 from torch import Tensor
 
 from sparsefront_kernels.common.device_limits import hopper_refusal
 from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.gathered.layout_entry import layout_entry
 from sparsefront_kernels.gathered.skinny_op import gathered_skinny_spmm, rows_refusal
 from sparsefront_kernels.gathered.skinny_spmm import LIBRARY
 from sparsefront_kernels.gathered.skinny_tables import SkinnyTables, dtype_refusal, inputs_refusal, skinny_tables
-from sparsefront_kernels.gathered.skinny_tuning import KERNEL, KERNEL_ROW_X, SkinnyTunable
-from sparsefront_kernels.kernel_entry import KernelEntry
-from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR, Problem
-
-NAMES = {
-    "row_major": "gathered_skinny",
-    "feature_major": "gathered_skinny_feature_major",
-    "row_to_feature": "gathered_skinny_row_to_feature",
-    "feature_to_row": "gathered_skinny_feature_to_row",
-}
+from sparsefront_kernels.gathered.skinny_tuning import KERNEL, LAUNCHES
+from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR, Problem
 
 
 def _product(
@@ -57,16 +48,13 @@ def _limits(stored: SparseFormat, problem: Problem) -> str | None:
 
 
 ENTRIES = tuple(
-    KernelEntry(
-        name=name,
-        family="gathered",
-        run=partial(_product, layout=layout),
+    layout_entry(
+        KERNEL,
+        layout,
+        product=_product,
         prepare=skinny_tables,
         limits=_limits,
-        requires_cuda=True,
-        layout=layout,
-        fuses_epilogue=True,
-        tunable=SkinnyTunable(KERNEL if layout in X_FEATURE_MAJOR else KERNEL_ROW_X),
+        tunable=LAUNCHES[layout in X_FEATURE_MAJOR],
     )
-    for layout, name in NAMES.items()
+    for layout in LAYOUTS
 )

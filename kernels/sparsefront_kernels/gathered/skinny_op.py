@@ -7,7 +7,7 @@ from sparsefront_kernels.common.operands import bias_for_kernel, check_epilogue,
 from sparsefront_kernels.gathered.gradient import register_gradient
 from sparsefront_kernels.gathered.skinny_spmm import MOST_ROWS, launch_skinny_spmm
 from sparsefront_kernels.gathered.skinny_tables import dense_weight
-from sparsefront_kernels.gathered.skinny_tuning import SkinnyProblem, launch_for
+from sparsefront_kernels.gathered.skinny_tuning import LAUNCHES, SkinnyProblem
 
 
 @torch.library.custom_op("sparsefront::gathered_skinny_spmm", mutates_args=())
@@ -79,7 +79,7 @@ def gathered_skinny_spmm(
             bias=bias_for_kernel(bias),
             activation=activation,
             residual=residual,
-            launch=launch_for(problem, x.device),
+            launch=LAUNCHES[x_feature_major].launch_for(problem, x.device),
         )
     return y
 

@@ -1,19 +1,12 @@
 """Launch parameters of the kernel for few rows: the space, a model that prunes it, and what was measured."""
 
-import functools
 import itertools
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any
 
-import torch
-
-from sparsefront_kernels.gathered.cuda_spmm import processors
 from sparsefront_kernels.gathered.skinny_spmm import OVERLAPS, SkinnyLaunch, column_blocks
 from sparsefront_kernels.gathered.skinny_tables import CHUNK, FRAGMENT, SkinnyTables
-from sparsefront_kernels.problem import Problem
-from sparsefront_kernels.tuning import tuned_kernel
-from sparsefront_kernels.tuning.nearest import nearest_launch
+from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL = "gathered_skinny"  # with X feature-major
 KERNEL_ROW_X = "gathered_skinny_row_x"
@@ -53,22 +46,29 @@ class SkinnyProblem:
     element_bytes: int = 2
     x_feature_major: bool = True
 
-    @property
-    def chunks_of_strip(self) -> float:
-        return self.chunks / max(1, self.strips)
+    @classmethod
+    def of(cls, tables: SkinnyTables, m: int, *, x_feature_major: bool) -> "SkinnyProblem":
+        """Of a prepared weight and m rows of X."""
+        return cls(
+            m=m,
+            k=tables.k,
+            n=tables.n,
+            width=tables.width,
+            strips=len(tables.strips),
+            chunks=len(tables.panels),
+            most_chunks=tables.most_chunks,
+            element_bytes=tables.panels.element_size(),
+            x_feature_major=x_feature_major,
+        )
 
     @property
-    def kernel(self) -> str:
-        """Under which measurements are kept."""
-        return KERNEL if self.x_feature_major else KERNEL_ROW_X
-
-    @property
-    def shape_key(self) -> str:
+    def shape(self) -> str:
         return f"m={self.m} k={self.k} n={self.n} width={self.width} bytes={self.element_bytes} chunks="
 
     @property
-    def key(self) -> str:
-        return f"{self.shape_key}{self.chunks_of_strip:.4g}"
+    def amount(self) -> float:
+        """Chunks of a strip."""
+        return self.chunks / max(1, self.strips)
 
 
 # Microseconds, fitted to measurements on an H200 (weights of 1024² to 5120 × 20480, M of 1 to 64), within some 12 %: of a launch;
@@ -87,7 +87,7 @@ def predicted_us(problem: SkinnyProblem, launch: SkinnyLaunch, device_processors
     shared, rows = launch.gather == "shared", column_blocks(problem.m)
     outputs = problem.width if shared else FRAGMENT * launch.fragments  # of a block
     blocks = problem.strips * (problem.width // outputs) * launch.splits
-    chunks = max(1, ceil(problem.chunks_of_strip / launch.splits))  # of a block
+    chunks = max(1, ceil(problem.amount / launch.splits))  # of a block
     stream_us = blocks * chunks * CHUNK * outputs * problem.element_bytes / 4.25e6 * max(1, _FEWEST_BLOCKS / blocks)
     gather_us = blocks * chunks * CHUNK * max(32, problem.m * problem.element_bytes) / 5.5e6
     at_once = launch.blocks_at_once(problem.m, problem.width, problem.element_bytes, problem.most_chunks)
@@ -109,48 +109,24 @@ def candidates(problem: SkinnyProblem, device_processors: int, *, most: int = MO
     return (best[: most - len(others)] + others)[:most] if most > len(others) else best[:most]
 
 
-def launch_for(problem: SkinnyProblem, device: torch.device) -> SkinnyLaunch:
-    """The launch to use: measured for this shape, at the nearest number of chunks, or else the best predicted."""
-    return _launch_for(problem, torch.cuda.get_device_name(device), processors(device))
-
-
-@functools.lru_cache(maxsize=4096)
-def _launch_for(problem: SkinnyProblem, gpu: str, device_processors: int) -> SkinnyLaunch:
-    entries = tuned_kernel(gpu, problem.kernel, VERSION).entries
-    measured = nearest_launch(entries, SkinnyLaunch, problem.shape_key, problem.chunks_of_strip)
-    return measured or candidates(problem, device_processors, most=1)[0]
-
-
-@dataclass(frozen=True)
-class SkinnyTunable:
-    """`tuning.tunable.Tunable` of the kernel for few rows; entries with the same layout of X share one."""
-
-    kernel: str = KERNEL
-    version: int = VERSION
-
-    def candidates(self, prepared: SkinnyTables, problem: Problem) -> list[SkinnyLaunch]:
-        return candidates(self._problem(prepared, problem), processors(problem.device))
-
-    def remember(self, prepared: SkinnyTables, problem: Problem, launch: SkinnyLaunch, latency_us: float) -> None:
-        measured: dict[str, Any] = asdict(launch) | {"latency_us": round(latency_us, 2)}
-        table = tuned_kernel(torch.cuda.get_device_name(problem.device), self.kernel, self.version)
-        table.record(self._problem(prepared, problem).key, measured)
-        _launch_for.cache_clear()
-
-    def _problem(self, tables: SkinnyTables, problem: Problem) -> SkinnyProblem:
-        return SkinnyProblem(
-            m=problem.m,
-            k=tables.k,
-            n=tables.n,
-            width=tables.width,
-            strips=len(tables.strips),
-            chunks=len(tables.panels),
-            most_chunks=tables.most_chunks,
-            element_bytes=tables.panels.element_size(),
-            x_feature_major=self.kernel == KERNEL,
-        )
-
-
 def possible(problem: SkinnyProblem, launch: SkinnyLaunch) -> bool:
     """Whether the launch can compute the problem."""
     return launch.possible(problem.m, problem.width, problem.element_bytes, problem.most_chunks)
+
+
+def _launches(kernel: str, *, x_feature_major: bool) -> TunedLaunches:
+    return TunedLaunches(
+        kernel,
+        VERSION,
+        SkinnyLaunch,
+        describe=lambda tables, problem: SkinnyProblem.of(tables, problem.m, x_feature_major=x_feature_major),
+        worth_timing=candidates,
+        untuned=lambda problem, device_processors: candidates(problem, device_processors, most=1)[0],
+    )
+
+
+# by whether X is feature-major: rows of X that lie otherwise are read in another way
+LAUNCHES = {
+    True: _launches(KERNEL, x_feature_major=True),
+    False: _launches(KERNEL_ROW_X, x_feature_major=False),
+}

@@ -6,10 +6,10 @@ import torch
 
 from sparsefront_kernels.common.device_limits import triton_refusal
 from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.gathered.layout_entry import layout_entry
 from sparsefront_kernels.gathered.tables import gathered_tables
-from sparsefront_kernels.gathered.tf32_tuning import KERNEL, Tf32Tunable
+from sparsefront_kernels.gathered.tf32_tuning import KERNEL, LAUNCHES
 from sparsefront_kernels.gathered.triton_product import triton_product
-from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import LAYOUTS, Problem
 
 
@@ -22,19 +22,15 @@ def _limits(stored: SparseFormat, problem: Problem) -> str | None:
     return triton_refusal(stored, problem)
 
 
-_TUNABLE = Tf32Tunable()
-TF32_ENTRIES = tuple(
-    KernelEntry(
-        name=KERNEL if layout == "row_major" else f"{KERNEL}_{layout}",
-        family="gathered",
-        run=partial(triton_product, layout=layout, tf32=True),
+ENTRIES = tuple(
+    layout_entry(
+        KERNEL,
+        layout,
+        product=partial(triton_product, tf32=True),
         prepare=gathered_tables,
         limits=_limits,
-        requires_cuda=True,
-        layout=layout,
+        tunable=LAUNCHES,
         dtype_name="tf32",
-        fuses_epilogue=True,
-        tunable=_TUNABLE,
     )
     for layout in LAYOUTS
 )

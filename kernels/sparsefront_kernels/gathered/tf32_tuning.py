@@ -1,17 +1,11 @@
 """Launch parameters of the Triton kernel where it multiplies in TF32: the space, an order to time it in, what was measured."""
 
-import functools
 import itertools
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-
-import torch
+from dataclasses import dataclass
 
 from sparsefront_kernels.common.launch_shape import LaunchShape, power_of_two_within
 from sparsefront_kernels.gathered.tables import GatheredTables
-from sparsefront_kernels.problem import Problem
-from sparsefront_kernels.tuning import tuned_kernel
-from sparsefront_kernels.tuning.nearest import nearest_launch
+from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL = "gathered_tf32_triton"
 VERSION = 1  # raised when a change of the kernel makes old measurements worthless
@@ -37,14 +31,20 @@ class Tf32Problem:
     tiles: int
     kept: int
 
-    @property
-    def kept_of_tile(self) -> float:
-        return self.kept / max(1, self.tiles)
+    @classmethod
+    def of(cls, tables: GatheredTables, m: int) -> "Tf32Problem":
+        """Of a prepared weight and m rows of X."""
+        tiles, tile = tables.outputs.shape
+        return cls(m, tables.k, tables.n, tile, tiles, len(tables.kept_inputs))
 
     @property
     def shape(self) -> str:
-        """The key of measured launches without the kept inputs of a tile, which end it."""
         return f"m={self.m} k={self.k} n={self.n} tile={self.tile} kept="
+
+    @property
+    def amount(self) -> float:
+        """Kept inputs of a tile."""
+        return self.kept / max(1, self.tiles)
 
     @property
     def block_n(self) -> int:
@@ -71,43 +71,11 @@ def candidates(problem: Tf32Problem, *, shared_limit: int = SHARED_BYTES) -> lis
     return [launch for launch in space if shared_bytes(launch) <= shared_limit][:MOST_CANDIDATES]
 
 
-def tf32_launch(m: int, k: int, n: int, tiles: Sequence[int], kept: int, device: torch.device) -> LaunchShape:
-    """The launch to use: measured for this shape, at the nearest number of kept inputs, or else the first candidate.
-
-    Args:
-        tiles: number of tiles and outputs of each.
-        kept: inputs that all tiles keep together.
-    """
-    problem = Tf32Problem(m, k, n, tiles[1], tiles[0], kept)
-    return _launch_for(problem, torch.cuda.get_device_name(device) if device.type == "cuda" else "")
-
-
-@functools.lru_cache(maxsize=4096)
-def _launch_for(problem: Tf32Problem, gpu: str) -> LaunchShape:
-    entries = tuned_kernel(gpu, KERNEL, VERSION).entries
-    measured = nearest_launch(entries, LaunchShape, problem.shape, problem.kept_of_tile)
-    return measured or candidates(problem, shared_limit=SMALLEST_SHARED_BYTES)[0]
-
-
-class Tf32Tunable:
-    """The Triton kernel in TF32 for whoever tunes it (`tuning.tunable.Tunable`)."""
-
-    kernel = KERNEL
-    version = VERSION
-
-    def candidates(self, prepared: GatheredTables, problem: Problem) -> Sequence[LaunchShape]:
-        """At most 18 launches, the most promising first, on the current CUDA device."""
-        return candidates(_problem(prepared, problem))
-
-    def remember(self, prepared: GatheredTables, problem: Problem, launch: LaunchShape, latency_us: float) -> None:
-        """Use this launch for this problem from now on in this process; `tuned_kernel(...).save` keeps it."""
-        described = _problem(prepared, problem)
-        key = f"{described.shape}{described.kept_of_tile:.4g}"
-        table = tuned_kernel(torch.cuda.get_device_name(), KERNEL, VERSION)
-        table.record(key, asdict(launch) | {"latency_us": round(latency_us, 2)})
-        _launch_for.cache_clear()
-
-
-def _problem(tables: GatheredTables, problem: Problem) -> Tf32Problem:
-    tiles, tile = tables.outputs.shape
-    return Tf32Problem(problem.m, problem.k, problem.n, tile, tiles, len(tables.kept_inputs))
+LAUNCHES = TunedLaunches(
+    KERNEL,
+    VERSION,
+    LaunchShape,
+    describe=lambda tables, problem: Tf32Problem.of(tables, problem.m),
+    worth_timing=lambda problem, _: candidates(problem),
+    untuned=lambda problem, _: candidates(problem, shared_limit=SMALLEST_SHARED_BYTES)[0],
+)

@@ -1,17 +1,11 @@
 """Launch parameters of the Hopper kernel: the space, a model that says what is worth timing, and what was measured."""
 
-import functools
 import itertools
-import re
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 
-import torch
-
-from sparsefront_kernels.gathered.cuda_spmm import ALIGNMENT, PairLaunch, processors
+from sparsefront_kernels.gathered.cuda_spmm import ALIGNMENT, PairLaunch
 from sparsefront_kernels.gathered.pairs import PairTables
-from sparsefront_kernels.problem import Problem
-from sparsefront_kernels.tuning import TunedKernel, tuned_kernel
+from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL = "gathered_cuda"
 VERSION = 2  # raised when a change of the kernel makes old measurements worthless
@@ -62,12 +56,13 @@ class PairProblem:
         return cls(-(-m // ALIGNMENT) * ALIGNMENT, tables.k, tables.n, len(tables.pairs), len(tables.steps))
 
     @property
-    def steps_of_pair(self) -> float:
-        return self.steps / max(1, self.pairs)
+    def shape(self) -> str:
+        return f"m={self.m} k={self.k} n={self.n} steps="
 
     @property
-    def key(self) -> str:
-        return f"m={self.m} k={self.k} n={self.n} steps={self.steps_of_pair:.4g}"
+    def amount(self) -> float:
+        """Steps of a pair."""
+        return self.steps / max(1, self.pairs)
 
 
 def predicted_us(problem: PairProblem, launch: PairLaunch, device_processors: int) -> float:
@@ -76,7 +71,7 @@ def predicted_us(problem: PairProblem, launch: PairLaunch, device_processors: in
     items = problem.pairs * -(-problem.m // launch.block_m) * launch.splits
     reached = _REACHED_BY_CLUSTERS if launch.splits > 2 else 1.0
     rounds = -(-items // int(device_processors * reached * launch.blocks_per_sm))
-    steps = -(-problem.steps_of_pair // launch.splits)
+    steps = -(-problem.amount // launch.splits)
     predicted = start + rounds * (tail + steps * step + _SPLIT_COSTS[launch.splits] * launch.block_m / 128)
     if launch.prefetch:
         predicted += _PREFETCH_COST * max(0.0, rounds * steps - launch.stages) - _PREFETCH_GAIN
@@ -97,52 +92,11 @@ def candidates(problem: PairProblem, device_processors: int, *, slack: float = 1
     return sorted(worth, key=lambda launch: predicted[launch])
 
 
-def launch_for(problem: PairProblem, device: torch.device) -> PairLaunch:
-    """The launch to use: measured for this m, k and n, at the nearest number of steps, or else the best predicted."""
-    return _launch_for(problem, torch.cuda.get_device_name(device), processors(device))
-
-
-def remember(problem: PairProblem, launch: PairLaunch, latency_us: float, gpu: str) -> TunedKernel:
-    """Use this launch from now on in this process; `save` of what is returned keeps it."""
-    table = tuned_kernel(gpu, KERNEL, VERSION)
-    table.record(problem.key, asdict(launch) | {"latency_us": round(latency_us, 2)})
-    _launch_for.cache_clear()
-    return table
-
-
-class PairTunable:
-    """The `Tunable` of the Hopper kernel, the same in every layout."""
-
-    kernel = KERNEL
-    version = VERSION
-
-    def candidates(self, prepared: PairTables, problem: Problem) -> list[PairLaunch]:
-        return candidates(PairProblem.of(prepared, problem.m), processors(problem.device))
-
-    def remember(self, prepared: PairTables, problem: Problem, launch: PairLaunch, latency_us: float) -> None:
-        remember(PairProblem.of(prepared, problem.m), launch, latency_us, torch.cuda.get_device_name(problem.device))
-
-
-PAIR_TUNABLE = PairTunable()
-
-
-def fastest(launches: list[PairLaunch], time_us: Callable[[PairLaunch], float]) -> tuple[PairLaunch, float]:
-    """Time all launches; the fastest and its time."""
-    times = {launch: time_us(launch) for launch in launches}
-    best = min(times, key=lambda launch: times[launch])
-    return best, times[best]
-
-
-@functools.lru_cache(maxsize=4096)
-def _launch_for(problem: PairProblem, gpu: str, device_processors: int) -> PairLaunch:
-    shape = f"m={problem.m} k={problem.k} n={problem.n} steps="
-    measured = {
-        float(re.sub(".*steps=", "", key)): entry
-        for key, entry in tuned_kernel(gpu, KERNEL, VERSION).entries.items()
-        if key.startswith(shape)
-    }
-    if measured:
-        nearest = min(measured, key=lambda steps: abs(steps - problem.steps_of_pair))
-        names = {part.name for part in fields(PairLaunch)}
-        return PairLaunch(**{name: value for name, value in measured[nearest].items() if name in names})
-    return candidates(problem, device_processors, slack=1.0)[0]
+LAUNCHES = TunedLaunches(
+    KERNEL,
+    VERSION,
+    PairLaunch,
+    describe=lambda tables, problem: PairProblem.of(tables, problem.m),
+    worth_timing=candidates,
+    untuned=lambda problem, device_processors: candidates(problem, device_processors, slack=1.0)[0],
+)

@@ -1,0 +1,84 @@
+"""Which launch a kernel uses: what was measured for a problem, or for the nearest like it; else what its model predicts."""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Protocol
+
+import torch
+
+from sparsefront_kernels.common.launch_shape import processors
+from sparsefront_kernels.problem import Problem
+from sparsefront_kernels.tuning.store import TunedKernel, tuned_kernel
+
+
+class DescribedProblem(Protocol):
+    """What decides how fast the launches of a kernel are; a frozen dataclass."""
+
+    @property
+    def shape(self) -> str:
+        """All but the amount of work, as its measurements' keys begin: "m=64 k=1024 n=1024 kept="."""
+        ...
+
+    @property
+    def amount(self) -> float:
+        """Of work: measurements at the nearest amount serve too."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class TunedLaunches:
+    """The launch parameters of one kernel: its `tunable.Tunable`, and the choice at each call.
+
+    Args:
+        kernel, version: under which `tuned_kernel` keeps what was measured; the version is raised when a change of the
+            kernel makes old measurements worthless.
+        launch_type: a frozen dataclass.
+        describe: (what the entry's `prepare` gave, problem) → DescribedProblem.
+        worth_timing: (described problem, processors of the device) → launches, the most promising first.
+        untuned: as `worth_timing`, → the launch where nothing was measured.
+    """
+
+    kernel: str
+    version: int
+    launch_type: type
+    describe: Callable[[Any, Problem], DescribedProblem]
+    worth_timing: Callable[[Any, int], Sequence[Any]]
+    untuned: Callable[[Any, int], Any]
+
+    def candidates(self, prepared: Any, problem: Problem) -> Sequence[Any]:
+        """The launches worth timing on the problem's device, the most promising first."""
+        return self.worth_timing(self.describe(prepared, problem), processors(problem.device))
+
+    def remember(self, prepared: Any, problem: Problem, launch: Any, latency_us: float) -> None:
+        """Use this launch for this problem from now on in this process; `tuned_kernel(...).save` keeps it."""
+        self.record(self.describe(prepared, problem), launch, latency_us, _model(problem.device))
+
+    def record(self, described: DescribedProblem, launch: Any, latency_us: float, gpu: str) -> TunedKernel:
+        """As `remember`, for a GPU model; `save` of what is returned keeps it."""
+        table = tuned_kernel(gpu, self.kernel, self.version)
+        key = f"{described.shape}{described.amount:.4g}"
+        table.record(key, asdict(launch) | {"latency_us": round(latency_us, 2)})
+        chosen_launch.cache_clear()
+        return table
+
+    def launch_for(self, described: DescribedProblem, device: torch.device) -> Any:
+        """The launch to use: measured for this shape, at the nearest amount of work, or else the untuned one."""
+        return chosen_launch(self, described, _model(device), processors(device))
+
+
+@functools.lru_cache(maxsize=4096)
+def chosen_launch(launches: TunedLaunches, described: DescribedProblem, gpu: str, device_processors: int) -> Any:
+    """The launch of a kernel on a GPU model; kept, since it is asked for at every call."""
+    shape, entries = described.shape, tuned_kernel(gpu, launches.kernel, launches.version).entries
+    measured = {float(key.removeprefix(shape)): entry for key, entry in entries.items() if key.startswith(shape)}
+    if not measured:
+        return launches.untuned(described, device_processors)
+    entry = measured[min(measured, key=lambda amount: abs(amount - described.amount))]
+    names = {part.name for part in fields(launches.launch_type)}
+    return launches.launch_type(**{name: value for name, value in entry.items() if name in names})
+
+
+def _model(device: torch.device) -> str:
+    """Of the GPU; empty on a CPU, of which nothing is measured."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else ""
