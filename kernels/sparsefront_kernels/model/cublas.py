@@ -28,9 +28,4 @@ def work(product: Product, rates: DeviceRates) -> Work:
         for block_m, block_n in TILES
         for splits in SPLITS
     ]
-    return Work(
-        tilings=tuple(tilings),
-        processors=rates.processors,
-        tera=rates.tflops(product.dtype),
-        memory_us=rates.memory_us(product.least_bytes),
-    )
+    return product.work(rates, tilings)

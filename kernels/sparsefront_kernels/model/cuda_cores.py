@@ -35,12 +35,4 @@ def work(product: Product, rates: DeviceRates) -> Work:
                 splits=splits,
             )
         )
-    return Work(
-        tilings=tuple(tilings),
-        processors=rates.processors,
-        tera=rates.tflops(product.dtype),
-        memory_us=rates.memory_us(product.least_bytes),
-        longest=product.longest,
-        turned_x_bytes=0 if product.x_by_feature else 2 * product.m * product.k * size,
-        turned_y_bytes=0 if product.y_by_feature else 2 * product.m * product.n * size,
-    )
+    return product.work(rates, tilings, turns_x=not product.x_by_feature, turns_y=not product.y_by_feature)

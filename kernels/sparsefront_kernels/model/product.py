@@ -1,7 +1,10 @@
 """The product that is predicted, and what of a random weight several tiles keep together."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sparsefront_kernels.model.rates import DeviceRates
+from sparsefront_kernels.model.work import Tiling, Work
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 
 ELEMENT_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "tf32": 4}
@@ -55,3 +58,29 @@ class Product:
         """Share of the inputs that at least one of `outputs` neighbouring outputs keeps, tiles being independent."""
         tiles = max(1, outputs // max(1, self.granularity))
         return 1 - self.sparsity**tiles
+
+    def work(
+        self,
+        rates: DeviceRates,
+        tilings: Iterable[Tiling],
+        *,
+        turns_x: bool = False,
+        turns_y: bool = False,
+        scattered: bool = False,
+    ) -> Work:
+        """What a kernel that cuts this product so does as a whole.
+
+        Args:
+            turns_x, turns_y: whether X, or Y, is read and written once more to change its layout.
+            scattered: whether X is gathered element by element.
+        """
+        return Work(
+            tilings=tuple(tilings),
+            processors=rates.processors,
+            tera=rates.tflops(self.dtype),
+            memory_us=rates.memory_us(self.least_bytes),
+            longest=self.longest,
+            turned_x_bytes=2 * self.m * self.k * self.element_bytes if turns_x else 0.0,
+            turned_y_bytes=2 * self.m * self.n * self.element_bytes if turns_y else 0.0,
+            scattered=scattered,
+        )

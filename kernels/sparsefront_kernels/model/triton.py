@@ -20,17 +20,11 @@ def work(product: Product, rates: DeviceRates) -> Work:
     block_k = STEPS.get(product.dtype, 64)
     pieces = ceil(product.n / max(1, product.granularity)) * ceil(max(1, product.granularity) / block_n)
     chosen = (rows_of_block(product.m, pieces, rates.processors),)
-    return Work(
-        tilings=tuple(
-            _tiling(product, rates, block_m, block_n, block_k, pieces)
-            for block_m in (TUNED_BLOCK_M if product.dtype == "tf32" else chosen)
-        ),
-        processors=rates.processors,
-        tera=rates.tflops(product.dtype),
-        memory_us=rates.memory_us(product.least_bytes),
-        longest=product.longest,
-        scattered=not product.x_by_feature,
+    tilings = (
+        _tiling(product, rates, block_m, block_n, block_k, pieces)
+        for block_m in (TUNED_BLOCK_M if product.dtype == "tf32" else chosen)
     )
+    return product.work(rates, tilings, scattered=not product.x_by_feature)
 
 
 def _tiling(product: Product, rates: DeviceRates, block_m: int, block_n: int, block_k: int, pieces: int) -> Tiling:
