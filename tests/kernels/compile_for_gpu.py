@@ -12,8 +12,8 @@ import torch
 import triton
 from sparsefront_kernels import FORMATS, entry
 from sparsefront_kernels.blocked import triton_spmm as blocked
-from sparsefront_kernels.gathered import triton_spmm as gathered
-from sparsefront_kernels.gathered import triton_transpose as transpose
+from sparsefront_kernels.gathered.triton import spmm as gathered
+from sparsefront_kernels.gathered.triton import transpose
 from sparsefront_kernels.n_m import triton_spmm as n_m
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource

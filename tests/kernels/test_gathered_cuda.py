@@ -6,10 +6,10 @@ What holds for all kernels is in test_random_problems.py and test_ops.py.
 import pytest
 import torch
 from sparsefront_kernels import FORMATS, Problem, entries, entry
-from sparsefront_kernels.gathered import tuning
 from sparsefront_kernels.gathered.aligned_operands import aligned_by_input
-from sparsefront_kernels.gathered.cuda_spmm import launch_pairs_spmm
-from sparsefront_kernels.gathered.pairs import pair_tables
+from sparsefront_kernels.gathered.hopper import tuning
+from sparsefront_kernels.gathered.hopper.spmm import launch_pairs_spmm
+from sparsefront_kernels.gathered.hopper.tables import pair_tables
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 ENTRIES = tuple(kernel.name for kernel in entries() if kernel.name.startswith("gathered_cuda"))

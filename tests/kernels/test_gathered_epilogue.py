@@ -6,9 +6,9 @@ import pytest
 import torch
 from sparsefront_kernels import FORMATS, Problem, entries, entry
 from sparsefront_kernels.common.epilogue import ACTIVATIONS
-from sparsefront_kernels.gathered import tuning
-from sparsefront_kernels.gathered.cuda_spmm import launch_pairs_spmm
-from sparsefront_kernels.gathered.pairs import pair_tables
+from sparsefront_kernels.gathered.hopper import tuning
+from sparsefront_kernels.gathered.hopper.spmm import launch_pairs_spmm
+from sparsefront_kernels.gathered.hopper.tables import pair_tables
 
 KINDS = ["plain", "inside_nan", "transposed"]
 FUSING = [kernel.name for kernel in entries() if kernel.family == "gathered" and kernel.fuses_epilogue]

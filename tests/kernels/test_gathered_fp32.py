@@ -7,12 +7,12 @@ import pytest
 import torch
 from sparsefront_kernels import FORMATS, Problem, entry
 from sparsefront_kernels.common.epilogue import with_epilogue
-from sparsefront_kernels.gathered import fp32_tuning
 from sparsefront_kernels.gathered.aligned_operands import aligned_by_input, aligned_like
-from sparsefront_kernels.gathered.fp32_op import gathered_fp32_spmm
-from sparsefront_kernels.gathered.fp32_spmm import Fp32Launch, launch_fp32_spmm
-from sparsefront_kernels.gathered.fp32_tables import WIDTHS, dense_weight, fp32_tables
-from sparsefront_kernels.gathered.fp32_tuning import LAUNCHES, SPACE, Fp32Problem, candidates, predicted_us
+from sparsefront_kernels.gathered.cuda_cores import tuning
+from sparsefront_kernels.gathered.cuda_cores.op import gathered_fp32_spmm
+from sparsefront_kernels.gathered.cuda_cores.spmm import Fp32Launch, launch_fp32_spmm
+from sparsefront_kernels.gathered.cuda_cores.tables import WIDTHS, dense_weight, fp32_tables
+from sparsefront_kernels.gathered.cuda_cores.tuning import LAUNCHES, SPACE, Fp32Problem, candidates, predicted_us
 from sparsefront_kernels.gathered.layout_entry import entry_name
 from sparsefront_kernels.problem import LAYOUTS
 from sparsefront_kernels.tuning import store
@@ -115,7 +115,7 @@ class TestLaunches:
     def test_candidates_are_few_and_start_with_the_best_predicted(self, problem):
         chosen = candidates(problem, 132)
         predicted = [predicted_us(problem, launch, 132) for launch in chosen]
-        assert 0 < len(chosen) <= fp32_tuning.MOST_CANDIDATES
+        assert 0 < len(chosen) <= tuning.MOST_CANDIDATES
         assert predicted == sorted(predicted)
         assert predicted[0] == min(predicted_us(problem, launch, 132) for launch in SPACE[32])
 
@@ -138,7 +138,7 @@ class TestLaunches:
     def test_shipped_launches_are_possible(self):
         for path in (store.Path(store.__file__).parent / "shipped").glob("*.json"):
             kernels = store._read(path)["kernels"]
-            for key, entry_ in kernels.get(fp32_tuning.KERNEL, {"entries": {}})["entries"].items():
+            for key, entry_ in kernels.get(tuning.KERNEL, {"entries": {}})["entries"].items():
                 width = int(re.search(r"width=(\d+)", key)[1])
                 parameters = {name: value for name, value in entry_.items() if name != "latency_us"}
                 assert Fp32Launch(**parameters).possible(width), (path.name, key)

@@ -5,9 +5,10 @@ import torch
 from random_problems import precision_allowed
 from sparsefront_kernels import FORMATS, Problem, entries, entry
 from sparsefront_kernels.common.epilogue import ACTIVATIONS
-from sparsefront_kernels.gathered import pairs, tables
-from sparsefront_kernels.gathered.pairs import pair_tables
-from sparsefront_kernels.gathered.tables import gathered_tables
+from sparsefront_kernels.gathered.hopper import tables as pairs
+from sparsefront_kernels.gathered.hopper.tables import pair_tables
+from sparsefront_kernels.gathered.triton import tables
+from sparsefront_kernels.gathered.triton.tables import gathered_tables
 
 KERNELS = [kernel.name for kernel in entries() if kernel.family == "gathered" and kernel.requires_cuda]
 WEIGHTS = ["gathered-uneven", "gathered-kept", "gathered-pruned"]

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 from sparsefront_kernels import FORMATS
-from sparsefront_kernels.gathered.cuda_spmm import PairLaunch, launch_pairs_spmm
-from sparsefront_kernels.gathered.pairs import pair_tables
+from sparsefront_kernels.gathered.hopper.spmm import PairLaunch, launch_pairs_spmm
+from sparsefront_kernels.gathered.hopper.tables import pair_tables
 
 REPLAYS = 20
 # (side of the square weight, columns, launch): grids that leave room for the next kernel's blocks, and ones that do not

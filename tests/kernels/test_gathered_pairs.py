@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sparsefront_kernels import FORMATS
-from sparsefront_kernels.gathered.pairs import pair_tables
+from sparsefront_kernels.gathered.hopper.tables import pair_tables
 
 
 def stored_weight(n, k, tile, density, seed, *, dropped=0.0):

@@ -8,11 +8,11 @@ import pytest
 import torch
 from sparsefront_kernels import FORMATS, Problem, entry
 from sparsefront_kernels.common.epilogue import ACTIVATIONS, with_epilogue
-from sparsefront_kernels.gathered import skinny_op, skinny_tuning
 from sparsefront_kernels.gathered.layout_entry import entry_name
-from sparsefront_kernels.gathered.skinny_spmm import OVERLAPS, SkinnyLaunch, launch_skinny_spmm
-from sparsefront_kernels.gathered.skinny_tables import dense_weight, skinny_tables, strip_width
-from sparsefront_kernels.gathered.skinny_tuning import LAUNCHES, SPACE, SkinnyProblem, candidates
+from sparsefront_kernels.gathered.skinny import op, tuning
+from sparsefront_kernels.gathered.skinny.spmm import OVERLAPS, SkinnyLaunch, launch_skinny_spmm
+from sparsefront_kernels.gathered.skinny.tables import dense_weight, skinny_tables, strip_width
+from sparsefront_kernels.gathered.skinny.tuning import LAUNCHES, SPACE, SkinnyProblem, candidates
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 from sparsefront_kernels.tuning import store
 from sparsefront_kernels.tuning.launches import chosen_launch
@@ -173,7 +173,7 @@ class TestLaunches:
         assert chosen_launch(LAUNCHES[False], near, "Some GPU", 132) != odd
 
     def test_shipped_tables_hold_possible_launches(self):
-        names = (skinny_tuning.KERNEL, skinny_tuning.KERNEL_ROW_X)
+        names = (tuning.KERNEL, tuning.KERNEL_ROW_X)
         for path, name in itertools.product(store.SHIPPED.glob("*.json"), names):
             kernels = store._read(path)["kernels"]
             for key, measured in kernels.get(name, {"entries": {}})["entries"].items():
@@ -341,4 +341,4 @@ class TestOnGPU:
         expected = x.double() @ stored.to_dense().double().t()
         assert_close(kernel.run(x, kernel.prepare(stored), None), expected)
         assert_close(kernel.run(x[:5], kernel.prepare(stored), None), expected[:5])
-        assert skinny_op.MOST_ROWS == 64
+        assert op.MOST_ROWS == 64

@@ -6,10 +6,10 @@ import pytest
 import torch
 from sparsefront_kernels import FORMATS, Problem, entry
 from sparsefront_kernels.common.launch_shape import LaunchShape
-from sparsefront_kernels.gathered import tf32_tuning
 from sparsefront_kernels.gathered.layout_entry import entry_name
-from sparsefront_kernels.gathered.tables import gathered_tables
-from sparsefront_kernels.gathered.tf32_tuning import (
+from sparsefront_kernels.gathered.triton import tf32_tuning
+from sparsefront_kernels.gathered.triton.tables import gathered_tables
+from sparsefront_kernels.gathered.triton.tf32_tuning import (
     LAUNCHES,
     SHARED_BYTES,
     SMALLEST_SHARED_BYTES,
@@ -111,7 +111,7 @@ class TestOnGPU:
 
     @pytest.mark.parametrize("tile", [32, 128])
     def test_every_candidate(self, tile, allowed):
-        from sparsefront_kernels.gathered.triton_spmm import launch_gathered_spmm
+        from sparsefront_kernels.gathered.triton.spmm import launch_gathered_spmm
 
         mask = (torch.rand(512 // tile, 700, device="cuda") < 0.4).repeat_interleave(tile, 0)
         stored = FORMATS["gathered"].from_dense(torch.randn(512, 700, device="cuda"), mask, tile=tile)

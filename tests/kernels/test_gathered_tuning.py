@@ -3,10 +3,10 @@
 import pytest
 import torch
 from sparsefront_kernels import FORMATS, Problem, entries
-from sparsefront_kernels.gathered import tuning
-from sparsefront_kernels.gathered.cuda_spmm import PairLaunch
-from sparsefront_kernels.gathered.pairs import pair_tables
-from sparsefront_kernels.gathered.tuning import LAUNCHES, SPACE, PairProblem, candidates, predicted_us
+from sparsefront_kernels.gathered.hopper import tuning
+from sparsefront_kernels.gathered.hopper.spmm import PairLaunch
+from sparsefront_kernels.gathered.hopper.tables import pair_tables
+from sparsefront_kernels.gathered.hopper.tuning import LAUNCHES, SPACE, PairProblem, candidates, predicted_us
 from sparsefront_kernels.tuning import launches, store
 from sparsefront_kernels.tuning.launches import chosen_launch
 

@@ -1,13 +1,12 @@
 """The kernels of the gathered family."""
 
-from sparsefront_kernels.common.device_limits import triton_refusal
-from sparsefront_kernels.gathered import fp32_entries, pairs_entries, skinny_entries, tf32_entries
-from sparsefront_kernels.gathered.layout_entry import layout_entry
+from sparsefront_kernels.gathered.cuda_cores.entries import ENTRIES as CUDA_CORES
+from sparsefront_kernels.gathered.hopper.entries import ENTRIES as HOPPER
 from sparsefront_kernels.gathered.reference import gathered_spmm_reference
-from sparsefront_kernels.gathered.tables import gathered_tables
-from sparsefront_kernels.gathered.triton_product import triton_product
+from sparsefront_kernels.gathered.skinny.entries import ENTRIES as SKINNY
+from sparsefront_kernels.gathered.triton.entries import ENTRIES as TRITON
+from sparsefront_kernels.gathered.triton.tf32_entries import ENTRIES as TRITON_TF32
 from sparsefront_kernels.kernel_entry import KernelEntry
-from sparsefront_kernels.problem import LAYOUTS
 
 ENTRIES = (
     KernelEntry(
@@ -17,12 +16,9 @@ ENTRIES = (
         is_reference=True,
         fuses_epilogue=True,
     ),
-    *(
-        layout_entry("gathered_triton", layout, product=triton_product, prepare=gathered_tables, limits=triton_refusal)
-        for layout in LAYOUTS
-    ),
-    *pairs_entries.ENTRIES,
-    *fp32_entries.ENTRIES,
-    *skinny_entries.ENTRIES,
-    *tf32_entries.ENTRIES,
+    *TRITON,
+    *HOPPER,
+    *CUDA_CORES,
+    *SKINNY,
+    *TRITON_TF32,
 )

@@ -5,10 +5,10 @@ from torch import Tensor
 
 from sparsefront_kernels.common.device_limits import hopper_refusal
 from sparsefront_kernels.format import SparseFormat
-from sparsefront_kernels.gathered.fp32_op import gathered_fp32_spmm
-from sparsefront_kernels.gathered.fp32_spmm import LIBRARY
-from sparsefront_kernels.gathered.fp32_tables import Fp32Tables, fp32_tables, tile_refusal
-from sparsefront_kernels.gathered.fp32_tuning import KERNEL, LAUNCHES
+from sparsefront_kernels.gathered.cuda_cores.op import gathered_fp32_spmm
+from sparsefront_kernels.gathered.cuda_cores.spmm import LIBRARY
+from sparsefront_kernels.gathered.cuda_cores.tables import Fp32Tables, fp32_tables, tile_refusal
+from sparsefront_kernels.gathered.cuda_cores.tuning import KERNEL, LAUNCHES
 from sparsefront_kernels.gathered.layout_entry import layout_entry
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR, Problem
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 
 from sparsefront_kernels.gathered.aligned_operands import run_length
-from sparsefront_kernels.gathered.fp32_spmm import MOST_STAGES, Fp32Launch
-from sparsefront_kernels.gathered.fp32_tables import WIDTHS, Fp32Tables
+from sparsefront_kernels.gathered.cuda_cores.spmm import MOST_STAGES, Fp32Launch
+from sparsefront_kernels.gathered.cuda_cores.tables import WIDTHS, Fp32Tables
 from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL = "gathered_fp32_cuda"

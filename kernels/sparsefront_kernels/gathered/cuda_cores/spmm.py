@@ -1,4 +1,4 @@
-"""Launching the float32 kernel of cuda/gathered_fp32.cu."""
+"""Launching the float32 kernel of ../cuda/gathered_fp32.cu."""
 
 import ctypes
 import functools

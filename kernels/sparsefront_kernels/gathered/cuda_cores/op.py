@@ -5,9 +5,9 @@ from torch import Tensor
 
 from sparsefront_kernels.common.operands import bias_for_kernel, check_epilogue, check_operands, empty_output
 from sparsefront_kernels.gathered.aligned_operands import aligned_by_input, aligned_like, deliver
-from sparsefront_kernels.gathered.fp32_spmm import launch_fp32_spmm
-from sparsefront_kernels.gathered.fp32_tables import dense_weight
-from sparsefront_kernels.gathered.fp32_tuning import LAUNCHES, Fp32Problem
+from sparsefront_kernels.gathered.cuda_cores.spmm import launch_fp32_spmm
+from sparsefront_kernels.gathered.cuda_cores.tables import dense_weight
+from sparsefront_kernels.gathered.cuda_cores.tuning import LAUNCHES, Fp32Problem
 from sparsefront_kernels.gathered.gradient import register_gradient
 
 

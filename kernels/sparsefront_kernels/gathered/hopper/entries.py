@@ -5,11 +5,11 @@ from torch import Tensor
 
 from sparsefront_kernels.common.device_limits import hopper_refusal
 from sparsefront_kernels.format import SparseFormat
-from sparsefront_kernels.gathered.cuda_spmm import LIBRARY
+from sparsefront_kernels.gathered.hopper.op import gathered_pairs_spmm
+from sparsefront_kernels.gathered.hopper.spmm import LIBRARY
+from sparsefront_kernels.gathered.hopper.tables import PairTables, pair_tables, tile_refusal
+from sparsefront_kernels.gathered.hopper.tuning import KERNEL, LAUNCHES
 from sparsefront_kernels.gathered.layout_entry import layout_entry
-from sparsefront_kernels.gathered.pairs import PairTables, pair_tables, tile_refusal
-from sparsefront_kernels.gathered.pairs_op import gathered_pairs_spmm
-from sparsefront_kernels.gathered.tuning import KERNEL, LAUNCHES
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR, Problem
 
 

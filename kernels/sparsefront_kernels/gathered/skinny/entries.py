@@ -5,10 +5,10 @@ from torch import Tensor
 from sparsefront_kernels.common.device_limits import hopper_refusal
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.layout_entry import layout_entry
-from sparsefront_kernels.gathered.skinny_op import gathered_skinny_spmm, rows_refusal
-from sparsefront_kernels.gathered.skinny_spmm import LIBRARY
-from sparsefront_kernels.gathered.skinny_tables import SkinnyTables, dtype_refusal, inputs_refusal, skinny_tables
-from sparsefront_kernels.gathered.skinny_tuning import KERNEL, LAUNCHES
+from sparsefront_kernels.gathered.skinny.op import gathered_skinny_spmm, rows_refusal
+from sparsefront_kernels.gathered.skinny.spmm import LIBRARY
+from sparsefront_kernels.gathered.skinny.tables import SkinnyTables, dtype_refusal, inputs_refusal, skinny_tables
+from sparsefront_kernels.gathered.skinny.tuning import KERNEL, LAUNCHES
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR, Problem
 
 

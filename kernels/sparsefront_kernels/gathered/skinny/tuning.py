@@ -4,8 +4,8 @@ import itertools
 from dataclasses import dataclass, replace
 from math import ceil
 
-from sparsefront_kernels.gathered.skinny_spmm import OVERLAPS, SkinnyLaunch, column_blocks
-from sparsefront_kernels.gathered.skinny_tables import CHUNK, FRAGMENT, SkinnyTables
+from sparsefront_kernels.gathered.skinny.spmm import OVERLAPS, SkinnyLaunch, column_blocks
+from sparsefront_kernels.gathered.skinny.tables import CHUNK, FRAGMENT, SkinnyTables
 from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL = "gathered_skinny"  # with X feature-major

@@ -5,10 +5,10 @@ from torch import Tensor
 
 from sparsefront_kernels.common.operands import bias_for_kernel, check_epilogue, check_operands, empty_output
 from sparsefront_kernels.gathered.aligned_operands import aligned_by_input, aligned_like, deliver
-from sparsefront_kernels.gathered.cuda_spmm import launch_pairs_spmm
 from sparsefront_kernels.gathered.gradient import register_gradient
-from sparsefront_kernels.gathered.pairs import dense_weight
-from sparsefront_kernels.gathered.tuning import LAUNCHES, PairProblem
+from sparsefront_kernels.gathered.hopper.spmm import launch_pairs_spmm
+from sparsefront_kernels.gathered.hopper.tables import dense_weight
+from sparsefront_kernels.gathered.hopper.tuning import LAUNCHES, PairProblem
 
 
 @torch.library.custom_op("sparsefront::gathered_pairs_spmm", mutates_args=())

@@ -6,8 +6,8 @@ from torch import Tensor
 from sparsefront_kernels.common.operands import check_epilogue, check_operands, empty_output
 from sparsefront_kernels.gathered.aligned_operands import aligned_by_input
 from sparsefront_kernels.gathered.gradient import register_gradient
-from sparsefront_kernels.gathered.tables import dense_weight
-from sparsefront_kernels.gathered.tf32_tuning import LAUNCHES, Tf32Problem
+from sparsefront_kernels.gathered.triton.tables import dense_weight
+from sparsefront_kernels.gathered.triton.tf32_tuning import LAUNCHES, Tf32Problem
 
 # Rows of X from which a row-major X is transposed first: gathering single elements then takes longer, on an H200 1.5 times at
 # 16 rows x 1024 inputs and 3 times at 256 x 4096 (half of them kept), and with a single row about as long.
@@ -52,7 +52,7 @@ def gathered_spmm(
     if y.numel() == 0:
         return y
     # Triton may be absent where only the reference is used, so it is imported by those who need it
-    from sparsefront_kernels.gathered.triton_spmm import launch_gathered_spmm
+    from sparsefront_kernels.gathered.triton.spmm import launch_gathered_spmm
 
     launch = None
     if tf32:

@@ -4,7 +4,7 @@ import itertools
 from dataclasses import dataclass
 
 from sparsefront_kernels.common.launch_shape import LaunchShape, power_of_two_within
-from sparsefront_kernels.gathered.tables import GatheredTables
+from sparsefront_kernels.gathered.triton.tables import GatheredTables
 from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL = "gathered_tf32_triton"

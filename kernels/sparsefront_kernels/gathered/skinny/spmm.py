@@ -1,4 +1,4 @@
-"""Launching the kernel for few rows of X, cuda/gathered_skinny.cu."""
+"""Launching the kernel for few rows of X, ../cuda/gathered_skinny.cu."""
 
 import ctypes
 import functools
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sparsefront_kernels import cuda_library
 from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
-from sparsefront_kernels.gathered.skinny_tables import CHUNK, FRAGMENT
+from sparsefront_kernels.gathered.skinny.tables import CHUNK, FRAGMENT
 
 LIBRARY = "gathered_skinny"
 MOST_ROWS = 64

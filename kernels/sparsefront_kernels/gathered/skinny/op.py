@@ -5,9 +5,9 @@ from torch import Tensor
 
 from sparsefront_kernels.common.operands import bias_for_kernel, check_epilogue, check_operands, empty_output
 from sparsefront_kernels.gathered.gradient import register_gradient
-from sparsefront_kernels.gathered.skinny_spmm import MOST_ROWS, launch_skinny_spmm
-from sparsefront_kernels.gathered.skinny_tables import dense_weight
-from sparsefront_kernels.gathered.skinny_tuning import LAUNCHES, SkinnyProblem
+from sparsefront_kernels.gathered.skinny.spmm import MOST_ROWS, launch_skinny_spmm
+from sparsefront_kernels.gathered.skinny.tables import dense_weight
+from sparsefront_kernels.gathered.skinny.tuning import LAUNCHES, SkinnyProblem
 
 
 @torch.library.custom_op("sparsefront::gathered_skinny_spmm", mutates_args=())

@@ -7,9 +7,9 @@ import torch
 from sparsefront_kernels.common.device_limits import triton_refusal
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.layout_entry import layout_entry
-from sparsefront_kernels.gathered.tables import gathered_tables
-from sparsefront_kernels.gathered.tf32_tuning import KERNEL, LAUNCHES
-from sparsefront_kernels.gathered.triton_product import triton_product
+from sparsefront_kernels.gathered.triton.product import triton_product
+from sparsefront_kernels.gathered.triton.tables import gathered_tables
+from sparsefront_kernels.gathered.triton.tf32_tuning import KERNEL, LAUNCHES
 from sparsefront_kernels.problem import LAYOUTS, Problem
 
 

@@ -1,4 +1,4 @@
-"""Launching the Hopper kernel of cuda/gathered_spmm.cu."""
+"""Launching the Hopper kernel of ../cuda/gathered_spmm.cu."""
 
 import ctypes
 import functools
@@ -10,7 +10,7 @@ from torch import Tensor
 from sparsefront_kernels import cuda_library
 from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
 from sparsefront_kernels.common.launch_shape import processors
-from sparsefront_kernels.gathered.pairs import STEP_GRANULES
+from sparsefront_kernels.gathered.hopper.tables import STEP_GRANULES
 
 LIBRARY = "gathered_spmm"
 ALIGNMENT = 8  # elements: X is read and Y written in runs of 16 bytes

@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from sparsefront_kernels.gathered.op import gathered_spmm
-from sparsefront_kernels.gathered.tables import GatheredTables
+from sparsefront_kernels.gathered.triton.op import gathered_spmm
+from sparsefront_kernels.gathered.triton.tables import GatheredTables
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 
 

@@ -1,0 +1,1 @@
+"""`gathered_fp32_cuda`: float32 products on Hopper's CUDA cores."""
