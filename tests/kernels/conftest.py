@@ -156,6 +156,13 @@ def triton_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def hopper() -> None:
+    """For kernels that are built for one compute capability alone."""
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs a GPU of compute capability 9.0")
+
+
+@pytest.fixture
 def nothing_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No measured launches, of the package's or the user's; what is remembered here is forgotten afterwards."""
     monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))

@@ -129,12 +129,8 @@ class TestWholeRuns:
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("hopper")
 class TestOnHopper:
-    @pytest.fixture(autouse=True)
-    def hopper(self):
-        if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
-            pytest.skip("needs a GPU of compute capability 9.0")
-
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
     @pytest.mark.parametrize("seed", range(200))
     def test_random_problems(self, seed, dtype, check):

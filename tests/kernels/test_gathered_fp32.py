@@ -204,12 +204,8 @@ class TestWithoutGPU:
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("hopper")
 class TestOnGPU:
-    @pytest.fixture(autouse=True)
-    def hopper(self):
-        if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
-            pytest.skip("needs a GPU of compute capability 9.0")
-
     @pytest.mark.parametrize("tile", [16, 32, 64, 128])
     def test_every_launch_of_the_space(self, tile, assert_close, poisoned_memory):
         torch.manual_seed(tile)

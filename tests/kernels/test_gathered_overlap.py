@@ -21,13 +21,7 @@ CASES = [
     (512, 256, PairLaunch(64, 4, 4, 2, prefetch=True)),
 ]
 
-pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(autouse=True)
-def hopper():
-    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("needs a GPU of compute capability 9.0")
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper")]
 
 
 def product_of(side, launch):

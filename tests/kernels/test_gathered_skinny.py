@@ -237,12 +237,8 @@ def expected_of(stored, x, bias, activation, residual, layout):
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("hopper")
 class TestOnGPU:
-    @pytest.fixture(autouse=True)
-    def hopper(self):
-        if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
-            pytest.skip("needs a GPU of compute capability 9.0")
-
     @pytest.mark.parametrize("seed", range(128))
     def test_random_problems(self, seed, activations, assert_close, poisoned_memory):
         """Every M from 1 to 64, twice, in four layouts."""
