@@ -96,3 +96,12 @@ def test_the_content_of_a_teacher_counts(composed, tmp_path):
         save_file({name: tensor * scale for name, tensor in weights.items()}, teacher)
         found.append(digests(composed(*overrides, f"recovery.teacher={teacher}")))
     assert {stage for stage in found[0] if found[0][stage] != found[1][stage]} == FROM_RECOVER
+
+
+def test_an_edited_cuda_source_is_timed_anew(composed, monkeypatch):
+    """Python is not all that runs: times of another kernel are never shown as this one's."""
+    on_cpu = ["trainer=cpu", "measure.device=cpu"]
+    before = digests(composed(*on_cpu))
+    monkeypatch.setattr("sparsefront.stages.keys.kernel_sources_digest", lambda package: "another source")
+    after = digests(composed(*on_cpu))
+    assert {stage for stage in before if before[stage] != after[stage]} == {"dense_quality"} | FROM_SWAP

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from sparsefront.artifacts.digest import code_digest, digest, versions
+from sparsefront.artifacts.kernel_sources import kernel_sources_digest
 from sparsefront.experiment import Experiment
 
 # keys of the recipe that only matter after pruning
@@ -134,7 +135,7 @@ def _place(experiment: Experiment) -> dict[str, Any]:
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "dtype": str(experiment.measure.torch_dtype),
-        "versions": versions("torch", "triton"),
+        "versions": versions("torch", "triton", "quack-kernels", "nvidia-cutlass-dsl"),
         "code": code_digest(
             "sparsefront.inference",
             "sparsefront.measure",
@@ -142,4 +143,5 @@ def _place(experiment: Experiment) -> dict[str, Any]:
             "sparsefront.stages.bench",
             "sparsefront.stages.measure",
         ),
+        "kernel_sources": kernel_sources_digest("sparsefront_kernels"),
     }
