@@ -1,11 +1,13 @@
 """Masks that the operator benchmark takes from the patterns: the patterns' own, on uneven weights or on a checkpoint's."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 from sparsefront_kernels.bench.masks import Masks
+from sparsefront_kernels.bench.shapes import INPUTS_AND_OUTPUTS
 from sparsefront_kernels.gathered.format import GatheredFormat
 
 from sparsefront.errors import InvalidSetting
@@ -13,6 +15,7 @@ from sparsefront.operator_masks import UnevenWeights, pattern_masks
 from sparsefront.patterns.tile_wise import TileWise
 
 CPU = torch.device("cpu")
+PLAN = Path(__file__).parent.parent / "experiments" / "operators" / "h200.plan"
 NAME = "sparsefront.operator_masks:pattern_masks"
 OF_THE_BARS = [("tile_wise", 128), ("tile_wise", 64), ("tile_wise", 32), ("vector_wise", 32), ("block_wise", 64)]
 
@@ -104,6 +107,22 @@ def test_a_pattern_that_is_stored_otherwise():
     source = pattern_masks(4, pattern="n_m")
     with pytest.raises(InvalidSetting, match="pattern=n_m: is stored as (n_m|semi_structured); the benchmark"):
         source.draw(64, 64, 0.5, CPU)
+
+
+def test_the_shipped_plan_measures_the_bars():
+    """Every line can be run, and the pattern's masks are measured at all shapes of the bars."""
+    from sparsefront_kernels.bench import __main__ as command
+
+    lines = [command.parser().parse_args(line) for line in command._lines(PLAN)]
+    found = set()
+    for line in lines:
+        shapes, masks = command._shapes(line), command._masks(line)
+        if "pattern" in line.distribution and "feature_major" in line.layout:
+            assert line.sparsity == [0.5, 0.75, 0.9] and line.dtype == ["fp16"]
+            kinds = {(masks.source("pattern", unit).pattern, unit) for unit in line.granularity}
+            found |= {(shape.m, shape.k, shape.n, *kind) for shape in shapes for kind in kinds}
+    sizes = [(m, k, n) for m in (4096, 1024, 256) for k, n in INPUTS_AND_OUTPUTS]
+    assert found == {(*size, *kind) for size in sizes for kind in OF_THE_BARS}
 
 
 def test_the_benchmark_takes_them_by_name():
