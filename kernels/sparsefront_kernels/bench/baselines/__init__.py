@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sparsefront_kernels.bench.baselines import cublas, cusparse_csr, cusparselt, triton_bsr
+from sparsefront_kernels.bench.baselines import cublas, cusparse_csr, cusparselt, quack, triton_bsr
 from sparsefront_kernels.bench.contender import Contender
 
 DENSE = cublas.contenders
@@ -29,4 +29,5 @@ PEERS = {
     "cusparselt": Peer(cusparselt.contenders, cusparselt.refusal),
     "triton_bsr": Peer(triton_bsr.contenders, triton_bsr.refusal),
     "cusparse_csr": Peer(cusparse_csr.contenders, cusparse_csr.refusal),
+    quack.KERNEL: Peer(quack.contenders, quack.refusal, same_mask=True),
 }
