@@ -23,7 +23,14 @@ from sparsefront_kernels.tuning import launches
 
 NAME = "gathered_quack_feature_major"
 CPU = torch.device("cpu")
-HELD = ("gathered-uneven", "gathered-128", "gathered-wide", "gathered-kept", "gathered-shuffled-uneven", "gathered-filled")
+HELD = (
+    "gathered-uneven",
+    "gathered-128",
+    "gathered-wide",
+    "gathered-kept",
+    "gathered-shuffled-uneven",
+    "gathered-filled",
+)
 EMPTY = ("gathered-pruned", "gathered-pruned-held")
 
 
@@ -106,7 +113,10 @@ def test_launches_worth_timing():
     assert {launch.longest_first for launch in found} == {True, False}
     even = candidates(QuackProblem(4096, 4096, 4096, 128, 64, 64 * 2048, uneven=False), 132)
     assert {launch.longest_first for launch in even} == {False} and {launch.tile_n for launch in even} == {128}
-    assert {launch.tile_n for launch in candidates(QuackProblem(256, 64, 64, 128, 2, 128, uneven=False), 132)} == {64, 128}
+    assert {launch.tile_n for launch in candidates(QuackProblem(256, 64, 64, 128, 2, 128, uneven=False), 132)} == {
+        64,
+        128,
+    }
     for width, tile_n in ((8, 16), (32, 32), (64, 64), (96, 128), (256, 128)):
         assert candidates(QuackProblem(1 << 16, 64, 64, width, 99, 128, uneven=False), 132)[0].tile_n == tile_n
 

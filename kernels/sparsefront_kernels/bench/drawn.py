@@ -39,6 +39,4 @@ def drawn_weight(setting: Setting, source: MaskSource, *, granularity: int, dist
     drawn = source.draw(shape.n, shape.k, setting.sparsity, setting.device)
     weight = zero_where_pruned(drawn.weight.to(setting.dtype), drawn.mask)
     stored = GatheredFormat.from_dense(weight, drawn.mask, **drawn.storage)
-    return DrawnWeight(
-        source.pattern, granularity, distribution, source.settings, stored, setting.expected(weight)
-    )
+    return DrawnWeight(source.pattern, granularity, distribution, source.settings, stored, setting.expected(weight))

@@ -114,7 +114,7 @@ class Masks:
 
 
 def setting(text: str) -> tuple[str, Any]:
-    """"key=value" as key and value: true, false, null, a whole number, a decimal number, or else text.
+    """A text key=value as key and value: true, false, null, a whole number, a decimal number, or else text.
 
     Raises:
         ValueError: no key or no value.

@@ -76,9 +76,7 @@ def gathered_contenders(
     return found
 
 
-def _contender(
-    setting: Setting, entry: KernelEntry, drawn: DrawnWeight, prepared: Callable[[int], Any]
-) -> Contender:
+def _contender(setting: Setting, entry: KernelEntry, drawn: DrawnWeight, prepared: Callable[[int], Any]) -> Contender:
     def make(copy: int):
         x, own = setting.x_in(entry.layout, copy), prepared(copy)
         return lambda: entry.run(x, own, None)

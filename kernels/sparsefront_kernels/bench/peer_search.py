@@ -11,9 +11,7 @@ Timed = tuple[str, float | None]  # a peer's kernel with its granularity, and mi
 QUICK_SAMPLES = 5  # where the fastest of a peer's settings is looked for
 
 
-def fastest_of_each(
-    make: Callable[[], Iterable[Contender]], cannot: Callable[[Exception], None]
-) -> list[Contender]:
+def fastest_of_each(make: Callable[[], Iterable[Contender]], cannot: Callable[[Exception], None]) -> list[Contender]:
     """Of each kernel and granularity of a peer the contender that is fastest.
 
     Args:

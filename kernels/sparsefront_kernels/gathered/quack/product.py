@@ -6,7 +6,14 @@ from sparsefront_kernels.gathered.quack.library import QuackLaunch, grouped_gemm
 
 
 def tiled_product(
-    x: Tensor, panels: Tensor, kept: Tensor, offsets: Tensor, order: Tensor | None, launch: QuackLaunch, *, more: int = 0
+    x: Tensor,
+    panels: Tensor,
+    kept: Tensor,
+    offsets: Tensor,
+    order: Tensor | None,
+    launch: QuackLaunch,
+    *,
+    more: int = 0,
 ) -> Tensor:
     """W · X with the outputs of W as they are stored, tile by tile, where the narrow last tile is filled up.
 
