@@ -21,7 +21,8 @@ by_allocation = pytest.mark.parametrize("allocation", ALLOCATIONS, ids=lambda al
 
 
 def suited(granularity: int, input_multiple: int = 16, **settings: object) -> TileWise:
-    return TileWise(granularity, whole_tiles=True, input_multiple=input_multiple, aggregate="rms", **settings)
+    defaults = {"whole_tiles": True, "aggregate": "rms"}
+    return TileWise(granularity, input_multiple=input_multiple, **defaults | settings)
 
 
 def uneven(*shape: int, seed: int) -> Tensor:
@@ -55,12 +56,16 @@ def oracle(
         squares = sum(float(importance[layer][i, j]) ** 2 for i, j in group)
         return squares / len(group) if root else squares / len(group) ** 2
 
-    def drop(lines: list[tuple[int, list[list[tuple[int, int]]]]], target: float, together: int) -> None:
-        """Lines of (layer, groups): sort each, cut it into runs, and drop the worst runs of all while they fit."""
+    def drop(
+        lines: list[tuple[int, list[list[tuple[int, int]]]]], target: float, together: int, spared: int = 0
+    ) -> None:
+        """Lines of (layer, groups): sort each, cut it into runs, and drop the worst runs of all while they fit; the best
+        `spared` groups of a line stay.
+        """
         runs = []
         for layer, groups in lines:
             ranked = sorted(groups, key=lambda group: -score(group, layer))
-            for start in range(0, len(ranked), together):
+            for start in range(spared, len(ranked), together):
                 run = ranked[start : start + together]
                 runs.append((sum(score(group, layer) for group in run) / len(run), layer, list(itertools.chain(*run))))
         left = math.floor(target * total + 1e-6) - sum(int((~mask).sum()) for mask in masks)
@@ -72,7 +77,8 @@ def oracle(
                 masks[layer][i, j] = False
 
     outputs = [(n, [[(i, j) for j in range(mask.shape[1])] for i in range(len(mask))]) for n, mask in enumerate(masks)]
-    drop(outputs, 1 - math.sqrt(1 - sparsity), width if whole else 1)
+    together = width if whole else 1
+    drop(outputs, 1 - math.sqrt(1 - sparsity), together, spared=together if together > 1 else 0)
     tiles = []
     for n, mask in enumerate(masks):
         alive = [i for i in range(len(mask)) if mask[i].any()]
@@ -172,6 +178,22 @@ def test_a_layer_of_one_tile_keeps_all_of_its_outputs_and_loses_inputs_instead()
     for rows in (12, 16):
         mask = suited(16).mask(uneven(rows, 160, seed=1), 0.9)
         assert mask.any(dim=1).all() and mask.any(dim=0).sum() == 16
+
+
+def test_whole_tiles_leave_a_layer_one_where_single_outputs_would_leave_it_some():
+    """Step 1 towards 0.75 takes half of 96 outputs. The best 16 of the weak layer are below all of the strong one on average,
+    its best 7 above the median of all.
+    """
+    draw = torch.Generator().manual_seed(0)
+    scale = {"weak": torch.linspace(0.1, 0.65, 48)[:, None], "strong": torch.linspace(0.5, 1.0, 48)[:, None]}
+    importance = {layer: rows * (1 + 0.1 * torch.rand(48, 64, generator=draw)) for layer, rows in scale.items()}
+
+    def outputs(pattern: TileWise) -> list[int]:
+        masks = make_masks(importance, pattern, GlobalThreshold(), 0.5, final_sparsity=0.75)
+        return [int(mask.any(dim=1).sum()) for mask in masks.values()]
+
+    assert outputs(suited(16, whole_tiles=False)) == [7, 41]
+    assert outputs(suited(16)) == [16, 32]
 
 
 def test_a_layer_between_one_tile_and_two_keeps_one_or_all():

@@ -17,7 +17,8 @@ class OutputStep:
 
     Args:
         target: sparsity when the step is done.
-        multiple: a layer keeps a multiple of this many outputs, or all of them.
+        multiple: a layer keeps a multiple of this many outputs, or all of them. Above 1 its best ones stay in any case,
+            one multiple or all: what single outputs would leave of a layer must not be rounded to nothing.
         aggregate: score of a group, see `unit_score`.
     """
 
@@ -33,6 +34,9 @@ class OutputStep:
             # Tiles have lost inputs already. Without one of its outputs a tile would take in the next tile's first,
             # which keeps other inputs.
             scores = torch.full_like(scores, math.inf)
+        elif self.multiple > 1:
+            best = scores.masked_fill(alive == 0, -math.inf).sort(descending=True, stable=True).indices
+            scores[best[: self.multiple]] = math.inf
         return Groups(scores.masked_fill(alive == 0, -math.inf), alive, multiple=self.multiple)
 
     def expand(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:

@@ -35,10 +35,10 @@ class TileWise(Pattern):
     it leaves, the share a belongs to those in which it keeps the largest; scores decide between the rest. a = 0 is
     tile-wise pruning alone, a = 1 leaves everything to the element-wise mask.
 
-    `whole_tiles` and `input_multiple` suit the hardware: a layer keeps a multiple of g outputs, its best ones, and a tile a
-    multiple of inputs. Each may instead keep all that it has; so a layer of at most g outputs loses none in step 1, unless
-    a threshold over the network empties it. Step 2 makes up for what step 1 leaves, so the total is s within one unit of
-    step 2: input_multiple inputs of a tile.
+    `whole_tiles` and `input_multiple` suit the hardware: a layer keeps a multiple of g outputs, its best ones and at least one
+    tile of them, and a tile a multiple of inputs. Each may instead keep all that it has, so a layer of at most g outputs
+    loses none in step 1. Step 2 makes up for what step 1 leaves, so the total is s within one unit of step 2:
+    input_multiple inputs of a tile.
 
     The sources' variant has neither, and scores by l2_over_length: see `SOURCES`.
 
