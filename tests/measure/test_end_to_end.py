@@ -59,7 +59,9 @@ def test_short_trials_do_not_decide_which_dense_version_is_the_baseline(monkeypa
     """The fused graph won the trial and loses the timing, or the other way round: the timing counts."""
     taken = {"eager": 1.0, "eager+fused_graph": 2.0, "dense": 5.0, "fused_dense": 3.0, "sparse": 4.0}
     for module in (search, wrapping, end_to_end):
-        monkeypatch.setattr(module, "time_interleaved", lambda functions, **rest: {n: [taken[n]] * 5 for n in functions})
+        monkeypatch.setattr(
+            module, "time_interleaved", lambda functions, **rest: {n: [taken[n]] * 5 for n in functions}
+        )
     settings = Measure(device="cpu", samples=5, repeats=1)
     nets = [Layers(1, scale=0.0).eval() for _ in range(3)]
     found = time_pair(nets[0], nets[1], {"x": torch.randn(4, 128)}, settings, fuse=lambda net: nets[2])

@@ -126,9 +126,7 @@ def test_time_that_is_spent_leaves_out_what_takes_longest(net, inputs, pretend_g
     modes = ["eager", "compile_cuda_graph", "max_autotune_cuda_graph"]
     found = find(net, inputs, device=device, wrappings=modes, variants=[], seconds=45.0)
     assert ("max_autotune_cuda_graph", "Net") not in made
-    assert found.refused["max_autotune_cuda_graph"] == (
-        "not tried: about 50 s are needed, 25 s of the search are left"
-    )
+    assert found.refused["max_autotune_cuda_graph"] == ("not tried: about 50 s are needed, 25 s of the search are left")
 
 
 def test_there_is_time_for_everything(net, inputs, pretend_gpu):

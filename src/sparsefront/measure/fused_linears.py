@@ -27,7 +27,9 @@ class FusedLinears(nn.Module):
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = None
         if any(linear.bias is not None for linear in linears):
-            biases = [weight.new_zeros(n) if linear.bias is None else linear.bias for n, linear in zip(self.sizes, linears)]
+            biases = [
+                weight.new_zeros(n) if linear.bias is None else linear.bias for n, linear in zip(self.sizes, linears)
+            ]
             self.bias = nn.Parameter(torch.cat([bias.detach() for bias in biases]), requires_grad=False)
         self._input: Tensor | None = None
         self._outputs: tuple[Tensor, ...] = ()
@@ -110,7 +112,9 @@ def shared_input_linears(net: nn.Module, inputs: dict[str, Tensor]) -> list[list
 
 def copy_sharing_weights(net: nn.Module) -> nn.Module:
     """The network's modules copied, its parameters, buffers and compressed layers shared."""
-    shared = chain(net.parameters(), net.buffers(), (module for module in net.modules() if isinstance(module, KernelCall)))
+    shared = chain(
+        net.parameters(), net.buffers(), (module for module in net.modules() if isinstance(module, KernelCall))
+    )
     return copy.deepcopy(net, {id(part): part for part in shared})
 
 

@@ -166,7 +166,9 @@ class _Search:
         """
         left = self.ends - time.perf_counter()
         if expected_seconds is not None and expected_seconds > left:
-            reason = f"not tried: about {expected_seconds:.0f} s are needed, {max(0.0, left):.0f} s of the search are left"
+            reason = (
+                f"not tried: about {expected_seconds:.0f} s are needed, {max(0.0, left):.0f} s of the search are left"
+            )
             self.refused |= {candidate_name(mode, form.variants): reason for mode in modes}
             return None
         try:

@@ -57,7 +57,9 @@ class NothingRuns(RuntimeError):
     """No wrapping could run a network; `refused`: wrapping -> why."""
 
     def __init__(self, refused: dict[str, str]) -> None:
-        super().__init__(f"no wrapping could run the network: {'; '.join(f'{name}: {why}' for name, why in refused.items())}")
+        super().__init__(
+            f"no wrapping could run the network: {'; '.join(f'{name}: {why}' for name, why in refused.items())}"
+        )
         self.refused = refused
 
 

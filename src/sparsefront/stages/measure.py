@@ -95,7 +95,12 @@ def _dense_alone(bench: Bench, net: nn.Module, fuse: Fuse | None) -> tuple[dict[
 
 
 def _side_by_side(
-    bench: Bench, dense_net: nn.Module, masked: nn.Module, unswapped: Callable[[], nn.Module], export: Export, fuse: Fuse | None
+    bench: Bench,
+    dense_net: nn.Module,
+    masked: nn.Module,
+    unswapped: Callable[[], nn.Module],
+    export: Export,
+    fuse: Fuse | None,
 ) -> tuple[dict[str, Any], Samples, dict[str, float]]:
     """Swap, check against the masked network, judge, and time beside the dense twin; each point of the curve anew.
 

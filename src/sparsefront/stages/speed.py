@@ -118,7 +118,11 @@ def latency_curve(
         kept = (*ON_THE_CURVE, "kernels", "sparse_flops_share")
         point = {name: speed[name] for name in kept if name in speed}
         curve.append(point)
-        at = f"{point['batch_size']}x{point['sequence_length']}" if point["sequence_length"] else f"{point['batch_size']}"
+        at = (
+            f"{point['batch_size']}x{point['sequence_length']}"
+            if point["sequence_length"]
+            else f"{point['batch_size']}"
+        )
         samples |= {f"{side} {at}": values for side, values in taken.items()}
     return curve, samples
 
