@@ -6,8 +6,13 @@ import pytest
 import torch
 from torch import nn
 
+from sparsefront.datasets.info import DataInfo
+from sparsefront.inference.agreement import output_error
 from sparsefront.measure.fused_linears import FusedLinears, FusedPart, fuse_linears, shared_input_linears
 from sparsefront.models.attention import SelfAttention
+from sparsefront.models.bert import Bert
+from sparsefront.models.vit import Vit
+from sparsefront.models.vit_small import VitSmall
 
 
 class Encoder(nn.Module):
@@ -37,6 +42,26 @@ def test_an_attention_multiplies_once_for_q_k_and_v(x, bias):
     assert fused.blocks[0].out.weight is net.blocks[0].out.weight  # the rest is shared
     assert isinstance(net.blocks[0].q, nn.Linear)
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+NETWORKS = {
+    "bert": (Bert(size="tiny"), DataInfo("sequence_classification", 2, sequence_length=16), "attention.self.query"),
+    "vit_small": (VitSmall(dim=64, depth=2), DataInfo("image_classification", 10, 16, 3), "attn.q"),
+    "vit": (Vit(), DataInfo("image_classification", 10, 32, 3), "self_attention.q"),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_models_attentions_are_found(name):
+    model, info, query = NETWORKS[name]
+    net = model.build(info).eval()
+    ids = torch.randint(0, 99, (2, 16))
+    inputs = {"x": torch.randn(2, 3, info.image_size, info.image_size)} if info.image_size else {"input_ids": ids}
+    groups = shared_input_linears(net, inputs)
+    layers = [layer for layer in model.prunable(net) if layer.endswith(query)]
+    assert [group[0] for group in groups] == layers and {len(group) for group in groups} == {3}
+    with torch.inference_mode():
+        assert output_error(fuse_linears(net, inputs)(**inputs), net(**inputs)) < 1e-5
 
 
 def test_nothing_outlives_a_forward_pass(x):

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from itertools import chain
 from typing import Any
 
 import torch
@@ -26,15 +25,14 @@ def weight_bytes(net: nn.Module, dtype: torch.dtype | None = None) -> int:
     return total + sum(module.format.nbytes for module in net.modules() if isinstance(module, KernelCall))
 
 
-def resident_bytes(net: nn.Module) -> int:
-    """What the network occupies on its device: parameters, buffers, and all that its layers packed for their kernels.
+def resident_bytes(net: nn.Module, device: torch.device) -> int:
+    """What the network occupies on the device: parameters, buffers, and all that its layers packed for their kernels.
 
     Whole storages count, each once: a view keeps everything behind it. What lies on another device does not count.
     """
-    device = next(chain(net.parameters(), net.buffers())).device
     held = [tensor for module in net.modules() for tensor in _tensors_in(vars(module).values())]
-    storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in held if tensor.device == device}
-    return sum(storage.nbytes() for storage in storages.values())
+    storages = [tensor.untyped_storage() for tensor in held if tensor.device.type == device.type]
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
 
 def dense_layer_bytes(net: nn.Module, layers: Iterable[str]) -> dict[str, int]:
@@ -60,7 +58,7 @@ def peak_memory_bytes(net: nn.Module, inputs: dict[str, Tensor]) -> int | None:
         torch.cuda.synchronize(device)
     peak = torch.cuda.max_memory_allocated(device)
     del output
-    return resident_bytes(net) + peak - before
+    return resident_bytes(net, device) + peak - before
 
 
 def _tensors_in(parts: Iterable[Any]) -> Iterator[Tensor]:

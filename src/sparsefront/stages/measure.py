@@ -133,7 +133,7 @@ def _side_by_side(
 def _size(side: str, net: nn.Module, bench: Bench) -> dict[str, int | None]:
     return {
         f"weight_bytes_{side}": weight_bytes(net),
-        f"resident_bytes_{side}": resident_bytes(net),
+        f"resident_bytes_{side}": resident_bytes(net, bench.device),
         f"peak_memory_bytes_{side}": peak_memory_bytes(net, bench.inputs),
     }
 
