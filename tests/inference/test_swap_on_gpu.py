@@ -12,6 +12,7 @@ from sparsefront.inference.agreement import output_error
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.kernel_call import KernelCall
 from sparsefront.inference.kernel_timer import time_layer
+from sparsefront.inference.packed_weights import release_formats
 from sparsefront.inference.problems import observe_problems
 from sparsefront.inference.sparse_linear import SparseLinear
 from sparsefront.inference.swap import swap
@@ -186,6 +187,7 @@ def test_a_swapped_network_occupies_what_it_says(pattern, choice, exported):
     for _ in range(2):  # the first time libraries make what they keep
         net, before = mlp(), allocated()
         swap(net, export, problems, choice, device=CUDA, dtype=torch.float16)
+        release_formats(net)
         occupied = allocated() - before
         expected = resident_bytes(net, CUDA)
         del net

@@ -44,7 +44,7 @@ def test_sparsity_is_held_against_the_fastest_dense_version(depth, wins):
     settings = Measure(device="cpu", samples=6, repeats=2, warmup=1)
     dense, x = Layers(12, scale=0.0).eval(), torch.randn(256, 128)
     fused = Layers(depth, scale=0.0).eval()  # the same outputs, zeros, for other work
-    found = time_pair(dense, Layers(12, scale=0.0).eval(), {"x": x}, settings, fuse=lambda net: fused)
+    found = time_pair(dense, Layers(12, scale=0.0).eval(), {"x": x}, settings, fuse=lambda net, inputs: fused)
     assert (found.dense.execution.name == "eager+fused_graph") == wins
     timed = [sum(found.samples_ms[side], []) for side in ("dense", "sparse")]
     assert found.dense.latency == summarise(timed[0]) and found.sparse == summarise(timed[1])
@@ -64,7 +64,7 @@ def test_short_trials_do_not_decide_which_dense_version_is_the_baseline(monkeypa
         )
     settings = Measure(device="cpu", samples=5, repeats=1)
     nets = [Layers(1, scale=0.0).eval() for _ in range(3)]
-    found = time_pair(nets[0], nets[1], {"x": torch.randn(4, 128)}, settings, fuse=lambda net: nets[2])
+    found = time_pair(nets[0], nets[1], {"x": torch.randn(4, 128)}, settings, fuse=lambda net, inputs: nets[2])
     assert found.dense.latency.median_ms == found.dense.fused_latency.median_ms == 3.0
     assert found.dense.execution.name == "eager+fused_graph" and found.speedup.speedup == 0.75
     assert found.samples_ms == {"dense": [[3.0] * 5], "sparse": [[4.0] * 5]}

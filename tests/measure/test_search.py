@@ -65,24 +65,24 @@ def test_only_what_is_asked_for_is_tried(net, inputs):
 
 
 def test_a_faster_fused_graph_is_the_fastest_version(net, inputs):
-    found = find(net, inputs, fuse=lambda given: as_another(given, 0.0))
+    found = find(net, inputs, fuse=lambda given, inputs: as_another(given, 0.0))
     assert found.name == found.fused.name == "eager+fused_graph" and found.variants == ("fused_graph",)
     torch.testing.assert_close(found.wrapped.call(), net(**inputs))
 
 
 def test_a_slower_fused_graph_is_timed_beside(net, inputs):
-    found = find(net, inputs, fuse=lambda given: as_another(given, 0.02))
+    found = find(net, inputs, fuse=lambda given, inputs: as_another(given, 0.02))
     assert "fused_graph" not in found.name
     assert found.fused.name == "eager+fused_graph" and found.medians_ms[found.fused.name] > 20
 
 
 def test_a_wrong_variant_is_refused(net, inputs):
-    found = find(net, inputs, fuse=lambda given: as_another(given, 0.0, scale=1.5))
+    found = find(net, inputs, fuse=lambda given, inputs: as_another(given, 0.0, scale=1.5))
     assert "against eager" in found.refused["eager+fused_graph"] and found.fused is None
 
 
 def test_a_rewrite_that_fails_leaves_its_reason(net, inputs):
-    def fuse(given):
+    def fuse(given, inputs):
         raise KeyError("no such block")
 
     assert "no such block" in find(net, inputs, fuse=fuse).refused["fused_graph"]
@@ -134,3 +134,15 @@ def test_there_is_time_for_everything(net, inputs, pretend_gpu):
     modes = ["eager", "compile_cuda_graph", "max_autotune_cuda_graph"]
     found = find(net, inputs, device=device, wrappings=modes, variants=[], seconds=71.0)
     assert set(found.medians_ms) == set(modes)
+
+
+def test_no_budget_leaves_out_a_mode_that_the_other_network_may_have(net, inputs, pretend_gpu):
+    """The best form and the fused graph run in every quick and compiled mode; only what comes on top is left out."""
+    device, made = pretend_gpu({"eager": 5.0, "cuda_graph": 5.0, "compile_cuda_graph": 20.0})
+    modes = ["eager", "cuda_graph", "compile_cuda_graph", "max_autotune_cuda_graph"]
+    settings = {"wrappings": modes, "variants": ["fused_graph"], "seconds": 0.0}
+    found = find(net, inputs, device=device, fuse=lambda given, inputs: as_another(given, 0.0), **settings)
+    assert set(found.medians_ms) == {mode + form for mode in modes[:3] for form in ("", "+fused_graph")}
+    assert set(found.refused) == {"max_autotune_cuda_graph"} or set(found.refused) == {
+        "max_autotune_cuda_graph+fused_graph"
+    }

@@ -54,7 +54,7 @@ def test_what_does_not_apply_says_why():
 
 def test_the_fused_graph_is_the_callers():
     net, other = Attention().eval(), Attention().eval()
-    assert make_variant("fused_graph", net, {"x": torch.randn(1, 4, 16)}, fuse=lambda given: other) is other
+    assert make_variant("fused_graph", net, {"x": torch.randn(1, 4, 16)}, fuse=lambda given, inputs: other) is other
 
 
 def test_attention_is_found_where_it_is_called():

@@ -2,13 +2,15 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from hydra.core.hydra_config import HydraConfig
 
+from sparsefront.inference.swap_report import LayerSwap, SwapReport
 from sparsefront.report.latency_curve import crossovers, curve_lines, curve_points
-from sparsefront.stages import speed
+from sparsefront.stages import measure, speed
 from sparsefront.stages.bench import Bench
 
 ON_CPU = ("trainer=cpu", "measure.device=cpu")
@@ -104,13 +106,13 @@ def test_the_fused_graph_is_a_candidate_of_the_stage(run, monkeypatch):
 
     real, given = pipeline.measure.run, []
 
-    def fuse(net):
-        given.append(net)
+    def fuse(net, inputs):
+        given.append(len(inputs["x"]))
         return net
 
     monkeypatch.setattr(pipeline.measure, "run", lambda *args, **rest: real(*args, **rest, fuse=fuse))
-    row = run(*ON_CPU)
-    assert given and row.speed.fused_dense_latency_ms > 0
+    row = run(*ON_CPU, "measure.batch_size=[2,3]")
+    assert given == [2, 3] and row.speed.fused_dense_latency_ms > 0
     assert "dense/eager+fused_graph" in row.speed.variant_medians_ms
     assert row.speed.wrapping_refusals["sparse/fused_graph"].startswith("no fused graph")
 
@@ -124,3 +126,14 @@ def test_bytes_on_the_device(run, kernel):
         assert size.dense_bytes_per_layer == {}
     else:
         assert size.resident_bytes_sparse is None
+
+
+def test_a_pruned_layer_that_runs_dense_says_why():
+    layers = {
+        "slow": LayerSwap(kernel="dense_linear", family="dense", density=0.25, weight_bytes=64),
+        "fast": LayerSwap(kernel="gathered_cuda", family="gathered", density=0.25, weight_bytes=16),
+    }
+    report = SwapReport(layers, {"slow": "dense_linear is faster", "head": "not pruned"}, 0.3, 0.3)
+    found = measure._layers(report, {}, SimpleNamespace(device=torch.device("cpu"), dtype=torch.float32))
+    assert found.keys() == layers.keys()
+    assert found["slow"]["why_dense"] == "dense_linear is faster" and "why_dense" not in found["fast"]

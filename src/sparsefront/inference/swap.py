@@ -54,7 +54,6 @@ def swap(
         if chosen is None:
             dense_layers[name] = reason or trial.why_dense()
         else:
-            trial.modules[chosen].release_format()
             _replace(net, layer, trial.modules[chosen])
     _refuse_idle_force(choice, layers)
     return SwapReport(layers, dense_layers, *_shares(layers, dense_layers, problems))

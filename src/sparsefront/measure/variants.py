@@ -20,7 +20,8 @@ from sparsefront.measure.fused_linears import fuse_linears
 FUSED_GRAPH = "fused_graph"
 VARIANTS = ("fused_qkv", "channels_last", FUSED_GRAPH, *BACKENDS)
 
-Fuse = Callable[[nn.Module], nn.Module]  # a network -> its fused graph; the network stays as it is
+# (network, inputs of one forward pass) -> its fused graph; the network stays as it is; may raise DoesNotApply
+Fuse = Callable[[nn.Module, dict[str, Tensor]], nn.Module]
 
 
 class DoesNotApply(Exception):
@@ -41,7 +42,7 @@ def make_variant(name: str, net: nn.Module, inputs: dict[str, Tensor], *, fuse: 
     if name == FUSED_GRAPH:
         if fuse is None:
             raise DoesNotApply("no fused graph of this network")
-        return fuse(net)
+        return fuse(net, inputs)
     if name in BACKENDS:
         if next(iter(inputs.values())).device.type != "cuda":
             raise DoesNotApply("needs a CUDA device")

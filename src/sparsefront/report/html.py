@@ -215,7 +215,7 @@ def _layers(row: Row) -> list[dict[str, str]]:
                 "kernel": plain(kernel.get("chosen")),
                 "µs": "–" if latency is None else f"{latency:.1f}",
                 "of roofline": fraction(roofline),
-                "stayed dense or refused because": row.sparsity.dense_layers.get(name, refusals),
+                "stayed dense or refused because": row.sparsity.dense_layers.get(name, kernel.get("why_dense", refusals)),
             }
         )
     return lines

@@ -169,9 +169,9 @@ class Kernels(_Leaves):
     """What the swap chose.
 
     `kernel_per_layer`: layer -> {"chosen", "family", "density", "weight_bytes", "latency_us", "candidates": kernel ->
-    microseconds, "roofline_fraction", "relative_error", "refusals": kernel -> reason, "notes", "m", "k", "n" of its
-    product}, keys absent where nothing is known. Shares are fractions of the prunable layers, by count and by dense
-    floating-point operations, that run a sparse kernel.
+    microseconds, "roofline_fraction", "relative_error", "refusals": kernel -> reason, "notes", "why_dense" where a pruned
+    layer runs dense, "m", "k", "n" of its product}, keys absent where nothing is known. Shares are fractions of the prunable
+    layers, by count and by dense floating-point operations, that run a sparse kernel.
     """
 
     kernel_per_layer: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -143,6 +143,8 @@ def _layers(report: SwapReport, problems: dict[str, LayerInput], bench: Bench) -
     rates = measured_rates(bench.device, bench.dtype)
     content = {name: layer.to_json() for name, layer in report.layers.items()}
     for name, layer in report.layers.items():
+        if name in report.dense_layers:
+            content[name]["why_dense"] = report.dense_layers[name]
         if name in problems:
             problem = problems[name].problem
             content[name] |= {"m": problem.m, "k": problem.k, "n": problem.n}

@@ -11,12 +11,14 @@ from torch import nn
 
 from sparsefront.experiment import Experiment
 from sparsefront.export.checkpoint import Export
+from sparsefront.inference.packed_weights import release_formats
 from sparsefront.inference.problems import LayerInput, observe_problems
 from sparsefront.inference.swap import swap
 from sparsefront.inference.swap_report import SwapReport
 from sparsefront.measure.end_to_end import Alone, time_alone, time_pair
 from sparsefront.measure.latency import LatencySummary
 from sparsefront.measure.variants import Fuse
+from sparsefront.measure.wrapping import NothingRuns
 from sparsefront.stages.bench import Bench
 
 log = logging.getLogger(__name__)
@@ -59,6 +61,7 @@ def swap_in(bench: Bench, masked: nn.Module, net: nn.Module, export: Export) -> 
     problems = observe_problems(masked, bench.inputs, experiment.model.prunable(masked))
     log.info("swap: kernels for %d layers on %s", len(export.manifest.layers), bench.device.type)
     report = swap(net, export, problems, experiment.kernel, device=bench.device, dtype=bench.dtype)
+    release_formats(net)
     bench.require_agreement(masked, net)
     return Swapped(net, report, problems)
 
@@ -100,7 +103,7 @@ def latency_curve(
 ) -> tuple[list[dict[str, Any]], Samples]:
     """Every size of the measurement's settings but the first: leaf `curve` of the row, and its samples.
 
-    A size that the device has no memory for is a point without latencies that says so.
+    A size that the device has no memory for, or that no execution mode can run, is a point without latencies that says so.
 
     Args:
         bench: of the first size.
@@ -110,9 +113,9 @@ def latency_curve(
     for batch_size, sequence_length in sizes(bench.experiment)[1:]:
         try:
             speed, taken = speed_at(bench.at(batch_size, sequence_length))
-        except torch.OutOfMemoryError:
-            log.warning("measure: batch %d, length %s: out of memory", batch_size, sequence_length)
-            why = "out of memory"
+        except (torch.OutOfMemoryError, NothingRuns) as error:
+            why = "out of memory" if isinstance(error, torch.OutOfMemoryError) else str(error)
+            log.warning("measure: batch %d, length %s: %s", batch_size, sequence_length, why)
             curve.append({"batch_size": batch_size, "sequence_length": sequence_length, "not_measured": why})
             continue
         kept = (*ON_THE_CURVE, "kernels", "sparse_flops_share")
