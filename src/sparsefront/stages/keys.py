@@ -55,12 +55,12 @@ def stage_keys(experiment: Experiment) -> StageKeys:
     swap = {
         "export": digest(export),
         "kernel": experiment.settings["kernel"],
-        "batch": [experiment.measure.batch_size, experiment.measure.sequence_length],
+        "batch": [experiment.measure.batch_sizes, experiment.measure.sequence_lengths],
         "place": place,
     }
     dense_quality = {
         "dense": digest(dense),
-        "batch_size": experiment.measure.batch_size,  # text is padded to the longest of its batch
+        "batch_size": experiment.measure.batch_sizes[0],  # text is padded to the longest of its batch
         "limit": experiment.measure.evaluate_limit,
         "place": place,
     }
@@ -142,6 +142,7 @@ def _place(experiment: Experiment) -> dict[str, Any]:
             "sparsefront_kernels",
             "sparsefront.stages.bench",
             "sparsefront.stages.measure",
+            "sparsefront.stages.speed",
         ),
         "kernel_sources": kernel_sources_digest("sparsefront_kernels"),
     }
