@@ -1,0 +1,55 @@
+"""Rewrite the repeated blocks of a network, in place: the entry of this folder."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sparsefront_kernels import SparseFormat
+from torch import Tensor, nn
+
+from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.fusion.plan import FusionPlan
+from sparsefront.inference.fusion.report import FusionReport
+
+
+def fuse_blocks(
+    net: nn.Module,
+    formats: Mapping[str, SparseFormat],
+    masks: Mapping[str, Tensor],
+    inputs: Mapping[str, Any],
+    choice: KernelChoice,
+    *,
+    plan: FusionPlan | None = None,
+) -> FusionReport:
+    """Give every encoder block of the net fused products in the layout that is fastest, in place.
+
+    A block (an element of a ModuleList or Sequential that holds Linears) is exported to a graph of operators and
+    rewritten: query, key and value are one product; activation, bias and residual belong to the product before them; the
+    residual stream is feature-major; hidden features that are pruned vanish. The block's forward keeps its signature.
+    Blocks that cannot be exported or rewritten stay as they are, with the reason in the report.
+
+    On a CUDA device products are checked and timed, and per block the fastest way is kept that `choice` allows. On a CPU
+    references run and nothing is timed.
+
+    Args:
+        net: in eval mode, on the device and in the dtype that are measured; its pruned weights are already zero.
+        formats: pruned Linear -> its weight in the pattern's canonical format, on any device and in any float dtype; layers
+            that are not named are dense.
+        masks: the same layers -> bool [N, K], True = keep.
+        inputs: keyword arguments of the net: the batch that is measured.
+        choice: which kernels may run.
+        plan: choices of an earlier call (`FusionReport.plan`): nothing is timed, kernels and layouts are those.
+    """
+    raise NotImplementedError
+
+
+def fuse_dense(
+    net: nn.Module, inputs: Mapping[str, Any], *, layout: str | None = None, plan: FusionPlan | None = None
+) -> FusionReport:
+    """The same rewriting with every product dense, through cuBLAS: the baseline that shows what fusion alone gives.
+
+    Args:
+        net, inputs, plan: as in `fuse_blocks`.
+        layout: "feature_major" or "row_major" for the residual stream; None: per block the faster one (on a CPU
+            feature-major).
+    """
+    raise NotImplementedError
