@@ -11,10 +11,11 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.export.checkpoint import Export
 from sparsefront.inference.candidates import find_candidates
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.kernel_call import stored_bytes
 from sparsefront.inference.layer_trial import Trial, dense_name, run_trial
 from sparsefront.inference.problems import LayerInput
+from sparsefront.inference.replace import replace_module
 from sparsefront.inference.sparse_conv import conv_refusal
+from sparsefront.inference.stored_bytes import stored_bytes
 from sparsefront.inference.swap_report import LayerSwap, SwapReport
 from sparsefront.measure.flops import theoretical_dense_flops
 
@@ -54,7 +55,7 @@ def swap(
         if chosen is None:
             dense_layers[name] = reason or trial.why_dense()
         else:
-            _replace(net, layer, trial.modules[chosen])
+            replace_module(net, layer, trial.modules[chosen])
     _refuse_idle_force(choice, layers)
     return SwapReport(layers, dense_layers, *_shares(layers, dense_layers, problems))
 
@@ -92,14 +93,6 @@ def _record(layer: nn.Module, trial: Trial, chosen: str | None, *, density: floa
         notes=trial.notes,
         relative_error=None if chosen is None else trial.errors[chosen],
     )
-
-
-def _replace(net: nn.Module, old: nn.Module, new: nn.Module) -> None:
-    """Put `new` wherever `old` hangs: a layer shared by several parents stays one layer."""
-    for parent in list(net.modules()):
-        for attribute, child in list(parent._modules.items()):  # named_children would skip a second name
-            if child is old:
-                setattr(parent, attribute, new)
 
 
 def _refuse_idle_force(choice: KernelChoice, layers: Mapping[str, LayerSwap]) -> None:
