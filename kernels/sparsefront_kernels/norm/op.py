@@ -1,4 +1,4 @@
-"""LayerNorm of columns and the change of layout as PyTorch ops, so that they live in compiled graphs and CUDA graphs."""
+"""LayerNorm of columns as a PyTorch op, so that it lives in compiled graphs and CUDA graphs."""
 
 import torch
 from torch import Tensor
@@ -51,27 +51,6 @@ def _gradients(ctx, dy: Tensor) -> tuple[Tensor | None, ...]:
 
 
 layer_norm_columns.register_autograd(_gradients, setup_context=_keep)
-
-
-@torch.library.custom_op("sparsefront::transposed", mutates_args=())
-def transposed(x: Tensor) -> Tensor:
-    """[R, C], with the elements of a row side by side, as [C, R], contiguous."""
-    if not x.is_cuda or x.numel() == 0:
-        return x.t().clone(memory_format=torch.contiguous_format)
-    from sparsefront_kernels.gathered.triton.transpose import transpose_into
-
-    y = x.new_empty(x.shape[1], x.shape[0])
-    with torch.cuda.device_of(x):
-        transpose_into(x, y)
-    return y
-
-
-@transposed.register_fake
-def _(x):
-    return x.new_empty(x.shape[1], x.shape[0])
-
-
-transposed.register_autograd(lambda ctx, dy: dy.t())
 
 
 def _empty(x: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ A feature-major activation has its rows along memory: [B, T, d] with strides (T,
 each other such views, so that no signature changes, and every operator that reads by strides stays right.
 """
 
-from sparsefront_kernels.norm import transposed
+from sparsefront_kernels.pointwise import transposed
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 from torch import Tensor
 
