@@ -105,7 +105,9 @@ def _side_by_side(
     experiment = bench.experiment
     problems = observe_problems(masked, bench.inputs, experiment.model.prunable(masked))
     log.info("swap: kernels for %d layers on %s", len(export.manifest.layers), bench.device.type)
-    report = swap(swapped, export, problems, experiment.kernel, device=bench.device, dtype=bench.dtype)
+    report = swap(
+        swapped, export, problems, experiment.kernel, device=bench.device, dtype=bench.dtype, inputs=bench.inputs
+    )
     bench.require_agreement(masked, swapped)
     log.info("measure: accuracy through the swapped layers, then latency, dense and sparse in turn")
     quality = bench.quality(swapped, "swapped")
@@ -116,7 +118,7 @@ def _side_by_side(
         | _latency("sparse", timed.sparse)
         | timed.speedup.to_json()
         | _both_sides(timed)
-        | {"latency_kernel": _kernel_names(report, bench.device)},
+        | {"latency_kernel": _kernel_names(report, bench.device), "layout": report.fusion.layout},
         "size": {
             "weight_bytes_dense": weight_bytes(dense_net),
             "weight_bytes_sparse": weight_bytes(swapped),
@@ -127,6 +129,7 @@ def _side_by_side(
             "kernel_per_layer": _layers(report, problems, bench),
             "sparse_layer_share": report.sparse_layer_share,
             "sparse_flops_share": report.sparse_flops_share,
+            **report.fusion.to_json(),
         },
     }
     return groups, timed.samples_ms, quality

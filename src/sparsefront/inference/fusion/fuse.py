@@ -114,10 +114,10 @@ class _Pass:
             if not prepared:
                 continue
             chosen = self._choose(chain, blocks, prepared, calls, layouts, plain)
-            for name, block in chosen.blocks.items() if chosen is not None else ():
+            for name, block in chosen.blocks.items():
                 self._put(name, block, chosen.products[name], calls[name])
-        for line in self.report.lines():
-            log.info("blocks: %s", line)
+        for line, count in self.report.summary().items():
+            log.info("%d blocks: %s", count, line)
         return self.report
 
     def _is_wanted(self, name: str) -> bool:
@@ -162,8 +162,8 @@ class _Pass:
         calls: Mapping[str, BlockCall],
         layouts: Sequence[str],
         plain: bool,
-    ) -> Variant | None:
-        """The way of this chain; None where its blocks stay as they are, which is noted."""
+    ) -> Variant:
+        """The way of this chain, its fastest rewriting where its blocks stay as they are, which is noted."""
         if self.plan is not None:
             layout_of = {name: self.plan.blocks[name].layout for name in prepared}
             return self._variant("planned", layout_of, blocks, prepared)
@@ -181,13 +181,14 @@ class _Pass:
             modules = {name: self.net.get_submodule(name) for name in variants[0].blocks}
             times[AS_THEY_ARE] = plain_time_ms(modules, calls, self._groups)
         known = {name: time for name, time in times.items() if time is not None}
-        self.report.variants_ms[chain] = known
+        self.report.variants_ms[chain] = dict(known)
         best = min(known, key=known.__getitem__, default=variants[0].name)
         if best == AS_THEY_ARE:
             others = ", ".join(f"{name} {time:.2f} ms" for name, time in known.items() if name != best)
-            why = f"dense and as they are they are faster: {known[best]:.2f} ms against {others}"
-            self.report.refusals.update(dict.fromkeys(variants[0].blocks, why))
-            return None
+            why = f"with masked dense weights they take {known[best]:.2f} ms, against {others}"
+            self.report.faster_dense.update(dict.fromkeys(variants[0].blocks, why))
+            del known[AS_THEY_ARE]
+            best = min(known, key=known.__getitem__, default=variants[0].name)
         return next(variant for variant in variants if variant.name == best)
 
     def _variant(
@@ -236,8 +237,10 @@ class _Pass:
         limit = NETWORK_ERROR_LIMIT[block.products[0].format.dtype]
         if not error <= limit:
             self.report.refusals[name] = f"computes something else when rewritten: relative error {error:.1e}"
+            self.report.faster_dense.pop(name, None)
             return
         self.report.refusals.pop(name, None)  # of a way that was not chosen
-        replace_module(self.net, original, block)
+        if name not in self.report.faster_dense:
+            replace_module(self.net, original, block)
         layout = "feature_major" if block.feature_major else "row_major"
         self.report.blocks[name] = BlockReport(layout, products, block.norms, error)

@@ -14,6 +14,8 @@ from torch.nn.functional import linear
 from sparsefront.inference.fusion.layout import in_layout, layout_name
 from sparsefront.inference.kernel_call import KernelCall
 
+READS_ANY_STRIDES = ("dense", "gathered", "blocked")  # their row-major kernels lose nothing where X is feature-major
+
 
 class FusedProduct(KernelCall):
     """[..., K] -> [..., N]: act(x · Wᵀ + bias) + residual, through one kernel, whatever the strides of its operands.
@@ -106,10 +108,10 @@ class FusedProduct(KernelCall):
         return y.t() if self._entry.layout in Y_FEATURE_MAJOR else y
 
     def _laid_out(self, rows: Tensor) -> Tensor:
-        """X as the kernel's layout has it; row-major kernels take any strides."""
-        if self._entry.layout not in X_FEATURE_MAJOR:
-            return rows
-        return in_layout(rows, feature_major=True).t()
+        """X as the kernel's layout has it."""
+        if self._entry.layout in X_FEATURE_MAJOR:
+            return in_layout(rows, feature_major=True).t()
+        return rows if self.format.family in READS_ANY_STRIDES else in_layout(rows, feature_major=False)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         other = copy.copy(self)

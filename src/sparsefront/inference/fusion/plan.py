@@ -26,9 +26,17 @@ class BlockPlan:
 
 @dataclass(frozen=True)
 class FusionPlan:
-    """The whole network; a block that is not named stays as it is."""
+    """The whole network.
+
+    Args:
+        blocks: block -> how it is rewritten.
+        faster_dense: blocks that stay as they are.
+        layers: pruned layer outside of these -> its kernel.
+    """
 
     blocks: dict[str, BlockPlan] = field(default_factory=dict)
+    faster_dense: tuple[str, ...] = ()
+    layers: dict[str, str] = field(default_factory=dict)
 
     def save(self, file: Path) -> None:
         file.write_text(json.dumps({"format_version": FORMAT_VERSION, **self.to_json()}, indent=2) + "\n")
@@ -52,4 +60,5 @@ class FusionPlan:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "FusionPlan":
-        return cls({name: BlockPlan(**block) for name, block in content["blocks"].items()})
+        blocks = {name: BlockPlan(**block) for name, block in content["blocks"].items()}
+        return cls(blocks, tuple(content["faster_dense"]), content["layers"])

@@ -1,7 +1,7 @@
 """What the pass did, block by block and product by product."""
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from sparsefront.inference.fusion.plan import BlockPlan, FusionPlan
@@ -87,38 +87,51 @@ class FusionReport:
 
     Args:
         blocks: block -> what was done.
-        refusals: block -> why it stays as it is.
+        refusals: block -> why it cannot be rewritten, so that its layers are swapped one by one.
+        faster_dense: block -> why it stays as it is, with masked dense weights; `blocks` holds what it was compared with.
         variants_ms: container of blocks -> way of running them -> estimated milliseconds of all of them; empty on a CPU.
     """
 
     blocks: dict[str, BlockReport] = field(default_factory=dict)
     refusals: dict[str, str] = field(default_factory=dict)
+    faster_dense: dict[str, str] = field(default_factory=dict)
     variants_ms: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
     def plan(self) -> FusionPlan:
-        return FusionPlan({name: block.plan for name, block in self.blocks.items()})
+        return FusionPlan({name: block.plan for name, block in self.rewritten.items()}, tuple(self.faster_dense))
+
+    @property
+    def rewritten(self) -> dict[str, BlockReport]:
+        """The blocks that were replaced."""
+        return {name: block for name, block in self.blocks.items() if name not in self.faster_dense}
 
     @property
     def product_of(self) -> dict[str, ProductReport]:
         """Linear -> the product that computes it."""
         return {
-            layer: product for block in self.blocks.values() for product in block.products for layer in product.layers
+            layer: product
+            for block in self.rewritten.values()
+            for product in block.products
+            for layer in product.layers
         }
 
-    def lines(self) -> list[str]:
-        """One per distinct rewriting or reason, with the number of blocks."""
-        done = Counter(block.describe() for block in self.blocks.values())
-        kept = Counter(self.refusals.values())
-        return [f"{count} x {what}" for what, count in done.items()] + [
-            f"{count} blocks stay as they are: {why}" for why, count in kept.items()
-        ]
+    @property
+    def layout(self) -> str:
+        """Of the residual streams: feature_major where any block's is."""
+        return min((block.layout for block in self.rewritten.values()), default="row_major")
+
+    def layers_of(self, block: str) -> dict[str, ProductReport]:
+        """The Linears of a block that was taken apart -> their product."""
+        return {layer: product for product in self.blocks[block].products for layer in product.layers}
+
+    def summary(self) -> dict[str, int]:
+        """A line per distinct rewriting, or reason against one -> number of blocks."""
+        unfused = Counter(f"cannot be rewritten: the block {why}" for why in self.refusals.values())
+        kept = Counter(f"as they are: {why}" for why in self.faster_dense.values())
+        done = Counter(block.describe() for block in self.rewritten.values())
+        return dict(done + kept + unfused)
 
     def to_json(self) -> dict[str, Any]:
-        """As in the row: distinct reports once, with the blocks that they are about left to `kernel_per_layer`."""
-        return {"fused": self.lines(), "fused_blocks": len(self.blocks), "variants_ms": self.variants_ms} | (
-            {"unfused_blocks": self.refusals} if self.refusals else {}
-        )
-
-    def to_full_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """What the row holds of it: a line per distinct block, and times of ways to run them."""
+        return {"fused_blocks": self.summary(), "block_variants_ms": self.variants_ms}
