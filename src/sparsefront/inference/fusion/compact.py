@@ -1,5 +1,6 @@
 """Hidden features that pruning left without a weight vanish between two products."""
 
+import math
 from dataclasses import replace
 
 import torch
@@ -21,15 +22,16 @@ def compacted(up: ProductWeight, down: ProductWeight, activation: str) -> tuple[
     """
     if up.mask is None:
         return None
-    alive = up.mask.any(1)
-    kept = _with_rounding(alive)
+    unit = math.lcm(_block(up, 0), _block(down, 1))
+    read = _in_units(up.mask.any(1), unit)
+    kept = _with_rounding(read, unit)
     if kept.all():
         return None
     try:
-        smaller_up, smaller_down = _rows(up, kept), _columns(down, kept, read=alive)
+        smaller_up, smaller_down = _rows(up, kept), _columns(down, kept, read)
     except ValueError:  # a format whose units would be cut
         return None
-    return smaller_up, replace(smaller_down, bias=folded_bias(down, _constants(up, activation), ~alive))
+    return smaller_up, replace(smaller_down, bias=folded_bias(down, _constants(up, activation), ~read))
 
 
 def folded_bias(down: ProductWeight, constants: Tensor, pruned: Tensor) -> Tensor:
@@ -59,11 +61,24 @@ def _constants(up: ProductWeight, activation: str) -> Tensor:
     return ACTIVATIONS[activation](bias)
 
 
-def _with_rounding(alive: Tensor) -> Tensor:
-    """The outputs that are alive, and as many of the others as make a multiple of ROUNDING."""
-    missing = -int(alive.sum()) % ROUNDING or (ROUNDING if not alive.any() else 0)
-    kept = alive.clone()
-    kept[(~alive).nonzero().flatten()[:missing]] = True
+def _block(weight: ProductWeight, side: int) -> int:
+    """Outputs (side 0) or inputs (side 1) of a block where the weight is stored in blocks, which must not be cut; else 1."""
+    return weight.stored.block[side] if weight.family == "blocked" else 1
+
+
+def _in_units(alive: Tensor, unit: int) -> Tensor:
+    """The features of every unit in which one is alive."""
+    if len(alive) % unit:
+        return torch.ones_like(alive)
+    return alive.view(-1, unit).any(1).repeat_interleave(unit)
+
+
+def _with_rounding(read: Tensor, unit: int) -> Tensor:
+    """The features that are read, and as many units of the others as make a multiple of ROUNDING, and at least one."""
+    kept = read.clone()
+    while not kept.all() and (not kept.any() or int(kept.sum()) % ROUNDING):
+        first = int((~kept).nonzero()[0]) // unit * unit
+        kept[first : first + unit] = True
     return kept
 
 
