@@ -14,6 +14,9 @@ from sparsefront.inference.fusion.product_weight import ProductWeight
 DENSE = "dense_linear"
 # Family of the pattern -> others that can hold such masks and may be faster: blocks are tiles, half of n:m is 2:4.
 ALSO_HELD = {"blocked": ("gathered",), "n_m": ("semi_structured",)}
+# Not tried where the other one can run, which was faster in all 190 products of M >= 512 that experiments/operators holds of
+# both on an H200: compiling it for every tile and epilogue takes longer than everything else.
+SLOWER_THAN = {"gathered_triton": "gathered_cuda"}
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,20 @@ def sparse_candidates(
             usable.append(Candidate(kernel, stored))
         else:
             unsupported[kernel.name] = reason
+    if choice.name is None:
+        usable = _without_slower(usable, unsupported)
     return usable, unsupported
+
+
+def _without_slower(usable: list[Candidate], unsupported: dict[str, str]) -> list[Candidate]:
+    there = {base_name(candidate.entry) for candidate in usable}
+    kept = []
+    for candidate in usable:
+        if (faster := SLOWER_THAN.get(base_name(candidate.entry))) in there:
+            unsupported[candidate.entry.name] = f"not tried: {faster} can run and was faster wherever both were measured"
+        else:
+            kept.append(candidate)
+    return kept
 
 
 def base_name(kernel: KernelEntry) -> str:
