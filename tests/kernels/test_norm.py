@@ -18,7 +18,11 @@ def expected(x, weight, bias, eps):
 @pytest.mark.parametrize(("d", "m"), SHAPES)
 @pytest.mark.parametrize("row_major", [False, True], ids=["feature_major", "row_major"])
 def test_columns_are_normalised(d, m, row_major, dtype, device):
-    x = (torch.randn(m, d, device=device).t() + 3).to(dtype) if row_major else torch.randn(d, m + 3, device=device).to(dtype)
+    x = (
+        (torch.randn(m, d, device=device).t() + 3).to(dtype)
+        if row_major
+        else torch.randn(d, m + 3, device=device).to(dtype)
+    )
     x = x[:, :m]
     weight, bias = torch.randn(d, device=device, dtype=dtype), torch.randn(d, device=device)
     limit = 1e-5 if dtype == torch.float32 else 4e-3

@@ -12,7 +12,9 @@ def test_epilogue(rows, columns, activation, device):
     sums = torch.randn(rows, columns + 2, device=device)[:, :columns]
     bias, residual = torch.randn(rows, device=device), torch.randn(columns, rows, device=device).t()
     for parts in ((bias, residual), (bias, None), (None, residual), (None, None)):
-        expected = with_epilogue(sums.double().t(), parts[0], activation, None if parts[1] is None else parts[1].t()).t()
+        expected = with_epilogue(
+            sums.double().t(), parts[0], activation, None if parts[1] is None else parts[1].t()
+        ).t()
         y = epilogue(sums, parts[0], activation, parts[1])
         assert y.is_contiguous() and torch.allclose(y.double(), expected, atol=1e-5)
 

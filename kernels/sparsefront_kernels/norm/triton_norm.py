@@ -12,7 +12,8 @@ from sparsefront_kernels.common.launch_shape import processors
 # Elements of a block that one program holds in registers as float32 (of the 64 Ki registers of a multiprocessor); with more
 # features a column is read three times, from the caches.
 HELD = 32_768
-WIDEST, NARROWEST = 32, 8  # columns of a program: 64 bytes of a row in 16-bit types; half a sector is the least worth reading
+# Columns of a program: 64 bytes of a row in 16-bit types; half a sector is the least that is worth reading.
+WIDEST, NARROWEST = 32, 8
 FEATURES_AT_A_TIME = 256  # where the block is not held
 
 

@@ -38,7 +38,8 @@ def _swap(product: ProductReport, density: float, kernel: str) -> LayerSwap:
 
 
 def _why_dense(product: ProductReport) -> str:
-    best = min((time, name) for name, time in product.candidates.items() if name != DENSE) if len(product.candidates) > 1 else None
-    if best is None:
+    others = {name: time for name, time in product.candidates.items() if name != DENSE}
+    if not others:
         return "no kernel can run it: " + "; ".join(f"{kernel}: {why}" for kernel, why in product.refusals.items())
-    return f"{DENSE} is faster: {product.latency_us:.1f} us against {best[0]:.1f} us of {best[1]}"
+    best = min(others, key=others.__getitem__)
+    return f"{DENSE} is faster: {product.latency_us:.1f} us against {others[best]:.1f} us of {best}"

@@ -56,7 +56,8 @@ def swap(
     net.to(device=device, dtype=dtype).eval()
     layers: dict[str, LayerSwap] = {}
     dense_layers = dict(export.manifest.dense_layers)
-    masked = {name: net.get_submodule(name) for name in export.manifest.layers}  # as they are before blocks are rewritten
+    # as they are before blocks are rewritten
+    masked = {name: net.get_submodule(name) for name in export.manifest.layers}
     fusion = _fuse(net, export, choice, inputs, plan)
     for name, layer in tqdm(masked.items(), desc="swap", leave=False):
         density = export.manifest.layers[name].density
@@ -66,7 +67,9 @@ def swap(
                 dense_layers[name] = reason
             continue
         reason = _stays_dense(layer, export, name, choice, called=name in problems)
-        trial = Trial(dense_name(layer)) if reason is not None else _try(layer, export, name, problems[name], choice, plan)
+        trial = (
+            Trial(dense_name(layer)) if reason is not None else _try(layer, export, name, problems[name], choice, plan)
+        )
         chosen = trial.fastest(dense_allowed=choice.dense_allowed)
         layers[name] = _record(layer, trial, chosen, density=density)
         if chosen is None:
@@ -86,7 +89,9 @@ def _fuse(
 ) -> FusionReport:
     """Rewrite blocks, where that is wanted."""
     records = export.manifest.layers.items()
-    pruned = [name for name, record in records if record.family != "dense" and isinstance(net.get_submodule(name), nn.Linear)]
+    pruned = [
+        name for name, record in records if record.family != "dense" and isinstance(net.get_submodule(name), nn.Linear)
+    ]
     if inputs is None or not choice.fuse or choice.keeps_dense or not pruned:
         return FusionReport()
     formats = {name: export.format(name) for name in pruned}

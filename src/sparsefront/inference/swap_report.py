@@ -71,7 +71,10 @@ class SwapReport:
     def plan(self) -> FusionPlan:
         """All choices: with them `swap` does the same again and times nothing."""
         blocks = self.fusion.plan
-        inside = {*self.fusion.product_of, *(layer for name in blocks.faster_dense for layer in self.fusion.layers_of(name))}
+        inside = {
+            *self.fusion.product_of,
+            *(layer for name in blocks.faster_dense for layer in self.fusion.layers_of(name)),
+        }
         return replace(blocks, layers={name: layer.kernel for name, layer in self.layers.items() if name not in inside})
 
     def to_json(self) -> dict[str, Any]:

@@ -57,7 +57,11 @@ def test_a_fused_network_computes_the_masked_one(model, pattern, request):
         assert out.residual and out.layout == "row_to_feature"
         assert up.activation == "gelu" and not up.residual and (up.layout, down.layout) == ("feature_major",) * 2
         assert down.residual and down.activation == "none"
-        assert all(layer.startswith(("bert.encoder.layer.", "blocks.")) for product in block.products for layer in product.layers)
+        assert all(
+            layer.startswith(("bert.encoder.layer.", "blocks."))
+            for product in block.products
+            for layer in product.layers
+        )
 
 
 @pytest.mark.parametrize("pattern", ["tile_wise", "vector_wise", "block_wise", "n_m", "element_wise"])
@@ -204,7 +208,9 @@ class Perceptron(nn.Module):
 
 
 @pytest.mark.parametrize("order", ["residual first", "residual last", "in place"])
-@pytest.mark.parametrize("activation", [functional.relu, functional.gelu, torch.tanh], ids=lambda function: function.__name__)
+@pytest.mark.parametrize(
+    "activation", [functional.relu, functional.gelu, torch.tanh], ids=lambda function: function.__name__
+)
 @pytest.mark.parametrize("bias", [True, False])
 def test_orders_of_the_residual(order, activation, bias, stack):
     pruned = stack([Perceptron(order, activation, bias=bias) for _ in range(2)], TileWise(8), 0.7)
@@ -213,7 +219,9 @@ def test_orders_of_the_residual(order, activation, bias, stack):
     for block in report.blocks.values():
         up, down = block.products
         assert down.residual and up.activation == ("none" if activation is torch.tanh else activation.__name__)
-        assert (up.vanished_outputs > 0) == (activation is not torch.tanh)  # tanh is not fused, so up's reader is no product
+        assert (up.vanished_outputs > 0) == (
+            activation is not torch.tanh
+        )  # tanh is not fused, so up's reader is no product
     assert worst_error(net, pruned) < 1e-5
 
 

@@ -11,7 +11,6 @@ from sparsefront.inference.fusion.compact import compacted
 from sparsefront.inference.fusion.product_weight import ProductWeight, join
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.shuffled_block import ShuffledBlock
-from sparsefront.patterns.tile_wise import TileWise
 
 
 def weight_of(n, k, mask, family="gathered", bias=True, **parameters):
@@ -121,7 +120,9 @@ def test_outputs_in_another_order_keep_their_tiles():
     arrangement = pattern.arrangement(layer.weight.data.abs(), 0.5)
     mask = pattern.mask(layer.weight.data.abs(), 0.5)
     layer.weight.data.mul_(mask)
-    part = ProductWeight.of("layer", layer, store(layer.weight.data, mask, pattern.storage((32, 24), 0.5), arrangement), mask)
+    part = ProductWeight.of(
+        "layer", layer, store(layer.weight.data, mask, pattern.storage((32, 24), 0.5), arrangement), mask
+    )
     joined = join([part, part])
     assert torch.equal(joined.stored.to_dense(), joined.weight)
     assert joined.stored.values.numel() == 2 * part.stored.values.numel()  # no zeros are stored

@@ -17,6 +17,7 @@ from sparsefront.patterns.tile_wise import TileWise
 
 INFO = DataInfo("sequence_classification", 2, sequence_length=16)
 IDS = torch.randint(0, 8000, (2, 12), generator=torch.Generator().manual_seed(0))
+AUTO = KernelChoice()
 TOKENS = {"input_ids": IDS, "attention_mask": (torch.arange(12) < torch.tensor([[12], [7]])).long()}
 
 
@@ -29,7 +30,7 @@ def case(exported):
     return masked, exported(masked, TileWise(32), 0.5, layers)
 
 
-def swapped(case, choice=KernelChoice(), **options):
+def swapped(case, choice=AUTO, **options):
     masked, export = case
     problems = observe_problems(masked, TOKENS, export.manifest.layers)
     net = copy.deepcopy(masked)

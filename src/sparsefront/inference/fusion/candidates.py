@@ -62,7 +62,9 @@ def _without_slower(usable: list[Candidate], unsupported: dict[str, str]) -> lis
     kept = []
     for candidate in usable:
         if (faster := SLOWER_THAN.get(base_name(candidate.entry))) in there:
-            unsupported[candidate.entry.name] = f"not tried: {faster} can run and was faster wherever both were measured"
+            unsupported[candidate.entry.name] = (
+                f"not tried: {faster} can run and was faster wherever both were measured"
+            )
         else:
             kept.append(candidate)
     return kept

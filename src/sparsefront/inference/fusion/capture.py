@@ -19,7 +19,8 @@ from sparsefront.inference.fusion.unfusable import Unfusable
 aten = torch.ops.aten
 IDENTITIES = (aten.alias.default, aten.detach.default, aten.detach_.default, aten.lift_fresh_copy.default)
 OUT_OF_PLACE = {aten.relu_.default: aten.relu.default, aten.add_.Tensor: aten.add.Tensor}
-FRESH = (aten.linear.default, aten.layer_norm.default, aten.add.Tensor, aten.relu.default)  # results that share no memory
+# Their results share no memory with anything else.
+FRESH = (aten.linear.default, aten.layer_norm.default, aten.add.Tensor, aten.relu.default)
 CHECKS = ("_assert", "sym_constrain_range", "_guards_fn", "_check")
 
 

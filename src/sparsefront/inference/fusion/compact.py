@@ -85,7 +85,8 @@ def _with_rounding(read: Tensor, unit: int) -> Tensor:
 def _rows(up: ProductWeight, kept: Tensor) -> ProductWeight:
     weight, mask = up.weight[kept], up.mask[kept]
     bias = None if up.bias is None else up.bias[kept]
-    return replace(up, rows=(len(weight),), weight=weight, bias=bias, mask=mask, stored=_stored_rows(up, weight, mask, kept))
+    stored = _stored_rows(up, weight, mask, kept)
+    return replace(up, rows=(len(weight),), weight=weight, bias=bias, mask=mask, stored=stored)
 
 
 def _stored_rows(up: ProductWeight, weight: Tensor, mask: Tensor, kept: Tensor) -> SparseFormat:

@@ -96,7 +96,8 @@ class _Pass:
         self.device = next(net.parameters()).device
         self.report = FusionReport()
         self._captured: dict[Group, tuple[nn.Module, Captured]] = {}
-        self._groups: dict[str, Group] = {}  # block -> what it has in common with others that are captured and timed once
+        # block -> what it has in common with others: they are captured and timed once
+        self._groups: dict[str, Group] = {}
 
     def run(self, layouts: Sequence[str], *, plain: bool) -> FusionReport:
         """Rewrite all chains.

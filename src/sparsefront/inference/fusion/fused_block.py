@@ -109,7 +109,8 @@ class FusedBlock(nn.Module):
         if calls != len(found) or set(found) != covered:
             raise Unfusable("calls its Linears otherwise than its products are made for")
         sites = [
-            found[layers[0]] if len(layers) == 1 else merged([found[name] for name in layers]) for layers in self._layers
+            found[layers[0]] if len(layers) == 1 else merged([found[name] for name in layers])
+            for layers in self._layers
         ]
         for site, product in zip(sites, self.products, strict=True):
             if site.activation != product.activation:

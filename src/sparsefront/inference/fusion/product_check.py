@@ -3,9 +3,9 @@
 import math
 
 import torch
+from sparsefront_kernels.common.epilogue import ACTIVATIONS
 from torch import Tensor, nn
 
-from sparsefront_kernels.common.epilogue import ACTIVATIONS
 from sparsefront.inference.agreement import PRODUCT_ERROR_LIMIT, TF32_ERROR_LIMIT
 from sparsefront.inference.fusion.layout import in_layout
 from sparsefront.inference.fusion.prepared_block import ProductSpec

@@ -69,9 +69,13 @@ def join(parts: Sequence[ProductWeight]) -> ProductWeight | None:
     like = next(part.stored for part in parts if part.stored is not None)
     if any(part.stored is not None and _parameters(part.stored) != _parameters(like) for part in parts):
         return None
-    mask = torch.cat([torch.ones_like(part.weight, dtype=torch.bool) if part.mask is None else part.mask for part in parts])
+    every = (torch.ones_like(part.weight, dtype=torch.bool) if part.mask is None else part.mask for part in parts)
+    mask = torch.cat(list(every))
     try:
-        stored = _joined_tiles(parts, weight, mask, like) if isinstance(like, GatheredFormat) else remade(like, weight, mask)
+        if isinstance(like, GatheredFormat):
+            stored = _joined_tiles(parts, weight, mask, like)
+        else:
+            stored = remade(like, weight, mask)
     except ValueError:  # how a format says that it cannot hold a mask
         return None
     return ProductWeight(layers, rows, weight, bias, mask, stored)
@@ -102,19 +106,16 @@ def outputs_in_tiles(stored: GatheredFormat) -> Tensor:
     return stored.output_index.long()[(counts > 0)[tile_of]]
 
 
-def _joined_tiles(
-    parts: Sequence[ProductWeight], weight: Tensor, mask: Tensor, like: GatheredFormat
-) -> GatheredFormat:
-    first, order = 0, []
-    parts = sorted(  # a layer that cannot fill its last tile comes last
-        zip(parts, _starts(parts), strict=True), key=lambda pair: len(pair[0].weight) % like.tile != 0
-    )
-    for place, (part, first) in enumerate(parts):
+def _joined_tiles(parts: Sequence[ProductWeight], weight: Tensor, mask: Tensor, like: GatheredFormat) -> GatheredFormat:
+    # a layer that cannot fill its last tile comes last
+    placed = sorted(zip(parts, _starts(parts), strict=True), key=lambda pair: len(pair[0].weight) % like.tile != 0)
+    order = []
+    for place, (part, first) in enumerate(placed):
         count = len(part.weight)
         inside = torch.arange(count, device=weight.device) if part.stored is None else outputs_in_tiles(part.stored)
         missing = -inside.numel() % like.tile
         others = _others(inside, count)
-        if missing > others.numel() and place < len(parts) - 1:
+        if missing > others.numel() and place < len(placed) - 1:
             raise ValueError("gathered: a narrow tile would mix layers")
         order.append(torch.cat([inside, others[:missing]]) + first)
     tiles = torch.cat(order)
