@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from sparsefront.inference.fusion.call import Key
 from sparsefront.inference.fusion.capture import Captured
 from sparsefront.inference.fusion.compact import compacted
+from sparsefront.inference.fusion.parts import ALL_PARTS, FusionParts
 from sparsefront.inference.fusion.product_weight import ProductWeight, join
 from sparsefront.inference.fusion.sites import (
     ProductSite,
@@ -64,7 +65,12 @@ class PreparedBlock:
 
 
 def prepare_block(
-    block: nn.Module, bare: nn.Module, key: Key, captured: Captured, weights: Mapping[str, ProductWeight]
+    block: nn.Module,
+    bare: nn.Module,
+    key: Key,
+    captured: Captured,
+    weights: Mapping[str, ProductWeight],
+    parts: FusionParts = ALL_PARTS,
 ) -> PreparedBlock:
     """Find the products of a block and what they multiply by.
 
@@ -73,16 +79,16 @@ def prepare_block(
     Raises:
         Unfusable: the graph has no Linear of the block, or calls one twice.
     """
-    sites = find_sites(captured.graph, bare)
+    sites = find_sites(captured.graph, bare, parts)
     layers = [site.layers[0] for site in sites]
     if not sites:
         raise Unfusable("multiplies by none of its Linears")
     if len(set(layers)) != len(layers):
         raise Unfusable("calls one of its Linears twice")
-    chosen = _with_merges(sites, weights)
+    chosen = _with_merges(sites, weights) if parts.joined else [(site, weights[site.layers[0]]) for site in sites]
     current = {site.layers: weight for site, weight in chosen}
     original = dict(current)
-    for up, down in hidden_pairs(site for site, _ in chosen):
+    for up, down in hidden_pairs(site for site, _ in chosen) if parts.compact else ():
         smaller = compacted(current[up.layers], current[down.layers], up.activation)
         if smaller is not None:
             current[up.layers], current[down.layers] = smaller
