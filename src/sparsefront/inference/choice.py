@@ -34,6 +34,7 @@ class KernelChoice:
         mode: auto, sparse, none or reference.
         family: force a storage family; of its kernels the fastest runs.
         name: force one kernel.
+        fuse: rewrite encoder blocks (`inference.fusion`): joined products, fused epilogues, feature-major residual streams.
     Raises:
         InvalidSetting: a name that does not exist (those that do are listed), or settings that exclude each other.
     """
@@ -41,6 +42,7 @@ class KernelChoice:
     mode: str = "auto"
     family: str | None = None
     name: str | None = None
+    fuse: bool = True
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:

@@ -82,8 +82,3 @@ class KernelCall(nn.Module):
     def extra_repr(self) -> str:
         n, k = self.format.shape
         return f"n={n}, k={k}, kernel={self.kernel_name}, bias={self.bias is not None}"
-
-
-def stored_bytes(layer: nn.Module) -> int:
-    """Bytes of the weight that a layer multiplies by: values and indices where it is compressed."""
-    return layer.format.nbytes if isinstance(layer, KernelCall) else layer.weight.nbytes

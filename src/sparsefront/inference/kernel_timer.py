@@ -1,16 +1,18 @@
-"""How long one layer takes on the GPU, alone: graph replays, on operands that no cache still holds."""
+"""How long one layer or block takes on the GPU, alone: graph replays, on operands that no cache still holds."""
 
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from sparsefront.inference.agreement import floating_tensors
 from sparsefront.inference.failure_reason import failure_reason
 from sparsefront.inference.graph_capture import record
-from sparsefront.inference.kernel_call import stored_bytes
+from sparsefront.inference.stored_bytes import stored_bytes
 
 SAMPLES, FEWEST = 20, 3
 BUDGET_MS = 100.0
@@ -29,8 +31,8 @@ class KernelTime:
     eager_because: str | None = None
 
 
-def time_layer(layer: nn.Module, x: Tensor) -> KernelTime:
-    """Time layer(x), layout changes and im2col included.
+def time_layer(layer: nn.Module, x: Tensor, *more: Any, **keywords: Any) -> KernelTime:
+    """Time layer(x, ...), layout changes and im2col included.
 
     A graph costs its launch once per replay, eager code once per call, so short kernels are compared fairly only inside
     a graph. As many copies of weight, input and output take turns as fill the L2 cache twice, since in a network other
@@ -38,14 +40,14 @@ def time_layer(layer: nn.Module, x: Tensor) -> KernelTime:
 
     Args:
         layer: on x's CUDA device; copied for the rotation.
-        x: what the layer receives.
+        x, more, keywords: what the layer receives; tensors are copied for the rotation, in their strides.
     Raises:
         RuntimeError: x is not on a CUDA device.
     """
     if not x.is_cuda:
         raise RuntimeError(f"kernels are timed on a CUDA device, not on {x.device}")
     with torch.inference_mode(), torch.cuda.device(x.device):
-        calls = _rotation(layer, x)
+        calls = _rotation(layer, (x, *more), keywords)
         try:
             graph, _ = record(calls, warmup=1)
         except Exception as error:  # a library that synchronises or allocates by itself cannot be recorded
@@ -55,17 +57,22 @@ def time_layer(layer: nn.Module, x: Tensor) -> KernelTime:
         return KernelTime(_median_us(graph.replay, per_sample=len(calls)))
 
 
-def _rotation(layer: nn.Module, x: Tensor) -> list[Callable[[], Tensor]]:
+def _rotation(layer: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Callable[[], Any]]:
     """One call per copy of the operands."""
-    moved = stored_bytes(layer) + x.nbytes + layer(x).nbytes
-    wanted = 2 * torch.cuda.get_device_properties(x.device).L2_cache_size
+    operands = floating_tensors([*args, *keywords.values(), layer(*args, **keywords)])
+    moved = stored_bytes(layer) + sum(operand.nbytes for operand in operands)
+    wanted = 2 * torch.cuda.get_device_properties(args[0].device).L2_cache_size
     copies = min(MOST_COPIES, -(-wanted // max(1, moved)))
     layers = [layer, *(copy.deepcopy(layer) for _ in range(copies - 1))]
-    return [_call(one, x.clone()) for one in layers]
+    return [_call(one, [_cloned(part) for part in args], keywords) for one in layers]
 
 
-def _call(layer: nn.Module, x: Tensor) -> Callable[[], Tensor]:
-    return lambda: layer(x)
+def _cloned(operand: Any) -> Any:
+    return operand.clone() if isinstance(operand, Tensor) else operand
+
+
+def _call(layer: nn.Module, args: list[Any], keywords: dict[str, Any]) -> Callable[[], Any]:
+    return lambda: layer(*args, **keywords)
 
 
 def _median_us(function: Callable[[], object], *, per_sample: int) -> float:

@@ -53,17 +53,20 @@ def dense_name(layer: nn.Module) -> str:
     return "dense_conv2d" if isinstance(layer, nn.Conv2d) else "dense_linear"
 
 
-def run_trial(layer: nn.Linear | nn.Conv2d, candidates: Candidates, received: LayerInput) -> Trial:
+def run_trial(
+    layer: nn.Linear | nn.Conv2d, candidates: Candidates, received: LayerInput, *, timed: bool = True
+) -> Trial:
     """Check every candidate; on a CUDA device time those that are right, and the dense layer.
 
     Args:
         layer: with the masked weight, on the device and in the dtype that are measured.
+        timed: False where the kernel was chosen before.
     """
     trial = Trial(dense_name(layer), refusals=dict(candidates.refusals))
     check = ProductCheck(layer, received.input_shape)
     for candidate in candidates.usable:
         _check(trial, check, layer, candidate)
-    if layer.weight.is_cuda:
+    if layer.weight.is_cuda and timed:
         for kernel, module in {trial.dense: layer, **trial.modules}.items():
             timed = time_layer(module, check.x)
             trial.latencies_us[kernel] = timed.latency_us

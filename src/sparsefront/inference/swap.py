@@ -1,20 +1,26 @@
 """Give every pruned layer of a network the kernel that its export, its real problem and the device at hand call for."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.export.checkpoint import Export
 from sparsefront.inference.candidates import find_candidates
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.kernel_call import stored_bytes
+from sparsefront.inference.fused_layer import fused_layer
+from sparsefront.inference.fusion.fuse import fuse_blocks
+from sparsefront.inference.fusion.plan import FusionPlan
+from sparsefront.inference.fusion.report import FusionReport
 from sparsefront.inference.layer_trial import Trial, dense_name, run_trial
 from sparsefront.inference.problems import LayerInput
+from sparsefront.inference.replace import replace_module
 from sparsefront.inference.sparse_conv import conv_refusal
+from sparsefront.inference.stored_bytes import stored_bytes
 from sparsefront.inference.swap_report import LayerSwap, SwapReport
 from sparsefront.measure.flops import theoretical_dense_flops
 
@@ -27,16 +33,21 @@ def swap(
     *,
     device: torch.device,
     dtype: torch.dtype,
+    inputs: Mapping[str, Tensor] | None = None,
+    plan: FusionPlan | None = None,
 ) -> SwapReport:
     """Load the exported weights into the net and replace its pruned layers by kernel calls, in place.
 
-    Every candidate is compared with the fp64 product of the masked weight; those that agree are timed on a CUDA device
-    and the fastest that `choice` allows stays. On a CPU the reference of the pattern's family runs.
+    Encoder blocks are rewritten as a whole where `choice.fuse` and their inputs are known (`inference.fusion`); all other layers
+    are replaced one by one. Every candidate is compared with the fp64 product of the masked weight; those that agree are timed
+    on a CUDA device and the fastest that `choice` allows stays. On a CPU the reference of the pattern's family runs.
 
     Args:
         net: the architecture that was exported; afterwards on `device`, in `dtype`, in eval mode.
         problems: what the prunable layers receive, from `observe_problems`; those that stay dense count in the shares.
         choice: which kernels may run.
+        inputs: keyword arguments of the net, the batch that is measured; None: no block is rewritten.
+        plan: choices of an earlier swap of these weights (`SwapReport.plan`): the same is done again, and nothing is timed.
     Raises:
         InvalidSetting: a forced kernel runs on none of the pruned layers (key `name` or `family`).
         RuntimeError: the export's weights do not fit the net.
@@ -45,18 +56,46 @@ def swap(
     net.to(device=device, dtype=dtype).eval()
     layers: dict[str, LayerSwap] = {}
     dense_layers = dict(export.manifest.dense_layers)
-    for name in tqdm(export.manifest.layers, desc="swap", leave=False):
-        layer = net.get_submodule(name)
+    # as they are before blocks are rewritten
+    masked = {name: net.get_submodule(name) for name in export.manifest.layers}
+    fusion = _fuse(net, export, choice, inputs, plan)
+    for name, layer in tqdm(masked.items(), desc="swap", leave=False):
+        density = export.manifest.layers[name].density
+        if (found := fused_layer(fusion, name, density)) is not None:
+            layers[name], reason = found
+            if reason is not None:
+                dense_layers[name] = reason
+            continue
         reason = _stays_dense(layer, export, name, choice, called=name in problems)
-        trial = Trial(dense_name(layer)) if reason is not None else _try(layer, export, name, problems[name], choice)
+        trial = (
+            Trial(dense_name(layer)) if reason is not None else _try(layer, export, name, problems[name], choice, plan)
+        )
         chosen = trial.fastest(dense_allowed=choice.dense_allowed)
-        layers[name] = _record(layer, trial, chosen, density=export.manifest.layers[name].density)
+        layers[name] = _record(layer, trial, chosen, density=density)
         if chosen is None:
             dense_layers[name] = reason or trial.why_dense()
         else:
-            _replace(net, layer, trial.modules[chosen])
+            replace_module(net, layer, trial.modules[chosen])
     _refuse_idle_force(choice, layers)
-    return SwapReport(layers, dense_layers, *_shares(layers, dense_layers, problems))
+    return SwapReport(layers, dense_layers, *_shares(layers, dense_layers, problems), fusion)
+
+
+def _fuse(
+    net: nn.Module,
+    export: Export,
+    choice: KernelChoice,
+    inputs: Mapping[str, Tensor] | None,
+    plan: FusionPlan | None,
+) -> FusionReport:
+    """Rewrite blocks, where that is wanted."""
+    records = export.manifest.layers.items()
+    pruned = [
+        name for name, record in records if record.family != "dense" and isinstance(net.get_submodule(name), nn.Linear)
+    ]
+    if inputs is None or not choice.fuse or choice.keeps_dense or not pruned:
+        return FusionReport()
+    formats = {name: export.format(name) for name in pruned}
+    return fuse_blocks(net, formats, export.masks, inputs, choice, plan=plan)
 
 
 def _stays_dense(layer: nn.Module, export: Export, name: str, choice: KernelChoice, *, called: bool) -> str | None:
@@ -72,11 +111,24 @@ def _stays_dense(layer: nn.Module, export: Export, name: str, choice: KernelChoi
     return None if called else "not called in the observed forward"
 
 
-def _try(layer: nn.Linear | nn.Conv2d, export: Export, name: str, received: LayerInput, choice: KernelChoice) -> Trial:
+def _try(
+    layer: nn.Linear | nn.Conv2d,
+    export: Export,
+    name: str,
+    received: LayerInput,
+    choice: KernelChoice,
+    plan: FusionPlan | None,
+) -> Trial:
+    if plan is not None:
+        kernel = plan.layers.get(name, dense_name(layer))
+        if kernel == dense_name(layer):
+            return Trial(dense_name(layer), refusals={"the others": "dense was chosen before"})
+        choice = replace(choice, mode="sparse" if choice.mode == "auto" else choice.mode, family=None, name=kernel)
     device = layer.weight.device
     stored = export.format(name).to(device=device, dtype=layer.weight.dtype)
     wants = partial(choice.wants, canonical=stored.family, device=device)
-    return run_trial(layer, find_candidates(stored, export.masks[name].to(device), received.problem, wants), received)
+    candidates = find_candidates(stored, export.masks[name].to(device), received.problem, wants)
+    return run_trial(layer, candidates, received, timed=plan is None)
 
 
 def _record(layer: nn.Module, trial: Trial, chosen: str | None, *, density: float) -> LayerSwap:
@@ -92,14 +144,6 @@ def _record(layer: nn.Module, trial: Trial, chosen: str | None, *, density: floa
         notes=trial.notes,
         relative_error=None if chosen is None else trial.errors[chosen],
     )
-
-
-def _replace(net: nn.Module, old: nn.Module, new: nn.Module) -> None:
-    """Put `new` wherever `old` hangs: a layer shared by several parents stays one layer."""
-    for parent in list(net.modules()):
-        for attribute, child in list(parent._modules.items()):  # named_children would skip a second name
-            if child is old:
-                setattr(parent, attribute, new)
 
 
 def _refuse_idle_force(choice: KernelChoice, layers: Mapping[str, LayerSwap]) -> None:

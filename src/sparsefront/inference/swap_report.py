@@ -1,8 +1,11 @@
 """What a swap did, layer by layer, ready for the row."""
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+from sparsefront.inference.fusion.plan import FusionPlan
+from sparsefront.inference.fusion.report import FusionReport
 
 
 @dataclass(frozen=True)
@@ -50,17 +53,35 @@ class SwapReport:
         dense_layers: every prunable layer that runs dense -> why.
         sparse_layer_share: of the prunable layers, the fraction that runs a sparse kernel.
         sparse_flops_share: the same, each layer weighted by its dense flops in the observed forward.
+        fusion: what was done to whole blocks.
     """
 
     layers: dict[str, LayerSwap]
     dense_layers: dict[str, str]
     sparse_layer_share: float
     sparse_flops_share: float
+    fusion: FusionReport = field(default_factory=FusionReport)
 
     @property
     def kernels(self) -> dict[str, int]:
         """Kernel -> number of pruned layers that run it, most used first."""
         return dict(Counter(layer.kernel for layer in self.layers.values()).most_common())
 
+    @property
+    def plan(self) -> FusionPlan:
+        """All choices: with them `swap` does the same again and times nothing."""
+        blocks = self.fusion.plan
+        inside = {
+            *self.fusion.product_of,
+            *(layer for name in blocks.faster_dense for layer in self.fusion.layers_of(name)),
+        }
+        return replace(blocks, layers={name: layer.kernel for name, layer in self.layers.items() if name not in inside})
+
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "layers": {name: layer.to_json() for name, layer in self.layers.items()}}
+        return {
+            "layers": {name: layer.to_json() for name, layer in self.layers.items()},
+            "dense_layers": self.dense_layers,
+            "sparse_layer_share": self.sparse_layer_share,
+            "sparse_flops_share": self.sparse_flops_share,
+            **self.fusion.to_json(),
+        }

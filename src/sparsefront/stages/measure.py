@@ -124,6 +124,7 @@ def _side_by_side(
         "kernel_per_layer": _layers(swapped.report, swapped.problems, bench),
         "sparse_layer_share": swapped.report.sparse_layer_share,
         "sparse_flops_share": swapped.report.sparse_flops_share,
+        **swapped.report.fusion.to_json(),
     }
     del swapped  # its memory belongs to the curve's networks
     curve, on_curve = latency_curve(bench, at)

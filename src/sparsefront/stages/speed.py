@@ -60,7 +60,9 @@ def swap_in(bench: Bench, masked: nn.Module, net: nn.Module, export: Export) -> 
     experiment = bench.experiment
     problems = observe_problems(masked, bench.inputs, experiment.model.prunable(masked))
     log.info("swap: kernels for %d layers on %s", len(export.manifest.layers), bench.device.type)
-    report = swap(net, export, problems, experiment.kernel, device=bench.device, dtype=bench.dtype)
+    report = swap(
+        net, export, problems, experiment.kernel, device=bench.device, dtype=bench.dtype, inputs=bench.inputs
+    )
     release_formats(net)
     bench.require_agreement(masked, net)
     return Swapped(net, report, problems)
@@ -93,6 +95,7 @@ def swapped_speed(
             "wrapping_refusals": timed.refusals,
             "variant_medians_ms": timed.medians_ms,
             "latency_kernel": _kernel_names(swapped.report, bench.device),
+            "layout": swapped.report.fusion.layout,
         }
     )
     return speed, timed.samples_ms

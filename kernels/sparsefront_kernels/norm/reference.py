@@ -1,0 +1,21 @@
+"""LayerNorm over the rows of a feature-major matrix in plain PyTorch: the truth for tests and the path on a CPU."""
+
+from torch import Tensor
+
+from sparsefront_kernels.common.accumulation import accumulation_dtype
+
+
+def layer_norm_columns_reference(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """Each column of x [d, M] to mean 0 and variance 1, times weight [d], plus bias [d].
+
+    Returns:
+        [d, M], contiguous, in x's dtype; 16-bit inputs are added up in float32 and rounded once.
+    """
+    wide = x.to(accumulation_dtype(x.dtype))
+    centred = wide - wide.mean(0, keepdim=True)
+    y = centred * (centred.square().mean(0, keepdim=True) + eps).rsqrt()
+    if weight is not None:
+        y = y * weight.to(y.dtype)[:, None]
+    if bias is not None:
+        y = y + bias.to(y.dtype)[:, None]
+    return y.to(x.dtype).contiguous()

@@ -1,0 +1,88 @@
+"""The change of layout and the epilogue as PyTorch ops, each one pass over memory."""
+
+import torch
+from torch import Tensor
+
+from sparsefront_kernels.common.epilogue import with_epilogue
+from sparsefront_kernels.common.operands import check_epilogue
+
+
+@torch.library.custom_op("sparsefront::transposed", mutates_args=())
+def transposed(x: Tensor) -> Tensor:
+    """[R, C], with the elements of a row side by side, as [C, R], contiguous."""
+    if not x.is_cuda or x.numel() == 0:
+        return x.t().clone(memory_format=torch.contiguous_format)
+    from sparsefront_kernels.gathered.triton.transpose import transpose_into
+
+    y = x.new_empty(x.shape[1], x.shape[0])
+    with torch.cuda.device_of(x):
+        transpose_into(x, y)
+    return y
+
+
+@transposed.register_fake
+def _(x):
+    return x.new_empty(x.shape[1], x.shape[0])
+
+
+transposed.register_autograd(lambda ctx, dy: dy.t())
+
+
+@torch.library.custom_op("sparsefront::epilogue", mutates_args=())
+def epilogue(sums: Tensor, bias: Tensor | None, activation: str, residual: Tensor | None) -> Tensor:
+    """activation(sums + bias) + residual, in float32 inside.
+
+    Args:
+        sums: [R, C], float16, bfloat16 or float32, a row side by side in memory: outputs by rows of X where feature-major.
+        bias: [R] of any float dtype, or None.
+        activation: a name of `common.epilogue.ACTIVATIONS`.
+        residual: [R, C] in the dtype of the sums, any strides, or None.
+    Returns:
+        [R, C], contiguous, in the dtype of the sums.
+    Raises:
+        ValueError: operands that do not fit together, or no such activation.
+    """
+    _check(sums, bias, activation, residual)
+    y = sums.new_empty(sums.shape)
+    if y.numel() == 0:
+        return y
+    # Triton may be absent where only the reference is used, so it is imported by those who need it
+    from sparsefront_kernels.pointwise.triton_epilogue import launch_epilogue
+
+    with torch.cuda.device_of(sums):
+        launch_epilogue(sums, y, bias, activation, residual)
+    return y
+
+
+@epilogue.register_fake
+def _(sums, bias, activation, residual):
+    return sums.new_empty(sums.shape)
+
+
+def _keep(ctx, inputs: tuple, output: Tensor) -> None:
+    sums, bias, ctx.activation, residual = inputs
+    ctx.save_for_backward(sums, bias)
+    ctx.has_residual = residual is not None
+
+
+def _gradients(ctx, dy: Tensor) -> tuple[Tensor | None, ...]:
+    """Through the reference, computed anew."""
+    sums, bias = (part if part is None else part.detach().requires_grad_() for part in ctx.saved_tensors)
+    with torch.enable_grad():
+        y = with_epilogue(sums.t(), bias, ctx.activation, None).t()
+    present = [part for part in (sums, bias) if part is not None]
+    found = torch.autograd.grad(y, present, dy)
+    return found[0], found[1] if bias is not None else None, None, dy if ctx.has_residual else None
+
+
+epilogue.register_autograd(_gradients, setup_context=_keep)
+
+
+def _check(sums: Tensor, bias: Tensor | None, activation: str, residual: Tensor | None) -> None:
+    if sums.ndim != 2 or sums.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        raise ValueError(f"sums must be float16, bfloat16 or float32 [R, C], not {sums.dtype} {list(sums.shape)}")
+    if bias is not None and (bias.shape != sums.shape[:1] or not bias.is_floating_point()):
+        raise ValueError(f"bias must be a float [{sums.shape[0]}], not {bias.dtype} {list(bias.shape)}")
+    if bias is not None and bias.device != sums.device:
+        raise ValueError(f"bias is on {bias.device}, the sums on {sums.device}")
+    check_epilogue(sums, activation, residual)

@@ -1,0 +1,119 @@
+"""Which kernels could run a product of a block: in its layouts, or row-major with what the change of layout costs."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from sparsefront_kernels import FORMATS, KernelEntry, Problem, SparseFormat, entries, entry
+from sparsefront_kernels.dense.format import DenseFormat
+from sparsefront_kernels.gathered import GatheredFormat
+
+from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.fusion.product_weight import ProductWeight
+
+DENSE = "dense_linear"
+# Family of the pattern -> others that can hold such masks and may be faster: blocks are tiles, half of n:m is 2:4.
+ALSO_HELD = {"blocked": ("gathered",), "n_m": ("semi_structured",)}
+# Not tried where the other one can run, which was faster in all 190 products of M >= 512 that experiments/operators holds of
+# both on an H200: compiling it for every tile and epilogue takes longer than everything else.
+SLOWER_THAN = {"gathered_triton": "gathered_cuda"}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel and the weight as it reads it."""
+
+    entry: KernelEntry
+    format: SparseFormat
+
+
+def dense_candidate(weight: ProductWeight) -> Candidate:
+    return Candidate(entry(DENSE), DenseFormat(tuple(weight.weight.shape), weight.weight))
+
+
+def sparse_candidates(
+    weight: ProductWeight, problem: Problem, choice: KernelChoice
+) -> tuple[list[Candidate], dict[str, str]]:
+    """Usable kernels in the registry's order, and kernel -> reason for the others that were wanted.
+
+    Args:
+        problem: with the product's layout.
+    """
+    usable, unsupported = [], {}
+    if weight.stored is None:
+        return usable, unsupported
+    formats: dict[str, SparseFormat | str] = {weight.family: weight.stored}
+    for kernel in _wanted(weight.family, problem, choice):
+        if kernel.family not in formats:
+            formats[kernel.family] = _held(kernel.family, weight)
+        stored = formats[kernel.family]
+        reason = stored if isinstance(stored, str) else kernel.refusal(stored, replace(problem, layout=kernel.layout))
+        if reason is None:
+            usable.append(Candidate(kernel, stored))
+        else:
+            unsupported[kernel.name] = reason
+    if choice.name is None:
+        usable = _without_slower(usable, unsupported)
+    return usable, unsupported
+
+
+def _without_slower(usable: list[Candidate], unsupported: dict[str, str]) -> list[Candidate]:
+    there = {base_name(candidate.entry) for candidate in usable}
+    kept = []
+    for candidate in usable:
+        if (faster := SLOWER_THAN.get(base_name(candidate.entry))) in there:
+            unsupported[candidate.entry.name] = (
+                f"not tried: {faster} can run and was faster wherever both were measured"
+            )
+        else:
+            kept.append(candidate)
+    return kept
+
+
+def base_name(kernel: KernelEntry) -> str:
+    """The name without its layout."""
+    return kernel.name.removesuffix(f"_{kernel.layout}")
+
+
+def _wanted(canonical: str, problem: Problem, choice: KernelChoice) -> Iterator[KernelEntry]:
+    in_layout = {base_name(kernel) for kernel in entries() if kernel.layout == problem.layout}
+    for kernel in entries():
+        fits = kernel.layout == problem.layout or (kernel.layout == "row_major" and base_name(kernel) not in in_layout)
+        if fits and _allowed(kernel, canonical, problem.device, choice):
+            yield kernel
+
+
+def _allowed(kernel: KernelEntry, canonical: str, device: torch.device, choice: KernelChoice) -> bool:
+    if choice.name is not None:
+        return base_name(kernel) == base_name(entry(choice.name))
+    plain = choice.mode == "reference" or device.type == "cpu"
+    if kernel.is_reference != plain:
+        return False
+    if choice.family is not None:
+        return kernel.family == choice.family
+    return kernel.family in ((canonical,) if plain else (canonical, *ALSO_HELD.get(canonical, ())))
+
+
+def _held(family: str, weight: ProductWeight) -> SparseFormat | str:
+    parameters = {}
+    if family == "gathered":
+        if weight.family != "blocked":
+            return f"these masks are stored as {weight.family}, not as gathered"
+        parameters = {"tile": weight.stored.block[0], "drop_empty_outputs": False}
+    elif getattr(weight.stored, "input_order", None) is not None:
+        parameters = {"input_order": weight.stored.input_order}
+    try:
+        return FORMATS[family].from_dense(weight.weight, weight.mask, **parameters)
+    except (ValueError, TypeError) as error:  # no such structure, or a format that needs to know more of the pattern
+        return str(error)
+
+
+def tile_lengths(stored: SparseFormat) -> list[int]:
+    """How uneven the work is, descending: kept inputs per tile, blocks per row of blocks; else the number of values."""
+    if isinstance(stored, GatheredFormat):
+        counts = stored.tile_offsets.diff()
+    elif stored.family == "blocked":
+        counts = stored.row_pointers.diff()
+    else:
+        return [stored.values.numel()]
+    return counts.sort(descending=True).values.tolist()

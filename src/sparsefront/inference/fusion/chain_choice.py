@@ -1,0 +1,106 @@
+"""Which way a chain of blocks runs: as it is, with fused row-major products, or feature-major; by the time of whole blocks."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsefront.inference.failure_reason import failure_reason
+from sparsefront.inference.fusion.find import BlockCall
+from sparsefront.inference.fusion.fused_block import FusedBlock
+from sparsefront.inference.fusion.layout import activation_in_layout
+from sparsefront.inference.fusion.report import ProductReport
+from sparsefront.inference.kernel_timer import time_layer
+
+log = logging.getLogger(__name__)
+AS_THEY_ARE = "as_they_are"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way of running the blocks of a chain.
+
+    Args:
+        name: of the way, for the record.
+        blocks: block -> its replacement.
+        products: block -> the records of its products.
+    """
+
+    name: str
+    blocks: Mapping[str, FusedBlock]
+    products: Mapping[str, list[ProductReport]]
+
+    def products_ms(self, name: str) -> float:
+        return sum(product.latency_us or 0.0 for product in self.products[name]) / 1e3
+
+
+def chain_time_ms(variant: Variant, calls: Mapping[str, BlockCall], groups: Mapping[str, object]) -> float | None:
+    """Estimated milliseconds of all blocks; None where one cannot be timed.
+
+    One block of each group (equal structure and call) is timed whole; the others differ from it by the times of their products.
+
+    Args:
+        groups: block -> what equal blocks have in common.
+    """
+    rest: dict[object, float] = {}
+    total = 0.0
+    for name, block in variant.blocks.items():
+        if groups[name] not in rest:
+            whole = block_time_ms(block, calls[name], feature_major=block.feature_major)
+            if whole is None:
+                return None
+            rest[groups[name]] = whole - variant.products_ms(name)
+        total += rest[groups[name]] + variant.products_ms(name)
+    return total
+
+
+def plain_time_ms(
+    blocks: Mapping[str, nn.Module], calls: Mapping[str, BlockCall], groups: Mapping[str, object]
+) -> float | None:
+    """Milliseconds of all blocks as they are, with masked dense weights, the faster of eager and compiled."""
+    known: dict[object, float | None] = {}
+    for name, block in blocks.items():
+        if groups[name] not in known:
+            ways = [block_time_ms(block, calls[name]), block_time_ms(_Compiled(block), calls[name])]
+            known[groups[name]] = min((time for time in ways if time is not None), default=None)
+    times = [known[groups[name]] for name in blocks]
+    return None if None in times else sum(times)
+
+
+def block_time_ms(block: nn.Module, call: BlockCall, *, feature_major: bool = False) -> float | None:
+    """Milliseconds of one call, as a graph; None where it fails.
+
+    Args:
+        feature_major: how the activation that enters lies.
+    """
+    args = [_entering(value, feature_major) if place == 0 else value for place, value in enumerate(call.args)]
+    try:
+        return time_layer(block, *args, **call.kwargs).latency_us / 1e3
+    except Exception as error:  # a variant that cannot run is not chosen
+        torch.cuda.synchronize()
+        log.warning("a block could not be timed: %s", failure_reason(error))
+        return None
+
+
+class _Compiled(nn.Module):
+    """A block through torch.compile; copies share it."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+        self._call = torch.compile(block, dynamic=False)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Compiled":
+        return self
+
+
+def _entering(value: Any, feature_major: bool) -> Any:
+    if isinstance(value, Tensor) and value.is_floating_point() and value.dim() > 1:
+        return activation_in_layout(value, feature_major=feature_major)
+    return value

@@ -1,0 +1,118 @@
+"""A block rewritten: it is called as the block was, and runs a graph of fused products."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+
+from sparsefront.inference.fusion.call import Key, call_key, call_tensors
+from sparsefront.inference.fusion.capture import Captured, capture
+from sparsefront.inference.fusion.fused_product import FusedProduct
+from sparsefront.inference.fusion.rewrite import copied, place_layouts, place_norms, place_products
+from sparsefront.inference.fusion.sites import ProductSite, find_sites, merged
+from sparsefront.inference.fusion.unfusable import Unfusable
+
+Layers = tuple[str, ...]
+
+
+class FusedBlock(nn.Module):
+    """The forward of a block, with its signature.
+
+    A graph serves any batch and length. Calls of another kind (with another mask, or none) are captured when they come, from
+    the code of the block.
+
+    Args:
+        bare: the block without weights, from `capture.skeleton`.
+        products: names of the Linears that are one product -> the product; all Linears that the block calls.
+        kept: names of the block's other parameters and buffers -> their tensors.
+        feature_major: whether the residual stream is feature-major; else row-major, and norms stay PyTorch's.
+        row_major_exit: whether the result is brought back to row-major, for a reader that is no such block.
+    """
+
+    def __init__(
+        self,
+        bare: nn.Module,
+        products: Mapping[Layers, FusedProduct],
+        kept: Mapping[str, Tensor],
+        *,
+        feature_major: bool,
+        row_major_exit: bool = False,
+    ) -> None:
+        super().__init__()
+        self.feature_major, self.row_major_exit = feature_major, row_major_exit
+        self._bare = [bare]  # in a list: its tensors, on the meta device, are none of this module's
+        self._layers = tuple(products)
+        self.products = nn.ModuleList(products.values())
+        self._kept_names = tuple(kept)
+        for place, tensor in enumerate(kept.values()):
+            if isinstance(tensor, nn.Parameter):
+                self.register_parameter(f"kept_{place}", tensor)
+            else:
+                self.register_buffer(f"kept_{place}", tensor, persistent=False)
+        self.graphs = nn.ModuleList()
+        self._graph_of: dict[Key, int] = {}
+        self._out_specs: list[pytree.TreeSpec] = []
+
+    @property
+    def product_of(self) -> dict[Layers, FusedProduct]:
+        return dict(zip(self._layers, self.products, strict=True))
+
+    @property
+    def norms(self) -> int:
+        """LayerNorms that are feature-major."""
+        return sum(name.startswith("norm_") for name, _ in self.graphs[0].named_children()) if len(self.graphs) else 0
+
+    def add_call(self, key: Key, captured: Captured) -> None:
+        """Serve one more kind of call.
+
+        Raises:
+            Unfusable: the graph calls Linears otherwise than the products are made for.
+        """
+        graph = copied(captured.graph)
+        sites = dict(zip((f"product_{place}" for place in range(len(self._layers))), self._sites(graph), strict=True))
+        place_products(graph, sites)
+        modules: dict[str, Any] = dict(zip(sites, self.products, strict=True))
+        kept = self._kept()
+        if self.feature_major:
+            modules |= place_norms(graph, kept)
+            place_layouts(graph, tuple(modules), row_major_exit=self.row_major_exit)
+        modules |= {node.target: kept[node.target] for node in graph.find_nodes(op="get_attr")}
+        graph.lint()
+        self.graphs.append(fx.GraphModule(modules, graph))
+        self._graph_of[key] = len(self.graphs) - 1
+        self._out_specs.append(captured.out_spec)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        key = call_key(args, kwargs)
+        if key not in self._graph_of:
+            self._capture(key, args, kwargs)
+        place = self._graph_of[key]
+        outputs = self.graphs[place](*call_tensors(args, kwargs))
+        spec = self._out_specs[place]
+        return outputs[0] if spec.is_leaf() else pytree.tree_unflatten(outputs, spec)
+
+    @torch.compiler.disable
+    def _capture(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        with torch.inference_mode(False):
+            self.add_call(key, capture(self._bare[0], args, kwargs))
+
+    def _kept(self) -> dict[str, Tensor]:
+        return {name: getattr(self, f"kept_{place}") for place, name in enumerate(self._kept_names)}
+
+    def _sites(self, graph: fx.Graph) -> list[ProductSite]:
+        """The site of each product, in their order."""
+        found = {site.layers[0]: site for site in find_sites(graph, self._bare[0])}
+        calls = len(graph.find_nodes(op="call_function", target=torch.ops.aten.linear.default))
+        covered = {name for layers in self._layers for name in layers}
+        if calls != len(found) or set(found) != covered:
+            raise Unfusable("calls its Linears otherwise than its products are made for")
+        sites = [
+            found[layers[0]] if len(layers) == 1 else merged([found[name] for name in layers])
+            for layers in self._layers
+        ]
+        for site, product in zip(sites, self.products, strict=True):
+            if site.activation != product.activation:
+                raise Unfusable(f"follows {site.layers[0]} by {site.activation} in one call and by another in others")
+        return sites

@@ -1,0 +1,176 @@
+"""The kernel of each product: right, and where there is a GPU the fastest at its real shape and in its layouts."""
+
+from dataclasses import dataclass, field
+
+from sparsefront_kernels import Problem
+from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
+
+from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.failure_reason import failure_reason
+from sparsefront.inference.fusion.candidates import (
+    DENSE,
+    Candidate,
+    dense_candidate,
+    sparse_candidates,
+    tile_lengths,
+)
+from sparsefront.inference.fusion.fused_product import FusedProduct
+from sparsefront.inference.fusion.layout import layout_name
+from sparsefront.inference.fusion.prepared_block import ProductSpec
+from sparsefront.inference.fusion.product_check import FusedProductCheck
+from sparsefront.inference.fusion.report import ProductReport
+from sparsefront.inference.fusion.unfusable import Unfusable
+from sparsefront.inference.kernel_timer import time_layer
+from sparsefront.inference.stored_bytes import stored_bytes
+
+TOLERANCE = 0.05  # of a tile's length, within which products count as equal work
+SHORT = 16  # kept inputs: tiles differ by at least this much before they count as different
+
+
+@dataclass(frozen=True)
+class TimedProduct:
+    """Times of one distinct product: `lengths` of its tiles, kernel -> microseconds."""
+
+    name: str
+    lengths: list[int]
+    latencies_us: dict[str, float]
+
+
+@dataclass
+class ProductChooser:
+    """Chooses kernels one product after the other; products of equal work are timed once, each is checked.
+
+    Args:
+        choice: which kernels may run.
+        dense: True for the baseline with every product dense.
+        timed: (problem and epilogue) -> what was timed of it.
+    """
+
+    choice: KernelChoice
+    dense: bool = False
+    timed: dict[tuple, list[TimedProduct]] = field(default_factory=dict)
+
+    def choose(
+        self, spec: ProductSpec, m: int, *, feature_major: bool, kernel: str | None = None
+    ) -> tuple[FusedProduct, ProductReport]:
+        """The product with its kernel, and the record of the choice.
+
+        Args:
+            m: rows of X.
+            feature_major: layout of the residual stream.
+            kernel: chosen before; nothing is timed.
+        Raises:
+            Unfusable: no kernel that may run is right, or not the one that was chosen before.
+        """
+        trial = _Trial(spec, m, feature_major)
+        candidates = self._candidates(trial, kernel)
+        times = self._times(trial, candidates) if kernel is None and self.times_on(trial.problem) else None
+        latencies = {} if times is None else times.latencies_us
+        for candidate in sorted(candidates, key=lambda candidate: latencies.get(candidate.entry.name, 0.0)):
+            if (product := trial.product(candidate)) is not None:
+                timed_as = None if times is None or times.name == trial.name else times.name
+                return product, trial.report(product, latencies, timed_as)
+        reasons = "; ".join(f"{name}: {why}" for name, why in trial.unsupported.items()) or "none may run"
+        raise Unfusable(f"has no kernel for {trial.name}: {reasons}")
+
+    def times_on(self, problem: Problem) -> bool:
+        """Whether kernels are timed at all."""
+        return problem.device.type == "cuda" and self.choice.mode != "reference"
+
+    def _candidates(self, trial: "_Trial", kernel: str | None) -> list[Candidate]:
+        weight, dense = trial.spec.weight, dense_candidate(trial.spec.weight)
+        if self.dense or weight.stored is None or kernel == DENSE:
+            return [dense]
+        sparse, unsupported = sparse_candidates(weight, trial.problem, self.choice)
+        trial.unsupported |= unsupported
+        if kernel is not None:
+            return [candidate for candidate in sparse if candidate.entry.name == kernel]
+        dense_too = self.choice.dense_allowed and self.times_on(trial.problem)
+        return [*sparse, dense] if dense_too or not sparse else sparse
+
+    def _times(self, trial: "_Trial", candidates: list[Candidate]) -> TimedProduct:
+        """Times of an equal product, or those that are taken now."""
+        spec = trial.spec
+        key = (trial.problem, spec.activation, spec.residual, spec.weight.family, spec.weight.bias is not None)
+        lengths = [] if spec.weight.stored is None else tile_lengths(spec.weight.stored)
+        for known in self.timed.setdefault(key, []):
+            if _equal_work(known.lengths, lengths):
+                return known
+        products = {candidate.entry.name: trial.product(candidate) for candidate in candidates}
+        latencies = {
+            name: time_layer(product, *trial.check.operands).latency_us
+            for name, product in products.items()
+            if product is not None
+        }
+        self.timed[key].append(TimedProduct(trial.name, lengths, latencies))
+        return self.timed[key][-1]
+
+
+class _Trial:
+    """The candidates of one product: each is built and checked once."""
+
+    def __init__(self, spec: ProductSpec, m: int, feature_major: bool) -> None:
+        (n, k), like = spec.weight.weight.shape, spec.weight.weight
+        layout = layout_name(
+            x_feature_major=feature_major and spec.x_stream, y_feature_major=feature_major and spec.y_stream
+        )
+        self.spec, self.name = spec, "+".join(spec.weight.layers)
+        self.problem = Problem(m, k, n, like.dtype, like.device, layout)
+        self.check = FusedProductCheck(spec, m, feature_major=feature_major)
+        self.unsupported: dict[str, str] = {}
+        self._products: dict[str, tuple[FusedProduct, float]] = {}
+
+    def product(self, candidate: Candidate) -> FusedProduct | None:
+        """The product through this kernel, None where it fails or is wrong."""
+        name = candidate.entry.name
+        if name not in self._products and name not in self.unsupported:
+            self._try(name, candidate)
+        return self._products[name][0] if name in self._products else None
+
+    def _try(self, name: str, candidate: Candidate) -> None:
+        try:
+            product = FusedProduct(
+                candidate.entry,
+                candidate.format,
+                self.spec.weight.bias,
+                activation=self.spec.activation,
+                x_feature_major=self.problem.layout in X_FEATURE_MAJOR,
+                y_feature_major=self.problem.layout in Y_FEATURE_MAJOR,
+            )
+            error, reason = self.check.judge(product)
+        except Exception as raised:  # a kernel may fail in any way; another one does the work, and the record holds why
+            reason = failure_reason(raised)
+        if reason is not None:
+            self.unsupported[name] = reason
+        else:
+            self._products[name] = (product, error)
+
+    def report(self, product: FusedProduct, latencies: dict[str, float], timed_as: str | None) -> ProductReport:
+        spec, problem = self.spec, self.problem
+        return ProductReport(
+            layers=spec.weight.layers,
+            kernel=product.kernel_name,
+            family=product.format.family,
+            m=problem.m,
+            k=problem.k,
+            n=problem.n,
+            density=spec.density,
+            layout=problem.layout,
+            activation=spec.activation,
+            residual=spec.residual,
+            weight_bytes=stored_bytes(product),
+            vanished_inputs=spec.vanished_inputs,
+            vanished_outputs=spec.vanished_outputs,
+            latency_us=latencies.get(product.kernel_name),
+            candidates=latencies,
+            refusals=self.unsupported,
+            relative_error=self._products[product.kernel_name][1],
+            timed_as=timed_as,
+        )
+
+
+def _equal_work(one: list[int], other: list[int]) -> bool:
+    """Whether tile lengths, both descending, agree within the tolerance."""
+    return len(one) == len(other) and all(
+        abs(a - b) <= max(SHORT, TOLERANCE * max(a, b)) for a, b in zip(one, other, strict=True)
+    )

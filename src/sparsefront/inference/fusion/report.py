@@ -1,0 +1,137 @@
+"""What the pass did, block by block and product by product."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparsefront.inference.fusion.plan import BlockPlan, FusionPlan
+
+
+@dataclass(frozen=True)
+class ProductReport:
+    """One product.
+
+    Args:
+        layers: its Linears, by their names in the network.
+        kernel, family: what runs it, and the storage of its weight.
+        m, k, n: of the product; n and k without the hidden features that vanished.
+        density: fraction of the weights [N, K] of its Linears, as they were, that masks keep.
+        layout: of X and Y.
+        activation, residual: fused into the product.
+        vanished_inputs, vanished_outputs: hidden features that it no longer reads or computes.
+        latency_us: of the kernel that runs; None where nothing was timed.
+        candidates: kernel -> microseconds, dense included.
+        refusals: kernel -> why it cannot be used.
+        relative_error: against the fp64 product; None where it was not checked.
+        timed_as: another product, equal in shape, epilogue and tile lengths, whose times these are.
+    """
+
+    layers: tuple[str, ...]
+    kernel: str
+    family: str
+    m: int
+    k: int
+    n: int
+    density: float
+    layout: str
+    activation: str
+    residual: bool
+    weight_bytes: int
+    vanished_inputs: int = 0
+    vanished_outputs: int = 0
+    latency_us: float | None = None
+    candidates: dict[str, float] = field(default_factory=dict)
+    refusals: dict[str, str] = field(default_factory=dict)
+    relative_error: float | None = None
+    timed_as: str | None = None
+
+    def layers_in(self, block: str) -> tuple[str, ...]:
+        """The names of the Linears inside their block."""
+        return tuple(name.removeprefix(f"{block}.") for name in self.layers)
+
+    def describe(self) -> str:
+        """`query+key+value 12288x1024->3072 feature_to_row gathered_cuda`."""
+        names = "+".join(name.rsplit(".", 1)[-1] for name in self.layers)
+        parts = [names, f"{self.m}x{self.k}->{self.n}", self.layout, self.kernel]
+        parts += [self.activation] * (self.activation != "none") + ["residual"] * self.residual
+        return " ".join(parts)
+
+
+@dataclass(frozen=True)
+class BlockReport:
+    """One block that was rewritten.
+
+    Args:
+        layout: of the residual stream.
+        norms: LayerNorms that are feature-major.
+        relative_error: of its output against the block with masked dense weights; None where it was not checked.
+    """
+
+    layout: str
+    products: list[ProductReport]
+    norms: int
+    relative_error: float | None = None
+
+    @property
+    def plan(self) -> BlockPlan:
+        """Kernels by the names of the Linears in the network."""
+        return BlockPlan(self.layout, {"+".join(product.layers): product.kernel for product in self.products})
+
+    def describe(self) -> str:
+        return f"{self.layout}: " + "; ".join(product.describe() for product in self.products) + f"; {self.norms} norms"
+
+
+@dataclass(frozen=True)
+class FusionReport:
+    """The whole network.
+
+    Args:
+        blocks: block -> what was done.
+        refusals: block -> why it cannot be rewritten, so that its layers are swapped one by one.
+        faster_dense: block -> why it stays as it is, with masked dense weights; `blocks` holds what it was compared with.
+        variants_ms: container of blocks -> way of running them -> estimated milliseconds of all of them; empty on a CPU.
+    """
+
+    blocks: dict[str, BlockReport] = field(default_factory=dict)
+    refusals: dict[str, str] = field(default_factory=dict)
+    faster_dense: dict[str, str] = field(default_factory=dict)
+    variants_ms: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def plan(self) -> FusionPlan:
+        return FusionPlan({name: block.plan for name, block in self.rewritten.items()}, tuple(self.faster_dense))
+
+    @property
+    def rewritten(self) -> dict[str, BlockReport]:
+        """The blocks that were replaced."""
+        return {name: block for name, block in self.blocks.items() if name not in self.faster_dense}
+
+    @property
+    def product_of(self) -> dict[str, ProductReport]:
+        """Linear -> the product that computes it."""
+        return {
+            layer: product
+            for block in self.rewritten.values()
+            for product in block.products
+            for layer in product.layers
+        }
+
+    @property
+    def layout(self) -> str:
+        """Of the residual streams: feature_major where any block's is."""
+        return min((block.layout for block in self.rewritten.values()), default="row_major")
+
+    def layers_of(self, block: str) -> dict[str, ProductReport]:
+        """The Linears of a block that was taken apart -> their product."""
+        return {layer: product for product in self.blocks[block].products for layer in product.layers}
+
+    def summary(self) -> dict[str, int]:
+        """A line per distinct rewriting, or reason against one -> number of blocks."""
+        unfused = Counter(f"cannot be rewritten: the block {why}" for why in self.refusals.values())
+        kept = Counter(f"as they are: {why}" for why in self.faster_dense.values())
+        done = Counter(block.describe() for block in self.rewritten.values())
+        return dict(done + kept + unfused)
+
+    def to_json(self) -> dict[str, Any]:
+        """What the row holds of it: a line per distinct block, and times of ways to run them."""
+        return {"fused_blocks": self.summary(), "block_variants_ms": self.variants_ms}

@@ -1,0 +1,102 @@
+"""Networks of encoder blocks, pruned by a pattern, and what the pass is told of them."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from sparsefront_kernels import SparseFormat
+from torch import Tensor, nn
+
+from sparsefront.datasets.info import DataInfo
+from sparsefront.export.stored_weight import store
+from sparsefront.models.bert import Bert
+from sparsefront.models.vit_small import VitSmall
+from sparsefront.patterns.base import Pattern
+
+
+@dataclass
+class Pruned:
+    """A masked network, its layers as the pass wants them, and inputs: the first is the batch that is measured."""
+
+    net: nn.Module
+    formats: dict[str, SparseFormat]
+    masks: dict[str, Tensor]
+    inputs: list[dict[str, Any]]
+
+
+def prune(net: nn.Module, layers: Iterable[str], pattern: Pattern, sparsity: float = 0.5) -> tuple[dict, dict]:
+    """Formats and masks; weights get rows of uneven size, so that whole outputs go, and biases that are not zero."""
+    formats, masks = {}, {}
+    for name in layers:
+        layer = net.get_submodule(name)
+        weight = layer.weight.data
+        weight.mul_(torch.rand(len(weight), 1) + 0.1)
+        if layer.bias is not None:
+            layer.bias.data.normal_()
+        masks[name] = pattern.mask(weight.abs(), sparsity)
+        weight.mul_(masks[name])
+        formats[name] = store(weight, masks[name], pattern.storage(tuple(weight.shape), sparsity))
+    return formats, masks
+
+
+def text(batch: int, length: int, padded: bool) -> dict[str, Tensor]:
+    """Tokens; where padded, rows end earlier and earlier."""
+    tokens = {"input_ids": torch.randint(0, 8000, (batch, length))}
+    if padded:
+        lengths = torch.arange(length, length - batch, -1).clamp(min=1)
+        tokens["attention_mask"] = (torch.arange(length) < lengths[:, None]).long()
+    return tokens
+
+
+@pytest.fixture
+def bert() -> Callable[..., Pruned]:
+    """bert(pattern) -> a tiny BERT (post-norm, GELU), measured with padding."""
+
+    def make(pattern: Pattern, sparsity: float = 0.5) -> Pruned:
+        settings = Bert(size="tiny")
+        net = settings.build(DataInfo("sequence_classification", 2, sequence_length=16)).eval()
+        inputs = [text(3, 16, True), text(2, 11, True), text(4, 7, False), text(1, 9, True), text(1, 5, False)]
+        return Pruned(net, *prune(net, settings.prunable(net), pattern, sparsity), inputs)
+
+    return make
+
+
+@pytest.fixture
+def vit() -> Callable[..., Pruned]:
+    """vit(pattern) -> a small pre-norm ViT."""
+
+    def make(pattern: Pattern, sparsity: float = 0.5) -> Pruned:
+        settings = VitSmall(dim=64, depth=2)
+        net = settings.build(DataInfo("image_classification", 10, 20, 3)).eval()
+        inputs = [{"x": torch.randn(batch, 3, 20, 20)} for batch in (3, 1, 5)]
+        return Pruned(net, *prune(net, settings.prunable(net), pattern, sparsity), inputs)
+
+    return make
+
+
+class Stack(nn.Module):
+    """Blocks one after the other."""
+
+    def __init__(self, blocks: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+@pytest.fixture
+def stack() -> Callable[..., Pruned]:
+    """stack(blocks, pattern) -> a network of these blocks of width 32, every Linear pruned."""
+
+    def make(blocks: Iterable[nn.Module], pattern: Pattern, sparsity: float = 0.5) -> Pruned:
+        net = Stack(blocks).eval()
+        layers = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
+        formats, masks = prune(net, layers, pattern, sparsity)
+        return Pruned(net, formats, masks, [{"x": torch.randn(*sizes, 32)} for sizes in ((3, 6), (1, 4), (2, 9))])
+
+    return make

@@ -1,0 +1,331 @@
+"""Rewritten blocks compute what the masked ones do: every pattern, other batches and lengths, masks with padding."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from sparsefront.inference.agreement import output_error
+from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.fusion.fuse import fuse_blocks, fuse_dense
+from sparsefront.inference.fusion.fused_block import FusedBlock
+from sparsefront.inference.fusion.plan import FusionPlan
+from sparsefront.patterns.block_wise import BlockWise
+from sparsefront.patterns.channel import Channel
+from sparsefront.patterns.element_wise import ElementWise
+from sparsefront.patterns.n_m import NM
+from sparsefront.patterns.tile_wise import TileWise
+from sparsefront.patterns.vector_wise import VectorWise
+
+PATTERNS = {
+    "tile_wise": TileWise(32),
+    "vector_wise": VectorWise(8),
+    "block_wise": BlockWise(16),
+    "n_m": NM(2, 4),
+    "element_wise": ElementWise(),
+    "tew": TileWise(32, element_overlay=0.05),
+    "channel": Channel(),
+}
+CHOICE = KernelChoice()
+
+
+def fused(pruned, choice=CHOICE, **options):
+    net = copy.deepcopy(pruned.net)
+    return net, fuse_blocks(net, pruned.formats, pruned.masks, pruned.inputs[0], choice, **options)
+
+
+@torch.inference_mode()
+def worst_error(net, pruned):
+    return max(output_error(net(**inputs), pruned.net(**inputs)) for inputs in pruned.inputs)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("model", ["bert", "vit"])
+def test_a_fused_network_computes_the_masked_one(model, pattern, request):
+    pruned = request.getfixturevalue(model)(PATTERNS[pattern])
+    net, report = fused(pruned)
+    assert not report.refusals and len(report.blocks) == 2
+    assert worst_error(net, pruned) < 1e-5
+    for block in report.blocks.values():
+        assert block.layout == "feature_major" and block.norms == 2 and block.relative_error < 2e-6
+        joined, *others = block.products if len(block.products) == 4 else [None, *block.products]
+        if joined is not None:
+            assert len(joined.layers) == 3 and joined.layout == "feature_to_row" and joined.n == 3 * joined.k
+        out, up, down = others[-3:]
+        assert out.residual and out.layout == "row_to_feature"
+        assert up.activation == "gelu" and not up.residual and (up.layout, down.layout) == ("feature_major",) * 2
+        assert down.residual and down.activation == "none"
+        assert all(
+            layer.startswith(("bert.encoder.layer.", "blocks."))
+            for product in block.products
+            for layer in product.layers
+        )
+
+
+@pytest.mark.parametrize("pattern", ["tile_wise", "vector_wise", "block_wise", "n_m", "element_wise"])
+def test_query_key_and_value_are_one_product(pattern, bert):
+    _, report = fused(bert(PATTERNS[pattern]))
+    assert [len(block.products) for block in report.blocks.values()] == [4, 4]
+
+
+def test_hidden_features_that_are_pruned_vanish(bert):
+    pruned = bert(TileWise(32), 0.75)
+    net, report = fused(pruned)
+    for block in report.blocks.values():
+        up, down = block.products[-2:]
+        alive = int(pruned.masks[up.layers[0]].any(1).sum())
+        assert up.n == down.k == -(-alive // 16) * 16 < 512
+        assert up.vanished_outputs == down.vanished_inputs == 512 - up.n
+    assert worst_error(net, pruned) < 1e-5
+
+
+@pytest.mark.parametrize("model", ["bert", "vit"])
+def test_float64_agrees_to_rounding(model, request):
+    pruned = request.getfixturevalue(model)(TileWise(16), 0.75)
+    pruned.net.double()
+    if model == "vit":
+        pruned.inputs = [{"x": inputs["x"].double()} for inputs in pruned.inputs]
+    net, report = fused(pruned)
+    assert not report.refusals
+    assert worst_error(net, pruned) < 1e-13
+
+
+def test_copies_and_casts(bert):
+    pruned = bert(TileWise(32))
+    net, _ = fused(pruned)
+    twin = copy.deepcopy(net)
+    with torch.inference_mode():
+        assert output_error(twin(**pruned.inputs[0]), net(**pruned.inputs[0])) == 0
+    assert not {id(part) for part in net.modules()} & {id(part) for part in twin.modules()}
+    del net
+    assert worst_error(twin.double(), doubled(pruned)) < 1e-6  # weights were float32
+    assert all(product.format.dtype == torch.float64 for product in twin.bert.encoder.layer[0].products)
+
+
+def doubled(pruned):
+    return type(pruned)(copy.deepcopy(pruned.net).double(), pruned.formats, pruned.masks, pruned.inputs)
+
+
+def test_bfloat16(bert):
+    pruned = bert(TileWise(32))
+    pruned.net.bfloat16()
+    net, report = fused(pruned)
+    assert not report.refusals
+    assert worst_error(net, pruned) < 3e-2
+
+
+def test_the_signature_and_the_outputs_of_a_block_stay(bert):
+    pruned = bert(TileWise(32))
+    net, _ = fused(pruned)
+    block, original = net.bert.encoder.layer[0], pruned.net.bert.encoder.layer[0]
+    hidden = torch.randn(2, 6, 128)
+    with torch.no_grad():
+        for call in ({"hidden_states": hidden}, {"hidden_states": hidden, "attention_mask": None}):
+            assert output_error(block(**call), original(**call)) < 2e-6
+        assert type(block(hidden)) is type(original(hidden))
+        y = block(hidden)  # the next block is one too, so it is handed a feature-major tensor
+    assert y.shape == hidden.shape and y.stride() == (6, 1, 12)
+    with torch.no_grad():
+        assert net.bert.encoder.layer[1](y).is_contiguous()  # who comes next is none
+
+
+def test_a_plan_does_the_same_again(bert, tmp_path):
+    pruned = bert(TileWise(32))
+    first, report = fused(pruned)
+    report.plan.save(tmp_path / "plan.json")
+    plan = FusionPlan.load(tmp_path / "plan.json")
+    assert plan == report.plan
+    again, second = fused(pruned, plan=plan)
+    assert second.plan == plan
+    with torch.inference_mode():
+        assert output_error(again(**pruned.inputs[0]), first(**pruned.inputs[0])) == 0
+
+
+def test_a_plan_of_other_masks_leaves_the_block_alone(bert):
+    pruned = bert(TileWise(32))
+    _, report = fused(pruned)
+    other = FusionPlan({name: type(block)(block.layout, {"x": "y"}) for name, block in report.plan.blocks.items()})
+    net, second = fused(pruned, plan=other)
+    assert not second.blocks and all("in the plan" in why for why in second.refusals.values())
+    assert not any(isinstance(module, FusedBlock) for module in net.modules())
+
+
+@pytest.mark.parametrize("layout", [None, "feature_major", "row_major"])
+def test_fused_dense(layout, bert):
+    pruned = bert(TileWise(32))
+    net = copy.deepcopy(pruned.net)
+    report = fuse_dense(net, pruned.inputs[0], layout=layout)
+    kernels = {product.kernel for block in report.blocks.values() for product in block.products}
+    assert kernels == {"dense_linear"} and report.layout == (layout or "feature_major")
+    assert worst_error(net, pruned) < 1e-5
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton's interpreter is for machines without a GPU")
+def test_kernels_in_four_layouts_and_one_compiled_graph(bert):
+    """Through the Triton kernel, in the interpreter; a block is one graph, whatever its strides."""
+    pruned = bert(TileWise(32))
+    net, report = fused(pruned, KernelChoice("sparse", name="gathered_triton"))
+    kernels = {product.kernel for block in report.blocks.values() for product in block.products}
+    assert kernels == {f"gathered_triton_{way}" for way in ("feature_to_row", "row_to_feature", "feature_major")}
+    pruned.inputs = pruned.inputs[:1]
+    assert worst_error(net, pruned) < 1e-5
+    hidden = torch.randn(3, 5, 128)
+    block = net.bert.encoder.layer[0]
+    compiled = torch.compile(block, backend="aot_eager", fullgraph=True)
+    with torch.inference_mode():
+        expected = block(hidden)  # a kind of call without a mask: captured here, outside of the compiler
+        assert output_error(compiled(hidden), expected) < 1e-6
+
+
+def test_dense_blocks_are_one_compiled_graph(vit):
+    pruned = vit(TileWise(32))
+    net = copy.deepcopy(pruned.net)
+    fuse_dense(net, pruned.inputs[0])
+    compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
+    with torch.inference_mode():
+        assert output_error(compiled(**pruned.inputs[1]), pruned.net(**pruned.inputs[1])) < 2e-6
+
+
+class Perceptron(nn.Module):
+    """A block without attention; `order` says how the residual is added."""
+
+    def __init__(self, order="residual first", activation=functional.relu, hidden=48, norm=True, bias=True):
+        super().__init__()
+        self.order, self.activation = order, activation
+        self.norm = nn.LayerNorm(32) if norm else nn.Identity()
+        self.up, self.down = nn.Linear(32, hidden, bias=bias), nn.Linear(hidden, 32, bias=bias)
+
+    def forward(self, x):
+        y = self.down(self.activation(self.up(self.norm(x))))
+        if self.order == "in place":
+            y += x
+            return y
+        if self.order == "post-norm":
+            return self.norm(x + y)
+        return x + y if self.order == "residual first" else y + x
+
+
+@pytest.mark.parametrize("order", ["residual first", "residual last", "in place"])
+@pytest.mark.parametrize(
+    "activation", [functional.relu, functional.gelu, torch.tanh], ids=lambda function: function.__name__
+)
+@pytest.mark.parametrize("bias", [True, False])
+def test_orders_of_the_residual(order, activation, bias, stack):
+    pruned = stack([Perceptron(order, activation, bias=bias) for _ in range(2)], TileWise(8), 0.7)
+    net, report = fused(pruned)
+    assert not report.refusals
+    for block in report.blocks.values():
+        up, down = block.products
+        assert down.residual and up.activation == ("none" if activation is torch.tanh else activation.__name__)
+        assert (up.vanished_outputs > 0) == (
+            activation is not torch.tanh
+        )  # tanh is not fused, so up's reader is no product
+    assert worst_error(net, pruned) < 1e-5
+
+
+def test_gelu_by_tanh(stack):
+    pruned = stack([Perceptron(activation=nn.GELU(approximate="tanh"))], TileWise(8))
+    net, report = fused(pruned)
+    assert report.blocks["blocks.0"].products[0].activation == "gelu_tanh"
+    assert worst_error(net, pruned) < 1e-5
+
+
+class Gated(nn.Module):
+    """Two Linears that read the same, one behind an activation, as in GEGLU."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.up, self.down = nn.Linear(32, 48), nn.Linear(32, 48), nn.Linear(48, 32)
+
+    def forward(self, x):
+        return self.down(functional.gelu(self.gate(x)) * self.up(x)) + x
+
+
+class Scaled(nn.Module):
+    """Parameters of its own, two outputs, an argument by keyword with a default."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(32, 32), nn.Linear(32, 32)
+        self.scale = nn.Parameter(torch.rand(32))
+        self.register_buffer("shift", torch.rand(32))
+
+    def forward(self, x, twice: bool = False):
+        y = self.second(self.first(x)) * self.scale + self.shift
+        return (x + y * 2 if twice else x + y), y.mean(-1)
+
+
+def test_gated_and_blocks_with_parameters_of_their_own(stack):
+    pruned = stack([Gated(), Gated()], TileWise(8))
+    net, report = fused(pruned)
+    assert not report.refusals and worst_error(net, pruned) < 1e-5
+    block = Scaled().eval()
+    holder = nn.Sequential(block)
+    twin = copy.deepcopy(holder)
+    assert not fuse_dense(twin, {"input": torch.randn(2, 5, 32)}).refusals
+    x = torch.randn(4, 3, 32)
+    with torch.no_grad():
+        for call in ({}, {"twice": True}):  # the second is captured when it comes
+            ours, theirs = twin[0](x, **call), block(x, **call)
+            assert type(ours) is tuple and output_error(ours, theirs) < 2e-6
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(32, 32), nn.Linear(32, 32)
+
+    def forward(self, x):
+        return self.second(self.first(self.first(x)))
+
+
+class LooksAtValues(Twice):
+    def forward(self, x):
+        return self.second(self.first(x)) if x.sum() > 0 else x
+
+
+class WritesInPlace(Twice):
+    def forward(self, x):
+        y = self.first(x)
+        z = y[..., :4]
+        z.mul_(2)
+        return self.second(y)
+
+
+class HoldsATensor(Twice):
+    def forward(self, x):
+        return self.second(self.first(x)) + torch.tensor(2.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [(Twice, "twice"), (LooksAtValues, "cannot be exported"), (WritesInPlace, "in place"), (HoldsATensor, "constant")],
+)
+def test_blocks_that_cannot_be_rewritten_stay(kind, why, stack):
+    pruned = stack([kind(), kind()], TileWise(8))
+    net, report = fused(pruned)
+    assert not report.blocks and all(why in reason for reason in report.refusals.values()), report.refusals
+    assert len(report.refusals) == 2 and type(net.blocks[0]) is kind
+    assert list(report.summary().values()) == [2]
+
+
+def test_only_pruned_chains_are_rewritten(stack):
+    pruned = stack([Perceptron(), Perceptron()], TileWise(8))
+    pruned.formats = {name: stored for name, stored in pruned.formats.items() if name.startswith("blocks.1")}
+    net, report = fused(pruned)
+    assert list(report.blocks) == ["blocks.1"] and isinstance(net.blocks[0], Perceptron)
+    assert worst_error(net, pruned) < 1e-5
+
+
+def test_gradients_reach_the_input(vit):
+    pruned = vit(TileWise(32))
+    net = copy.deepcopy(pruned.net)
+    fuse_dense(net, pruned.inputs[0])
+    gradients = []
+    for one in (net, pruned.net):
+        x = pruned.inputs[0]["x"].clone().requires_grad_()
+        one(x=x).square().sum().backward()
+        gradients.append(x.grad)
+    assert output_error(*gradients) < 1e-4

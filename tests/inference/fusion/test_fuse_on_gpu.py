@@ -1,0 +1,193 @@
+"""On a GPU: rewritten networks agree with the masked ones, live in compiled code and CUDA graphs, and are chosen by time."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from sparsefront.datasets.info import DataInfo
+from sparsefront.export.stored_weight import store
+from sparsefront.inference.agreement import floating_tensors, output_error
+from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.fusion.chain_choice import AS_THEY_ARE
+from sparsefront.inference.fusion.fuse import fuse_blocks, fuse_dense
+from sparsefront.inference.fusion.fused_block import FusedBlock
+from sparsefront.inference.graph_capture import record
+from sparsefront.models.bert import Bert
+from sparsefront.models.vit_small import VitSmall
+from sparsefront.patterns.block_wise import BlockWise
+from sparsefront.patterns.n_m import NM
+from sparsefront.patterns.tile_wise import TileWise
+from sparsefront.patterns.vector_wise import VectorWise
+
+pytestmark = pytest.mark.gpu
+CUDA = torch.device("cuda")
+PATTERNS = {
+    "tile_wise": TileWise(64),
+    "vector_wise": VectorWise(32),
+    "block_wise": BlockWise(64),
+    "n_m": NM(2, 4),
+}
+
+
+def tokens(batch, length, padded):
+    found = {"input_ids": torch.randint(0, 8000, (batch, length), device=CUDA)}
+    if padded:
+        lengths = torch.arange(length, length - batch, -1, device=CUDA).clamp(min=1)
+        found["attention_mask"] = (torch.arange(length, device=CUDA) < lengths[:, None]).long()
+    return found
+
+
+def images(batch, size, dtype):
+    return {"x": torch.randn(batch, 3, size, size, device=CUDA, dtype=dtype)}
+
+
+def pruned(model, pattern, dtype, sparsity=0.75):
+    """(masked network on the GPU, formats, masks, inputs): of the inputs the first are measured."""
+    torch.manual_seed(0)
+    if model == "bert":
+        settings = Bert(size="tiny")
+        net = settings.build(DataInfo("sequence_classification", 2, sequence_length=128)).eval()
+        inputs = [tokens(8, 64, True), tokens(3, 33, True), tokens(1, 7, False), tokens(16, 128, False)]
+    else:
+        settings = VitSmall(dim=256, depth=2)
+        net = settings.build(DataInfo("image_classification", 10, 28, 3)).eval()
+        inputs = [images(batch, 28, dtype) for batch in (8, 1, 5)]
+    formats, masks = {}, {}
+    for name in settings.prunable(net):
+        weight = net.get_submodule(name).weight.data
+        weight.mul_(torch.rand(len(weight), 1) + 0.1)
+        target = 0.5 if pattern.name == "n_m" else sparsity
+        masks[name] = pattern.mask(weight.abs(), target)
+        weight.mul_(masks[name])
+        formats[name] = store(weight, masks[name], pattern.storage(tuple(weight.shape), target))
+    return net.to(CUDA, dtype), formats, masks, inputs
+
+
+def within(net, masked, inputs, dtype):
+    """Error against the float32 network at most 1.5 times that of the masked one in this dtype, and as small as rounding."""
+    truth = copy.deepcopy(masked).float()
+    with torch.inference_mode():
+        for one in inputs:
+            wide = {name: value.float() if value.is_floating_point() else value for name, value in one.items()}
+            expected, theirs, ours = truth(**wide), masked(**one), net(**one)
+            floor = 1e-3 if dtype == torch.float16 else 8e-3
+            assert output_error(ours, expected) <= max(floor, 1.5 * output_error(theirs, expected))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("model", ["bert", "vit"])
+def test_a_sparse_network_computes_the_masked_one(model, pattern, dtype):
+    masked, formats, masks, inputs = pruned(model, PATTERNS[pattern], dtype)
+    net = copy.deepcopy(masked)
+    report = fuse_blocks(net, formats, masks, inputs[0], KernelChoice("sparse"))
+    assert not report.refusals and len(report.rewritten) == 2
+    for block in report.blocks.values():
+        for product in block.products:
+            assert product.family != "dense" and product.latency_us == min(product.candidates.values())
+    assert set(next(iter(report.variants_ms.values()))) == {"feature_major", "row_major"}
+    within(net, masked, inputs, dtype)
+
+
+@pytest.mark.parametrize("model", ["bert", "vit"])
+def test_graph_replay_and_compiled_code_equal_eager(model):
+    masked, formats, masks, inputs = pruned(model, TileWise(64), torch.float16)
+    net = copy.deepcopy(masked)
+    fuse_blocks(net, formats, masks, inputs[0], KernelChoice("sparse"))
+    for one in inputs:
+        with torch.inference_mode():
+            eager = net(**one)
+            graph, (replayed,) = record([lambda one=one: net(**one)], warmup=2)
+            graph.replay()
+            torch.cuda.synchronize()
+            assert output_error(replayed, eager) == 0
+            torch.compiler.reset()
+            assert output_error(torch.compile(net, dynamic=False)(**one), eager) < 5e-3
+
+
+def test_a_compiled_block_is_one_graph():
+    masked, formats, masks, inputs = pruned("vit", TileWise(64), torch.float16)
+    for dense in (False, True):
+        net = copy.deepcopy(masked)
+        if dense:
+            fuse_dense(net, inputs[0], layout="feature_major")
+        else:
+            fuse_blocks(net, formats, masks, inputs[0], KernelChoice("sparse"))
+        torch.compiler.reset()
+        compiled = torch.compile(net, fullgraph=True, dynamic=False)
+        with torch.inference_mode():
+            assert output_error(compiled(**inputs[0]), masked(**inputs[0])) < 1e-2
+
+
+def test_auto_compares_with_the_blocks_as_they_are():
+    masked, formats, masks, inputs = pruned("bert", TileWise(64), torch.float16)
+    net = copy.deepcopy(masked)
+    report = fuse_blocks(net, formats, masks, inputs[0], KernelChoice())
+    (times,) = report.variants_ms.values()
+    assert AS_THEY_ARE in times
+    fastest = min(times, key=times.__getitem__)
+    assert (fastest == AS_THEY_ARE) == bool(report.faster_dense)
+    assert any(isinstance(part, FusedBlock) for part in net.modules()) != bool(report.faster_dense)
+    within(net, masked, inputs, torch.float16)
+
+
+def test_equal_products_are_timed_once():
+    masked, formats, masks, inputs = pruned("bert", TileWise(64), torch.float16)
+    first, second = (f"bert.encoder.layer.{place}" for place in (0, 1))
+    for name in list(formats):  # the second block gets the masks of the first
+        if name.startswith(second):
+            twin = name.replace(second, first)
+            masks[name], formats[name] = masks[twin], formats[twin]
+            masked.get_submodule(name).weight.data.copy_(masked.get_submodule(twin).weight.data)
+    report = fuse_blocks(masked, formats, masks, inputs[0], KernelChoice("sparse"))
+    assert all(product.timed_as is None for product in report.blocks[first].products)
+    assert all(product.timed_as is not None for product in report.blocks[second].products)
+
+
+def test_a_plan_times_nothing(monkeypatch):
+    masked, formats, masks, inputs = pruned("bert", TileWise(64), torch.float16)
+    net, again = copy.deepcopy(masked), copy.deepcopy(masked)
+    report = fuse_blocks(net, formats, masks, inputs[0], KernelChoice("sparse"))
+    monkeypatch.setattr("sparsefront.inference.fusion.product_choice.time_layer", None)
+    monkeypatch.setattr("sparsefront.inference.fusion.chain_choice.time_layer", None)
+    second = fuse_blocks(again, formats, masks, inputs[0], KernelChoice("sparse"), plan=report.plan)
+    assert second.plan == report.plan
+    with torch.inference_mode():
+        assert output_error(again(**inputs[0]), net(**inputs[0])) == 0
+
+
+@pytest.mark.parametrize("layout", ["feature_major", "row_major", None])
+def test_fused_dense(layout):
+    masked, _, _, inputs = pruned("vit", TileWise(64), torch.float16)
+    net = copy.deepcopy(masked)
+    report = fuse_dense(net, inputs[0], layout=layout)
+    assert layout in (None, report.layout)
+    within(net, masked, inputs, torch.float16)
+
+
+def test_copies_and_moves():
+    masked, formats, masks, inputs = pruned("vit", TileWise(64), torch.float16)
+    net = copy.deepcopy(masked)
+    fuse_blocks(net, formats, masks, inputs[0], KernelChoice("sparse"))
+    twin = copy.deepcopy(net)
+    with torch.inference_mode():
+        expected = net(**inputs[0])
+        assert output_error(twin(**inputs[0]), expected) == 0
+        del net
+        back = twin.to(torch.bfloat16).to(torch.float16)
+        assert output_error(back(**inputs[0]), expected) < 2e-2
+
+
+@pytest.mark.parametrize(("d", "m"), [(768, 1024), (1024, 12288), (1024, 197), (4096, 512)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_norms_agree_at_the_sizes_of_networks(d, m, dtype):
+    from sparsefront_kernels.norm import layer_norm_columns
+
+    x = torch.randn(d, m, device=CUDA, dtype=dtype)
+    weight, bias = (torch.randn(d, device=CUDA, dtype=dtype) for _ in range(2))
+    expected = nn.functional.layer_norm(x.double().t(), (d,), weight.double(), bias.double(), 1e-12).t()
+    for columns in (x, x.t().contiguous().t()):
+        (found,) = floating_tensors(layer_norm_columns(columns, weight, bias, 1e-12))
+        assert output_error(found, expected) < (1e-3 if dtype == torch.float16 else 5e-3)

@@ -1,0 +1,128 @@
+"""Joined and compacted weights: what the formats hold, and the arithmetic of constants that are folded in."""
+
+import pytest
+import torch
+from sparsefront_kernels import FORMATS
+from torch import nn
+from torch.nn.functional import gelu
+
+from sparsefront.export.stored_weight import store
+from sparsefront.inference.fusion.compact import compacted
+from sparsefront.inference.fusion.product_weight import ProductWeight, join
+from sparsefront.patterns.n_m import NM
+from sparsefront.patterns.shuffled_block import ShuffledBlock
+
+
+def weight_of(n, k, mask, family="gathered", bias=True, **parameters):
+    layer = nn.Linear(k, n, bias=bias, dtype=torch.float64)
+    layer.weight.data.mul_(mask)
+    return ProductWeight.of("layer", layer, FORMATS[family].from_dense(layer.weight.data, mask, **parameters), mask)
+
+
+def tile_mask(n, k, tile, outputs, kept=0.5):
+    """Some outputs keep nothing, tiles of the others share inputs."""
+    mask = torch.zeros(n, k, dtype=torch.bool)
+    alive = torch.randperm(n)[:outputs].sort().values
+    for members in alive.split(tile):
+        mask[members] = torch.rand(k) < kept
+    return mask
+
+
+@pytest.mark.parametrize("outputs", [(24, 20, 32), (32, 32, 32), (1, 9, 17), (0, 8, 8)])
+def test_tiles_of_joined_layers_stay_whole(outputs):
+    parts = [weight_of(32, 24, tile_mask(32, 24, 8, alive), tile=8) for alive in outputs]
+    joined = join(parts)
+    assert torch.equal(joined.stored.to_dense(), torch.cat([part.weight for part in parts]))
+    assert torch.equal(joined.bias, torch.cat([part.bias for part in parts])) and joined.rows == (32, 32, 32)
+    kept = [tile for tile in joined.stored.panels() if len(tile[1])]
+    assert all(len(set((members // 32).tolist())) == 1 and len(members) == 8 for members, _, _ in kept)
+    assert len(kept) == sum(-(-int(part.mask.any(1).sum()) // 8) for part in parts)  # no tile more than before
+
+
+def test_a_narrow_tile_of_one_layer_comes_last():
+    parts = [weight_of(20, 24, tile_mask(20, 24, 8, 20), tile=8), weight_of(24, 24, tile_mask(24, 24, 8, 24), tile=8)]
+    joined = join(parts)
+    assert torch.equal(joined.stored.to_dense(), joined.weight)
+    members = [set((tile[0] // 20).tolist()) for tile in joined.stored.panels()]
+    assert len(joined.stored.panels()[-1][0]) == 4 and members[-1] == {0}
+    assert join([parts[0], parts[0]]) is None  # two narrow tiles: one would mix layers
+
+
+def test_layers_that_one_format_cannot_hold_are_not_joined():
+    mask = tile_mask(32, 24, 8, 32)
+    tiles, wide = weight_of(32, 24, mask, tile=8), weight_of(32, 24, tile_mask(32, 24, 16, 32), tile=16)
+    assert join([tiles, wide]) is None
+    pattern = NM(2, 4, permutation="search")
+    weight = torch.randn(32, 16)
+    arrangement = pattern.arrangement(weight.abs(), 0.5)
+    mask = pattern.mask(weight.abs(), 0.5)
+    layer = nn.Linear(16, 32)
+    layer.weight.data = weight * mask
+    stored = store(layer.weight.data, mask, pattern.storage((32, 16), 0.5), arrangement)
+    part = ProductWeight.of("layer", layer, stored, mask)
+    assert (join([part, part]) is None) == (stored.input_order is not None)
+
+
+def test_a_dense_layer_joins_as_full_tiles():
+    dense = ProductWeight.of("dense", nn.Linear(24, 32, bias=False, dtype=torch.float64), None, None)
+    sparse = weight_of(32, 24, tile_mask(32, 24, 8, 17), tile=8)
+    joined = join([dense, sparse])
+    assert torch.equal(joined.stored.to_dense(), joined.weight) and joined.family == "gathered"
+    assert joined.bias[:32].eq(0).all() and join([dense, dense]).stored is None
+
+
+@pytest.mark.parametrize("alive", [0, 1, 16, 33, 48])
+@pytest.mark.parametrize("down_family", ["gathered", "dense"])
+def test_pruned_hidden_features_are_folded_into_the_next_bias(alive, down_family):
+    up = weight_of(64, 24, tile_mask(64, 24, 8, alive), tile=8)
+    mask = tile_mask(24, 64, 8, 20)
+    down = (
+        weight_of(24, 64, mask, tile=8)
+        if down_family == "gathered"
+        else ProductWeight.of("down", nn.Linear(64, 24, dtype=torch.float64), None, None)
+    )
+    up_small, down_small = compacted(up, down, "gelu")
+    assert len(up_small.weight) == max(16, -(-alive // 16) * 16) == down_small.weight.shape[1]
+    assert torch.equal(up_small.stored.to_dense(), up_small.weight)
+    if down_family == "gathered":
+        assert torch.equal(down_small.stored.to_dense(), down_small.weight)
+    x = torch.randn(7, 24, dtype=torch.float64)
+    before = gelu(x @ up.weight.t() + up.bias) @ down.weight.t() + down.bias
+    after = gelu(x @ up_small.weight.t() + up_small.bias) @ down_small.weight.t() + down_small.bias
+    torch.testing.assert_close(after, before, rtol=1e-12, atol=1e-12)
+
+
+def test_the_folded_bias_of_a_16_bit_layer_is_float32():
+    up, down = (weight_of(n, k, tile_mask(n, k, 8, 8), tile=8) for n, k in ((64, 24), (24, 64)))
+    halves = [
+        ProductWeight.of("layer", nn.Linear(k, n).half(), part.stored, part.mask)
+        for part, (n, k) in zip((up, down), ((64, 24), (24, 64)), strict=True)
+    ]
+    assert compacted(*halves, "relu")[1].bias.dtype == torch.float32
+
+
+def test_nothing_vanishes_where_every_output_has_weights():
+    up, down = weight_of(64, 24, tile_mask(64, 24, 8, 64), tile=8), weight_of(24, 64, tile_mask(24, 64, 8, 20), tile=8)
+    assert compacted(up, down, "gelu") is None
+    blocks = torch.ones(64, 24, dtype=torch.bool)
+    blocks[:24] = False  # three of eight rows of blocks: 24 hidden features, which the blocks of 16 inputs of down cut
+    up = weight_of(64, 24, blocks, family="blocked", block=(8, 8))
+    down = weight_of(24, 64, torch.ones(24, 64, dtype=torch.bool), family="blocked", block=(8, 16))
+    assert compacted(up, down, "gelu") is not None  # 40 are alive and 48 are kept, three blocks of down
+    assert len(compacted(up, down, "gelu")[0].weight) == 48
+    down = weight_of(24, 64, torch.ones(24, 64, dtype=torch.bool), family="blocked", block=(8, 64))
+    assert compacted(up, down, "gelu") is None
+
+
+def test_outputs_in_another_order_keep_their_tiles():
+    pattern = ShuffledBlock(8)
+    layer = nn.Linear(24, 32)
+    arrangement = pattern.arrangement(layer.weight.data.abs(), 0.5)
+    mask = pattern.mask(layer.weight.data.abs(), 0.5)
+    layer.weight.data.mul_(mask)
+    part = ProductWeight.of(
+        "layer", layer, store(layer.weight.data, mask, pattern.storage((32, 24), 0.5), arrangement), mask
+    )
+    joined = join([part, part])
+    assert torch.equal(joined.stored.to_dense(), joined.weight)
+    assert joined.stored.values.numel() == 2 * part.stored.values.numel()  # no zeros are stored

@@ -1,0 +1,100 @@
+"""The swap rewrites blocks: its report knows every layer, shares stay right, a plan is kept."""
+
+import copy
+
+import pytest
+import torch
+
+from sparsefront.datasets.info import DataInfo
+from sparsefront.inference.agreement import output_error
+from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.fusion.fused_block import FusedBlock
+from sparsefront.inference.fusion.plan import FusionPlan
+from sparsefront.inference.problems import observe_problems
+from sparsefront.inference.swap import swap
+from sparsefront.models.bert import Bert
+from sparsefront.patterns.tile_wise import TileWise
+
+INFO = DataInfo("sequence_classification", 2, sequence_length=16)
+IDS = torch.randint(0, 8000, (2, 12), generator=torch.Generator().manual_seed(0))
+AUTO = KernelChoice()
+TOKENS = {"input_ids": IDS, "attention_mask": (torch.arange(12) < torch.tensor([[12], [7]])).long()}
+
+
+@pytest.fixture
+def case(exported):
+    """(masked net, export) with the pooler pruned too, which is in no block."""
+    model = Bert(size="tiny", prune_head=True)
+    masked = model.build(INFO).eval()
+    layers = [name for name in model.prunable(masked) if name != "classifier"]
+    return masked, exported(masked, TileWise(32), 0.5, layers)
+
+
+def swapped(case, choice=AUTO, **options):
+    masked, export = case
+    problems = observe_problems(masked, TOKENS, export.manifest.layers)
+    net = copy.deepcopy(masked)
+    options = {"device": torch.device("cpu"), "dtype": torch.float32, "inputs": TOKENS} | options
+    return net, swap(net, export, problems, choice, **options)
+
+
+def test_every_pruned_layer_is_in_the_report(case):
+    masked, export = case
+    net, report = swapped(case)
+    assert set(report.layers) == set(export.manifest.layers)
+    assert report.kernels == {"gathered_reference": 13} and report.dense_layers == {}
+    assert (report.sparse_layer_share, report.sparse_flops_share) == (1.0, 1.0)
+    assert all(isinstance(block, FusedBlock) for block in net.bert.encoder.layer)
+    query = report.layers["bert.encoder.layer.0.attention.self.query"]
+    assert "query+key+value" in query.notes["gathered_reference"] and query.relative_error < 4e-6
+    content = report.to_json()
+    assert sum(content["fused_blocks"].values()) == 2 and content["block_variants_ms"] == {}
+    with torch.inference_mode():
+        assert output_error(net(**TOKENS), masked(**TOKENS)) < 1e-5
+
+
+@pytest.mark.parametrize("choice", [KernelChoice(fuse=False), KernelChoice("none")], ids=["fuse=false", "none"])
+def test_no_block_is_rewritten_where_that_is_not_wanted(case, choice):
+    net, report = swapped(case, choice)
+    assert not report.fusion.blocks and not any(isinstance(part, FusedBlock) for part in net.modules())
+    assert report.kernels == {"dense_linear" if choice.mode == "none" else "gathered_reference": 13}
+
+
+def test_without_inputs_layers_are_swapped_one_by_one(case):
+    net, report = swapped(case, inputs=None)
+    assert not report.fusion.blocks and report.kernels == {"gathered_reference": 13}
+
+
+def test_a_plan_names_every_choice_and_is_followed(case, tmp_path):
+    net, report = swapped(case)
+    assert report.plan.layers == {"bert.pooler.dense": "gathered_reference"} and len(report.plan.blocks) == 2
+    report.plan.save(tmp_path / "plan.json")
+    plan = FusionPlan.load(tmp_path / "plan.json")
+    again, second = swapped(case, plan=plan)
+    assert second.plan == plan
+    with torch.inference_mode():
+        assert output_error(again(**TOKENS), net(**TOKENS)) == 0
+    kept = FusionPlan(plan.blocks, layers={"bert.pooler.dense": "dense_linear"})
+    _, third = swapped(case, plan=kept)
+    assert third.layers["bert.pooler.dense"].kernel == "dense_linear"
+    assert "chosen before" in third.dense_layers["bert.pooler.dense"]
+
+
+def test_a_block_that_cannot_be_rewritten_is_swapped_layer_by_layer(case):
+    masked, export = case
+    layer = masked.bert.encoder.layer[1]
+    plain = type(layer).forward
+
+    class LooksAtValues(type(layer)):
+        def forward(self, hidden_states, *args, **kwargs):
+            if hidden_states.isnan().any():
+                raise ValueError("NaN")
+            return plain(self, hidden_states, *args, **kwargs)
+
+    layer.__class__ = LooksAtValues
+    net, report = swapped(case)
+    assert list(report.fusion.blocks) == ["bert.encoder.layer.0"]
+    assert "cannot be exported" in report.fusion.refusals["bert.encoder.layer.1"]
+    assert report.kernels == {"gathered_reference": 13} and report.sparse_flops_share == 1.0
+    with torch.inference_mode():
+        assert output_error(net(**TOKENS), masked(**TOKENS)) < 1e-5

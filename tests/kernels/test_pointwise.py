@@ -1,0 +1,56 @@
+"""The change of layout and the epilogue that no product fused."""
+
+import pytest
+import torch
+from sparsefront_kernels.common.epilogue import ACTIVATIONS, with_epilogue
+from sparsefront_kernels.pointwise import epilogue, transposed
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (5, 515), (9, 30)])
+def test_epilogue(rows, columns, activation, device):
+    sums = torch.randn(rows, columns + 2, device=device)[:, :columns]
+    bias, residual = torch.randn(rows, device=device), torch.randn(columns, rows, device=device).t()
+    for parts in ((bias, residual), (bias, None), (None, residual), (None, None)):
+        expected = with_epilogue(
+            sums.double().t(), parts[0], activation, None if parts[1] is None else parts[1].t()
+        ).t()
+        y = epilogue(sums, parts[0], activation, parts[1])
+        assert y.is_contiguous() and torch.allclose(y.double(), expected, atol=1e-5)
+
+
+def test_epilogue_rounds_once(device):
+    sums, bias = torch.randn(6, 40, device=device).half(), torch.randn(6, device=device)
+    residual = torch.randn(6, 40, device=device).half()
+    expected = with_epilogue(sums.float().t(), bias, "gelu", residual.t()).t().half()
+    assert torch.allclose(epilogue(sums, bias, "gelu", residual).float(), expected.float(), atol=1e-3)
+
+
+def test_operands_that_do_not_fit_are_refused():
+    sums = torch.randn(4, 6)
+    with pytest.raises(ValueError, match=r"bias must be a float \[4\]"):
+        epilogue(sums, torch.ones(6), "none", None)
+    with pytest.raises(ValueError, match="residual must be"):
+        epilogue(sums, None, "none", sums.t())
+    with pytest.raises(ValueError, match="activation 'tanh'"):
+        epilogue(sums, None, "tanh", None)
+
+
+def test_the_ops_are_what_they_say(device):
+    x, bias = torch.randn(8, 6, device=device), torch.randn(8, device=device)
+    checks = ("test_schema", "test_faketensor")
+    torch.library.opcheck(epilogue, (x, bias, "gelu", x), test_utils=checks)
+    torch.library.opcheck(transposed, (x,), test_utils=checks)
+    assert torch.equal(transposed(x), x.t()) and transposed(x).is_contiguous()
+
+
+def test_gradients(device):
+    sums, residual = (torch.randn(4, 6, device=device, requires_grad=True) for _ in range(2))
+    bias = torch.randn(4, device=device, requires_grad=True)
+    dy = torch.randn(4, 6, device=device)
+    ours = torch.autograd.grad(epilogue(sums, bias, "gelu", residual), (sums, bias, residual), dy)
+    theirs = torch.autograd.grad(with_epilogue(sums.t(), bias, "gelu", residual.t()).t(), (sums, bias, residual), dy)
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+    (gradient,) = torch.autograd.grad(transposed(sums), sums, dy.t())
+    assert torch.equal(gradient, dy)
