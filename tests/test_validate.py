@@ -40,6 +40,15 @@ REFUSED = {
     "wrong type in a group": (["recipe.epochs=many"], r"recipe\.epochs=many: must be a whole number"),
     "batch 0": (["recipe.batch_size=0"], r"recipe\.batch_size=0: must be greater than 0"),
     "measured batch 0": (["measure.batch_size=0"], r"measure\.batch_size=0"),
+    "no measured batch": (["measure.batch_size=[]"], r"measure\.batch_size=\[\]: .*one or more"),
+    "measured batch -1": (["measure.batch_size=[8,-1]"], r"measure\.batch_size=\[8, -1\]: "),
+    "measured batch twice": (["measure.batch_size=[8,8]"], r"measure\.batch_size=\[8, 8\]: names a value twice"),
+    "measured batch in words": (
+        ["measure.batch_size=[8,many]"],
+        r"measure\.batch_size=.*must be a whole number or a list",
+    ),
+    "lengths of images": (["measure.sequence_length=[16,32]"], r"measure\.sequence_length=\[16, 32\]: images"),
+    "unknown variant": (["measure.variants=[fused_mlp]"], r"measure\.variants=.*fused_qkv"),
     "unknown stage": (["stages=[dense,prun]"], "stages=prun: .*dense, prune"),
     "no stage": (["stages=[]"], r"stages=\[\]: names at least one of dense"),
     "unknown leaf": (["optimize=[speed]"], "optimize=speed: .*latency_sparse_ms"),
@@ -146,6 +155,17 @@ def test_schedule_by_recovery(composed, schedule, recovery):
     message, ruling_out = str(refused.value), f"recovery={recovery}".split()[-1]
     assert message.startswith(f"{ruling_out}: ") and message.endswith(f"not with {schedule}")
     assert all(name in message.partition(", not with ")[0] for name in schedules), "what is allowed is named"
+
+
+@pytest.mark.parametrize("lengths", ["513", "[128,513]"])
+def test_texts_longer_than_the_network_takes(composed, tmp_path, lengths):
+    (tmp_path / "SST-2").mkdir()
+    for split in ("train", "dev"):
+        (tmp_path / "SST-2" / f"{split}.tsv").write_text("sentence\tlabel\ngood\t1\nbad\t0\n")
+    bert = ["model=bert", "model.size=tiny", "dataset=glue", f"dataset.path={tmp_path}", "trainer=cpu"]
+    validate(composed(*bert, "measure.sequence_length=[128,512]"))
+    with pytest.raises(InvalidSetting, match=r"measure\.sequence_length=.*513.*model bert takes at most 512 tokens"):
+        validate(composed(*bert, f"measure.sequence_length={lengths}"))
 
 
 NEEDS_GPU = {

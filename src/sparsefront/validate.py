@@ -53,6 +53,7 @@ def validate(config: DictConfig) -> Experiment:
         **parts,
     )
     _check_devices(experiment)
+    _check_timed_lengths(experiment)
     _check_recovery(experiment)
     _check_pattern(experiment)
     return experiment
@@ -161,6 +162,20 @@ def _check_data_and_model(dataset: Any, model: Any, choices: dict[str, str]) -> 
             "dataset", choices["dataset"], f"asks for {kind}; model {choices['model']} serves {', '.join(model.kinds)}"
         )
     _call("model", model.check)
+
+
+def _check_timed_lengths(experiment: Experiment) -> None:
+    """Every sequence length that is timed must be one that the network takes; for images one is ignored, several refused."""
+    info, measure = experiment.dataset.info, experiment.measure
+    key, lengths = "measure.sequence_length", measure.sequence_lengths
+    if info.sequence_length is None:
+        if len(lengths) > 1:
+            raise InvalidSetting(key, measure.sequence_length, "images have no length to time: leave it null")
+        return
+    longest = _call("model", experiment.model.longest_sequence, info)
+    if longest is not None and any(length is not None and length > longest for length in lengths):
+        model = experiment.choices["model"]
+        raise InvalidSetting(key, measure.sequence_length, f"model {model} takes at most {longest} tokens")
 
 
 def _check_recovery(experiment: Experiment) -> None:

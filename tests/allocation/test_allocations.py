@@ -8,7 +8,7 @@ from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.element_wise import ElementWise
-from sparsefront.patterns.tile_wise import TileWise
+from sparsefront.patterns.tile_wise import SOURCES, TileWise
 from sparsefront.pruning.make_masks import make_masks
 
 
@@ -60,7 +60,7 @@ def test_tile_wise_across_layers_of_different_size_meets_the_total(sparsity):
     """Group sizes differ (K in step 1, narrow last tiles in step 2), and still the weights add up to the sparsity."""
     generator = torch.Generator().manual_seed(0)
     importance = {str(k): torch.rand(50, k, generator=generator) for k in (16, 64, 40)}
-    pattern = TileWise(granularity=8)
+    pattern = TileWise(granularity=8, **SOURCES)
     masks = make_masks(importance, pattern, GlobalThreshold(), sparsity)
     total = sum(mask.numel() for mask in masks.values())
     gone = sum(int((~mask).sum()) for mask in masks.values())

@@ -15,11 +15,11 @@ from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.shuffled_block import ShuffledBlock
-from sparsefront.patterns.tile_wise import TileWise
+from sparsefront.patterns.tile_wise import SOURCES, TileWise
 from sparsefront.patterns.vector_wise import VectorWise
 from sparsefront.patterns.weight_view import as_matrix, like_weight
 
-TILE_WISE = TileWise(16)
+TILE_WISE = TileWise(16, **SOURCES)
 PATTERNS = [ElementWise(), NM(2, 4), VectorWise(8), BlockWise(8), TILE_WISE]
 
 
@@ -119,31 +119,31 @@ def test_masks_on_disk_are_shaped_as_their_weights(tmp_path):
 
 
 def test_weight_shaped_masks_are_taken_too(tmp_path):
-    net, masks = pruned(TileWise(16))
+    net, masks = pruned(TILE_WISE)
     shaped = {name: like_weight(mask, net.get_submodule(name).weight) for name, mask in masks.items()}
-    write_export(tmp_path, net, shaped, pattern=TileWise(16), sparsity=0.5)
+    write_export(tmp_path, net, shaped, pattern=TILE_WISE, sparsity=0.5)
     assert all(torch.equal(read_export(tmp_path).masks[name], mask) for name, mask in masks.items())
 
 
 def test_a_pruned_weight_that_is_not_zero_is_refused(tmp_path):
-    net, masks = pruned(TileWise(16))
+    net, masks = pruned(TILE_WISE)
     dropped = (~masks["3"]).nonzero()[0]
     net[3].weight.data[tuple(dropped)] = 1e-30
     with pytest.raises(ValueError, match="3: 1 pruned weights are not zero"):
-        write_export(tmp_path, net, masks, pattern=TileWise(16), sparsity=0.5)
+        write_export(tmp_path, net, masks, pattern=TILE_WISE, sparsity=0.5)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_mask_that_does_not_fit_is_refused(tmp_path):
-    net, masks = pruned(TileWise(16))
+    net, masks = pruned(TILE_WISE)
     with pytest.raises(ValueError, match=r"0: a bool mask \(16, 16\) was expected"):
-        write_export(tmp_path, net, masks | {"0": masks["3"]}, pattern=TileWise(16), sparsity=0.5)
+        write_export(tmp_path, net, masks | {"0": masks["3"]}, pattern=TILE_WISE, sparsity=0.5)
 
 
 def test_a_mask_of_another_structure_names_its_layer(tmp_path):
     net, masks = pruned(ElementWise())
     with pytest.raises(ValueError, match="0: gathered"):
-        write_export(tmp_path, net, masks, pattern=TileWise(16), sparsity=0.5)
+        write_export(tmp_path, net, masks, pattern=TILE_WISE, sparsity=0.5)
 
 
 class Tied(nn.Module):
@@ -179,7 +179,7 @@ def test_layers_that_nest_keep_their_tensors_apart(tmp_path):
     outer = nn.Sequential()
     outer.add_module("fc", net)
     masks = {name: torch.ones(16, 16, dtype=torch.bool) for name in ("fc", "fc.inner")}
-    write_export(tmp_path, outer, masks, pattern=TileWise(16), sparsity=0.0)
+    write_export(tmp_path, outer, masks, pattern=TILE_WISE, sparsity=0.0)
     export = read_export(tmp_path)
     assert torch.equal(export.format("fc").to_dense(), net.weight)
     assert torch.equal(export.format("fc.inner").to_dense(), net.inner.weight)

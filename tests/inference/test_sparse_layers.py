@@ -151,3 +151,64 @@ def test_it_compiles_without_a_graph_break(kernel):
     with torch.inference_mode():
         compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
         torch.testing.assert_close(compiled(x), net(x))
+
+
+class Packs:
+    """A kernel's `prepare` that copies the values; says on which devices it was asked to."""
+
+    def __init__(self):
+        self.devices = []
+
+    def __call__(self, stored):
+        self.devices.append(stored.device)
+        return stored.to_dense()
+
+
+def packing_layer():
+    dense, stored = pruned(nn.Linear(12, 8))
+    packs = Packs()
+    kernel = KernelEntry(
+        name="packs", family="csr", prepare=packs, run=lambda x, weight, bias: torch.addmm(bias, x, weight.t())
+    )
+    return dense, SparseLinear.replacing(dense, kernel, stored), packs
+
+
+def test_a_released_format_still_gives_the_weight():
+    dense, sparse, packs = packing_layer()
+    sparse.release_format()
+    x = torch.randn(3, 12)
+    torch.testing.assert_close(sparse.weight, dense.weight)
+    for layer in (sparse, copy.deepcopy(sparse)):
+        torch.testing.assert_close(layer(x), dense(x))
+    doubled = copy.deepcopy(sparse).double()
+    assert doubled.weight.dtype == doubled._operand.dtype == torch.float64
+    torch.testing.assert_close(doubled(x.double()), dense(x).double())
+    assert len(packs.devices) == 4  # made, copied twice, cast
+
+
+@pytest.mark.gpu
+def test_a_released_format_leaves_the_device_and_follows_the_layer():
+    cuda = torch.device("cuda", 0)
+    dense, sparse, packs = packing_layer()
+    dense, sparse = dense.to(cuda), sparse.to(cuda)
+    assert sparse.format.device == cuda
+    sparse.release_format()
+    x = torch.randn(3, 12, device=cuda)
+    for layer in (sparse, copy.deepcopy(sparse)):
+        assert layer.format.device.type == "cpu" and layer._operand.device == layer.weight.device == cuda
+        torch.testing.assert_close(layer(x), dense(x))
+    half = copy.deepcopy(sparse).half()
+    assert half.format.device.type == "cpu" and half._operand.dtype == torch.float16 and half._operand.device == cuda
+    back = copy.deepcopy(sparse).cpu()
+    assert back._operand.device.type == "cpu"
+    again = back.to(cuda)
+    assert again.format.device.type == "cpu" and again._operand.device == cuda
+    torch.testing.assert_close(again(x), dense(x))
+
+
+@pytest.mark.gpu
+def test_what_reads_its_format_keeps_it_on_the_device():
+    dense, stored = pruned(nn.Linear(12, 8))
+    sparse = SparseLinear.replacing(dense, REFERENCE, stored).cuda()
+    sparse.release_format()
+    assert sparse.format.device.type == "cuda" and sparse._operand is sparse.format

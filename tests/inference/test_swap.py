@@ -1,7 +1,9 @@
 """Masked-dense and swapped networks agree, and everything that stayed dense says why."""
 
 import copy
+import gc
 import json
+import weakref
 
 import pytest
 import torch
@@ -211,3 +213,14 @@ def test_bf16_runs_on_a_cpu(mlp, exported):
     assert report.layers["first"].relative_error < 5e-3
     with torch.inference_mode():
         assert output_error(net(x.bfloat16()), masked(x)) < 3e-2
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_dense_weights_are_gone_once_they_are_packed(mlp, exported, pattern):
+    net = mlp()
+    export = exported(mlp(), PATTERNS[pattern][0], 0.5, ["first", "second"])
+    weights = [weakref.ref(net.get_submodule(name).weight) for name in ("first", "second", "head")]
+    swapped(net, export, {"x": torch.randn(3, 64)})
+    gc.collect()
+    first, second, head = (weight() for weight in weights)
+    assert first is None and second is None and head is net.head.weight

@@ -18,7 +18,7 @@ from sparsefront_kernels import KernelEntry, entries
 
 LARGEST = 130
 SEEDS = (0, 1, 5, 9, 17, 23, 31, 48, 55, 62)
-NOT_OURS = ("triton", "torch")  # in the names of kernels that Triton compiles, and of those that are PyTorch's
+NOT_OURS = ("triton", "torch", "quack")  # in the names of kernels that Triton compiles, and of those that are others'
 
 
 def cuda_kernels(names: list[str]) -> list[KernelEntry]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 
 import pytest
 import torch
@@ -10,13 +11,14 @@ from sparsefront_kernels.bench.baselines import PEERS
 from sparsefront_kernels.bench.compare import changes, report
 from sparsefront_kernels.bench.expected import expected, relative_error
 from sparsefront_kernels.bench.floor import Rates, floor_us
+from sparsefront_kernels.bench.masks import DISTRIBUTIONS, PATTERN, Masks, RandomTiles, setting
 from sparsefront_kernels.bench.ours import Chosen
 from sparsefront_kernels.bench.plan import Plan
 from sparsefront_kernels.bench.precision import DTYPES, TOLERANCE, products_in
 from sparsefront_kernels.bench.results import Results
 from sparsefront_kernels.bench.row import COLUMNS, LATER, Row, read_rows, write_rows
 from sparsefront_kernels.bench.run import Run
-from sparsefront_kernels.bench.shapes import all_shapes, chosen_shapes, nmsparse_shapes
+from sparsefront_kernels.bench.shapes import Shape, all_shapes, any_shape, chosen_shapes, nmsparse_shapes
 from sparsefront_kernels.bench.summary import summary
 from sparsefront_kernels.bench.timing import copies_for, time_calls
 from sparsefront_kernels.bench.weights import equal_tiles, half_of_groups, square_blocks, uneven_tiles
@@ -32,6 +34,7 @@ def row(**changed):
         pattern="vector_wise",
         granularity=128,
         distribution="equal",
+        mask_settings="",
         group_m=0,
         dtype="fp16",
         shape="M17",
@@ -98,6 +101,81 @@ def test_the_batch_sweep_is_berts_body():
 def test_filters_that_fit_nothing_are_refused(names, filters, message):
     with pytest.raises(ValueError, match=message):
         chosen_shapes(names, **filters)
+
+
+def test_any_shape_is_measured():
+    odd = any_shape("77x4096x11008")
+    assert odd == Shape("77x4096x11008", 77, 4096, 11008)
+    assert chosen_shapes(sized=[odd, odd]) == [odd], "alone where nothing else is asked for"
+    assert [shape.name for shape in chosen_shapes(["M1"], sized=[odd])] == ["M1", "77x4096x11008"]
+    assert len(chosen_shapes(m=[256], sized=[odd])) == 9
+
+
+def test_any_shape_on_the_command_line():
+    asked = command.parser().parse_args(["--shape", "77x4096x11008,1x2x3", "5x6x7"])
+    assert [shape.name for shape in command._shapes(asked)] == ["77x4096x11008", "1x2x3", "5x6x7"]
+
+
+@pytest.mark.parametrize("text", ["77x4096", "0x8x8", "8*8*8", "8x8x8x8", "8x-8x8", ""])
+def test_shapes_that_are_none(text):
+    with pytest.raises(ValueError, match="a shape is MxKxN in whole numbers"):
+        any_shape(text)
+
+
+def given_masks(granularity, *, whole=False, order="up"):
+    """What a test gives to `--masks`."""
+    return (granularity, whole, order)
+
+
+def test_masks_come_from_a_function_that_is_named(monkeypatch):
+    module = type("module", (), {"given_masks": staticmethod(given_masks)})
+    monkeypatch.setitem(sys.modules, "some_patterns", module)
+    masks = Masks.named("some_patterns:given_masks", {"whole": True})
+    assert masks.source(PATTERN, 64) == (64, True, "up")
+    assert masks.source("equal", 64) == RandomTiles("equal", 64), "the older ones stay"
+    asked = "--distribution pattern --granularity 8 --masks some_patterns:given_masks --mask-settings".split()
+    parsed = command.parser().parse_args([*asked, "whole=true,order=down"])
+    assert command._masks(parsed).source(PATTERN, 8) == (8, True, "down")
+    with pytest.raises(ValueError, match="--mask-settings: got an unexpected keyword argument 'wide'"):
+        Masks.named("some_patterns:given_masks", {"wide": 1}).source(PATTERN, 64)
+
+
+@pytest.mark.parametrize("name", ["no_such_module:masks", "math:masks", "math", ":masks", "math:"])
+def test_masks_of_no_function(name):
+    with pytest.raises(ValueError, match=f"--masks {name}: not a function as module:function"):
+        Masks.named(name, {})
+
+
+def test_masks_that_are_not_given():
+    with pytest.raises(ValueError, match="distribution pattern needs --masks"):
+        Masks().source(PATTERN, 64)
+    with pytest.raises(ValueError, match="distribution pattern needs --masks"):
+        command.main(["--distribution", "pattern"])
+    with pytest.raises(ValueError, match="--mask-settings are those of --masks"):
+        Masks.named(None, {"whole": True})
+
+
+def test_settings_are_read_as_what_they_are():
+    pairs = ("a=true", "b=false", "c=null", "d=3", "e=0.5", "f=tile_wise", "g=a=b")
+    assert dict(map(setting, pairs)) == {
+        "a": True,
+        "b": False,
+        "c": None,
+        "d": 3,
+        "e": 0.5,
+        "f": "tile_wise",
+        "g": "a=b",
+    }
+    for text in ("whole", "=3", "whole="):
+        with pytest.raises(ValueError, match="is not key=value"):
+            setting(text)
+
+
+@pytest.mark.parametrize("distribution", [name for name in DISTRIBUTIONS if name != PATTERN])
+def test_random_tiles_keep_all_outputs(distribution):
+    drawn = RandomTiles(distribution, 16).draw(96, 64, 0.75, CPU)
+    assert drawn.weight.shape == drawn.mask.shape == (96, 64) and drawn.mask.any(dim=1).all()
+    assert drawn.storage == {"tile": 16, "drop_empty_outputs": False}
 
 
 def test_equal_tiles_keep_equally_many():
@@ -259,6 +337,8 @@ def test_a_plan_is_several_runs(tmp_path):
         ["--layout", "diagonal"],
         ["--peer-shapes", "mkl=M1"],
         ["--peer-shapes", "triton_bsr"],
+        ["--shape", "77x4096"],
+        ["--mask-settings", "whole"],
     ],
 )
 def test_command_line_refuses_bad_values(arguments, capsys):

@@ -31,6 +31,7 @@ def test_names_are_those_that_configurations_use():
         "gathered_tf32_triton_feature_major",
         "gathered_tf32_triton_row_to_feature",
         "gathered_tf32_triton_feature_to_row",
+        "gathered_quack_feature_major",
         "gathered_overlay_reference",
         "gathered_overlay_triton",
         "blocked_reference",

@@ -1,5 +1,7 @@
 """What is counted rather than timed: bytes, flops, zeros, and the roofline's floor."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from sparsefront_kernels import FORMATS, Problem, entry
@@ -8,7 +10,7 @@ from torch import nn
 from sparsefront.inference.problems import LayerInput
 from sparsefront.inference.sparse_linear import SparseLinear
 from sparsefront.measure.flops import theoretical_flops
-from sparsefront.measure.memory import peak_memory_bytes, weight_bytes
+from sparsefront.measure.memory import dense_layer_bytes, peak_memory_bytes, resident_bytes, weight_bytes
 from sparsefront.measure.roofline import MeasuredRates, floor_us, measured_rates, roofline_fraction
 from sparsefront.measure.sparsity import achieved_sparsity
 
@@ -34,6 +36,38 @@ def test_weight_bytes_of_a_compressed_layer_are_its_formats():
 def test_weight_bytes_on_the_meta_device():
     with torch.device("meta"):
         assert weight_bytes(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), torch.float16) == 2 * 20 * 2
+
+
+def compressed(prepare):
+    """A layer whose kernel reads what `prepare` makes of its format."""
+    mask = torch.ones(8, 8, dtype=torch.bool)
+    stored = FORMATS["gathered"].from_dense(torch.randn(8, 8), mask, tile=8)
+    return SparseLinear(replace(entry("gathered_reference"), prepare=prepare), stored, torch.zeros(8)), stored
+
+
+def test_resident_bytes_count_what_a_kernel_packed():
+    read_as_it_is, stored = compressed(lambda stored: stored)
+    assert resident_bytes(read_as_it_is, CPU) == stored.nbytes + 8 * 4
+    packed, stored = compressed(lambda stored: {"panels": [stored.values.clone()], "values": stored.values})
+    assert resident_bytes(packed, CPU) == stored.nbytes + stored.values.nbytes + 8 * 4
+    assert weight_bytes(packed) == stored.nbytes + 8 * 4
+
+
+def test_resident_bytes_count_storages_on_the_device_once():
+    net = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False), nn.BatchNorm1d(4))
+    net[1].weight = net[0].weight
+    assert resident_bytes(net, CPU) == weight_bytes(net)
+    net[0].weight = nn.Parameter(torch.zeros(100)[:16].view(4, 4))
+    net[1].weight = net[0].weight
+    assert resident_bytes(net, CPU) == weight_bytes(net) + (100 - 16) * 4  # a view keeps all that is behind it
+    net[2].elsewhere = torch.zeros(1000, device="meta")
+    assert resident_bytes(net, CPU) == weight_bytes(net) + (100 - 16) * 4
+
+
+def test_layers_that_hold_their_weight_dense_are_named():
+    layer, _ = compressed(lambda stored: stored)
+    net = nn.ModuleDict({"a": layer, "b": nn.Conv2d(2, 2, 1), "c": nn.Linear(3, 5), "head": nn.Linear(2, 2)})
+    assert dense_layer_bytes(net, ["a", "b", "c"]) == {"b": 4 * 4, "c": 15 * 4}
 
 
 def test_peak_memory_is_not_measured_on_a_cpu():

@@ -4,19 +4,22 @@ import pytest
 import torch
 from torch import nn
 
-from sparsefront.measure.end_to_end import time_pair
+from sparsefront.measure import end_to_end, search, wrapping
+from sparsefront.measure.end_to_end import time_alone, time_pair
+from sparsefront.measure.latency import summarise
 from sparsefront.measure.settings import Measure
 
 
 class Layers(nn.Module):
-    def __init__(self, depth):
+    def __init__(self, depth, scale=1.0):
         super().__init__()
+        self.scale = scale
         self.layers = nn.ModuleList(nn.Linear(128, 128) for _ in range(depth))
 
     def forward(self, x):
         for layer in self.layers:
             x = layer(x).relu()
-        return x
+        return self.scale * x
 
 
 def test_both_sides_keep_all_samples_of_all_repeats():
@@ -26,11 +29,52 @@ def test_both_sides_keep_all_samples_of_all_repeats():
         "dense": [6, 6],
         "sparse": [6, 6],
     }
-    assert found.dense.n == found.sparse.n == 12
+    assert found.dense.latency.n == found.sparse.n == 12
     assert found.speedup.speedup > 1  # a twelfth of the layers
     assert found.throughput_sparse_samples_per_s == pytest.approx(256 / found.sparse.median_ms * 1e3)
-    assert found.wrapping_dense.name == found.wrapping_sparse.name == "eager"
-    assert found.wrapping_refusals["sparse/cuda_graph"] == "needs a CUDA device"
+    assert found.dense.execution.name == found.execution.name == "eager"
+    assert found.refusals["sparse/cuda_graph"] == "needs a CUDA device"
+    assert set(found.medians_ms) == {"dense/eager", "sparse/eager"}
+    assert found.dense.fused_latency is None
+
+
+@pytest.mark.parametrize(("depth", "wins"), [(2, True), (24, False)])
+def test_sparsity_is_held_against_the_fastest_dense_version(depth, wins):
+    """A fused graph that wins is the dense baseline; one that loses is reported beside it."""
+    settings = Measure(device="cpu", samples=6, repeats=2, warmup=1)
+    dense, x = Layers(12, scale=0.0).eval(), torch.randn(256, 128)
+    fused = Layers(depth, scale=0.0).eval()  # the same outputs, zeros, for other work
+    found = time_pair(dense, Layers(12, scale=0.0).eval(), {"x": x}, settings, fuse=lambda net, inputs: fused)
+    assert (found.dense.execution.name == "eager+fused_graph") == wins
+    timed = [sum(found.samples_ms[side], []) for side in ("dense", "sparse")]
+    assert found.dense.latency == summarise(timed[0]) and found.sparse == summarise(timed[1])
+    if wins:
+        assert found.dense.fused_latency == found.dense.latency
+        assert found.speedup.speedup < 1  # the sparse one does six times the work of the best dense one
+    else:
+        assert found.dense.fused_latency.median_ms > found.dense.latency.median_ms
+
+
+def test_short_trials_do_not_decide_which_dense_version_is_the_baseline(monkeypatch):
+    """The fused graph won the trial and loses the timing, or the other way round: the timing counts."""
+    taken = {"eager": 1.0, "eager+fused_graph": 2.0, "dense": 5.0, "fused_dense": 3.0, "sparse": 4.0}
+    for module in (search, wrapping, end_to_end):
+        monkeypatch.setattr(
+            module, "time_interleaved", lambda functions, **rest: {n: [taken[n]] * 5 for n in functions}
+        )
+    settings = Measure(device="cpu", samples=5, repeats=1)
+    nets = [Layers(1, scale=0.0).eval() for _ in range(3)]
+    found = time_pair(nets[0], nets[1], {"x": torch.randn(4, 128)}, settings, fuse=lambda net, inputs: nets[2])
+    assert found.dense.latency.median_ms == found.dense.fused_latency.median_ms == 3.0
+    assert found.dense.execution.name == "eager+fused_graph" and found.speedup.speedup == 0.75
+    assert found.samples_ms == {"dense": [[3.0] * 5], "sparse": [[4.0] * 5]}
+
+
+def test_a_network_alone():
+    settings = Measure(device="cpu", samples=5, repeats=1, variants=[])
+    found = time_alone(Layers(2).eval(), {"x": torch.randn(8, 128)}, settings)
+    assert found.latency.n == 5 and found.samples_ms.keys() == {"dense"}
+    assert found.throughput_samples_per_s == pytest.approx(8 / found.latency.median_ms * 1e3)
 
 
 @pytest.mark.gpu
@@ -38,5 +82,5 @@ def test_graphs_beat_eager_on_small_layers():
     settings = Measure(device="cuda", samples=10)
     nets = (Layers(12).eval().to("cuda", torch.float16) for _ in range(2))
     found = time_pair(*nets, {"x": torch.randn(32, 128, device="cuda", dtype=torch.float16)}, settings)
-    assert found.wrapping_refusals == {}
-    assert found.wrapping_dense.medians_ms["cuda_graph"] < found.wrapping_dense.medians_ms["eager"]
+    assert "dense/cuda_graph" not in found.refusals
+    assert found.medians_ms["dense/cuda_graph"] < found.medians_ms["dense/eager"]

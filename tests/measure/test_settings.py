@@ -42,7 +42,14 @@ def test_the_gpu_must_exist(no_gpu):
         ("dtype", "int8"),
         ("dtype", "fp16"),
         ("batch_size", 0),
+        ("batch_size", []),
+        ("batch_size", [8, 0]),
+        ("batch_size", [8, 8]),
         ("sequence_length", 0),
+        ("sequence_length", []),
+        ("sequence_length", [128, -1]),
+        ("variants", ["fused_qkv", "bigger_batch"]),
+        ("search_seconds", -1.0),
         ("warmup", -1),
         ("samples", 4),
         ("repeats", 0),
@@ -56,3 +63,9 @@ def test_a_value_that_cannot_be_used_is_named(no_gpu, key, value):
     with pytest.raises(InvalidSetting) as refused:
         Measure(**{key: value})
     assert refused.value.key == key
+
+
+def test_one_size_and_several(no_gpu):
+    assert (Measure().batch_sizes, Measure().sequence_lengths) == ((32,), (None,))
+    several = Measure(batch_size=[8, 1, 128], sequence_length=[384, 128])
+    assert (several.batch_sizes, several.sequence_lengths) == ((8, 1, 128), (384, 128))

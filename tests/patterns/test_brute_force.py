@@ -21,7 +21,7 @@ from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.shuffled_block import ShuffledBlock
 from sparsefront.patterns.tile_2_4 import Tile24
-from sparsefront.patterns.tile_wise import TileWise
+from sparsefront.patterns.tile_wise import SOURCES, TileWise
 from sparsefront.patterns.uniform import Uniform
 from sparsefront.patterns.vector_wise import VectorWise
 from sparsefront.pruning.make_masks import make_masks
@@ -267,13 +267,13 @@ def test_block_wise_balanced(importance, window):
 )
 def test_tile_wise(importance, granularity, sparsity):
     gone = tile_wise_oracle(importance, sparsity, granularity)
-    assert_prunes(TileWise(granularity=granularity), importance, sparsity, gone)
+    assert_prunes(TileWise(granularity=granularity, **SOURCES), importance, sparsity, gone)
 
 
 @pytest.mark.parametrize("sparsity", [0.3, 0.5, 0.75, 0.9, 0.98])
 def test_tile_wise_on_a_layer_with_many_tiles(sparsity):
     importance = torch.randint(0, 50, (37, 29), generator=torch.Generator().manual_seed(1)).tolist()
-    assert_prunes(TileWise(granularity=4), importance, sparsity, tile_wise_oracle(importance, sparsity, 4))
+    assert_prunes(TileWise(granularity=4, **SOURCES), importance, sparsity, tile_wise_oracle(importance, sparsity, 4))
 
 
 @few
@@ -284,7 +284,7 @@ def test_tile_wise_on_a_layer_with_many_tiles(sparsity):
     sparsity=st.floats(0, 0.79),
 )
 def test_tile_wise_with_an_overlay(importance, granularity, delta, sparsity):
-    pattern = TileWise(granularity=granularity, element_overlay=delta)
+    pattern = TileWise(granularity=granularity, element_overlay=delta, **SOURCES)
     assert_prunes(pattern, importance, sparsity, overlay_oracle(importance, sparsity, granularity, delta))
 
 
@@ -296,7 +296,7 @@ def test_tile_wise_with_an_overlay(importance, granularity, delta, sparsity):
     sparsity=fractions,
 )
 def test_tile_wise_with_apriori_tuning(importance, granularity, share, sparsity):
-    pattern = TileWise(granularity=granularity, apriori_tuning=share)
+    pattern = TileWise(granularity=granularity, apriori_tuning=share, **SOURCES)
     assert_prunes(pattern, importance, sparsity, apriori_oracle(importance, sparsity, granularity, share))
 
 
@@ -382,8 +382,8 @@ def test_tile_wise_over_layers_that_are_ranked_together(importance, first, granu
     layers = [range(first), range(first, 9)]
     given = importance, sparsity, granularity
     for pattern, gone in (
-        (TileWise(granularity), tile_wise_oracle(*given, layers)),
-        (TileWise(granularity, element_overlay=0.1), overlay_oracle(*given, 0.1, layers)),
-        (TileWise(granularity, apriori_tuning=0.6), apriori_oracle(*given, 0.6, layers)),
+        (TileWise(granularity, **SOURCES), tile_wise_oracle(*given, layers)),
+        (TileWise(granularity, element_overlay=0.1, **SOURCES), overlay_oracle(*given, 0.1, layers)),
+        (TileWise(granularity, apriori_tuning=0.6, **SOURCES), apriori_oracle(*given, 0.6, layers)),
     ):
         assert_prunes_over_layers(pattern, importance, layers, sparsity, gone)

@@ -12,15 +12,18 @@ from sparsefront.allocation.base import Assigned
 from sparsefront.allocation.erk import Erk
 from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.per_layer import PerLayer
+from sparsefront.allocation.runs import in_runs
 from sparsefront.allocation.selection import follow_guides, select_in_layer
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.arrangement import Arrangement
 from sparsefront.patterns.base import Pattern, expand, offer
+from sparsefront.patterns.tile_wise import SOURCES
 from sparsefront.patterns.weight_view import as_matrix, like_weight
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.structure import settle
 
 NAMES = sorted(path.stem for path in (Path(__file__).resolve().parents[2] / "conf" / "pattern").glob("*.yaml"))
+SUITED = {"whole_tiles": True, "input_multiple": 16, "aggregate": "rms"}  # to the hardware
 # Each distribution of a pattern is held to the contract, not only the YAML's own.
 VARIANTS = [(name, {}) for name in NAMES] + [
     ("n_m", {"m": 16}),
@@ -36,6 +39,10 @@ VARIANTS = [(name, {}) for name in NAMES] + [
     ("tile_wise", {"element_overlay": 0.05}),
     ("tile_wise", {"apriori_tuning": 0.5}),
     ("tile_wise", {"apriori_tuning": 1.0, "element_overlay": 0.05}),
+    ("tile_wise", SOURCES),
+    ("tile_wise", SUITED),
+    ("tile_wise", SUITED | {"apriori_tuning": 0.5, "element_overlay": 0.05}),
+    ("tile_wise", SUITED | {"apriori_tuning": 1.0, "input_multiple": 5}),
 ]
 SPARSITIES = (0.0, 0.5, 0.75, 0.9)
 ALLOCATIONS = {"per_layer": PerLayer(), "global_threshold": GlobalThreshold(), "erk": Erk()}
@@ -365,8 +372,13 @@ def test_no_exchange_of_a_kept_and_a_pruned_group_within_a_step_keeps_more(patte
             groups = offer(step, arranged, mask, allowed)
             kept = select_in_layer(groups, arranged.numel(), step.target)
             [ranked] = follow_guides([groups], arranged.numel(), step.target)
-            rivals = (-1, groups.scores.shape[-1]) if groups.keep_of_last else (1, groups.scores.numel())
-            values, survives = ranked.marked().reshape(rivals), kept.reshape(rivals)
+            values, survives = ranked.marked(), kept
+            if groups.multiple > 1:  # then runs of them are exchanged
+                runs = in_runs(ranked)
+                values = runs.groups.scores
+                survives = kept.gather(-1, runs.order)[..., :: groups.multiple]
+            rivals = (-1, groups.scores.shape[-1]) if groups.keep_of_last else (1, values.numel())
+            values, survives = values.reshape(rivals), survives.reshape(rivals)
             worst_kept = values.masked_fill(~survives, float("inf")).amin(dim=1)
             best_pruned = values.masked_fill(survives, float("-inf")).amax(dim=1)
             assert (worst_kept >= best_pruned).all()

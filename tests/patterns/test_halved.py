@@ -9,10 +9,10 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.block_2_4 import Block24
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.tile_2_4 import Tile24
-from sparsefront.patterns.tile_wise import TileWise
+from sparsefront.patterns.tile_wise import SOURCES, TileWise
 from sparsefront.pruning.make_masks import make_masks
 
-PATTERNS = [(Block24(8), BlockWise(8)), (Tile24(8), TileWise(8))]
+PATTERNS = [(Block24(8), BlockWise(8)), (Tile24(8), TileWise(8, **SOURCES))]
 with_outer = pytest.mark.parametrize(("pattern", "outer"), PATTERNS, ids=lambda pattern: pattern.name)
 
 

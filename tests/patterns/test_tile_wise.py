@@ -9,7 +9,7 @@ from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.element_wise import ElementWise
-from sparsefront.patterns.tile_wise import TileWise
+from sparsefront.patterns.tile_wise import SOURCES, TileWise
 from sparsefront.pruning.make_masks import make_masks
 
 ALLOCATIONS = [PerLayer(), GlobalThreshold(), GlobalThreshold(min_density=0.1)]
@@ -116,7 +116,7 @@ def test_hardly_any_apriori_tuning_is_tile_wise_alone(allocation):
 def test_full_apriori_tuning_keeps_the_outputs_in_which_element_wise_pruning_keeps_most(allocation):
     importance = layers()
     wanted = make_masks(importance, ElementWise(), allocation, 0.75)
-    masks = make_masks(importance, TileWise(8, apriori_tuning=1.0), allocation, 0.75)
+    masks = make_masks(importance, TileWise(8, apriori_tuning=1.0, **SOURCES), allocation, 0.75)
     density = {layer: mask.float().mean(dim=1) for layer, mask in wanted.items()}
     ranked = [list(importance)] if allocation.name == "global_threshold" else [[layer] for layer in importance]
     for together in ranked:
@@ -137,7 +137,7 @@ def test_a_larger_share_keeps_more_of_what_element_wise_pruning_keeps():
 
 def test_tuned_masks_are_as_sparse_as_others_under_a_minimum_density():
     importance = layers()
-    masks = make_masks(importance, TileWise(8, apriori_tuning=0.5), GlobalThreshold(min_density=0.1), 0.75)
+    masks = make_masks(importance, TileWise(8, apriori_tuning=0.5, **SOURCES), GlobalThreshold(min_density=0.1), 0.75)
     assert 0 <= 0.75 * total(importance) - pruned(masks) < 8 * len(masks)
     for mask in masks.values():
         assert mask.float().mean() >= 0.1 - 8 * 160 / mask.numel()
@@ -150,8 +150,8 @@ def test_outputs_stay_once_their_tiles_have_lost_inputs():
     previous = torch.ones(4, 8, dtype=torch.bool)
     previous[:2, 1:] = False
     importance = torch.tensor([0.1, 1.0, 1.0, 0.3])[:, None].expand(4, 8)
-    mask = make_masks({"a": importance}, TileWise(2), PerLayer(), 0.75, previous={"a": previous})["a"]
-    TileWise(2).check(mask, 0.75)
+    mask = make_masks({"a": importance}, TileWise(2, **SOURCES), PerLayer(), 0.75, previous={"a": previous})["a"]
+    TileWise(2, **SOURCES).check(mask, 0.75)
     assert not (mask & ~previous).any() and int(mask.sum()) == 8
 
 
@@ -160,13 +160,13 @@ def test_outputs_of_all_layers_are_ranked_by_norm_over_length():
     are 0.25 and 0.5, so one long output goes and no short one.
     """
     importance = {"short": torch.ones(4, 4), "long": torch.ones(4, 16)}
-    masks = make_masks(importance, TileWise(4), GlobalThreshold(), 0.2, final_sparsity=0.36)
+    masks = make_masks(importance, TileWise(4, **SOURCES), GlobalThreshold(), 0.2, final_sparsity=0.36)
     assert masks["short"].all() and masks["long"].any(dim=1).tolist() == [True, True, True, False]
 
 
 def test_on_the_way_the_element_wise_mask_of_the_end_guides():
     """Of the four best weights, which pruning to 0.75 keeps, output 1 holds none; of the twelve best it holds the most."""
     importance = torch.tensor([[9, 1, 0, 0], [3, 3, 3, 3], [9, 9, 0, 0], [9, 1, 0, 0]]).float()
-    pattern = TileWise(4, apriori_tuning=1.0)
+    pattern = TileWise(4, apriori_tuning=1.0, **SOURCES)
     mask = make_masks({"a": importance}, pattern, PerLayer(), 0.25, final_sparsity=0.75)["a"]
     assert mask.any(dim=1).tolist() == [True, False, True, True]

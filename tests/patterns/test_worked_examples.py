@@ -13,7 +13,7 @@ from sparsefront.patterns.dense import Dense
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.tile_2_4 import Tile24
-from sparsefront.patterns.tile_wise import TileWise
+from sparsefront.patterns.tile_wise import SOURCES, TileWise
 from sparsefront.patterns.uniform import Uniform
 from sparsefront.patterns.vector_wise import VectorWise
 from sparsefront.pruning.make_masks import make_masks
@@ -83,7 +83,7 @@ def test_tile_wise():
     16 + 4, 0 + 9, 4 + 25, 1 + 1: inputs 0 and 2 stay.
     """
     importance = torch.tensor([[1, 1, 1, 1], [4, 0, 2, 1], [2, 0, 0, 1], [2, 3, 5, 1]]).float()
-    assert torch.equal(TileWise(granularity=2).mask(importance, 0.75), kept("....\n#.#.\n....\n#.#."))
+    assert torch.equal(TileWise(granularity=2, **SOURCES).mask(importance, 0.75), kept("....\n#.#.\n....\n#.#."))
 
 
 def test_tile_wise_forms_tiles_from_survivors_and_lets_the_last_be_narrower():
@@ -94,12 +94,12 @@ def test_tile_wise_forms_tiles_from_survivors_and_lets_the_last_be_narrower():
     """
     first, second = [1, 9, 8, 7, 6], [9, 8, 7, 6, 2]
     importance = torch.tensor([[0, 0, 0, 0, 1], first, first, second, second]).float()
-    mask = TileWise(granularity=2).mask(importance, 0.36)
+    mask = TileWise(granularity=2, **SOURCES).mask(importance, 0.36)
     assert torch.equal(mask, kept(".....\n.####\n.####\n####.\n####."))
 
     # With g = 3 the tiles are {1, 2, 3} and {4}: a narrow tile's groups score higher (length 1) and cost 1 weight each.
-    mask = TileWise(granularity=3).mask(importance, 0.36)
-    TileWise(granularity=3).check(mask, 0.36)
+    mask = TileWise(granularity=3, **SOURCES).mask(importance, 0.36)
+    TileWise(granularity=3, **SOURCES).check(mask, 0.36)
     # Group {1,2,3} of input 0 scores sqrt(1+1+81)/3 = 3.04, of input 4 sqrt(36+36+4)/3 = 2.91; {4} of input 4 scores 2.
     # In ascending order: {4} input 4 (1 weight), {1,2,3} input 4 (3 weights): 4 weights in all.
     assert torch.equal(mask, kept(".....\n####.\n####.\n####.\n####."))
@@ -111,7 +111,7 @@ def test_tile_wise_with_an_overlay():
     Those are 3 and 2, one in a tile's output and one in a pruned one, and of the five 1s the first two.
     """
     importance = torch.tensor([[1, 1, 1, 1], [4, 0, 2, 1], [2, 0, 0, 1], [2, 3, 5, 1]]).float()
-    mask = TileWise(granularity=2, element_overlay=0.25).mask(importance, 0.5)
+    mask = TileWise(granularity=2, element_overlay=0.25, **SOURCES).mask(importance, 0.5)
     assert torch.equal(mask, kept("##..\n#.#.\n#...\n###."))
 
 
@@ -123,8 +123,8 @@ def test_tile_wise_with_apriori_tuning():
     input; in ascending density go inputs 3 and 2 of the second tile (1 weight each), then input 3 of the first (2).
     """
     importance = torch.tensor([[9, 0, 0, 0], [4, 4, 4, 4], [4, 4, 4, 2], [5, 5, 0, 0]]).float()
-    assert not TileWise(granularity=2).mask(importance, 0.5)[3].any()
-    mask = TileWise(granularity=2, apriori_tuning=1.0).mask(importance, 0.5)
+    assert not TileWise(granularity=2, **SOURCES).mask(importance, 0.5)[3].any()
+    mask = TileWise(granularity=2, apriori_tuning=1.0, **SOURCES).mask(importance, 0.5)
     assert torch.equal(mask, kept("###.\n###.\n....\n##.."))
 
 
@@ -135,8 +135,24 @@ def test_apriori_tuning_decides_its_share_and_scores_the_rest():
     are equally dense, and half of what is left are its first two; of the others the score takes input 2.
     """
     importance = torch.tensor([[0, 0, 0, 0], [0, 0, 0, 0], [1, 2, 3, 4], [5, 6, 7, 8]]).float()
-    mask = TileWise(granularity=4, apriori_tuning=0.5).mask(importance, 0.5)
+    mask = TileWise(granularity=4, apriori_tuning=0.5, **SOURCES).mask(importance, 0.5)
     assert torch.equal(mask, kept("##.#\n....\n##.#\n##.#"))
+
+
+def test_tile_wise_with_whole_tiles_and_multiples_of_inputs():
+    """s = 0.75, g = 2, inputs in pairs, on 6x4: 12 weights are half, so three outputs may go, and of whole tiles one does.
+
+    Outputs by their norm: 3, 0, 1 | 4, 2, 5; sorted in pairs, 3 and 0 | 1 and 4 | 2 and 5. The last pair goes: 8 weights.
+    Ten more may go, in pairs of inputs of a tile, 4 weights each: two pairs. Tile {0, 1} holds the sums of squares 64 + 1,
+    1 + 4, 16 + 9, 1 + 4, tile {3, 4} 81 + 0, 4 + 1, 4 + 1, 9 + 4; sorted, inputs 0, 2 | 1, 3 and 0, 3 | 1, 2.
+    """
+    importance = torch.tensor(
+        [[8, 1, 4, 1], [1, 2, 3, 2], [0, 1, 0, 1], [9, 2, 2, 3], [0, 1, 1, 2], [1, 0, 1, 0]]
+    ).float()
+    pattern = TileWise(granularity=2, whole_tiles=True, input_multiple=2, aggregate="rms")
+    mask = pattern.mask(importance, 0.75)
+    assert torch.equal(mask, kept("#.#.\n#.#.\n....\n#..#\n#..#\n...."))
+    pattern.check(mask, 0.75)
 
 
 def test_tile_2_4():
@@ -146,7 +162,7 @@ def test_tile_2_4():
     list of kept inputs is 0 1 3 4: one window of four, of which each output keeps its best two.
     """
     importance = torch.tensor([[5, 1, 1, 3, 2], [1, 5, 0, 4, 4], [2, 2, 1, 2, 9], [0, 0, 0, 1, 0]]).float()
-    assert torch.equal(TileWise(granularity=3).mask(importance, 0.5), kept("##.##\n##.##\n##.##\n....."))
+    assert torch.equal(TileWise(granularity=3, **SOURCES).mask(importance, 0.5), kept("##.##\n##.##\n##.##\n....."))
     mask = Tile24(granularity=3).mask(importance, 0.75)
     assert torch.equal(mask, kept("#..#.\n.#.#.\n#...#\n....."))
 

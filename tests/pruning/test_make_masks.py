@@ -9,7 +9,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.dense import Dense
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
-from sparsefront.patterns.tile_wise import TileWise
+from sparsefront.patterns.tile_wise import SOURCES, TileWise
 from sparsefront.patterns.vector_wise import VectorWise
 from sparsefront.pruning.make_masks import make_masks
 
@@ -21,7 +21,7 @@ def importance(*shapes: tuple[int, int]) -> dict[str, torch.Tensor]:
 
 def test_one_layer_alone_is_the_patterns_own_mask():
     scores = importance((24, 48))
-    for pattern in (ElementWise(), NM(), VectorWise(granularity=8), TileWise(granularity=8)):
+    for pattern in (ElementWise(), NM(), VectorWise(granularity=8), TileWise(granularity=8, **SOURCES)):
         for allocation in (PerLayer(), GlobalThreshold()):
             mask = make_masks(scores, pattern, allocation, 0.75)["layer0"]
             assert torch.equal(mask, pattern.mask(scores["layer0"], 0.75))
@@ -35,7 +35,7 @@ def test_each_layer_takes_the_window_that_its_inputs_allow():
 
 def test_nothing_at_sparsity_0_and_nothing_for_dense():
     scores = importance((8, 16), (4, 16))
-    for pattern in (ElementWise(), NM(), VectorWise(granularity=4), TileWise(granularity=4)):
+    for pattern in (ElementWise(), NM(), VectorWise(granularity=4), TileWise(granularity=4, **SOURCES)):
         assert all(mask.all() for mask in make_masks(scores, pattern, GlobalThreshold(), 0.0).values())
     assert all(mask.all() for mask in make_masks(scores, Dense(), PerLayer(), 0.9).values())
 
@@ -47,7 +47,7 @@ def test_no_layers_no_masks():
 def test_importance_is_not_changed():
     scores = importance((8, 16))
     before = scores["layer0"].clone()
-    make_masks(scores, TileWise(granularity=4), GlobalThreshold(), 0.75)
+    make_masks(scores, TileWise(granularity=4, **SOURCES), GlobalThreshold(), 0.75)
     assert torch.equal(scores["layer0"], before)
 
 
@@ -80,10 +80,10 @@ def test_an_explicit_window_need_only_express_the_final_sparsity():
 
 def test_tile_wise_outputs_go_first_on_the_way():
     scores = importance((16, 8))
-    on_the_way = make_masks(scores, TileWise(granularity=4), PerLayer(), 0.4, final_sparsity=0.75)["layer0"]
+    on_the_way = make_masks(scores, TileWise(granularity=4, **SOURCES), PerLayer(), 0.4, final_sparsity=0.75)["layer0"]
     rows = on_the_way.any(dim=1)
     assert torch.equal(on_the_way, rows[:, None].expand(16, 8)) and (~rows).sum() == 6
-    settled = make_masks(scores, TileWise(granularity=4), PerLayer(), 0.6, final_sparsity=0.75)["layer0"]
+    settled = make_masks(scores, TileWise(granularity=4, **SOURCES), PerLayer(), 0.6, final_sparsity=0.75)["layer0"]
     assert settled.any(dim=1).sum() == 8
 
 
@@ -105,7 +105,7 @@ def test_on_a_gpu_masks_stay_there_and_are_the_same():
     scores = {layer: values.round(decimals=2) for layer, values in importance((64, 128), (96, 256)).items()}
     torch.use_deterministic_algorithms(True)
     try:
-        for pattern in (ElementWise(), NM(), VectorWise(granularity=16), TileWise(granularity=16)):
+        for pattern in (ElementWise(), NM(), VectorWise(granularity=16), TileWise(granularity=16, **SOURCES)):
             on_gpu = make_masks({k: v.cuda() for k, v in scores.items()}, pattern, GlobalThreshold(), 0.75)
             assert all(mask.is_cuda for mask in on_gpu.values())
             if not pattern.uses_granularity:

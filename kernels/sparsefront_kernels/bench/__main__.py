@@ -2,6 +2,8 @@
 
 python -m sparsefront_kernels.bench --m 4096 --sparsity 0.5 0.9 --granularity 128 --output rows.csv
 python -m sparsefront_kernels.bench --batch 1 8 64 --k 768 --n 3072 --output rows.csv --append
+python -m sparsefront_kernels.bench --shape 77x4096x11008 --distribution pattern \\
+    --masks sparsefront.operator_masks:pattern_masks --mask-settings pattern=tile_wise --output rows.csv
 python -m sparsefront_kernels.bench --plan experiments/operators/h200.plan --tune --output rows.csv
 python -m sparsefront_kernels.bench --compare before.csv after.csv
 """
@@ -11,24 +13,29 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 from sparsefront_kernels.bench.compare import report
+from sparsefront_kernels.bench.masks import DISTRIBUTIONS, Masks, setting
 from sparsefront_kernels.bench.row import read_rows
-from sparsefront_kernels.bench.shapes import BATCHES, chosen_shapes
-from sparsefront_kernels.bench.weights import DISTRIBUTIONS
+from sparsefront_kernels.bench.shapes import BATCHES, Shape, any_shape, chosen_shapes
 from sparsefront_kernels.problem import LAYOUTS
 from sparsefront_kernels.tuning.tunable import Tunable
 
-PEER_NAMES = ("cusparselt", "triton_bsr", "cusparse_csr")
+PEER_NAMES = ("cusparselt", "triton_bsr", "cusparse_csr", "quack_compact")
 DTYPE_NAMES = ("fp16", "bf16", "fp32", "tf32")
+Read = TypeVar("Read")
 
 
 def parser() -> argparse.ArgumentParser:
     """All options; every filter takes several values."""
     options = argparse.ArgumentParser(prog="python -m sparsefront_kernels.bench", description=__doc__.splitlines()[0])
     options.add_argument("--shapes", nargs="+", default=[], help="names of shapes, such as M17 or 'skinny8-*'")
+    options.add_argument(
+        "--shape", nargs="+", type=_sizes, default=[], metavar="MxKxN,...", help="any shape, such as 77x4096x11008"
+    )
     for size in ("m", "k", "n"):
         options.add_argument(f"--{size}", nargs="+", type=int, default=[], help=f"only shapes with this {size}")
     options.add_argument(
@@ -37,7 +44,24 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--dtype", nargs="+", default=["fp16"], choices=DTYPE_NAMES, help="of X, W and Y")
     options.add_argument("--sparsity", nargs="+", type=_fraction, default=[0.5, 0.75, 0.9])
     options.add_argument("--granularity", nargs="+", type=int, default=[128], help="outputs that share their inputs")
-    options.add_argument("--distribution", nargs="+", default=["equal"], choices=sorted(DISTRIBUTIONS))
+    options.add_argument(
+        "--distribution",
+        nargs="+",
+        default=["equal"],
+        choices=DISTRIBUTIONS,
+        help="of masks: random tiles that keep equally or unevenly many inputs, or masks that a pattern makes (--masks)",
+    )
+    options.add_argument(
+        "--masks", metavar="MODULE:FUNCTION", help="what makes them, such as sparsefront.operator_masks:pattern_masks"
+    )
+    options.add_argument(
+        "--mask-settings",
+        nargs="+",
+        type=_settings,
+        default=[],
+        metavar="KEY=VALUE,...",
+        help="of that function, such as pattern=tile_wise, a pattern's own settings, or checkpoint=model.safetensors",
+    )
     options.add_argument("--layout", nargs="+", default=list(LAYOUTS), choices=LAYOUTS, help="of X and Y")
     options.add_argument("--peers", nargs="*", default=list(PEER_NAMES), choices=PEER_NAMES, help="what runs beside")
     options.add_argument(
@@ -70,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _measure(asked: argparse.Namespace, arguments: Sequence[str]) -> int:
     every = [parser().parse_args([*arguments, *line]) for line in _lines(asked.plan)] if asked.plan else [asked]
-    shapes = [chosen_shapes(one.shapes, m=one.m, k=one.k, n=one.n, batch=one.batch) for one in every]
+    shapes, masks = [_shapes(one) for one in every], [_masks(one) for one in every]
     # what measures needs a GPU's libraries, what compares does not
     from sparsefront_kernels.bench.ours import Chosen
     from sparsefront_kernels.bench.plan import Plan
@@ -90,9 +114,10 @@ def _measure(asked: argparse.Namespace, arguments: Sequence[str]) -> int:
             chosen=Chosen(tuple(one.kernels), tuple(one.layout)),
             tune=one.tune,
             samples=one.samples,
+            masks=its_masks,
             peer_shapes=dict(one.peer_shapes),
         )
-        for one, its_shapes in zip(every, shapes, strict=True)
+        for one, its_shapes, its_masks in zip(every, shapes, masks, strict=True)
     ]
     require_gpu()
     commit = _commit() if asked.commit is None else asked.commit
@@ -108,6 +133,20 @@ def _measure(asked: argparse.Namespace, arguments: Sequence[str]) -> int:
     say(f"{len(run.rows)} measurements")
     print("\n".join([summary(run.rows), *(f"ERROR: {error}" for error in run.errors)]))
     return int(bool(run.errors) or not all(row.correct for row in run.rows))
+
+
+def _shapes(asked: argparse.Namespace) -> list[Shape]:
+    sized = [shape for shapes in asked.shape for shape in shapes]
+    return chosen_shapes(asked.shapes, sized=sized, m=asked.m, k=asked.k, n=asked.n, batch=asked.batch)
+
+
+def _masks(asked: argparse.Namespace) -> Masks:
+    """Those asked for; ValueError before anything runs where one of them cannot be made."""
+    masks = Masks.named(asked.masks, dict(pair for pairs in asked.mask_settings for pair in pairs))
+    for distribution in asked.distribution:
+        for granularity in asked.granularity:
+            masks.source(distribution, granularity)
+    return masks
 
 
 def _lines(path: Path) -> list[list[str]]:
@@ -127,6 +166,22 @@ def _gpu() -> str:
     import torch
 
     return torch.cuda.get_device_name()
+
+
+def _sizes(text: str) -> list[Shape]:
+    return _each(text, any_shape)
+
+
+def _settings(text: str) -> list[tuple[str, Any]]:
+    return _each(text, setting)
+
+
+def _each(text: str, read: Callable[[str], Read]) -> list[Read]:
+    """What each part of a list with commas reads as."""
+    try:
+        return [read(part) for part in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _peer_shapes(text: str) -> tuple[str, tuple[str, ...]]:

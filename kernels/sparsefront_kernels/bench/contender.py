@@ -29,6 +29,9 @@ class Contender:
         weight_bytes: of weight and indices.
         make: number of a copy → a call on that copy of the operands, which writes all of a fresh Y.
         expected: what Y must be.
+        mask_settings: of the pattern that made the mask; empty where it was drawn at random.
+        whole: Y as a call gives it → Y in its layout, for a kernel that leaves outputs out or in another order; done for the
+            check alone, outside of its time.
     """
 
     family: str
@@ -43,6 +46,8 @@ class Contender:
     weight_bytes: int
     make: Callable[[int], Call]
     expected: Expected
+    mask_settings: str = ""
+    whole: Callable[[Tensor], Tensor] = lambda y: y
     _calls: list[Call] = field(init=False, default_factory=list)
 
     def as_rows(self, y: Tensor) -> Tensor:
@@ -79,4 +84,4 @@ def checked(contender: Contender) -> float:
     (call,) = contender.calls(1)
     with poisoned_memory():
         y = call()
-    return contender.expected.error(contender.as_rows(y))
+    return contender.expected.error(contender.as_rows(contender.whole(y)))

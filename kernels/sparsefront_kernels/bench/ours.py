@@ -7,14 +7,11 @@ from typing import Any
 
 from sparsefront_kernels.bench.contender import Contender
 from sparsefront_kernels.bench.copies import numbered
-from sparsefront_kernels.bench.expected import Expected
+from sparsefront_kernels.bench.drawn import DrawnWeight
 from sparsefront_kernels.bench.setting import Setting
-from sparsefront_kernels.bench.weights import DISTRIBUTIONS
-from sparsefront_kernels.gathered.format import GatheredFormat
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.registry import entries
 
-PATTERN = {"equal": "vector_wise", "uneven": "tile_wise"}
 FAMILY = "gathered"
 
 
@@ -59,42 +56,27 @@ class Ours:
 
 
 def gathered_contenders(
-    setting: Setting, *, granularity: int, distribution: str, wanted: list[KernelEntry], refused: Callable[[str], None]
+    setting: Setting, drawn: DrawnWeight, *, wanted: list[KernelEntry], refused: Callable[[str], None]
 ) -> list[Ours]:
     """The wanted kernels that take the problem.
 
     Args:
-        granularity: outputs that share their inputs.
-        distribution: a name of `DISTRIBUTIONS`.
         refused: takes the reason of each kernel that does not take it.
     """
-    shape = setting.shape
-    mask = DISTRIBUTIONS[distribution](shape.n, shape.k, granularity, setting.sparsity, setting.device)
-    weight = setting.weight() * mask
-    stored = GatheredFormat.from_dense(weight, mask, tile=granularity, drop_empty_outputs=False)
-    expected = setting.expected(weight)
     copies: dict[Any, Callable[[int], Any]] = {}  # entries that differ in layout prepare alike
     found = []
     for entry in wanted:
-        if reason := entry.refusal(stored, setting.problem(entry.layout)):
+        if reason := entry.refusal(drawn.stored, setting.problem(entry.layout)):
             refused(f"{entry.name} is left out: {reason}")
             continue
         if entry.prepare not in copies:
-            copies[entry.prepare] = numbered(entry.prepare(stored))
-        contender = _contender(setting, entry, stored, copies[entry.prepare], granularity, distribution, expected)
+            copies[entry.prepare] = numbered(entry.prepare(drawn.stored))
+        contender = _contender(setting, entry, drawn, copies[entry.prepare])
         found.append(Ours(contender, entry, copies[entry.prepare](0)))
     return found
 
 
-def _contender(
-    setting: Setting,
-    entry: KernelEntry,
-    stored: GatheredFormat,
-    prepared: Callable[[int], Any],
-    granularity: int,
-    distribution: str,
-    expected: Expected,
-) -> Contender:
+def _contender(setting: Setting, entry: KernelEntry, drawn: DrawnWeight, prepared: Callable[[int], Any]) -> Contender:
     def make(copy: int):
         x, own = setting.x_in(entry.layout, copy), prepared(copy)
         return lambda: entry.run(x, own, None)
@@ -102,14 +84,15 @@ def _contender(
     return Contender(
         family=entry.family,
         kernel=entry.name,
-        pattern=PATTERN[distribution],
-        granularity=granularity,
-        distribution=distribution,
+        pattern=drawn.pattern,
+        granularity=drawn.granularity,
+        distribution=drawn.distribution,
+        mask_settings=drawn.mask_settings,
         dtype_name=setting.dtype_name,
         layout=entry.layout,
-        sparsity=1 - stored.values.numel() / (setting.shape.n * setting.shape.k),
-        operand_bytes=stored.nbytes + setting.activation_bytes,
-        weight_bytes=stored.nbytes,
+        sparsity=drawn.sparsity,
+        operand_bytes=drawn.stored.nbytes + setting.activation_bytes,
+        weight_bytes=drawn.stored.nbytes,
         make=make,
-        expected=expected,
+        expected=drawn.expected,
     )

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from sparsefront_kernels.bench.kind import Kind
+from sparsefront_kernels.bench.masks import Masks
 from sparsefront_kernels.bench.ours import Chosen
 from sparsefront_kernels.bench.shapes import Shape
 
@@ -15,11 +17,12 @@ class Plan:
         shapes: the products.
         dtypes: names of `precision.DTYPES`.
         sparsities: fractions of zeros.
-        granularities, distributions: of the gathered weights.
+        granularities, distributions: of the gathered weights; the latter of `masks.DISTRIBUTIONS`.
         peers: names of `baselines.PEERS`.
         chosen: which of our kernels, in which layouts.
         tune: whether kernels are tuned before they are timed.
         samples: graph replays per measurement.
+        masks: where the masks of the distribution `pattern` come from.
         peer_shapes: peer -> patterns of names of the only shapes that it runs on.
     """
 
@@ -32,7 +35,16 @@ class Plan:
     chosen: Chosen
     tune: bool
     samples: int
+    masks: Masks = Masks()
     peer_shapes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def kinds(self) -> list[Kind]:
+        """Every granularity in every distribution."""
+        return [
+            Kind(granularity, distribution, self.masks.source(distribution, granularity))
+            for granularity in self.granularities
+            for distribution in self.distributions
+        ]
 
     def peers_of(self, shape: Shape) -> list[str]:
         """The peers that run on a shape."""

@@ -13,6 +13,8 @@ class Row:
 
     Args:
         family, kernel, pattern, granularity, distribution: what was multiplied, by what.
+        mask_settings: of the pattern that made the mask, and of the weight that it was made for, as "key=value" separated by
+            blanks; empty where a mask was drawn at random.
         group_m: m of n:m groups; 0 where the pattern has none.
         dtype: fp16, bf16, fp32 or tf32.
         sparsity: fraction of zeros of this kernel's weight.
@@ -20,7 +22,8 @@ class Row:
         layout: of X and Y, one of `problem.LAYOUTS`.
         latency_us, p20_us, p80_us: median and percentiles of one call; empty (None) where the product was wrong.
         samples: graph replays that they are of.
-        predicted_us: what `sparsefront_kernels.model` expects; empty where it knows neither kernel nor GPU.
+        predicted_us: what `sparsefront_kernels.model` expects; empty where it knows neither kernel nor GPU, and for
+            masks of a pattern, whose tiles it does not know.
         dense_us: the fastest dense layout in the same process, of the same dtype.
         baseline, baseline_us: the fastest peer that is not dense in the same results; empty where none ran.
         speedup: dense_us / latency_us.
@@ -35,6 +38,7 @@ class Row:
     pattern: str
     granularity: int
     distribution: str
+    mask_settings: str
     group_m: int
     dtype: str
     shape: str
@@ -65,9 +69,21 @@ class Row:
 
 
 COLUMNS = tuple(field.name for field in fields(Row))
-LATER = ("asked_sparsity", "samples", "predicted_us")  # columns that older files lack
+LATER = ("mask_settings", "asked_sparsity", "samples", "predicted_us")  # columns that older files lack
 # what makes two rows of different runs comparable
-KEY = ("kernel", "pattern", "granularity", "distribution", "dtype", "m", "k", "n", "sparsity", "layout")
+KEY = (
+    "kernel",
+    "pattern",
+    "granularity",
+    "distribution",
+    "mask_settings",
+    "dtype",
+    "m",
+    "k",
+    "n",
+    "sparsity",
+    "layout",
+)
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:

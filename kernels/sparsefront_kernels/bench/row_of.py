@@ -7,6 +7,7 @@ import torch
 
 from sparsefront_kernels.bench.contender import Contender, Measured
 from sparsefront_kernels.bench.floor import Rates, floor_us
+from sparsefront_kernels.bench.masks import PATTERN
 from sparsefront_kernels.bench.row import Row
 from sparsefront_kernels.bench.setting import Setting
 from sparsefront_kernels.model import Product, predicted_us
@@ -40,6 +41,7 @@ def row_of(setting: Setting, contender: Contender, measured: Measured, rates: Ra
         pattern=contender.pattern,
         granularity=contender.granularity,
         distribution=contender.distribution,
+        mask_settings=contender.mask_settings,
         group_m=contender.granularity if contender.pattern == "n_m" else 0,
         dtype=contender.dtype_name,
         shape=shape.name,
@@ -53,7 +55,7 @@ def row_of(setting: Setting, contender: Contender, measured: Measured, rates: Ra
         p20_us=latency and latency.p20_us,
         p80_us=latency and latency.p80_us,
         samples=latency and latency.samples,
-        predicted_us=predicted_us(contender.kernel, product, gpu),
+        predicted_us=None if contender.distribution == PATTERN else predicted_us(contender.kernel, product, gpu),
         dense_us=None,
         baseline="",
         baseline_us=None,

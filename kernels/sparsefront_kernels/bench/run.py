@@ -3,13 +3,17 @@
 import gc
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 
 from sparsefront_kernels.bench.baselines import DENSE, PEERS
 from sparsefront_kernels.bench.contender import Contender, measure
+from sparsefront_kernels.bench.drawn import DrawnWeight, drawn_weight
 from sparsefront_kernels.bench.floor import Rates, measured_rates
+from sparsefront_kernels.bench.kind import Kind
 from sparsefront_kernels.bench.ours import Ours, gathered_contenders
+from sparsefront_kernels.bench.peer_search import Timed, best_peer, fastest, fastest_of_each, reason_of
 from sparsefront_kernels.bench.plan import Plan
 from sparsefront_kernels.bench.precision import DTYPES, products_in
 from sparsefront_kernels.bench.results import Results
@@ -20,8 +24,6 @@ from sparsefront_kernels.bench.shapes import Shape
 from sparsefront_kernels.bench.timing import require_gpu
 from sparsefront_kernels.bench.tune import WrongLaunch, tune
 from sparsefront_kernels.tuning.tunable import Tunable
-
-QUICK_SAMPLES = 5  # where the fastest of a peer's settings is looked for
 
 
 @dataclass
@@ -47,7 +49,8 @@ class Run:
     def measure(self, plan: Plan) -> None:
         """Measure everything of a plan that the results do not hold.
 
-        What was measured by this run is in `rows`, wrong launches that tuning met are in `errors`.
+        What was measured by this run is in `rows`, wrong launches that tuning met and masks that could not be made
+        are in `errors`.
 
         Raises:
             RuntimeError: there is no GPU.
@@ -68,6 +71,10 @@ class Run:
             self._said.add(line)
             self.say(line)
 
+    def _error(self, error: str) -> None:
+        self.say(f"ERROR: {error}")
+        self.errors.append(error)
+
     def _say_who_refuses(self, dtype_name: str) -> None:
         for name in self.plan.peers:
             reasons = {PEERS[name].refusal(dtype_name, sparsity) for sparsity in self.plan.sparsities}
@@ -82,31 +89,28 @@ class Run:
         dense_us = self._dense(shape, dtype_name)
         if dtype_name == "fp32" and "tf32" not in self.plan.dtypes:
             self._dense(shape, "tf32")  # what a user may have instead
-        for sparsity, (peers, ours) in pending.items():
-            if peers or ours:
+        for sparsity, (peers, kinds) in pending.items():
+            if peers or kinds:
                 with products_in(dtype_name):
-                    self._sparse(shape, dtype_name, sparsity, peers, ours, dense_us)
+                    self._sparse(shape, dtype_name, sparsity, peers, kinds, dense_us)
                 gc.collect()
                 torch.cuda.empty_cache()
 
-    def _pending(self, shape: Shape, dtype_name: str, sparsity: float) -> tuple[list[str], list[tuple[int, str]]]:
-        """Peers, and granularities with distributions of ours, of which the results lack a row."""
+    def _pending(self, shape: Shape, dtype_name: str, sparsity: float) -> tuple[list[str], list[Kind]]:
+        """Peers with masks of their own, and kinds of mask of which the results lack a row of ours or of another peer."""
         known = self.results.known(dtype_name, shape.name, sparsity)
-        here = {row["kernel"] for row in known}
-        ours = {(row["kernel"], int(row["granularity"]), row["distribution"]) for row in known}
-        wanted = {entry.name for entry in self.plan.chosen.entries(dtype_name)}
-        kinds = [(unit, kind) for unit in self.plan.granularities for kind in self.plan.distributions]
-        missing = [(unit, kind) for unit, kind in kinds if any((name, unit, kind) not in ours for name in wanted)]
         peers = [name for name in self.plan.peers_of(shape) if PEERS[name].refusal(dtype_name, sparsity) is None]
-        return [name for name in peers if name not in here], missing
+        wanted = {entry.name for entry in self.plan.chosen.entries(dtype_name)}
+        wanted |= {name for name in peers if PEERS[name].same_mask}
+        missing = [kind for kind in self.plan.kinds() if wanted - {row["kernel"] for row in known if kind.holds(row)}]
+        here = {row["kernel"] for row in known}
+        return [name for name in peers if not PEERS[name].same_mask and name not in here], missing
 
     def _dense(self, shape: Shape, dtype_name: str) -> float:
         """Microseconds of the fastest dense product; its rows are written where the results lack them."""
         with products_in(dtype_name):
-            rates = self._rates_of(dtype_name)
             setting = Setting(shape, dtype_name, 0.0, _device())
-            contenders = DENSE(setting, self.plan.chosen.layouts)
-            rows = [self._row(setting, contender, rates) for contender in contenders]
+            rows = [self._row(setting, contender) for contender in DENSE(setting, self.plan.chosen.layouts)]
         dense_us = min(row.latency_us for row in rows if row.latency_us is not None)
         known = {row["kernel"] for row in self.results.known(dtype_name, shape.name, 0.0)}
         self._finish([_against(row, dense_us, "", None) for row in rows if row.kernel not in known])
@@ -118,31 +122,39 @@ class Run:
         dtype_name: str,
         sparsity: float,
         peers: Sequence[str],
-        ours: Sequence[tuple[int, str]],
+        kinds: Sequence[Kind],
         dense_us: float,
     ) -> None:
-        rates, setting = self._rates_of(dtype_name), Setting(shape, dtype_name, sparsity, _device())
-        rows = [row for name in peers for row in self._peer(setting, name, rates)]
-        baseline, baseline_us = _best_peer(rows, self.results.known(dtype_name, shape.name, sparsity))
-        self._finish([_against(row, dense_us, baseline, baseline_us) for row in rows])
-        for granularity, distribution in ours:
-            rows = self._ours(setting, granularity, distribution, rates)
-            self._finish([_against(row, dense_us, baseline, baseline_us) for row in rows])
+        setting = Setting(shape, dtype_name, sparsity, _device())
+        rows = [row for name in peers for row in self._peer(setting, name)]
+        best = best_peer(rows, _of_peers(self._known(setting), same_mask=False))
+        self._finish([_against(row, dense_us, *best) for row in rows])
+        for kind in kinds:
+            self._kind(setting, kind, dense_us, best)
 
-    def _ours(self, setting: Setting, granularity: int, distribution: str, rates: Rates) -> list[Row]:
-        known = self.results.known(setting.dtype_name, setting.shape.name, setting.sparsity)
-        here = {
-            row["kernel"]
-            for row in known
-            if (row["granularity"], row["distribution"]) == (str(granularity), distribution)
-        }
+    def _kind(self, setting: Setting, kind: Kind, dense_us: float, best: Timed) -> None:
+        """Ours, and the peers that multiply by the same weight, on one mask; `best` is the fastest of the other peers."""
+        known = [row for row in self._known(setting) if kind.holds(row)]
+        here = {row["kernel"] for row in known}
+        try:
+            drawn = drawn_weight(setting, kind.source, granularity=kind.granularity, distribution=kind.distribution)
+        except ValueError as error:  # a shape that the pattern cannot divide, or that a checkpoint does not have
+            self._error(f"{setting.shape.name} {kind.distribution} g={kind.granularity}: no mask: {error}")
+            return
+        peers = [name for name in self.plan.peers_of(setting.shape) if PEERS[name].same_mask and name not in here]
+        peers = [name for name in peers if PEERS[name].refusal(setting.dtype_name, setting.sparsity) is None]
+        rows = [row for name in peers for row in self._peer(setting, name, drawn)]
+        best = fastest(best, best_peer(rows, _of_peers(known, same_mask=True)))
+        self._finish([_against(row, dense_us, *best) for row in rows])
         wanted = [entry for entry in self.plan.chosen.entries(setting.dtype_name) if entry.name not in here]
-        found = gathered_contenders(
-            setting, granularity=granularity, distribution=distribution, wanted=wanted, refused=self._say_once
-        )
+        found = gathered_contenders(setting, drawn, wanted=wanted, refused=self._say_once)
         if self.plan.tune:
             found = self._tuned_ones(setting, found)
-        return [self._row(setting, one.contender, rates) for one in found]
+        rows = [self._row(setting, one.contender) for one in found]
+        self._finish([_against(row, dense_us, *best) for row in rows])
+
+    def _known(self, setting: Setting) -> list[dict[str, str]]:
+        return self.results.known(setting.dtype_name, setting.shape.name, setting.sparsity)
 
     def _tuned_ones(self, setting: Setting, found: list[Ours]) -> list[Ours]:
         """Those that are tuned or need it not; a kernel with a wrong launch is an error of the run and has no row."""
@@ -152,46 +164,26 @@ class Run:
             try:
                 self._tuned.update({tunable.kernel: tunable for tunable in tune(setting, alike, self.say)})
             except WrongLaunch as error:
-                self.say(f"ERROR: {error}")
-                self.errors.append(str(error))
+                self._error(str(error))
             else:
                 right += alike
         return right
 
-    def _peer(self, setting: Setting, name: str, rates: Rates) -> list[Row]:
+    def _peer(self, setting: Setting, name: str, *drawn: DrawnWeight) -> list[Row]:
         """The fastest setting of each kernel and granularity of a peer; a peer that cannot run is named and left out."""
-        settings: dict[tuple[str, int], list[Contender]] = {}
-        try:
-            for contender in PEERS[name].contenders(setting):
-                settings.setdefault((contender.kernel, contender.granularity), []).append(contender)
-        except (
-            Exception
-        ) as error:  # others' code, and any of their reasons not to run: the row is left out and it is said
-            self._cannot(setting, name, error)
-        best = (self._fastest(setting, name, contenders) for contenders in settings.values())
-        return [self._row(setting, contender, rates) for contender in best if contender is not None]
 
-    def _fastest(self, setting: Setting, name: str, contenders: Sequence[Contender]) -> Contender | None:
-        times: list[tuple[float, int]] = []
-        for place, contender in enumerate(contenders):
-            try:
-                latency = measure(contender, samples=QUICK_SAMPLES).latency
-            except Exception as error:
-                self._cannot(setting, name, error)
-                continue
-            times.append((latency.median_us if latency else torch.inf, place))
-        return contenders[min(times)[1]] if times else None
+        def cannot(error: Exception) -> None:
+            self._say_once(f"{setting.shape.name} {setting.dtype_name} {name} cannot run: {reason_of(error)}")
 
-    def _cannot(self, setting: Setting, name: str, error: Exception) -> None:
-        torch.cuda.synchronize()
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        self.say(f"{setting.shape.name} {setting.dtype_name} {name} cannot run: {reason}")
+        best = fastest_of_each(partial(PEERS[name].contenders, setting, *drawn), cannot)
+        return [self._row(setting, contender) for contender in best]
 
-    def _row(self, setting: Setting, contender: Contender, rates: Rates) -> Row:
+    def _row(self, setting: Setting, contender: Contender) -> Row:
         measured = measure(contender, samples=self.plan.samples)
         time = f"{measured.latency.median_us:.1f} us" if measured.latency else f"wrong by {measured.relative_error:.2g}"
         about = f"{contender.dtype_name} {setting.sparsity:g} {contender.kernel} g={contender.granularity}"
         self.say(f"{setting.shape.name} {about}: {time}")
+        rates = self._rates_of(setting.dtype_name)
         return row_of(setting, contender, measured, rates, commit=self.results.commit)
 
     def _rates_of(self, dtype_name: str) -> Rates:
@@ -205,14 +197,9 @@ class Run:
         self.rows.extend(rows)
 
 
-def _best_peer(rows: Iterable[Row], known: Iterable[dict[str, str]]) -> tuple[str, float | None]:
-    """Kernel with granularity, and microseconds, of the fastest peer in these rows or in those measured before."""
-    times = {f"{row.kernel} {row.granularity}": row.latency_us for row in rows if row.latency_us is not None}
-    for row in known:
-        if row["kernel"] in PEERS and row["latency_us"]:
-            times.setdefault(f"{row['kernel']} {row['granularity']}", float(row["latency_us"]))
-    best = min(times, key=times.__getitem__, default="")
-    return best, times.get(best)
+def _of_peers(known: Iterable[dict[str, str]], *, same_mask: bool) -> list[dict[str, str]]:
+    """Those rows that are of peers with masks of their own, or with the same mask as ours."""
+    return [row for row in known if row["kernel"] in PEERS and PEERS[row["kernel"]].same_mask == same_mask]
 
 
 def _against(row: Row, dense_us: float, baseline: str, baseline_us: float | None) -> Row:

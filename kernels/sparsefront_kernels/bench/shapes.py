@@ -1,5 +1,6 @@
 """The products that are measured, by name."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -53,9 +54,22 @@ def all_shapes() -> list[Shape]:
     return nmsparse_shapes() + skinny + vit + batch_shapes()
 
 
+def any_shape(text: str) -> Shape:
+    """The shape of a text MxKxN such as 77x4096x11008, which is also its name.
+
+    Raises:
+        ValueError: not three whole numbers of at least 1.
+    """
+    sizes = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)x([1-9]\d*)", text)
+    if sizes is None:
+        raise ValueError(f"a shape is MxKxN in whole numbers of at least 1, such as 77x4096x11008, not {text!r}")
+    return Shape(text, *map(int, sizes.groups()))
+
+
 def chosen_shapes(
     names: Iterable[str] = (),
     *,
+    sized: Iterable[Shape] = (),
     m: Iterable[int] = (),
     k: Iterable[int] = (),
     n: Iterable[int] = (),
@@ -64,12 +78,16 @@ def chosen_shapes(
     """The shapes that pass all filters; an empty filter lets everything pass, and without any only nmSPARSE's list.
 
     Args:
+        sized: shapes that are measured besides; where nothing is filtered, they alone.
         names: of shapes, or patterns of names such as "skinny8-*".
         batch: only the batch sweep, at these batches. Sizes alone never choose from it, since it repeats others' sizes.
     Raises:
         ValueError: a name that no shape has, or filters that leave nothing.
     """
     names, m, k, n, batch = tuple(names), tuple(m), tuple(k), tuple(n), tuple(batch)
+    sized = list(dict.fromkeys(sized))
+    if sized and not (names or m or k or n or batch):
+        return sized
     shapes = all_shapes()
     if unknown := [name for name in names if not any(fnmatchcase(shape.name, name) for shape in shapes)]:
         raise ValueError(f"no shape is called {', '.join(unknown)}; there are {', '.join(s.name for s in shapes)}")
@@ -91,4 +109,4 @@ def chosen_shapes(
     ]
     if not found:
         raise ValueError(f"no shape passes the filters: names {names}, m {m}, k {k}, n {n}, batch {batch}")
-    return found
+    return found + sized

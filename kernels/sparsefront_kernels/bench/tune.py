@@ -11,7 +11,7 @@ SAMPLES = 5
 
 
 class WrongLaunch(RuntimeError):
-    """A launch that a kernel offers gives a wrong product."""
+    """A launch that a kernel offers gives a wrong product, or none."""
 
 
 def tune(setting: Setting, found: Iterable[Ours], say: Callable[[str], None]) -> list[Tunable]:
@@ -42,7 +42,11 @@ def _tune_one(setting: Setting, one: Ours) -> int:
     times, wrong = {}, []
     for launch in tunable.candidates(one.prepared, problem):
         tunable.remember(one.prepared, problem, launch, 0.0)
-        measured = measure(one.contender, samples=SAMPLES)
+        try:
+            measured = measure(one.contender, samples=SAMPLES)
+        except Exception as error:  # of a library that compiles it, or at the launch: the others may run
+            wrong.append(f"{launch} (cannot run: {(str(error).splitlines() or [type(error).__name__])[0]})")
+            continue
         if measured.latency is None:
             wrong.append(f"{launch} (relative error {measured.relative_error:.2g})")
         else:

@@ -1,4 +1,4 @@
-"""Random sparse weights with the structure of a pattern."""
+"""Random masks with the structure of a pattern, whose units are drawn without a look at weights."""
 
 from collections.abc import Callable
 
@@ -36,7 +36,7 @@ def half_of_groups(n: int, k: int, group_m: int, device: torch.device) -> Tensor
     return (places < group_m // 2).reshape(n, k)
 
 
-DISTRIBUTIONS: dict[str, Callable[[int, int, int, float, torch.device], Tensor]] = {
+RANDOM_TILES: dict[str, Callable[[int, int, int, float, torch.device], Tensor]] = {
     "equal": equal_tiles,
     "uneven": uneven_tiles,
 }

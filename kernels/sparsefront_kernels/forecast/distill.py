@@ -9,7 +9,8 @@ from sparsefront_kernels.registry import names
 def distilled(rows: Iterable[dict[str, str]]) -> ForecastTable:
     """The fastest row-major kernel of this package for each weight and problem, and the dense time beside it.
 
-    Peers are left out, since no layer can call them, and so are wrong products.
+    Peers are left out, since no layer can call them, and so are wrong products, and masks of patterns, whose settings the table
+    does not know.
 
     Args:
         rows: of one results file, as `bench.row.read_rows` gives them.
@@ -17,7 +18,8 @@ def distilled(rows: Iterable[dict[str, str]]) -> ForecastTable:
         ValueError: rows of several GPU models, or none that can be used.
     """
     ours = set(names())
-    fit = [row for row in rows if row["kernel"] in ours and row["layout"] == "row_major" and row["correct"] == "True"]
+    right = [row for row in rows if row["correct"] == "True" and not row["mask_settings"]]
+    fit = [row for row in right if row["kernel"] in ours and row["layout"] == "row_major"]
     gpus = sorted({row["gpu"] for row in fit})
     if len(gpus) != 1:
         found = ", ".join(gpus) or "none"

@@ -2,6 +2,7 @@
 
 from sparsefront_kernels.gathered.cuda_cores.entries import ENTRIES as CUDA_CORES
 from sparsefront_kernels.gathered.hopper.entries import ENTRIES as HOPPER
+from sparsefront_kernels.gathered.quack.entries import ENTRIES as QUACK
 from sparsefront_kernels.gathered.reference import gathered_spmm_reference
 from sparsefront_kernels.gathered.skinny.entries import ENTRIES as SKINNY
 from sparsefront_kernels.gathered.triton.entries import ENTRIES as TRITON
@@ -21,4 +22,5 @@ ENTRIES = (
     *CUDA_CORES,
     *SKINNY,
     *TRITON_TF32,
+    *QUACK,
 )

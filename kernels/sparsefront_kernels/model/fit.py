@@ -17,6 +17,7 @@ from sparsefront_kernels.model.work import CONSTANTS, STARTS, Work, Works
 FACTORS = (8.0, 4.0, 2.0, 1.4, 1.15, 1.05, 1.02)  # by which a constant is moved, coarse to fine
 WIDTHS = (1.0, 0.3, 0.1, 0.03)  # of the logarithms by which all of them are moved at random
 ROUNDS, TRIES = 6, 40
+DISTRIBUTIONS = ("", "equal", "uneven")  # dense, and how long the tiles of random masks are; of others it is not known
 COMPUTE_BOUND = 0.9  # of the highest dense rate: a floor that allows less is one of bytes
 
 
@@ -30,11 +31,12 @@ class Sample:
 
 
 def samples_of(rows: Iterable[Mapping[str, str]]) -> list[Sample]:
-    """The right products of kernels that the model knows, of rows as `bench.row.read_rows` gives them."""
+    """The right products of kernels and masks that the model knows, of rows as `bench.row.read_rows` gives them."""
     return [
         Sample(row["kernel"], product_of(row), float(row["latency_us"]))
         for row in rows
-        if row["correct"] == "True" and row["latency_us"] and family_of(row["kernel"])
+        if row["correct"] == "True" and row["latency_us"]
+        if family_of(row["kernel"]) and row["distribution"] in DISTRIBUTIONS
     ]
 
 

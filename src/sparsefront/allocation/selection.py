@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from sparsefront.allocation.runs import in_runs
 from sparsefront.allocation.threshold import find_threshold
 from sparsefront.patterns.groups import Groups
 
@@ -73,7 +74,8 @@ def keep_best(groups: Sequence[Groups], allowed: int) -> list[Tensor]:
     """Drop the groups with the lowest scores, all layers ranked together, while their weights may go.
 
     The order of dropping is ascending score and, among equal scores, descending index, later layers first; it ends at
-    the first group that would be too much, so never more than `allowed` weights go.
+    the first group that would be too much, so never more than `allowed` weights go. Groups that survive in multiples
+    are ranked and dropped as runs (see `Runs`).
 
     Args:
         groups: one per layer, float32 scores on one device.
@@ -83,6 +85,10 @@ def keep_best(groups: Sequence[Groups], allowed: int) -> list[Tensor]:
     """
     if not groups:
         return []
+    if any(group.multiple > 1 for group in groups):
+        runs = [in_runs(group) for group in groups]
+        kept = keep_best([run.groups for run in runs], allowed)
+        return [run.survivors(survive) for run, survive in zip(runs, kept, strict=True)]
     if len(groups) > 1 and sum(group.scores.numel() for group in groups) <= JOINED:
         return _keep_best_joined(groups, allowed)
     gone = int(sum(group.weights_in(group.marked() == -math.inf) for group in groups))

@@ -99,7 +99,7 @@ def _problems(experiment: Experiment) -> dict[str, LayerInput]:
     )
     # a convolution's dense time is not that of a product, so the tables say nothing about it
     layers = [name for name in plan.layers if isinstance(net.get_submodule(name), nn.Linear)]
-    inputs = shape_inputs(info, batch_size=measure.batch_size, sequence_length=measure.sequence_length)
+    inputs = shape_inputs(info, batch_size=measure.batch_sizes[0], sequence_length=measure.sequence_lengths[0])
     try:
         return observe_problems(net, inputs, layers)
     except Exception as error:  # a network may look at values, which are not here; a forecast is worth no failed run

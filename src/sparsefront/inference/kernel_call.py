@@ -14,7 +14,8 @@ class KernelCall(nn.Module):
     """Y[M, N] = X[M, K] · W[N, K]ᵀ + bias through one kernel.
 
     The compressed weight is no parameter: exports are what gets saved, and swapped networks are made from them. Moving,
-    casting or copying the module moves, casts or copies the weight.
+    casting or copying the module moves, casts or copies the weight. What the kernel reads may be a packed copy of the
+    format; `release_format` then leaves that copy alone on the device.
 
     Args:
         entry: the kernel.
@@ -26,13 +27,13 @@ class KernelCall(nn.Module):
         super().__init__()
         self.kernel_name = entry.name
         self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
-        self._entry = entry
+        self._entry, self._released = entry, False
         self._hold(format)
 
     @property
     def weight(self) -> Tensor:
         """[N, K], rebuilt dense at every access: for code that looks at a layer's weight, not for computing."""
-        return self.format.to_dense()
+        return self.format.to_dense().to(self._device)
 
     def product(self, x: Tensor) -> Tensor:
         """[M, K] -> [M, N], in the weight's dtype whatever autocast says."""
@@ -47,21 +48,33 @@ class KernelCall(nn.Module):
         y = self._entry.run(x.t().contiguous() if layout in X_FEATURE_MAJOR else x, self._operand, self.bias)
         return (y.t() if layout in Y_FEATURE_MAJOR else y).contiguous()
 
+    def release_format(self) -> None:
+        """Keep the weight once on the device: where the kernel reads a packed copy, the format moves to the CPU.
+
+        It stays so when the module is moved, cast or copied.
+        """
+        self._released = True
+        self.format = self._kept(self.format)
+
     def _hold(self, format: SparseFormat) -> None:
-        self.format, self._operand = format, self._entry.prepare(format)
+        self._device, self._operand = format.device, self._entry.prepare(format)
+        self.format = self._kept(format)
+
+    def _kept(self, format: SparseFormat) -> SparseFormat:
+        return format.to("cpu") if self._released and self._operand is not format else format
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
         # fn is asked what it would make of the weight, without touching all of it
-        probe = fn(torch.empty(0, dtype=self.format.dtype, device=self.format.device))
-        if (probe.dtype, probe.device) != (self.format.dtype, self.format.device):
+        probe = fn(torch.empty(0, dtype=self.format.dtype, device=self._device))
+        if (probe.dtype, probe.device) != (self.format.dtype, self._device):
             self._hold(self.format.to(device=probe.device, dtype=probe.dtype))
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         other = copy.copy(self)
         other._parameters = copy.deepcopy(self._parameters, memo)
-        tensors = {name: tensor.clone() for name, tensor in self.format.tensors().items()}
+        tensors = {name: tensor.to(self._device, copy=True) for name, tensor in self.format.tensors().items()}
         # prepared anew: what a library packed may refuse to be copied
         other._hold(type(self.format).from_tensors(tensors, self.format.meta()))
         return other

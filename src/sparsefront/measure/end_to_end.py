@@ -1,28 +1,51 @@
-"""Latency of a swapped network beside its dense twin: same inputs, same process, in turn, each at its best wrapping."""
+"""Latency of a swapped network beside its dense twin: same inputs, same process, in turn, each run its fastest way."""
 
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from sparsefront.measure.latency import LatencySummary, summarise, time_interleaved
+from sparsefront.measure.search import Execution, fastest_execution
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.speedup import Speedup, speedup_of
-from sparsefront.measure.wrapping import Wrapped, best_wrapping
+from sparsefront.measure.variants import Fuse
+
+MOST_RECOMPILES = 64  # of one network's code: once for each of its forms, with room to spare
 
 
 @dataclass(frozen=True)
 class Alone:
-    """One network timed on its own: `latency` over the samples of all repeats, `samples_ms` one list per repeat."""
+    """One network timed on its own.
+
+    Args:
+        latency: over the samples of all repeats.
+        execution: how it ran, what the other ways took and why some were refused.
+        samples_ms: "dense", and "fused_dense" where there is a fused graph -> one list of samples per repeat.
+        batch_size: rows of the inputs.
+        fused_latency: of the fused graph with every layer dense; None where there is none.
+    """
 
     latency: LatencySummary
-    wrapping: Wrapped
-    samples_ms: list[list[float]]
+    execution: Execution
+    samples_ms: dict[str, list[list[float]]]
     batch_size: int
+    fused_latency: LatencySummary | None = None
 
     @property
     def throughput_samples_per_s(self) -> float:
         return self.batch_size / self.latency.median_ms * 1e3
+
+    @property
+    def refusals(self) -> dict[str, str]:
+        """Why candidates were not timed, under "dense/<candidate>"."""
+        return {f"dense/{name}": why for name, why in self.execution.refused.items()}
+
+    @property
+    def medians_ms(self) -> dict[str, float]:
+        """Median of each candidate's short trial, under "dense/<candidate>"."""
+        return {f"dense/{name}": ms for name, ms in self.execution.medians_ms.items()}
 
 
 @dataclass(frozen=True)
@@ -30,82 +53,136 @@ class EndToEnd:
     """Two networks timed side by side.
 
     Args:
-        dense, sparse: over the samples of all repeats.
+        dense: the fastest dense version, whichever it is; see `Alone`.
+        sparse: over the samples of all repeats.
         speedup: dense / sparse with its interval.
-        wrapping_dense, wrapping_sparse: which way each ran, what the others took and why some were refused.
-        samples_ms: "dense" | "sparse" -> one list of samples per repeat.
-        batch_size: rows of the inputs.
+        execution: how the sparse network ran.
+        samples_ms: as of `Alone`, and "sparse".
     """
 
-    dense: LatencySummary
+    dense: Alone
     sparse: LatencySummary
     speedup: Speedup
-    wrapping_dense: Wrapped
-    wrapping_sparse: Wrapped
+    execution: Execution
     samples_ms: dict[str, list[list[float]]]
-    batch_size: int
-
-    @property
-    def throughput_dense_samples_per_s(self) -> float:
-        return self.batch_size / self.dense.median_ms * 1e3
 
     @property
     def throughput_sparse_samples_per_s(self) -> float:
-        return self.batch_size / self.sparse.median_ms * 1e3
+        return self.dense.batch_size / self.sparse.median_ms * 1e3
 
     @property
-    def wrapping_refusals(self) -> dict[str, str]:
-        """Why wrappings were not timed, under "dense/<wrapping>" and "sparse/<wrapping>"."""
-        sides = {"dense": self.wrapping_dense, "sparse": self.wrapping_sparse}
-        return {f"{side}/{name}": why for side, wrapped in sides.items() for name, why in wrapped.refused.items()}
+    def refusals(self) -> dict[str, str]:
+        """Those of both networks, under "dense/<candidate>" and "sparse/<candidate>"."""
+        return self.dense.refusals | {f"sparse/{name}": why for name, why in self.execution.refused.items()}
+
+    @property
+    def medians_ms(self) -> dict[str, float]:
+        """Those of both networks, likewise."""
+        return self.dense.medians_ms | {f"sparse/{name}": ms for name, ms in self.execution.medians_ms.items()}
 
 
-def time_alone(net: nn.Module, inputs: dict[str, Tensor], settings: Measure) -> Alone:
-    """Find a network's best wrapping, then time it: for a dense one without a sparse twin. Raises as `time_pair`."""
-    taken, wrapped = _time({"alone": net}, inputs, settings)
-    return Alone(summarise(sum(taken["alone"], [])), wrapped["alone"], taken["alone"], len(next(iter(inputs.values()))))
+def time_alone(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, *, fuse: Fuse | None = None) -> Alone:
+    """Find the fastest way to run a dense network, then time it: one without a sparse twin. Raises as `time_pair`."""
+    _forget_compiled(inputs)
+    execution = _search(net, inputs, settings, fuse)
+    return _dense(execution, _time(_dense_calls(execution), inputs, settings), inputs)
 
 
-def time_pair(dense: nn.Module, sparse: nn.Module, inputs: dict[str, Tensor], settings: Measure) -> EndToEnd:
-    """Find each network's best wrapping, then time both in turn.
+def time_pair(
+    dense: nn.Module, sparse: nn.Module, inputs: dict[str, Tensor], settings: Measure, *, fuse: Fuse | None = None
+) -> EndToEnd:
+    """Find the fastest way to run each network, then time both in turn.
 
     Args:
         dense, sparse: in eval mode, on the inputs' device, in `settings.torch_dtype`.
         inputs: keyword arguments of both.
+        fuse: makes our own fused graph of the dense network, a candidate for the fastest dense version that is reported
+            by itself as well; None where there is none.
     Raises:
-        RuntimeError: no wrapping can run one of them; or a CUDA timing without a GPU.
+        RuntimeError: no execution mode can run one of them; or a CUDA timing without a GPU.
     """
-    samples_ms, wrapped = _time({"dense": dense, "sparse": sparse}, inputs, settings)
+    _forget_compiled(inputs)
+    execution = _search(dense, inputs, settings, fuse)
+    sparse_execution = _search(sparse, inputs, settings, None)
+    calls = _dense_calls(execution) | {"sparse": sparse_execution}
+    samples_ms = _time(calls, inputs, settings)
+    timed = _dense(execution, samples_ms, inputs)
     return EndToEnd(
-        dense=summarise(sum(samples_ms["dense"], [])),
+        dense=timed,
         sparse=summarise(sum(samples_ms["sparse"], [])),
-        speedup=speedup_of(samples_ms["dense"], samples_ms["sparse"]),
-        wrapping_dense=wrapped["dense"],
-        wrapping_sparse=wrapped["sparse"],
-        samples_ms=samples_ms,
-        batch_size=len(next(iter(inputs.values()))),
+        speedup=speedup_of(timed.samples_ms["dense"], samples_ms["sparse"]),
+        execution=sparse_execution,
+        samples_ms=timed.samples_ms | {"sparse": samples_ms["sparse"]},
     )
 
 
+def _forget_compiled(inputs: dict[str, Tensor]) -> None:
+    if _device(inputs).type == "cuda":
+        torch.compiler.reset()  # earlier points of a sweep would use up the recompile limit
+
+
+def _search(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None) -> Execution:
+    with _compiled_or_refused() if _device(inputs).type == "cuda" else nullcontext():
+        return fastest_execution(
+            net,
+            inputs,
+            wrappings=settings.wrappings,
+            variants=settings.variants,
+            seconds=settings.search_seconds,
+            device=_device(inputs),
+            dtype=settings.torch_dtype,
+            fuse=fuse,
+        )
+
+
+def _compiled_or_refused() -> AbstractContextManager[None]:
+    """Past its limit Dynamo would run eager code and say nothing: here it raises, and the candidate is refused."""
+    return torch._dynamo.config.patch(recompile_limit=MOST_RECOMPILES, fail_on_recompile_limit_hit=True)
+
+
+def _device(inputs: dict[str, Tensor]) -> torch.device:
+    return next(iter(inputs.values())).device
+
+
+def _dense_calls(execution: Execution) -> dict[str, Execution]:
+    """The fastest dense version and, where that is another one, the fused graph."""
+    fused = execution.fused
+    return {"dense": execution} | ({"fused_dense": fused} if fused and fused.name != execution.name else {})
+
+
+def _dense(execution: Execution, samples_ms: dict[str, list[list[float]]], inputs: dict[str, Tensor]) -> Alone:
+    """The faster of the two timed versions is the dense one, whatever the short trials said."""
+    latencies = {side: summarise(sum(samples_ms[side], [])) for side in ("dense", "fused_dense") if side in samples_ms}
+    fused = latencies.get("fused_dense", latencies["dense"]) if execution.fused else None
+    if fused is not None and fused.median_ms < latencies["dense"].median_ms:
+        best = replace(execution.fused, fused=execution.fused)
+        return _alone(best, fused, {"dense": samples_ms["fused_dense"]}, inputs, fused)
+    kept = {side: samples_ms[side] for side in latencies}
+    return _alone(execution, latencies["dense"], kept, inputs, fused)
+
+
+def _alone(
+    execution: Execution,
+    latency: LatencySummary,
+    samples_ms: dict[str, list[list[float]]],
+    inputs: dict[str, Tensor],
+    fused: LatencySummary | None,
+) -> Alone:
+    return Alone(latency, execution, samples_ms, len(next(iter(inputs.values()))), fused)
+
+
 def _time(
-    nets: dict[str, nn.Module], inputs: dict[str, Tensor], settings: Measure
-) -> tuple[dict[str, list[list[float]]], dict[str, Wrapped]]:
-    """name -> samples in milliseconds, one list per repeat; name -> how the network was run."""
-    device = next(iter(inputs.values())).device
-    if any(name.startswith("compile") for name in settings.wrappings):
-        torch.compiler.reset()  # earlier points of a sweep would use up the recompile limit, and eager code run unsaid
-    wrapped = {
-        name: best_wrapping(net, inputs, wrappings=settings.wrappings, device=device, dtype=settings.torch_dtype)
-        for name, net in nets.items()
-    }
-    samples_ms: dict[str, list[list[float]]] = {name: [] for name in nets}
+    executions: dict[str, Execution], inputs: dict[str, Tensor], settings: Measure
+) -> dict[str, list[list[float]]]:
+    """name -> samples in milliseconds, one list per repeat, taken in turn."""
+    samples_ms: dict[str, list[list[float]]] = {name: [] for name in executions}
     for _ in range(settings.repeats):
         taken = time_interleaved(
-            {name: way.call for name, way in wrapped.items()},
-            device=device,
+            {name: execution.wrapped.call for name, execution in executions.items()},
+            device=_device(inputs),
             warmup=settings.warmup,
             samples=settings.samples,
         )
         for name, samples in taken.items():
             samples_ms[name].append(samples)
-    return samples_ms, wrapped
+    return samples_ms

@@ -1,6 +1,7 @@
 """Bytes: of the weights as they lie in memory, and of the peak of one forward."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -24,6 +25,22 @@ def weight_bytes(net: nn.Module, dtype: torch.dtype | None = None) -> int:
     return total + sum(module.format.nbytes for module in net.modules() if isinstance(module, KernelCall))
 
 
+def resident_bytes(net: nn.Module, device: torch.device) -> int:
+    """What the network occupies on the device: parameters, buffers, and all that its layers packed for their kernels.
+
+    Whole storages count, each once: a view keeps everything behind it. What lies on another device does not count.
+    """
+    held = [tensor for module in net.modules() for tensor in _tensors_in(vars(module).values())]
+    storages = [tensor.untyped_storage() for tensor in held if tensor.device.type == device.type]
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
+
+
+def dense_layer_bytes(net: nn.Module, layers: Iterable[str]) -> dict[str, int]:
+    """Layer -> bytes of its weight, for those of the layers that still hold it dense."""
+    found = {name: module for name, module in net.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)}
+    return {name: found[name].weight.nbytes for name in layers if name in found}
+
+
 def peak_memory_bytes(net: nn.Module, inputs: dict[str, Tensor]) -> int | None:
     """What one eager forward needs: the weights and the most that it allocates on top; None on a CPU.
 
@@ -41,7 +58,20 @@ def peak_memory_bytes(net: nn.Module, inputs: dict[str, Tensor]) -> int | None:
         torch.cuda.synchronize(device)
     peak = torch.cuda.max_memory_allocated(device)
     del output
-    return weight_bytes(net) + peak - before
+    return resident_bytes(net, device) + peak - before
+
+
+def _tensors_in(parts: Iterable[Any]) -> Iterator[Tensor]:
+    """Tensors among the attributes of a module, inside dataclasses (formats, packed operands) and containers too."""
+    for part in parts:
+        if isinstance(part, Tensor):
+            yield part
+        elif isinstance(part, Mapping):
+            yield from _tensors_in(part.values())
+        elif isinstance(part, list | tuple | set):
+            yield from _tensors_in(part)
+        elif is_dataclass(part) and not isinstance(part, type):
+            yield from _tensors_in(getattr(part, field.name) for field in fields(part))
 
 
 def _distinct(tensors: list[Tensor]) -> Iterator[Tensor]:

@@ -1,10 +1,12 @@
 """Where, in which type and how often a network is measured."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.measure.variants import VARIANTS
 from sparsefront.measure.wrapping import WRAPPINGS
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -19,12 +21,15 @@ class Measure:
     Args:
         device: auto (a CUDA GPU where there is one), cpu or cuda.
         dtype: auto (fp16 on CUDA, fp32 on a CPU), fp32, fp16 or bf16: of weights and activations, accuracy included.
-        batch_size: samples per timed forward, and per batch of an evaluation.
-        sequence_length: tokens per sample in the timed forward; null = the dataset's.
+        batch_size: samples per timed forward, and per batch of an evaluation. Of a list the first value makes the row's
+            latency, the others points of its curve.
+        sequence_length: tokens per sample in the timed forward; null = the dataset's. A list as of `batch_size`.
         warmup: untimed rounds before the samples of a repeat.
         samples: timed forwards of each network per repeat.
         repeats: how often the interleaved timing is done; the interval on the speedup comes from all of them.
         wrappings: ways to run a network, each tried, the fastest kept; dense and sparse are offered the same ones.
+        variants: other forms of a network with the same outputs, tried likewise; none where the list is empty.
+        search_seconds: of the search for the fastest way, for each network; see `fastest_execution`.
         evaluate_limit: evaluations stop after this many samples; null = the whole split.
     Raises:
         InvalidSetting: a value that cannot be used, or a device that is not here.
@@ -32,12 +37,16 @@ class Measure:
 
     device: str = "auto"
     dtype: str = "auto"
-    batch_size: int = 32
-    sequence_length: int | None = None
+    batch_size: int | list[int] = 32
+    sequence_length: int | list[int] | None = None
     warmup: int = 10
     samples: int = 30
     repeats: int = 3
-    wrappings: list[str] = field(default_factory=lambda: ["eager", "cuda_graph", "compile_cuda_graph"])
+    wrappings: list[str] = field(
+        default_factory=lambda: ["eager", "cuda_graph", "compile_cuda_graph", "max_autotune_cuda_graph"]
+    )
+    variants: list[str] = field(default_factory=lambda: list(VARIANTS))
+    search_seconds: float = 30.0
     evaluate_limit: int | None = None
 
     def __post_init__(self) -> None:
@@ -45,9 +54,11 @@ class Measure:
 
     def check(self) -> None:
         """Raise InvalidSetting for the first value that cannot be used on this machine."""
-        fewest = {"batch_size": 1, "warmup": 0, "samples": FEWEST_SAMPLES, "repeats": 1}
-        optional = {"sequence_length": 1, "evaluate_limit": 1}
-        fewest |= {key: least for key, least in optional.items() if getattr(self, key) is not None}
+        self._check_swept("batch_size", self.batch_sizes)
+        self._check_swept("sequence_length", [length for length in self.sequence_lengths if length is not None])
+        fewest = {"warmup": 0, "samples": FEWEST_SAMPLES, "repeats": 1, "search_seconds": 0}
+        if self.evaluate_limit is not None:
+            fewest["evaluate_limit"] = 1
         for key, least in fewest.items():
             if getattr(self, key) < least:
                 raise InvalidSetting(key, getattr(self, key), f"is a whole number of at least {least}")
@@ -58,12 +69,33 @@ class Measure:
             raise InvalidSetting("dtype", self.dtype, "is for CUDA devices; on a CPU measure in fp32 or bf16")
         self._check_wrappings(device)
 
+    def _check_swept(self, key: str, values: Sequence[int]) -> None:
+        given = getattr(self, key)
+        if given == [] or any(value < 1 for value in values):
+            raise InvalidSetting(key, given, "is a whole number of at least 1, or a list of one or more such numbers")
+        if len(set(values)) < len(values):
+            raise InvalidSetting(key, given, "names a value twice")
+
     def _check_wrappings(self, device: torch.device) -> None:
+        strange = [name for name in self.variants if name not in VARIANTS]
+        if strange:
+            raise InvalidSetting("variants", self.variants, f"is a list of names out of {', '.join(VARIANTS)}")
         unknown = [name for name in self.wrappings if name not in WRAPPINGS]
         if unknown or not self.wrappings:
             raise InvalidSetting("wrappings", self.wrappings, f"is a list of one or more of {', '.join(WRAPPINGS)}")
         if device.type == "cpu" and "eager" not in self.wrappings:
             raise InvalidSetting("wrappings", self.wrappings, "needs eager on a CPU: the others want a CUDA device")
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Those to time, the first of which is the row's own; evaluations use it too."""
+        return tuple(self.batch_size) if isinstance(self.batch_size, list | tuple) else (self.batch_size,)
+
+    @property
+    def sequence_lengths(self) -> tuple[int | None, ...]:
+        """Those to time, the first of which is the row's own; None = the dataset's."""
+        given = self.sequence_length
+        return tuple(given) if isinstance(given, list | tuple) else (given,)
 
     @property
     def torch_device(self) -> torch.device:

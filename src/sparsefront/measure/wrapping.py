@@ -4,12 +4,14 @@
     compile               torch.compile, default mode
     cuda_graph            the eager operators recorded once, replayed in one launch
     compile_cuda_graph    the compiled code recorded and replayed
+    max_autotune          torch.compile that also times Triton's matrix products against cuBLAS, which takes long
+    max_autotune_cuda_graph
 
 Dense and sparse networks are offered the same ways, so that a wrapping is never sold as sparsity.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +24,7 @@ from sparsefront.inference.graph_capture import record
 from sparsefront.measure.latency import summarise, time_interleaved
 
 log = logging.getLogger(__name__)
-WRAPPINGS = ("eager", "cuda_graph", "compile", "compile_cuda_graph")
+WRAPPINGS = ("eager", "cuda_graph", "compile", "compile_cuda_graph", "max_autotune", "max_autotune_cuda_graph")
 GRAPH_WARMUP = 3  # the first call compiles, the next ones may still tune
 TRIAL_WARMUP, TRIAL_SAMPLES = 5, 15  # enough to tell ways apart; the reported latency is timed anew
 
@@ -33,29 +35,58 @@ class Wrapped:
 
     Args:
         name: the wrapping, one of WRAPPINGS.
+        net: the network that runs.
         call: runs the network on the inputs it was given, without arguments; graphs return the same tensors each time.
         medians_ms: wrapping -> median of its short trial.
         refused: wrapping -> why it cannot be used here or was found wrong.
     """
 
     name: str
+    net: nn.Module
     call: Callable[[], Any]
     medians_ms: dict[str, float] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def median_ms(self) -> float:
+        """Of its short trial."""
+        return self.medians_ms[self.name]
+
+
+class NothingRuns(RuntimeError):
+    """No wrapping could run a network; `refused`: wrapping -> why."""
+
+    def __init__(self, refused: dict[str, str]) -> None:
+        super().__init__(
+            f"no wrapping could run the network: {'; '.join(f'{name}: {why}' for name, why in refused.items())}"
+        )
+        self.refused = refused
+
+
+def is_compiled(wrapping: str) -> bool:
+    """Whether it goes through torch.compile, which takes seconds to minutes."""
+    return wrapping.startswith(("compile", "max_autotune"))
+
 
 def best_wrapping(
-    net: nn.Module, inputs: dict[str, Tensor], *, wrappings: list[str], device: torch.device, dtype: torch.dtype
+    net: nn.Module,
+    inputs: dict[str, Tensor],
+    *,
+    wrappings: Sequence[str],
+    device: torch.device,
+    dtype: torch.dtype,
+    original: nn.Module | None = None,
 ) -> Wrapped:
     """Try the wrappings, drop those that fail or disagree with eager, and keep the fastest.
 
     Args:
         net: in eval mode on `device`, in `dtype`.
+        original: the network that `net` is another form of: all have to agree with it, eager too. None: `net` itself.
         inputs: keyword arguments of the net, on `device`; copied, so that graphs own what they read.
         wrappings: names out of WRAPPINGS, tried in this order.
         dtype: bounds how far a wrapping's output may lie from eager's.
     Raises:
-        RuntimeError: none of them ran; the message holds each one's reason.
+        NothingRuns: none of them ran; the message holds each one's reason.
     """
     with torch.inference_mode():
         static = {name: value.clone() for name, value in inputs.items()}
@@ -66,7 +97,8 @@ def best_wrapping(
         if reason is None:
             try:
                 ready[name] = wrap(name, net, static)
-                reason = None if name == "eager" else _disagreement(ready[name], net, static, dtype)
+                if name != "eager" or original is not None:
+                    reason = _disagreement(ready[name], original or net, static, dtype)
             except Exception as error:  # a compiler or a capture may fail in any way; the reason stands in the row
                 reason = failure_reason(error)
                 log.warning("wrapping %s failed: %s", name, reason)
@@ -74,17 +106,19 @@ def best_wrapping(
             refused[name] = reason
             ready.pop(name, None)
     if not ready:
-        reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
-        raise RuntimeError(f"no wrapping could run the network: {reasons}")
+        raise NothingRuns(refused)
     taken = time_interleaved(ready, device=device, warmup=TRIAL_WARMUP, samples=TRIAL_SAMPLES)
     medians_ms = {name: summarise(samples).median_ms for name, samples in taken.items()}
     fastest = min(medians_ms, key=medians_ms.__getitem__)
-    return Wrapped(fastest, ready[fastest], medians_ms, refused)
+    return Wrapped(fastest, net, ready[fastest], medians_ms, refused)
 
 
 def wrap(name: str, net: nn.Module, static: dict[str, Tensor]) -> Callable[[], Any]:
     """One wrapping of the net over the tensors in `static`, which are read again at each call."""
-    runner = torch.compile(net, dynamic=False) if name.startswith("compile") else net
+    runner = net
+    if is_compiled(name):
+        mode = "max-autotune-no-cudagraphs" if name.startswith("max_autotune") else None
+        runner = torch.compile(net, dynamic=False, mode=mode)
 
     @torch.inference_mode()
     def call() -> Any:

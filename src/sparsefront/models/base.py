@@ -63,5 +63,13 @@ class Model(ABC):
     def prunable(self, net: nn.Module) -> list[str]:
         """Names of the Linear and Conv2d layers that may be pruned, in the order of the network."""
 
+    def longest_sequence(self, info: "DataInfo") -> int | None:
+        """The most tokens that the network takes; None where nothing bounds them, as for images.
+
+        Raises:
+            InvalidSetting: as `skeleton`.
+        """
+        return None
+
     def save_pretrained_files(self, net: nn.Module, directory: Path) -> None:
         """Write what the model's own library needs beside model.safetensors; nothing for plain state dicts."""

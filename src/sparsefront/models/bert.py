@@ -93,6 +93,9 @@ class Bert(Model):
         with torch.device("meta"):
             return _network_class(info.kind)(config)
 
+    def longest_sequence(self, info: "DataInfo") -> int:
+        return self._config(info).max_position_embeddings
+
     def prunable(self, net: nn.Module) -> list[str]:
         """query, key, value, attention output, intermediate and output of every encoder layer; not the embeddings."""
         heads = [name for names in HEADS.values() for name in names] if self.prune_head else []

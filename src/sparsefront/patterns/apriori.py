@@ -29,8 +29,8 @@ def tuned(steps: tuple[OutputStep | TileInputStep, ...], share: float, element_s
         element_sparsity: of that mask.
     """
     outputs, *inputs = steps
-    guided = [GuidedOutputStep(outputs.target, share, hands_on=bool(inputs))]
-    guided += [GuidedTileInputStep(step.target, step.width, share, start=outputs.target) for step in inputs]
+    guided = [GuidedOutputStep(**vars(outputs), share=share, hands_on=bool(inputs))]
+    guided += [GuidedTileInputStep(**vars(step), share=share, start=outputs.target) for step in inputs]
     return BlockStep(element_sparsity, (1, 1)), *guided
 
 

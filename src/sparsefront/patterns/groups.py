@@ -37,6 +37,7 @@ class Groups:
         guide: another ranking that comes before the scores; None where there is none.
         stays, gone: bool, shape of scores: +inf and -inf where True, whatever the scores say. Where single weights are
             groups, this spares a marked copy of the importance of the whole network.
+        multiple: along the last dimension of scores, the survivors are a multiple of this many, or all of them.
     """
 
     scores: Tensor
@@ -45,6 +46,7 @@ class Groups:
     guide: Guide | None = None
     stays: Tensor | None = None
     gone: Tensor | None = None
+    multiple: int = 1
 
     def marked(self) -> Tensor:
         """The scores with what stays and what is gone."""

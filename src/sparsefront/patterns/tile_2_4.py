@@ -20,7 +20,7 @@ from sparsefront.patterns.halved import (
     outer_sparsity,
 )
 from sparsefront.patterns.tile_steps import surviving_outputs
-from sparsefront.patterns.tile_wise import TileWise
+from sparsefront.patterns.tile_wise import SOURCES, TileWise
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ class Tile24(Pattern):
 
     @property
     def tiles(self) -> TileWise:
-        """The outer pattern."""
-        return TileWise(self.granularity)
+        """The outer pattern, as in its source: what suits the kernels of tile_wise does nothing where there is none."""
+        return TileWise(self.granularity, **SOURCES)
 
     @property
     def allocations(self) -> tuple[str, ...]:

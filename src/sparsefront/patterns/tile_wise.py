@@ -12,7 +12,10 @@ from sparsefront.patterns.base import Pattern, Step
 from sparsefront.patterns.boundaries import Boundaries
 from sparsefront.patterns.granularity import unit_length
 from sparsefront.patterns.overlay import OverlayStep
-from sparsefront.patterns.tile_steps import OutputStep, TileInputStep, surviving_outputs
+from sparsefront.patterns.tile_steps import AGGREGATES, OutputStep, TileInputStep, surviving_outputs
+
+# The settings of the authors' public code: TileWise(g, **SOURCES).
+SOURCES = {"whole_tiles": False, "input_multiple": 1, "aggregate": "l2_over_length"}
 
 
 @dataclass(frozen=True)
@@ -32,22 +35,37 @@ class TileWise(Pattern):
     it leaves, the share a belongs to those in which it keeps the largest; scores decide between the rest. a = 0 is
     tile-wise pruning alone, a = 1 leaves everything to the element-wise mask.
 
+    `whole_tiles` and `input_multiple` suit the hardware: a layer keeps a multiple of g outputs, its best ones and at least one
+    tile of them, and a tile a multiple of inputs. Each may instead keep all that it has, so a layer of at most g outputs
+    loses none in step 1. Step 2 makes up for what step 1 leaves, so the total is s within one unit of step 2:
+    input_multiple inputs of a tile.
+
+    The sources' variant has neither, and scores by l2_over_length: see `SOURCES`.
+
     Args:
         granularity: g, the width of a tile in surviving outputs; the last tile may be narrower, so every layer fits.
         element_overlay: delta, a fraction of all prunable weights, at least 0; s + delta stays below 1.
         apriori_tuning: a, from 0 to 1.
+        whole_tiles: only a layer that keeps all of its outputs has a narrower last tile.
+        input_multiple: 1, or what the instructions of a tensor core take at once: 16.
+        aggregate: score of an output or tile input, rms or l2_over_length (see `unit_score`). Within a step of one layer the
+            two differ for a narrower last tile only, between layers for outputs of different length.
     Source: Guo et al., "Accelerating Sparse DNN Models without Hardware-Support via Tile-Wise Sparsity", 2020. The
         square-root split, the l2/length scores, the global threshold of each step and the overlay are from the authors'
         public code (TileSparsity, `tiled_wise_2d` and `tiled_wise_2d_mix`). Departures: a threshold there counts groups
-        and so misses s; a tile's length there includes the pruned outputs that lie between its surviving ones. Apriori
-        tuning is named in the talk, beside a picture of how uneven element-wise sparsity is; neither the talk nor the
-        public code spells it out. Here the groups that element-wise pruning empties most count as worthless and those that
-        it empties least as indispensable; how many of either is our setting.
+        and so misses s; a tile's length there includes the pruned outputs that lie between its surviving ones. Whole
+        tiles, inputs in multiples and rms are ours, from what uneven tiles cost on a GPU. Apriori tuning is named in the
+        talk, beside a picture of how uneven element-wise sparsity is; neither the talk nor the public code spells it
+        out. Here the groups that element-wise pruning empties most count as worthless and those that it empties least
+        as indispensable; how many of either is our setting.
     """
 
     granularity: int
     element_overlay: float = 0.0
     apriori_tuning: float = 0.0
+    whole_tiles: bool = False
+    input_multiple: int = 1
+    aggregate: str = "l2_over_length"
     name: ClassVar[str] = "tile_wise"
     uses_granularity: ClassVar[bool] = True
 
@@ -59,6 +77,12 @@ class TileWise(Pattern):
             )
         if not 0.0 <= self.apriori_tuning <= 1.0:
             raise InvalidSetting("apriori_tuning", self.apriori_tuning, "a share from 0 to 1")
+        if not isinstance(self.whole_tiles, bool):
+            raise InvalidSetting("whole_tiles", self.whole_tiles, "true or false")
+        if isinstance(self.input_multiple, bool) or not isinstance(self.input_multiple, int) or self.input_multiple < 1:
+            raise InvalidSetting("input_multiple", self.input_multiple, "a whole number of at least 1")
+        if self.aggregate not in AGGREGATES:
+            raise InvalidSetting("aggregate", self.aggregate, " or ".join(AGGREGATES))
 
     @property
     def default_allocation(self) -> str:
@@ -82,9 +106,11 @@ class TileWise(Pattern):
     def _tile_steps(self, sparsity: float, final: float) -> tuple[OutputStep | TileInputStep, ...]:
         """Outputs, then inputs per tile, of the tiles alone."""
         split = 1 - math.sqrt(1 - final)
+        multiple = self.granularity if self.whole_tiles else 1
         if sparsity <= split < final:
-            return (OutputStep(sparsity),)
-        return OutputStep(split), TileInputStep(sparsity, self.granularity)
+            return (OutputStep(sparsity, multiple, self.aggregate),)
+        inputs = TileInputStep(sparsity, self.granularity, self.input_multiple, self.aggregate)
+        return OutputStep(split, multiple, self.aggregate), inputs
 
     def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:
         if self.element_overlay > 0:
@@ -92,10 +118,11 @@ class TileWise(Pattern):
         return "gathered", {"tile": self.granularity, "drop_empty_outputs": True}
 
     def granule(self, shape: tuple[int, int]) -> int:
-        return min(self.granularity, shape[0])
+        """One unit of the last step: the inputs of a tile that go together."""
+        return min(self.granularity, shape[0]) * min(self.input_multiple, shape[1])
 
     def check_structure(self, mask: Tensor, sparsity: float) -> None:
-        """Every tile of surviving outputs keeps the same inputs.
+        """Every tile of surviving outputs keeps the same inputs, and as many outputs and inputs as the settings say.
 
         With an overlay any mask of one layer is allowed: ranked over the network, a layer may hold many times delta of its
         own weights beside its tiles, up to all that it keeps. What one layer can show is how its storage splits it.
@@ -103,6 +130,11 @@ class TileWise(Pattern):
         if self.element_overlay > 0:
             return
         rows = surviving_outputs(mask)
+        # Step 2 may empty a tile, so a layer that step 1 left whole is known by the width of its last tile alone.
+        if self.whole_tiles and len(rows) % self.granularity not in (0, len(mask) % self.granularity):
+            raise ValueError(
+                f"tile_wise: {len(rows)} outputs survive: a part of a tile of granularity {self.granularity} is gone"
+            )
         for index, tile in enumerate(mask[rows].split(self.granularity)):
             uneven = tile.any(dim=0) & ~tile.all(dim=0)
             if uneven.any():
@@ -110,6 +142,11 @@ class TileWise(Pattern):
                 raise ValueError(
                     f"tile_wise: input {column} of tile {index} is kept by {int(tile[:, column].sum())} of its "
                     f"{len(tile)} outputs"
+                )
+            inputs = int(tile.any(dim=0).sum())
+            if inputs % self.input_multiple and inputs < mask.shape[1]:
+                raise ValueError(
+                    f"tile_wise: tile {index} keeps {inputs} inputs, neither a multiple of {self.input_multiple} nor all"
                 )
 
     def boundaries(self, mask: Tensor, sparsity: float) -> Boundaries:

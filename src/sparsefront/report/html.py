@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparsefront.report.columns import fraction, milliseconds, percent, plain, shown_columns, times
 from sparsefront.report.comparable import ComparableRows, Point, by_pattern, pattern_order, split_comparable
+from sparsefront.report.latency_curve import crossover_text, curve_figure, curve_lines
 from sparsefront.report.pareto import dominated_area
 from sparsefront.report.row import Row
 from sparsefront.report.series_style import DENSE_COLOUR, FRONT_COLOUR, SeriesStyle, series_styles
@@ -47,6 +48,7 @@ def write_html(rows: Sequence[Row], path: Path, *, title: str, pictures: Sequenc
         title=title,
         sections=sections,
         layers=_layers(rows[0]) if len(rows) == 1 else [],
+        curve=_curve(rows[0]) if len(rows) == 1 and rows[0].speed.curve else None,
         pictures=[{"name": file.stem, "base64": base64.b64encode(file.read_bytes()).decode()} for file in pictures],
         plotly=Markup(get_plotlyjs()),
     )
@@ -190,6 +192,13 @@ def _table(rows: Sequence[Row]) -> dict[str, Any]:
     return {"shared": shared, "columns": columns, "lines": lines}
 
 
+def _curve(row: Row) -> dict[str, Any]:
+    """The other sizes that a single run was timed at: a plot, a table, and where sparse begins to win."""
+    from markupsafe import Markup
+
+    return {"plot": Markup(_fragment(curve_figure(row))), "lines": curve_lines(row), "wins": crossover_text(row)}
+
+
 def _layers(row: Row) -> list[dict[str, str]]:
     """Per layer of a single run: sparsity, kernel, time, and what was refused or why it stayed dense."""
     names = [*row.sparsity.sparsity_per_layer, *row.sparsity.dense_layers, *row.kernels.kernel_per_layer]
@@ -206,7 +215,7 @@ def _layers(row: Row) -> list[dict[str, str]]:
                 "kernel": plain(kernel.get("chosen")),
                 "µs": "–" if latency is None else f"{latency:.1f}",
                 "of roofline": fraction(roofline),
-                "stayed dense or refused because": row.sparsity.dense_layers.get(name, refusals),
+                "stayed dense or refused because": row.sparsity.dense_layers.get(name, kernel.get("why_dense", refusals)),
             }
         )
     return lines

@@ -19,7 +19,7 @@ def check_leaf(name: str, value: Any, hint: Any) -> None:
 
     Raises:
         ValueError: of another type than the hint's (an int stands for a float, a bool never for a number), not finite,
-            or a mapping that JSON cannot hold.
+            or a mapping or list that JSON cannot hold.
     """
     allowed = alternatives(hint)
     fits = isinstance(value, allowed) or (isinstance(value, int) and float in allowed)
@@ -29,7 +29,7 @@ def check_leaf(name: str, value: Any, hint: Any) -> None:
         raise ValueError(f"{name} is {value!r}, a {type(value).__name__}, where the row holds {hint_text(hint)}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{name} is {value}: a row holds finite numbers, and None where nothing was measured")
-    if isinstance(value, dict):
+    if isinstance(value, dict | list):
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -42,8 +42,8 @@ def hint_text(hint: Any) -> str:
 
 
 def to_cell(value: Any) -> Any:
-    """A leaf as one cell: mappings as JSON text with sorted keys, everything else (None too) unchanged."""
-    return json.dumps(value, sort_keys=True, allow_nan=False) if isinstance(value, dict) else value
+    """A leaf as one cell: mappings and lists as JSON text with sorted keys, everything else (None too) unchanged."""
+    return json.dumps(value, sort_keys=True, allow_nan=False) if isinstance(value, dict | list) else value
 
 
 def from_cell(name: str, text: str, hint: Any) -> Any:
@@ -56,7 +56,7 @@ def from_cell(name: str, text: str, hint: Any) -> Any:
     if text == "" and type(None) in allowed:
         return None
     # From the narrowest type to the widest, so that a granularity of "64" is a number and "4x64" stays text.
-    for kind in (bool, int, float, dict, str):
+    for kind in (bool, int, float, dict, list, str):
         if kind not in allowed:
             continue
         try:
@@ -71,9 +71,9 @@ def _parse(text: str, kind: type) -> Any:
         if text not in ("True", "False"):
             raise ValueError(text)
         return text == "True"
-    if kind is dict:
+    if kind in (dict, list):
         content = json.loads(text)
-        if not isinstance(content, dict):
+        if not isinstance(content, kind):
             raise ValueError(text)
         return content
     return kind(text)

@@ -5,8 +5,9 @@ from typing import Any, get_type_hints
 
 from sparsefront.report.leaf_types import check_leaf
 
-# 2: the parameters of every part in Choice. Leaves are only ever added, so rows of older versions are read as well.
-SCHEMA_VERSION = 2
+# 2: the parameters of every part in Choice. 3: variants and the curve in Speed, resident bytes in Size. Leaves are only ever
+# added, so rows of older versions are read as well.
+SCHEMA_VERSION = 3
 
 
 class _Leaves:
@@ -109,8 +110,13 @@ class Speed(_Leaves):
 
     `speedup` is dense over sparse, with the interval `speedup_low` .. `speedup_high`. `latency_device`: "cpu" | "cuda";
     `latency_kernel` names what ran in the swapped layers: "reference" on a CPU, which never stands for a GPU latency.
-    `wrapping_*` is the fastest of eager, compiled, CUDA graph ...; `wrapping_refusals`: wrapping -> why it was not
-    timed. `samples_file`, relative to the run's folder, holds every sample.
+    `wrapping_*` is the fastest execution mode: eager, compiled, CUDA graph ...; `*_variant` adds the form of the network that
+    was fastest in it: "compile_cuda_graph+fused_qkv". Dense is the fastest dense version of all.
+    `variant_medians_ms`: "dense/<candidate>" or "sparse/<candidate>" -> median of a short trial; `wrapping_refusals`:
+    the same -> why it was not timed. `fused_dense_latency_ms`: our own fused graph with every layer dense.
+    `curve`: the other batch sizes and sequence lengths of the same weights, each with kernels chosen anew: leaves of this
+    group, "kernels": kernel -> number of pruned layers, "sparse_flops_share"; or "not_measured" with the reason.
+    `samples_file`, relative to the run's folder, holds every sample.
     """
 
     latency_dense_ms: float | None = None
@@ -126,24 +132,36 @@ class Speed(_Leaves):
     latency_kernel: str | None = None
     wrapping_dense: str | None = None
     wrapping_sparse: str | None = None
+    dense_variant: str | None = None
+    sparse_variant: str | None = None
     wrapping_refusals: dict[str, str] = field(default_factory=dict)
+    variant_medians_ms: dict[str, float] = field(default_factory=dict)
+    fused_dense_latency_ms: float | None = None
     batch_size: int | None = None
     sequence_length: int | None = None
     dtype: str | None = None
     layout: str | None = None
     throughput_dense_samples_per_s: float | None = None
     throughput_sparse_samples_per_s: float | None = None
+    curve: list[dict[str, Any]] = field(default_factory=list)
     samples_file: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Size(_Leaves):
-    """Bytes: of all weights as stored for inference, and the peak that one forward pass allocated on the device."""
+    """Bytes: of all weights as stored for inference, what the network keeps on its device (weights and packed operands), and
+    the peak of one forward pass there.
+
+    `dense_bytes_per_layer`: prunable layers that the swapped network still holds dense -> bytes of their weight.
+    """
 
     weight_bytes_dense: int | None = None
     weight_bytes_sparse: int | None = None
+    resident_bytes_dense: int | None = None
+    resident_bytes_sparse: int | None = None
     peak_memory_bytes_dense: int | None = None
     peak_memory_bytes_sparse: int | None = None
+    dense_bytes_per_layer: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,10 +169,11 @@ class Kernels(_Leaves):
     """What the swap chose.
 
     `kernel_per_layer`: layer -> {"chosen", "family", "density", "weight_bytes", "latency_us", "candidates": kernel ->
-    microseconds, "roofline_fraction", "relative_error", "refusals": kernel -> reason, "notes", "m", "k", "n" of its
-    product}, keys absent where nothing is known. Shares are fractions of the prunable layers, by count and by dense
-    floating-point operations, that run a sparse kernel. `fused_blocks`: how encoder blocks were rewritten, or why
-    they were not -> number of blocks; `block_variants_ms`: chain of blocks -> way of running it -> milliseconds, where timed.
+    microseconds, "roofline_fraction", "relative_error", "refusals": kernel -> reason, "notes", "why_dense" where a pruned
+    layer runs dense, "m", "k", "n" of its product}, keys absent where nothing is known. Shares are fractions of the prunable
+    layers, by count and by dense floating-point operations, that run a sparse kernel. `fused_blocks`: how encoder blocks were
+    rewritten, or why they were not -> number of blocks; `block_variants_ms`: chain of blocks -> way of running it ->
+    milliseconds, where timed.
     """
 
     kernel_per_layer: dict[str, dict[str, Any]] = field(default_factory=dict)

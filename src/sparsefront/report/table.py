@@ -14,6 +14,7 @@ from rich.text import Text
 
 from sparsefront.report.columns import fraction, milliseconds, percent, plain, shown_columns, times
 from sparsefront.report.comparable import model_text, task_text
+from sparsefront.report.latency_curve import crossover_text
 from sparsefront.report.row import Row
 
 # Networks with the same layers, timed as twins, have come out up to 0.9 % apart on an H200 (experiments/first_rows):
@@ -45,13 +46,23 @@ def run_table(row: Row, paths: Sequence[Path] = ()) -> Table:
     table.add_section()
     add("latency, dense", _latency(row, "dense"), "latency_dense_ms")
     add("latency, sparse", _latency(row, "sparse"), "latency_sparse_ms")
+    if speed.fused_dense_latency_ms is not None:
+        add(
+            "latency, dense, our fused graph",
+            f"{milliseconds(speed.fused_dense_latency_ms)} ms",
+            "fused_dense_latency_ms",
+        )
     add("speedup", _speedup(row), "speedup")
+    if speed.curve:
+        add("sparse wins", crossover_text(row), "curve")
     add("device", _device(row), "latency_device")
     add("kernel", plain(speed.latency_kernel), "latency_kernel")
     table.add_section()
     add("achieved sparsity", fraction(row.sparsity.sparsity_achieved), "sparsity_achieved")
     add("layers left dense", dense_layers_text(row.sparsity.dense_layers), "dense_layers")
     add("weights", _weights(row), "weight_bytes_sparse")
+    if row.size.resident_bytes_sparse is not None:
+        add("on the device", _resident(row), "resident_bytes_sparse")
     add("seed", str(row.identity.seed), "seed")
     if paths:
         table.add_section()
@@ -127,8 +138,8 @@ def _latency(row: Row, side: str) -> str:
     if median is None:
         return "not measured"
     spread = "" if p20 is None or p80 is None else f" ({milliseconds(p20)} – {milliseconds(p80)})"
-    wrapping = row.leaf(f"wrapping_{side}")
-    return f"{milliseconds(median)} ms{spread}" + ("" if wrapping is None else f", {wrapping}")
+    way = row.leaf(f"{side}_variant") or row.leaf(f"wrapping_{side}")
+    return f"{milliseconds(median)} ms{spread}" + ("" if way is None else f", {way}")
 
 
 def _speedup(row: Row) -> str:
@@ -152,9 +163,18 @@ def _device(row: Row) -> str:
 
 
 def _weights(row: Row) -> str:
-    sizes = (row.size.weight_bytes_dense, row.size.weight_bytes_sparse)
-    dense, sparse = ("–" if size is None else f"{size / 1e6:.2f} MB" for size in sizes)
-    return f"{dense} dense, {sparse} sparse"
+    return f"{_megabytes(row.size.weight_bytes_dense)} dense, {_megabytes(row.size.weight_bytes_sparse)} sparse"
+
+
+def _resident(row: Row) -> str:
+    """What both networks keep there, and how much of the sparse one's are prunable layers that stayed dense."""
+    text = f"{_megabytes(row.size.resident_bytes_dense)} dense, {_megabytes(row.size.resident_bytes_sparse)} sparse"
+    held = row.size.dense_bytes_per_layer
+    return text + (f" ({_megabytes(sum(held.values()))} in {len(held)} layers left dense)" if held else "")
+
+
+def _megabytes(size: int | None) -> str:
+    return "–" if size is None else f"{size / 1e6:.2f} MB"
 
 
 def _short(path: Path) -> str:

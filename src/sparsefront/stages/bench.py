@@ -1,6 +1,6 @@
 """What every network of a run is measured with: the same data, inputs, device and dtype."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,17 +30,32 @@ class Bench:
     def of(cls, experiment: Experiment, net: nn.Module) -> "Bench":
         """The bench of an experiment; `net` only tells the task what its outputs look like."""
         settings = experiment.measure
-        data = open_data(experiment, batch_size=settings.batch_size)
-        task = make_task(experiment, net)
+        data = open_data(experiment, batch_size=settings.batch_sizes[0])
+        bench = cls(experiment, data, make_task(experiment, net), {}, settings.torch_device, settings.torch_dtype)
+        return bench.at(settings.batch_sizes[0], settings.sequence_lengths[0])
+
+    def at(self, batch_size: int, sequence_length: int | None) -> "Bench":
+        """The same bench with timed inputs of this size; a length of None is the dataset's."""
         inputs = timed_inputs(
-            task,
-            data.test_dataloader(),
-            batch_size=settings.batch_size,
-            sequence_length=settings.sequence_length or experiment.dataset.info.sequence_length,
-            device=settings.torch_device,
-            dtype=settings.torch_dtype,
+            self.task,
+            self.data.test_dataloader(),
+            batch_size=batch_size,
+            sequence_length=sequence_length or self.experiment.dataset.info.sequence_length,
+            device=self.device,
+            dtype=self.dtype,
         )
-        return cls(experiment, data, task, inputs, settings.torch_device, settings.torch_dtype)
+        return replace(self, inputs=inputs)
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of the timed inputs."""
+        return len(next(iter(self.inputs.values())))
+
+    @property
+    def sequence_length(self) -> int | None:
+        """Tokens of a row of the timed inputs; None for images."""
+        tokens = self.inputs.get("input_ids")
+        return None if tokens is None else tokens.shape[1]
 
     def ready(self, net: nn.Module) -> nn.Module:
         """The network as it is measured: on the device, in the dtype, in eval mode."""
@@ -75,11 +90,10 @@ class Bench:
 
     def conditions(self) -> dict[str, Any]:
         """What the latencies were taken with, as leaves of the row."""
-        tokens = self.inputs.get("input_ids")
         return {
             "latency_device": self.device.type,
-            "batch_size": self.experiment.measure.batch_size,
-            "sequence_length": None if tokens is None else tokens.shape[1],
+            "batch_size": self.batch_size,
+            "sequence_length": self.sequence_length,
             "dtype": next(name for name, dtype in DTYPES.items() if dtype == self.dtype),
             "layout": "row_major",
         }

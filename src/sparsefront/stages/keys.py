@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from sparsefront.artifacts.digest import code_digest, digest, versions
+from sparsefront.artifacts.kernel_sources import kernel_sources_digest
 from sparsefront.experiment import Experiment
 
 # keys of the recipe that only matter after pruning
@@ -54,12 +55,12 @@ def stage_keys(experiment: Experiment) -> StageKeys:
     swap = {
         "export": digest(export),
         "kernel": experiment.settings["kernel"],
-        "batch": [experiment.measure.batch_size, experiment.measure.sequence_length],
+        "batch": [experiment.measure.batch_sizes, experiment.measure.sequence_lengths],
         "place": place,
     }
     dense_quality = {
         "dense": digest(dense),
-        "batch_size": experiment.measure.batch_size,  # text is padded to the longest of its batch
+        "batch_size": experiment.measure.batch_sizes[0],  # text is padded to the longest of its batch
         "limit": experiment.measure.evaluate_limit,
         "place": place,
     }
@@ -134,12 +135,14 @@ def _place(experiment: Experiment) -> dict[str, Any]:
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "dtype": str(experiment.measure.torch_dtype),
-        "versions": versions("torch", "triton"),
+        "versions": versions("torch", "triton", "quack-kernels", "nvidia-cutlass-dsl"),
         "code": code_digest(
             "sparsefront.inference",
             "sparsefront.measure",
             "sparsefront_kernels",
             "sparsefront.stages.bench",
             "sparsefront.stages.measure",
+            "sparsefront.stages.speed",
         ),
+        "kernel_sources": kernel_sources_digest("sparsefront_kernels"),
     }

@@ -2,27 +2,27 @@
 
 import json
 import logging
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
 from sparsefront.export.checkpoint import Export, read_export
-from sparsefront.inference.problems import LayerInput, observe_problems
-from sparsefront.inference.swap import swap
+from sparsefront.inference.problems import LayerInput
 from sparsefront.inference.swap_report import SwapReport
-from sparsefront.measure.end_to_end import Alone, EndToEnd, time_alone, time_pair
-from sparsefront.measure.latency import LatencySummary
-from sparsefront.measure.memory import peak_memory_bytes, weight_bytes
+from sparsefront.measure.memory import dense_layer_bytes, peak_memory_bytes, resident_bytes, weight_bytes
 from sparsefront.measure.roofline import measured_rates, roofline_fraction
 from sparsefront.measure.sparsity import AchievedSparsity, achieved_sparsity
+from sparsefront.measure.variants import Fuse
 from sparsefront.provenance import gpu_clock_mhz
 from sparsefront.stages.bench import Bench
 from sparsefront.stages.keys import StageKeys
 from sparsefront.stages.network import WEIGHTS, load_net
+from sparsefront.stages.speed import Samples, dense_speed, latency_curve, swap_in, swapped_speed
 
 log = logging.getLogger(__name__)
 MEASUREMENTS, SAMPLES = "measurements.json", "samples.json"
@@ -36,11 +36,13 @@ def run(
     dense: Artifact,
     recovered: Artifact | None,
     exported: Artifact | None,
+    fuse: Fuse | None = None,
 ) -> Artifact:
     """measurements.json (groups of the row) and samples.json (every latency sample, in milliseconds).
 
     Args:
         recovered, exported: None for pattern=dense, where the dense network is measured alone.
+        fuse: makes our own fused graph of a dense network, one of the candidates for the fastest dense version.
     """
 
     def make(folder: Path) -> None:
@@ -51,17 +53,18 @@ def run(
         prunable = experiment.model.prunable(dense_net)
         if recovered is None or exported is None:
             achieved, reasons = achieved_sparsity(dense_net, {}, prunable), {name: "pattern=dense" for name in prunable}
-            groups, samples_ms = _dense_alone(bench, dense_net)
+            groups, samples_ms = _dense_alone(bench, dense_net, fuse)
         else:
             export = read_export(exported.path)
             masked = bench.ready(load_net(experiment, recovered.path / WEIGHTS))
             qualities["masked"] = bench.quality(masked, "masked")
             achieved, reasons = achieved_sparsity(masked, export.masks, prunable), export.manifest.dense_layers
             if experiment.swaps:
-                swapped = load_net(experiment, recovered.path / WEIGHTS)
-                groups, samples_ms, qualities["kernel"] = _side_by_side(bench, dense_net, masked, swapped, export)
+                unswapped = partial(load_net, experiment, recovered.path / WEIGHTS)
+                found = _side_by_side(bench, dense_net, masked, unswapped, export, fuse)
+                groups, samples_ms, qualities["kernel"] = found
             else:
-                groups, samples_ms = _dense_alone(bench, dense_net)
+                groups, samples_ms = _dense_alone(bench, dense_net, fuse)
         content = groups | {
             "sparsity": _sparsity(achieved, reasons),
             "quality": _quality(bench, qualities),
@@ -83,90 +86,57 @@ def _dense_quality(store: ArtifactStore, keys: StageKeys, bench: Bench, net: nn.
     return store.obtain("dense_quality", keys.dense_quality, make, stage="measure").read_json("quality.json")
 
 
-def _dense_alone(bench: Bench, net: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Speed and size where nothing is swapped: there is no sparse latency."""
-    log.info("measure: latency of the dense network on %s", bench.device.type)
-    timed = time_alone(net, bench.inputs, bench.experiment.measure)
-    groups = {
-        "speed": bench.conditions() | _latency("dense", timed.latency) | _dense_side(timed),
-        "size": {
-            "weight_bytes_dense": weight_bytes(net),
-            "peak_memory_bytes_dense": peak_memory_bytes(net, bench.inputs),
-        },
-        "kernels": {},
-    }
-    return groups, {"dense": timed.samples_ms}
+def _dense_alone(bench: Bench, net: nn.Module, fuse: Fuse | None) -> tuple[dict[str, Any], Samples]:
+    """Speed and size where nothing is swapped."""
+    speed, samples_ms = dense_speed(bench, net, fuse)
+    curve, on_curve = latency_curve(bench, lambda point: dense_speed(point, net, fuse))
+    groups = {"speed": speed | {"curve": curve}, "size": _size("dense", net, bench), "kernels": {}}
+    return groups, samples_ms | on_curve
 
 
 def _side_by_side(
-    bench: Bench, dense_net: nn.Module, masked: nn.Module, swapped: nn.Module, export: Export
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, float]]:
-    """Swap, check against the masked network, judge, and time beside the dense twin."""
-    experiment = bench.experiment
-    problems = observe_problems(masked, bench.inputs, experiment.model.prunable(masked))
-    log.info("swap: kernels for %d layers on %s", len(export.manifest.layers), bench.device.type)
-    report = swap(
-        swapped, export, problems, experiment.kernel, device=bench.device, dtype=bench.dtype, inputs=bench.inputs
-    )
-    bench.require_agreement(masked, swapped)
-    log.info("measure: accuracy through the swapped layers, then latency, dense and sparse in turn")
-    quality = bench.quality(swapped, "swapped")
-    timed = time_pair(dense_net, swapped, bench.inputs, experiment.measure)
-    groups = {
-        "speed": bench.conditions()
-        | _latency("dense", timed.dense)
-        | _latency("sparse", timed.sparse)
-        | timed.speedup.to_json()
-        | _both_sides(timed)
-        | {"latency_kernel": _kernel_names(report, bench.device), "layout": report.fusion.layout},
-        "size": {
-            "weight_bytes_dense": weight_bytes(dense_net),
-            "weight_bytes_sparse": weight_bytes(swapped),
-            "peak_memory_bytes_dense": peak_memory_bytes(dense_net, bench.inputs),
-            "peak_memory_bytes_sparse": peak_memory_bytes(swapped, bench.inputs),
-        },
-        "kernels": {
-            "kernel_per_layer": _layers(report, problems, bench),
-            "sparse_layer_share": report.sparse_layer_share,
-            "sparse_flops_share": report.sparse_flops_share,
-            **report.fusion.to_json(),
-        },
+    bench: Bench,
+    dense_net: nn.Module,
+    masked: nn.Module,
+    unswapped: Callable[[], nn.Module],
+    export: Export,
+    fuse: Fuse | None,
+) -> tuple[dict[str, Any], Samples, dict[str, float]]:
+    """Swap, check against the masked network, judge, and time beside the dense twin; each point of the curve anew.
+
+    Args:
+        unswapped: makes the network to swap kernels into.
+    """
+
+    def at(point: Bench) -> tuple[dict[str, Any], Samples]:
+        swapped = swap_in(point, masked, unswapped(), export)
+        speed, samples_ms = swapped_speed(point, dense_net, swapped, fuse)
+        chosen = {"kernels": swapped.report.kernels, "sparse_flops_share": swapped.report.sparse_flops_share}
+        return speed | chosen, samples_ms
+
+    swapped = swap_in(bench, masked, unswapped(), export)
+    log.info("measure: accuracy through the swapped layers")
+    quality = bench.quality(swapped.net, "swapped")
+    speed, samples_ms = swapped_speed(bench, dense_net, swapped, fuse)
+    size = _size("dense", dense_net, bench) | _size("sparse", swapped.net, bench)
+    size["dense_bytes_per_layer"] = dense_layer_bytes(swapped.net, bench.experiment.model.prunable(masked))
+    kernels = {
+        "kernel_per_layer": _layers(swapped.report, swapped.problems, bench),
+        "sparse_layer_share": swapped.report.sparse_layer_share,
+        "sparse_flops_share": swapped.report.sparse_flops_share,
+        **swapped.report.fusion.to_json(),
     }
-    return groups, timed.samples_ms, quality
+    del swapped  # its memory belongs to the curve's networks
+    curve, on_curve = latency_curve(bench, at)
+    return {"speed": speed | {"curve": curve}, "size": size, "kernels": kernels}, samples_ms | on_curve, quality
 
 
-def _latency(side: str, latency: LatencySummary) -> dict[str, float]:
+def _size(side: str, net: nn.Module, bench: Bench) -> dict[str, int | None]:
     return {
-        f"latency_{side}_ms": latency.median_ms,
-        f"latency_{side}_p20_ms": latency.p20_ms,
-        f"latency_{side}_p80_ms": latency.p80_ms,
+        f"weight_bytes_{side}": weight_bytes(net),
+        f"resident_bytes_{side}": resident_bytes(net, bench.device),
+        f"peak_memory_bytes_{side}": peak_memory_bytes(net, bench.inputs),
     }
-
-
-def _dense_side(timed: Alone) -> dict[str, Any]:
-    return {
-        "throughput_dense_samples_per_s": timed.throughput_samples_per_s,
-        "wrapping_dense": timed.wrapping.name,
-        "wrapping_refusals": {f"dense/{name}": why for name, why in timed.wrapping.refused.items()},
-    }
-
-
-def _both_sides(timed: EndToEnd) -> dict[str, Any]:
-    return {
-        "throughput_dense_samples_per_s": timed.throughput_dense_samples_per_s,
-        "throughput_sparse_samples_per_s": timed.throughput_sparse_samples_per_s,
-        "wrapping_dense": timed.wrapping_dense.name,
-        "wrapping_sparse": timed.wrapping_sparse.name,
-        "wrapping_refusals": timed.wrapping_refusals,
-    }
-
-
-def _kernel_names(report: SwapReport, device: torch.device) -> str:
-    """What ran in the pruned layers; on a CPU it says reference, so that it is never taken for a GPU's kernel."""
-    names = sorted({layer.kernel for layer in report.layers.values() if layer.is_sparse})
-    if not names:
-        return "dense"
-    return "reference" if device.type == "cpu" else "+".join(names)
 
 
 def _layers(report: SwapReport, problems: dict[str, LayerInput], bench: Bench) -> dict[str, dict[str, Any]]:
@@ -174,6 +144,8 @@ def _layers(report: SwapReport, problems: dict[str, LayerInput], bench: Bench) -
     rates = measured_rates(bench.device, bench.dtype)
     content = {name: layer.to_json() for name, layer in report.layers.items()}
     for name, layer in report.layers.items():
+        if name in report.dense_layers:
+            content[name]["why_dense"] = report.dense_layers[name]
         if name in problems:
             problem = problems[name].problem
             content[name] |= {"m": problem.m, "k": problem.k, "n": problem.n}

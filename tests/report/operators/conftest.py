@@ -51,6 +51,7 @@ def as_row(one: Measurement, *, correct: bool = True) -> Row:
         pattern=pattern,
         granularity=granularity,
         distribution=distribution,
+        mask_settings="",
         group_m=0,
         shape="M0",
         baseline="",

@@ -9,12 +9,17 @@ from typing import NamedTuple
 
 from sparsefront_kernels.bench.row import read_rows
 
+from sparsefront.report.operators.distribution_names import distribution_names, masks_of
+
 ELEMENT_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "tf32": 4}
 SAME_SPARSITY = 3  # decimals: what a mask can express in one shape differs from the next by less
 
 
 class Weight(NamedTuple):
-    """What was multiplied by, whatever kernel did it."""
+    """What was multiplied by, whatever kernel did it.
+
+    `distribution` is a name of `distribution_names`: of a pattern's masks it is the pattern's.
+    """
 
     family: str
     pattern: str
@@ -106,9 +111,10 @@ def read_measurements(path: Path) -> Results:
     right = [(line, row) for line, row in enumerate(rows, start=2) if row["correct"] == "True" and row["latency_us"]]
     if not right:
         raise ValueError(f"{path} holds no right product: none of its {len(rows)} rows can be shown")
+    distributions = distribution_names(rows)
     names = ("gpu", "torch", "triton", "cuda", "commit", "date")
     return Results(
-        measurements=[_measurement(path, line, row) for line, row in right],
+        measurements=[_measurement(path, line, row, distributions[masks_of(row)]) for line, row in right],
         left_out=len(rows) - len(right),
         provenance={name: ", ".join(dict.fromkeys(row[name] for row in rows)) for name in names},
     )
@@ -181,7 +187,7 @@ def fastest(measurements: Iterable[Measurement]) -> list[Measurement]:
     return list(best.values())
 
 
-def _measurement(path: Path, line: int, row: dict[str, str]) -> Measurement:
+def _measurement(path: Path, line: int, row: dict[str, str], distribution: str) -> Measurement:
     def number(column: str, kind: type = float) -> float:
         try:
             value = kind(row[column])
@@ -197,7 +203,7 @@ def _measurement(path: Path, line: int, row: dict[str, str]) -> Measurement:
         raise ValueError(f"{path}, line {line}: dtype={row['dtype']!r} is not one of {', '.join(ELEMENT_BYTES)}")
     latency_us = number("latency_us")
     return Measurement(
-        weight=Weight(row["family"], row["pattern"], number("granularity", int), row["distribution"]),
+        weight=Weight(row["family"], row["pattern"], number("granularity", int), distribution),
         kernel=row["kernel"],
         dtype=row["dtype"],
         **{size: number(size, int) for size in ("m", "k", "n")},

@@ -1,0 +1,73 @@
+"""QuACK's grouped GEMM on the weight that our kernels multiply by: a group is a tile.
+
+It is measured at its best: Y is compact, with the outputs tile by tile as they are stored and what is pruned left out, where
+our kernels write all of Y in its own order. `gathered_quack` is what it costs to have that.
+"""
+
+from functools import partial
+
+from torch import Tensor
+
+from sparsefront_kernels.bench.contender import Contender
+from sparsefront_kernels.bench.copies import numbered
+from sparsefront_kernels.bench.drawn import DrawnWeight
+from sparsefront_kernels.bench.setting import Setting
+from sparsefront_kernels.common.launch_shape import processors
+from sparsefront_kernels.gathered.aligned_operands import run_length
+from sparsefront_kernels.gathered.quack.library import QuackLaunch, package_refusal
+from sparsefront_kernels.gathered.quack.product import tiled_product
+from sparsefront_kernels.gathered.quack.tables import QuackTables, quack_tables
+from sparsefront_kernels.gathered.quack.tuning import QuackProblem, candidates
+
+KERNEL = "quack_compact"
+LAYOUT = "feature_major"
+
+
+def refusal(dtype_name: str, sparsity: float) -> str | None:
+    """Why it does not run, whatever the shape, or None."""
+    return package_refusal() if dtype_name in ("fp16", "bf16") else "it gathers 16-bit types alone"
+
+
+def contenders(setting: Setting, drawn: DrawnWeight) -> list[Contender]:
+    """Every launch worth timing.
+
+    X is padded beforehand to an M that it takes; the padding is not in its time.
+
+    Raises:
+        ValueError: tiles that cannot be groups.
+    """
+    run = run_length(setting.dtype)
+    rows = -(-setting.shape.m // run) * run
+    tables = quack_tables(drawn.stored)
+    copies = numbered(tables)
+
+    def contender(launch: QuackLaunch) -> Contender:
+        def make(copy: int):
+            x, own = setting.x_in(LAYOUT, copy, rows=rows), copies(copy)
+            return lambda: tiled_product(x, own.panels, own.kept, own.offsets, own.order, launch)
+
+        return Contender(
+            family="quack",
+            kernel=KERNEL,
+            pattern=drawn.pattern,
+            granularity=drawn.granularity,
+            distribution=drawn.distribution,
+            mask_settings=drawn.mask_settings,
+            dtype_name=setting.dtype_name,
+            layout=LAYOUT,
+            sparsity=drawn.sparsity,
+            operand_bytes=drawn.stored.nbytes + setting.activation_bytes,
+            weight_bytes=drawn.stored.nbytes,
+            make=make,
+            expected=drawn.expected,
+            whole=partial(_whole, tables=tables, m=setting.shape.m),
+        )
+
+    problem = QuackProblem.of(tables, rows)
+    return [contender(launch) for launch in candidates(problem, processors(setting.device))]
+
+
+def _whole(tiled: Tensor, *, tables: QuackTables, m: int) -> Tensor:
+    """All of Y [N, M] from its stored outputs, tile by tile."""
+    stored = tiled[: len(tables.outputs), :m]
+    return tiled.new_zeros(tables.n, m).index_copy(0, tables.outputs.long(), stored)

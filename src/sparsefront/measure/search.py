@@ -1,0 +1,221 @@
+"""The fastest way to run a network: execution modes first, then variants of it on the fastest of them.
+
+Compiling is what takes time, so it is done for few candidates: variants are told apart in the fastest mode that needs no
+compiler, and only what won there is compiled. A budget in seconds bounds the rest.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from sparsefront.inference.failure_reason import failure_reason
+from sparsefront.measure.attention_backend import BACKENDS
+from sparsefront.measure.latency import summarise, time_interleaved
+from sparsefront.measure.variants import FUSED_GRAPH, VARIANTS, DoesNotApply, Fuse, make_variant
+from sparsefront.measure.wrapping import NothingRuns, Wrapped, best_wrapping, is_compiled
+
+log = logging.getLogger(__name__)
+FINALISTS = 3  # timed in turn at the end; the others are dropped at once, with the memory that their graphs hold
+FINAL_WARMUP, FINAL_SAMPLES = 5, 20
+AUTOTUNE_SECONDS = 30.0  # what max_autotune is expected to take on top of a plain compilation
+
+
+@dataclass(frozen=True)
+class Execution:
+    """A network in the fastest way found.
+
+    Args:
+        wrapped: its execution mode and the call to time.
+        variants: what was changed in the network, in this order; empty for the network as it is.
+        medians_ms: candidate ("mode" or "mode+variant+...") -> median of its short trial.
+        refused: candidate -> why it was not timed: it does not apply, failed, was wrong, or time ran out.
+        fused: the fastest way of the fused graph, where there is one; the same object where that won.
+    """
+
+    wrapped: Wrapped
+    variants: tuple[str, ...] = ()
+    medians_ms: dict[str, float] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    fused: "Execution | None" = None
+
+    @property
+    def name(self) -> str:
+        return candidate_name(self.wrapped.name, self.variants)
+
+
+def candidate_name(mode: str, variants: Sequence[str]) -> str:
+    return "+".join((mode, *variants))
+
+
+def fastest_execution(
+    net: nn.Module,
+    inputs: dict[str, Tensor],
+    *,
+    wrappings: Sequence[str],
+    variants: Sequence[str],
+    seconds: float,
+    device: torch.device,
+    dtype: torch.dtype,
+    fuse: Fuse | None = None,
+) -> Execution:
+    """Search the execution modes and variants of a network.
+
+    Args:
+        net: in eval mode on `device`, in `dtype`; left as it is.
+        inputs: keyword arguments of the net, on `device`.
+        wrappings: execution modes, out of WRAPPINGS.
+        variants: out of VARIANTS; tried in the order of that tuple.
+        seconds: after these only what every search does is still tried: each mode but max_autotune on the best form of
+            the network and on its fused graph. A trial that has begun is never cut short.
+        fuse: makes the fused graph of the network; None where there is none.
+    Raises:
+        NothingRuns: no execution mode could run the network as it is.
+    """
+    search = _Search(net, inputs, device, dtype, seconds, fuse)
+    if device.type != "cuda":
+        search.refused |= {mode: "needs a CUDA device" for mode in wrappings if mode != "eager"}
+        wrappings = [mode for mode in wrappings if mode == "eager"] or wrappings
+    quick = [mode for mode in wrappings if not is_compiled(mode)] or list(wrappings[:1])
+    compiled = [mode for mode in wrappings if mode not in quick and not mode.startswith("max_autotune")]
+    slowest = [mode for mode in wrappings if mode not in quick and mode not in compiled]
+    asked = [name for name in VARIANTS if name in variants]
+
+    plain = search.run(_Form(net), quick)
+    best = search.improve(_Form(net), plain, [name for name in asked if name not in (FUSED_GRAPH, *BACKENDS)])
+    best = search.improve(*best, [name for name in asked if name in BACKENDS], only_one=True)
+    forms = [best[0]]
+    if FUSED_GRAPH in asked and (fused := search.vary(_Form(net), FUSED_GRAPH)) is not None:
+        found = search.attempt(fused, quick)
+        if found is not None:
+            fused, _ = search.improve(fused, found, [name for name in asked if name in BACKENDS], only_one=True)
+        forms.append(fused)
+    compile_seconds = 0.0
+    for form in forms:
+        if compiled:
+            start = time.perf_counter()
+            search.attempt(form, compiled)
+            compile_seconds = max(compile_seconds, time.perf_counter() - start)
+    if compiled and best[0].variants:
+        search.attempt(_Form(net), compiled, expected_seconds=compile_seconds)
+    if slowest:
+        search.attempt(search.fastest_form(), slowest, expected_seconds=compile_seconds + AUTOTUNE_SECONDS)
+    return search.result()
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A network after some variants."""
+
+    net: nn.Module
+    variants: tuple[str, ...] = ()
+
+    @property
+    def is_fused_graph(self) -> bool:
+        return FUSED_GRAPH in self.variants
+
+
+class _Search:
+    """What was tried so far."""
+
+    def __init__(
+        self,
+        net: nn.Module,
+        inputs: dict[str, Tensor],
+        device: torch.device,
+        dtype: torch.dtype,
+        seconds: float,
+        fuse: Fuse | None,
+    ) -> None:
+        self.net, self.inputs, self.device, self.dtype, self.fuse = net, inputs, device, dtype, fuse
+        self.ends = time.perf_counter() + seconds
+        self.found: list[tuple[_Form, Wrapped]] = []  # fastest first
+        self.medians_ms: dict[str, float] = {}
+        self.refused: dict[str, str] = {}
+
+    def run(self, form: _Form, modes: Sequence[str]) -> Wrapped:
+        """The fastest of these modes for this form; medians and reasons are noted. Raises NothingRuns as `best_wrapping`."""
+        try:
+            wrapped = best_wrapping(
+                form.net,
+                self.inputs,
+                wrappings=modes,
+                device=self.device,
+                dtype=self.dtype,
+                original=None if form.net is self.net else self.net,
+            )
+        except NothingRuns as error:
+            self._note(form, {}, error.refused)
+            raise
+        self._note(form, wrapped.medians_ms, wrapped.refused)
+        self.found.append((form, wrapped))
+        self.found.sort(key=lambda one: one[1].median_ms)
+        fused = [one for one in self.found if one[0].is_fused_graph][:1]
+        kept = self.found[:FINALISTS]
+        self.found = kept + [one for one in fused if one not in kept]
+        return wrapped
+
+    def attempt(self, form: _Form, modes: Sequence[str], *, expected_seconds: float | None = None) -> Wrapped | None:
+        """The fastest of these modes for this form; None where none works, or where the time that is left is too short.
+
+        Args:
+            expected_seconds: of a trial that may be left out; None for one that is always made.
+        """
+        left = self.ends - time.perf_counter()
+        if expected_seconds is not None and expected_seconds > left:
+            reason = (
+                f"not tried: about {expected_seconds:.0f} s are needed, {max(0.0, left):.0f} s of the search are left"
+            )
+            self.refused |= {candidate_name(mode, form.variants): reason for mode in modes}
+            return None
+        try:
+            return self.run(form, modes)
+        except NothingRuns:
+            return None
+
+    def vary(self, form: _Form, variant: str) -> _Form | None:
+        """The form after one more variant, or None with its reason noted."""
+        try:
+            net = make_variant(variant, form.net, self.inputs, fuse=self.fuse)
+        except DoesNotApply as reason:
+            self.refused[variant] = str(reason)
+        except Exception as error:  # a rewrite may fail in any way on a network that it does not know
+            self.refused[variant] = failure_reason(error)
+            log.warning("variant %s failed: %s", variant, self.refused[variant])
+        else:
+            return _Form(net, (*form.variants, variant))
+        return None
+
+    def improve(
+        self, form: _Form, wrapped: Wrapped, variants: Sequence[str], *, only_one: bool = False
+    ) -> tuple[_Form, Wrapped]:
+        """Add each variant that makes this form faster in its own mode; of those that exclude each other, the best."""
+        start = form
+        for variant in variants:
+            varied = self.vary(start if only_one else form, variant)
+            found = None if varied is None else self.attempt(varied, [wrapped.name])
+            if found is not None and found.median_ms < wrapped.median_ms:
+                form, wrapped = varied, found
+        return form, wrapped
+
+    def fastest_form(self) -> _Form:
+        return self.found[0][0]
+
+    def result(self) -> Execution:
+        """The fastest of the finalists, timed in turn; the fused graph's own best beside it."""
+        finalists = self.found[:FINALISTS]
+        calls = {candidate_name(one.name, form.variants): one.call for form, one in finalists}
+        if len(finalists) > 1:
+            taken = time_interleaved(calls, device=self.device, warmup=FINAL_WARMUP, samples=FINAL_SAMPLES)
+            self.medians_ms |= {name: summarise(samples).median_ms for name, samples in taken.items()}
+        ordered = sorted(self.found, key=lambda one: self.medians_ms[candidate_name(one[1].name, one[0].variants)])
+        executions = [Execution(one, form.variants, self.medians_ms, self.refused) for form, one in ordered]
+        fused = next((one for one in executions if FUSED_GRAPH in one.variants), None)
+        return replace(executions[0], fused=fused)
+
+    def _note(self, form: _Form, medians_ms: dict[str, float], refused: dict[str, str]) -> None:
+        self.medians_ms |= {candidate_name(mode, form.variants): ms for mode, ms in medians_ms.items()}
+        self.refused |= {candidate_name(mode, form.variants): why for mode, why in refused.items()}

@@ -1,0 +1,66 @@
+"""Other forms of a network that give the same outputs, so that the fastest dense one is the baseline.
+
+    fused_qkv        Linear layers that read the same tensor as one product
+    channels_last    activations and filters of convolutions with the channels last in memory
+    fused_graph      our own fused graph with every layer dense, where the caller has one
+    sdpa_flash, sdpa_cudnn, sdpa_efficient    PyTorch's attention on that backend only
+
+Dense and sparse networks are offered the same ones, where they apply.
+"""
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from sparsefront.measure.attention_backend import BACKENDS, WithAttentionBackend, calls_attention
+from sparsefront.measure.fused_linears import fuse_linears
+
+FUSED_GRAPH = "fused_graph"
+VARIANTS = ("fused_qkv", "channels_last", FUSED_GRAPH, *BACKENDS)
+
+# (network, inputs of one forward pass) -> its fused graph; the network stays as it is; may raise DoesNotApply
+Fuse = Callable[[nn.Module, dict[str, Tensor]], nn.Module]
+
+
+class DoesNotApply(Exception):
+    """A variant has nothing to change in a network, or cannot run here; the message says why."""
+
+
+def make_variant(name: str, net: nn.Module, inputs: dict[str, Tensor], *, fuse: Fuse | None = None) -> nn.Module:
+    """The variant of a network, which is left as it is.
+
+    Args:
+        name: one of VARIANTS.
+        net: in eval mode, on the inputs' device.
+        inputs: keyword arguments of one forward pass.
+        fuse: makes the fused graph.
+    Raises:
+        DoesNotApply: with the reason.
+    """
+    if name == FUSED_GRAPH:
+        if fuse is None:
+            raise DoesNotApply("no fused graph of this network")
+        return fuse(net, inputs)
+    if name in BACKENDS:
+        if next(iter(inputs.values())).device.type != "cuda":
+            raise DoesNotApply("needs a CUDA device")
+        if not calls_attention(net, inputs):
+            raise DoesNotApply("the network calls no scaled_dot_product_attention")
+        return WithAttentionBackend(net, BACKENDS[name]).eval()
+    return _fused_qkv(net, inputs) if name == "fused_qkv" else _channels_last(net)
+
+
+def _fused_qkv(net: nn.Module, inputs: dict[str, Tensor]) -> nn.Module:
+    fused = fuse_linears(net, inputs)
+    if fused is None:
+        raise DoesNotApply("no two Linear layers read the same tensor")
+    return fused
+
+
+def _channels_last(net: nn.Module) -> nn.Module:
+    """Filters [C_out, kh, kw, C_in] in memory; the activations follow from the first convolution on."""
+    if sum(isinstance(module, nn.Conv2d) for module in net.modules()) < 2:  # a lone one only cuts patches
+        raise DoesNotApply("the network has fewer than two convolutions")
+    return copy.deepcopy(net).to(memory_format=torch.channels_last)

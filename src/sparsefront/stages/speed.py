@@ -1,0 +1,170 @@
+"""Latency at one batch size and sequence length, as leaves of the row, and the curve over several of them."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import torch
+from torch import nn
+
+from sparsefront.experiment import Experiment
+from sparsefront.export.checkpoint import Export
+from sparsefront.inference.packed_weights import release_formats
+from sparsefront.inference.problems import LayerInput, observe_problems
+from sparsefront.inference.swap import swap
+from sparsefront.inference.swap_report import SwapReport
+from sparsefront.measure.end_to_end import Alone, time_alone, time_pair
+from sparsefront.measure.latency import LatencySummary
+from sparsefront.measure.variants import Fuse
+from sparsefront.measure.wrapping import NothingRuns
+from sparsefront.stages.bench import Bench
+
+log = logging.getLogger(__name__)
+
+Samples = dict[str, list[list[float]]]  # network -> milliseconds, one list per repeat
+ON_THE_CURVE = (
+    "batch_size",
+    "sequence_length",
+    "latency_dense_ms",
+    "latency_dense_p20_ms",
+    "latency_dense_p80_ms",
+    "latency_sparse_ms",
+    "latency_sparse_p20_ms",
+    "latency_sparse_p80_ms",
+    "speedup",
+    "speedup_low",
+    "speedup_high",
+    "dense_variant",
+    "sparse_variant",
+    "fused_dense_latency_ms",
+)
+
+
+@dataclass(frozen=True)
+class Swapped:
+    """A network with kernels chosen for the inputs of one bench."""
+
+    net: nn.Module
+    report: SwapReport
+    problems: dict[str, LayerInput]
+
+
+def swap_in(bench: Bench, masked: nn.Module, net: nn.Module, export: Export) -> Swapped:
+    """Choose kernels for the bench's inputs and put them into `net`, in place.
+
+    Raises:
+        RuntimeError: the swapped network computes something else than the masked one.
+    """
+    experiment = bench.experiment
+    problems = observe_problems(masked, bench.inputs, experiment.model.prunable(masked))
+    log.info("swap: kernels for %d layers on %s", len(export.manifest.layers), bench.device.type)
+    report = swap(
+        net, export, problems, experiment.kernel, device=bench.device, dtype=bench.dtype, inputs=bench.inputs
+    )
+    release_formats(net)
+    bench.require_agreement(masked, net)
+    return Swapped(net, report, problems)
+
+
+def dense_speed(bench: Bench, net: nn.Module, fuse: Fuse | None) -> tuple[dict[str, Any], Samples]:
+    """Group `speed` where nothing is swapped: there is no sparse latency."""
+    log.info("measure: latency of the dense network, %s on %s", _size(bench), bench.device.type)
+    timed = time_alone(net, bench.inputs, bench.experiment.measure, fuse=fuse)
+    speed = bench.conditions() | _latency("dense", timed.latency) | _dense_side(timed)
+    return speed | {"wrapping_refusals": timed.refusals, "variant_medians_ms": timed.medians_ms}, timed.samples_ms
+
+
+def swapped_speed(
+    bench: Bench, dense_net: nn.Module, swapped: Swapped, fuse: Fuse | None
+) -> tuple[dict[str, Any], Samples]:
+    """Group `speed` of a swapped network beside the fastest dense version."""
+    log.info("measure: latency, %s on %s, dense and sparse in turn", _size(bench), bench.device.type)
+    timed = time_pair(dense_net, swapped.net, bench.inputs, bench.experiment.measure, fuse=fuse)
+    speed = (
+        bench.conditions()
+        | _latency("dense", timed.dense.latency)
+        | _latency("sparse", timed.sparse)
+        | timed.speedup.to_json()
+        | _dense_side(timed.dense)
+        | {
+            "throughput_sparse_samples_per_s": timed.throughput_sparse_samples_per_s,
+            "wrapping_sparse": timed.execution.wrapped.name,
+            "sparse_variant": timed.execution.name,
+            "wrapping_refusals": timed.refusals,
+            "variant_medians_ms": timed.medians_ms,
+            "latency_kernel": _kernel_names(swapped.report, bench.device),
+            "layout": swapped.report.fusion.layout,
+        }
+    )
+    return speed, timed.samples_ms
+
+
+def latency_curve(
+    bench: Bench, speed_at: Callable[[Bench], tuple[dict[str, Any], Samples]]
+) -> tuple[list[dict[str, Any]], Samples]:
+    """Every size of the measurement's settings but the first: leaf `curve` of the row, and its samples.
+
+    A size that the device has no memory for, or that no execution mode can run, is a point without latencies that says so.
+
+    Args:
+        bench: of the first size.
+        speed_at: group `speed` at another one, with the entries `kernels` and `sparse_flops_share` where kernels run.
+    """
+    curve, samples = [], {}
+    for batch_size, sequence_length in sizes(bench.experiment)[1:]:
+        try:
+            speed, taken = speed_at(bench.at(batch_size, sequence_length))
+        except (torch.OutOfMemoryError, NothingRuns) as error:
+            why = "out of memory" if isinstance(error, torch.OutOfMemoryError) else str(error)
+            log.warning("measure: batch %d, length %s: %s", batch_size, sequence_length, why)
+            curve.append({"batch_size": batch_size, "sequence_length": sequence_length, "not_measured": why})
+            continue
+        kept = (*ON_THE_CURVE, "kernels", "sparse_flops_share")
+        point = {name: speed[name] for name in kept if name in speed}
+        curve.append(point)
+        at = (
+            f"{point['batch_size']}x{point['sequence_length']}"
+            if point["sequence_length"]
+            else f"{point['batch_size']}"
+        )
+        samples |= {f"{side} {at}": values for side, values in taken.items()}
+    return curve, samples
+
+
+def sizes(experiment: Experiment) -> list[tuple[int, int | None]]:
+    """(batch size, sequence length) of all points, the row's own first; images have no length."""
+    measure = experiment.measure
+    lengths = (None,) if experiment.dataset.info.sequence_length is None else measure.sequence_lengths
+    return [(batch_size, length) for length, batch_size in product(lengths, measure.batch_sizes)]
+
+
+def _latency(side: str, latency: LatencySummary) -> dict[str, float]:
+    return {
+        f"latency_{side}_ms": latency.median_ms,
+        f"latency_{side}_p20_ms": latency.p20_ms,
+        f"latency_{side}_p80_ms": latency.p80_ms,
+    }
+
+
+def _dense_side(timed: Alone) -> dict[str, Any]:
+    return {
+        "throughput_dense_samples_per_s": timed.throughput_samples_per_s,
+        "wrapping_dense": timed.execution.wrapped.name,
+        "dense_variant": timed.execution.name,
+        "fused_dense_latency_ms": None if timed.fused_latency is None else timed.fused_latency.median_ms,
+    }
+
+
+def _kernel_names(report: SwapReport, device: torch.device) -> str:
+    """What ran in the pruned layers; on a CPU it says reference, so that it is never taken for a GPU's kernel."""
+    names = sorted({layer.kernel for layer in report.layers.values() if layer.is_sparse})
+    if not names:
+        return "dense"
+    return "reference" if device.type == "cpu" else "+".join(names)
+
+
+def _size(bench: Bench) -> str:
+    length = bench.sequence_length
+    return f"batch {bench.batch_size}" + ("" if length is None else f", length {length}")

@@ -1,0 +1,148 @@
+"""The search for the fastest way to run a network."""
+
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from sparsefront.measure import search, wrapping
+from sparsefront.measure.search import fastest_execution
+from sparsefront.measure.variants import VARIANTS
+from sparsefront.measure.wrapping import WRAPPINGS, NothingRuns
+
+CPU = torch.device("cpu")
+
+
+class Net(nn.Module):
+    """Takes `seconds` for each forward pass besides its product."""
+
+    def __init__(self, seconds=0.0, scale=1.0):
+        super().__init__()
+        self.one, self.two, self.seconds, self.scale = nn.Linear(8, 4), nn.Linear(8, 4), seconds, scale
+
+    def forward(self, x):
+        time.sleep(self.seconds)
+        return self.scale * (self.one(x) - self.two(x))
+
+
+@pytest.fixture
+def net():
+    torch.manual_seed(0)
+    return Net(0.004).eval()
+
+
+@pytest.fixture
+def inputs():
+    return {"x": torch.randn(6, 8)}
+
+
+def as_another(net, seconds, scale=1.0):
+    """The network's function, slower or faster or wrong."""
+    other = Net(seconds, scale).eval()
+    other.load_state_dict(net.state_dict())
+    return other
+
+
+def find(net, inputs, device=CPU, **settings):
+    asked = {"wrappings": WRAPPINGS, "variants": VARIANTS, "seconds": 60.0, "dtype": torch.float32} | settings
+    return fastest_execution(net, inputs, device=device, **asked)
+
+
+def test_a_cpu_tries_variants_eagerly_and_says_why_not_the_rest(net, inputs):
+    found = find(net, inputs)
+    assert {"eager", "eager+fused_qkv"} == set(found.medians_ms)
+    assert found.name in found.medians_ms and found.fused is None
+    assert {found.refused[mode] for mode in WRAPPINGS if mode != "eager"} == {"needs a CUDA device"}
+    assert found.refused["sdpa_flash"] == "needs a CUDA device"
+    assert "fewer than two convolutions" in found.refused["channels_last"]
+    assert found.refused["fused_graph"] == "no fused graph of this network"
+    torch.testing.assert_close(found.wrapped.call(), net(**inputs))
+
+
+def test_only_what_is_asked_for_is_tried(net, inputs):
+    assert set(find(net, inputs, variants=[]).medians_ms) == {"eager"}
+
+
+def test_a_faster_fused_graph_is_the_fastest_version(net, inputs):
+    found = find(net, inputs, fuse=lambda given, inputs: as_another(given, 0.0))
+    assert found.name == found.fused.name == "eager+fused_graph" and found.variants == ("fused_graph",)
+    torch.testing.assert_close(found.wrapped.call(), net(**inputs))
+
+
+def test_a_slower_fused_graph_is_timed_beside(net, inputs):
+    found = find(net, inputs, fuse=lambda given, inputs: as_another(given, 0.02))
+    assert "fused_graph" not in found.name
+    assert found.fused.name == "eager+fused_graph" and found.medians_ms[found.fused.name] > 20
+
+
+def test_a_wrong_variant_is_refused(net, inputs):
+    found = find(net, inputs, fuse=lambda given, inputs: as_another(given, 0.0, scale=1.5))
+    assert "against eager" in found.refused["eager+fused_graph"] and found.fused is None
+
+
+def test_a_rewrite_that_fails_leaves_its_reason(net, inputs):
+    def fuse(given, inputs):
+        raise KeyError("no such block")
+
+    assert "no such block" in find(net, inputs, fuse=fuse).refused["fused_graph"]
+
+
+def test_a_network_that_fails_is_an_error(inputs):
+    with pytest.raises(NothingRuns, match="needs a CUDA device"):
+        find(Net().eval(), inputs, wrappings=["cuda_graph"])
+
+
+@pytest.fixture
+def pretend_gpu(monkeypatch):
+    """Every mode runs eagerly on the CPU, and takes as long as `seconds` says when it is first made."""
+    made = []
+
+    def pretend(seconds):
+        real_timer = wrapping.time_interleaved
+
+        def wrap(name, net, static):
+            made.append((name, type(net).__name__))
+            clock[0] += seconds.get(name, 0.0)
+            return torch.inference_mode()(lambda: net(**static))
+
+        clock = [0.0]
+        monkeypatch.setattr(search.time, "perf_counter", lambda: clock[0], raising=True)
+        monkeypatch.setattr(wrapping, "wrap", wrap)
+        for module in (wrapping, search):
+            monkeypatch.setattr(
+                module, "time_interleaved", lambda functions, *, device, **rest: timed(real_timer, functions, **rest)
+            )
+        return torch.device("cuda"), made
+
+    def timed(real_timer, functions, **rest):
+        return {name: [float(position)] for position, name in enumerate(functions)}
+
+    return pretend
+
+
+def test_time_that_is_spent_leaves_out_what_takes_longest(net, inputs, pretend_gpu):
+    device, made = pretend_gpu({"compile_cuda_graph": 20.0})
+    modes = ["eager", "compile_cuda_graph", "max_autotune_cuda_graph"]
+    found = find(net, inputs, device=device, wrappings=modes, variants=[], seconds=45.0)
+    assert ("max_autotune_cuda_graph", "Net") not in made
+    assert found.refused["max_autotune_cuda_graph"] == ("not tried: about 50 s are needed, 25 s of the search are left")
+
+
+def test_there_is_time_for_everything(net, inputs, pretend_gpu):
+    device, made = pretend_gpu({"compile_cuda_graph": 20.0})
+    modes = ["eager", "compile_cuda_graph", "max_autotune_cuda_graph"]
+    found = find(net, inputs, device=device, wrappings=modes, variants=[], seconds=71.0)
+    assert set(found.medians_ms) == set(modes)
+
+
+def test_no_budget_leaves_out_a_mode_that_the_other_network_may_have(net, inputs, pretend_gpu):
+    """The best form and the fused graph run in every quick and compiled mode; only what comes on top is left out."""
+    device, made = pretend_gpu({"eager": 5.0, "cuda_graph": 5.0, "compile_cuda_graph": 20.0})
+    modes = ["eager", "cuda_graph", "compile_cuda_graph", "max_autotune_cuda_graph"]
+    settings = {"wrappings": modes, "variants": ["fused_graph"], "seconds": 0.0}
+    found = find(net, inputs, device=device, fuse=lambda given, inputs: as_another(given, 0.0), **settings)
+    assert set(found.medians_ms) == {mode + form for mode in modes[:3] for form in ("", "+fused_graph")}
+    assert set(found.refused) == {"max_autotune_cuda_graph"} or set(found.refused) == {
+        "max_autotune_cuda_graph+fused_graph"
+    }

@@ -1,0 +1,139 @@
+"""Latency at several sizes of the same weights: the first is the row's, the others its curve."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hydra.core.hydra_config import HydraConfig
+
+from sparsefront.inference.swap_report import LayerSwap, SwapReport
+from sparsefront.report.latency_curve import crossovers, curve_lines, curve_points
+from sparsefront.stages import measure, speed
+from sparsefront.stages.bench import Bench
+
+ON_CPU = ("trainer=cpu", "measure.device=cpu")
+LATENCIES = {f"latency_{side}{part}_ms" for side in ("dense", "sparse") for part in ("", "_p20", "_p80")}
+
+
+def folder() -> Path:
+    return Path(HydraConfig.get().runtime.output_dir)
+
+
+def texts(path: Path) -> list[str]:
+    rows = [
+        f"the film is {word} and {n} minutes long\t{label}"
+        for n in range(20)
+        for word, label in (("good", 1), ("bad", 0))
+    ]
+    (path / "SST-2").mkdir(parents=True)
+    for split in ("train", "dev"):
+        (path / "SST-2" / f"{split}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    return ["model=bert", "model.size=tiny", "dataset=glue", f"dataset.path={path}", "recipe.batch_size=4"]
+
+
+def test_every_batch_size_is_swapped_and_timed_anew(run, monkeypatch):
+    swapped = []
+    real = speed.swap
+
+    def swap(net, export, problems, *rest, **more):
+        swapped.append(problems)
+        return real(net, export, problems, *rest, **more)
+
+    monkeypatch.setattr(speed, "swap", swap)
+    row = run(*ON_CPU, "measure.batch_size=[3,1,5]")
+    assert row.speed.batch_size == 3 and row.speed.latency_sparse_ms > 0
+    assert [(point["batch_size"], point["sequence_length"]) for point in row.speed.curve] == [(1, None), (5, None)]
+    rows_seen = [next(iter(problems.values())).problem.m for problems in swapped]
+    assert rows_seen[1] * 3 == rows_seen[0] and rows_seen[2] * 3 == rows_seen[0] * 5
+    for point in row.speed.curve:
+        assert LATENCIES < point.keys() and all(point[name] > 0 for name in LATENCIES)
+        assert point["speedup_low"] <= point["speedup"] <= point["speedup_high"]
+        assert point["dense_variant"].startswith("eager") and point["fused_dense_latency_ms"] is None
+        assert point["sparse_flops_share"] == row.kernels.sparse_flops_share
+        assert sum(point["kernels"].values()) == len(row.kernels.kernel_per_layer)
+    samples = json.loads((folder() / "samples.json").read_text())
+    assert samples.keys() == {"dense", "sparse", "dense 1", "sparse 1", "dense 5", "sparse 5"}
+    page = (folder() / "report.html").read_text()
+    assert "Latency over batch size" in page and "fastest dense version" in page
+
+
+def test_lengths_and_batch_sizes_are_combined(run, tmp_path):
+    row = run(*ON_CPU, *texts(tmp_path / "data"), "measure.batch_size=[2,4]", "measure.sequence_length=[16,24]")
+    assert (row.speed.batch_size, row.speed.sequence_length) == (2, 16)
+    found = [(point["batch_size"], point["sequence_length"]) for point in row.speed.curve]
+    assert found == [(4, 16), (2, 24), (4, 24)]
+    assert set(crossovers(row)) == {16, 24}
+    assert "dense 4x24" in json.loads((folder() / "samples.json").read_text())
+
+
+def test_a_dense_run_has_a_dense_curve(run):
+    row = run(*ON_CPU, "pattern=dense", "measure.batch_size=[2,1]")
+    (point,) = row.speed.curve
+    assert point["latency_dense_ms"] > 0 and "latency_sparse_ms" not in point
+    assert [line["sparse, ms"] for line in curve_lines(row)] == ["–", "–"]
+    assert crossovers(row) == {None: None}
+
+
+def test_a_size_without_memory_says_so(run, monkeypatch):
+    real = Bench.at
+
+    def at(self, batch_size, sequence_length):
+        if batch_size == 64:
+            raise torch.OutOfMemoryError("too much")
+        return real(self, batch_size, sequence_length)
+
+    monkeypatch.setattr(Bench, "at", at)
+    row = run(*ON_CPU, "measure.batch_size=[2,64,1]")
+    assert row.speed.curve[0] == {"batch_size": 64, "sequence_length": None, "not_measured": "out of memory"}
+    assert row.speed.curve[1]["latency_sparse_ms"] > 0
+    assert curve_lines(row)[-1]["kernels, or not measured because"] == "out of memory"
+
+
+def test_one_size_has_no_curve(run):
+    row = run(*ON_CPU)
+    assert row.speed.curve == [] and curve_points(row) == []
+    assert row.speed.dense_variant in {name.removeprefix("dense/") for name in row.speed.variant_medians_ms}
+    assert row.speed.variant_medians_ms.keys() >= {"dense/eager", "sparse/eager", "dense/eager+fused_qkv"}
+    assert row.speed.wrapping_refusals["dense/cuda_graph"] == "needs a CUDA device"
+    assert row.speed.wrapping_dense == "eager"
+
+
+def test_the_fused_graph_is_a_candidate_of_the_stage(run, monkeypatch):
+    """Handed to the stage by whoever can build it."""
+    from sparsefront import pipeline
+
+    real, given = pipeline.measure.run, []
+
+    def fuse(net, inputs):
+        given.append(len(inputs["x"]))
+        return net
+
+    monkeypatch.setattr(pipeline.measure, "run", lambda *args, **rest: real(*args, **rest, fuse=fuse))
+    row = run(*ON_CPU, "measure.batch_size=[2,3]")
+    assert given == [2, 3] and row.speed.fused_dense_latency_ms > 0
+    assert "dense/eager+fused_graph" in row.speed.variant_medians_ms
+    assert row.speed.wrapping_refusals["sparse/fused_graph"].startswith("no fused graph")
+
+
+@pytest.mark.parametrize("kernel", ["auto", "none"])
+def test_bytes_on_the_device(run, kernel):
+    size = run(*ON_CPU, f"kernel={kernel}").size
+    assert size.resident_bytes_dense >= size.weight_bytes_dense
+    if kernel == "auto":
+        assert size.resident_bytes_sparse < size.resident_bytes_dense
+        assert size.dense_bytes_per_layer == {}
+    else:
+        assert size.resident_bytes_sparse is None
+
+
+def test_a_pruned_layer_that_runs_dense_says_why():
+    layers = {
+        "slow": LayerSwap(kernel="dense_linear", family="dense", density=0.25, weight_bytes=64),
+        "fast": LayerSwap(kernel="gathered_cuda", family="gathered", density=0.25, weight_bytes=16),
+    }
+    report = SwapReport(layers, {"slow": "dense_linear is faster", "head": "not pruned"}, 0.3, 0.3)
+    found = measure._layers(report, {}, SimpleNamespace(device=torch.device("cpu"), dtype=torch.float32))
+    assert found.keys() == layers.keys()
+    assert found["slow"]["why_dense"] == "dense_linear is faster" and "why_dense" not in found["fast"]
