@@ -60,9 +60,7 @@ def swap_in(bench: Bench, masked: nn.Module, net: nn.Module, export: Export) -> 
     experiment = bench.experiment
     problems = observe_problems(masked, bench.inputs, experiment.model.prunable(masked))
     log.info("swap: kernels for %d layers on %s", len(export.manifest.layers), bench.device.type)
-    report = swap(
-        net, export, problems, experiment.kernel, device=bench.device, dtype=bench.dtype, inputs=bench.inputs
-    )
+    report = swap(net, export, problems, experiment.kernel, device=bench.device, dtype=bench.dtype, inputs=bench.inputs)
     release_formats(net)
     bench.require_agreement(masked, net)
     return Swapped(net, report, problems)
