@@ -130,4 +130,4 @@ class FusedProduct(KernelCall):
 
 def _in_one_pass(y: Tensor) -> bool:
     """Whether our own kernel follows a product; a compiler does as well by itself, and may fuse what comes next too."""
-    return y.is_cuda and not torch.compiler.is_compiling()
+    return y.is_cuda and y.dtype != torch.float64 and not torch.compiler.is_compiling()
