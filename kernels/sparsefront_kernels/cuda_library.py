@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 PACKAGE = Path(__file__).parent
 SOURCES = {
     "gathered_spmm": PACKAGE / "gathered" / "cuda" / "gathered_spmm.cu",
+    "gathered_wide": PACKAGE / "gathered" / "cuda" / "gathered_wide.cu",
     "gathered_fp32": PACKAGE / "gathered" / "cuda" / "gathered_fp32.cu",
     "gathered_skinny": PACKAGE / "gathered" / "cuda" / "gathered_skinny.cu",
 }

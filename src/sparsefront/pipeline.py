@@ -10,6 +10,7 @@ from sparsefront.inference.forecast import warn_where_nothing_wins
 from sparsefront.report.loggers import close_loggers
 from sparsefront.report.row import Row
 from sparsefront.stages import dense, export, measure, prune, recover, report
+from sparsefront.stages.fused_dense import fused_dense
 from sparsefront.stages.keys import StageKeys, stage_keys
 from sparsefront.validate import validate
 
@@ -73,7 +74,9 @@ def _run_stages(experiment: Experiment, store: ArtifactStore, keys: StageKeys, l
             exported = export.run(experiment, store, keys.export, pruned, recovered)
     if not experiment.goes_on_to("measure"):
         return None
-    measured = measure.run(experiment, store, keys, dense=trained, recovered=recovered, exported=exported)
+    measured = measure.run(
+        experiment, store, keys, dense=trained, recovered=recovered, exported=exported, fuse=fused_dense
+    )
     if not experiment.goes_on_to("report"):
         return None
     return report.run(

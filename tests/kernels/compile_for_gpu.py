@@ -15,6 +15,8 @@ from sparsefront_kernels.blocked import triton_spmm as blocked
 from sparsefront_kernels.gathered.triton import spmm as gathered
 from sparsefront_kernels.gathered.triton import transpose
 from sparsefront_kernels.n_m import triton_spmm as n_m
+from sparsefront_kernels.norm import layer_norm_columns, triton_norm
+from sparsefront_kernels.pointwise import epilogue, triton_epilogue
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -27,7 +29,7 @@ POINTERS = {
     torch.uint8: "*u8",
 }
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "maxnreg")
-MODULES = (gathered, transpose, blocked, n_m)
+MODULES = (gathered, transpose, blocked, n_m, triton_norm, triton_epilogue)
 
 
 class Recorder:
@@ -51,6 +53,9 @@ def source_of(kernel: triton.runtime.JITFunction, launch: dict) -> ASTSource:
         if constant or (isinstance(value, int) and value == 1):
             signature[name], constants[(place,)] = "constexpr", value
             continue
+        if isinstance(value, float):
+            signature[name] = "fp32"
+            continue
         signature[name] = POINTERS[value.dtype] if isinstance(value, torch.Tensor) else "i32"
         if isinstance(value, torch.Tensor) or value % 16 == 0:
             attributes[(place,)] = [["tt.divisibility", 16]]
@@ -72,9 +77,22 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, triton.runtime.JITFuncti
         stored = FORMATS[family].from_dense(weight, mask, **parameters)
         with recorded() as recorders:
             entry(name).run(torch.ones(256, 256, dtype=dtype), entry(name).prepare(stored), weight[0])
-        for recorder in recorders:
-            for launch in recorder.launches:
-                yield f"{name} {parameters} {dtype} {recorder.kernel.__name__}", recorder.kernel, launch
+        yield from launches_of(f"{name} {parameters} {dtype}", recorders)
+    for features in (768, 1024, 5000):  # the last is not held in registers
+        columns, parameters = torch.ones(features, 64, dtype=dtype), torch.ones(features, dtype=dtype)
+        for x in (columns, columns.t().contiguous().t()):
+            with recorded() as recorders:
+                layer_norm_columns(x, parameters, parameters, 1e-12)
+            yield from launches_of(f"layer_norm {features} {x.stride()} {dtype}", recorders)
+    with recorded() as recorders:
+        epilogue(weight, weight[0].float(), "gelu", weight.t())
+    yield from launches_of(f"epilogue {dtype}", recorders)
+
+
+def launches_of(what: str, recorders: list[Recorder]) -> Iterator[tuple[str, triton.runtime.JITFunction, dict]]:
+    for recorder in recorders:
+        for launch in recorder.launches:
+            yield f"{what} {recorder.kernel.__name__}", recorder.kernel, launch
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import torch
 from sparsefront_kernels import FORMATS, Problem, entries, entry
 from sparsefront_kernels.gathered.aligned_operands import aligned_by_input
 from sparsefront_kernels.gathered.hopper import tuning
-from sparsefront_kernels.gathered.hopper.spmm import launch_pairs_spmm
+from sparsefront_kernels.gathered.hopper.launch import TABLE_FIELDS, launch_pairs_spmm
 from sparsefront_kernels.gathered.hopper.tables import pair_tables
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -66,7 +66,7 @@ class TestOnGPU:
         expected = stored.to_dense().double() @ x.double() + bias.double()[:, None]
         for launch in tuning.SPACE:
             y = torch.full((640, 1032), torch.nan, device="cuda", dtype=torch.float16)
-            tensors = {name: getattr(tables, name) for name in ("panels", "steps", "pairs", "outputs", "steps_of_each")}
+            tensors = {name: getattr(tables, name) for name in TABLE_FIELDS}
             launch_pairs_spmm(x, y, bias=bias, launch=launch, **tensors)
             assert_close(y, expected)
 
@@ -88,7 +88,7 @@ class TestOnGPU:
         )
         tables = pair_tables(stored)
         x = torch.randn(2000, 512, device="cuda", dtype=torch.float16)
-        tensors = {name: getattr(tables, name) for name in ("panels", "steps", "pairs", "outputs", "steps_of_each")}
+        tensors = {name: getattr(tables, name) for name in TABLE_FIELDS}
         for launch in tuning.SPACE:
             first = torch.empty(512, 512, device="cuda", dtype=torch.float16)
             launch_pairs_spmm(x, first, bias=None, launch=launch, **tensors)

@@ -7,7 +7,7 @@ import torch
 from sparsefront_kernels import FORMATS, Problem, entries, entry
 from sparsefront_kernels.common.epilogue import ACTIVATIONS
 from sparsefront_kernels.gathered.hopper import tuning
-from sparsefront_kernels.gathered.hopper.spmm import launch_pairs_spmm
+from sparsefront_kernels.gathered.hopper.launch import TABLE_FIELDS, launch_pairs_spmm
 from sparsefront_kernels.gathered.hopper.tables import pair_tables
 
 KINDS = ["plain", "inside_nan", "transposed"]
@@ -152,7 +152,7 @@ class TestOnHopper:
             torch.randn(640, 700, device="cuda", dtype=torch.float16), mask, tile=tile
         )
         tables = pair_tables(stored)
-        tensors = {name: getattr(tables, name) for name in ("panels", "steps", "pairs", "outputs", "steps_of_each")}
+        tensors = {name: getattr(tables, name) for name in TABLE_FIELDS}
         x = torch.randn(700, 1032, device="cuda", dtype=torch.float16)
         bias = torch.randn(640, device="cuda")
         for shape, layout in (((640, 1032), "feature_major"), ((1029, 640), "feature_to_row")):

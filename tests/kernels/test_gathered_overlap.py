@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 from sparsefront_kernels import FORMATS
-from sparsefront_kernels.gathered.hopper.spmm import PairLaunch, launch_pairs_spmm
+from sparsefront_kernels.gathered.hopper.launch import TABLE_FIELDS, launch_pairs_spmm
+from sparsefront_kernels.gathered.hopper.spmm import PairLaunch
 from sparsefront_kernels.gathered.hopper.tables import pair_tables
 
 REPLAYS = 20
@@ -29,7 +30,7 @@ def product_of(side, launch):
     mask = (torch.rand(side // 128, side, device="cuda") < 0.1).repeat_interleave(128, 0)
     weight = torch.randn(side, side, device="cuda", dtype=torch.float16) * 0.1
     tables = pair_tables(FORMATS["gathered"].from_dense(weight, mask, tile=128))
-    tensors = {name: getattr(tables, name) for name in ("panels", "steps", "pairs", "outputs", "steps_of_each")}
+    tensors = {name: getattr(tables, name) for name in TABLE_FIELDS}
     return lambda x, y, overlap: launch_pairs_spmm(x, y, bias=None, launch=replace(launch, overlap=overlap), **tensors)
 
 

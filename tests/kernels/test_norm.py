@@ -25,7 +25,7 @@ def test_columns_are_normalised(d, m, row_major, dtype, device):
     )
     x = x[:, :m]
     weight, bias = torch.randn(d, device=device, dtype=dtype), torch.randn(d, device=device)
-    limit = 1e-5 if dtype == torch.float32 else 4e-3
+    limit = 5e-5 if dtype == torch.float32 else 4e-3
     for parts in ((weight, bias), (weight, None), (None, None)):
         truth = expected(x, *parts, 1e-6)
         for function in (layer_norm_columns, layer_norm_columns_reference):

@@ -40,6 +40,7 @@ def test_names_are_those_that_configurations_use():
         "n_m_triton",
         "semi_structured_reference",
         "semi_structured_torch",
+        "semi_structured_torch_feature_major",
         "ell_reference",
         "csr_reference",
         "csr_torch",

@@ -10,6 +10,7 @@ from sparsefront_kernels.semi_structured.torch_spmm import (
     pack_for_cusparselt,
     semi_structured_refusal,
     semi_structured_spmm,
+    semi_structured_spmm_columns,
 )
 
 
@@ -17,6 +18,13 @@ def _cusparselt(x: Tensor, weight: SemiStructuredPacked, bias: Tensor | None = N
     """x [M, K] → [M, N]; where the inputs have an order of their own, X is copied into it first."""
     x = columns_in_order(x, weight.input_order)
     return semi_structured_spmm(x, weight.packed, bias, weight.n, weight.k)
+
+
+def _cusparselt_columns(x: Tensor, weight: SemiStructuredPacked, bias: Tensor | None = None) -> Tensor:
+    """x [K, M] → [N, M]; where the inputs have an order of their own, X is copied into it first."""
+    if weight.input_order is not None:
+        x = x.index_select(0, weight.input_order)
+    return semi_structured_spmm_columns(x, weight.packed, bias, weight.n, weight.k)
 
 
 ENTRIES = (
@@ -33,5 +41,14 @@ ENTRIES = (
         prepare=pack_for_cusparselt,
         limits=semi_structured_refusal,
         requires_cuda=True,
+    ),
+    KernelEntry(
+        name="semi_structured_torch_feature_major",
+        family="semi_structured",
+        run=_cusparselt_columns,
+        prepare=pack_for_cusparselt,
+        limits=semi_structured_refusal,
+        requires_cuda=True,
+        layout="feature_major",
     ),
 )

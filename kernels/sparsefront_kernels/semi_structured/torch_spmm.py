@@ -90,6 +90,38 @@ def _(x, packed, bias, n, k):
     return _transposed_output(x, n)
 
 
+@torch.library.custom_op("sparsefront::semi_structured_spmm_columns", mutates_args=(), device_types="cuda")
+def semi_structured_spmm_columns(x: Tensor, packed: Tensor, bias: Tensor | None, n: int, k: int) -> Tensor:
+    """Y[N, M] = W · X[K, M] + bias[:, None], which is what cuSPARSELt computes: nothing is transposed.
+
+    Args:
+        x: [K, M], float16 or bfloat16 as `packed`; copied where it is not contiguous and aligned, or M is no multiple of 8.
+        packed: from `pack_for_cusparselt`.
+        bias: [N], any float dtype, or None.
+    Returns:
+        [N, M], a row side by side in memory.
+    """
+    check_operands(x, packed, bias, k=k, n=n, feature_major=True)
+    y = _columns_output(x, n)
+    if y.numel() == 0:
+        return y
+    columns = contiguous_at_16_bytes(pad(x, (0, -x.shape[1] % ROW_MULTIPLE)))
+    bias = bias if bias is None else contiguous_at_16_bytes(bias.to(x.dtype))
+    with torch.cuda.device_of(x):
+        return torch._cslt_sparse_mm(packed, columns, bias=bias)[:, : x.shape[1]]
+
+
+@semi_structured_spmm_columns.register_fake
+def _(x, packed, bias, n, k):
+    return _columns_output(x, n)
+
+
+def _columns_output(x: Tensor, n: int) -> Tensor:
+    """Empty [N, M] with the strides that the product has."""
+    m = x.shape[1]
+    return x.new_empty(n, (m + ROW_MULTIPLE - 1) // ROW_MULTIPLE * ROW_MULTIPLE)[:, :m]
+
+
 def _transposed_output(x: Tensor, n: int) -> Tensor:
     """Empty [M, N] with the strides that the product has."""
     rows = x.shape[0]

@@ -13,6 +13,7 @@ from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
 from sparsefront.export.checkpoint import Export, read_export
 from sparsefront.inference.problems import LayerInput
+from sparsefront.inference.saved_swap import save_choices
 from sparsefront.inference.swap_report import SwapReport
 from sparsefront.measure.memory import dense_layer_bytes, peak_memory_bytes, resident_bytes, weight_bytes
 from sparsefront.measure.roofline import measured_rates, roofline_fraction
@@ -38,7 +39,8 @@ def run(
     exported: Artifact | None,
     fuse: Fuse | None = None,
 ) -> Artifact:
-    """measurements.json (groups of the row) and samples.json (every latency sample, in milliseconds).
+    """measurements.json (groups of the row), samples.json (every latency sample, in milliseconds) and, where kernels were
+    swapped in, choices.json (with which `inference.saved_swap` swaps the export again without timing).
 
     Args:
         recovered, exported: None for pattern=dense, where the dense network is measured alone.
@@ -61,7 +63,7 @@ def run(
             achieved, reasons = achieved_sparsity(masked, export.masks, prunable), export.manifest.dense_layers
             if experiment.swaps:
                 unswapped = partial(load_net, experiment, recovered.path / WEIGHTS)
-                found = _side_by_side(bench, dense_net, masked, unswapped, export, fuse)
+                found = _side_by_side(bench, dense_net, masked, unswapped, export, fuse, folder)
                 groups, samples_ms, qualities["kernel"] = found
             else:
                 groups, samples_ms = _dense_alone(bench, dense_net, fuse)
@@ -101,11 +103,13 @@ def _side_by_side(
     unswapped: Callable[[], nn.Module],
     export: Export,
     fuse: Fuse | None,
+    folder: Path,
 ) -> tuple[dict[str, Any], Samples, dict[str, float]]:
     """Swap, check against the masked network, judge, and time beside the dense twin; each point of the curve anew.
 
     Args:
         unswapped: makes the network to swap kernels into.
+        folder: where the choices of the first size are kept.
     """
 
     def at(point: Bench) -> tuple[dict[str, Any], Samples]:
@@ -115,6 +119,7 @@ def _side_by_side(
         return speed | chosen, samples_ms
 
     swapped = swap_in(bench, masked, unswapped(), export)
+    save_choices(swapped.report, folder)
     log.info("measure: accuracy through the swapped layers")
     quality = bench.quality(swapped.net, "swapped")
     speed, samples_ms = swapped_speed(bench, dense_net, swapped, fuse)

@@ -8,8 +8,6 @@ from sparsefront.inference.agreement import output_error
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.fuse import fuse_blocks
 from sparsefront.inference.fusion.parts import FusionParts
-from sparsefront.measure.fused_graph import fused_dense_graph
-from sparsefront.measure.variants import DoesNotApply
 from sparsefront.patterns.tile_wise import TileWise
 
 
@@ -47,21 +45,3 @@ def test_a_layout_is_chosen(bert):
     assert block.layout == "row_major" and all(product.layout == "row_major" for product in block.products)
     with pytest.raises(InvalidSetting, match="feature_major"):
         FusionParts(layouts=("diagonal",))
-
-
-def test_the_fused_dense_graph_leaves_the_network_as_it_is(vit):
-    pruned = vit(TileWise(16), 0.5)
-    net, inputs = pruned.net, pruned.inputs[0]
-    modules = [type(module) for module in net.modules()]
-    with torch.no_grad():
-        expected = net(**inputs)
-        fused = fused_dense_graph(net, inputs)
-        assert output_error(fused(**inputs), expected) < 5e-3
-        assert output_error(net(**inputs), expected) == 0
-    assert [type(module) for module in net.modules()] == modules
-    assert any(type(module).__name__ == "FusedBlock" for module in fused.modules())
-
-
-def test_a_network_without_blocks_has_no_fused_graph():
-    with pytest.raises(DoesNotApply):
-        fused_dense_graph(torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3)), {"input": torch.randn(1, 3, 8, 8)})

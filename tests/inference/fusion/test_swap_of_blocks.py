@@ -1,16 +1,19 @@
 """The swap rewrites blocks: its report knows every layer, shares stay right, a plan is kept."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
 
 from sparsefront.datasets.info import DataInfo
+from sparsefront.errors import InvalidSetting
 from sparsefront.inference.agreement import output_error
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.fused_block import FusedBlock
 from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.problems import observe_problems
+from sparsefront.inference.saved_swap import load_swapped, save_choices
 from sparsefront.inference.swap import swap
 from sparsefront.models.bert import Bert
 from sparsefront.patterns.tile_wise import TileWise
@@ -78,6 +81,31 @@ def test_a_plan_names_every_choice_and_is_followed(case, tmp_path):
     _, third = swapped(case, plan=kept)
     assert third.layers["bert.pooler.dense"].kernel == "dense_linear"
     assert "chosen before" in third.dense_layers["bert.pooler.dense"]
+
+
+def test_a_saved_swap_is_loaded_and_times_nothing(case, monkeypatch):
+    masked, export = case
+    net, report = swapped(case)
+    save_choices(report, export.directory)
+    monkeypatch.setattr("sparsefront.inference.layer_trial.time_layer", None)
+    monkeypatch.setattr("sparsefront.inference.fusion.product_choice.time_layer", None)
+    torch.manual_seed(1)
+    loaded = Bert(size="tiny", prune_head=True).build(INFO)
+    again = load_swapped(loaded, export.directory, TOKENS, device=torch.device("cpu"), dtype=torch.float32)
+    assert again.plan == report.plan and again.kernels == report.kernels
+    assert (again.sparse_layer_share, again.sparse_flops_share) == (1.0, 1.0)
+    with torch.inference_mode():
+        assert output_error(loaded(**TOKENS), net(**TOKENS)) == 0
+
+
+def test_choices_that_are_missing_or_of_another_version_are_refused(case):
+    _, export = case
+    load = partial(load_swapped, Bert(size="tiny", prune_head=True).build(INFO), export.directory, TOKENS)
+    with pytest.raises(InvalidSetting, match="no such file"):
+        load(device=torch.device("cpu"), dtype=torch.float32)
+    (export.directory / "choices.json").write_text('{"format_version": 0}')
+    with pytest.raises(InvalidSetting, match="format version 0"):
+        load(device=torch.device("cpu"), dtype=torch.float32)
 
 
 def test_a_block_that_cannot_be_rewritten_is_swapped_layer_by_layer(case):

@@ -88,7 +88,6 @@ cudaError_t launch(const Problem& problem, int block_m, int blocks_per_sm, int c
         case 1281: return launch<T, 128, 4, 2, 1, ENDING>(problem, clusters, stream);
         case 1282:  // no registers are left to add up with
             return problem.splits > 1 ? cudaErrorInvalidValue : launch<T, 128, 2, 1, 2, ENDING>(problem, clusters, stream);
-        case 2561: return launch<T, 256, 2, 2, 1, ENDING>(problem, clusters, stream);
         default: return cudaErrorInvalidValue;
     }
 }

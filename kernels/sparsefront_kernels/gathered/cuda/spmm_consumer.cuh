@@ -5,22 +5,6 @@
 
 namespace {
 
-// acc (+)= the products of COUNT granules of a stage; the weights of used granules lie one after the other.
-// Each COUNT has straight-line code: where a branch could part fence and product, the compiler makes the products wait
-// for one another.
-template <typename T, int BLOCK_M, int COUNT>
-__device__ __forceinline__ void multiply(float (&acc)[BLOCK_M / 2], uint32_t w, uint32_t x, uint32_t use, int add) {
-    wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) {
-        const uint32_t granule = COUNT == STAGE_GRANULES ? i : __ffs(use) - 1;
-        wgmma<T, BLOCK_M>(acc, operand_descriptor(w + i * (GRANULE_BYTES >> 4)),
-                          operand_descriptor(x + granule * (GRANULE_BYTES >> 4)), i == 0 ? add : 1);
-        use &= use - 1;
-    }
-    wgmma_commit();
-}
-
 template <typename T, int BLOCK_M, bool SPLIT, Ending ENDING>
 __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages, uint32_t full, uint32_t empty,
                                         uint32_t received, uint32_t slot_uses) {

@@ -2,19 +2,12 @@
 #pragma once
 
 #include "epilogue.cuh"
-#include "hopper.cuh"
+#include "granules.cuh"
 
 namespace {
 
-constexpr int GRANULE = 16;         // rows of X of one tensor core instruction
-constexpr int STAGE_GRANULES = 4;
-constexpr int STAGE_ROWS = GRANULE * STAGE_GRANULES;
-constexpr int ROW_BYTES = 128;      // of a swizzled row of 64 elements
-constexpr int GRANULE_BYTES = GRANULE * ROW_BYTES;
-constexpr int PANEL_BYTES = STAGE_ROWS * ROW_BYTES;  // of one half
 constexpr int MOST_STAGES = 8;
 
-constexpr int STEP_WORDS = STAGE_ROWS + 4;           // rows, uses, begins of panels, padding to 16 bytes
 constexpr uint32_t LAST = 1u << 8;                   // in what a stage says of its use: the item ends here
 
 struct Problem {
@@ -77,19 +70,6 @@ struct Item {
         const int within = index % per_group;
         pair = first + within % pairs;
         column = within / pairs * BLOCK_M;
-    }
-};
-
-// Position in the ring of stages.
-struct Ring {
-    int slot = 0;
-    uint32_t phase = 0;
-
-    __device__ __forceinline__ void advance(int stages) {
-        if (++slot == stages) {
-            slot = 0;
-            phase ^= 1;
-        }
     }
 };
 

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from sparsefront_kernels.common.device_limits import hopper_refusal
 from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.gathered.hopper import narrow, wide
 from sparsefront_kernels.gathered.hopper.op import gathered_pairs_spmm
-from sparsefront_kernels.gathered.hopper.spmm import LIBRARY
 from sparsefront_kernels.gathered.hopper.tables import PairTables, pair_tables, tile_refusal
 from sparsefront_kernels.gathered.hopper.tuning import KERNEL, LAUNCHES
 from sparsefront_kernels.gathered.layout_entry import layout_entry
@@ -31,8 +31,11 @@ def _product(
         tables.outputs,
         bias,
         residual,
+        tables.runs,
+        tables.runs_begin,
         tables.steps_of_each,
         tables.whole_runs,
+        tables.lengths,
         tables.n,
         tables.k,
         activation,
@@ -45,7 +48,7 @@ def _limits(stored: SparseFormat, problem: Problem) -> str | None:
     """Why the Hopper kernel cannot serve: its instructions exist on compute capability 9.0 alone."""
     if problem.dtype not in (torch.float16, torch.bfloat16):
         return f"takes float16 or bfloat16, not {problem.dtype}"
-    return tile_refusal(stored.tile) or hopper_refusal(problem, LIBRARY)
+    return tile_refusal(stored.tile) or hopper_refusal(problem, narrow.LIBRARY) or hopper_refusal(problem, wide.LIBRARY)
 
 
 ENTRIES = tuple(

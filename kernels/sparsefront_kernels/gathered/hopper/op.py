@@ -1,12 +1,15 @@
 """The product on Hopper's tensor cores as a PyTorch op, in any layout."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from sparsefront_kernels.common.operands import bias_for_kernel, check_epilogue, check_operands, empty_output
 from sparsefront_kernels.gathered.aligned_operands import aligned_by_input, aligned_like, deliver
 from sparsefront_kernels.gathered.gradient import register_gradient
-from sparsefront_kernels.gathered.hopper.spmm import launch_pairs_spmm
+from sparsefront_kernels.gathered.hopper.launch import launch_pairs_spmm
+from sparsefront_kernels.gathered.hopper.spmm import ALIGNMENT
 from sparsefront_kernels.gathered.hopper.tables import dense_weight
 from sparsefront_kernels.gathered.hopper.tuning import LAUNCHES, PairProblem
 
@@ -20,8 +23,11 @@ def gathered_pairs_spmm(
     outputs: Tensor,
     bias: Tensor | None,
     residual: Tensor | None,
+    runs: Tensor,
+    runs_begin: Tensor,
     steps_of_each: int,
     whole_runs: bool,
+    lengths: Sequence[int],
     n: int,
     k: int,
     activation: str,
@@ -38,7 +44,8 @@ def gathered_pairs_spmm(
         activation: a name of `common.epilogue.ACTIVATIONS`.
     Returns:
         [M, N], or [N, M] where y_feature_major, contiguous, in x's dtype; added up in float32. A copy of Y is paid
-        feature-major where M is no multiple of 8, row-major where outputs are dropped or permuted (not `whole_runs`).
+        feature-major where M is no multiple of 8; row-major where N is none, or, by the kernel for few rows, where outputs
+        are dropped or permuted (not `whole_runs`).
     Raises:
         ValueError: operands that do not fit together, or no such activation.
     """
@@ -51,12 +58,13 @@ def gathered_pairs_spmm(
     with torch.cuda.device_of(x):
         by_input = aligned_by_input(x, feature_major=x_feature_major)
         padded_m = by_input.shape[1]
-        writes_rows = whole_runs and not y_feature_major
+        problem = PairProblem(padded_m, k, n, len(pairs), len(steps), tuple(lengths))
+        launch = LAUNCHES.launch_for(problem, x.device)
+        writes_rows = not y_feature_major and (n % ALIGNMENT == 0 if launch.wide else whole_runs)
         direct = writes_rows or (y_feature_major and padded_m == m)
         target = y if direct else x.new_empty(n, padded_m)
         if residual is not None and not direct:
             residual = residual if y_feature_major else residual.t()
-        problem = PairProblem(padded_m, k, n, len(pairs), len(steps))
         launch_pairs_spmm(
             by_input,
             target,
@@ -64,9 +72,13 @@ def gathered_pairs_spmm(
             steps=steps,
             pairs=pairs,
             outputs=outputs,
+            runs=runs,
+            runs_begin=runs_begin,
             steps_of_each=steps_of_each,
+            whole_runs=whole_runs,
+            lengths=lengths,
             bias=bias_for_kernel(bias),
-            launch=LAUNCHES.launch_for(problem, x.device),
+            launch=launch,
             y_row_major=writes_rows,
             activation=activation,
             residual=None if residual is None else aligned_like(target, residual),
@@ -85,8 +97,11 @@ def _(
     outputs,
     bias,
     residual,
+    runs,
+    runs_begin,
     steps_of_each,
     whole_runs,
+    lengths,
     n,
     k,
     activation,

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from sparsefront_kernels.gathered.format import GatheredFormat
+from sparsefront_kernels.gathered.hopper.runs import row_runs
 
 HALF = 64  # outputs of a half tile: those of one tensor-core instruction
 GRANULE = 16  # kept inputs of one tensor-core instruction
@@ -40,6 +41,8 @@ class PairTables:
         outputs: int32 [pairs, 128]; -1 where a half tile is not full.
         whole_runs: whether each eight of `outputs` from a multiple of eight on are eight neighbours, of which the first is
             a multiple of 8, or eight times -1. Rows of a row-major Y can then be written 16 bytes at a time.
+        lengths: of each pair the steps that hold any input; as in `pairs`, but 0 where all outputs are pruned.
+        runs, runs_begin: as `row_runs` gives them for the outputs of pairs that are not pruned.
     """
 
     n: int
@@ -50,6 +53,9 @@ class PairTables:
     outputs: Tensor
     steps_of_each: int
     whole_runs: bool
+    lengths: tuple[int, ...]
+    runs: Tensor
+    runs_begin: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +94,7 @@ def pair_tables(stored: GatheredFormat) -> PairTables:
     granules = _granules(kept, mixed=stored.tile < HALF)
     count = torch.bincount(granules.pair, minlength=len(outputs))  # granules per pair
     lengths = (-(-count // STEP_GRANULES)).clamp(min=1)
-    order = lengths.argsort(descending=True, stable=True)
+    order = count.argsort(descending=True, stable=True)
     first_step = torch.empty_like(lengths)
     first_step[order] = lengths[order].cumsum(0) - lengths[order]
     step, place = first_step[granules.pair] + granules.place // STEP_GRANULES, granules.place % STEP_GRANULES
@@ -107,6 +113,8 @@ def pair_tables(stored: GatheredFormat) -> PairTables:
         steps[:, STEP + 1 + half] = begins
     pairs = torch.stack([first_step, lengths], dim=1)
     shortest, longest = int(lengths.min()), int(lengths.max())
+    computed = outputs[order].masked_fill((count[order] == 0)[:, None], -1)
+    runs, runs_begin = row_runs(computed, stored.shape[0])
     return PairTables(
         n=stored.shape[0],
         k=stored.shape[1],
@@ -116,6 +124,9 @@ def pair_tables(stored: GatheredFormat) -> PairTables:
         outputs=outputs[order],
         steps_of_each=shortest if longest - shortest <= 1 else 0,
         whole_runs=_in_whole_runs(outputs),
+        lengths=tuple((-(-count[order] // STEP_GRANULES)).tolist()),
+        runs=runs,
+        runs_begin=runs_begin,
     )
 
 

@@ -1,8 +1,10 @@
 """Launch parameters of the Hopper kernel: the space, a model that says what is worth timing, and what was measured."""
 
+import hashlib
 import itertools
 from dataclasses import dataclass, replace
 
+from sparsefront_kernels.gathered.hopper.schedule import schedule
 from sparsefront_kernels.gathered.hopper.spmm import ALIGNMENT, PairLaunch
 from sparsefront_kernels.gathered.hopper.tables import PairTables
 from sparsefront_kernels.tuning import TunedLaunches
@@ -13,7 +15,7 @@ VERSION = 2  # raised when a change of the kernel makes old measurements worthle
 # Microseconds, by (columns of a block, blocks to a multiprocessor), fitted to measurements on an H200: of the launch, of
 # an item beyond its steps, of a step.
 _COSTS = {
-    (256, 1): (3.2, 2.2, 0.66),
+    (256, 1): (3.2, 2.2, 0.66),  # of equal pairs; the schedule knows better
     (128, 1): (2.9, 1.1, 0.43),
     (128, 2): (3.3, 2.3, 0.84),
     (64, 1): (2.1, 1.0, 0.33),
@@ -23,15 +25,20 @@ _COSTS = {
 _SPLIT_COSTS = {1: 0.0, 2: 3.0, 3: 4.0, 4: 6.0}
 _REACHED_BY_CLUSTERS = 0.85  # of the processors, by clusters of three blocks and more
 _PREFETCH_GAIN, _PREFETCH_COST = 0.3, 0.06  # of the launch; of every further step of a block
+_CYCLES_PER_US = 1700  # where the tensor cores are busy
 _GROUPS = (64, 16, 4)  # the first is best for most large products
 _STAGES = {(256, 1): 4, (128, 1): 6, (128, 2): 3, (64, 1): 8, (64, 2): 4}  # as many as fit: fewer never were faster
 
-SPACE = tuple(
+WIDE = PairLaunch(256, 4, 64, 1)  # the kernel for many rows makes its own schedule
+SPACE = (WIDE,) + tuple(
     launch
     for (block_m, blocks_per_sm), group, splits, prefetch in itertools.product(
         _COSTS, _GROUPS, _SPLIT_COSTS, (False, True)
     )
-    if (launch := PairLaunch(block_m, _STAGES[block_m, blocks_per_sm], group, blocks_per_sm, splits, prefetch)).possible
+    if block_m != WIDE.block_m
+    and (
+        launch := PairLaunch(block_m, _STAGES[block_m, blocks_per_sm], group, blocks_per_sm, splits, prefetch)
+    ).possible
 )
 
 
@@ -42,6 +49,7 @@ class PairProblem:
     Args:
         m, k, n: of the product.
         pairs, steps: pairs of half tiles, and how many steps all of them have together.
+        lengths: steps of each pair, most first; empty: all alike.
     """
 
     m: int
@@ -49,15 +57,24 @@ class PairProblem:
     n: int
     pairs: int
     steps: int
+    lengths: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, tables: PairTables, m: int) -> "PairProblem":
         """Of a prepared weight and m rows of X, which the kernel reads padded."""
-        return cls(-(-m // ALIGNMENT) * ALIGNMENT, tables.k, tables.n, len(tables.pairs), len(tables.steps))
+        padded = -(-m // ALIGNMENT) * ALIGNMENT
+        return cls(padded, tables.k, tables.n, len(tables.pairs), len(tables.steps), tables.lengths)
 
     @property
     def shape(self) -> str:
-        return f"m={self.m} k={self.k} n={self.n} steps="
+        return f"m={self.m} k={self.k} n={self.n} {self._lists}steps="
+
+    @property
+    def _lists(self) -> str:
+        """Tells uneven lists apart, which call for other launches than equal ones."""
+        if not self.lengths or self.lengths[0] - self.lengths[-1] <= 1:
+            return ""
+        return f"lists={hashlib.sha256(repr(self.lengths).encode()).hexdigest()[:8]} "
 
     @property
     def amount(self) -> float:
@@ -68,6 +85,9 @@ class PairProblem:
 def predicted_us(problem: PairProblem, launch: PairLaunch, device_processors: int) -> float:
     """A coarse model of the latency: rounds of blocks, each a start, its steps and its stores."""
     start, tail, step = _COSTS[launch.block_m, launch.blocks_per_sm]
+    if launch.wide:
+        lengths = problem.lengths or (round(problem.amount),) * problem.pairs
+        return start + schedule(lengths, problem.m, device_processors).cycles / _CYCLES_PER_US
     items = problem.pairs * -(-problem.m // launch.block_m) * launch.splits
     reached = _REACHED_BY_CLUSTERS if launch.splits > 2 else 1.0
     rounds = -(-items // int(device_processors * reached * launch.blocks_per_sm))
@@ -88,7 +108,12 @@ def candidates(problem: PairProblem, device_processors: int, *, slack: float = 1
     worth = [launch for launch in SPACE if launch.group == _GROUPS[0] and predicted[launch] <= bound]
     others = 2 * (len(_GROUPS) - 1)
     worth = sorted(worth, key=lambda launch: predicted[launch])[: most - others]
-    worth += [replace(best, group=group) for best in worth[:2] if best.block_m < problem.m for group in _GROUPS[1:]]
+    worth += [
+        replace(best, group=group)
+        for best in worth[:2]
+        if best.block_m < problem.m and not best.wide
+        for group in _GROUPS[1:]
+    ]
     return sorted(worth, key=lambda launch: predicted[launch])
 
 

@@ -1,4 +1,4 @@
-"""Which kernels could run a product of a block: in its layouts, or row-major with what the change of layout costs."""
+"""Which kernels could run a product of a block: in its layouts, or in others with what the change of layout costs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -78,7 +78,7 @@ def base_name(kernel: KernelEntry) -> str:
 def _wanted(canonical: str, problem: Problem, choice: KernelChoice) -> Iterator[KernelEntry]:
     in_layout = {base_name(kernel) for kernel in entries() if kernel.layout == problem.layout}
     for kernel in entries():
-        fits = kernel.layout == problem.layout or (kernel.layout == "row_major" and base_name(kernel) not in in_layout)
+        fits = kernel.layout == problem.layout or base_name(kernel) not in in_layout
         if fits and _allowed(kernel, canonical, problem.device, choice):
             yield kernel
 

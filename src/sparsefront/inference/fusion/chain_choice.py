@@ -1,7 +1,7 @@
 """Which way a chain of blocks runs: as it is, with fused row-major products, or feature-major; by the time of whole blocks."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,23 +37,41 @@ class Variant:
         return sum(product.latency_us or 0.0 for product in self.products[name]) / 1e3
 
 
-def chain_time_ms(variant: Variant, calls: Mapping[str, BlockCall], groups: Mapping[str, object]) -> float | None:
-    """Estimated milliseconds of all blocks; None where one cannot be timed.
+def representatives(names: Iterable[str], groups: Mapping[str, object]) -> dict[str, float]:
+    """The first, middle and last block of every group -> how many blocks of the chain it stands for."""
+    members: dict[object, list[str]] = {}
+    for name in names:
+        members.setdefault(groups[name], []).append(name)
+    found = {}
+    for blocks in members.values():
+        few = dict.fromkeys((blocks[0], blocks[len(blocks) // 2], blocks[-1]))
+        found |= dict.fromkeys(few, len(blocks) / len(few))
+    return found
+
+
+def chain_time_ms(
+    variant: Variant, calls: Mapping[str, BlockCall], groups: Mapping[str, object], counts: Mapping[str, float]
+) -> float | None:
+    """Estimated milliseconds of a chain; None where a block cannot run or cannot be timed.
 
     One block of each group (equal structure and call) is timed whole; the others differ from it by the times of their products.
 
     Args:
         groups: block -> what equal blocks have in common.
+        counts: block -> how many it stands for; the variant has to hold them all.
     """
     rest: dict[object, float] = {}
     total = 0.0
-    for name, block in variant.blocks.items():
+    for name, count in counts.items():
+        if name not in variant.blocks:
+            return None
         if groups[name] not in rest:
+            block = variant.blocks[name]
             whole = block_time_ms(block, calls[name], feature_major=block.feature_major)
             if whole is None:
                 return None
             rest[groups[name]] = whole - variant.products_ms(name)
-        total += rest[groups[name]] + variant.products_ms(name)
+        total += count * (rest[groups[name]] + variant.products_ms(name))
     return total
 
 

@@ -34,6 +34,25 @@ def compacted(up: ProductWeight, down: ProductWeight, activation: str) -> tuple[
     return smaller_up, replace(smaller_down, bias=folded_bias(down, _constants(up, activation), ~read))
 
 
+def without_constants(value: ProductWeight, reader: ProductWeight) -> tuple[ProductWeight, int] | None:
+    """The reader without the inputs that value, before attention, has no weights for, and their number.
+
+    None where nothing changes.
+
+    Their features stay in the tensor between, since heads have equal widths; the reader's lists of inputs lose them.
+    """
+    if value.mask is None or reader.family not in ("gathered", "blocked"):
+        return None
+    read = _in_units(value.mask.any(1), _block(reader, 1))
+    if not (reader.mask & ~read).any():
+        return None
+    try:
+        lighter = _columns(reader, torch.ones_like(read), read)
+    except ValueError:
+        return None
+    return replace(lighter, bias=folded_bias(reader, _constants(value, "none"), ~read)), int((~read).sum())
+
+
 def folded_bias(down: ProductWeight, constants: Tensor, pruned: Tensor) -> Tensor:
     """down's bias plus what the pruned inputs, constant for every row, add to it: float32 [N] (or wider).
 
@@ -44,15 +63,6 @@ def folded_bias(down: ProductWeight, constants: Tensor, pruned: Tensor) -> Tenso
     wide = torch.promote_types(torch.float32, down.weight.dtype)
     added = down.weight[:, pruned].to(wide) @ constants[pruned].to(wide)
     return added if down.bias is None else added + down.bias.to(wide)
-
-
-def without_inputs(down: ProductWeight, pruned: Tensor) -> ProductWeight:
-    """down with zeros at the pruned inputs, bool [K], which it then does not read.
-
-    Raises:
-        ValueError: its format cannot hold that.
-    """
-    return _columns(down, torch.ones_like(pruned), read=~pruned)
 
 
 def _constants(up: ProductWeight, activation: str) -> Tensor:

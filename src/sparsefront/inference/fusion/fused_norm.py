@@ -1,5 +1,6 @@
 """LayerNorm inside a feature-major residual stream."""
 
+import torch
 from sparsefront_kernels.norm import layer_norm_columns, layer_norm_columns_reference
 from torch import Tensor, nn
 
@@ -15,7 +16,8 @@ class FusedNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         columns = x.reshape(-1, x.shape[-1]).t()
-        run = layer_norm_columns if x.is_cuda else layer_norm_columns_reference
+        plain = not x.is_cuda or x.dtype == torch.float64
+        run = layer_norm_columns_reference if plain else layer_norm_columns
         return run(columns, self.weight, self.bias, self.eps).t().view(x.shape)
 
     def extra_repr(self) -> str:

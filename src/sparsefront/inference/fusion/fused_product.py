@@ -92,11 +92,15 @@ class FusedProduct(KernelCall):
         return y if added is None else y + added
 
     def _followed_by_columns(self, rows: Tensor, added: Tensor | None) -> Tensor:
-        """[M, K] -> [M, N], feature-major: the whole epilogue follows the product."""
+        """[M, K] -> [M, N], feature-major: the bias follows the product too where that costs no pass of its own."""
+        follows = self.activation != "none" or added is not None
+        bias = self.bias if follows or self.format.family == "dense" else None
         if self.format.family == "dense":
-            y, bias = self.format.values @ rows.t(), self.bias
+            y = self.format.values @ rows.t()
         else:
-            y, bias = in_layout(self._kernel(rows, self.bias), feature_major=True).t(), None
+            y = in_layout(self._kernel(rows, None if follows else self.bias), feature_major=True).t()
+        if not follows and bias is None:
+            return y.t()
         if _in_one_pass(y):
             return epilogue(y, bias, self.activation, None if added is None else added.t()).t()
         y = y if bias is None else y + bias.to(y.dtype)[:, None]
@@ -126,4 +130,4 @@ class FusedProduct(KernelCall):
 
 def _in_one_pass(y: Tensor) -> bool:
     """Whether our own kernel follows a product; a compiler does as well by itself, and may fuse what comes next too."""
-    return y.is_cuda and not torch.compiler.is_compiling()
+    return y.is_cuda and y.dtype != torch.float64 and not torch.compiler.is_compiling()

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from sparsefront.inference.fusion.call import Key
 from sparsefront.inference.fusion.capture import Captured
-from sparsefront.inference.fusion.compact import compacted
+from sparsefront.inference.fusion.compact import compacted, without_constants
+from sparsefront.inference.fusion.constant_inputs import value_projection
 from sparsefront.inference.fusion.parts import ALL_PARTS, FusionParts
 from sparsefront.inference.fusion.product_weight import ProductWeight, join
 from sparsefront.inference.fusion.sites import (
@@ -33,7 +34,8 @@ class ProductSpec:
         x_stream, y_stream: whether X and Y are of the residual stream or hidden features, so feature-major where the block is;
             else they belong to attention, which is row-major.
         density: of its Linears as they were.
-        vanished_inputs, vanished_outputs: number of hidden features that are gone.
+        vanished_inputs: hidden features that are gone, and inputs that it no longer reads since they are constants.
+        vanished_outputs: hidden features that are gone.
     """
 
     weight: ProductWeight
@@ -85,17 +87,26 @@ def prepare_block(
         raise Unfusable("multiplies by none of its Linears")
     if len(set(layers)) != len(layers):
         raise Unfusable("calls one of its Linears twice")
+    covered = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
+    named = {**dict(block.named_parameters()), **dict(block.named_buffers())}
+    kept = {name: tensor for name, tensor in named.items() if name not in covered}
     chosen = _with_merges(sites, weights) if parts.joined else [(site, weights[site.layers[0]]) for site in sites]
     current = {site.layers: weight for site, weight in chosen}
     original = dict(current)
+    constants: dict[tuple[str, ...], int] = {}
+    for site, _ in chosen if parts.compact else ():
+        if current[site.layers].mask is None or (value := value_projection(site, sites, kept)) is None:
+            continue
+        lighter = without_constants(weights[value.layers[0]], current[site.layers])
+        if lighter is not None:
+            current[site.layers], constants[site.layers] = lighter
     for up, down in hidden_pairs(site for site, _ in chosen) if parts.compact else ():
         smaller = compacted(current[up.layers], current[down.layers], up.activation)
         if smaller is not None:
             current[up.layers], current[down.layers] = smaller
-    specs = [_spec(site, original[site.layers], current[site.layers]) for site, _ in chosen]
-    covered = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
-    named = {**dict(block.named_parameters()), **dict(block.named_buffers())}
-    kept = {name: tensor for name, tensor in named.items() if name not in covered}
+    specs = [
+        _spec(site, original[site.layers], current[site.layers], constants.get(site.layers, 0)) for site, _ in chosen
+    ]
     return PreparedBlock(bare, key, captured, specs, kept)
 
 
@@ -114,7 +125,7 @@ def _with_merges(
     return list(chosen.values())
 
 
-def _spec(site: ProductSite, original: ProductWeight, weight: ProductWeight) -> ProductSpec:
+def _spec(site: ProductSite, original: ProductWeight, weight: ProductWeight, constants: int) -> ProductSpec:
     (n, k), (smaller_n, smaller_k) = original.weight.shape, weight.weight.shape
     return ProductSpec(
         weight,
@@ -123,7 +134,7 @@ def _spec(site: ProductSite, original: ProductWeight, weight: ProductWeight) -> 
         x_stream=is_feature_major(site.x),
         y_stream=len(site.layers) == 1 and is_stream(site.users),
         density=original.density,
-        vanished_inputs=k - smaller_k,
+        vanished_inputs=k - smaller_k + constants,
         vanished_outputs=n - smaller_n,
     )
 

@@ -18,7 +18,8 @@ class ProductReport:
         density: fraction of the weights [N, K] of its Linears, as they were, that masks keep.
         layout: of X and Y.
         activation, residual: fused into the product.
-        vanished_inputs, vanished_outputs: hidden features that it no longer reads or computes.
+        vanished_inputs: hidden features that are gone, and inputs that it no longer reads since they are constants.
+        vanished_outputs: hidden features that it no longer computes.
         latency_us: of the kernel that runs; None where nothing was timed.
         candidates: kernel -> microseconds, dense included.
         refusals: kernel -> why it cannot be used.

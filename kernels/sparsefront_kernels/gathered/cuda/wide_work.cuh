@@ -1,0 +1,71 @@
+// What the kernel for many rows is given, and how its blocks share the work.
+#pragma once
+
+#include "epilogue.cuh"
+#include "granules.cuh"
+
+namespace {
+
+constexpr int MOST_COLUMNS = 256;   // of a work tile
+constexpr int X_BYTES = MOST_COLUMNS * ROW_BYTES;
+constexpr int STAGE_BYTES = X_BYTES + 2 * PANEL_BYTES;
+constexpr int STAGES = 4;
+constexpr int PRODUCERS = 128, THREADS = CONSUMERS + PRODUCERS;
+
+// A quarter of a work tile's Y, [column, output], on its way to row-major memory. Rows are padded by 16 bytes: eight of them then
+// lie in different banks.
+constexpr int QUARTER = MOST_COLUMNS / 4;
+constexpr int STAGING_PITCH = 2 * HALF * 2 + 16, STAGING_BYTES = QUARTER * STAGING_PITCH;
+
+// Sixteen bytes of a row of Y that a pair of half tiles writes, where Y is row-major.
+struct Run {
+    int first;           // output, a multiple of 8
+    uint32_t places[2];  // of each of the eight: where it is among the pair's 128 outputs; PRUNED or NOT_OURS
+    int padding;
+};
+constexpr uint32_t PRUNED = 0x80, NOT_OURS = 0xFF;
+
+struct Problem {
+    const void* x;           // [K, m], rows `x_stride` bytes apart
+    const uint8_t* panels;   // as in spmm_work.cuh
+    const int* steps;        // likewise
+    const int4* work;        // pair, first step, number of steps, column and width / 64 - 1 in the upper four bits
+    const int* work_begin;   // [blocks of the grid + 1]: the tiles of each block, in their order
+    int whole_runs;          // whether Y is row-major and each eight outputs of a pair are eight neighbours, or -1
+    const Run* runs;         // where Y is row-major
+    const int* runs_begin;   // [pairs + 1]
+    Epilogue epilogue;
+    unsigned x_stride;
+    int m;
+};
+
+struct WorkTile {
+    int pair, first, steps, column, width;
+
+    __device__ __forceinline__ explicit WorkTile(const int4& v) {
+        pair = uniform(v.x), first = uniform(v.y), steps = uniform(v.z);
+        const uint32_t place = uniform(v.w);
+        column = place & 0xFFFFFFF, width = 64 * ((place >> 28) + 1);
+    }
+};
+
+// Loads that stay where they are written, so that what they bring has arrived when it is needed.
+__device__ __forceinline__ int4 load_early(const int4* address) {
+    int4 v;
+    asm volatile("ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(address));
+    return v;
+}
+
+__device__ __forceinline__ int load_early(const int* address) {
+    int v;
+    asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(v) : "l"(address));
+    return v;
+}
+
+__device__ __forceinline__ uint32_t load_early(const uint16_t* address) {
+    uint16_t v;
+    asm volatile("ld.global.nc.b16 %0, [%1];" : "=h"(v) : "l"(address));
+    return v;
+}
+
+}  // namespace

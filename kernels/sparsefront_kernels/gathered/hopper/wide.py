@@ -1,0 +1,70 @@
+"""Launching the kernel for many rows, ../cuda/gathered_wide.cu."""
+
+import ctypes
+import functools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from sparsefront_kernels import cuda_library
+from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
+from sparsefront_kernels.common.launch_shape import processors
+from sparsefront_kernels.gathered.hopper.schedule import work_tables
+from sparsefront_kernels.gathered.hopper.spmm import BIAS_TYPES
+
+LIBRARY = "gathered_wide"
+
+
+def launch_wide_spmm(
+    x: Tensor,
+    y: Tensor,
+    *,
+    panels: Tensor,
+    steps: Tensor,
+    outputs: Tensor,
+    lengths: Sequence[int],
+    runs: Tensor,
+    runs_begin: Tensor,
+    whole_runs: bool,
+    bias: Tensor | None,
+    y_row_major: bool = False,
+    activation: str = "none",
+    residual: Tensor | None = None,
+) -> None:
+    """As `launch.launch_pairs_spmm` with a wide launch. The sums are rounded to Y's dtype before the activation, and again where
+    a residual is added."""
+    m = x.shape[1]
+    counted = tuple(lengths)
+    if y_row_major and not whole_runs:  # pruned outputs are written by the pairs around them
+        kept = sum(length > 0 for length in counted)
+        counted = counted[: max(1, kept)]
+    work, begins = work_tables(counted, m, processors(x.device), x.device)
+    error = _function()(
+        *(tensor.data_ptr() for tensor in (x, panels, steps, work, begins, runs, runs_begin, outputs)),
+        None if bias is None else bias.data_ptr(),
+        None if residual is None else residual.data_ptr(),
+        y.data_ptr(),
+        x.stride(0),
+        0 if residual is None else residual.stride(0),
+        y.stride(0),
+        0 if bias is None else BIAS_TYPES[bias.dtype],
+        ACTIVATION_CODES[activation],
+        int(y_row_major),
+        int(y_row_major and whole_runs),
+        int(x.dtype == torch.bfloat16),
+        m,
+        y.shape[0 if y_row_major else 1],
+        len(begins) - 1,
+        torch.cuda.current_stream(x.device).cuda_stream,
+    )
+    if error:
+        raise RuntimeError(f"gathered_wide: CUDA error {error} at launch")
+
+
+@functools.cache
+def _function() -> ctypes._CFuncPtr:
+    function = cuda_library.load(LIBRARY).sparsefront_gathered_wide
+    function.argtypes = [ctypes.c_void_p] * 11 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 8 + [ctypes.c_void_p]
+    function.restype = ctypes.c_int
+    return function

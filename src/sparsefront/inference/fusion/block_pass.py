@@ -1,0 +1,207 @@
+"""One run of the pass over a network: blocks are taken apart, rewritten, chosen by time, checked and put in place."""
+
+import logging
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import torch
+from sparsefront_kernels import SparseFormat
+from torch import Tensor, nn
+
+from sparsefront.inference.agreement import NETWORK_ERROR_LIMIT, output_error
+from sparsefront.inference.fusion.call import call_key, call_tensors
+from sparsefront.inference.fusion.capture import Captured, capture, skeleton
+from sparsefront.inference.fusion.chain_choice import (
+    AS_THEY_ARE,
+    Variant,
+    chain_time_ms,
+    plain_time_ms,
+    representatives,
+)
+from sparsefront.inference.fusion.find import BlockCall, find_chains, observe_calls
+from sparsefront.inference.fusion.fused_block import FusedBlock
+from sparsefront.inference.fusion.fused_product import FusedProduct
+from sparsefront.inference.fusion.parts import ALL_PARTS, FusionParts
+from sparsefront.inference.fusion.plan import FusionPlan
+from sparsefront.inference.fusion.prepared_block import PreparedBlock, prepare_block, weights_of
+from sparsefront.inference.fusion.product_choice import ProductChooser
+from sparsefront.inference.fusion.report import BlockReport, FusionReport, ProductReport
+from sparsefront.inference.fusion.unfusable import Unfusable
+from sparsefront.inference.problems import LayerInput, observe_problems
+from sparsefront.inference.replace import replace_module
+
+log = logging.getLogger(__name__)
+Group = Hashable
+
+
+class BlockPass:
+    """One run over a network."""
+
+    def __init__(
+        self,
+        net: nn.Module,
+        formats: Mapping[str, SparseFormat],
+        masks: Mapping[str, Tensor],
+        inputs: Mapping[str, Any],
+        chooser: ProductChooser,
+        plan: FusionPlan | None,
+        parts: FusionParts = ALL_PARTS,
+    ) -> None:
+        self.net, self.formats, self.masks, self.inputs = net, formats, masks, inputs
+        self.chooser, self.plan, self.parts = chooser, plan, parts
+        self.device = next(net.parameters()).device
+        self.report = FusionReport()
+        self._captured: dict[Group, tuple[nn.Module, Captured]] = {}
+        # block -> what it has in common with others: they are captured and timed once
+        self._groups: dict[str, Group] = {}
+
+    def run(self, layouts: Sequence[str], *, plain: bool) -> FusionReport:
+        """Rewrite all chains.
+
+        Args:
+            layouts: of residual streams, among which time decides; the first where nothing is timed.
+            plain: whether blocks may stay as they are where that is faster.
+        """
+        chains = find_chains(self.net)
+        wanted = [name for blocks in chains.values() for name in blocks if self._is_wanted(name)]
+        calls = observe_calls(self.net, wanted, self.inputs)
+        self._rows = {name: seen.problem.m for name, seen in self._problems(wanted).items()}
+        for chain, blocks in chains.items():
+            prepared = {name: found for name in blocks if name in wanted and (found := self._prepare(name, calls))}
+            if not prepared:
+                continue
+            chosen = self._choose(chain, blocks, prepared, calls, layouts, plain)
+            for name, block in chosen.blocks.items():
+                self._put(name, block, chosen.products[name], calls[name])
+        for line, count in self.report.summary().items():
+            log.info("%d blocks: %s", count, line)
+        return self.report
+
+    def _is_wanted(self, name: str) -> bool:
+        if self.plan is not None:
+            return name in self.plan.blocks
+        return self.chooser.dense or any(layer.startswith(f"{name}.") for layer in self.formats)
+
+    def _problems(self, blocks: Sequence[str]) -> dict[str, LayerInput]:
+        layers = [
+            f"{name}.{layer}"
+            for name in blocks
+            for layer, module in self.net.get_submodule(name).named_modules()
+            if isinstance(module, nn.Linear)
+        ]
+        return observe_problems(self.net, dict(self.inputs), layers)
+
+    def _prepare(self, name: str, calls: Mapping[str, BlockCall]) -> PreparedBlock | None:
+        """The block taken apart; None where it stays as it is, which is noted."""
+        block, call = self.net.get_submodule(name), calls.get(name)
+        try:
+            if call is None:
+                raise Unfusable("is not called in the observed forward")
+            key = call_key(call.args, call.kwargs)
+            sizes = tuple(tuple(tensor.shape) for tensor in call_tensors(call.args, call.kwargs))
+            group = (type(block), repr(block), key, sizes)
+            if group not in self._captured:
+                bare = skeleton(block)
+                self._captured[group] = bare, capture(bare, call.args, call.kwargs)
+            self._groups[name] = group
+            weights = weights_of(block, name, self.formats, self.masks)
+            bare, captured = self._captured[group]
+            return prepare_block(block, bare, key, captured, weights, self.parts)
+        except Unfusable as reason:
+            self.report.refusals[name] = str(reason)
+            return None
+
+    def _choose(
+        self,
+        chain: str,
+        blocks: Sequence[str],
+        prepared: Mapping[str, PreparedBlock],
+        calls: Mapping[str, BlockCall],
+        layouts: Sequence[str],
+        plain: bool,
+    ) -> Variant:
+        """The way of this chain, its fastest rewriting where its blocks stay as they are, which is noted."""
+        if self.plan is not None:
+            layout_of = {name: self.plan.blocks[name].layout for name in prepared}
+            return self._variant("planned", layout_of, blocks, prepared)
+        if self.device.type != "cuda" or self.chooser.choice.mode == "reference":
+            return self._variant(layouts[0], dict.fromkeys(prepared, layouts[0]), blocks, prepared)
+        times: dict[str, float | None] = {}
+        if len(layouts) > 1:
+            counts = representatives(prepared, self._groups)
+            few = {name: prepared[name] for name in counts}
+            for layout in layouts:
+                variant = self._variant(layout, dict.fromkeys(few, layout), blocks, few)
+                times[layout] = chain_time_ms(variant, calls, self._groups, counts)
+        layout = min(layouts, key=lambda layout: math.inf if times.get(layout) is None else times[layout])
+        chosen = self._variant(layout, dict.fromkeys(prepared, layout), blocks, prepared)
+        if plain and chosen.blocks:
+            times[layout] = chain_time_ms(chosen, calls, self._groups, dict.fromkeys(prepared, 1.0))
+            modules = {name: self.net.get_submodule(name) for name in prepared}
+            times[AS_THEY_ARE] = plain_time_ms(modules, calls, self._groups)
+            self._keep_faster_dense(chosen, times)
+        self.report.variants_ms[chain] = {name: time for name, time in times.items() if time is not None}
+        return chosen
+
+    def _keep_faster_dense(self, chosen: Variant, times: Mapping[str, float | None]) -> None:
+        """Note that the chain stays as it is where that is faster."""
+        ours, theirs = times[chosen.name], times[AS_THEY_ARE]
+        if theirs is not None and (ours is None or theirs < ours):
+            against = "where rewritten they cannot run" if ours is None else f"rewritten {ours:.2f} ms"
+            why = f"with masked dense weights they take {theirs:.2f} ms, {against}"
+            self.report.faster_dense.update(dict.fromkeys(chosen.blocks, why))
+
+    def _variant(
+        self, name: str, layout_of: Mapping[str, str], chain: Sequence[str], prepared: Mapping[str, PreparedBlock]
+    ) -> Variant:
+        """Blocks rewritten in these layouts; one without a kernel is left out, which is noted."""
+        blocks, products = {}, {}
+        for block, content in prepared.items():
+            following = chain[chain.index(block) + 1] if block != chain[-1] else None
+            try:
+                made = self._products(block, content, feature_major=layout_of[block] == "feature_major")
+                blocks[block] = FusedBlock(
+                    content.bare,
+                    {product.layers_in(block): module for module, product in made},
+                    content.kept,
+                    feature_major=layout_of[block] == "feature_major",
+                    row_major_exit=following not in self._groups or layout_of.get(following) == "row_major",
+                    parts=self.parts,
+                )
+                blocks[block].add_call(content.key, content.captured)
+                products[block] = [product for _, product in made]
+            except Unfusable as reason:
+                self.report.refusals[block] = str(reason)
+                blocks.pop(block, None)
+        return Variant(name, blocks, products)
+
+    def _products(
+        self, block: str, content: PreparedBlock, *, feature_major: bool
+    ) -> list[tuple[FusedProduct, ProductReport]]:
+        kernels = {} if self.plan is None else self.plan.blocks[block].kernels
+        made = []
+        for spec in content.specs:
+            names = "+".join(spec.weight.layers)
+            if self.plan is not None and names not in kernels:
+                raise Unfusable(f"has no kernel for {names} in the plan, which is of other masks or another network")
+            rows = self._rows[spec.weight.layers[0]]
+            made.append(self.chooser.choose(spec, rows, feature_major=feature_major, kernel=kernels.get(names)))
+        return made
+
+    def _put(self, name: str, block: FusedBlock, products: list[ProductReport], call: BlockCall) -> None:
+        """Replace the block if it computes the same."""
+        original = self.net.get_submodule(name)
+        block.eval()
+        with torch.no_grad():
+            error = output_error(block(*call.args, **call.kwargs), original(*call.args, **call.kwargs))
+        limit = NETWORK_ERROR_LIMIT[block.products[0].format.dtype]
+        if not error <= limit:
+            self.report.refusals[name] = f"computes something else when rewritten: relative error {error:.1e}"
+            self.report.faster_dense.pop(name, None)
+            return
+        self.report.refusals.pop(name, None)  # of a way that was not chosen
+        if name not in self.report.faster_dense:
+            replace_module(self.net, original, block)
+        layout = "feature_major" if block.feature_major else "row_major"
+        self.report.blocks[name] = BlockReport(layout, products, block.norms, error)

@@ -1,0 +1,99 @@
+"""Which work tiles and which parts of a row of Y the blocks of the kernel for many rows get: all of Y once, in equal shares."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sparsefront_kernels.gathered.hopper.runs import NOT_OURS, PRUNED, RUN, row_runs
+from sparsefront_kernels.gathered.hopper.schedule import WIDTHS, schedule, tile_cycles, work_tables
+
+EQUAL, UNEVEN, LONG = (16,) * 32, tuple(range(40, 8, -2)), (64, *[20] * 10, 0, 0)
+
+
+def covered_columns(found, lengths, m):
+    """Per pair the columns of its tiles, rising."""
+    columns = {pair: [] for pair in range(len(lengths))}
+    for pair, first, count in found.tiles:
+        assert count in WIDTHS
+        columns[pair] += range(first, min(first + count, m))
+    return columns
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 80), min_size=1, max_size=40).map(lambda all: tuple(sorted(all, reverse=True))),
+    m=st.integers(1, 700).map(lambda runs: 8 * runs),
+    blocks=st.integers(1, 140),
+)
+def test_every_column_of_every_pair_is_computed_once(lengths, m, blocks):
+    found = schedule(lengths, m, blocks)
+    for columns in covered_columns(found, lengths, m).values():
+        assert sorted(columns) == list(range(m))
+    assert len(found.begins) - 1 <= blocks and found.begins[0] == 0 and found.begins[-1] == len(found.tiles)
+    assert all(first < last for first, last in pairwise(found.begins))
+
+
+@pytest.mark.parametrize("lengths", [EQUAL, UNEVEN, LONG], ids=["equal", "uneven", "long"])
+@pytest.mark.parametrize("m", [1024, 4096, 12288])
+def test_no_block_works_much_longer_than_the_others(lengths, m):
+    """Than an equal share of what uncut tiles would cost, by at most a tile."""
+    found = schedule(lengths, m, 132)
+    share = sum(tile_cycles(length, 256) for length in lengths) * m / 256 / 132
+    assert found.cycles <= share + tile_cycles(max(lengths), 256)
+    shares = [
+        sum(tile_cycles(lengths[pair], count) for pair, _, count in found.tiles[first:last])
+        for first, last in pairwise(found.begins)
+    ]
+    assert max(shares) == pytest.approx(found.cycles)
+
+
+def test_the_last_round_is_filled_with_narrower_tiles():
+    """Ten pairs of 4096 columns are 160 tiles of 256: two rounds of 132 blocks, the second nearly empty."""
+    found = schedule((20,) * 10, 4096, 132)
+    assert found.cycles < 0.8 * 2 * tile_cycles(20, 256)
+    assert {count for _, _, count in found.tiles} > {256}
+
+
+def test_much_longer_pairs_come_first():
+    found = schedule(LONG, 4096, 132)
+    for first, last in pairwise(found.begins):
+        assert [pair for pair, _, _ in found.tiles[first:last]].count(0) == 0 or found.tiles[first][0] == 0
+
+
+def test_tables_say_where_the_steps_of_a_pair_lie():
+    work, begins = work_tables((3, 2, 0), 320, 132, torch.device("cpu"))
+    found = schedule((3, 2, 0), 320, 132)
+    assert begins.tolist() == list(found.begins)
+    for (pair, column, count), (its_pair, first, steps, place) in zip(found.tiles, work.tolist(), strict=True):
+        assert (its_pair, first, steps) == (pair, (0, 3, 5)[pair], (3, 2, 0)[pair])
+        assert place & 0xFFFFFFF == column and 64 * (((place >> 28) & 0xF) + 1) == count
+
+
+@settings(max_examples=60, deadline=None)
+@given(n=st.integers(1, 700), kept=st.floats(0, 1), ordered=st.booleans(), seed=st.integers(0, 10_000))
+def test_every_output_of_a_row_is_written_once_from_its_place(n, kept, ordered, seed):
+    generator = torch.Generator().manual_seed(seed)
+    stored = (torch.rand(n, generator=generator) < kept).nonzero().flatten()
+    if not ordered:
+        stored = stored[torch.randperm(len(stored), generator=generator)]
+    pairs = max(1, -(-len(stored) // 128))
+    outputs = torch.full((pairs * 128,), -1, dtype=torch.int32)
+    outputs[: len(stored)] = stored.int()
+    outputs = outputs.view(pairs, 128)
+    runs, begins = row_runs(outputs, n)
+    written = torch.full((-(-n // RUN) * RUN,), -7)
+    assert begins[0] == 0 and begins[-1] == len(runs)
+    for pair in range(pairs):
+        for first, low, high, _ in runs[begins[pair] : begins[pair + 1]].tolist():
+            assert first % RUN == 0
+            places = (low & 0xFFFFFFFF).to_bytes(4, "little") + (high & 0xFFFFFFFF).to_bytes(4, "little")
+            for i, place in enumerate(places):
+                if place == NOT_OURS:
+                    continue
+                assert written[first + i] == -7
+                written[first + i] = -1 if place == PRUNED else outputs[pair, place]
+    expected = torch.full((n,), -1)
+    expected[stored] = stored
+    assert torch.equal(written[:n], expected) and (written[n:] == -7).all()
