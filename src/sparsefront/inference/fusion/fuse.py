@@ -17,6 +17,7 @@ from sparsefront.inference.fusion.chain_choice import AS_THEY_ARE, Variant, chai
 from sparsefront.inference.fusion.find import BlockCall, find_chains, observe_calls
 from sparsefront.inference.fusion.fused_block import FusedBlock
 from sparsefront.inference.fusion.fused_product import FusedProduct
+from sparsefront.inference.fusion.parts import ALL_PARTS, FusionParts
 from sparsefront.inference.fusion.plan import LAYOUTS, FusionPlan
 from sparsefront.inference.fusion.prepared_block import PreparedBlock, prepare_block, weights_of
 from sparsefront.inference.fusion.product_choice import ProductChooser
@@ -37,6 +38,7 @@ def fuse_blocks(
     choice: KernelChoice,
     *,
     plan: FusionPlan | None = None,
+    parts: FusionParts = ALL_PARTS,
 ) -> FusionReport:
     """Give every encoder block of the net fused products in the layout that is fastest, in place.
 
@@ -56,9 +58,10 @@ def fuse_blocks(
         inputs: keyword arguments of the net: the batch that is measured.
         choice: which kernels may run.
         plan: choices of an earlier call (`FusionReport.plan`): nothing is timed, kernels and layouts are those.
+        parts: what may be done; a plan is used with those that it was made with.
     """
-    task = _Pass(net, formats, masks, inputs, ProductChooser(choice), plan)
-    return task.run(LAYOUTS, plain=choice.dense_allowed)
+    task = _Pass(net, formats, masks, inputs, ProductChooser(choice), plan, parts)
+    return task.run(parts.layouts, plain=choice.dense_allowed)
 
 
 def fuse_dense(
@@ -90,9 +93,10 @@ class _Pass:
         inputs: Mapping[str, Any],
         chooser: ProductChooser,
         plan: FusionPlan | None,
+        parts: FusionParts = ALL_PARTS,
     ) -> None:
         self.net, self.formats, self.masks, self.inputs = net, formats, masks, inputs
-        self.chooser, self.plan = chooser, plan
+        self.chooser, self.plan, self.parts = chooser, plan, parts
         self.device = next(net.parameters()).device
         self.report = FusionReport()
         self._captured: dict[Group, tuple[nn.Module, Captured]] = {}
@@ -150,7 +154,7 @@ class _Pass:
             self._groups[name] = group
             weights = weights_of(block, name, self.formats, self.masks)
             bare, captured = self._captured[group]
-            return prepare_block(block, bare, key, captured, weights)
+            return prepare_block(block, bare, key, captured, weights, self.parts)
         except Unfusable as reason:
             self.report.refusals[name] = str(reason)
             return None
@@ -212,6 +216,7 @@ class _Pass:
                 prepared[block].kept,
                 feature_major=layout_of[block] == "feature_major",
                 row_major_exit=not stays,
+                parts=self.parts,
             )
             fused[block].add_call(prepared[block].key, prepared[block].captured)
         return Variant(name, fused, {block: [product for _, product in products] for block, products in parts.items()})
