@@ -84,7 +84,7 @@ class EndToEnd:
 def time_alone(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, *, fuse: Fuse | None = None) -> Alone:
     """Find the fastest way to run a dense network, then time it: one without a sparse twin. Raises as `time_pair`."""
     _forget_compiled(inputs)
-    execution = _search(net, inputs, settings, fuse)
+    execution = find_execution(net, inputs, settings, fuse)
     return _dense(execution, _time(_dense_calls(execution), inputs, settings), inputs)
 
 
@@ -102,8 +102,8 @@ def time_pair(
         RuntimeError: no execution mode can run one of them; or a CUDA timing without a GPU.
     """
     _forget_compiled(inputs)
-    execution = _search(dense, inputs, settings, fuse)
-    sparse_execution = _search(sparse, inputs, settings, None)
+    execution = find_execution(dense, inputs, settings, fuse)
+    sparse_execution = find_execution(sparse, inputs, settings, None)
     calls = _dense_calls(execution) | {"sparse": sparse_execution}
     samples_ms = _time(calls, inputs, settings)
     timed = _dense(execution, samples_ms, inputs)
@@ -121,7 +121,10 @@ def _forget_compiled(inputs: dict[str, Tensor]) -> None:
         torch.compiler.reset()  # earlier points of a sweep would use up the recompile limit
 
 
-def _search(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None) -> Execution:
+def find_execution(
+    net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None = None
+) -> Execution:
+    """The fastest way to run one network: `fastest_execution` with the settings of a measurement."""
     with _compiled_or_refused() if _device(inputs).type == "cuda" else nullcontext():
         return fastest_execution(
             net,

@@ -22,6 +22,7 @@ from sparsefront.inference.fusion.chain_choice import (
 from sparsefront.inference.fusion.find import BlockCall, find_chains, observe_calls
 from sparsefront.inference.fusion.fused_block import FusedBlock
 from sparsefront.inference.fusion.fused_product import FusedProduct
+from sparsefront.inference.fusion.parts import ALL_PARTS, FusionParts
 from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.fusion.prepared_block import PreparedBlock, prepare_block, weights_of
 from sparsefront.inference.fusion.product_choice import ProductChooser
@@ -45,9 +46,10 @@ class BlockPass:
         inputs: Mapping[str, Any],
         chooser: ProductChooser,
         plan: FusionPlan | None,
+        parts: FusionParts = ALL_PARTS,
     ) -> None:
         self.net, self.formats, self.masks, self.inputs = net, formats, masks, inputs
-        self.chooser, self.plan = chooser, plan
+        self.chooser, self.plan, self.parts = chooser, plan, parts
         self.device = next(net.parameters()).device
         self.report = FusionReport()
         self._captured: dict[Group, tuple[nn.Module, Captured]] = {}
@@ -105,7 +107,7 @@ class BlockPass:
             self._groups[name] = group
             weights = weights_of(block, name, self.formats, self.masks)
             bare, captured = self._captured[group]
-            return prepare_block(block, bare, key, captured, weights)
+            return prepare_block(block, bare, key, captured, weights, self.parts)
         except Unfusable as reason:
             self.report.refusals[name] = str(reason)
             return None
@@ -165,6 +167,7 @@ class BlockPass:
                     content.kept,
                     feature_major=layout_of[block] == "feature_major",
                     row_major_exit=following not in self._groups or layout_of.get(following) == "row_major",
+                    parts=self.parts,
                 )
                 blocks[block].add_call(content.key, content.captured)
                 products[block] = [product for _, product in made]

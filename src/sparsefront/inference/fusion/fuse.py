@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.block_pass import BlockPass
+from sparsefront.inference.fusion.parts import ALL_PARTS, FusionParts
 from sparsefront.inference.fusion.plan import LAYOUTS, FusionPlan
 from sparsefront.inference.fusion.product_choice import ProductChooser
 from sparsefront.inference.fusion.report import FusionReport
@@ -22,6 +23,7 @@ def fuse_blocks(
     choice: KernelChoice,
     *,
     plan: FusionPlan | None = None,
+    parts: FusionParts = ALL_PARTS,
 ) -> FusionReport:
     """Give every encoder block of the net fused products in the layout that is fastest, in place.
 
@@ -41,9 +43,10 @@ def fuse_blocks(
         inputs: keyword arguments of the net: the batch that is measured.
         choice: which kernels may run.
         plan: choices of an earlier call (`FusionReport.plan`): nothing is timed, kernels and layouts are those.
+        parts: what may be done; a plan is used with those that it was made with.
     """
-    task = BlockPass(net, formats, masks, inputs, ProductChooser(choice), plan)
-    return task.run(LAYOUTS, plain=choice.dense_allowed)
+    task = BlockPass(net, formats, masks, inputs, ProductChooser(choice), plan, parts)
+    return task.run(parts.layouts, plain=choice.dense_allowed)
 
 
 def fuse_dense(

@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 from sparsefront.inference.fusion.call import Key, call_key, call_tensors
 from sparsefront.inference.fusion.capture import Captured, capture
 from sparsefront.inference.fusion.fused_product import FusedProduct
+from sparsefront.inference.fusion.parts import ALL_PARTS, FusionParts
 from sparsefront.inference.fusion.rewrite import copied, place_layouts, place_norms, place_products
 from sparsefront.inference.fusion.sites import ProductSite, find_sites, merged
 from sparsefront.inference.fusion.unfusable import Unfusable
@@ -29,6 +30,7 @@ class FusedBlock(nn.Module):
         kept: names of the block's other parameters and buffers -> their tensors.
         feature_major: whether the residual stream is feature-major; else row-major, and norms stay PyTorch's.
         row_major_exit: whether the result is brought back to row-major, for a reader that is no such block.
+        parts: of the rewriting, with which the products were made.
     """
 
     def __init__(
@@ -39,8 +41,10 @@ class FusedBlock(nn.Module):
         *,
         feature_major: bool,
         row_major_exit: bool = False,
+        parts: FusionParts = ALL_PARTS,
     ) -> None:
         super().__init__()
+        self._parts = parts
         self.feature_major, self.row_major_exit = feature_major, row_major_exit
         self._bare = [bare]  # in a list: its tensors, on the meta device, are none of this module's
         self._layers = tuple(products)
@@ -103,7 +107,7 @@ class FusedBlock(nn.Module):
 
     def _sites(self, graph: fx.Graph) -> list[ProductSite]:
         """The site of each product, in their order."""
-        found = {site.layers[0]: site for site in find_sites(graph, self._bare[0])}
+        found = {site.layers[0]: site for site in find_sites(graph, self._bare[0], self._parts)}
         calls = len(graph.find_nodes(op="call_function", target=torch.ops.aten.linear.default))
         covered = {name for layers in self._layers for name in layers}
         if calls != len(found) or set(found) != covered:

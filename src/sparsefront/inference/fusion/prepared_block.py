@@ -10,6 +10,7 @@ from sparsefront.inference.fusion.call import Key
 from sparsefront.inference.fusion.capture import Captured
 from sparsefront.inference.fusion.compact import compacted, without_constants
 from sparsefront.inference.fusion.constant_inputs import value_projection
+from sparsefront.inference.fusion.parts import ALL_PARTS, FusionParts
 from sparsefront.inference.fusion.product_weight import ProductWeight, join
 from sparsefront.inference.fusion.sites import (
     ProductSite,
@@ -66,7 +67,12 @@ class PreparedBlock:
 
 
 def prepare_block(
-    block: nn.Module, bare: nn.Module, key: Key, captured: Captured, weights: Mapping[str, ProductWeight]
+    block: nn.Module,
+    bare: nn.Module,
+    key: Key,
+    captured: Captured,
+    weights: Mapping[str, ProductWeight],
+    parts: FusionParts = ALL_PARTS,
 ) -> PreparedBlock:
     """Find the products of a block and what they multiply by.
 
@@ -75,7 +81,7 @@ def prepare_block(
     Raises:
         Unfusable: the graph has no Linear of the block, or calls one twice.
     """
-    sites = find_sites(captured.graph, bare)
+    sites = find_sites(captured.graph, bare, parts)
     layers = [site.layers[0] for site in sites]
     if not sites:
         raise Unfusable("multiplies by none of its Linears")
@@ -84,17 +90,17 @@ def prepare_block(
     covered = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
     named = {**dict(block.named_parameters()), **dict(block.named_buffers())}
     kept = {name: tensor for name, tensor in named.items() if name not in covered}
-    chosen = _with_merges(sites, weights)
+    chosen = _with_merges(sites, weights) if parts.joined else [(site, weights[site.layers[0]]) for site in sites]
     current = {site.layers: weight for site, weight in chosen}
     original = dict(current)
     constants: dict[tuple[str, ...], int] = {}
-    for site, _ in chosen:
+    for site, _ in chosen if parts.compact else ():
         if current[site.layers].mask is None or (value := value_projection(site, sites, kept)) is None:
             continue
         lighter = without_constants(weights[value.layers[0]], current[site.layers])
         if lighter is not None:
             current[site.layers], constants[site.layers] = lighter
-    for up, down in hidden_pairs(site for site, _ in chosen):
+    for up, down in hidden_pairs(site for site, _ in chosen) if parts.compact else ():
         smaller = compacted(current[up.layers], current[down.layers], up.activation)
         if smaller is not None:
             current[up.layers], current[down.layers] = smaller

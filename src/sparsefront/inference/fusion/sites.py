@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import fx, nn
 
+from sparsefront.inference.fusion.parts import ALL_PARTS, FusionParts
+
 aten = torch.ops.aten
 TOKEN_WISE = (
     aten.linear.default,
@@ -46,8 +48,8 @@ class ProductSite:
         return [user for end in ends for user in end.users]
 
 
-def find_sites(graph: fx.Graph, block: nn.Module) -> list[ProductSite]:
-    """Every Linear of the block that its graph calls, with its epilogue; in the order of the graph.
+def find_sites(graph: fx.Graph, block: nn.Module, parts: FusionParts = ALL_PARTS) -> list[ProductSite]:
+    """Every Linear of the block that its graph calls, with the epilogue that may be fused; in the order of the graph.
 
     A Linear that is called twice is two sites of the same layer.
     """
@@ -56,7 +58,7 @@ def find_sites(graph: fx.Graph, block: nn.Module) -> list[ProductSite]:
     for node in graph.find_nodes(op="call_function", target=aten.linear.default):
         layer = _layer_of(node, block)
         if layer is not None:
-            sites.append(_with_epilogue(node, layer, block.get_submodule(layer).out_features, taken))
+            sites.append(_with_epilogue(node, layer, block.get_submodule(layer).out_features, taken, parts))
     return sites
 
 
@@ -107,11 +109,13 @@ def is_feature_major(node: fx.Node) -> bool:
     return False
 
 
-def _with_epilogue(node: fx.Node, layer: str, rows: int, taken: set[fx.Node]) -> ProductSite:
+def _with_epilogue(
+    node: fx.Node, layer: str, rows: int, taken: set[fx.Node], parts: FusionParts
+) -> ProductSite:
     out, activation, residual = node, "none", None
-    if (user := _only_user(out)) is not None and (found := _activation(user)) is not None:
+    if parts.activation and (user := _only_user(out)) is not None and (found := _activation(user)) is not None:
         out, activation = user, found
-    user = _only_user(out)
+    user = _only_user(out) if parts.residual else None
     if user is not None and user not in taken and user.target is aten.add.Tensor and not user.kwargs:
         other = [part for part in user.args if part is not out]
         if len(other) == 1 and isinstance(other[0], fx.Node) and _same_shape(other[0], out):

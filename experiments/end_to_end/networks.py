@@ -1,0 +1,124 @@
+"""The networks of the study: random weights whose rows and columns are uneven, as trained ones are, and their inputs."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sparsefront.datasets.info import DataInfo
+from sparsefront.errors import InvalidSetting
+from sparsefront.inference.agreement import floating_tensors
+from sparsefront.models.bert import SIZES as BERT_SIZES
+from sparsefront.models.layers import linear_and_conv_layers
+from sparsefront.operator_masks import UnevenWeights
+
+SPREAD = 0.02  # standard deviation of weights, before rows and columns are scaled, and of biases
+IMAGE_SIZE, CLASSES = 224, 1000
+SHORTEST = 0.25  # of the length: how short a padded text may be
+ATTENTION_MASKS = ("none", "full", "padded")
+
+
+@dataclass(frozen=True)
+class Network:
+    """A dense network in float32.
+
+    Args:
+        net: in eval mode.
+        prunable: names of the Linears of the body.
+        body: name of the module whose result are the last hidden states.
+    """
+
+    net: nn.Module
+    prunable: list[str]
+    body: str
+
+
+def build(model: str, device: torch.device, *, tiny: bool = False) -> Network:
+    """A network of one of the names of `points.MODELS`; the same weights at every call on one kind of device.
+
+    Args:
+        tiny: two narrow layers instead, to try the study itself.
+    Raises:
+        InvalidSetting: no such model.
+    """
+    makers = {"bert_base": _bert, "bert_large": _bert, "vit_b_16": _vit, "vit_l_16": _vit}
+    if model not in makers:
+        raise InvalidSetting("model", model, f"is one of {', '.join(makers)}")
+    torch.manual_seed(0)
+    with torch.device(device):
+        net, body = makers[model](model, tiny)
+    prunable = linear_and_conv_layers(net, inside=(body,))
+    _uneven(net, prunable)
+    return Network(net.eval(), prunable, body)
+
+
+def inputs_of(
+    net: nn.Module, batch: int, length: int | None, *, attention_mask: str, device: torch.device, dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """Keyword arguments of one forward: random tokens between the marks of a sentence, or random images."""
+    drawn = torch.Generator(device).manual_seed(1)
+    if length is None:
+        side = net.image_size
+        return {"x": torch.randn(batch, 3, side, side, generator=drawn, device=device).to(dtype)}
+    vocabulary = net.config.vocab_size
+    tokens = torch.randint(vocabulary // 8, vocabulary, (batch, length), generator=drawn, device=device)
+    shortest = max(1, int(length * SHORTEST)) if attention_mask == "padded" else length
+    lengths = torch.randint(shortest, length + 1, (batch, 1), generator=drawn, device=device)
+    lengths[0] = length
+    real = torch.arange(length, device=device) < lengths
+    tokens[:, 0] = 101 % vocabulary  # [CLS]
+    tokens = tokens.scatter(1, lengths - 1, 102 % vocabulary) * real  # [SEP], then [PAD]
+    inputs = {"input_ids": tokens}
+    return inputs if attention_mask == "none" else inputs | {"attention_mask": real.long()}
+
+
+@torch.inference_mode()
+def outputs_of(network_body: str, net: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """(last hidden states, logits) of one forward, both float32 or wider."""
+    seen: list[Tensor] = []
+    module = net.get_submodule(network_body)
+    handle = module.register_forward_hook(lambda module, args, result: seen.append(floating_tensors(result)[0]))
+    try:
+        logits = floating_tensors(net(**inputs))[0]
+    finally:
+        handle.remove()
+    return _wide(seen[-1]), _wide(logits)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def _bert(model: str, tiny: bool) -> tuple[nn.Module, str]:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    size = BERT_SIZES["tiny" if tiny else model.removeprefix("bert_")]
+    config = BertConfig(**size, num_labels=2, attn_implementation="sdpa")
+    return BertForSequenceClassification(config), "bert.encoder"
+
+
+def _vit(model: str, tiny: bool) -> tuple[nn.Module, str]:
+    from torchvision.models import VisionTransformer
+
+    from sparsefront.models.attention import replace_multihead_attention
+    from sparsefront.models.vit import Vit
+
+    if not tiny:
+        return Vit(variant=model).build(DataInfo("image_classification", CLASSES, IMAGE_SIZE, 3)), "encoder"
+    net = VisionTransformer(64, 16, num_layers=2, num_heads=2, hidden_dim=128, mlp_dim=256, num_classes=10)
+    replace_multihead_attention(net)
+    return net, "encoder"
+
+
+@torch.no_grad()
+def _uneven(net: nn.Module, prunable: list[str]) -> None:
+    """Uneven weights for what is pruned; biases that are not zero; a head that is not zero."""
+    for seed, name in enumerate(prunable):
+        layer = net.get_submodule(name)
+        layer.weight.copy_(UnevenWeights(seed=seed).weight(*layer.weight.shape, layer.weight.device) * SPREAD)
+    for name, module in net.named_modules():
+        if isinstance(module, nn.Linear):
+            if name not in prunable:
+                module.weight.normal_(std=SPREAD)
+            if module.bias is not None:
+                module.bias.normal_(std=SPREAD)

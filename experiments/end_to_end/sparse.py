@@ -1,0 +1,144 @@
+"""A pruned network with its kernels: swapped, compared with float32, and in the fastest way that was found for it."""
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from dense import Dense
+from networks import outputs_of
+from pruned import Masks, PrunedInMemory, apply_masks
+from steps import Steps
+from torch import Tensor, nn
+
+from sparsefront.inference.agreement import NETWORK_ERROR_LIMIT, output_error, relative_error
+from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.packed_weights import release_formats
+from sparsefront.inference.problems import observe_problems
+from sparsefront.inference.swap import swap
+from sparsefront.inference.swap_report import SwapReport
+from sparsefront.measure.end_to_end import find_execution
+from sparsefront.measure.settings import Measure
+
+WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64}
+
+
+class WrongOutputs(RuntimeError):
+    """The swapped network computes something else than the masked one."""
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Relative errors against the masked network in float32, multiplied densely with the same weights.
+
+    Args:
+        outputs, dense_outputs: last hidden states of the swapped network and of the masked one in the measured dtype.
+        logits, dense_logits: likewise of the logits, which are few numbers.
+    """
+
+    outputs: float
+    dense_outputs: float
+    logits: float
+    dense_logits: float
+
+    @property
+    def ratio(self) -> float:
+        """Of the swapped network's error to that of the masked one."""
+        return self.outputs / self.dense_outputs if self.dense_outputs > 0 else math.inf
+
+
+def masked_net(dense: Dense, masks: Masks) -> nn.Module:
+    """The dense network with zeros, in the dtype that is measured."""
+    return apply_masks(copy.deepcopy(dense.net), masks.layers)
+
+
+def swapped_net(dense: Dense, masked: nn.Module, masks: Masks, choice: KernelChoice) -> tuple[nn.Module, SwapReport]:
+    """A network with kernels, as the stages of a run make it, and what was chosen."""
+    first = next(masked.parameters())
+    problems = observe_problems(masked, dense.inputs, dense.network.prunable)
+    net = copy.deepcopy(dense.net)
+    export = PrunedInMemory(masked, masks)
+    report = swap(net, export, problems, choice, device=first.device, dtype=first.dtype, inputs=dense.inputs)
+    release_formats(net)
+    return net, report
+
+
+class Reference:
+    """A masked network's outputs, and in the wider type what they should be.
+
+    Raises:
+        RuntimeError: the device has no memory for the wider network.
+    """
+
+    def __init__(self, dense: Dense, masked: nn.Module) -> None:
+        self.body, self.inputs, self.dtype = dense.network.body, dense.inputs, next(masked.parameters()).dtype
+        self.masked = outputs_of(self.body, masked, self.inputs)
+        wide = copy.deepcopy(masked).to(WIDER[self.dtype])
+        precision = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("highest")
+        try:
+            self.expected = outputs_of(self.body, wide, self._wide_inputs())
+        finally:
+            torch.set_float32_matmul_precision(precision)
+
+    def errors(self, net: nn.Module) -> Errors:
+        """Of a network that should compute the same.
+
+        Raises:
+            WrongOutputs: it does not.
+        """
+        actual = outputs_of(self.body, net, self.inputs)
+        apart = output_error(list(actual), list(self.masked))
+        if not apart <= NETWORK_ERROR_LIMIT[self.dtype]:
+            raise WrongOutputs(f"relative error {apart:.1e} against the masked network: that is no rounding")
+        pairs = zip((actual, self.masked), (self.expected, self.expected), strict=True)
+        (outputs, logits), (dense_outputs, dense_logits) = (
+            tuple(relative_error(one, other) for one, other in zip(found, expected, strict=True))
+            for found, expected in pairs
+        )
+        return Errors(outputs, dense_outputs, logits, dense_logits)
+
+    def _wide_inputs(self) -> dict[str, Tensor]:
+        wider = WIDER[self.dtype]
+        return {name: value.to(wider) if value.is_floating_point() else value for name, value in self.inputs.items()}
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """A swapped network.
+
+    Args:
+        call: runs it in its fastest way; None where nothing is timed.
+        variant: the name of that way; "dense: ..." where no layer got a sparse kernel and the dense version runs.
+    """
+
+    report: SwapReport
+    errors: Errors
+    call: Callable[[], Any] | None = None
+    variant: str = ""
+
+
+def make_sparse(dense: Dense, masks: Masks, choice: KernelChoice, settings: Measure | None, steps: Steps) -> Sparse:
+    """Mask, swap, compare, and find the fastest way to run it.
+
+    Args:
+        settings: which ways are tried; None: nothing will be timed.
+    Raises:
+        WrongOutputs: the swapped network computes something else.
+    """
+    with steps("masked"):
+        masked = masked_net(dense, masks)
+    with steps("swap"):
+        net, report = swapped_net(dense, masked, masks, choice)
+    with steps("errors"):
+        errors = Reference(dense, masked).errors(net)
+        del masked
+    if settings is None:
+        return Sparse(report, errors)
+    if report.sparse_flops_share == 0 and choice.dense_allowed:  # what is left is the dense network, zeros among its weights
+        return Sparse(report, errors, dense.call, f"dense: {dense.variant}")
+    with steps("wrap"):
+        found = find_execution(net, dense.inputs, settings)
+    return Sparse(report, errors, found.wrapped.call, found.name)

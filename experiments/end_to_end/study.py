@@ -1,0 +1,173 @@
+"""End-to-end latency of pruned networks beside the fastest dense version: whole BERTs and ViTs with random weights.
+
+    PYTHONPATH=src:kernels python experiments/end_to_end/study.py --out h200.csv --minutes 8
+
+Needs torch, transformers, torchvision and a CUDA GPU, no network and no training. A row is written as soon as it is measured
+and never measured again; one that fails is noted with its reason and left out until --retry. --dry-run measures nothing: it
+swaps and compares, on a CPU too.
+"""
+
+import argparse
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from points import BARS, Point, all_points
+from rows import Rows
+from session import Options, Session, free_memory
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.inference.failure_reason import failure_reason
+from sparsefront.measure.settings import Measure
+from sparsefront.measure.variants import VARIANTS
+from sparsefront.measure.wrapping import WRAPPINGS
+
+log = logging.getLogger("study")
+HERE = Path(__file__).resolve().parent
+DEVICE_LOST = 3  # exit status: the next call goes on with the rows that are left
+
+
+def select(points: Sequence[Point], only: Sequence[str]) -> list[Point]:
+    """The points of which some word of `only` says all that it says: "bars", or "bert_large,fp16,tile_wise,0.75".
+
+    Raises:
+        InvalidSetting: a word that fits no point.
+    """
+    if not only:
+        return list(points)
+    bars = {bar.point for bar in BARS}
+    chosen: dict[Point, None] = {}
+    for word in only:
+        wanted = set(word.split(",")) - {"bars"}
+        pool = [point for point in points if point in bars] if "bars" in word.split(",") else points
+        found = [point for point in pool if wanted <= {*point.columns.values(), point.size}]
+        if not found:
+            raise InvalidSetting("only", word, "fits no row; say values of its columns, such as bert_large,32x384,0.75")
+        chosen |= dict.fromkeys(found)
+    return list(chosen)
+
+
+def left_over(points: Sequence[Point], rows: Rows, *, retry: bool) -> list[Point]:
+    """Those without a row; without --retry those that failed are left out too."""
+    return [point for point in points if not rows.has(point) and (retry or not rows.has_failed(point))]
+
+
+def run(session: Session, points: Sequence[Point], ends_at: float) -> int:
+    """Measure until the time is over; the exit status."""
+    for index, point in enumerate(points):
+        if session.rows.has(point):  # written beside another row
+            continue
+        if time.monotonic() >= ends_at:
+            log.warning("out of time: %d rows are left for the next call", len(points) - index)
+            return 0
+        try:
+            session.measure(point)
+        except Exception as error:  # one row must not take the others with it
+            reason = failure_reason(error)
+            log.error("%s failed: %s", point, reason, exc_info=error)
+            if session.options.timed:
+                session.rows.fail(point, reason)
+            if _device_lost(session.device):
+                log.error("the device takes no more work in this process: call again for the rows that are left")
+                return DEVICE_LOST
+        free_memory()
+    return 0
+
+
+def require_gpu(device: torch.device, *, dry_run: bool) -> None:
+    """A latency of a CPU must never stand for one of a GPU.
+
+    Raises:
+        InvalidSetting: there is no GPU and something is to be timed.
+    """
+    if device.type != "cuda" and not dry_run:
+        raise InvalidSetting("device", device.type, "rows are latencies of a GPU: use a CUDA device, or --dry-run")
+
+
+def options_of(asked: argparse.Namespace) -> Options:
+    """How rows are measured."""
+    if torch.cuda.is_available():
+        sampling = {"warmup": 3, "samples": asked.samples, "repeats": asked.repeats}
+        dense = Measure(wrappings=asked.dense_modes, variants=asked.dense_variants, search_seconds=asked.search_seconds, **sampling)
+        sparse = Measure(wrappings=asked.sparse_modes, variants=[], search_seconds=asked.search_seconds, **sampling)
+    else:
+        dense = sparse = Measure(wrappings=["eager"], variants=[])
+    return Options(dense, sparse, timed=not asked.dry_run, profile=asked.profile, tiny=asked.tiny)
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line; the ablation takes the same."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=HERE / "h200.csv")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="no row is begun after so many")
+    parser.add_argument("--only", nargs="+", default=[], help="bars, or values of columns: bert_large,32x384,fp16,0.75")
+    parser.add_argument("--retry", action="store_true", help="rows that failed are measured again")
+    parser.add_argument("--profile", action="store_true", help="kernels of each row, and its gemm_share")
+    parser.add_argument("--dry-run", action="store_true", help="swap and compare, time nothing")
+    parser.add_argument("--tiny", action="store_true", help="networks of two narrow layers, with --dry-run only")
+    parser.add_argument("--dense-modes", nargs="+", default=["cuda_graph", "compile_cuda_graph"], choices=WRAPPINGS)
+    parser.add_argument("--dense-variants", nargs="*", default=list(VARIANTS), choices=VARIANTS)
+    parser.add_argument("--sparse-modes", nargs="+", default=["cuda_graph"], choices=WRAPPINGS)
+    parser.add_argument("--search-seconds", type=float, default=10.0, help="of the search, beyond what is always tried")
+    parser.add_argument("--samples", type=int, default=20, help="timed forwards of a repeat, at most")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--attention-mask", default="none", choices=("none", "full", "padded"))
+    parser.add_argument("--allocation", default="per_layer", choices=("per_layer", "global_threshold"))
+    parser.add_argument("--pattern-settings", default="", help="of tile_wise: 'whole_tiles=true input_multiple=16'")
+    return parser
+
+
+def asked_points(asked: argparse.Namespace) -> list[Point]:
+    """The rows of the study with what the command line changes in all of them."""
+    return [
+        replace(
+            point,
+            allocation=asked.allocation,
+            attention_mask="none" if point.sequence_length is None else asked.attention_mask,
+            pattern_settings=asked.pattern_settings if point.setting.pattern == "tile_wise" else "",
+        )
+        for point in select(all_points(), asked.only)
+    ]
+
+
+def main() -> int:
+    asked = arguments().parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    prepare(asked)
+    rows = Rows(asked.out)
+    points = left_over(asked_points(asked), rows, retry=asked.retry)
+    log.info("%d rows to measure, %d are there", len(points), len(rows.rows))
+    return run(Session(rows, options_of(asked)), points, time.monotonic() + 60 * asked.minutes)
+
+
+def prepare(asked: argparse.Namespace) -> None:
+    """What has to hold before anything is measured.
+
+    Raises:
+        InvalidSetting: no GPU for a timing, or tiny networks in the CSV.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    require_gpu(device, dry_run=asked.dry_run)
+    if asked.tiny and not asked.dry_run:
+        raise InvalidSetting("tiny", True, "is for --dry-run: rows are of whole networks")
+    torch.set_grad_enabled(False)
+    # A process compiles more networks than Dynamo expects; past its limit it would run eager code and say nothing.
+    torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 1024
+
+
+def _device_lost(device: torch.device) -> bool:
+    if device.type != "cuda":
+        return False
+    try:
+        torch.ones(1, device=device).sum().item()
+    except Exception:
+        return True
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

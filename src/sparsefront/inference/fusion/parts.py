@@ -1,0 +1,35 @@
+"""Which parts of the rewriting are done: all of them, unless a study asks what one of them is worth."""
+
+from dataclasses import dataclass
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.inference.fusion.plan import LAYOUTS
+
+
+@dataclass(frozen=True)
+class FusionParts:
+    """What the pass over blocks may do.
+
+    Args:
+        joined: Linears that read the same activation are one product.
+        activation: fused into the product before it. Without it hidden features stay as they are too, for products are then
+            no neighbours.
+        residual: fused into the product before it.
+        compact: hidden features that are pruned vanish between two products.
+        layouts: of the residual stream, among which time decides; the first where nothing is timed.
+    Raises:
+        InvalidSetting: no layout, or one that does not exist.
+    """
+
+    joined: bool = True
+    activation: bool = True
+    residual: bool = True
+    compact: bool = True
+    layouts: tuple[str, ...] = LAYOUTS
+
+    def __post_init__(self) -> None:
+        if not self.layouts or any(layout not in LAYOUTS for layout in self.layouts):
+            raise InvalidSetting("layouts", self.layouts, f"is one or more of {', '.join(LAYOUTS)}")
+
+
+ALL_PARTS = FusionParts()
