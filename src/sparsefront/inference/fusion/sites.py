@@ -109,9 +109,7 @@ def is_feature_major(node: fx.Node) -> bool:
     return False
 
 
-def _with_epilogue(
-    node: fx.Node, layer: str, rows: int, taken: set[fx.Node], parts: FusionParts
-) -> ProductSite:
+def _with_epilogue(node: fx.Node, layer: str, rows: int, taken: set[fx.Node], parts: FusionParts) -> ProductSite:
     out, activation, residual = node, "none", None
     if parts.activation and (user := _only_user(out)) is not None and (found := _activation(user)) is not None:
         out, activation = user, found
