@@ -7,10 +7,10 @@ from omegaconf import DictConfig
 from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.experiment import Experiment
 from sparsefront.inference.forecast import warn_where_nothing_wins
+from sparsefront.measure.fused_graph import fused_dense_graph
 from sparsefront.report.loggers import close_loggers
 from sparsefront.report.row import Row
 from sparsefront.stages import dense, export, measure, prune, recover, report
-from sparsefront.stages.fused_dense import fused_dense
 from sparsefront.stages.keys import StageKeys, stage_keys
 from sparsefront.validate import validate
 
@@ -75,7 +75,7 @@ def _run_stages(experiment: Experiment, store: ArtifactStore, keys: StageKeys, l
     if not experiment.goes_on_to("measure"):
         return None
     measured = measure.run(
-        experiment, store, keys, dense=trained, recovered=recovered, exported=exported, fuse=fused_dense
+        experiment, store, keys, dense=trained, recovered=recovered, exported=exported, fuse=fused_dense_graph
     )
     if not experiment.goes_on_to("report"):
         return None

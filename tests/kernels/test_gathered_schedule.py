@@ -84,11 +84,13 @@ def test_every_output_of_a_row_is_written_once_from_its_place(n, kept, ordered, 
     outputs = outputs.view(pairs, 128)
     runs, begins = row_runs(outputs, n)
     written = torch.full((-(-n // RUN) * RUN,), -7)
-    assert begins[0] == 0 and begins[-1] == len(runs)
+    assert begins[0, 0] == 0 and begins[-1].tolist() == [len(runs)] * 2
     for pair in range(pairs):
-        for first, low, high, _ in runs[begins[pair] : begins[pair + 1]].tolist():
+        begin, shared, end = *begins[pair].tolist(), int(begins[pair + 1, 0])
+        for index, (first, low, high, _) in enumerate(runs[begin:end].tolist(), start=begin):
             assert first % RUN == 0
             places = (low & 0xFFFFFFFF).to_bytes(4, "little") + (high & 0xFFFFFFFF).to_bytes(4, "little")
+            assert (NOT_OURS in places) == (index >= shared)
             for i, place in enumerate(places):
                 if place == NOT_OURS:
                     continue

@@ -141,7 +141,6 @@ def _place(experiment: Experiment) -> dict[str, Any]:
             "sparsefront.measure",
             "sparsefront_kernels",
             "sparsefront.stages.bench",
-            "sparsefront.stages.fused_dense",
             "sparsefront.stages.measure",
             "sparsefront.stages.speed",
         ),

@@ -92,7 +92,7 @@ extern "C" int sparsefront_gathered_wide(const void* x, const void* panels, cons
                           static_cast<const int*>(work_begin),
                           whole_runs,
                           static_cast<const Run*>(runs),
-                          static_cast<const int*>(runs_begin),
+                          static_cast<const int2*>(runs_begin),
                           epilogue,
                           static_cast<unsigned>(2 * x_stride),
                           m};

@@ -149,7 +149,8 @@ struct RowMajor {
         }
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, matrix = lane / 8;
         const uint32_t place = staging + (matrix / 2 * 8 + lane % 8) * STAGING_PITCH + (warp * 16 + matrix % 2 * 8) * 2;
-        const int begin = __ldg(problem.runs_begin + tile.pair), count = __ldg(problem.runs_begin + tile.pair + 1) - begin;
+        const int2 begin = __ldg(problem.runs_begin + tile.pair);
+        const int end = __ldg(&problem.runs_begin[tile.pair + 1].x);
 #pragma unroll
         for (int q = 0; q < WIDTH / QUARTER; ++q) {
             const Quarter<T> quarter(acc + q * 32, bias, any, problem.epilogue);
@@ -163,7 +164,8 @@ struct RowMajor {
                     : "memory");
             }
             meet();
-            store_runs(problem, staging, begin, count, tile.column + q * QUARTER);
+            store_runs(problem, staging, begin.x, begin.y - begin.x, tile.column + q * QUARTER);
+            store_shared_runs(problem, staging, begin.y, end, tile.column + q * QUARTER);
         }
     }
 
@@ -206,47 +208,75 @@ struct RowMajor {
     // Waits for both consumer warpgroups.
     __device__ __forceinline__ static void meet() { asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory"); }
 
+    // Where the eight outputs of a run are in a staged row, in bytes, and the bias of those that are pruned.
+    struct Places {
+        uint32_t at[8], constants[4], ours = 0;
+
+        __device__ __forceinline__ Places(const Epilogue& epilogue, const int4& run) {
+            load_bias_run(constants, epilogue, run.x);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                const uint32_t place = static_cast<uint32_t>(i < 4 ? run.y : run.z) >> (i % 4 * 8) & 0xFF;
+                at[i] = min(place, PRUNED) * 2;
+                ours |= (place != NOT_OURS) << i;
+                if (place != PRUNED) constants[i / 2] &= i % 2 ? 0x0000FFFF : 0xFFFF0000;
+            }
+            activate<T>(constants, epilogue);  // zero stays zero
+        }
+
+        __device__ __forceinline__ void gather(uint32_t (&v)[4], uint32_t staged) const {
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                v[i] = __byte_perm(load_staged(staged + at[2 * i]), load_staged(staged + at[2 * i + 1]), 0x5410) | constants[i];
+        }
+    };
+
     // Eight rows of Y by each warp. Lanes share the runs of a row, and a few runs of several rows.
     __device__ __forceinline__ static void store_runs(const Problem& problem, uint32_t staging, int begin, int count, int column) {
         const Epilogue& epilogue = problem.epilogue;
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         for (int first = 0; first < count; first += 32) {
-            const int left = count - first, at_once = left <= 8 ? 4 : left <= 16 ? 2 : 1, lanes = 32 / at_once;
+            const int left = count - first, at_once = left <= 4 ? 8 : left <= 8 ? 4 : left <= 16 ? 2 : 1, lanes = 32 / at_once;
             if (lane % lanes >= left) continue;
             const int4 run = __ldg(reinterpret_cast<const int4*>(problem.runs) + begin + first + lane % lanes);
-            uint32_t places[8], constants[4], ours = 0;
-            load_bias_run(constants, epilogue, run.x);
-#pragma unroll
-            for (int i = 0; i < 8; ++i) {
-                const uint32_t at = static_cast<uint32_t>(i < 4 ? run.y : run.z) >> (i % 4 * 8) & 0xFF;
-                places[i] = min(at, PRUNED) * 2;
-                ours |= (at != NOT_OURS) << i;
-                if (at != PRUNED) constants[i / 2] &= i % 2 ? 0x0000FFFF : 0xFFFF0000;
-            }
-            activate<T>(constants, epilogue);  // zero stays zero
+            const Places places(epilogue, run);
 #pragma unroll 2
             for (int row = warp * 8 + lane / lanes; row < warp * 8 + 8; row += at_once) {
                 const long long at = column + row;
                 if (at >= epilogue.m) continue;
-                const uint32_t staged = staging + row * STAGING_PITCH;
                 uint32_t v[4];
-#pragma unroll
-                for (int i = 0; i < 4; ++i)
-                    v[i] = __byte_perm(load_staged(staged + places[2 * i]), load_staged(staged + places[2 * i + 1]), 0x5410) |
-                           constants[i];
-                T* y = static_cast<T*>(epilogue.y) + at * epilogue.y_stride + run.x;
-                if (ours == 255) {
-                    add_residual_run(v, epilogue, at, run.x);
-                    *reinterpret_cast<uint4*>(y) = make_uint4(v[0], v[1], v[2], v[3]);
-                } else {
-                    store_own(epilogue, at, run.x, ours, v, y);
-                }
+                places.gather(v, staging + row * STAGING_PITCH);
+                add_residual_run(v, epilogue, at, run.x);
+                *reinterpret_cast<uint4*>(static_cast<T*>(epilogue.y) + at * epilogue.y_stride + run.x) =
+                    make_uint4(v[0], v[1], v[2], v[3]);
             }
+        }
+    }
+
+    // Runs whose other outputs are another pair's, of all 64 rows: one by one.
+    __device__ __forceinline__ static void store_shared_runs(const Problem& problem, uint32_t staging, int begin, int end,
+                                                             int column) {
+        const Epilogue& epilogue = problem.epilogue;
+        const int row = threadIdx.x % QUARTER;
+        const long long at = column + row;
+        if (at >= epilogue.m) return;
+        for (int index = begin + threadIdx.x / QUARTER; index < end; index += CONSUMERS / QUARTER) {
+            const int4 run = __ldg(reinterpret_cast<const int4*>(problem.runs) + index);
+            const Places places(epilogue, run);
+            uint32_t v[4];
+            places.gather(v, staging + row * STAGING_PITCH);
+            store_own(epilogue, at, run.x, places.ours, v, static_cast<T*>(epilogue.y) + at * epilogue.y_stride + run.x);
         }
     }
 
     // The bias of eight neighbouring outputs, rounded as Y is.
     __device__ __forceinline__ static void load_bias_run(uint32_t (&v)[4], const Epilogue& epilogue, int first) {
+        constexpr int own = std::is_same_v<T, __half> ? 2 : 3;
+        if (epilogue.bias_type == own && reinterpret_cast<uint64_t>(epilogue.bias) % 16 == 0) {
+            const uint4 bias = __ldg(reinterpret_cast<const uint4*>(static_cast<const T*>(epilogue.bias) + first));
+            v[0] = bias.x, v[1] = bias.y, v[2] = bias.z, v[3] = bias.w;
+            return;
+        }
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             v[i] = 0;

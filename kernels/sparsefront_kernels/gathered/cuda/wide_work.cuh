@@ -33,7 +33,7 @@ struct Problem {
     const int* work_begin;   // [blocks of the grid + 1]: the tiles of each block, in their order
     int whole_runs;          // whether Y is row-major and each eight outputs of a pair are eight neighbours, or -1
     const Run* runs;         // where Y is row-major
-    const int* runs_begin;   // [pairs + 1]
+    const int2* runs_begin;  // [pairs + 1]: of a pair, and of those that it shares with other pairs
     Epilogue epilogue;
     unsigned x_stride;
     int m;

@@ -17,7 +17,8 @@ def row_runs(outputs: Tensor, n: int) -> tuple[Tensor, Tensor]:
         outputs: int32 [pairs, 128], those that each pair computes; -1 elsewhere.
     Returns:
         runs, int32 [runs, 4]: the first output, a multiple of 8; eight bytes that say of each output where it is among
-        the pair's 128, PRUNED or NOT_OURS; zero. Pair by pair; begins, int32 [pairs + 1], where each pair's runs begin.
+        the pair's 128, PRUNED or NOT_OURS; zero. Pair by pair, those that are all its own first; begins, int32 [pairs + 1, 2],
+        where each pair's runs begin, and where those begin that it shares with other pairs.
     """
     device, pairs = outputs.device, len(outputs)
     flat = outputs.flatten().long()
@@ -32,9 +33,13 @@ def row_runs(outputs: Tensor, n: int) -> tuple[Tensor, Tensor]:
     keys, run = torch.unique(owner * groups + output // RUN, return_inverse=True)
     places = torch.full((len(keys), RUN), NOT_OURS, dtype=torch.uint8, device=device)
     places[run, output % RUN] = torch.where(computed, place % outputs.shape[1], PRUNED).to(torch.uint8)
+    shared = (places == NOT_OURS).any(dim=1)
+    order = (keys // groups * 2 + shared).argsort(stable=True)
     runs = torch.zeros(len(keys), 4, dtype=torch.int32, device=device)
-    runs[:, 0] = keys % groups * RUN
-    runs[:, 1:3] = places.view(torch.int32)
-    begins = torch.zeros(pairs + 1, dtype=torch.int32, device=device)
-    begins[1:] = torch.bincount(keys // groups, minlength=pairs).cumsum(0)
+    runs[:, 0] = (keys % groups * RUN)[order]
+    runs[:, 1:3] = places[order].view(torch.int32)
+    count = torch.bincount(keys // groups * 2 + shared, minlength=2 * pairs)
+    begins = torch.zeros(pairs + 1, 2, dtype=torch.int32, device=device)
+    begins.view(-1)[1 : 2 * pairs + 1] = count.cumsum(0)
+    begins[pairs, 1] = len(keys)
     return runs, begins

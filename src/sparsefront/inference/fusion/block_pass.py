@@ -125,7 +125,7 @@ class BlockPass:
         if self.plan is not None:
             layout_of = {name: self.plan.blocks[name].layout for name in prepared}
             return self._variant("planned", layout_of, blocks, prepared)
-        if self.device.type != "cuda" or self.chooser.choice.mode == "reference":
+        if not self.chooser.times_on(self.device):
             return self._variant(layouts[0], dict.fromkeys(prepared, layouts[0]), blocks, prepared)
         times: dict[str, float | None] = {}
         if len(layouts) > 1:
@@ -141,7 +141,8 @@ class BlockPass:
             modules = {name: self.net.get_submodule(name) for name in prepared}
             times[AS_THEY_ARE] = plain_time_ms(modules, calls, self._groups)
             self._keep_faster_dense(chosen, times)
-        self.report.variants_ms[chain] = {name: time for name, time in times.items() if time is not None}
+        if known := {name: time for name, time in times.items() if time is not None}:
+            self.report.variants_ms[chain] = known
         return chosen
 
     def _keep_faster_dense(self, chosen: Variant, times: Mapping[str, float | None]) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import torch
 from sparsefront_kernels import Problem
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 
@@ -64,7 +65,7 @@ class ProductChooser:
         """
         trial = _Trial(spec, m, feature_major)
         candidates = self._candidates(trial, kernel)
-        times = self._times(trial, candidates) if kernel is None and self.times_on(trial.problem) else None
+        times = self._times(trial, candidates) if kernel is None and self.times_on(trial.problem.device) else None
         latencies = {} if times is None else times.latencies_us
         for candidate in sorted(candidates, key=lambda candidate: latencies.get(candidate.entry.name, 0.0)):
             if (product := trial.product(candidate)) is not None:
@@ -73,9 +74,9 @@ class ProductChooser:
         reasons = "; ".join(f"{name}: {why}" for name, why in trial.unsupported.items()) or "none may run"
         raise Unfusable(f"has no kernel for {trial.name}: {reasons}")
 
-    def times_on(self, problem: Problem) -> bool:
+    def times_on(self, device: torch.device) -> bool:
         """Whether kernels are timed at all."""
-        return problem.device.type == "cuda" and self.choice.mode != "reference"
+        return device.type == "cuda" and self.choice.mode != "reference"
 
     def _candidates(self, trial: "_Trial", kernel: str | None) -> list[Candidate]:
         weight, dense = trial.spec.weight, dense_candidate(trial.spec.weight)
@@ -85,7 +86,7 @@ class ProductChooser:
         trial.unsupported |= unsupported
         if kernel is not None:
             return [candidate for candidate in sparse if candidate.entry.name == kernel]
-        dense_too = self.choice.dense_allowed and self.times_on(trial.problem)
+        dense_too = self.choice.dense_allowed and self.times_on(trial.problem.device)
         return [*sparse, dense] if dense_too or not sparse else sparse
 
     def _times(self, trial: "_Trial", candidates: list[Candidate]) -> TimedProduct:

@@ -9,10 +9,10 @@ from torch import nn
 from sparsefront.datasets.info import DataInfo
 from sparsefront.inference.agreement import output_error
 from sparsefront.inference.fusion.fused_block import FusedBlock
+from sparsefront.measure.fused_graph import fused_dense_graph
 from sparsefront.measure.variants import DoesNotApply
 from sparsefront.models.resnet50 import ResNet50
 from sparsefront.models.vit_small import VitSmall
-from sparsefront.stages.fused_dense import fused_dense
 
 IMAGES = DataInfo("image_classification", 10, 16, 3)
 
@@ -20,7 +20,7 @@ IMAGES = DataInfo("image_classification", 10, 16, 3)
 def test_the_network_stays_and_its_copy_computes_the_same():
     net = VitSmall(dim=64, depth=2).build(IMAGES).eval()
     before, inputs = copy.deepcopy(net.state_dict()), {"x": torch.randn(2, 3, 16, 16)}
-    fused = fused_dense(net, inputs)
+    fused = fused_dense_graph(net, inputs)
     assert all(isinstance(block, FusedBlock) for block in fused.blocks)
     assert not any(isinstance(part, FusedBlock) for part in net.modules())
     with torch.inference_mode():
@@ -30,6 +30,6 @@ def test_the_network_stays_and_its_copy_computes_the_same():
 
 def test_a_network_without_encoder_blocks_has_none():
     with pytest.raises(DoesNotApply, match="no encoder blocks"):
-        fused_dense(ResNet50(small_images=True).build(IMAGES).eval(), {"x": torch.randn(2, 3, 16, 16)})
+        fused_dense_graph(ResNet50(small_images=True).build(IMAGES).eval(), {"x": torch.randn(2, 3, 16, 16)})
     with pytest.raises(DoesNotApply, match="no encoder blocks"):
-        fused_dense(nn.Sequential(nn.Linear(4, 4)), {"input": torch.randn(2, 4)})
+        fused_dense_graph(nn.Sequential(nn.Linear(4, 4)), {"input": torch.randn(2, 4)})

@@ -1,0 +1,157 @@
+"""Choices by time, with times that the test gives: what is timed, what counts as equal work, what stays as it is."""
+
+import copy
+
+import pytest
+import torch
+
+from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.fusion import chain_choice, product_choice
+from sparsefront.inference.fusion.chain_choice import AS_THEY_ARE, representatives
+from sparsefront.inference.fusion.fuse import fuse_blocks, fuse_dense
+from sparsefront.inference.fusion.fused_block import FusedBlock
+from sparsefront.inference.fusion.product_choice import ProductChooser, _equal_work
+from sparsefront.inference.kernel_timer import KernelTime
+from sparsefront.patterns.tile_wise import TileWise
+
+
+class Clock:
+    """Stands in for the GPU: products by kernel, blocks by what they are."""
+
+    def __init__(self):
+        self.products_us = {"gathered_reference": 10.0, "dense_linear": 20.0}
+        self.blocks_ms = {"feature_major": 1.0, "row_major": 2.0, "plain": 3.0}
+        self.timed_products, self.timed_blocks = [], []
+
+    def product(self, product, *operands):
+        self.timed_products.append((product.kernel_name, product.layout, tuple(x.shape for x in operands)))
+        return KernelTime(self.products_us[product.kernel_name])
+
+    def block(self, block, call, *, feature_major=False):
+        kind = "plain"
+        if isinstance(block, FusedBlock):
+            assert block.feature_major == feature_major
+            kind = "feature_major" if feature_major else "row_major"
+        self.timed_blocks.append(kind)
+        return self.blocks_ms[kind]
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(ProductChooser, "times_on", lambda self, device: True)
+    monkeypatch.setattr(product_choice, "time_layer", clock.product)
+    monkeypatch.setattr(chain_choice, "block_time_ms", clock.block)
+    return clock
+
+
+def fused(pruned, choice, **options):
+    net = copy.deepcopy(pruned.net)
+    return net, fuse_blocks(net, pruned.formats, pruned.masks, pruned.inputs[0], choice, **options)
+
+
+def kernels(report):
+    return {product.kernel for block in report.blocks.values() for product in block.products}
+
+
+@pytest.mark.parametrize(
+    ("mode", "sparse_us", "expected"),
+    [("auto", 10.0, "gathered_reference"), ("auto", 30.0, "dense_linear"), ("sparse", 30.0, "gathered_reference")],
+)
+def test_the_fastest_kernel_that_is_allowed_runs(mode, sparse_us, expected, bert, clock):
+    clock.products_us["gathered_reference"] = sparse_us
+    _, report = fused(bert(TileWise(32)), KernelChoice(mode))
+    assert kernels(report) == {expected}
+    for block in report.blocks.values():
+        for product in block.products:
+            assert product.candidates.keys() == ({"dense_linear"} if mode == "auto" else set()) | {"gathered_reference"}
+            assert product.latency_us == product.candidates[expected]
+
+
+@pytest.mark.parametrize("faster", ["feature_major", "row_major"])
+def test_the_faster_layout_stays(faster, bert, clock):
+    clock.blocks_ms[faster] = 0.5
+    net, report = fused(bert(TileWise(32)), KernelChoice("sparse"))
+    assert {block.layout for block in report.blocks.values()} == {faster} == {report.layout}
+    (times,) = report.variants_ms.values()
+    assert times.keys() == {"feature_major", "row_major"} and times[faster] == min(times.values())
+    assert "plain" not in clock.timed_blocks
+    assert sum(isinstance(part, FusedBlock) for part in net.modules()) == 2
+
+
+def test_blocks_stay_as_they_are_where_that_is_faster(bert, clock):
+    clock.blocks_ms["plain"] = 0.1
+    pruned = bert(TileWise(32))
+    net, report = fused(pruned, KernelChoice())
+    assert not any(isinstance(part, FusedBlock) for part in net.modules())
+    assert len(report.faster_dense) == len(report.blocks) == 2 and not report.rewritten and not report.refusals
+    (times,) = report.variants_ms.values()
+    assert times[AS_THEY_ARE] == pytest.approx(0.2)
+    assert all("0.20 ms" in why for why in report.faster_dense.values())
+    assert report.plan.blocks == {} and set(report.plan.faster_dense) == set(report.blocks)
+    assert report.product_of == {} and report.layers_of("bert.encoder.layer.0")  # times of what it was compared with
+    again, second = fused(pruned, KernelChoice(), plan=report.plan)
+    assert not second.blocks and not any(isinstance(part, FusedBlock) for part in again.modules())
+
+
+def test_a_way_that_cannot_be_timed_is_not_chosen(bert, clock):
+    clock.blocks_ms["feature_major"] = None
+    _, report = fused(bert(TileWise(32)), KernelChoice("sparse"))
+    assert report.layout == "row_major" and report.variants_ms["bert.encoder.layer"].keys() == {"row_major"}
+
+
+def test_equal_products_are_timed_once_and_checked_each(bert, clock):
+    pruned = bert(TileWise(32))
+    first, second = "bert.encoder.layer.0.", "bert.encoder.layer.1."
+    for name in pruned.formats:
+        if name.startswith(second):
+            twin = name.replace(second, first)
+            pruned.masks[name], pruned.formats[name] = pruned.masks[twin], pruned.formats[twin]
+            pruned.net.get_submodule(name).load_state_dict(pruned.net.get_submodule(twin).state_dict())
+    _, report = fused(pruned, KernelChoice("sparse"))
+    one, other = (report.blocks[name[:-1]].products for name in (first, second))
+    assert all(product.timed_as is None for product in one)
+    assert [product.timed_as for product in other] == ["+".join(product.layers) for product in one]
+    assert all(product.relative_error is not None for product in other)
+    assert len(clock.timed_products) == 8  # four products in two layouts
+
+
+def test_other_tile_lengths_are_timed_anew(bert, clock):
+    """The second block keeps a quarter of the inputs of the first."""
+    pruned, lighter = bert(TileWise(32), 0.5), bert(TileWise(32), 0.9)
+    for name in pruned.formats:
+        if name.startswith("bert.encoder.layer.1."):
+            pruned.masks[name], pruned.formats[name] = lighter.masks[name], lighter.formats[name]
+            pruned.net.get_submodule(name).load_state_dict(lighter.net.get_submodule(name).state_dict())
+    _, report = fused(pruned, KernelChoice("sparse"))
+    assert all(product.timed_as is None for block in report.blocks.values() for product in block.products)
+
+
+def test_equal_work():
+    assert _equal_work([1000, 500, 3], [960, 480, 10])
+    assert not _equal_work([1000, 500], [940, 500])
+    assert not _equal_work([1000, 500], [1000])
+    assert _equal_work([], [])
+
+
+def test_representatives_stand_for_the_others():
+    groups = {f"a{place}": "a" for place in range(9)} | {"b": "b"}
+    assert representatives(groups, groups) == {"a0": 3.0, "a4": 3.0, "a8": 3.0, "b": 1.0}
+
+
+def test_fused_dense_takes_the_faster_layout(vit, clock):
+    clock.blocks_ms["row_major"] = 0.5
+    pruned = vit(TileWise(32))
+    report = fuse_dense(copy.deepcopy(pruned.net), pruned.inputs[0])
+    assert report.layout == "row_major" and kernels(report) == {"dense_linear"}
+    asked = fuse_dense(copy.deepcopy(pruned.net), pruned.inputs[0], layout="feature_major")
+    assert asked.layout == "feature_major" and not asked.variants_ms
+
+
+@pytest.mark.parametrize("mode", ["auto", "sparse"])
+def test_a_chosen_network_computes_the_masked_one(mode, vit, clock):
+    clock.products_us["gathered_reference"] = 15.0
+    pruned = vit(TileWise(32))
+    net, _ = fused(pruned, KernelChoice(mode))
+    with torch.inference_mode():
+        torch.testing.assert_close(net(**pruned.inputs[1]), pruned.net(**pruned.inputs[1]), rtol=1e-4, atol=1e-5)
