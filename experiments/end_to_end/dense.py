@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from networks import Network, inputs_of
 from points import Point
+from sparsefront.stages.fused_dense import fused_dense
 from timing import timed_in_turn
 from torch import Tensor, nn
 
@@ -21,7 +22,6 @@ from sparsefront.measure.search import Execution
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.variants import make_variant
 from sparsefront.measure.wrapping import best_wrapping
-from sparsefront.stages.fused_dense import fused_dense
 
 log = logging.getLogger(__name__)
 

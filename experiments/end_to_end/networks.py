@@ -15,6 +15,7 @@ from sparsefront.operator_masks import UnevenWeights
 SPREAD = 0.02  # standard deviation of weights, before rows and columns are scaled, and of biases
 IMAGE_SIZE, CLASSES = 224, 1000
 SHORTEST = 0.25  # of the length: how short a padded text may be
+UNMASKED = "sdpa_unmasked"
 ATTENTION_MASKS = ("none", "full", "padded")
 
 
@@ -33,11 +34,12 @@ class Network:
     body: str
 
 
-def build(model: str, device: torch.device, *, tiny: bool = False) -> Network:
+def build(model: str, device: torch.device, *, tiny: bool = False, masked: bool = True) -> Network:
     """A network of one of the names of `points.MODELS`; the same weights at every call on one kind of device.
 
     Args:
         tiny: two narrow layers instead, to try the study itself.
+        masked: whether texts come with an attention mask.
     Raises:
         InvalidSetting: no such model.
     """
@@ -46,7 +48,7 @@ def build(model: str, device: torch.device, *, tiny: bool = False) -> Network:
         raise InvalidSetting("model", model, f"is one of {', '.join(makers)}")
     torch.manual_seed(0)
     with torch.device(device):
-        net, body = makers[model](model, tiny)
+        net, body = makers[model](model, tiny, masked)
     prunable = linear_and_conv_layers(net, inside=(body,))
     _uneven(net, prunable)
     return Network(net.eval().requires_grad_(False), prunable, body)
@@ -89,15 +91,30 @@ def _wide(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
-def _bert(model: str, tiny: bool) -> tuple[nn.Module, str]:
+def _bert(model: str, tiny: bool, masked: bool) -> tuple[nn.Module, str]:
     from transformers import BertConfig, BertForSequenceClassification
 
+    _register_unmasked_attention()
     size = BERT_SIZES["tiny" if tiny else model.removeprefix("bert_")]
-    config = BertConfig(**size, num_labels=2, attn_implementation="sdpa")
+    config = BertConfig(**size, num_labels=2, attn_implementation="sdpa" if masked else UNMASKED)
     return BertForSequenceClassification(config), "bert.encoder"
 
 
-def _vit(model: str, tiny: bool) -> tuple[nn.Module, str]:
+def _register_unmasked_attention() -> None:
+    """PyTorch's attention for texts without padding.
+
+    While a graph is recorded or code is compiled, transformers makes a mask that masks nothing, which no fast attention kernel
+    takes. Its own place for other attention says that there is none.
+    """
+    from transformers import AttentionInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+    from transformers.masking_utils import AttentionMaskInterface
+
+    AttentionInterface.register(UNMASKED, sdpa_attention_forward)
+    AttentionMaskInterface.register(UNMASKED, lambda *args, **kwargs: None)
+
+
+def _vit(model: str, tiny: bool, masked: bool) -> tuple[nn.Module, str]:
     from torchvision.models import VisionTransformer
 
     from sparsefront.models.attention import replace_multihead_attention

@@ -35,6 +35,7 @@ class Options:
         timed: False for a dry run: networks are swapped and compared, and nothing else.
         profile: whether the kernels of each row are written beside it.
         tiny: networks of two narrow layers, to try the study itself.
+        masked: whether texts come with an attention mask.
     """
 
     dense: Measure
@@ -42,6 +43,7 @@ class Options:
     timed: bool = True
     profile: bool = False
     tiny: bool = False
+    masked: bool = False
 
 
 class Session:
@@ -113,7 +115,7 @@ class Session:
             self._network = None
             self._masks = {}
             free_memory()
-            self._network = model, build(model, self.device, tiny=self.options.tiny)
+            self._network = model, build(model, self.device, tiny=self.options.tiny, masked=self.options.masked)
         return self._network[1]
 
     def _dtype(self, point: Point) -> torch.dtype:

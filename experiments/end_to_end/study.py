@@ -96,7 +96,14 @@ def options_of(asked: argparse.Namespace) -> Options:
         sparse = Measure(wrappings=asked.sparse_modes, variants=[], search_seconds=asked.search_seconds, **sampling)
     else:
         dense = sparse = Measure(wrappings=["eager"], variants=[])
-    return Options(dense, sparse, timed=not asked.dry_run, profile=asked.profile, tiny=asked.tiny)
+    return Options(
+        dense,
+        sparse,
+        timed=not asked.dry_run,
+        profile=asked.profile,
+        tiny=asked.tiny,
+        masked=asked.attention_mask != "none",
+    )
 
 
 def arguments() -> argparse.ArgumentParser:

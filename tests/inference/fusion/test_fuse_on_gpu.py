@@ -102,7 +102,8 @@ def test_graph_replay_and_compiled_code_equal_eager(model):
             graph, (replayed,) = record([lambda one=one: net(**one)], warmup=2)
             graph.replay()
             torch.cuda.synchronize()
-            assert output_error(replayed, eager) == 0
+            # transformers leaves out a mask that masks nothing, but not while a graph is recorded: other attention kernels
+            assert output_error(replayed, eager) <= (5e-3 if model == "bert" else 0)
             torch.compiler.reset()
             assert output_error(torch.compile(net, dynamic=False)(**one), eager) < 5e-3
 
