@@ -35,6 +35,7 @@ class Options:
         timed: False for a dry run: networks are swapped and compared, and nothing else.
         profile: whether the kernels of each row are written beside it.
         tiny: networks of two narrow layers, to try the study itself.
+        search_again: whether the dense baselines that earlier calls found are forgotten: code that makes them has changed.
     """
 
     dense: Measure
@@ -42,6 +43,7 @@ class Options:
     timed: bool = True
     profile: bool = False
     tiny: bool = False
+    search_again: bool = False
 
 
 class Session:
@@ -58,7 +60,7 @@ class Session:
             raise InvalidSetting(
                 "device", self.device.type, "rows are latencies of a GPU: use a CUDA device, or --dry-run"
             )
-        self.known = KnownVariants(rows.file.with_suffix(".dense.json"))
+        self.known = KnownVariants(rows.file.with_suffix(".dense.json"), forget=options.search_again)
         self._network: tuple[str, Network] | None = None
         self._dense: Dense | None = None
         self._masks: dict[tuple, Masks] = {}

@@ -96,7 +96,9 @@ def options_of(asked: argparse.Namespace) -> Options:
         sparse = Measure(wrappings=asked.sparse_modes, variants=[], search_seconds=asked.search_seconds, **sampling)
     else:
         dense = sparse = Measure(wrappings=["eager"], variants=[])
-    return Options(dense, sparse, timed=not asked.dry_run, profile=asked.profile, tiny=asked.tiny)
+    return Options(
+        dense, sparse, timed=not asked.dry_run, profile=asked.profile, tiny=asked.tiny, search_again=asked.search_again
+    )
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -113,6 +115,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--dense-variants", nargs="*", default=list(VARIANTS), choices=VARIANTS)
     parser.add_argument("--sparse-modes", nargs="+", default=["cuda_graph"], choices=WRAPPINGS)
     parser.add_argument("--search-seconds", type=float, default=10.0, help="of the search, beyond what is always tried")
+    parser.add_argument(
+        "--search-again", action="store_true", help="for the dense baseline, though it was found before"
+    )
     parser.add_argument("--samples", type=int, default=20, help="timed forwards of a repeat, at most")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--attention-mask", default="none", choices=("none", "full", "padded"))

@@ -157,6 +157,21 @@ def test_a_row_has_the_columns_and_is_not_measured_again(modules, session):
     assert left([point, other], again, retry=False) == [] and left([point, other], again, retry=True) == [other]
 
 
+def test_the_dense_version_is_known_again(modules, tmp_path):
+    known, place = modules["dense"].KnownVariants, ("bert_base", 8, 128, "fp16", "none")
+    known(tmp_path / "dense.json").note(place, ["cuda_graph+fused_qkv", "cuda_graph+fused_graph"])
+    assert known(tmp_path / "dense.json").of(place) == ["cuda_graph+fused_qkv", "cuda_graph+fused_graph"]
+    assert known(tmp_path / "dense.json", forget=True).of(place) is None
+
+
+def test_a_dense_version_is_made_again_by_its_name(modules, session):
+    dense = session.dense(point_of(modules))
+    again = modules["dense"]._execution("eager+fused_qkv", dense, CPU)
+    assert again.name == "eager+fused_qkv"
+    expected = dense.net(**dense.inputs).logits
+    assert torch.allclose(again.wrapped.call().logits, expected, atol=1e-5)
+
+
 def test_one_row_that_fails_does_not_take_the_others(modules, session, monkeypatch):
     first, second = point_of(modules), point_of(modules, sparsity=0.5)
     seen = []
@@ -260,6 +275,10 @@ def test_wins_and_crossovers(modules):
     idle = [at(8, 1.1, 1.2, sparse_flops_share="0")]
     assert "| sparse | 0 | 1 | 0 |" in "\n".join(summary.wins_and_losses(idle)), "no win without sparse kernels"
     assert "0.85" in summary.tables(rows, [])
+    other = rows[0] | {"allocation": "global_threshold", "speedup": "0.5", "min_layer_density": "0.001"}
+    made = summary.tables([*rows, other], [])
+    assert "kernel=sparse | global_threshold | 0.50 | 0.85 | 0.001 | 100% |" in made
+    assert "| sparse | 2 | 0 | 1 | 0.85 |" in made, "another allocation is no row of the study"
 
 
 def test_the_page_takes_the_tables(modules, tmp_path):
