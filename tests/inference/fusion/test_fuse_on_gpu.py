@@ -86,7 +86,9 @@ def test_a_sparse_network_computes_the_masked_one(model, pattern, dtype):
     assert not report.refusals and len(report.rewritten) == 2
     for block in report.blocks.values():
         for product in block.products:
-            assert product.family != "dense" and product.latency_us == min(product.candidates.values())
+            assert product.family != "dense" and product.latency_us == min(
+                us for kernel, us in product.candidates.items() if kernel != "dense_linear"
+            )
     assert set(next(iter(report.variants_ms.values()))) == {"feature_major", "row_major"}
     within(net, masked, inputs, dtype)
 
