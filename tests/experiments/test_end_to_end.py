@@ -172,6 +172,39 @@ def test_a_dense_version_is_made_again_by_its_name(modules, session):
     assert torch.allclose(again.wrapped.call().logits, expected, atol=1e-5)
 
 
+def test_the_whole_way_of_a_row(modules, session, monkeypatch):
+    """All that a GPU does but graphs: clocks of a CPU, behind the refusal."""
+    measure = Measure(device="cpu", wrappings=["eager"], variants=["fused_qkv", "fused_graph"], samples=5, warmup=0)
+    session.options = replace(session.options, dense=measure, sparse=replace(measure, variants=[]), timed=True)
+    point = replace(point_of(modules), dtype="fp32")
+    session.measure(point)
+    rows = modules["rows"].Rows(session.rows.file).rows
+    assert [made["kernel_mode"] for made in rows] == ["auto", "sparse"], "forcing would choose the same kernels"
+    for made in rows:
+        assert float(made["latency_ms"]) > 0 and float(made["fused_dense_latency_ms"]) > 0
+        assert made["dense_variant"].startswith("eager") and made["sparse_variant"] == "eager"
+        assert float(made["speedup_low"]) <= float(made["speedup"]) <= float(made["speedup_high"])
+        assert made["distribution"] == "free" and made["gpu"] == ""
+    assert session.known.of(point.place)[0] == rows[0]["dense_variant"]
+    monkeypatch.setattr(modules["dense"], "_search", None)
+    other = replace(point, setting=replace(point.setting, sparsity=0.5))
+    session._dense = None  # as in the next call of the program
+    session.measure(other)
+    assert len(modules["rows"].Rows(session.rows.file).rows) == 4, "the dense version was not searched again"
+
+
+def test_without_sparse_layers_the_dense_version_runs(modules, session, monkeypatch):
+    sparse, point = modules["sparse"], point_of(modules)
+    dense = replace(session.dense(point), call=lambda: "dense", variant="cuda_graph")
+    masks = session.masks(point)
+    _, report = sparse.swapped_net(dense, sparse.masked_net(dense, masks), masks, sparse.KernelChoice("none"))
+    assert report.sparse_flops_share == 0
+    monkeypatch.setattr(sparse, "swapped_net", lambda *given: (dense.net, report))
+    monkeypatch.setattr(sparse.Reference, "errors", lambda self, net: sparse.Errors(0.0, 0.0, 0.0, 0.0))
+    made = sparse.make_sparse(dense, masks, sparse.KernelChoice("auto"), CPU, modules["steps"].Steps())
+    assert made.call is dense.call and made.variant == "dense: cuda_graph"
+
+
 def test_one_row_that_fails_does_not_take_the_others(modules, session, monkeypatch):
     first, second = point_of(modules), point_of(modules, sparsity=0.5)
     seen = []
