@@ -94,6 +94,13 @@ def test_blocks_stay_as_they_are_where_that_is_faster(bert, clock):
     assert not second.blocks and not any(isinstance(part, FusedBlock) for part in again.modules())
 
 
+@pytest.mark.parametrize(("plain_ms", "stays"), [(0.99, True), (1.01, True), (1.03, False)])
+def test_a_tie_goes_to_dense(plain_ms, stays, bert, clock):
+    clock.blocks_ms["plain"] = plain_ms
+    _, report = fused(bert(TileWise(32)), KernelChoice())
+    assert bool(report.faster_dense) == stays and bool(report.rewritten) != stays
+
+
 def test_a_way_that_cannot_be_timed_is_not_chosen(bert, clock):
     clock.blocks_ms["feature_major"] = None
     _, report = fused(bert(TileWise(32)), KernelChoice("sparse"))
