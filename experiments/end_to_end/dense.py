@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from sparsefront.inference.failure_reason import failure_reason
 from sparsefront.measure.end_to_end import find_execution
-from sparsefront.measure.fused_graph import fused_dense_graph
 from sparsefront.measure.latency import summarise
 from sparsefront.measure.search import Execution
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.variants import make_variant
 from sparsefront.measure.wrapping import best_wrapping
+from sparsefront.stages.fused_dense import fused_dense
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ def find_dense(network: Network, point: Point, settings: Measure, known: KnownVa
 
 
 def _search(plain: Dense, settings: Measure) -> list[Execution]:
-    found = find_execution(plain.net, plain.inputs, settings, fused_dense_graph)
+    found = find_execution(plain.net, plain.inputs, settings, fused_dense)
     log.info("dense candidates: %s", ", ".join(f"{name} {ms:.3f} ms" for name, ms in found.medians_ms.items()))
     for name, why in found.refused.items():
         log.info("dense candidate %s: %s", name, why)
@@ -118,7 +118,7 @@ def _execution(name: str, plain: Dense, settings: Measure) -> Execution:
     mode, *variants = name.split("+")
     net = plain.net
     for variant in variants:
-        net = make_variant(variant, net, plain.inputs, fuse=fused_dense_graph)
+        net = make_variant(variant, net, plain.inputs, fuse=fused_dense)
     wrapped = best_wrapping(
         net,
         plain.inputs,

@@ -1,6 +1,5 @@
 """Which GPU kernels a forward runs, and for how long."""
 
-import csv
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -8,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from table_file import append
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity
 
 CALLS, MOST = 3, 12
 # Products with weights, whoever's: cuBLAS (nvjet, cutlass, gemm, xmma), cuSPARSELt (sparse ones among them), ours.
-PRODUCT = re.compile(r"gemm|nvjet|cutlass|xmma|wgmma|gemv|gathered|blocked|n_m_spmm|spmm|bsr|splitk|sparse", re.IGNORECASE)
+PRODUCT = re.compile(
+    r"gemm|nvjet|cutlass|xmma|wgmma|gemv|gathered|blocked|n_m_spmm|spmm|bsr|splitk|sparse", re.IGNORECASE
+)
 NO_PRODUCT = re.compile(r"fmha|flash|attention|mha_|softmax", re.IGNORECASE)
 
 
@@ -33,7 +35,7 @@ def kernel_times_us(call: Callable[[], Any]) -> dict[str, float]:
     times: Counter[str] = Counter()
     for event in taken.events():
         if event.device_type == DeviceType.CUDA:
-            times[event.name] += event.device_time_total
+            times[event.name] += event.time_range.elapsed_us()
     return {name: total / CALLS for name, total in times.most_common()}
 
 
@@ -45,15 +47,13 @@ def gemm_share(times_us: dict[str, float]) -> float | None:
 
 def write_profile(file: Path, key: dict[str, str], side: str, times_us: dict[str, float]) -> None:
     """Add the longest kernels of a row to a CSV, and what the others take together."""
-    new = not file.is_file()
     total = sum(times_us.values())
     longest = dict(list(times_us.items())[:MOST])
     lines = [(name, time, is_product(name)) for name, time in longest.items()]
     lines.append(("(all others)", total - sum(longest.values()), ""))
-    with file.open("a", newline="") as out:
-        writer = csv.writer(out)
-        if new:
-            writer.writerow([*key, "side", "kernel", "us_per_forward", "share", "is_product"])
-        for name, time, product in lines:
-            share = f"{time / total:.4f}" if total else ""
-            writer.writerow([*key.values(), side, name, f"{time:.1f}", share, product])
+    columns = (*key, "side", "kernel", "us_per_forward", "share", "is_product")
+    for name, time, product in lines:
+        share = f"{time / total:.4f}" if total else ""
+        append(
+            file, columns, key | dict(zip(columns[-5:], (side, name, f"{time:.1f}", share, str(product)), strict=True))
+        )

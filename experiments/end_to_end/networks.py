@@ -49,7 +49,7 @@ def build(model: str, device: torch.device, *, tiny: bool = False) -> Network:
         net, body = makers[model](model, tiny)
     prunable = linear_and_conv_layers(net, inside=(body,))
     _uneven(net, prunable)
-    return Network(net.eval(), prunable, body)
+    return Network(net.eval().requires_grad_(False), prunable, body)
 
 
 def inputs_of(

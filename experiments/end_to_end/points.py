@@ -135,7 +135,9 @@ def all_points() -> list[Point]:
     ]
     ordered = [bar.point for bar in BARS] + fp16
     forced = [replace(point, kernel_mode="sparse") for point in (*fp16, *two_four)]
-    by_network = sorted([*two_four, *column, *forced], key=lambda point: (point.dtype != "fp16", *map(str, point.place)))
+    by_network = sorted(
+        [*two_four, *column, *forced], key=lambda point: (point.dtype != "fp16", *map(str, point.place))
+    )
     return list(dict.fromkeys((*ordered, *by_network)))
 
 

@@ -1,7 +1,5 @@
 """The lines of the study's CSV: written as soon as a row is measured, so that a stopped study goes on where it was."""
 
-import csv
-import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,12 +9,12 @@ import torch
 from points import Point
 from pruned import Masks, distribution_of
 from sparse import Sparse
+from table_file import append, read_rows
 
 from sparsefront.measure.latency import summarise
 from sparsefront.measure.speedup import speedup_of
 from sparsefront.provenance import provenance
 
-log = logging.getLogger(__name__)
 COLUMNS = (
     "model,batch,sequence_length,dtype,pattern,granularity,distribution,group_m,sparsity,allocation,min_layer_density,"
     "kernel_mode,latency_ms,latency_p20_ms,latency_p80_ms,dense_latency_ms,dense_variant,fused_dense_latency_ms,speedup,"
@@ -107,24 +105,6 @@ class Rows:
     def fail(self, point: Point, reason: str) -> None:
         date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S")
         append(self.failures, (*point.columns, *FAILED), point.columns | {"failed": reason, "date": date})
-
-
-def read_rows(file: Path) -> list[dict[str, str]]:
-    """Lines of a CSV by column; none where there is no file."""
-    if not file.is_file():
-        return []
-    with file.open(newline="") as lines:
-        return list(csv.DictReader(lines))
-
-
-def append(file: Path, columns: tuple[str, ...] | list[str], row: dict[str, str]) -> None:
-    """Add one line, and the head where the file is new."""
-    new = not file.is_file()
-    with file.open("a", newline="") as out:
-        writer = csv.DictWriter(out, columns)
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
 
 
 def _is_of(row: dict[str, str], point: Point) -> bool:

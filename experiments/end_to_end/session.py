@@ -16,6 +16,7 @@ from sparse import Sparse, make_sparse
 from steps import Steps
 from timing import timed_in_turn
 
+from sparsefront.errors import InvalidSetting
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.failure_reason import failure_reason
 from sparsefront.measure.settings import DTYPES, Measure
@@ -44,11 +45,19 @@ class Options:
 
 
 class Session:
-    """Measures rows one after the other."""
+    """Measures rows one after the other.
+
+    Raises:
+        InvalidSetting: there is no GPU and something is to be timed: a latency of a CPU never stands for one of a GPU.
+    """
 
     def __init__(self, rows: Rows, options: Options) -> None:
         self.rows, self.options = rows, options
         self.device = options.dense.torch_device
+        if options.timed and self.device.type != "cuda":
+            raise InvalidSetting(
+                "device", self.device.type, "rows are latencies of a GPU: use a CUDA device, or --dry-run"
+            )
         self.known = KnownVariants(rows.file.with_suffix(".dense.json"))
         self._network: tuple[str, Network] | None = None
         self._dense: Dense | None = None

@@ -137,7 +137,9 @@ def make_sparse(dense: Dense, masks: Masks, choice: KernelChoice, settings: Meas
         del masked
     if settings is None:
         return Sparse(report, errors)
-    if report.sparse_flops_share == 0 and choice.dense_allowed:  # what is left is the dense network, zeros among its weights
+    if (
+        report.sparse_flops_share == 0 and choice.dense_allowed
+    ):  # what is left is the dense network, zeros among its weights
         return Sparse(report, errors, dense.call, f"dense: {dense.variant}")
     with steps("wrap"):
         found = find_execution(net, dense.inputs, settings)

@@ -11,7 +11,8 @@ import argparse
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from sparsefront.measure.wrapping import WRAPPINGS
 
 log = logging.getLogger("study")
 HERE = Path(__file__).resolve().parent
+MOST_RECOMPILES = 1024
 DEVICE_LOST = 3  # exit status: the next call goes on with the rows that are left
 
 
@@ -78,21 +80,19 @@ def run(session: Session, points: Sequence[Point], ends_at: float) -> int:
     return 0
 
 
-def require_gpu(device: torch.device, *, dry_run: bool) -> None:
-    """A latency of a CPU must never stand for one of a GPU.
+def options_of(asked: argparse.Namespace) -> Options:
+    """How rows are measured.
 
     Raises:
-        InvalidSetting: there is no GPU and something is to be timed.
+        InvalidSetting: tiny networks that would be timed.
     """
-    if device.type != "cuda" and not dry_run:
-        raise InvalidSetting("device", device.type, "rows are latencies of a GPU: use a CUDA device, or --dry-run")
-
-
-def options_of(asked: argparse.Namespace) -> Options:
-    """How rows are measured."""
+    if asked.tiny and not asked.dry_run:
+        raise InvalidSetting("tiny", True, "is for --dry-run: rows are of whole networks")
     if torch.cuda.is_available():
         sampling = {"warmup": 3, "samples": asked.samples, "repeats": asked.repeats}
-        dense = Measure(wrappings=asked.dense_modes, variants=asked.dense_variants, search_seconds=asked.search_seconds, **sampling)
+        dense = Measure(
+            wrappings=asked.dense_modes, variants=asked.dense_variants, search_seconds=asked.search_seconds, **sampling
+        )
         sparse = Measure(wrappings=asked.sparse_modes, variants=[], search_seconds=asked.search_seconds, **sampling)
     else:
         dense = sparse = Measure(wrappings=["eager"], variants=[])
@@ -134,29 +134,30 @@ def asked_points(asked: argparse.Namespace) -> list[Point]:
     ]
 
 
+@contextmanager
+def many_networks() -> Iterator[None]:
+    """No gradients, and as many compiled networks in one process as a study makes.
+
+    Past its limit Dynamo would run eager code and say nothing.
+    """
+    limits = {"recompile_limit": MOST_RECOMPILES, "accumulated_recompile_limit": MOST_RECOMPILES}
+    with torch.no_grad(), torch._dynamo.config.patch(limits):
+        yield
+
+
+def log_to_terminal() -> None:
+    form = "%(asctime)s %(name)s %(message)s"
+    logging.basicConfig(level=logging.INFO, format=form, datefmt="%H:%M:%S", stream=sys.stderr)
+
+
 def main() -> int:
     asked = arguments().parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
-    prepare(asked)
-    rows = Rows(asked.out)
-    points = left_over(asked_points(asked), rows, retry=asked.retry)
-    log.info("%d rows to measure, %d are there", len(points), len(rows.rows))
-    return run(Session(rows, options_of(asked)), points, time.monotonic() + 60 * asked.minutes)
-
-
-def prepare(asked: argparse.Namespace) -> None:
-    """What has to hold before anything is measured.
-
-    Raises:
-        InvalidSetting: no GPU for a timing, or tiny networks in the CSV.
-    """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    require_gpu(device, dry_run=asked.dry_run)
-    if asked.tiny and not asked.dry_run:
-        raise InvalidSetting("tiny", True, "is for --dry-run: rows are of whole networks")
-    torch.set_grad_enabled(False)
-    # A process compiles more networks than Dynamo expects; past its limit it would run eager code and say nothing.
-    torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 1024
+    log_to_terminal()
+    session = Session(Rows(asked.out), options_of(asked))
+    points = left_over(asked_points(asked), session.rows, retry=asked.retry)
+    log.info("%d rows to measure, %d are there", len(points), len(session.rows.rows))
+    with many_networks():
+        return run(session, points, time.monotonic() + 60 * asked.minutes)
 
 
 def _device_lost(device: torch.device) -> bool:

@@ -15,7 +15,7 @@ class FusionParts:
         activation: fused into the product before it. Without it hidden features stay as they are too, for products are then
             no neighbours.
         residual: fused into the product before it.
-        compact: hidden features that are pruned vanish between two products.
+        compact: hidden features that are pruned vanish between two products, and values that are behind attention.
         layouts: of the residual stream, among which time decides; the first where nothing is timed.
     Raises:
         InvalidSetting: no layout, or one that does not exist.

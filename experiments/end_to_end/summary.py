@@ -1,0 +1,248 @@
+"""Tables of the study: bars met and missed, curves over batch and length, crossovers, wins and losses, the ablation.
+
+    python experiments/end_to_end/summary.py [--rows h200.csv] [--ablation ablation.csv] [--write README.md]
+
+Reads the CSVs alone. With --write the tables replace what stands between the two marks of the page.
+"""
+
+import argparse
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import median
+
+from points import BARS, MODELS, SETTINGS, SIZES, Bar, Setting
+from table_file import read_rows
+
+HERE = Path(__file__).resolve().parent
+START, END = "<!-- tables: made by summary.py -->", "<!-- end of tables -->"
+MOST_ERROR_RATIO = 1.5  # of the fp16 masked-dense network's error
+LEAST_SPARSE_SHARE = 0.5  # of the flops, for a win to count
+LEAST_DENSITY = 0.5  # of what was asked for, in every pruned layer
+Row = dict[str, str]
+
+
+def shortcomings(row: Row, bar: Bar) -> list[str]:
+    """Why a row does not meet a bar; empty where it does."""
+    why = []
+    if float(row["speedup"]) < bar.speedup:
+        why.append(f"{float(row['speedup']):.2f} < {bar.speedup:g}")
+    if float(row["sparse_flops_share"]) < LEAST_SPARSE_SHARE:
+        why.append(f"{float(row['sparse_flops_share']):.0%} of the flops are sparse")
+    if float(row["min_layer_density"]) < LEAST_DENSITY * (1 - float(row["sparsity"])):
+        why.append(f"a layer keeps {float(row['min_layer_density']):.3f} of its weights")
+    if float(row["error_ratio"]) > MOST_ERROR_RATIO:
+        why.append(f"error {float(row['error_ratio']):.2f} x that of fp16")
+    return why
+
+
+def bars_table(rows: Sequence[Row], pattern_settings: str = "") -> list[str]:
+    """Bar after bar, the row beside it."""
+    heads = ("row", "bar (stretch)", "dense ms (fused)", "sparse ms", "speedup (95 %)", "error ratio", "sparse flops")
+    heads += ("products' share of the time", "")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for bar in BARS:
+        name = f"{bar.point.model} {bar.point.size} {bar.point.dtype}, {_setting(bar.point.setting)}"
+        asked = f"{bar.speedup:g}" + ("" if bar.stretch is None else f" ({bar.stretch:g})")
+        row = _find(
+            rows,
+            bar.point.columns
+            | ({"pattern_settings": pattern_settings} if bar.point.setting.pattern == "tile_wise" else {}),
+        )
+        if row is None:
+            lines.append(f"| {name} | {asked} | | | | | | | not measured |")
+            continue
+        why = shortcomings(row, bar)
+        reached = bar.stretch is not None and float(row["speedup"]) >= bar.stretch
+        verdict = f"short: {'; '.join(why)}" if why else "met, stretch too" if reached else "met"
+        fused = f" ({float(row['fused_dense_latency_ms']):.2f})" if row["fused_dense_latency_ms"] else ""
+        interval = f"{float(row['speedup_low']):.2f}–{float(row['speedup_high']):.2f}"
+        lines.append(
+            f"| {name} | {asked} | {float(row['dense_latency_ms']):.2f}{fused} | {float(row['latency_ms']):.2f} "
+            f"| **{float(row['speedup']):.2f}** ({interval}) | {float(row['error_ratio']):.2f} "
+            f"| {float(row['sparse_flops_share']):.0%} | {_share(row['gemm_share'])} | {verdict} |"
+        )
+    return lines
+
+
+def curves(rows: Sequence[Row]) -> list[str]:
+    """Per network and dtype the speedups of `auto`, with that of `sparse` behind them, over sizes and settings."""
+    lines: list[str] = []
+    for model in MODELS:
+        for dtype in ("fp16", "bf16"):
+            own = [row for row in rows if row["model"] == model and row["dtype"] == dtype]
+            sizes = [size for size in sorted(SIZES[model]) if _of_size(own, size)]
+            if not sizes:
+                continue
+            lines += ["", f"**{model}, {dtype}**: speedup of `kernel=auto` / `kernel=sparse`", ""]
+            lines.append("| |" + "".join(f" {_size(size)} |" for size in sizes) + " faster than dense from |")
+            lines.append("|---|" + "---|" * (len(sizes) + 1))
+            dense = [
+                f"{median(float(row['dense_latency_ms']) for row in _of_size(own, size)):.2f} ms" for size in sizes
+            ]
+            lines.append("| dense, the fastest |" + "".join(f" {text} |" for text in dense) + " |")
+            for setting in _settings(own):
+                cells = [_cell(_of_size(own, size), setting) for size in sizes]
+                lines.append(
+                    f"| {_setting(setting)} |"
+                    + "".join(f" {cell} |" for cell in cells)
+                    + f" {crossover(own, setting)} |"
+                )
+    return lines
+
+
+def crossover(rows: Sequence[Row], setting: Setting) -> str:
+    """The smallest size from which on `sparse` is never slower than dense; that of `auto` where `sparse` was not measured."""
+    found: list[tuple[tuple[int, int | None], bool]] = []
+    for size in sorted({_size_of(row) for row in rows}, key=lambda size: size[0] * (size[1] or 1)):
+        of = [row for row in _of_size(rows, size) if _is(row, setting)]
+        chosen = next((row for mode in ("sparse", "auto") for row in of if row["kernel_mode"] == mode), None)
+        if chosen is not None:
+            found.append(
+                (size, float(chosen["speedup"]) > 1 and float(chosen["sparse_flops_share"]) >= LEAST_SPARSE_SHARE)
+            )
+    wins = [size for index, (size, _) in enumerate(found) if all(won for _, won in found[index:])]
+    return _size(wins[0]) if wins else "–" if found else ""
+
+
+def wins_and_losses(rows: Sequence[Row]) -> list[str]:
+    """Counts over all rows: the interval decides, and a win needs sparse kernels."""
+    lines = ["| kernel | wins | ties | losses | slowest | geometric mean |", "|---|---|---|---|---|---|"]
+    for mode in ("auto", "sparse"):
+        own = [row for row in rows if row["kernel_mode"] == mode]
+        if not own:
+            continue
+        counts = Counter(_outcome(row) for row in own)
+        speedups = [float(row["speedup"]) for row in own]
+        mean = math.exp(sum(map(math.log, speedups)) / len(speedups))
+        tally = " | ".join(str(counts[outcome]) for outcome in ("win", "tie", "loss"))
+        lines.append(f"| {mode} | {tally} | {min(speedups):.2f} | {mean:.2f} |")
+    return lines
+
+
+def ablation_table(rows: Sequence[Row]) -> list[str]:
+    """The lines of each network; the dense ones first."""
+    lines: list[str] = []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        own = [row for row in rows if row["model"] == model]
+        first = own[0]
+        dense = median(float(row["dense_latency_ms"]) for row in own)
+        whole = next((float(row["latency_ms"]) for row in own if row["line"] == "fused"), None)
+        size = _size(_size_of(first))
+        lines += ["", f"**{model} {size}, {first['dtype']}, tile_wise 128, {float(first['sparsity']):.0%}**", ""]
+        lines += ["| line | ms | against dense | against fused | error ratio | what |", "|---|---|---|---|---|---|"]
+        lines.append(f"| dense | {dense:.2f} | 1.00 | {_ratio(whole, dense)} | | {first['dense_variant']} |")
+        if first["fused_dense_latency_ms"]:
+            fused = float(first["fused_dense_latency_ms"])
+            lines.append(
+                f"| fused_dense | {fused:.2f} | {dense / fused:.2f} | {_ratio(whole, fused)} | | the same rewriting, dense |"
+            )
+        for row in own:
+            took = float(row["latency_ms"])
+            lines.append(
+                f"| {row['line']} | {took:.2f} | {float(row['speedup']):.2f} | {_ratio(whole, took)} "
+                f"| {float(row['error_ratio']):.2f} | {row['what']} |"
+            )
+    return lines
+
+
+def tables(rows: Sequence[Row], ablation: Sequence[Row], pattern_settings: str = "") -> str:
+    """All of them, in markdown; of tile_wise the rows with these settings."""
+    rows = [row for row in rows if row["pattern"] != "tile_wise" or row["pattern_settings"] == pattern_settings]
+    rows = [row for row in rows if row["attention_mask"] == "none"]
+    parts = [
+        "### Bars",
+        "",
+        *bars_table(rows, pattern_settings),
+        "",
+        "### Wins, ties and losses",
+        "",
+        *wins_and_losses(rows),
+    ]
+    parts += ["", "### Curves and crossovers", *curves(rows)]
+    if ablation:
+        parts += ["", "### Ablation", *ablation_table(ablation)]
+    return "\n".join(parts) + "\n"
+
+
+def write_between_marks(page: Path, text: str) -> None:
+    """Replace what stands between the marks of a page.
+
+    Raises:
+        ValueError: the page has no such marks.
+    """
+    content = page.read_text()
+    if START not in content or END not in content:
+        raise ValueError(f"{page} has no marks {START!r} and {END!r}")
+    before, after = content.split(START)[0], content.split(END)[1]
+    page.write_text(f"{before}{START}\n\n{text}\n{END}{after}")
+
+
+def _outcome(row: Row) -> str:
+    if float(row["speedup_low"]) > 1:
+        return "win" if float(row["sparse_flops_share"]) >= LEAST_SPARSE_SHARE else "tie"
+    return "loss" if float(row["speedup_high"]) < 1 else "tie"
+
+
+def _cell(rows: Sequence[Row], setting: Setting) -> str:
+    modes = {row["kernel_mode"]: row for row in rows if _is(row, setting)}
+    if not modes:
+        return ""
+    texts = ["–" if mode not in modes else f"{float(modes[mode]['speedup']):.2f}" for mode in ("auto", "sparse")]
+    return " / ".join(texts)
+
+
+def _find(rows: Iterable[Row], columns: Row) -> Row | None:
+    return next((row for row in rows if all(row[name] == value for name, value in columns.items())), None)
+
+
+def _is(row: Row, setting: Setting) -> bool:
+    unit = "" if setting.granularity is None else str(setting.granularity)
+    return (row["pattern"], row["granularity"], row["sparsity"]) == (setting.pattern, unit, f"{setting.sparsity:g}")
+
+
+def _settings(rows: Sequence[Row]) -> list[Setting]:
+    return [setting for setting in SETTINGS if any(_is(row, setting) for row in rows)]
+
+
+def _of_size(rows: Sequence[Row], size: tuple[int, int | None]) -> list[Row]:
+    return [row for row in rows if _size_of(row) == size]
+
+
+def _size_of(row: Row) -> tuple[int, int | None]:
+    return int(row["batch"]), int(row["sequence_length"]) if row["sequence_length"] else None
+
+
+def _size(size: tuple[int, int | None]) -> str:
+    return f"{size[0]} images" if size[1] is None else f"{size[0]}×{size[1]}"
+
+
+def _setting(setting: Setting) -> str:
+    unit = f" {setting.granularity}" if setting.granularity else " 2:4" if setting.group_m == 4 else ""
+    return f"{setting.pattern}{unit} {setting.sparsity:.0%}"
+
+
+def _share(text: str) -> str:
+    return f"{float(text):.0%}" if text else ""
+
+
+def _ratio(whole: float | None, took: float) -> str:
+    return "" if whole is None else f"{took / whole:.2f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=Path, default=HERE / "h200.csv")
+    parser.add_argument("--ablation", type=Path, default=HERE / "ablation.csv")
+    parser.add_argument("--pattern-settings", default="", help="of the tile_wise rows that stand against the bars")
+    parser.add_argument("--write", type=Path, help="a page whose tables are replaced")
+    asked = parser.parse_args()
+    text = tables(read_rows(asked.rows), read_rows(asked.ablation), asked.pattern_settings)
+    print(text)
+    if asked.write:
+        write_between_marks(asked.write, text)
+
+
+if __name__ == "__main__":
+    main()

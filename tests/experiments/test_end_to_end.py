@@ -1,0 +1,273 @@
+"""The study of experiments/end_to_end on tiny networks: rows, refusals, the ablation's lines and the tables."""
+
+import importlib
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.measure.settings import Measure
+
+FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "end_to_end"
+CPU = Measure(device="cpu", wrappings=["eager"], variants=[], samples=5, warmup=0)
+ASKED_FOR = (
+    "model,batch,sequence_length,dtype,pattern,granularity,distribution,group_m,sparsity,allocation,min_layer_density,kernel_mode,"
+    "latency_ms,latency_p20_ms,latency_p80_ms,dense_latency_ms,dense_variant,fused_dense_latency_ms,speedup,gemm_share,"
+    "sparse_flops_share,kernels,outputs_relative_error,gpu,torch,commit,date"
+).split(",")
+
+
+@pytest.fixture(scope="module")
+def modules():
+    """The files of the study, which find one another beside them."""
+    names = [file.stem for file in FOLDER.glob("*.py")]
+    assert not {"profile", "timeit", "statistics"} & set(names), "the folder goes before the standard library"
+    sys.path.insert(0, str(FOLDER))
+    try:
+        yield {name: importlib.import_module(name) for name in names}
+    finally:
+        sys.path.remove(str(FOLDER))
+        for name in names:
+            sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def session(modules, tmp_path):
+    options = modules["session"].Options(CPU, CPU, timed=False, tiny=True)
+    return modules["session"].Session(modules["rows"].Rows(tmp_path / "rows.csv"), options)
+
+
+def point_of(modules, model="bert_base", pattern="tile_wise", granularity=16, sparsity=0.75, **more):
+    points = modules["points"]
+    setting = points.Setting(pattern, granularity, sparsity, group_m=4 if pattern == "n_m" else None)
+    batch, length = (3, None) if model.startswith("vit") else (3, 24)
+    return points.Point(model, batch, length, "fp16", setting, **more)
+
+
+def test_rows_come_once_and_the_bars_first(modules):
+    points = modules["points"]
+    wanted = points.all_points()
+    assert len(wanted) == len(set(wanted))
+    assert len({point.key for point in wanted}) == len(wanted)
+    assert tuple(wanted[: len(points.BARS)]) == tuple(bar.point for bar in points.BARS)
+    assert {point.model for point in wanted} == set(points.MODELS)
+    for setting in points.SETTINGS:
+        for model, sizes in points.SIZES.items():
+            for size in sizes:
+                own = [
+                    p for p in wanted if (p.model, (p.batch, p.sequence_length), p.setting) == (model, size, setting)
+                ]
+                assert {(p.dtype, p.kernel_mode) for p in own} >= {("fp16", "auto"), ("fp16", "sparse")}
+                assert setting.pattern != "n_m" or {p.dtype for p in own} == {"fp16", "bf16"}
+
+
+def test_rows_are_chosen_by_their_values(modules):
+    study, points = modules["study"], modules["points"]
+    everything = points.all_points()
+    assert study.select(everything, ["bars"]) == [bar.point for bar in points.BARS]
+    some = study.select(everything, ["bert_large,32x384,fp16,tile_wise,128,0.75,auto"])
+    assert [(p.setting.sparsity, p.batch, p.kernel_mode) for p in some] == [(0.75, 32, "auto")]
+    with pytest.raises(InvalidSetting, match="fits no row"):
+        study.select(everything, ["gpt"])
+
+
+@pytest.mark.parametrize("model", ["bert_base", "vit_l_16"])
+@pytest.mark.parametrize(
+    ("pattern", "granularity"), [("tile_wise", 16), ("vector_wise", 32), ("block_wise", 64), ("n_m", None)]
+)
+def test_a_dry_run_swaps_every_layer_and_finds_the_outputs_right(modules, session, caplog, model, pattern, granularity):
+    point = point_of(modules, model, pattern, granularity, 0.5)
+    with caplog.at_level("INFO"):
+        session.measure(point)
+    assert "share 1.000" in caplog.text
+    assert "2 norms" in caplog.text, "the blocks were not rewritten"
+    assert not session.rows.file.exists(), "a dry run writes nothing"
+
+
+def test_masks_have_the_sparsity_and_no_layer_is_far_from_it(modules, session):
+    masks = session.masks(point_of(modules, sparsity=0.75))
+    kept = sum(mask.sum().item() for mask in masks.layers.values()) / sum(
+        mask.numel() for mask in masks.layers.values()
+    )
+    assert kept == pytest.approx(0.25, abs=0.02)
+    assert min(masks.densities.values()) > 0.125
+    other = session.masks(point_of(modules, sparsity=0.75, pattern_settings="whole_tiles=true input_multiple=16"))
+    assert other.pattern.whole_tiles and other.pattern.input_multiple == 16
+
+
+def test_wrong_outputs_are_no_row(modules, session):
+    sparse, dense = modules["sparse"], session.dense(point_of(modules))
+    masks = session.masks(point_of(modules))
+    masked = sparse.masked_net(dense, masks)
+    reference = sparse.Reference(dense, masked)
+    assert reference.errors(masked).ratio == pytest.approx(1.0)
+    net = sparse.masked_net(dense, masks)
+    net.get_submodule(dense.network.prunable[-1]).weight.zero_()
+    with pytest.raises(sparse.WrongOutputs):
+        reference.errors(net)
+
+
+def test_a_cpu_gives_no_latencies(modules, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InvalidSetting, match="latencies of a GPU"):
+        modules["session"].Session(modules["rows"].Rows(tmp_path / "rows.csv"), modules["session"].Options(CPU, CPU))
+    monkeypatch.setattr(sys, "argv", ["study.py", "--out", str(tmp_path / "rows.csv")])
+    with pytest.raises(InvalidSetting, match="latencies of a GPU"):
+        modules["study"].main()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_inputs_are_real_tokens_and_padding_is_masked(modules, session):
+    dense = session.dense(point_of(modules))
+    tokens = dense.inputs["input_ids"]
+    assert set(dense.inputs) == {"input_ids"} and (tokens > 0).all() and len(tokens.unique()) > 20
+    padded = session.dense(replace(point_of(modules), attention_mask="padded")).inputs
+    assert (padded["attention_mask"] == (padded["input_ids"] > 0)).all()
+    assert 0 < padded["attention_mask"].float().mean() < 1
+
+
+def row(modules, session, point, dense_ms=2.0, sparse_ms=1.0, **more):
+    """A line with samples that are made up."""
+    sparse = modules["sparse"].make_sparse(
+        session.dense(point),
+        session.masks(point),
+        modules["sparse"].KernelChoice(point.kernel_mode),
+        None,
+        modules["steps"].Steps(),
+    )
+    timed = modules["rows"].Timed([[dense_ms] * 5] * 3, [[sparse_ms] * 5] * 3, 0.6)
+    return modules["rows"].row_of(point, session.masks(point), sparse, timed, "cuda_graph", 1.5, 3.0) | more
+
+
+def test_a_row_has_the_columns_and_is_not_measured_again(modules, session):
+    point, other = point_of(modules), point_of(modules, sparsity=0.5)
+    made = row(modules, session, point)
+    assert list(made)[: len(ASKED_FOR)] == ASKED_FOR
+    assert (made["speedup"], made["latency_ms"], made["dense_latency_ms"]) == ("2.0000", "1.0000", "2.0000")
+    assert made["kernels"] == "gathered_reference:12" and float(made["sparse_flops_share"]) == 1
+    session.rows.add(made)
+    session.rows.fail(other, "out of memory")
+    again = modules["rows"].Rows(session.rows.file)
+    assert again.has(point) and not again.has(other) and again.has_failed(other)
+    assert not again.has(replace(point, pattern_settings="whole_tiles=true"))
+    left = modules["study"].left_over
+    assert left([point, other], again, retry=False) == [] and left([point, other], again, retry=True) == [other]
+
+
+def test_one_row_that_fails_does_not_take_the_others(modules, session, monkeypatch):
+    first, second = point_of(modules), point_of(modules, sparsity=0.5)
+    seen = []
+
+    def measure(point):
+        seen.append(point)
+        if point == first:
+            raise torch.OutOfMemoryError("no memory")
+
+    session.options = replace(session.options, timed=True)
+    monkeypatch.setattr(session, "measure", measure)
+    assert modules["study"].run(session, [first, second], float("inf")) == 0
+    assert seen == [first, second]
+    assert session.rows.has_failed(first) and not session.rows.has_failed(second)
+    assert modules["study"].run(session, [first], 0.0) == 0 and len(seen) == 2, "the time was over"
+
+
+@pytest.mark.parametrize("model", ["bert_base", "vit_b_16"])
+def test_every_line_of_the_ablation_computes_the_same(modules, session, model, tmp_path, caplog):
+    ablation = modules["ablation"]
+    point = point_of(modules, model, kernel_mode="sparse")
+    with caplog.at_level("INFO"):
+        ablation.Ablation(session, tmp_path / "ablation.csv").run([point], ablation.LINES, float("inf"))
+    said = [record.getMessage() for record in caplog.records if record.name == "ablation"]
+    assert [line.name for line in ablation.LINES if not any(f" {line.name}: " in text for text in said)] == []
+    assert not [text for text in said if "failed" in text]
+
+
+def test_a_line_of_the_ablation(modules, session):
+    ablation, point = modules["ablation"], point_of(modules, kernel_mode="sparse")
+    dense = session.dense(point)
+    facts = {"kernels": {"gathered_cuda": 12}, "layout": "row_major", "sparse_flops_share": 1.0, "gemm_share": None}
+    errors = modules["sparse"].Errors(1e-3, 1e-3, 1e-3, 1e-3)
+    taken = {"dense": [[3.0] * 5] * 3, "sparse": [[2.0] * 5] * 3}
+    made = ablation.line_row(point, ablation.LINES[0], dense, taken, errors, facts)
+    assert set(made) == set(ablation.COLUMNS) and made["speedup"] == "1.5000"
+
+
+def test_products_are_told_from_attention_and_norms(modules):
+    profile = modules["kernel_profile"]
+    ours = "void sparsefront::gathered_spmm_kernel<__half>(sparsefront::Problem)"
+    products = [
+        "nvjet_hsh_192x192_64x4_2x1_v_bz_coopA_TNT",
+        "sm90_xmma_gemm_f16f16_f16f32_f32_tn_n",
+        ours,
+        "_blocked_spmm_kernel",
+    ]
+    others = [
+        "void pytorch_flash::flash_fwd_kernel<>",
+        "fmha_cutlassF_f16_aligned_64x64_rf_sm80",
+        "_layer_norm_columns_kernel",
+    ]
+    assert all(map(profile.is_product, products)) and not any(map(profile.is_product, others))
+    times = {ours: 60.0, "_layer_norm_columns_kernel": 40.0}
+    assert profile.gemm_share(times) == pytest.approx(0.6) and profile.gemm_share({}) is None
+
+
+def full_row(modules, bar, **more):
+    base = {name: "" for name in modules["rows"].COLUMNS} | bar.point.columns
+    figures = {
+        "speedup": "3.0",
+        "speedup_low": "2.9",
+        "speedup_high": "3.1",
+        "latency_ms": "1",
+        "dense_latency_ms": "3",
+    }
+    return base | figures | {"sparse_flops_share": "1", "min_layer_density": "0.5", "error_ratio": "1.0"} | more
+
+
+def test_a_bar_is_met_only_where_everything_holds(modules):
+    summary, bars = modules["summary"], modules["points"].BARS
+    bar = bars[1]
+    assert summary.shortcomings(full_row(modules, bar), bar) == []
+    for short in (
+        {"speedup": "1.69"},
+        {"sparse_flops_share": "0.4"},
+        {"min_layer_density": "0.1"},
+        {"error_ratio": "1.6"},
+    ):
+        assert len(summary.shortcomings(full_row(modules, bar, **short), bar)) == 1, short
+    rows = [full_row(modules, bar), full_row(modules, bars[2], speedup="2.0")]
+    table = "\n".join(summary.bars_table(rows))
+    assert table.count("not measured") == len(bars) - 2
+    assert "met, stretch too" in table and "short: 2.00 < 2.1" in table
+
+
+def test_wins_and_crossovers(modules):
+    summary, points = modules["summary"], modules["points"]
+    setting = points.SETTINGS[0]
+
+    def at(batch, low, high, **more):
+        bar = points.Bar(points.Point("bert_base", batch, 128, "fp16", setting, "sparse"), 1.0)
+        return full_row(
+            modules, bar, speedup=str((low + high) / 2), speedup_low=str(low), speedup_high=str(high), **more
+        )
+
+    rows = [at(8, 0.8, 0.9), at(32, 1.1, 1.2), at(128, 1.4, 1.5)]
+    assert summary.crossover(rows, setting) == "32×128"
+    assert summary.crossover([at(8, 0.8, 0.9)], setting) == "–"
+    assert "| sparse | 2 | 0 | 1 | 0.85 |" in "\n".join(summary.wins_and_losses(rows))
+    idle = [at(8, 1.1, 1.2, sparse_flops_share="0")]
+    assert "| sparse | 0 | 1 | 0 |" in "\n".join(summary.wins_and_losses(idle)), "no win without sparse kernels"
+    assert "0.85" in summary.tables(rows, [])
+
+
+def test_the_page_takes_the_tables(modules, tmp_path):
+    summary, page = modules["summary"], tmp_path / "README.md"
+    page.write_text(f"before\n{summary.START}\nold\n{summary.END}\nafter\n")
+    summary.write_between_marks(page, "new")
+    assert "new" in page.read_text() and "old" not in page.read_text() and page.read_text().endswith("after\n")
+    assert summary.START in (FOLDER / "README.md").read_text() and summary.END in (FOLDER / "README.md").read_text()
+    page.write_text("nothing")
+    with pytest.raises(ValueError, match="no marks"):
+        summary.write_between_marks(page, "new")

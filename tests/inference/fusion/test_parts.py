@@ -1,0 +1,47 @@
+"""Parts of the rewriting that are left out: fewer things are fused, and the outputs stay."""
+
+import pytest
+import torch
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.inference.agreement import output_error
+from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.fusion.fuse import fuse_blocks
+from sparsefront.inference.fusion.parts import FusionParts
+from sparsefront.patterns.tile_wise import TileWise
+
+
+def rewritten(pruned, parts):
+    """The products of the first block, after the outputs were compared."""
+    inputs = pruned.inputs[0]
+    with torch.no_grad():
+        expected = pruned.net(**inputs)
+        report = fuse_blocks(pruned.net, pruned.formats, pruned.masks, inputs, KernelChoice("auto"), parts=parts)
+        assert output_error(pruned.net(**inputs), expected) < 5e-3
+    assert not report.refusals
+    return next(iter(report.blocks.values()))
+
+
+def test_all_parts(bert):
+    block = rewritten(bert(TileWise(16), 0.75), FusionParts())
+    assert [len(product.layers) for product in block.products] == [3, 1, 1, 1]
+    assert block.products[2].activation == "gelu" and block.products[2].vanished_outputs > 0
+    assert block.products[1].residual and block.products[3].residual and block.layout == "feature_major"
+
+
+@pytest.mark.parametrize("network", ["bert", "vit"])
+@pytest.mark.parametrize("part", ["joined", "activation", "residual", "compact"])
+def test_without_one_part(request, network, part):
+    pruned = request.getfixturevalue(network)(TileWise(16), 0.75)
+    products = rewritten(pruned, FusionParts(**{part: False})).products
+    assert (len(products) == 6) == (part == "joined")
+    assert any(product.activation == "gelu" for product in products) == (part != "activation")
+    assert any(product.residual for product in products) == (part != "residual")
+    assert any(product.vanished_outputs for product in products) == (part not in ("activation", "compact"))
+
+
+def test_a_layout_is_chosen(bert):
+    block = rewritten(bert(TileWise(16), 0.75), FusionParts(layouts=("row_major",)))
+    assert block.layout == "row_major" and all(product.layout == "row_major" for product in block.products)
+    with pytest.raises(InvalidSetting, match="feature_major"):
+        FusionParts(layouts=("diagonal",))
