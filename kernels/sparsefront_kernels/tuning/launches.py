@@ -54,11 +54,19 @@ class TunedLaunches:
         """Use this launch for this problem from now on in this process; `tuned_kernel(...).save` keeps it."""
         self.record(self.describe(prepared, problem), launch, latency_us, _model(problem.device))
 
+    def measured(self, prepared: Any, problem: Problem) -> bool:
+        """Whether this very problem was measured on the GPU at hand, now or in an earlier process."""
+        described = self.describe(prepared, problem)
+        return _key(described) in tuned_kernel(_model(problem.device), self.kernel, self.version).entries
+
+    def save(self, device: torch.device) -> None:
+        """Keep what is remembered for this device's model in the user's own table."""
+        tuned_kernel(_model(device), self.kernel, self.version).save()
+
     def record(self, described: DescribedProblem, launch: Any, latency_us: float, gpu: str) -> TunedKernel:
         """As `remember`, for a GPU model; `save` of what is returned keeps it."""
         table = tuned_kernel(gpu, self.kernel, self.version)
-        key = f"{described.shape}{described.amount:.4g}"
-        table.record(key, asdict(launch) | {"latency_us": round(latency_us, 2)})
+        table.record(_key(described), asdict(launch) | {"latency_us": round(latency_us, 2)})
         chosen_launch.cache_clear()
         return table
 
@@ -77,6 +85,10 @@ def chosen_launch(launches: TunedLaunches, described: DescribedProblem, gpu: str
     entry = measured[min(measured, key=lambda amount: abs(amount - described.amount))]
     names = {part.name for part in fields(launches.launch_type)}
     return launches.launch_type(**{name: value for name, value in entry.items() if name in names})
+
+
+def _key(described: DescribedProblem) -> str:
+    return f"{described.shape}{described.amount:.4g}"
 
 
 def _model(device: torch.device) -> str:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import torch
+
 from sparsefront_kernels.problem import Problem
 
 
@@ -28,4 +30,12 @@ class Tunable(Protocol):
 
     def remember(self, prepared: Any, problem: Problem, launch: Any, latency_us: float) -> None:
         """Use this launch for this problem from now on in this process; `tuned_kernel(...).save` keeps it."""
+        ...
+
+    def measured(self, prepared: Any, problem: Problem) -> bool:
+        """Whether this very problem was measured on the GPU at hand, now or in an earlier process."""
+        ...
+
+    def save(self, device: torch.device) -> None:
+        """Keep what is remembered for this device's model in the user's own table."""
         ...

@@ -7,6 +7,7 @@ from typing import Any, Self
 import torch
 from sparsefront_kernels import KernelEntry, SparseFormat
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
+from sparsefront_kernels.tuning.tunable import Tunable
 from torch import Tensor, nn
 
 
@@ -34,6 +35,16 @@ class KernelCall(nn.Module):
     def weight(self) -> Tensor:
         """[N, K], rebuilt dense at every access: for code that looks at a layer's weight, not for computing."""
         return self.format.to_dense().to(self._device)
+
+    @property
+    def tunable(self) -> tuple[Tunable | None, Any]:
+        """The kernel's launch parameters, or None where it has none, and the packed weight that they are chosen for."""
+        return self._entry.tunable, self._operand
+
+    @property
+    def kernel_layout(self) -> str:
+        """Of X and Y as the kernel takes and gives them."""
+        return self._entry.layout
 
     def product(self, x: Tensor) -> Tensor:
         """[M, K] -> [M, N], in the weight's dtype whatever autocast says."""

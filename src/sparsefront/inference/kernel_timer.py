@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from sparsefront.inference.agreement import floating_tensors
 from sparsefront.inference.failure_reason import failure_reason
 from sparsefront.inference.graph_capture import record
+from sparsefront.inference.kernel_call import KernelCall
+from sparsefront.inference.launch_choice import untried_launches
 from sparsefront.inference.stored_bytes import stored_bytes
 
 SAMPLES, FEWEST = 20, 3
@@ -36,7 +38,8 @@ def time_layer(layer: nn.Module, x: Tensor, *more: Any, **keywords: Any) -> Kern
 
     A graph costs its launch once per replay, eager code once per call, so short kernels are compared fairly only inside
     a graph. As many copies of weight, input and output take turns as fill the L2 cache twice, since in a network other
-    layers run between two calls.
+    layers run between two calls. A kernel whose launch parameters were not measured for such a product yet is timed with
+    the most promising ones; the best are used from then on, and kept in the user's table.
 
     Args:
         layer: on x's CUDA device; copied for the rotation.
@@ -48,13 +51,26 @@ def time_layer(layer: nn.Module, x: Tensor, *more: Any, **keywords: Any) -> Kern
         raise RuntimeError(f"kernels are timed on a CUDA device, not on {x.device}")
     with torch.inference_mode(), torch.cuda.device(x.device):
         calls = _rotation(layer, (x, *more), keywords)
-        try:
-            graph, _ = record(calls, warmup=1)
-        except Exception as error:  # a library that synchronises or allocates by itself cannot be recorded
-            torch.cuda.synchronize()
-            reason = f"cannot be recorded in a CUDA graph ({failure_reason(error)})"
-            return KernelTime(_median_us(calls[0], per_sample=1), reason)
-        return KernelTime(_median_us(graph.replay, per_sample=len(calls)))
+        launches = untried_launches(layer, layer(x, *more, **keywords)) if isinstance(layer, KernelCall) else None
+        if launches is None:
+            return _time(calls)
+        times = {}
+        for launch in launches.candidates:
+            launches.use(launch)
+            times[launch] = _time(calls)
+        best = min(times, key=lambda launch: times[launch].latency_us)
+        launches.keep(best, times[best].latency_us)
+        return times[best]
+
+
+def _time(calls: list[Callable[[], Any]]) -> KernelTime:
+    try:
+        graph, _ = record(calls, warmup=1)
+    except Exception as error:  # a library that synchronises or allocates by itself cannot be recorded
+        torch.cuda.synchronize()
+        reason = f"cannot be recorded in a CUDA graph ({failure_reason(error)})"
+        return KernelTime(_median_us(calls[0], per_sample=1), reason)
+    return KernelTime(_median_us(graph.replay, per_sample=len(calls)))
 
 
 def _rotation(layer: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Callable[[], Any]]:

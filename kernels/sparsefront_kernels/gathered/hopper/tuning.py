@@ -1,6 +1,5 @@
 """Launch parameters of the Hopper kernel: the space, a model that says what is worth timing, and what was measured."""
 
-import hashlib
 import itertools
 from dataclasses import dataclass, replace
 
@@ -71,10 +70,12 @@ class PairProblem:
 
     @property
     def _lists(self) -> str:
-        """Tells uneven lists apart, which call for other launches than equal ones."""
-        if not self.lengths or self.lengths[0] - self.lengths[-1] <= 1:
+        """Tells uneven lists apart, which call for other launches than equal ones: how many pairs keep inputs, and how much
+        longer than the mean the longest list is, in tenths. Layers of one network then share what was measured."""
+        kept = [length for length in self.lengths if length]
+        if not kept or self.lengths[0] - self.lengths[-1] <= 1:
             return ""
-        return f"lists={hashlib.sha256(repr(self.lengths).encode()).hexdigest()[:8]} "
+        return f"kept={len(kept)} longest={max(kept) * len(kept) / sum(kept):.1f} "
 
     @property
     def amount(self) -> float:

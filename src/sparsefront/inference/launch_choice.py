@@ -1,0 +1,54 @@
+"""The launch parameters of a layer's kernel that are worth timing, where none were measured for such a product yet."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparsefront_kernels import Problem
+from sparsefront_kernels.tuning.tunable import Tunable
+from torch import Tensor
+
+from sparsefront.inference.kernel_call import KernelCall
+
+MOST = 4  # the kernel's own model puts the most promising first
+
+
+@dataclass(frozen=True)
+class LaunchChoice:
+    """Launch parameters to try for one product.
+
+    Args:
+        tunable, prepared, problem: the kernel's, and the packed weight and the product that they are for.
+        candidates: the most promising first.
+    """
+
+    tunable: Tunable
+    prepared: Any
+    problem: Problem
+    candidates: Sequence[Any]
+
+    def use(self, launch: Any) -> None:
+        """From the next call on."""
+        self.tunable.remember(self.prepared, self.problem, launch, 0.0)
+
+    def keep(self, launch: Any, latency_us: float) -> None:
+        """From the next call on, and in later processes."""
+        self.tunable.remember(self.prepared, self.problem, launch, latency_us)
+        self.tunable.save(self.problem.device)
+
+
+def untried_launches(layer: KernelCall, output: Tensor) -> LaunchChoice | None:
+    """What to try for this layer; None where its kernel has nothing to choose or was measured for such a product.
+
+    Args:
+        output: of the layer, which tells the rows of the product.
+    """
+    tunable, prepared = layer.tunable
+    if tunable is None:
+        return None
+    n, k = layer.format.shape
+    problem = Problem(output.numel() // n, k, n, output.dtype, output.device, layer.kernel_layout)
+    if tunable.measured(prepared, problem):
+        return None
+    candidates = tunable.candidates(prepared, problem)[:MOST]
+    return LaunchChoice(tunable, prepared, problem, candidates) if len(candidates) > 1 else None

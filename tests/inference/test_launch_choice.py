@@ -1,0 +1,67 @@
+"""Launch parameters that a swap tries: once for like products, the best is used and kept."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from sparsefront_kernels import FORMATS, KernelEntry, entry
+from sparsefront_kernels.tuning import TunedLaunches, launches, store
+from sparsefront_kernels.tuning.store import tuned_kernel
+
+from sparsefront.inference.launch_choice import MOST, untried_launches
+from sparsefront.inference.sparse_linear import SparseLinear
+
+
+@dataclass(frozen=True)
+class Launch:
+    size: int
+
+
+@dataclass(frozen=True)
+class Described:
+    m: int
+    shape: str = "m= "
+    amount: float = 1.0
+
+
+@pytest.fixture
+def tunable(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
+    monkeypatch.setattr(launches, "_model", lambda device: "Some GPU")
+    monkeypatch.setattr(launches, "processors", lambda device: 132)
+    tuned_kernel.cache_clear()
+    yield TunedLaunches(
+        "some_kernel",
+        1,
+        Launch,
+        describe=lambda prepared, problem: Described(problem.m, f"m={problem.m} amount="),
+        worth_timing=lambda problem, processors: [Launch(size) for size in range(8)],
+        untuned=lambda problem, processors: Launch(0),
+    )
+    tuned_kernel.cache_clear()
+
+
+def layer_with(tunable):
+    reference = entry("gathered_reference")
+    kernel = KernelEntry(name="some_kernel", family="gathered", run=reference.run, tunable=tunable)
+    stored = FORMATS["gathered"].from_dense(torch.randn(8, 6), torch.ones(8, 6, dtype=torch.bool), tile=4)
+    return SparseLinear(kernel, stored, None)
+
+
+def test_the_most_promising_are_tried_and_the_best_is_kept(tunable):
+    layer = layer_with(tunable)
+    choice = untried_launches(layer, layer(torch.randn(2, 5, 6)))
+    assert choice.problem.m == 10 and list(choice.candidates) == [Launch(size) for size in range(MOST)]
+    choice.use(Launch(2))
+    assert tunable.launch_for(Described(10, "m=10 amount="), torch.device("cpu")) == Launch(2)
+    choice.keep(Launch(3), 1.5)
+    assert untried_launches(layer, layer(torch.randn(10, 6))) is None
+    assert untried_launches(layer, layer(torch.randn(11, 6))) is not None
+    tuned_kernel.cache_clear()  # as in a later process
+    launches.chosen_launch.cache_clear()
+    assert tunable.launch_for(Described(10, "m=10 amount="), torch.device("cpu")) == Launch(3)
+    assert store.user_file("Some GPU").exists()
+
+
+def test_a_kernel_without_launches_has_nothing_to_try():
+    assert untried_launches(layer_with(None), torch.zeros(3, 8)) is None
