@@ -176,4 +176,7 @@ def _device_lost(device: torch.device) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except InvalidSetting as error:
+        sys.exit(str(error))

@@ -243,6 +243,22 @@ def test_a_line_of_the_ablation(modules, session):
     assert set(made) == set(ablation.COLUMNS) and made["speedup"] == "1.5000"
 
 
+def test_launches_of_the_gpu_at_hand_do_not_count_for_a_while(modules):
+    from sparsefront_kernels.gathered.hopper.tuning import LAUNCHES
+    from sparsefront_kernels.tuning.store import tuned_kernel
+
+    from sparsefront.inference import kernel_timer
+
+    table, untried = tuned_kernel("", LAUNCHES.kernel, LAUNCHES.version), kernel_timer.untried_launches
+    table.record("own", {})
+    try:
+        with modules["launches"].shipped_launches_only():
+            assert "own" not in table.entries and kernel_timer.untried_launches(None, None) is None
+        assert "own" in table.entries and kernel_timer.untried_launches is untried
+    finally:
+        del table.entries["own"]
+
+
 def test_products_are_told_from_attention_and_norms(modules):
     profile = modules["kernel_profile"]
     ours = "void sparsefront::gathered_spmm_kernel<__half>(sparsefront::Problem)"
