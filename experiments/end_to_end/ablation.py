@@ -12,12 +12,14 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dense import Dense
 from kernel_profile import gemm_share, kernel_times_us, write_profile
+from launches import shipped_launches_only
 from points import Point, Setting
 from pruned import Masks, PrunedInMemory, apply_masks
 from rows import Rows, where_and_when
@@ -28,6 +30,7 @@ from table_file import append, read_rows
 from timing import timed_in_turn
 from torch import nn
 
+from sparsefront.errors import InvalidSetting
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.failure_reason import failure_reason
 from sparsefront.inference.fusion.fuse import fuse_blocks
@@ -60,6 +63,7 @@ class Line:
         parts: of the rewriting; None where layers are swapped one by one.
         kernel: that is forced where layers are swapped one by one; None: the fastest sparse one.
         pattern_settings: of tile_wise; empty: those of the study.
+        shipped_launches: launch parameters come from the shipped tables, and none are timed for the tiles at hand.
     """
 
     name: str
@@ -67,6 +71,7 @@ class Line:
     parts: FusionParts | None = ALL_PARTS
     kernel: str | None = None
     pattern_settings: str = ""
+    shipped_launches: bool = False
 
 
 LINES = (
@@ -82,6 +87,7 @@ LINES = (
     Line("separate_gelu", "GELU follows its product, hidden features are not compact", FusionParts(activation=False)),
     Line("separate_residual", "residuals are added after their product", FusionParts(residual=False)),
     Line("not_compact", "hidden features that are pruned are computed and read", FusionParts(compact=False)),
+    Line("shipped_launches", "launch parameters of other tiles, from the shipped tables", shipped_launches=True),
     Line(
         "sources_masks",
         "masks of the sources' variant: uneven tiles, a narrow last one",
@@ -120,14 +126,17 @@ class Ablation:
         point = replace(point, pattern_settings=line.pattern_settings or point.pattern_settings)
         dense, masks = self.session.dense(point), self.session.masks(point)
         masked = apply_masks(copy.deepcopy(dense.net), masks.layers)
-        net, facts = rewritten(dense, masked, masks, line)
+        call = None
+        with shipped_launches_only() if line.shipped_launches else nullcontext():
+            net, facts = rewritten(dense, masked, masks, line)
+            if self.options.timed:
+                settings = replace(self.options.sparse, dtype=point.dtype, wrappings=["cuda_graph"])
+                call = find_execution(net, dense.inputs, settings).wrapped.call
         errors = Reference(dense, masked).errors(net)
         del masked
         log.info("%s %s: %s, error ratio %.3f", point, line.name, facts, errors.ratio)
-        if not self.options.timed:
+        if call is None:
             return
-        settings = replace(self.options.sparse, dtype=point.dtype, wrappings=["cuda_graph"])
-        call = find_execution(net, dense.inputs, settings).wrapped.call
         taken = timed_in_turn({"dense": dense.call, "sparse": call}, settings)
         share = self._gemm_share(point, line, call) if self.options.profile else None
         row = line_row(point, line, dense, taken, errors, facts | {"gemm_share": share})
@@ -255,4 +264,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except InvalidSetting as error:
+        sys.exit(str(error))

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from networks import Network, inputs_of
 from points import Point
-from sparsefront.stages.fused_dense import fused_dense
 from timing import timed_in_turn
 from torch import Tensor, nn
 
 from sparsefront.inference.failure_reason import failure_reason
 from sparsefront.measure.end_to_end import find_execution
+from sparsefront.measure.fused_graph import fused_dense_graph
 from sparsefront.measure.latency import summarise
 from sparsefront.measure.search import Execution
 from sparsefront.measure.settings import Measure
@@ -54,9 +54,9 @@ class Dense:
 class KnownVariants:
     """Names of the fastest versions that earlier calls found, in a JSON file beside the rows."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, *, forget: bool = False) -> None:
         self.file = file
-        self._known: dict[str, list[str]] = json.loads(file.read_text()) if file.is_file() else {}
+        self._known: dict[str, list[str]] = json.loads(file.read_text()) if file.is_file() and not forget else {}
 
     def of(self, place: tuple) -> list[str] | None:
         return self._known.get(str(place))
@@ -98,7 +98,7 @@ def find_dense(network: Network, point: Point, settings: Measure, known: KnownVa
 
 
 def _search(plain: Dense, settings: Measure) -> list[Execution]:
-    found = find_execution(plain.net, plain.inputs, settings, fused_dense)
+    found = find_execution(plain.net, plain.inputs, settings, fused_dense_graph)
     log.info("dense candidates: %s", ", ".join(f"{name} {ms:.3f} ms" for name, ms in found.medians_ms.items()))
     for name, why in found.refused.items():
         log.info("dense candidate %s: %s", name, why)
@@ -118,7 +118,7 @@ def _execution(name: str, plain: Dense, settings: Measure) -> Execution:
     mode, *variants = name.split("+")
     net = plain.net
     for variant in variants:
-        net = make_variant(variant, net, plain.inputs, fuse=fused_dense)
+        net = make_variant(variant, net, plain.inputs, fuse=fused_dense_graph)
     wrapped = best_wrapping(
         net,
         plain.inputs,

@@ -36,6 +36,7 @@ class Options:
         profile: whether the kernels of each row are written beside it.
         tiny: networks of two narrow layers, to try the study itself.
         masked: whether texts come with an attention mask.
+        search_again: whether the dense baselines that earlier calls found are forgotten: code that makes them has changed.
     """
 
     dense: Measure
@@ -44,6 +45,7 @@ class Options:
     profile: bool = False
     tiny: bool = False
     masked: bool = False
+    search_again: bool = False
 
 
 class Session:
@@ -60,7 +62,7 @@ class Session:
             raise InvalidSetting(
                 "device", self.device.type, "rows are latencies of a GPU: use a CUDA device, or --dry-run"
             )
-        self.known = KnownVariants(rows.file.with_suffix(".dense.json"))
+        self.known = KnownVariants(rows.file.with_suffix(".dense.json"), forget=options.search_again)
         self._network: tuple[str, Network] | None = None
         self._dense: Dense | None = None
         self._masks: dict[tuple, Masks] = {}

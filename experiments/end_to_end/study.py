@@ -103,6 +103,7 @@ def options_of(asked: argparse.Namespace) -> Options:
         profile=asked.profile,
         tiny=asked.tiny,
         masked=asked.attention_mask != "none",
+        search_again=asked.search_again,
     )
 
 
@@ -120,6 +121,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--dense-variants", nargs="*", default=list(VARIANTS), choices=VARIANTS)
     parser.add_argument("--sparse-modes", nargs="+", default=["cuda_graph"], choices=WRAPPINGS)
     parser.add_argument("--search-seconds", type=float, default=10.0, help="of the search, beyond what is always tried")
+    parser.add_argument(
+        "--search-again", action="store_true", help="for the dense baseline, though it was found before"
+    )
     parser.add_argument("--samples", type=int, default=20, help="timed forwards of a repeat, at most")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--attention-mask", default="none", choices=("none", "full", "padded"))
@@ -178,4 +182,7 @@ def _device_lost(device: torch.device) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except InvalidSetting as error:
+        sys.exit(str(error))

@@ -20,6 +20,10 @@ START, END = "<!-- tables: made by summary.py -->", "<!-- end of tables -->"
 MOST_ERROR_RATIO = 1.5  # of the fp16 masked-dense network's error
 LEAST_SPARSE_SHARE = 0.5  # of the flops, for a win to count
 LEAST_DENSITY = 0.5  # of what was asked for, in every pruned layer
+SAME_BUT_ALLOCATION = (
+    *("model", "batch", "sequence_length", "dtype", "pattern", "granularity", "group_m", "sparsity", "kernel_mode"),
+    "pattern_settings",
+)
 Row = dict[str, str]
 
 
@@ -121,6 +125,22 @@ def wins_and_losses(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
+def allocations_table(others: Sequence[Row], rows: Sequence[Row]) -> list[str]:
+    """Rows of another allocation, that of per_layer beside each."""
+    lines = ["| row | allocation | speedup | per_layer | emptiest layer | sparse flops |", "|---" * 6 + "|"]
+    for row in others:
+        same = {name: row[name] for name in SAME_BUT_ALLOCATION}
+        beside = _find(rows, same)
+        name = f"{row['model']} {_size(_size_of(row))} {row['dtype']}, {row['pattern']} {row['granularity']}"
+        name += f" {float(row['sparsity']):.0%}, kernel={row['kernel_mode']}"
+        per_layer = f"{float(beside['speedup']):.2f}" if beside else ""
+        lines.append(
+            f"| {name} | {row['allocation']} | {float(row['speedup']):.2f} | {per_layer} "
+            f"| {float(row['min_layer_density']):.3f} | {float(row['sparse_flops_share']):.0%} |"
+        )
+    return lines
+
+
 def ablation_table(rows: Sequence[Row]) -> list[str]:
     """The lines of each network; the dense ones first."""
     lines: list[str] = []
@@ -151,6 +171,8 @@ def tables(rows: Sequence[Row], ablation: Sequence[Row], pattern_settings: str =
     """All of them, in markdown; of tile_wise the rows with these settings."""
     rows = [row for row in rows if row["pattern"] != "tile_wise" or row["pattern_settings"] == pattern_settings]
     rows = [row for row in rows if row["attention_mask"] == "none"]
+    others = [row for row in rows if row["allocation"] != "per_layer"]
+    rows = [row for row in rows if row["allocation"] == "per_layer"]
     parts = [
         "### Bars",
         "",
@@ -161,6 +183,8 @@ def tables(rows: Sequence[Row], ablation: Sequence[Row], pattern_settings: str =
         *wins_and_losses(rows),
     ]
     parts += ["", "### Curves and crossovers", *curves(rows)]
+    if others:
+        parts += ["", "### Other allocations", "", *allocations_table(others, rows)]
     if ablation:
         parts += ["", "### Ablation", *ablation_table(ablation)]
     return "\n".join(parts) + "\n"

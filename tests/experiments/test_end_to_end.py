@@ -157,6 +157,54 @@ def test_a_row_has_the_columns_and_is_not_measured_again(modules, session):
     assert left([point, other], again, retry=False) == [] and left([point, other], again, retry=True) == [other]
 
 
+def test_the_dense_version_is_known_again(modules, tmp_path):
+    known, place = modules["dense"].KnownVariants, ("bert_base", 8, 128, "fp16", "none")
+    known(tmp_path / "dense.json").note(place, ["cuda_graph+fused_qkv", "cuda_graph+fused_graph"])
+    assert known(tmp_path / "dense.json").of(place) == ["cuda_graph+fused_qkv", "cuda_graph+fused_graph"]
+    assert known(tmp_path / "dense.json", forget=True).of(place) is None
+
+
+def test_a_dense_version_is_made_again_by_its_name(modules, session):
+    dense = session.dense(point_of(modules))
+    again = modules["dense"]._execution("eager+fused_qkv", dense, CPU)
+    assert again.name == "eager+fused_qkv"
+    expected = dense.net(**dense.inputs).logits
+    assert torch.allclose(again.wrapped.call().logits, expected, atol=1e-5)
+
+
+def test_the_whole_way_of_a_row(modules, session, monkeypatch):
+    """All that a GPU does but graphs: clocks of a CPU, behind the refusal."""
+    measure = Measure(device="cpu", wrappings=["eager"], variants=["fused_qkv", "fused_graph"], samples=5, warmup=0)
+    session.options = replace(session.options, dense=measure, sparse=replace(measure, variants=[]), timed=True)
+    point = replace(point_of(modules), dtype="fp32")
+    session.measure(point)
+    rows = modules["rows"].Rows(session.rows.file).rows
+    assert [made["kernel_mode"] for made in rows] == ["auto", "sparse"], "forcing would choose the same kernels"
+    for made in rows:
+        assert float(made["latency_ms"]) > 0 and float(made["fused_dense_latency_ms"]) > 0
+        assert made["dense_variant"].startswith("eager") and made["sparse_variant"] == "eager"
+        assert float(made["speedup_low"]) <= float(made["speedup"]) <= float(made["speedup_high"])
+        assert made["distribution"] == "free" and made["gpu"] == ""
+    assert session.known.of(point.place)[0] == rows[0]["dense_variant"]
+    monkeypatch.setattr(modules["dense"], "_search", None)
+    other = replace(point, setting=replace(point.setting, sparsity=0.5))
+    session._dense = None  # as in the next call of the program
+    session.measure(other)
+    assert len(modules["rows"].Rows(session.rows.file).rows) == 4, "the dense version was not searched again"
+
+
+def test_without_sparse_layers_the_dense_version_runs(modules, session, monkeypatch):
+    sparse, point = modules["sparse"], point_of(modules)
+    dense = replace(session.dense(point), call=lambda: "dense", variant="cuda_graph")
+    masks = session.masks(point)
+    _, report = sparse.swapped_net(dense, sparse.masked_net(dense, masks), masks, sparse.KernelChoice("none"))
+    assert report.sparse_flops_share == 0
+    monkeypatch.setattr(sparse, "swapped_net", lambda *given: (dense.net, report))
+    monkeypatch.setattr(sparse.Reference, "errors", lambda self, net: sparse.Errors(0.0, 0.0, 0.0, 0.0))
+    made = sparse.make_sparse(dense, masks, sparse.KernelChoice("auto"), CPU, modules["steps"].Steps())
+    assert made.call is dense.call and made.variant == "dense: cuda_graph"
+
+
 def test_one_row_that_fails_does_not_take_the_others(modules, session, monkeypatch):
     first, second = point_of(modules), point_of(modules, sparsity=0.5)
     seen = []
@@ -193,6 +241,22 @@ def test_a_line_of_the_ablation(modules, session):
     taken = {"dense": [[3.0] * 5] * 3, "sparse": [[2.0] * 5] * 3}
     made = ablation.line_row(point, ablation.LINES[0], dense, taken, errors, facts)
     assert set(made) == set(ablation.COLUMNS) and made["speedup"] == "1.5000"
+
+
+def test_launches_of_the_gpu_at_hand_do_not_count_for_a_while(modules):
+    from sparsefront_kernels.gathered.hopper.tuning import LAUNCHES
+    from sparsefront_kernels.tuning.store import tuned_kernel
+
+    from sparsefront.inference import kernel_timer
+
+    table, untried = tuned_kernel("", LAUNCHES.kernel, LAUNCHES.version), kernel_timer.untried_launches
+    table.record("own", {})
+    try:
+        with modules["launches"].shipped_launches_only():
+            assert "own" not in table.entries and kernel_timer.untried_launches(None, None) is None
+        assert "own" in table.entries and kernel_timer.untried_launches is untried
+    finally:
+        del table.entries["own"]
 
 
 def test_products_are_told_from_attention_and_norms(modules):
@@ -260,6 +324,10 @@ def test_wins_and_crossovers(modules):
     idle = [at(8, 1.1, 1.2, sparse_flops_share="0")]
     assert "| sparse | 0 | 1 | 0 |" in "\n".join(summary.wins_and_losses(idle)), "no win without sparse kernels"
     assert "0.85" in summary.tables(rows, [])
+    other = rows[0] | {"allocation": "global_threshold", "speedup": "0.5", "min_layer_density": "0.001"}
+    made = summary.tables([*rows, other], [])
+    assert "kernel=sparse | global_threshold | 0.50 | 0.85 | 0.001 | 100% |" in made
+    assert "| sparse | 2 | 0 | 1 | 0.85 |" in made, "another allocation is no row of the study"
 
 
 def test_the_page_takes_the_tables(modules, tmp_path):

@@ -121,7 +121,9 @@ def _forget_compiled(inputs: dict[str, Tensor]) -> None:
         torch.compiler.reset()  # earlier points of a sweep would use up the recompile limit
 
 
-def find_execution(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None = None) -> Execution:
+def find_execution(
+    net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None = None
+) -> Execution:
     """The fastest way to run one network: `fastest_execution` with the settings of a measurement."""
     with _compiled_or_refused() if _device(inputs).type == "cuda" else nullcontext():
         return fastest_execution(

@@ -64,7 +64,7 @@ def test_the_fastest_kernel_that_is_allowed_runs(mode, sparse_us, expected, bert
     assert kernels(report) == {expected}
     for block in report.blocks.values():
         for product in block.products:
-            assert product.candidates.keys() == ({"dense_linear"} if mode == "auto" else set()) | {"gathered_reference"}
+            assert product.candidates.keys() == {"dense_linear", "gathered_reference"}
             assert product.latency_us == product.candidates[expected]
 
 
@@ -94,6 +94,13 @@ def test_blocks_stay_as_they_are_where_that_is_faster(bert, clock):
     assert not second.blocks and not any(isinstance(part, FusedBlock) for part in again.modules())
 
 
+@pytest.mark.parametrize(("plain_ms", "stays"), [(0.99, True), (1.01, True), (1.03, False)])
+def test_a_tie_goes_to_dense(plain_ms, stays, bert, clock):
+    clock.blocks_ms["plain"] = plain_ms
+    _, report = fused(bert(TileWise(32)), KernelChoice())
+    assert bool(report.faster_dense) == stays and bool(report.rewritten) != stays
+
+
 def test_a_way_that_cannot_be_timed_is_not_chosen(bert, clock):
     clock.blocks_ms["feature_major"] = None
     _, report = fused(bert(TileWise(32)), KernelChoice("sparse"))
@@ -113,7 +120,7 @@ def test_equal_products_are_timed_once_and_checked_each(bert, clock):
     assert all(product.timed_as is None for product in one)
     assert [product.timed_as for product in other] == ["+".join(product.layers) for product in one]
     assert all(product.relative_error is not None for product in other)
-    assert len(clock.timed_products) == 8  # four products in two layouts
+    assert len(clock.timed_products) == 16  # four products in two layouts, and dense beside each
 
 
 def test_other_tile_lengths_are_timed_anew(bert, clock):

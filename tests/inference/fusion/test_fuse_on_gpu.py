@@ -10,6 +10,7 @@ from sparsefront.datasets.info import DataInfo
 from sparsefront.export.stored_weight import store
 from sparsefront.inference.agreement import floating_tensors, output_error
 from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.fusion.block_pass import WORTH_IT
 from sparsefront.inference.fusion.chain_choice import AS_THEY_ARE
 from sparsefront.inference.fusion.fuse import fuse_blocks, fuse_dense
 from sparsefront.inference.fusion.fused_block import FusedBlock
@@ -86,7 +87,9 @@ def test_a_sparse_network_computes_the_masked_one(model, pattern, dtype):
     assert not report.refusals and len(report.rewritten) == 2
     for block in report.blocks.values():
         for product in block.products:
-            assert product.family != "dense" and product.latency_us == min(product.candidates.values())
+            assert product.family != "dense" and product.latency_us == min(
+                us for kernel, us in product.candidates.items() if kernel != "dense_linear"
+            )
     assert set(next(iter(report.variants_ms.values()))) == {"feature_major", "row_major"}
     within(net, masked, inputs, dtype)
 
@@ -129,7 +132,7 @@ def test_auto_compares_with_the_blocks_as_they_are():
     (times,) = report.variants_ms.values()
     assert set(times) == {AS_THEY_ARE, "feature_major", "row_major"}
     layout = next(iter(report.blocks.values())).layout
-    assert (times[AS_THEY_ARE] < times[layout]) == bool(report.faster_dense)
+    assert (times[AS_THEY_ARE] < times[layout] * WORTH_IT) == bool(report.faster_dense)
     assert any(isinstance(part, FusedBlock) for part in net.modules()) != bool(report.faster_dense)
     within(net, masked, inputs, torch.float16)
 

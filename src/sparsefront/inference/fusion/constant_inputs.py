@@ -34,12 +34,13 @@ def value_projection(
     before = _linears_before(reader.x)
     for site in sites:
         linear = site.linears[0]
-        if linear in before and site.out is linear and site.rows[0] == reader.x.meta["val"].shape[-1]:
-            try:
-                if _passes_constants(reader.x, linear, before, kept):
-                    return site
-            except Exception:  # whatever cannot be run on small tensors is not known to pass constants
-                continue
+        if linear not in before or site.out is not linear:
+            continue
+        try:
+            if _passes_constants(reader.x, linear, before, kept):
+                return site
+        except Exception:  # whatever cannot be run on small tensors is not known to pass constants
+            continue
     return None
 
 
@@ -54,7 +55,7 @@ def _passes_constants(end: fx.Node, value: fx.Node, linears: set[fx.Node], kept:
     known[value] = torch.arange(1.0, features + 1).expand(known[value].shape)
     constant = torch.arange(1.0, features + 1)
     arrived = _run(end, dict(known), sizes, kept)
-    if not torch.allclose(arrived, constant.expand(arrived.shape), rtol=TOLERANCE):
+    if arrived.shape[-1] != features or not torch.allclose(arrived, constant.expand(arrived.shape), rtol=TOLERANCE):
         return False
     noisy = torch.rand(features, generator=generator) < 0.5
     known[value] = torch.where(noisy, torch.randn(known[value].shape, generator=generator), known[value])

@@ -1,5 +1,6 @@
 """The kernel of each product: right, and where there is a GPU the fastest at its real shape and in its layouts."""
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -67,7 +68,8 @@ class ProductChooser:
         candidates = self._candidates(trial, kernel)
         times = self._times(trial, candidates) if kernel is None and self.times_on(trial.problem.device) else None
         latencies = {} if times is None else times.latencies_us
-        for candidate in sorted(candidates, key=lambda candidate: latencies.get(candidate.entry.name, 0.0)):
+        # untimed ones last: they failed in the product whose times these are (without times the order stays)
+        for candidate in sorted(candidates, key=lambda candidate: latencies.get(candidate.entry.name, math.inf)):
             if (product := trial.product(candidate)) is not None:
                 timed_as = None if times is None or times.name == trial.name else times.name
                 return product, trial.report(product, latencies, timed_as)
@@ -97,7 +99,11 @@ class ProductChooser:
         for known in self.timed.setdefault(key, []):
             if _equal_work(known.lengths, lengths):
                 return known
-        products = {candidate.entry.name: trial.product(candidate) for candidate in candidates}
+        # dense is timed beside the others also where it may not run
+        beside = (
+            [] if any(candidate.entry.name == DENSE for candidate in candidates) else [dense_candidate(spec.weight)]
+        )
+        products = {candidate.entry.name: trial.product(candidate) for candidate in [*candidates, *beside]}
         latencies = {
             name: time_layer(product, *trial.check.operands).latency_us
             for name, product in products.items()

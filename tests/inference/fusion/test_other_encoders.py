@@ -1,0 +1,55 @@
+"""Encoders that this repository has no model of: found by their operators, or left alone with a reason."""
+
+import copy
+
+import pytest
+import torch
+import transformers
+
+from sparsefront.inference.agreement import output_error
+from sparsefront.inference.fusion.fuse import fuse_dense
+
+WIDTHS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+TEXT = WIDTHS | {"vocab_size": 100, "max_position_embeddings": 64}
+IMAGE = WIDTHS | {"image_size": 32, "patch_size": 8}
+IDS = torch.randint(5, 90, (3, 12), generator=torch.Generator().manual_seed(0))
+TOKENS = {"input_ids": IDS, "attention_mask": (torch.arange(12) < torch.tensor([[12], [7], [3]])).long()}
+PIXELS = {"pixel_values": torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))}
+WHOLE = {"joined": 3, "residuals": 2, "activations": {"none", "gelu"}}
+ENCODERS = {
+    "Roberta": (TEXT, TOKENS, WHOLE),
+    "DistilBert": ({"vocab_size": 100, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}, TOKENS, WHOLE),
+    "ViT": (IMAGE, PIXELS, WHOLE),
+    # a factor stands between the products and the residuals
+    "Dinov2": (IMAGE | {"mlp_ratio": 2}, PIXELS, WHOLE | {"residuals": 0}),
+    # its activation is no operator of its own
+    "CLIPVision": (IMAGE, PIXELS, WHOLE | {"activations": {"none"}}),
+}
+
+
+def build(name, settings):
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**settings)
+    return getattr(transformers, f"{name}Model")(config).eval()
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_encoders_are_rewritten(name):
+    settings, inputs, expected = ENCODERS[name]
+    net = build(name, settings)
+    fused = copy.deepcopy(net)
+    report = fuse_dense(fused, inputs)
+    assert len(report.blocks) == 2 and not report.refusals
+    for block in report.blocks.values():
+        assert len(block.products[0].layers) == expected["joined"] and block.norms == 2
+        assert sum(product.residual for product in block.products) == expected["residuals"]
+        assert {product.activation for product in block.products} == expected["activations"]
+    with torch.no_grad():
+        assert output_error(fused(**inputs).last_hidden_state, net(**inputs).last_hidden_state) < 1e-5
+
+
+def test_blocks_that_are_called_with_more_than_tensors_stay():
+    net = build("Llama", TEXT | {"num_key_value_heads": 2})
+    report = fuse_dense(net, TOKENS | {"use_cache": False})
+    assert not report.blocks and len(report.refusals) == 2
+    assert all("is called with a tuple" in reason for reason in report.refusals.values())
