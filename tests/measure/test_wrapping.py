@@ -1,5 +1,8 @@
 """Wrappings: eager everywhere, graphs and compiled code on a GPU only, none of them trusted unchecked."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -107,3 +110,20 @@ def test_every_wrapping_runs_and_agrees_on_a_gpu(net, inputs, dtype):
     assert set(found.medians_ms) == set(WRAPPINGS)
     with torch.inference_mode():
         torch.testing.assert_close(found.call(), net(**inputs), rtol=1e-2, atol=1e-2)
+
+
+def test_a_recorded_graph_keeps_what_it_reads(monkeypatch):
+    """A graph replays addresses: memory that nobody else holds would be given to others."""
+
+    class Graph:
+        def replay(self) -> None:
+            pass
+
+    monkeypatch.setattr(wrapping, "record", lambda calls, warmup: (Graph(), [call() for call in calls]))
+    net, static = nn.Linear(4, 4), {"input": torch.randn(2, 4)}
+    held = [weakref.ref(net), weakref.ref(static["input"])]
+    replay = wrapping.wrap("cuda_graph", net, static)
+    del net, static
+    gc.collect()
+    assert all(ref() is not None for ref in held)
+    assert replay().shape == (2, 4)

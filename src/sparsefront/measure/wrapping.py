@@ -134,6 +134,8 @@ def _replayed(call: Callable[[], Any]) -> Callable[[], Any]:
         graph.replay()
         return output
 
+    # a graph keeps no tensor alive: its inputs, and the weights of a network that was made for it, belong to the call
+    replay.reads = call
     return replay
 
 
