@@ -31,7 +31,8 @@ def tile_wise(tile: int, density: float, seed: int = 1, dropped: float = 1 / 3) 
     def draw(n: int, k: int) -> Tensor:
         survivors = (chance(n, seed=seed) >= dropped).nonzero().flatten()
         tiles = -(-len(survivors) // tile)
-        share = torch.linspace(0, 2 * density, tiles)[:, None]  # uneven: from none to twice the mean
+        # uneven: from none to twice the mean
+        share = torch.linspace(0, 2 * density, tiles)[:, None] if tiles > 1 else torch.full((1, 1), density)
         mask = torch.zeros(n, k, dtype=torch.bool)
         kept = chance(tiles, k, seed=seed) < share
         mask[survivors] = kept.repeat_interleave(tile, dim=0)[: len(survivors)]

@@ -1,4 +1,4 @@
-"""Which work tiles and which parts of a row of Y the blocks of the kernel for many rows get: all of Y once, in equal shares."""
+"""Which work tiles the blocks of the kernel for many rows get: all of Y once, in equal shares."""
 
 from itertools import pairwise
 
@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sparsefront_kernels.gathered.hopper.runs import NOT_OURS, PRUNED, RUN, row_runs
 from sparsefront_kernels.gathered.hopper.schedule import WIDTHS, schedule, tile_cycles, work_tables
 
 EQUAL, UNEVEN, LONG = (16,) * 32, tuple(range(40, 8, -2)), (64, *[20] * 10, 0, 0)
@@ -69,33 +68,3 @@ def test_tables_say_where_the_steps_of_a_pair_lie():
     for (pair, column, count), (its_pair, first, steps, place) in zip(found.tiles, work.tolist(), strict=True):
         assert (its_pair, first, steps) == (pair, (0, 3, 5)[pair], (3, 2, 0)[pair])
         assert place & 0xFFFFFFF == column and 64 * (((place >> 28) & 0xF) + 1) == count
-
-
-@settings(max_examples=60, deadline=None)
-@given(n=st.integers(1, 700), kept=st.floats(0, 1), ordered=st.booleans(), seed=st.integers(0, 10_000))
-def test_every_output_of_a_row_is_written_once_from_its_place(n, kept, ordered, seed):
-    generator = torch.Generator().manual_seed(seed)
-    stored = (torch.rand(n, generator=generator) < kept).nonzero().flatten()
-    if not ordered:
-        stored = stored[torch.randperm(len(stored), generator=generator)]
-    pairs = max(1, -(-len(stored) // 128))
-    outputs = torch.full((pairs * 128,), -1, dtype=torch.int32)
-    outputs[: len(stored)] = stored.int()
-    outputs = outputs.view(pairs, 128)
-    runs, begins = row_runs(outputs, n)
-    written = torch.full((-(-n // RUN) * RUN,), -7)
-    assert begins[0, 0] == 0 and begins[-1].tolist() == [len(runs)] * 2
-    for pair in range(pairs):
-        begin, shared, end = *begins[pair].tolist(), int(begins[pair + 1, 0])
-        for index, (first, low, high, _) in enumerate(runs[begin:end].tolist(), start=begin):
-            assert first % RUN == 0
-            places = (low & 0xFFFFFFFF).to_bytes(4, "little") + (high & 0xFFFFFFFF).to_bytes(4, "little")
-            assert (NOT_OURS in places) == (index >= shared)
-            for i, place in enumerate(places):
-                if place == NOT_OURS:
-                    continue
-                assert written[first + i] == -7
-                written[first + i] = -1 if place == PRUNED else outputs[pair, place]
-    expected = torch.full((n,), -1)
-    expected[stored] = stored
-    assert torch.equal(written[:n], expected) and (written[n:] == -7).all()

@@ -24,7 +24,6 @@ __global__ void __launch_bounds__(THREADS, 1) gathered_wide_kernel(const __grid_
     __shared__ uint32_t uses_of_slots[STAGES];
     __shared__ alignas(16) Producer::Lists lists;
     const uint32_t stages = uniform((shared_address(dynamic_shared) + 1023) & ~1023u);  // the swizzle repeats every 1024 bytes
-    const uint32_t staging = stages + STAGES * STAGE_BYTES;
     const uint32_t full = uniform(shared_address(barriers)), empty = full + 8 * STAGES;
     const uint32_t slot_uses = uniform(shared_address(uses_of_slots));
     if (threadIdx.x == 0) {
@@ -39,7 +38,7 @@ __global__ void __launch_bounds__(THREADS, 1) gathered_wide_kernel(const __grid_
     if (threadIdx.x < CONSUMERS) {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
         let_next_kernel_start();
-        consume<T, Y>(problem, stages, staging, full, empty, slot_uses);
+        consume<T, Y>(problem, stages, full, empty, slot_uses);
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
         Producer::run(problem, stages, full, empty, slot_uses, lists);
@@ -49,7 +48,7 @@ __global__ void __launch_bounds__(THREADS, 1) gathered_wide_kernel(const __grid_
 template <typename T, typename Y>
 cudaError_t launch(const Problem& problem, int blocks, cudaStream_t stream) {
     constexpr auto kernel = gathered_wide_kernel<T, Y>;
-    constexpr int bytes = 1024 + STAGES * STAGE_BYTES + (Y::ROW_MAJOR ? STAGING_BYTES : 0);
+    constexpr int bytes = 1024 + STAGES * STAGE_BYTES;
     const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess) return error;
     cudaLaunchAttribute overlap{};
@@ -74,12 +73,13 @@ cudaError_t launch(const Problem& problem, int blocks, cudaStream_t stream) {
 }  // namespace
 
 // Returns a cudaError_t. The caller checks shapes and alignment (16 bytes); m, the columns of X, is a multiple of 8, and of Y
-// the first `y_m` are written. Strides are in elements. Where Y is row-major, N is a multiple of 8.
+// the first `y_m` are written. Strides are in elements. Where Y is row-major, each
+// eight `outputs` from a multiple of eight on are eight neighbours, the first a multiple of 8, or -1.
 extern "C" int sparsefront_gathered_wide(const void* x, const void* panels, const void* steps, const void* work,
-                                         const void* work_begin, const void* runs, const void* runs_begin, const void* outputs,
+                                         const void* work_begin, const void* outputs,
                                          const void* bias, const void* residual, void* y, long long x_stride,
                                          long long residual_stride, long long y_stride, int bias_type, int activation,
-                                         int y_row_major, int whole_runs, int is_bfloat16, int m, int y_m, int blocks,
+                                         int y_row_major, int is_bfloat16, int m, int y_m, int blocks,
                                          void* stream) {
     if (x_stride >= (1ll << 31)) return cudaErrorInvalidValue;
     Epilogue epilogue{static_cast<const int*>(outputs), bias, bias_type, activation, {}, residual, residual_stride, y, y_stride,
@@ -90,9 +90,6 @@ extern "C" int sparsefront_gathered_wide(const void* x, const void* panels, cons
                           static_cast<const int*>(steps),
                           static_cast<const int4*>(work),
                           static_cast<const int*>(work_begin),
-                          whole_runs,
-                          static_cast<const Run*>(runs),
-                          static_cast<const int2*>(runs_begin),
                           epilogue,
                           static_cast<unsigned>(2 * x_stride),
                           m};

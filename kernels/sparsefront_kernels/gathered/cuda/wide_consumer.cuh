@@ -26,7 +26,7 @@ __device__ __forceinline__ float bias_of(const Epilogue& epilogue, uint32_t stor
 // Adds up all steps of a work tile and stores it.
 template <typename T, typename Y, int WIDTH>
 __device__ __forceinline__ void compute(const Problem& problem, Stages& s, const WorkTile& tile, float (&sums)[MOST_COLUMNS / 2],
-                                        const int (&outputs)[2], const uint32_t (&bias)[2], uint32_t staging) {
+                                        const int (&outputs)[2], const uint32_t (&bias)[2]) {
     auto& acc = reinterpret_cast<float(&)[WIDTH / 2]>(sums);
     int add = 0, previous = -1;
     for (int step = 0; step < tile.steps; ++step) {
@@ -58,11 +58,11 @@ __device__ __forceinline__ void compute(const Problem& problem, Stages& s, const
     wgmma_wait<0>();
     if (previous >= 0 && s.signals) barrier_arrive(s.empty + 8 * previous);
     const float wide[2] = {bias_of(problem.epilogue, bias[0]), bias_of(problem.epilogue, bias[1])};
-    Y::template store<WIDTH>(problem, tile, acc, wide, outputs, add, staging);
+    Y::template store<WIDTH>(problem, tile, acc, wide, outputs, add);
 }
 
 template <typename T, typename Y>
-__device__ __forceinline__ void consume(const Problem& problem, uint32_t stages, uint32_t staging, uint32_t full, uint32_t empty,
+__device__ __forceinline__ void consume(const Problem& problem, uint32_t stages, uint32_t full, uint32_t empty,
                                         uint32_t slot_uses) {
     Stages s{full, empty, slot_uses};
     s.half = uniform(threadIdx.x / 128), s.signals = threadIdx.x % 32 == 0;
@@ -75,7 +75,6 @@ __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages,
         for (int p = 0; p < 2; ++p)
             outputs[p] = load_early(problem.epilogue.outputs + pair * 2 * HALF + first_output + p * 8);
     };
-    if constexpr (Y::ROW_MAJOR) Y::clear_padding(staging);
     float acc[MOST_COLUMNS / 2];
     // what a tile needs is read while those before are computed: where it is, then its outputs, then their bias
     int4 ahead[2];
@@ -91,10 +90,10 @@ __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages,
         if (next + 2 < end) ahead[1] = load_early(next + 2);
         const uint32_t bias[2] = {load_bias(problem.epilogue, outputs[0]), load_bias(problem.epilogue, outputs[1])};
         switch (tile.width) {
-            case 256: compute<T, Y, 256>(problem, s, tile, acc, outputs, bias, staging); break;
-            case 192: compute<T, Y, 192>(problem, s, tile, acc, outputs, bias, staging); break;
-            case 128: compute<T, Y, 128>(problem, s, tile, acc, outputs, bias, staging); break;
-            default: compute<T, Y, 64>(problem, s, tile, acc, outputs, bias, staging); break;
+            case 256: compute<T, Y, 256>(problem, s, tile, acc, outputs, bias); break;
+            case 192: compute<T, Y, 192>(problem, s, tile, acc, outputs, bias); break;
+            case 128: compute<T, Y, 128>(problem, s, tile, acc, outputs, bias); break;
+            default: compute<T, Y, 64>(problem, s, tile, acc, outputs, bias); break;
         }
     }
 }

@@ -12,18 +12,7 @@ constexpr int STAGE_BYTES = X_BYTES + 2 * PANEL_BYTES;
 constexpr int STAGES = 4;
 constexpr int PRODUCERS = 128, THREADS = CONSUMERS + PRODUCERS;
 
-// A quarter of a work tile's Y, [column, output], on its way to row-major memory. Rows are padded by 16 bytes: eight of them then
-// lie in different banks.
-constexpr int QUARTER = MOST_COLUMNS / 4;
-constexpr int STAGING_PITCH = 2 * HALF * 2 + 16, STAGING_BYTES = QUARTER * STAGING_PITCH;
-
-// Sixteen bytes of a row of Y that a pair of half tiles writes, where Y is row-major.
-struct Run {
-    int first;           // output, a multiple of 8
-    uint32_t places[2];  // of each of the eight: where it is among the pair's 128 outputs; PRUNED or NOT_OURS
-    int padding;
-};
-constexpr uint32_t PRUNED = 0x80, NOT_OURS = 0xFF;
+constexpr int QUARTER = MOST_COLUMNS / 4;  // columns that are stored together
 
 struct Problem {
     const void* x;           // [K, m], rows `x_stride` bytes apart
@@ -31,9 +20,6 @@ struct Problem {
     const int* steps;        // likewise
     const int4* work;        // pair, first step, number of steps, column and width / 64 - 1 in the upper four bits
     const int* work_begin;   // [blocks of the grid + 1]: the tiles of each block, in their order
-    int whole_runs;          // whether Y is row-major and each eight outputs of a pair are eight neighbours, or -1
-    const Run* runs;         // where Y is row-major
-    const int2* runs_begin;  // [pairs + 1]: of a pair, and of those that it shares with other pairs
     Epilogue epilogue;
     unsigned x_stride;
     int m;

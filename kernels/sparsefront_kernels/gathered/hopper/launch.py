@@ -14,10 +14,7 @@ TABLE_FIELDS = (
     "steps",
     "pairs",
     "outputs",
-    "runs",
-    "runs_begin",
     "steps_of_each",
-    "whole_runs",
     "lengths",
 )
 
@@ -30,13 +27,10 @@ def launch_pairs_spmm(
     steps: Tensor,
     pairs: Tensor,
     outputs: Tensor,
-    runs: Tensor,
-    runs_begin: Tensor,
     steps_of_each: int,
-    whole_runs: bool,
     lengths: Sequence[int],
-    bias: Tensor | None,
     launch: PairLaunch,
+    bias: Tensor | None = None,
     y_row_major: bool = False,
     activation: str = "none",
     residual: Tensor | None = None,
@@ -47,8 +41,7 @@ def launch_pairs_spmm(
         x: [K, M] with M contiguous, 16-byte aligned in every row; M a multiple of 8.
         y: [N, M], likewise; or [M, N] where y_row_major, likewise, and with as many rows as are wanted, at most M. Every
             element is written.
-        panels ... lengths: those of `PairTables`. Where y_row_major, `whole_runs` holds, or the launch is wide and N is a
-            multiple of 8.
+        panels ... lengths: those of `PairTables`, whose `whole_runs` holds where y_row_major.
         bias: [N] contiguous, float16, bfloat16 or float32, or None.
         activation: a name of `common.epilogue.ACTIVATION_CODES`.
         residual: of y's shape and dtype, aligned as y, or None.
@@ -65,6 +58,6 @@ def launch_pairs_spmm(
         "residual": residual,
     }
     if launch.wide:
-        launch_wide_spmm(x, y, runs=runs, runs_begin=runs_begin, whole_runs=whole_runs, lengths=lengths, **common)
+        launch_wide_spmm(x, y, lengths=lengths, **common)
     else:
         launch_narrow_spmm(x, y, pairs=pairs, steps_of_each=steps_of_each, launch=launch, **common)

@@ -9,7 +9,6 @@ from sparsefront_kernels.common.operands import bias_for_kernel, check_epilogue,
 from sparsefront_kernels.gathered.aligned_operands import aligned_by_input, aligned_like, deliver
 from sparsefront_kernels.gathered.gradient import register_gradient
 from sparsefront_kernels.gathered.hopper.launch import launch_pairs_spmm
-from sparsefront_kernels.gathered.hopper.spmm import ALIGNMENT
 from sparsefront_kernels.gathered.hopper.tables import dense_weight
 from sparsefront_kernels.gathered.hopper.tuning import LAUNCHES, PairProblem
 
@@ -23,8 +22,8 @@ def gathered_pairs_spmm(
     outputs: Tensor,
     bias: Tensor | None,
     residual: Tensor | None,
-    runs: Tensor,
-    runs_begin: Tensor,
+    compact: Tensor,
+    place: Tensor,
     steps_of_each: int,
     whole_runs: bool,
     lengths: Sequence[int],
@@ -44,8 +43,8 @@ def gathered_pairs_spmm(
         activation: a name of `common.epilogue.ACTIVATIONS`.
     Returns:
         [M, N], or [N, M] where y_feature_major, contiguous, in x's dtype; added up in float32. A copy of Y is paid
-        feature-major where M is no multiple of 8; row-major where N is none, or, by the kernel for few rows, where outputs
-        are dropped or permuted (not `whole_runs`).
+        feature-major where M is no multiple of 8; row-major where outputs are dropped or permuted (not `whole_runs`): what is
+        computed is then written feature-major, side by side, and a second kernel makes rows of it.
     Raises:
         ValueError: operands that do not fit together, or no such activation.
     """
@@ -59,33 +58,49 @@ def gathered_pairs_spmm(
         by_input = aligned_by_input(x, feature_major=x_feature_major)
         padded_m = by_input.shape[1]
         problem = PairProblem(padded_m, k, n, len(pairs), len(steps), tuple(lengths))
-        launch = LAUNCHES.launch_for(problem, x.device)
-        writes_rows = not y_feature_major and (n % ALIGNMENT == 0 if launch.wide else whole_runs)
-        direct = writes_rows or (y_feature_major and padded_m == m)
+        tables = {"panels": panels, "steps": steps, "launch": LAUNCHES.launch_for(problem, x.device)}
+        if not y_feature_major and not whole_runs:
+            sums = x.new_empty(compact.numel(), padded_m)
+            if kept := len(compact):
+                launch_pairs_spmm(
+                    by_input,
+                    sums,
+                    pairs=pairs[:kept],
+                    outputs=compact,
+                    lengths=lengths[:kept],
+                    steps_of_each=0,
+                    **tables,
+                )
+            _expand(sums, place, y, bias_for_kernel(bias), activation, residual)
+            return y
+        direct = padded_m == m or not y_feature_major
         target = y if direct else x.new_empty(n, padded_m)
-        if residual is not None and not direct:
-            residual = residual if y_feature_major else residual.t()
         launch_pairs_spmm(
             by_input,
             target,
-            panels=panels,
-            steps=steps,
             pairs=pairs,
             outputs=outputs,
-            runs=runs,
-            runs_begin=runs_begin,
-            steps_of_each=steps_of_each,
-            whole_runs=whole_runs,
             lengths=lengths,
+            steps_of_each=steps_of_each,
             bias=bias_for_kernel(bias),
-            launch=launch,
-            y_row_major=writes_rows,
+            y_row_major=not y_feature_major,
             activation=activation,
             residual=None if residual is None else aligned_like(target, residual),
+            **tables,
         )
         if not direct:
             deliver(target, y, feature_major=y_feature_major)
     return y
+
+
+def _expand(
+    sums: Tensor, place: Tensor, y: Tensor, bias: Tensor | None, activation: str, residual: Tensor | None
+) -> None:
+    from sparsefront_kernels.gathered.triton.expand import expand_rows  # Triton may be absent
+
+    if residual is not None and residual.stride(1) != 1:
+        residual = residual.contiguous()
+    expand_rows(sums, place, y, bias, activation, residual)
 
 
 @gathered_pairs_spmm.register_fake
@@ -97,8 +112,8 @@ def _(
     outputs,
     bias,
     residual,
-    runs,
-    runs_begin,
+    compact,
+    place,
     steps_of_each,
     whole_runs,
     lengths,

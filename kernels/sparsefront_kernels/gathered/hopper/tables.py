@@ -7,7 +7,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from sparsefront_kernels.gathered.format import GatheredFormat
-from sparsefront_kernels.gathered.hopper.runs import row_runs
 
 HALF = 64  # outputs of a half tile: those of one tensor-core instruction
 GRANULE = 16  # kept inputs of one tensor-core instruction
@@ -42,7 +41,9 @@ class PairTables:
         whole_runs: whether each eight of `outputs` from a multiple of eight on are eight neighbours, of which the first is
             a multiple of 8, or eight times -1. Rows of a row-major Y can then be written 16 bytes at a time.
         lengths: of each pair the steps that hold any input; as in `pairs`, but 0 where all outputs are pruned.
-        runs, runs_begin: as `row_runs` gives them for the outputs of pairs that are not pruned.
+        compact: int32 [pairs that keep inputs, 128], `outputs` with the places in this table instead, where only what is
+            computed is written, side by side.
+        place: int32 [N], where each output is in `compact`, or -1.
     """
 
     n: int
@@ -54,8 +55,8 @@ class PairTables:
     steps_of_each: int
     whole_runs: bool
     lengths: tuple[int, ...]
-    runs: Tensor
-    runs_begin: Tensor
+    compact: Tensor
+    place: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,8 +114,7 @@ def pair_tables(stored: GatheredFormat) -> PairTables:
         steps[:, STEP + 1 + half] = begins
     pairs = torch.stack([first_step, lengths], dim=1)
     shortest, longest = int(lengths.min()), int(lengths.max())
-    computed = outputs[order].masked_fill((count[order] == 0)[:, None], -1)
-    runs, runs_begin = row_runs(computed, stored.shape[0])
+    compact, place = _side_by_side(outputs[order][: int((count > 0).sum())], stored.shape[0])
     return PairTables(
         n=stored.shape[0],
         k=stored.shape[1],
@@ -125,8 +125,8 @@ def pair_tables(stored: GatheredFormat) -> PairTables:
         steps_of_each=shortest if longest - shortest <= 1 else 0,
         whole_runs=_in_whole_runs(outputs),
         lengths=tuple((-(-count[order] // STEP_GRANULES)).tolist()),
-        runs=runs,
-        runs_begin=runs_begin,
+        compact=compact,
+        place=place,
     )
 
 
@@ -147,6 +147,15 @@ def dense_weight(panels: Tensor, steps: Tensor, pairs: Tensor, outputs: Tensor, 
     dense = panels.new_zeros(n + 1, k + 1)  # what belongs to output or input -1 goes to the last row or column
     dense[of_halves.long()[..., None, :], inputs.long()[..., :, None]] = weights
     return dense[:n, :k]
+
+
+def _side_by_side(outputs: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """`compact` and `place` of `PairTables`, for the outputs of pairs that keep inputs."""
+    slots = torch.arange(outputs.numel(), dtype=torch.int32, device=outputs.device)
+    flat = outputs.flatten().long()
+    place = torch.full((n,), -1, dtype=torch.int32, device=outputs.device)
+    place[flat[flat >= 0]] = slots[flat >= 0]
+    return slots.masked_fill(flat < 0, -1).view_as(outputs), place
 
 
 def _in_whole_runs(outputs: Tensor) -> bool:

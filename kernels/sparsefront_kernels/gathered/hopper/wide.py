@@ -24,9 +24,6 @@ def launch_wide_spmm(
     steps: Tensor,
     outputs: Tensor,
     lengths: Sequence[int],
-    runs: Tensor,
-    runs_begin: Tensor,
-    whole_runs: bool,
     bias: Tensor | None,
     y_row_major: bool = False,
     activation: str = "none",
@@ -35,13 +32,9 @@ def launch_wide_spmm(
     """As `launch.launch_pairs_spmm` with a wide launch. The sums are rounded to Y's dtype before the activation, and again where
     a residual is added."""
     m = x.shape[1]
-    counted = tuple(lengths)
-    if y_row_major and not whole_runs:  # pruned outputs are written by the pairs around them
-        kept = sum(length > 0 for length in counted)
-        counted = counted[: max(1, kept)]
-    work, begins = work_tables(counted, m, processors(x.device), x.device)
+    work, begins = work_tables(tuple(lengths), m, processors(x.device), x.device)
     error = _function()(
-        *(tensor.data_ptr() for tensor in (x, panels, steps, work, begins, runs, runs_begin, outputs)),
+        *(tensor.data_ptr() for tensor in (x, panels, steps, work, begins, outputs)),
         None if bias is None else bias.data_ptr(),
         None if residual is None else residual.data_ptr(),
         y.data_ptr(),
@@ -51,7 +44,6 @@ def launch_wide_spmm(
         0 if bias is None else BIAS_TYPES[bias.dtype],
         ACTIVATION_CODES[activation],
         int(y_row_major),
-        int(y_row_major and whole_runs),
         int(x.dtype == torch.bfloat16),
         m,
         y.shape[0 if y_row_major else 1],
@@ -65,6 +57,6 @@ def launch_wide_spmm(
 @functools.cache
 def _function() -> ctypes._CFuncPtr:
     function = cuda_library.load(LIBRARY).sparsefront_gathered_wide
-    function.argtypes = [ctypes.c_void_p] * 11 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 8 + [ctypes.c_void_p]
+    function.argtypes = [ctypes.c_void_p] * 9 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 7 + [ctypes.c_void_p]
     function.restype = ctypes.c_int
     return function
