@@ -18,6 +18,9 @@ from torch import Tensor
 WIDEST = 256
 WIDTHS = (256, 192, 128, 64)  # columns of a work tile
 LONG = 1.5  # times the median number of steps: pairs that are dealt out first, so that none ends last
+# A recorded CUDA graph reads a schedule's tables without holding them: so many are kept (some 10 KB each) that those of any
+# network in use are among them.
+MOST_TABLES = 16_384
 MANY = 40  # tiles of a block: with more, the last one does not matter
 # Cycles on an H200: of a tile, of a column of it (stores), of a step, of a column of a step.
 _TILE, _TILE_COLUMN, _STEP, _STEP_COLUMN = 900, 13.0, 520, 3.4
@@ -89,7 +92,7 @@ def _dealt_out(
     return Schedule(tuple(itertools.chain.from_iterable(dealt)), tuple(begins), last)
 
 
-@functools.lru_cache(maxsize=512)
+@functools.lru_cache(maxsize=MOST_TABLES)
 def work_tables(lengths: tuple[int, ...], m: int, blocks: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """A schedule as the kernel reads it.
 
