@@ -6,7 +6,7 @@ import pytest
 import torch
 from sparsefront_kernels import FORMATS
 from sparsefront_kernels.gathered.hopper.launch import TABLE_FIELDS, launch_pairs_spmm
-from sparsefront_kernels.gathered.hopper.spmm import PairLaunch
+from sparsefront_kernels.gathered.hopper.parameters import PairLaunch
 from sparsefront_kernels.gathered.hopper.tables import pair_tables
 
 REPLAYS = 20

@@ -4,7 +4,7 @@ import pytest
 import torch
 from sparsefront_kernels import FORMATS, Problem, entries
 from sparsefront_kernels.gathered.hopper import tuning
-from sparsefront_kernels.gathered.hopper.spmm import PairLaunch
+from sparsefront_kernels.gathered.hopper.parameters import PairLaunch
 from sparsefront_kernels.gathered.hopper.tables import pair_tables
 from sparsefront_kernels.gathered.hopper.tuning import LAUNCHES, SPACE, PairProblem, candidates, predicted_us
 from sparsefront_kernels.tuning import launches, store

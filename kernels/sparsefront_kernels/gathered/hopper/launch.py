@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from sparsefront_kernels.gathered.hopper.narrow import launch_narrow_spmm
-from sparsefront_kernels.gathered.hopper.spmm import PairLaunch
+from sparsefront_kernels.gathered.hopper.parameters import PairLaunch
 from sparsefront_kernels.gathered.hopper.wide import launch_wide_spmm
 
 # the fields of `PairTables` that a launch takes

@@ -9,7 +9,7 @@ from torch import Tensor
 from sparsefront_kernels import cuda_library
 from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
 from sparsefront_kernels.common.launch_shape import processors
-from sparsefront_kernels.gathered.hopper.spmm import BIAS_TYPES, PairLaunch
+from sparsefront_kernels.gathered.hopper.parameters import BIAS_TYPES, PairLaunch, epilogue_arguments
 from sparsefront_kernels.gathered.hopper.tables import STEP_GRANULES
 
 LIBRARY = "gathered_spmm"
@@ -38,12 +38,7 @@ def launch_narrow_spmm(
         clusters = min(items, launch.blocks_per_sm * processors(x.device))
     error = _function()(
         *(tensor.data_ptr() for tensor in (x, panels, steps, pairs, outputs)),
-        None if bias is None else bias.data_ptr(),
-        None if residual is None else residual.data_ptr(),
-        y.data_ptr(),
-        x.stride(0),
-        0 if residual is None else residual.stride(0),
-        y.stride(0),
+        *epilogue_arguments(x, y, bias, residual),
         steps_of_each,
         len(steps) - steps_of_each * len(pairs),
         0 if bias is None else BIAS_TYPES[bias.dtype],

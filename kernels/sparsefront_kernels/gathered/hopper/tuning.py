@@ -3,8 +3,8 @@
 import itertools
 from dataclasses import dataclass, replace
 
+from sparsefront_kernels.gathered.hopper.parameters import ALIGNMENT, PairLaunch
 from sparsefront_kernels.gathered.hopper.schedule import schedule
-from sparsefront_kernels.gathered.hopper.spmm import ALIGNMENT, PairLaunch
 from sparsefront_kernels.gathered.hopper.tables import PairTables
 from sparsefront_kernels.tuning import TunedLaunches
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from sparsefront_kernels import cuda_library
 from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
 from sparsefront_kernels.common.launch_shape import processors
+from sparsefront_kernels.gathered.hopper.parameters import BIAS_TYPES, epilogue_arguments
 from sparsefront_kernels.gathered.hopper.schedule import work_tables
-from sparsefront_kernels.gathered.hopper.spmm import BIAS_TYPES
 
 LIBRARY = "gathered_wide"
 
@@ -35,12 +35,7 @@ def launch_wide_spmm(
     work, begins = work_tables(tuple(lengths), m, processors(x.device), x.device)
     error = _function()(
         *(tensor.data_ptr() for tensor in (x, panels, steps, work, begins, outputs)),
-        None if bias is None else bias.data_ptr(),
-        None if residual is None else residual.data_ptr(),
-        y.data_ptr(),
-        x.stride(0),
-        0 if residual is None else residual.stride(0),
-        y.stride(0),
+        *epilogue_arguments(x, y, bias, residual),
         0 if bias is None else BIAS_TYPES[bias.dtype],
         ACTIVATION_CODES[activation],
         int(y_row_major),

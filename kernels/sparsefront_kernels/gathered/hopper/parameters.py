@@ -1,8 +1,9 @@
-"""Launch parameters of the Hopper kernels, and what all their launches share."""
+"""Launch parameters of the Hopper kernels, and the arguments that all their launches share."""
 
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 ALIGNMENT = 8  # elements: X is read and Y written in runs of 16 bytes
 SHARED_BYTES = 233_472  # of a multiprocessor
@@ -60,3 +61,15 @@ class PairLaunch:
             and self.stages * 128 * (self.block_m + 128) >= self._sums_bytes
             and self.shared_bytes * self.blocks_per_sm <= SHARED_BYTES
         )
+
+
+def epilogue_arguments(x: Tensor, y: Tensor, bias: Tensor | None, residual: Tensor | None) -> tuple[int | None, ...]:
+    """Addresses of bias, residual and y, then the row strides of x, residual and y in elements, as both libraries take them."""
+    return (
+        None if bias is None else bias.data_ptr(),
+        None if residual is None else residual.data_ptr(),
+        y.data_ptr(),
+        x.stride(0),
+        0 if residual is None else residual.stride(0),
+        y.stride(0),
+    )
