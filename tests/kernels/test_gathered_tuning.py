@@ -86,6 +86,17 @@ def test_nearest_number_of_steps_is_taken(nothing_tuned):
     assert chosen_launch(LAUNCHES, PairProblem(64, 64, 128, 1, 14), "GPU", 132) == many
 
 
+def test_uneven_lists_have_launches_of_their_own_and_else_those_of_equal_lists(nothing_tuned):
+    equal = PairProblem(64, 64, 512, 4, 16, (4, 4, 4, 4))
+    uneven = PairProblem(64, 64, 512, 4, 16, (9, 4, 3, 0))
+    of_equal, of_uneven = PairLaunch(64, 4, 16, 2), PairLaunch(128, 6, 16, 1)
+    LAUNCHES.record(equal, of_equal, 1.0, "GPU")
+    assert chosen_launch(LAUNCHES, uneven, "GPU", 132) == of_equal
+    LAUNCHES.record(uneven, of_uneven, 1.0, "GPU")
+    assert chosen_launch(LAUNCHES, uneven, "GPU", 132) == of_uneven
+    assert chosen_launch(LAUNCHES, equal, "GPU", 132) == of_equal
+
+
 def test_shipped_tables_hold_possible_launches():
     for path in (store.Path(store.__file__).parent / "shipped").glob("*.json"):
         kernels = store._read(path)["kernels"]

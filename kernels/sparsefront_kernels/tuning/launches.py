@@ -37,6 +37,7 @@ class TunedLaunches:
         describe: (what the entry's `prepare` gave, problem) → DescribedProblem.
         worth_timing: (described problem, processors of the device) → launches, the most promising first.
         untuned: as `worth_timing`, → the launch where nothing was measured.
+        similar: described problem → the `shape` of problems whose measurements serve where there are none of its own.
     """
 
     kernel: str
@@ -45,6 +46,7 @@ class TunedLaunches:
     describe: Callable[[Any, Problem], DescribedProblem]
     worth_timing: Callable[[Any, int], Sequence[Any]]
     untuned: Callable[[Any, int], Any]
+    similar: Callable[[Any], str] | None = None
 
     def candidates(self, prepared: Any, problem: Problem) -> Sequence[Any]:
         """The launches worth timing on the problem's device, the most promising first."""
@@ -78,13 +80,20 @@ class TunedLaunches:
 @functools.lru_cache(maxsize=4096)
 def chosen_launch(launches: TunedLaunches, described: DescribedProblem, gpu: str, device_processors: int) -> Any:
     """The launch of a kernel on a GPU model; kept, since it is asked for at every call."""
-    shape, entries = described.shape, tuned_kernel(gpu, launches.kernel, launches.version).entries
-    measured = {float(key.removeprefix(shape)): entry for key, entry in entries.items() if key.startswith(shape)}
+    entries = tuned_kernel(gpu, launches.kernel, launches.version).entries
+    measured = _measured(entries, described.shape)
+    if not measured and launches.similar is not None:
+        measured = _measured(entries, launches.similar(described))
     if not measured:
         return launches.untuned(described, device_processors)
     entry = measured[min(measured, key=lambda amount: abs(amount - described.amount))]
     names = {part.name for part in fields(launches.launch_type)}
     return launches.launch_type(**{name: value for name, value in entry.items() if name in names})
+
+
+def _measured(entries: dict[str, Any], shape: str) -> dict[float, Any]:
+    """Amount of work -> what was measured, of problems of this shape."""
+    return {float(key.removeprefix(shape)): entry for key, entry in entries.items() if key.startswith(shape)}
 
 
 def _key(described: DescribedProblem) -> str:

@@ -66,7 +66,15 @@ class PairProblem:
 
     @property
     def shape(self) -> str:
-        return f"m={self.m} k={self.k} n={self.n} {self._lists}steps="
+        return f"{self._sizes}{self._lists}steps="
+
+    @property
+    def shape_of_equal_lists(self) -> str:
+        return f"{self._sizes}steps="
+
+    @property
+    def _sizes(self) -> str:
+        return f"m={self.m} k={self.k} n={self.n} "
 
     @property
     def _lists(self) -> str:
@@ -125,4 +133,5 @@ LAUNCHES = TunedLaunches(
     describe=lambda tables, problem: PairProblem.of(tables, problem.m),
     worth_timing=candidates,
     untuned=lambda problem, device_processors: candidates(problem, device_processors, slack=1.0)[0],
+    similar=lambda problem: problem.shape_of_equal_lists,
 )
