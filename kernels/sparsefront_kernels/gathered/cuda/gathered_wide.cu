@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(THREADS, 1) gathered_wide_kernel(const __grid_
 }
 
 template <typename T, typename Y>
-cudaError_t launch(const Problem& problem, int blocks, cudaStream_t stream) {
+cudaError_t launch(const Problem& problem, int blocks, bool overlaps, cudaStream_t stream) {
     constexpr auto kernel = gathered_wide_kernel<T, Y>;
     constexpr int bytes = 1024 + STAGES * STAGE_BYTES;
     const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
@@ -60,14 +60,14 @@ cudaError_t launch(const Problem& problem, int blocks, cudaStream_t stream) {
     config.dynamicSmemBytes = bytes;
     config.stream = stream;
     config.attrs = &overlap;
-    config.numAttrs = 1;
+    config.numAttrs = overlaps;
     return cudaLaunchKernelEx(&config, kernel, problem);
 }
 
 template <typename T>
-cudaError_t launch(const Problem& problem, int blocks, cudaStream_t stream) {
-    return problem.epilogue.y_row_major ? launch<T, RowMajor<T>>(problem, blocks, stream)
-                                        : launch<T, FeatureMajor<T>>(problem, blocks, stream);
+cudaError_t launch(const Problem& problem, int blocks, bool overlaps, cudaStream_t stream) {
+    return problem.epilogue.y_row_major ? launch<T, RowMajor<T>>(problem, blocks, overlaps, stream)
+                                        : launch<T, FeatureMajor<T>>(problem, blocks, overlaps, stream);
 }
 
 }  // namespace
@@ -80,7 +80,7 @@ extern "C" int sparsefront_gathered_wide(const void* x, const void* panels, cons
                                          const void* bias, const void* residual, void* y, long long x_stride,
                                          long long residual_stride, long long y_stride, int bias_type, int activation,
                                          int y_row_major, int is_bfloat16, int m, int y_m, int blocks,
-                                         void* stream) {
+                                         int overlap, void* stream) {
     if (x_stride >= (1ll << 31)) return cudaErrorInvalidValue;
     Epilogue epilogue{static_cast<const int*>(outputs), bias, bias_type, activation, {}, residual, residual_stride, y, y_stride,
                       y_m, y_row_major};
@@ -94,5 +94,5 @@ extern "C" int sparsefront_gathered_wide(const void* x, const void* panels, cons
                           static_cast<unsigned>(2 * x_stride),
                           m};
     const auto queue = static_cast<cudaStream_t>(stream);
-    return is_bfloat16 ? launch<__nv_bfloat16>(problem, blocks, queue) : launch<__half>(problem, blocks, queue);
+    return is_bfloat16 ? launch<__nv_bfloat16>(problem, blocks, overlap, queue) : launch<__half>(problem, blocks, overlap, queue);
 }

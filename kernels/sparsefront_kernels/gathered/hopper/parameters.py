@@ -38,7 +38,7 @@ class PairLaunch:
 
     @property
     def wide(self) -> bool:
-        """Whether the kernel for many rows runs (`wide.py`), which has no other parameters."""
+        """Whether the kernel for many rows runs (`wide.py`), which of the other parameters takes `overlap` alone."""
         return self.block_m == 256
 
     @property

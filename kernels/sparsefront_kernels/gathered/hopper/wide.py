@@ -24,6 +24,7 @@ def launch_wide_spmm(
     steps: Tensor,
     outputs: Tensor,
     lengths: Sequence[int],
+    overlap: bool,
     bias: Tensor | None,
     y_row_major: bool = False,
     activation: str = "none",
@@ -43,6 +44,7 @@ def launch_wide_spmm(
         m,
         y.shape[0 if y_row_major else 1],
         len(begins) - 1,
+        int(overlap),
         torch.cuda.current_stream(x.device).cuda_stream,
     )
     if error:
@@ -52,6 +54,6 @@ def launch_wide_spmm(
 @functools.cache
 def _function() -> ctypes._CFuncPtr:
     function = cuda_library.load(LIBRARY).sparsefront_gathered_wide
-    function.argtypes = [ctypes.c_void_p] * 9 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 7 + [ctypes.c_void_p]
+    function.argtypes = [ctypes.c_void_p] * 9 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 8 + [ctypes.c_void_p]
     function.restype = ctypes.c_int
     return function
