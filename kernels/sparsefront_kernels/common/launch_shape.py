@@ -50,3 +50,9 @@ def power_of_two_within(size: int, *, lowest: int, highest: int) -> int:
 def processors(device: torch.device) -> int:
     """Streaming multiprocessors; 1 in the interpreter, where fewer and larger programs are faster."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+@functools.cache
+def launches_overlap(device: torch.device) -> bool:
+    """Whether a Triton kernel may be launched before the one before it has ended (programmatic dependent launch)."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)

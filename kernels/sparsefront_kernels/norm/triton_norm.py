@@ -1,11 +1,10 @@
 """LayerNorm of columns in Triton: a program owns a block of columns and all their features."""
 
-import functools
-
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from sparsefront_kernels.common.launch_shape import launches_overlap
 
 # Elements of a block that one program holds in registers as float32 (of the 64 Ki registers of a multiprocessor); with more
 # features a column is read three times, from the caches.
@@ -84,7 +83,7 @@ def launch_layer_norm_columns(x: Tensor, y: Tensor, weight: Tensor | None, bias:
     d, m = x.shape
     features = triton.next_power_of_2(d)
     one_read = features * COLUMNS <= HELD
-    overlap = x.is_cuda and _overlaps(x.device)
+    overlap = launches_overlap(x.device)
     _layer_norm_columns_kernel[(triton.cdiv(m, COLUMNS),)](
         x,
         y,
@@ -103,9 +102,3 @@ def launch_layer_norm_columns(x: Tensor, y: Tensor, weight: Tensor | None, bias:
         num_warps=4 if features * COLUMNS <= HELD // 2 else 8,
         **({"launch_pdl": True} if overlap else {}),
     )
-
-
-@functools.cache
-def _overlaps(device: torch.device) -> bool:
-    """Whether launches overlap (programmatic dependent launch, compute capability 9.0)."""
-    return torch.cuda.get_device_capability(device) >= (9, 0)

@@ -1,12 +1,10 @@
 """From the outputs that are computed, feature-major and side by side, to whole rows of a row-major Y."""
 
-import functools
-
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from sparsefront_kernels.common.launch_shape import launches_overlap
 from sparsefront_kernels.common.triton_activation import activated
 
 BLOCK = 64  # outputs and rows of a tile: reads and writes are runs of 128 bytes in 16-bit types
@@ -63,7 +61,7 @@ def expand_rows(
         activation: a name of `common.epilogue.ACTIVATIONS`.
     """
     m, n = y.shape
-    overlap = y.is_cuda and _overlaps(y.device)
+    overlap = launches_overlap(y.device)
     _expand_kernel[(triton.cdiv(n, BLOCK) * triton.cdiv(m, BLOCK),)](
         sums,
         place,
@@ -83,8 +81,3 @@ def expand_rows(
         num_warps=4,
         **({"launch_pdl": True} if overlap else {}),
     )
-
-
-@functools.cache
-def _overlaps(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device) >= (9, 0)

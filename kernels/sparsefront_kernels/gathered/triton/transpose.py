@@ -1,11 +1,10 @@
 """Transposing a matrix at the speed of memory, for kernels that take the other layout."""
 
-import functools
-
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from sparsefront_kernels.common.launch_shape import launches_overlap
 
 BLOCK = 64  # rows and columns of a tile: both the reads and the writes are then runs of 128 bytes in 16-bit types
 
@@ -40,7 +39,7 @@ def transpose_into(source: Tensor, target: Tensor) -> None:
     made, which begins once this has ended (programmatic dependent launch, CUDA C++ Programming Guide).
     """
     rows, columns = source.shape
-    overlap = source.is_cuda and _overlaps(source.device)
+    overlap = launches_overlap(source.device)
     grid = (triton.cdiv(rows, BLOCK) * triton.cdiv(columns, BLOCK),)  # one dimension: the second ends at 65535
     _transpose_kernel[grid](
         source,
@@ -54,8 +53,3 @@ def transpose_into(source: Tensor, target: Tensor) -> None:
         num_warps=4,
         **({"launch_pdl": True} if overlap else {}),
     )
-
-
-@functools.cache
-def _overlaps(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device) >= (9, 0)
