@@ -1,5 +1,8 @@
 """The one exception for input that a user can mend."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class InvalidSetting(ValueError):
     """A configuration value that cannot be used.
@@ -18,5 +21,22 @@ class InvalidSetting(ValueError):
         return f"{self.key}={self.value}: {self.allowed}"
 
     def within(self, group: str) -> "InvalidSetting":
-        """The same complaint with the key written from the root: `batch_size` in `measure` becomes `measure.batch_size`."""
+        """The same complaint with the key written from the root: `batch_size` in `measure` becomes `measure.batch_size`.
+
+        A key that names its group already stays what it is.
+        """
+        if "." in self.key:
+            return self
         return InvalidSetting(f"{group}.{self.key}", self.value, self.allowed)
+
+
+@contextmanager
+def keys_of(group: str) -> Iterator[None]:
+    """Complaints from inside leave with their keys written from the root (see `InvalidSetting.within`)."""
+    try:
+        yield
+    except InvalidSetting as error:
+        complaint = error.within(group)
+        if complaint is error:
+            raise
+        raise complaint from error

@@ -1,11 +1,13 @@
 """From a node of the configuration to the settings object that its `_target_` names, with every key and type checked."""
 
+import dataclasses
+import importlib
 import inspect
+import math
 import types
 import typing
 from typing import Any
 
-from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -19,8 +21,8 @@ def build_settings(group: str, node: DictConfig | None) -> Any:
         group: name of the group, for messages.
         node: its configuration, with `_target_` and that class's parameters.
     Raises:
-        InvalidSetting: nothing chosen, a key that the class does not take, a value of the wrong type, or one that the class
-            itself refuses; the key is written from the root.
+        InvalidSetting: nothing chosen, a class that cannot be imported, a key that the class does not take, a value of the
+            wrong type, NaN or infinity, or one that the class itself refuses; the key is written from the root.
     """
     if node is None or not OmegaConf.is_config(node) or "_target_" not in node:
         raise InvalidSetting(
@@ -29,10 +31,11 @@ def build_settings(group: str, node: DictConfig | None) -> Any:
     try:
         values = OmegaConf.to_container(node, resolve=True)
     except OmegaConfBaseException as error:
-        raise InvalidSetting(group, OmegaConf.to_container(node, resolve=False), str(error).splitlines()[0]) from error
-    target = get_class(values.pop("_target_"))
-    hints = typing.get_type_hints(target)
-    accepted = {key: hints[key] for key in inspect.signature(target).parameters}
+        key = error.full_key or group
+        given = OmegaConf.to_container(node, resolve=False)
+        raise InvalidSetting(key, given.get(key.partition(".")[2], given), str(error).splitlines()[0]) from error
+    target = _target_class(group, values.pop("_target_"))
+    accepted = _parameters(target)
     for key, value in values.items():
         if key not in accepted:
             raise InvalidSetting(
@@ -40,10 +43,55 @@ def build_settings(group: str, node: DictConfig | None) -> Any:
             )
         if not _fits(value, accepted[key]):
             raise InvalidSetting(f"{group}.{key}", value, f"must be {_in_words(accepted[key])}")
+        if not _finite(value):
+            raise InvalidSetting(f"{group}.{key}", value, "must be a finite number, not NaN or infinity")
+    for key in _missing(target, values):
+        raise InvalidSetting(f"{group}.{key}", None, f"is required by {target.__name__}: set {group}.{key}")
     try:
         return target(**values)
     except InvalidSetting as error:
         raise error.within(group) from error
+
+
+def _target_class(group: str, name: Any) -> type:
+    """The class that a `_target_` names, which may belong to a package of the user's own."""
+    key = f"{group}._target_"
+    if not isinstance(name, str):
+        raise InvalidSetting(key, name, "must be the full name of a class, package.module.Class")
+    module, _, attribute = name.rpartition(".")
+    try:
+        # Not Hydra's get_class, which logs several lines of advice, and none where the module's own imports fail.
+        target = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # of the user's module itself, of any kind
+        said = str(error).partition("\n")[0]
+        reason = said if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {said}"
+        remedy = "name a class as package.module.Class; its package must be installed, or its folder be on PYTHONPATH"
+        raise InvalidSetting(key, name, f"cannot be imported ({reason}); {remedy}") from error
+    if not isinstance(target, type):
+        raise InvalidSetting(key, name, "is no class; package.module.Class is expected")
+    return target
+
+
+def _parameters(target: type) -> dict[str, Any]:
+    """What a class takes: name -> type hint, `Any` where it has none."""
+    hints = typing.get_type_hints(target if dataclasses.is_dataclass(target) else target.__init__)
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = inspect.signature(target).parameters.values()
+    return {parameter.name: hints.get(parameter.name, Any) for parameter in parameters if parameter.kind in named}
+
+
+def _missing(target: type, values: dict[str, Any]) -> list[str]:
+    """Parameters without a default that no value is given for."""
+    parameters = inspect.signature(target).parameters
+    required = [name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty]
+    return [name for name in _parameters(target) if name in required and name not in values]
+
+
+def _finite(value: Any) -> bool:
+    """False for NaN and infinity, also inside of a list. No setting means anything by them."""
+    if isinstance(value, list | tuple):
+        return all(map(_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _fits(value: Any, hint: Any) -> bool:

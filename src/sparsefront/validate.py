@@ -18,6 +18,7 @@ from sparsefront.report.row import leaves
 from sparsefront.settings import build_settings
 
 log = logging.getLogger(__name__)
+LARGEST_SEED = 2**32 - 1  # that NumPy's generators take
 GROUPS = tuple(f.name for f in fields(Config) if f.type is Any)
 
 
@@ -64,6 +65,8 @@ def _check_root(config: DictConfig) -> None:
     for key in config:
         if key not in known:
             raise InvalidSetting(str(key), config[key], f"unknown key; the root takes {', '.join(known)}")
+    if not 0 <= config.seed <= LARGEST_SEED:
+        raise InvalidSetting("seed", config.seed, f"is a whole number from 0 to {LARGEST_SEED}")
     if not 0 <= config.sparsity < 1:
         raise InvalidSetting("sparsity", config.sparsity, "is the fraction of zeros, in [0, 1)")
     for stage in config.stages:
@@ -75,6 +78,8 @@ def _check_root(config: DictConfig) -> None:
             raise InvalidSetting("optimize", leaf, f"is not a value of the row; there are {', '.join(names)}")
     if not config.stages:
         raise InvalidSetting("stages", [], f"names at least one of {', '.join(STAGES)}")
+    if not config.cache_dir:
+        raise InvalidSetting("cache_dir", "", "names no folder; the folder you stand in is .")
     cache = Path(config.cache_dir)
     try:
         cache.mkdir(parents=True, exist_ok=True)
@@ -152,6 +157,7 @@ def _call(group: str, check: Any, *arguments: Any) -> Any:
 def _check_devices(experiment: Experiment) -> None:
     _call("trainer", experiment.trainer.check)
     _call("logger", experiment.logger.check)
+    _call("report", experiment.report.check)
 
 
 def _check_data_and_model(dataset: Any, model: Any, choices: dict[str, str]) -> None:
@@ -187,7 +193,7 @@ def _check_recovery(experiment: Experiment) -> None:
         experiment.importance.check(experiment)
 
 
-def _refuse_to_fit_nothing(pattern: Any, plan: PruningPlan) -> NoReturn:
+def _refuse_to_fit_nothing(experiment: Experiment, plan: PruningPlan) -> NoReturn:
     """Raise InvalidSetting with each reason once, the first layer that it holds for and how many others."""
     layers_of: dict[str, list[str]] = {}
     for name, reason in plan.dense_reasons.items():
@@ -196,7 +202,13 @@ def _refuse_to_fit_nothing(pattern: Any, plan: PruningPlan) -> NoReturn:
     for reason, (first, *others) in layers_of.items():
         more = f" and {len(others)} more" if others else ""
         reasons.append(f"{first} {list(plan.shapes[first])}{more}: {reason}")
+    pattern = experiment.pattern
     key, value = "pattern", pattern.name
+    if all(experiment.recipe.keeps_dense(name) for name in plan.dense_reasons):
+        layers, kept = len(plan.shapes), ",".join(experiment.recipe.keep_dense)
+        raise InvalidSetting(
+            "recipe.keep_dense", f"[{kept}]", f"keeps all {layers} prunable layers dense: nothing is left"
+        )
     if pattern.uses_granularity:
         key, value = "granularity", pattern.granularity
     elif getattr(pattern, "m", None) is not None:
@@ -218,7 +230,7 @@ def _check_pattern(experiment: Experiment) -> None:
         net, experiment.model.prunable(net), pattern=pattern, sparsity=experiment.sparsity, recipe=experiment.recipe
     )
     if not plan.layers:
-        _refuse_to_fit_nothing(pattern, plan)
+        _refuse_to_fit_nothing(experiment, plan)
     shapes = {name: plan.shapes[name] for name in plan.layers}
     _call("report", experiment.report.check_layers, shapes)
     _call("allocation", experiment.allocation.check_layers, pattern, shapes, experiment.sparsity)
