@@ -3,7 +3,6 @@
 W&B mirrors the run; the run's own `row.json` is the truth.
 """
 
-import importlib.util
 import logging
 import os
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.packages import require_package
 from sparsefront.report.row import Row
 from sparsefront.report.wandb_account import has_api_key
 
@@ -73,9 +73,7 @@ class WandbLogging:
         Raises:
             InvalidSetting: wandb is not installed, or `mode=online` without an API key.
         """
-        if importlib.util.find_spec("wandb") is None:
-            how = "the package wandb is not installed: pip install wandb, or choose logger=csv or logger=none"
-            raise InvalidSetting("mode", self.mode, how)
+        require_package("wandb", key="mode", value=self.mode, instead="logger=csv or logger=none")
         if self.mode == "online" and not has_api_key():
             how = "there is no API key: set WANDB_API_KEY or run `wandb login` once, or keep mode=auto"
             raise InvalidSetting("mode", self.mode, how)

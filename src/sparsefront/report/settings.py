@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sparsefront.packages import require_package
 from sparsefront.report.layer_choice import check_expressions, choose_layers
 
 
@@ -26,6 +27,17 @@ class Report:
     def __post_init__(self) -> None:
         if self.mask_layers is not None:
             check_expressions(self.mask_layers)
+
+    def check(self) -> None:
+        """Refuse what needs a package that is not here: the files are written last, after hours of training.
+
+        Raises:
+            InvalidSetting: plot or mask_pictures without matplotlib, html without plotly or jinja2.
+        """
+        needs = {"plot": ("matplotlib",), "mask_pictures": ("matplotlib",), "html": ("plotly", "jinja2")}
+        for key, packages in needs.items():
+            for package in packages if getattr(self, key) else ():
+                require_package(package, key=key, value=True, instead=f"report.{key}=false")
 
     def check_layers(self, shapes: Mapping[str, tuple[int, int]]) -> None:
         """Refuse expressions that find none of the layers that this run prunes.

@@ -1,0 +1,20 @@
+"""Python packages that only some settings need: missed before a run starts, not when it would use them."""
+
+import importlib.util
+
+from sparsefront.errors import InvalidSetting
+
+
+def require_package(package: str, *, key: str, value: object, instead: str) -> None:
+    """Refuse a setting whose package is not installed; the package itself is not imported.
+
+    Args:
+        package: its name, for import and for pip alike.
+        key, value: the setting that needs it.
+        instead: what to choose without it.
+    Raises:
+        InvalidSetting: it is not installed; says how to install it, and `instead`.
+    """
+    if importlib.util.find_spec(package) is None:
+        allowed = f"the package {package} is not installed: pip install {package}, or choose {instead}"
+        raise InvalidSetting(key, value, allowed)
