@@ -115,8 +115,8 @@ class GlueSource:
         rows = self._read("dev") if split == "test" else self._train
         if split != "test":
             strata = [row.label if self._settings.layout.label_names else 0 for row in rows]
-            chosen = held_out(strata, self._settings.valid_fraction)[("train", "val").index(split)]
-            rows = [rows[row] for row in chosen]
+            chosen = held_out(strata, self._settings.valid_fraction, path=self._settings.path)
+            rows = [rows[row] for row in chosen[("train", "val").index(split)]]
         labels = torch.tensor(
             [row.label for row in rows], dtype=torch.int64 if self._settings.layout.label_names else None
         )

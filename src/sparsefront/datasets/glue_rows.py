@@ -2,7 +2,9 @@
 
 import json
 import logging
+import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,11 +28,11 @@ def columns_of(file: Path, task: GlueTask) -> dict[str | int, int]:
     """Position of each column that the task needs.
 
     Raises:
-        InvalidSetting: the header lacks one: this is another task's file, or not the original layout.
+        InvalidSetting: the header lacks one: this is another task's file, or not the original layout; or no UTF-8.
     """
     needed = [column for column in (task.first, task.second, task.label) if column is not None]
-    with file.open(encoding="utf-8-sig", newline="\n") as lines:
-        header: list[str] | range = lines.readline().rstrip("\r\n").split("\t")
+    with _utf8_lines(file) as lines:
+        header: list[str] | range = next(lines, "").rstrip("\r\n").split("\t")
     if not task.has_header:
         header = range(len(header))
     if missing := [str(column) for column in needed if column not in header]:
@@ -48,11 +50,11 @@ def read_tsv(file: Path, task: GlueTask) -> list[GlueRow]:
     Fields are separated by tabs and by nothing else: quote characters are plain text, so lines are simply split.
 
     Raises:
-        InvalidSetting: a row with too few fields or an unknown label, by its line.
+        InvalidSetting: a row with too few fields, an unknown label or no UTF-8, by its line; no rows at all.
     """
     columns = columns_of(file, task)
     rows, broken = [], 0
-    with file.open(encoding="utf-8-sig", newline="\n") as lines:
+    with _utf8_lines(file) as lines:
         for number, line in enumerate(lines, start=1):
             if (task.has_header and number == 1) or not line.strip():
                 continue
@@ -70,13 +72,40 @@ def read_tsv(file: Path, task: GlueTask) -> list[GlueRow]:
                 )
     if broken:
         log.info("%s: left out %d rows with too few fields", file, broken)
+    if not rows:
+        raise InvalidSetting("path", file, "holds no rows" + (", only a header" if task.has_header else ""))
     return rows
+
+
+@contextmanager
+def _utf8_lines(file: Path) -> Iterator[Iterator[str]]:
+    """The lines of a text file; a complaint names the first one that is not UTF-8."""
+    try:
+        with file.open(encoding="utf-8-sig", newline="\n") as lines:
+            yield lines
+    except UnicodeDecodeError as error:
+        number, byte = _first_undecodable(file)
+        reason = f"line {number} is not UTF-8 (byte 0x{byte:02x}); save the file as UTF-8"
+        raise InvalidSetting("path", file, f"{reason}: iconv -f ITS_ENCODING -t UTF-8") from error
+
+
+def _first_undecodable(file: Path) -> tuple[int, int]:
+    """Number of the line, from 1, and the byte. The decoder itself counts from where its last block began."""
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                return number, line[error.start]
+    raise AssertionError(f"{file} is UTF-8")
 
 
 def _row(fields: list[str], columns: dict[str | int, int], task: GlueTask, where: str) -> GlueRow:
     label = fields[columns[task.label]]
     try:
         value = task.label_names.index(label) if task.label_names else float(label)
+        if not math.isfinite(value):
+            raise ValueError(label)
     except ValueError as error:
         allowed = ", ".join(task.label_names) or "a number"
         raise InvalidSetting("path", where, f"label {label!r} is none of {task.folder}'s: {allowed}") from error

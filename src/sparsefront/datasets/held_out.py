@@ -4,24 +4,30 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from sparsefront.errors import InvalidSetting
+
 SPLIT_SEED = 0
 """Fixed, and not the run's seed: runs with different seeds are compared on the same held-out rows."""
 
 
-def held_out(strata: Sequence[int] | np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
+def held_out(
+    strata: Sequence[int] | np.ndarray, fraction: float, *, path: str | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Divide rows in two, each stratum in the same proportion.
 
     Args:
         strata: one number per row, its class; rows of one number are divided among themselves.
         fraction: share of each stratum that is held out, in (0, 1).
+        path: where the rows come from, for the message.
     Returns:
         Row numbers (int64, ascending) that stay, and those held out; both hold at least one row.
     Raises:
-        ValueError: fewer than two rows.
+        InvalidSetting: fewer than two rows; names `path`.
     """
     strata = np.asarray(strata)
     if len(strata) < 2:
-        raise ValueError(f"{len(strata)} rows cannot be divided in two: at least 2 are needed")
+        allowed = f"holds {len(strata)} rows to train on and to hold out: at least 2 are needed"
+        raise InvalidSetting("path", path, allowed)
     # NumPy keeps the stream of RandomState as it is for ever; those of newer generators may change with a version.
     shuffled = np.random.RandomState(SPLIT_SEED).permutation(len(strata))
     # A stable sort keeps the shuffled order within each stratum, so rows picked at even distances are a random sample

@@ -78,8 +78,8 @@ class ImageNet(Dataset):
         def load(split: str) -> ImageFiles:
             files = _image_files(self._folder("val" if split == "test" else "train"))
             if split != "test":
-                rows = held_out([label for _, label in files], self.valid_fraction)[("train", "val").index(split)]
-                files = [files[row] for row in rows]
+                rows = held_out([label for _, label in files], self.valid_fraction, path=self.path)
+                files = [files[row] for row in rows[("train", "val").index(split)]]
             return ImageFiles(files, _transform(self.image_size, training=split == "train"), seed)
 
         return SplitData(load, batch_size=batch_size, seed=seed, num_workers=self.num_workers)
@@ -113,15 +113,24 @@ class ImageFiles:
     def __getitems__(self, indices: list[int]) -> dict[str, "Tensor"]:
         """`x`: float32 [B, 3, size, size]; `labels`: int64 [B]."""
         import torch
-        from torchvision.datasets.folder import default_loader
 
         from sparsefront.datasets.image_arrays import draw_seed
 
         files = [self.files[row] for row in indices]
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(draw_seed(self.seed, indices))
-            images = torch.stack([self.transform(default_loader(path)) for path, _ in files])
+            images = torch.stack([self.transform(_readable(path)) for path, _ in files])
         return {"x": images, "labels": torch.tensor([label for _, label in files])}
+
+
+def _readable(file: str) -> Any:
+    """The PIL image of a file, in RGB."""
+    from torchvision.datasets.folder import default_loader
+
+    try:
+        return default_loader(file)
+    except OSError as error:
+        raise InvalidSetting("dataset.path", file, f"cannot be read as an image ({error}); replace it") from error
 
 
 def _classes(folder: Path) -> list[str]:

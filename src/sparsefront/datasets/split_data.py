@@ -8,6 +8,8 @@ from pytorch_lightning import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from sparsefront.errors import keys_of
+
 SPLITS = ("train", "val", "test")
 _SPLITS_OF_STAGE = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",), "predict": (), None: SPLITS}
 
@@ -43,11 +45,16 @@ class SplitData(LightningDataModule):
         self._parts: dict[str, Part] = {}
 
     def part(self, split: str) -> Part:
-        """The rows of a split, read now if they were not before."""
+        """The rows of a split, read now if they were not before.
+
+        Raises:
+            InvalidSetting: files that cannot be used; the key is written from the root, as `dataset.path`.
+        """
         if split not in SPLITS:
             raise ValueError(f"split={split}: one of {', '.join(SPLITS)}")
         if split not in self._parts:
-            self._parts[split] = self._load(split)
+            with keys_of("dataset"):
+                self._parts[split] = self._load(split)
         return self._parts[split]
 
     def setup(self, stage: str | None = None) -> None:

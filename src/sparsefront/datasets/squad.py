@@ -127,7 +127,8 @@ class SquadSource:
         if split == "test":
             return self._read("dev")
         contexts = list(dict.fromkeys(question.context for question in self._train))
-        chosen = held_out([0] * len(contexts), self._settings.valid_fraction)[("train", "val").index(split)]
+        chosen = held_out([0] * len(contexts), self._settings.valid_fraction, path=self._settings.path)
+        chosen = chosen[("train", "val").index(split)]
         kept = {contexts[number] for number in chosen}
         return [question for question in self._train if question.context in kept]
 

@@ -41,6 +41,8 @@ def read_squad(file: Path) -> list[Question]:
         raise InvalidSetting(
             "path", file, f"not in the form of SQuAD v1.1 ({type(error).__name__}: {error})"
         ) from error
+    if not questions:
+        raise InvalidSetting("path", file, "holds no question")
     for question in questions:
         if not question.answers:
             raise InvalidSetting("path", file, f"question {question.id} has no answer: SQuAD v1.1 is needed, not 2.0")

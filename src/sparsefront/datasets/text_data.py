@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,6 +12,7 @@ from sparsefront.datasets.base import TokenizerFrom
 from sparsefront.datasets.encoded_text import EncodedText, TextPart
 from sparsefront.datasets.made_once import made_once
 from sparsefront.datasets.split_data import SplitData
+from sparsefront.errors import keys_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -72,7 +73,11 @@ class TextData(SplitData):
     def tokenizer(self) -> "PreTrainedTokenizerFast":
         # Set either way it silences a warning for every loader process; those never tokenise, so nothing can lock up.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-        return self._tokenizer_from(self.source.texts())
+        return self._tokenizer_from(self._texts())
+
+    def _texts(self) -> Iterator[str]:
+        with keys_of("dataset"):  # what is wrong with the texts is not wrong with the model that learns from them
+            yield from self.source.texts()
 
     def encoded(self, split: str) -> EncodedText:
         """The rows of a split: from the cache, or tokenised now and put there."""

@@ -45,6 +45,7 @@ def train_body(experiment: Experiment, unfinished: Path, folder: Path, loggers: 
     # The network first: a checkpoint that does not fit is told before data is fetched and tokenised.
     net = build_net(experiment)
     data = open_data(experiment)
+    data.setup()  # all splits now: a test part that cannot be read is told before the training, not after it
     steps = steps_per_epoch(data, experiment.trainer)
     optimization = Optimization(recipe, lr=recipe.lr, total_steps=recipe.epochs * steps)
     reseed(experiment, "dense")

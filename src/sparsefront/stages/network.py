@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from sparsefront.errors import InvalidSetting
+from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.experiment import Experiment
 from sparsefront.tasks import build_task
 from sparsefront.tasks.base import Task
@@ -24,16 +24,14 @@ def open_data(experiment: Experiment, *, batch_size: int | None = None) -> pl.Li
     Args:
         batch_size: null = the recipe's.
     """
-    try:
-        data = experiment.dataset.data_module(
+    tokenizer = getattr(experiment.model, "tokenizer", None)
+    with keys_of("dataset"):
+        return experiment.dataset.data_module(
             batch_size=batch_size or experiment.recipe.batch_size,
             seed=experiment.seed,
             cache_dir=experiment.cache_dir / "data",
-            tokenizer_from=getattr(experiment.model, "tokenizer", None),
+            tokenizer_from=None if tokenizer is None else keys_of("model")(tokenizer),
         )
-    except InvalidSetting as error:
-        raise error.within("dataset") from error
-    return data
 
 
 @lru_cache(maxsize=1)
