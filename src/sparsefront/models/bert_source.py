@@ -13,7 +13,7 @@ from torch import nn
 
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.errors import InvalidSetting
-from sparsefront.models.checkpoint import first_line, misfit
+from sparsefront.models.checkpoint import first_line, misfit, why_unreadable
 from sparsefront.models.hub import hub_folder
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class BertSource:
                     output_loading_info=True,
                 )
         except Exception as error:  # of json, safetensors, the unpickler, transformers: nothing here is ours
-            raise self.refusal(f"its weights cannot be read: {first_line(error)}") from error
+            raise self.refusal(f"its weights cannot be read: {why_unreadable(error)}") from error
         self._refuse_misfit(report, head)
         return net.train()  # from_pretrained leaves it in evaluation mode, without dropout
 

@@ -1,6 +1,9 @@
 """Local checkpoints: found, read as plain tensors, fitted to a network."""
 
 import logging
+import pickle
+import re
+import warnings
 from pathlib import Path
 
 import torch
@@ -45,9 +48,11 @@ def read_weights(path: str) -> dict[str, Tensor]:
         if file.suffix == ".safetensors":
             content = load_file(file)
         else:
-            content = torch.load(file, map_location="cpu", weights_only=True)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="Detected pickle protocol")  # what is wrong with it follows
+                content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # on bytes that are no checkpoint, the unpickler fails in whatever way they lead it to
-        raise InvalidSetting("path", path, f"cannot be read as plain tensors: {first_line(error)}") from error
+        raise InvalidSetting("path", path, f"cannot be read as plain tensors: {why_unreadable(error)}") from error
     for wrapper in ("state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
             content = content[wrapper]
@@ -98,6 +103,21 @@ def misfit(*, missing: list[str], unexpected: list[str], reshaped: list[str]) ->
     sorts = {"missing keys": missing, "unexpected keys": unexpected, "other shapes": reshaped}
     parts = [f"{sort}: {_first_few(keys)}" for sort, keys in sorts.items() if keys]
     return f"does not fit the model; {'; '.join(parts)}" if parts else ""
+
+
+def why_unreadable(error: Exception) -> str:
+    """Why a checkpoint could not be read, in one line.
+
+    torch's own message on objects that it does not trust is several lines long, begins with what makes it unsafe, and
+    names the class at its end.
+    """
+    if untrusted := re.search(r"Unsupported (?:global|class|type)[^:]*: (?:GLOBAL )?([\w.]+)", str(error)):
+        remedy = "save its state dict alone: torch.save(net.state_dict(), FILE), or .safetensors"
+        return f"it holds objects of {untrusted[1]}, and such a pickle can run any code; {remedy}"
+    odd_bytes = isinstance(error, pickle.UnpicklingError | KeyError | EOFError | UnicodeDecodeError | IndexError)
+    if odd_bytes or "PytorchStreamReader" in str(error):
+        return "it is cut short or damaged, or was not written by torch.save"
+    return first_line(error)
 
 
 def first_line(error: Exception) -> str:

@@ -9,7 +9,9 @@ from typing import Any
 
 from torch import nn
 
+from sparsefront.artifacts.digest import digest
 from sparsefront.artifacts.store import Artifact, ArtifactStore
+from sparsefront.errors import InvalidSetting
 from sparsefront.experiment import Experiment
 from sparsefront.export.checkpoint import Export, read_export
 from sparsefront.inference.problems import LayerInput
@@ -75,7 +77,23 @@ def run(
         (folder / MEASUREMENTS).write_text(json.dumps(content, indent=2))
         (folder / SAMPLES).write_text(json.dumps(samples_ms))
 
+    _refuse_missing_swap(experiment, store, keys)
     return store.obtain("measure", keys.measure, make)
+
+
+def _refuse_missing_swap(experiment: Experiment, store: ArtifactStore, keys: StageKeys) -> None:
+    """Name the stage whose absence matters: without swap another measurement is looked for, the one without kernels.
+
+    Raises:
+        InvalidSetting: only the measurement with kernels is there, and this run may not make the other one.
+    """
+    if "measure" in experiment.stages or experiment.swaps or store.find("measure", keys.measure) is not None:
+        return
+    if store.find("measure", keys.measure | {"swap": digest(keys.swap)}) is not None:
+        allowed = (
+            "was measured with kernels swapped in, and these stages ask for the networks without: add swap,measure"
+        )
+        raise InvalidSetting("stages", f"[{','.join(experiment.stages)}]", f"{allowed}; nothing is measured again")
 
 
 def _dense_quality(store: ArtifactStore, keys: StageKeys, bench: Bench, net: nn.Module) -> dict[str, float]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from sparsefront.errors import keys_of
 from sparsefront.experiment import Experiment
 from sparsefront.export.checkpoint import Export
 from sparsefront.inference.packed_weights import release_formats
@@ -60,7 +61,10 @@ def swap_in(bench: Bench, masked: nn.Module, net: nn.Module, export: Export) -> 
     experiment = bench.experiment
     problems = observe_problems(masked, bench.inputs, experiment.model.prunable(masked))
     log.info("swap: kernels for %d layers on %s", len(export.manifest.layers), bench.device.type)
-    report = swap(net, export, problems, experiment.kernel, device=bench.device, dtype=bench.dtype, inputs=bench.inputs)
+    with keys_of("kernel"):
+        report = swap(
+            net, export, problems, experiment.kernel, device=bench.device, dtype=bench.dtype, inputs=bench.inputs
+        )
     release_formats(net)
     bench.require_agreement(masked, net)
     return Swapped(net, report, problems)
