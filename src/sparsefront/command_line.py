@@ -1,10 +1,11 @@
 """What surrounds a job on the command line: one message for bad input, a record of each failure, a table after a sweep."""
 
+import errno
 import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from hydra.errors import CompactHydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
+from sparsefront.artifacts.disk_space import free_bytes, in_units
 from sparsefront.errors import InvalidSetting
 
 FAILURE_FILE = "failure.json"
+LEAST_FREE_BYTES = 2**18  # for Hydra's files, the log and a row; without them Hydra fails with a stack trace
 
 
 class Refused(CompactHydraException):
@@ -36,7 +39,8 @@ def job() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        (directory / FAILURE_FILE).write_text(json.dumps({"error": type(error).__name__, "message": str(error)}))
+        with suppress(OSError):  # the disk may be full
+            (directory / FAILURE_FILE).write_text(json.dumps({"error": type(error).__name__, "message": str(error)}))
         if isinstance(error, InvalidSetting):
             raise Refused(str(error)) from error
         raise
@@ -93,6 +97,8 @@ def print_sweep(directory: Path) -> None:
 def _require_writable(directory: Path) -> None:
     """Ends the program with one line where results could not be written: Hydra itself would fail with a stack trace."""
     try:
+        if (free := free_bytes(directory)) < LEAST_FREE_BYTES:
+            raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}, {in_units(free)} free")
         directory.mkdir(parents=True, exist_ok=True)
         if not os.access(directory, os.W_OK):
             raise PermissionError(f"no permission to write in {directory}")

@@ -13,6 +13,7 @@ import pytorch_lightning as pl
 from sparsefront.pruning.masked_weights import mask_buffers
 from sparsefront.tasks.base import Task
 from sparsefront.training.averaging import AverageWeights
+from sparsefront.training.disk_need import require_room
 from sparsefront.training.recipe import Recipe
 from sparsefront.training.resume import KeepEpochs, checkpoint_of
 from sparsefront.training.trainer import TrainerSettings
@@ -57,6 +58,7 @@ def fit(
     # First the averages, so that the masks are checked after these took the weights' place.
     averages = () if recipe.ema is None else (AverageWeights(recipe.ema),)
     keep = KeepEpochs(unfinished if trainer.checkpoint else None)
+    require_room(task.net, directory, epochs=epochs, recipe=recipe, keeps_epochs=keep.folder is not None)
     # DDP broadcasts buffers before every forward; masks are the same on every rank by their making.
     task._ddp_params_and_buffers_to_ignore = mask_buffers(task)
     with _quiet_lightning():

@@ -1,0 +1,78 @@
+"""What stops a run from outside of it (a full disk, a missing package, too little memory), told in one line."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from sparsefront.artifacts.disk_space import free_bytes, fullest, in_units
+from sparsefront.errors import InvalidSetting
+
+PIP_NAMES = {"sklearn": "scikit-learn"}  # packages that are installed under another name than they are imported by
+OURS = ("sparsefront", "sparsefront_kernels")
+
+
+class Obstacle(InvalidSetting):
+    """Something outside the settings is in the way; `key` names it."""
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.allowed}"
+
+
+@contextmanager
+def in_one_line(config: DictConfig) -> Iterator[None]:
+    """Failures that a user can mend leave as `InvalidSetting`; the rest pass with their stack trace, as it is our fault.
+
+    Args:
+        config: of the run.
+    """
+    try:
+        yield
+    except InvalidSetting:
+        raise
+    except Exception as error:
+        complaint = _complaint(error, config)
+        if complaint is None:
+            raise
+        raise complaint from error
+
+
+def _complaint(error: Exception, config: DictConfig) -> InvalidSetting | None:
+    if isinstance(error, OmegaConfBaseException):
+        return Obstacle(error.full_key or "configuration", None, str(error).partition("\n")[0])
+    folder = fullest(error, [Path(config.cache_dir), Path(HydraConfig.get().runtime.output_dir)])
+    if folder is not None:
+        return _full_disk(folder)
+    if isinstance(error, ModuleNotFoundError):
+        return _missing_package(error)
+    if isinstance(error, PermissionError) and error.filename is not None:
+        return Obstacle(str(error.filename), None, f"{error.strerror}: make it readable and writable for you")
+    if type(error).__name__ == "OutOfMemoryError":  # torch's; its name alone, so that nobody waits for an import
+        remedy = "lower recipe.batch_size (trainer.accumulate makes up for it) or measure.batch_size"
+        return Obstacle("memory of the GPU", None, f"{str(error).partition('. ')[0]}: {remedy}")
+    return _of_a_loader(error)
+
+
+def _full_disk(folder: Path) -> InvalidSetting:
+    remedy = "free some, or name folders on another disk with cache_dir and results_dir; the same command then goes on"
+    return Obstacle(str(folder), None, f"the disk is full, {in_units(free_bytes(folder))} free: {remedy}")
+
+
+def _missing_package(error: ModuleNotFoundError) -> InvalidSetting | None:
+    package = (error.name or "").partition(".")[0]
+    if not package or package in OURS:
+        return None
+    package = PIP_NAMES.get(package, package)
+    return Obstacle(f"Python package {package}", None, f"is not installed: pip install {package}")
+
+
+def _of_a_loader(error: Exception) -> InvalidSetting | None:
+    """A worker process of a data loader hands its complaint over as text, at the end of its own stack trace."""
+    if not str(error).startswith("Caught InvalidSetting in DataLoader worker"):
+        return None
+    found = re.search(r"\.InvalidSetting: ([\w.]+)=(.*?): (.*)", str(error))
+    return found and InvalidSetting(*found.groups())
