@@ -1,15 +1,19 @@
 """One experiment -> one row: `python run.py pattern=tile_wise granularity=128`; `python run.py --help` shows the groups."""
 
+import sys
+
 import hydra
 from omegaconf import DictConfig
 
 from sparsefront import command_line, config  # noqa: F401  (config registers the schema and the resolvers)
+from sparsefront.arguments import understood
+from sparsefront.failures import in_one_line
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def main(cfg: DictConfig) -> float | tuple[float, ...] | None:
     """Runs the configured stages; returns the row's values named by `optimize`, for a sweeper."""
-    with command_line.job():
+    with command_line.job(), in_one_line(cfg):
         # imported here: --help and --cfg need neither torch nor Lightning
         from sparsefront.pipeline import run_experiment
 
@@ -17,5 +21,6 @@ def main(cfg: DictConfig) -> float | tuple[float, ...] | None:
 
 
 if __name__ == "__main__":
+    sys.argv[1:] = understood(sys.argv[1:])
     with command_line.sweep_summary():
         main()

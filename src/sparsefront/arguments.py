@@ -1,0 +1,50 @@
+"""What a user types, before Hydra reads it: plain slips are understood, missing plugins named."""
+
+import importlib.metadata
+import re
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from sparsefront.config import Config
+
+# of the defaults list in conf/config.yaml; Hydra takes GROUP=NAME for these, and +GROUP=NAME for none of them
+OPTIONAL = ("experiment", "debug")
+GROUPS = (*(field.name for field in fields(Config) if field.type is Any), *OPTIONAL)
+# group of Hydra's own and option -> the distribution that brings it, and our extra with versions that go together
+PLUGINS = {
+    ("sweeper", "optuna"): ("hydra-optuna-sweeper", "sweep"),
+    ("launcher", "joblib"): ("hydra-joblib-launcher", "joblib"),
+}
+
+
+def understood(arguments: Sequence[str]) -> list[str]:
+    """The arguments as Hydra takes them.
+
+    `+experiment=NAME`, as other projects write it, is `experiment=NAME` here, and likewise for every group of ours;
+    `experiment=null` and `debug=null` are what holds without them.
+
+    Args:
+        arguments: of the command line, without the program's name.
+    Raises:
+        SystemExit: a plugin of Hydra's that is not installed, with the command that installs it.
+    """
+    _require_plugins(arguments)
+    added = re.compile(rf"\+({'|'.join(GROUPS)})=")
+    plain = [added.sub(r"\1=", argument, count=1) if added.match(argument) else argument for argument in arguments]
+    return [argument for argument in plain if argument not in [f"{group}=null" for group in OPTIONAL]]
+
+
+def _require_plugins(arguments: Sequence[str]) -> None:
+    for (kind, option), (distribution, extra) in PLUGINS.items():
+        if f"hydra/{kind}={option}" in arguments and not _installed(distribution):
+            install = f'pip install -e ".[{extra}]" in the checkout'
+            raise SystemExit(f"hydra/{kind}={option}: the package {distribution} is not installed: {install}")
+
+
+def _installed(distribution: str) -> bool:
+    try:
+        importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
