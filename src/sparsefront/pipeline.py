@@ -8,6 +8,7 @@ from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.experiment import Experiment
 from sparsefront.inference.forecast import warn_where_nothing_wins
 from sparsefront.measure.fused_graph import fused_dense_graph
+from sparsefront.progress import bars_as_configured
 from sparsefront.report.loggers import close_loggers
 from sparsefront.report.row import Row
 from sparsefront.stages import dense, export, measure, prune, recover, report
@@ -17,6 +18,7 @@ from sparsefront.validate import validate
 log = logging.getLogger(__name__)
 
 
+@bars_as_configured
 def run_experiment(config: DictConfig) -> float | tuple[float, ...] | None:
     """Run the stages of one configuration that are not finished yet.
 

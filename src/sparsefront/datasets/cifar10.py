@@ -1,12 +1,15 @@
 """CIFAR-10, from torchvision's files or from one .npz."""
 
+import zlib
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+from zipfile import BadZipFile
 
 import numpy as np
 
+from sparsefront import progress
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.datasets.base import Dataset, TokenizerFrom
 from sparsefront.datasets.held_out import held_out
@@ -22,6 +25,7 @@ Arrays = tuple[np.ndarray, np.ndarray]
 
 BATCHES = "cifar-10-batches-py"
 SUBSET = "cifar10_subset.npz"
+CLASSES = 10
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 # Of the full training set, pixels scaled to [0, 1].
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
@@ -56,7 +60,7 @@ class Cifar10(Dataset):
 
     @property
     def info(self) -> DataInfo:
-        return DataInfo(kind="image_classification", num_classes=10, image_size=self.image_size, channels=3)
+        return DataInfo(kind="image_classification", num_classes=CLASSES, image_size=self.image_size, channels=3)
 
     def check(self) -> None:
         if self.path is not None:
@@ -78,7 +82,7 @@ class Cifar10(Dataset):
         def load(split: str) -> ImageArrays:
             images, labels = self._read("test" if split == "test" else "train", cache_dir)
             if split != "test":
-                rows = held_out(labels, self.valid_fraction)[("train", "val").index(split)]
+                rows = held_out(labels, self.valid_fraction, path=self.path)[("train", "val").index(split)]
                 images, labels = images[rows], labels[rows]
             change = Augmentation(padding=4, flip=True, seed=seed) if split == "train" else None
             channels_first = torch.tensor(images).permute(0, 3, 1, 2).contiguous()
@@ -104,10 +108,16 @@ class Cifar10(Dataset):
 
 
 def _read_npz(file: Path, split: str) -> Arrays:
-    with np.load(file, allow_pickle=False) as arrays:
-        if missing := [name for name in ARRAYS if name not in arrays]:
-            raise InvalidSetting("path", file, f"holds no {', '.join(missing)}; set dataset.path to {EXPECTED}")
-        images, labels = arrays[f"x_{split}"], arrays[f"y_{split}"]
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            if missing := [name for name in ARRAYS if name not in arrays]:
+                raise InvalidSetting("path", file, f"holds no {', '.join(missing)}; set dataset.path to {EXPECTED}")
+            images, labels = arrays[f"x_{split}"], arrays[f"y_{split}"]
+    except InvalidSetting:
+        raise
+    except (ValueError, OSError, EOFError, BadZipFile, zlib.error) as error:  # cut short, altered, or no .npz at all
+        reason = f"cannot be read as an .npz: it is cut short, damaged or holds objects ({error})"
+        raise InvalidSetting("path", file, f"{reason}; copy it again, or set dataset.path to {EXPECTED}") from error
     if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3) or labels.shape != images.shape[:1]:
         raise InvalidSetting(
             "path",
@@ -115,12 +125,18 @@ def _read_npz(file: Path, split: str) -> Arrays:
             f"x_{split} is {images.dtype} {images.shape} and y_{split} {labels.shape}: uint8 [rows, 32, 32, 3] "
             "and [rows] are expected",
         )
+    if not len(labels):
+        raise InvalidSetting("path", file, f"x_{split} holds no rows")
+    if labels.dtype.kind not in "iu" or not 0 <= labels.min() <= labels.max() < CLASSES:
+        given = f"{labels.dtype} from {labels.min()} to {labels.max()}" if labels.dtype.kind in "iuf" else labels.dtype
+        raise InvalidSetting("path", file, f"y_{split} is {given}: whole numbers from 0 to {CLASSES - 1} are expected")
     return images, labels.astype(np.int64)
 
 
 def _read_torchvision(path: str | None, split: str, cache_dir: Path) -> Arrays:
     """torchvision compares every file with its published digest before it is unpickled."""
     from filelock import FileLock
+    from torch.hub import download_url_to_file
     from torchvision.datasets import CIFAR10
 
     from sparsefront.datasets.download import require_reachable
@@ -129,9 +145,12 @@ def _read_torchvision(path: str | None, split: str, cache_dir: Path) -> Arrays:
     root.mkdir(parents=True, exist_ok=True)
     advice = f"set dataset.path to {EXPECTED}"
     try:
-        if path is None and not (root / BATCHES / "test_batch").exists():
-            require_reachable(CIFAR10.url, missing=advice)
         with FileLock(root / "cifar10.lock") if path is None else nullcontext():
+            archive = root / CIFAR10.filename
+            if path is None and not archive.exists() and not (root / BATCHES / "test_batch").exists():
+                require_reachable(CIFAR10.url, missing=advice)
+                # torchvision unpacks what it finds; its own download shows a bar that nothing silences
+                download_url_to_file(CIFAR10.url, str(archive), progress=progress.shown())
             data = CIFAR10(root, train=split == "train", download=path is None)
     except (RuntimeError, OSError) as error:
         raise InvalidSetting("path", path, f"CIFAR-10 is incomplete or damaged ({error}); {advice}") from error

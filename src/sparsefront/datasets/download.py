@@ -6,6 +6,7 @@ import urllib.request
 from threading import Thread
 from typing import TYPE_CHECKING
 
+from sparsefront import progress
 from sparsefront.errors import InvalidSetting
 
 if TYPE_CHECKING:
@@ -52,13 +53,15 @@ def hub_split(hub_id: str, *, config: str | None, revision: str, split: str, mis
         InvalidSetting: it could not be had, for whatever reason; names `path` and carries the reason.
     """
     from huggingface_hub import constants
+    from huggingface_hub import utils as hub_utils
 
     if not constants.HF_HUB_OFFLINE:
         require_reachable(constants.ENDPOINT, missing=missing)
     import datasets
 
     try:
-        return datasets.load_dataset(hub_id, config, revision=revision, split=split)
+        with progress.like_ours(datasets.utils), progress.like_ours(hub_utils):
+            return datasets.load_dataset(hub_id, config, revision=revision, split=split)
     except Exception as error:  # the libraries below raise some thirty kinds; each means that there is no data
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InvalidSetting(

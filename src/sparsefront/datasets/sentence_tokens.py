@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sparsefront.datasets.encoded_text import EncodedText
+from sparsefront.progress import bar
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -31,11 +32,9 @@ def tokenised(
         columns: one value per row, kept beside the tokens.
         description: before the progress bar.
     """
-    from tqdm import tqdm
-
     ids: list[np.ndarray] = []
     types: list[np.ndarray] = []
-    with tqdm(total=len(firsts), desc=description, unit="row", leave=False) as bar:
+    with bar(total=len(firsts), description=description, unit="row") as shown:
         for begin in range(0, len(firsts), CHUNK):
             chunk = slice(begin, begin + CHUNK)
             encoding = tokenizer(
@@ -48,7 +47,7 @@ def tokenised(
             )
             ids.extend(np.asarray(row, dtype=np.int32) for row in encoding["input_ids"])
             types.extend(np.asarray(row, dtype=np.uint8) for row in encoding["token_type_ids"])
-            bar.update(len(encoding["input_ids"]))
+            shown.update(len(encoding["input_ids"]))
     tokens = {
         "input_ids": torch.from_numpy(np.concatenate(ids)),
         "token_type_ids": torch.from_numpy(np.concatenate(types)),

@@ -18,6 +18,7 @@ from sparsefront.datasets.encoded_text import EncodedText
 from sparsefront.datasets.sentence_tokens import row_starts
 from sparsefront.datasets.squad_json import Answer, Question
 from sparsefront.datasets.window_sizes import question_limit
+from sparsefront.progress import bar
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -50,12 +51,10 @@ def question_windows(
     Source: Devlin et al., "BERT", 2019, section 4.2 and its public code; here `stride` is the overlap of two windows,
     as in transformers, where that code counts the step between them.
     """
-    from tqdm import tqdm
-
     ids, types, offsets = [], [], []
     asked: list[int] = []
     positions: list[tuple[int, int]] = []
-    with tqdm(total=len(questions), desc=description, unit="question", leave=False) as bar:
+    with bar(total=len(questions), description=description, unit="question") as shown:
         for begin in range(0, len(questions), CHUNK):
             chunk = questions[begin : begin + CHUNK]
             encoding = tokenizer(
@@ -76,7 +75,7 @@ def question_windows(
                     positions.append(answer_positions(spans, chunk[sample].answers[0]))
                 else:
                     offsets.append(spans)
-            bar.update(len(chunk))
+            shown.update(len(chunk))
 
     tokens = {
         "input_ids": torch.from_numpy(np.concatenate(ids)),

@@ -6,7 +6,6 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.export.checkpoint import Export
@@ -23,6 +22,7 @@ from sparsefront.inference.sparse_conv import conv_refusal
 from sparsefront.inference.stored_bytes import stored_bytes
 from sparsefront.inference.swap_report import LayerSwap, SwapReport
 from sparsefront.measure.flops import theoretical_dense_flops
+from sparsefront.progress import bar
 
 
 def swap(
@@ -59,7 +59,7 @@ def swap(
     # as they are before blocks are rewritten
     masked = {name: net.get_submodule(name) for name in export.manifest.layers}
     fusion = _fuse(net, export, choice, inputs, plan)
-    for name, layer in tqdm(masked.items(), desc="swap", leave=False):
+    for name, layer in bar(masked.items(), description="swap", unit="layer"):
         density = export.manifest.layers[name].density
         if (found := fused_layer(fusion, name, density)) is not None:
             layers[name], reason = found

@@ -1,11 +1,14 @@
 """The task's metric of one network on one split, in the dtype and on the device that are measured."""
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
+from torch.utils.data import DataLoader
+
+from sparsefront.progress import bar
 
 SPLITS = {"val": "validate", "test": "test"}  # ours -> Lightning's name of the stage
 
@@ -41,7 +44,9 @@ def evaluate(
     loader = data.val_dataloader() if split == "val" else data.test_dataloader()
     evaluator = task.evaluator(data, split)
     with torch.inference_mode():
-        for batch in _first_samples(tqdm(loader, desc=description, leave=False), limit):
+        for batch in bar(
+            _first_samples(loader, limit), description=description, total=_batches(loader, limit), unit="batch"
+        ):
             inputs = cast_inputs(task.net_inputs(batch), device=device, dtype=dtype)
             evaluator.update(as_float(net(**inputs)), batch)
     return evaluator.compute()
@@ -66,11 +71,15 @@ def as_float(output: Any) -> Any:
     return output
 
 
-def _first_samples(batches: tqdm, limit: int | None) -> Iterator[dict[str, Tensor]]:
+def _batches(loader: DataLoader, limit: int | None) -> int:
+    """How many batches `_first_samples` gives."""
+    return len(loader) if limit is None else min(len(loader), math.ceil(limit / loader.batch_size))
+
+
+def _first_samples(batches: DataLoader, limit: int | None) -> Iterator[dict[str, Tensor]]:
     seen = 0
     for batch in batches:
         yield batch
         seen += len(next(iter(batch.values())))
         if limit is not None and seen >= limit:
-            batches.close()
             return

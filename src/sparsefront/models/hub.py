@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from sparsefront import progress
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.checkpoint import first_line
 
@@ -19,7 +20,7 @@ def hub_folder(name: str, *, needed: tuple[tuple[str, ...], ...], wanted: tuple[
     Raises:
         InvalidSetting: no such repository, none of the names of a needed file in it, or the hub cannot be reached.
     """
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import hf_hub_download, utils
     from huggingface_hub.errors import HFValidationError
 
     try:
@@ -36,7 +37,8 @@ def hub_folder(name: str, *, needed: tuple[tuple[str, ...], ...], wanted: tuple[
             raise InvalidSetting("name", name, f"its repository holds no {' or '.join(alternatives)}; {REMEDY}")
     extras = [file for file in wanted if file in available and file not in chosen]
     try:  # the needed files last: where they are cached, the extras are taken to be
-        files = [Path(hf_hub_download(name, file)) for file in (*extras, *chosen)]
+        with progress.like_ours(utils):
+            files = [Path(hf_hub_download(name, file)) for file in (*extras, *chosen)]
     except Exception as error:
         raise _unreachable(name, error) from error
     return files[-1].parent

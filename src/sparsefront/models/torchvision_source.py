@@ -6,6 +6,7 @@ from urllib.error import URLError
 
 from torch import Tensor
 
+from sparsefront import progress
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.checkpoint import read_weights, weights_file
@@ -51,7 +52,7 @@ class TorchvisionSource:
         if self.weights is None:
             return None
         try:
-            return dict(self._named().get_state_dict(progress=True, check_hash=True, weights_only=True))
+            return dict(self._named().get_state_dict(progress=progress.shown(), check_hash=True, weights_only=True))
         except (URLError, TimeoutError, ConnectionError, RuntimeError) as error:  # RuntimeError: the wrong digest
             raise InvalidSetting(
                 "weights", self.weights, f"could not be downloaded ({error}); set model.path to a local checkpoint"

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from sparsefront import progress
+
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import BertTokenizer
@@ -36,6 +38,7 @@ def train_wordpiece(texts: Iterable[str], *, vocabulary_size: int, max_length: i
         special_tokens=[*SPECIAL, *inner],
         initial_alphabet=alphabet,
         limit_alphabet=len(alphabet),
+        show_progress=progress.shown(),
     )
     tokenizer.train_from_iterator(texts, trainer, length=len(texts))
     vocabulary = tokenizer.get_vocab()

@@ -22,7 +22,7 @@ class TrainerSettings:
         accumulate: batches whose gradients are averaged into one optimizer step; schedules count optimizer steps.
         limit_batches: train and validate on this many batches an epoch at most; null = all (for trials and tests).
         checkpoint: keep the state after every epoch, so that a killed training goes on from there.
-        progress_bar: false silences the bars.
+        progress_bar: false silences all bars, also those of evaluation and tokenisation. Without a terminal there are none.
     """
 
     accelerator: str = "auto"
@@ -102,6 +102,10 @@ class TrainerSettings:
         """
         import pytorch_lightning as pl
 
+        from sparsefront import progress
+        from sparsefront.training.epoch_bar import EpochBar, EpochLines
+
+        bars = self.progress_bar and progress.shown()
         return pl.Trainer(
             accelerator="gpu" if self.on_gpu else "cpu",
             devices=self.devices,
@@ -114,11 +118,11 @@ class TrainerSettings:
             num_sanity_val_steps=0,
             gradient_clip_val=gradient_clip,
             accumulate_grad_batches=self.accumulate,
-            callbacks=callbacks,
+            callbacks=[*callbacks, EpochBar() if bars else EpochLines()],
             logger=loggers or False,
             enable_checkpointing=False,
             enable_model_summary=False,
-            enable_progress_bar=self.progress_bar,
+            enable_progress_bar=bars,
             log_every_n_steps=10,
             default_root_dir=directory,
         )
