@@ -75,3 +75,12 @@ def test_older_pytorch_tells_the_number_alone(monkeypatch):
     monkeypatch.setattr(torch._C, "_cusparselt", None, raising=False)
     monkeypatch.setattr(torch, "_cslt_sparse_mm_search", lambda packed, x: 5)
     assert searched(PACKED.packed, torch.zeros(64, 16)) == Algorithm(5)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_x_is_copied_only_where_rows_are_missing(dim):
+    whole, short = torch.ones(16, 16), torch.ones(13, 16) if dim == 0 else torch.ones(16, 13)
+    assert torch_spmm._padded(whole, dim=dim) is whole
+    padded = torch_spmm._padded(short, dim=dim)
+    assert padded.shape == (16, 16) and padded.sum() == short.numel()
+    assert padded.narrow(dim, 13, 3).count_nonzero() == 0

@@ -79,7 +79,7 @@ def semi_structured_spmm(x: Tensor, packed: Tensor, bias: Tensor | None, n: int,
     y = _transposed_output(x, n)
     if y.numel() == 0:
         return y
-    rows = contiguous_at_16_bytes(pad(x, (0, 0, 0, -x.shape[0] % ROW_MULTIPLE)))
+    rows = contiguous_at_16_bytes(_padded(x, dim=0))
     bias = bias if bias is None else contiguous_at_16_bytes(bias.to(x.dtype))
     with torch.cuda.device_of(x):
         return _product(packed, rows.t(), bias, CusparseltProblem(x.shape[0], k, n, False)).t()[: x.shape[0]]
@@ -105,7 +105,7 @@ def semi_structured_spmm_columns(x: Tensor, packed: Tensor, bias: Tensor | None,
     y = _columns_output(x, n)
     if y.numel() == 0:
         return y
-    columns = contiguous_at_16_bytes(pad(x, (0, -x.shape[1] % ROW_MULTIPLE)))
+    columns = contiguous_at_16_bytes(_padded(x, dim=1))
     bias = bias if bias is None else contiguous_at_16_bytes(bias.to(x.dtype))
     with torch.cuda.device_of(x):
         return _product(packed, columns, bias, CusparseltProblem(x.shape[1], k, n, True))[:, : x.shape[1]]
@@ -114,6 +114,12 @@ def semi_structured_spmm_columns(x: Tensor, packed: Tensor, bias: Tensor | None,
 @semi_structured_spmm_columns.register_fake
 def _(x, packed, bias, n, k):
     return _columns_output(x, n)
+
+
+def _padded(x: Tensor, *, dim: int) -> Tensor:
+    """X with zeros up to the number of rows that cuSPARSELt takes: X itself where it has them, which `pad` would copy."""
+    missing = -x.shape[dim] % ROW_MULTIPLE
+    return pad(x, (0, missing) if dim == 1 else (0, 0, 0, missing)) if missing else x
 
 
 def _product(packed: Tensor, x: Tensor, bias: Tensor | None, problem: CusparseltProblem) -> Tensor:
