@@ -3,8 +3,9 @@
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hydra.errors import CompactHydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
+from sparsefront.config import Config
 from sparsefront.errors import InvalidSetting
 
 FAILURE_FILE = "failure.json"
@@ -20,6 +22,17 @@ FAILURE_FILE = "failure.json"
 
 class Refused(CompactHydraException):
     """Bad input: Hydra prints its message alone, without a stack trace unless HYDRA_FULL_ERROR=1."""
+
+
+def refuse_null_choices(arguments: Sequence[str]) -> None:
+    """Ends the program with one line where a group is set to null, which Hydra answers with a stack trace.
+
+    Args:
+        arguments: of the command line.
+    """
+    for group in (field.name for field in fields(Config) if field.type is Any):
+        if f"{group}=null" in arguments:
+            raise SystemExit(f"{group}=null: choose an option of the group: {group}=NAME; --help lists them")
 
 
 @contextmanager

@@ -47,7 +47,7 @@ def test_the_row_names_the_settings_of_every_part(run):
     assert choice.recovery_parameters == {"epochs": 1, "lr": None}
     assert choice.recipe_parameters["weight_decay"] == 0.25
     assert choice.trainer_parameters["device"] == "cpu" and choice.trainer_parameters["limit_batches"] == 2
-    assert choice.allocation == "global_threshold" and choice.allocation_parameters == {"min_density": 0.0}
+    assert choice.allocation == "per_layer" and choice.allocation_parameters == {}
     dense = run(*ON_CPU, *short, "pattern=dense").choice
     assert dense.importance_parameters == dense.recovery_parameters == {} and dense.recipe_parameters
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.pruning.collapse import collapsed_layers
 from sparsefront.report.row import Row, leaves
 
 # Leaves where more is better: sorted with the largest first; every other number starts with the smallest.
@@ -64,6 +65,15 @@ class Column:
 
 
 @dataclass(frozen=True)
+class CollapsedColumn(Column):
+    """How many layers collapsed, of records too that are older than the field."""
+
+    def value(self, row: Row) -> int | None:
+        sparsities = row.sparsity.sparsity_per_layer
+        return len(collapsed_layers(sparsities, row.sparsity.sparsity_target)) if sparsities else None
+
+
+@dataclass(frozen=True)
 class SettingsColumn(Column):
     """The parameters in which rows of one table differ though they chose the same parts: `recovery.hardness=1.0`.
 
@@ -85,6 +95,7 @@ COLUMNS = (
     Column("pattern"),
     Column("granularity", constant_aside=True),
     Column("sparsity_achieved", fraction, numeric=True),
+    CollapsedColumn("collapsed_layers", numeric=True, constant_aside=True),
     Column("importance", constant_aside=True),
     Column("allocation", constant_aside=True),
     Column("schedule", constant_aside=True),

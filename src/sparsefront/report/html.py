@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparsefront.pruning.collapse import collapse_warning, collapsed_layers
 from sparsefront.report.columns import fraction, milliseconds, percent, plain, shown_columns, times
 from sparsefront.report.comparable import ComparableRows, Point, by_pattern, pattern_order, split_comparable
 from sparsefront.report.latency_curve import crossover_text, curve_figure, curve_lines
@@ -48,6 +49,7 @@ def write_html(rows: Sequence[Row], path: Path, *, title: str, pictures: Sequenc
         title=title,
         sections=sections,
         layers=_layers(rows[0]) if len(rows) == 1 else [],
+        collapsed=_collapse(rows[0]) if len(rows) == 1 else None,
         curve=_curve(rows[0]) if len(rows) == 1 and rows[0].speed.curve else None,
         pictures=[{"name": file.stem, "base64": base64.b64encode(file.read_bytes()).decode()} for file in pictures],
         plotly=Markup(get_plotlyjs()),
@@ -199,8 +201,18 @@ def _curve(row: Row) -> dict[str, Any]:
     return {"plot": Markup(_fragment(curve_figure(row))), "lines": curve_lines(row), "wins": crossover_text(row)}
 
 
+def _collapse(row: Row) -> str | None:
+    """Which layers collapsed, and what helps."""
+    sparsity = row.sparsity
+    return collapse_warning(sparsity.sparsity_per_layer, sparsity.sparsity_target, plain(row.choice.allocation))
+
+
 def _layers(row: Row) -> list[dict[str, str]]:
-    """Per layer of a single run: sparsity, kernel, time, and what was refused or why it stayed dense."""
+    """Per layer of a single run: sparsity, kernel, time, and what was refused or why it stayed dense.
+
+    The sparsity of a layer that collapsed says so: the page marks it.
+    """
+    collapsed = collapsed_layers(row.sparsity.sparsity_per_layer, row.sparsity.sparsity_target)
     names = [*row.sparsity.sparsity_per_layer, *row.sparsity.dense_layers, *row.kernels.kernel_per_layer]
     lines = []
     for name in dict.fromkeys(names):
@@ -211,11 +223,13 @@ def _layers(row: Row) -> list[dict[str, str]]:
         lines.append(
             {
                 "layer": name,
-                "sparsity": fraction(sparsity),
+                "sparsity": fraction(sparsity) + (" (collapsed)" if name in collapsed else ""),
                 "kernel": plain(kernel.get("chosen")),
                 "µs": "–" if latency is None else f"{latency:.1f}",
                 "of roofline": fraction(roofline),
-                "stayed dense or refused because": row.sparsity.dense_layers.get(name, kernel.get("why_dense", refusals)),
+                "stayed dense or refused because": row.sparsity.dense_layers.get(
+                    name, kernel.get("why_dense", refusals)
+                ),
             }
         )
     return lines

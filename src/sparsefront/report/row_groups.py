@@ -5,9 +5,9 @@ from typing import Any, get_type_hints
 
 from sparsefront.report.leaf_types import check_leaf
 
-# 2: the parameters of every part in Choice. 3: variants and the curve in Speed, resident bytes in Size. Leaves are only ever
-# added, so rows of older versions are read as well.
-SCHEMA_VERSION = 3
+# 2: the parameters of every part in Choice. 3: variants and the curve in Speed, resident bytes in Size. 4: collapsed layers.
+# Leaves are only ever added, so rows of older versions are read as well.
+SCHEMA_VERSION = 4
 
 
 class _Leaves:
@@ -80,6 +80,7 @@ class Sparsity(_Leaves):
 
     `sparsity_achieved` is over the prunable weights, with the layers that stayed dense counted in;
     `sparsity_whole_model` is over all parameters. `dense_layers`: layer -> why it stayed dense.
+    `collapsed_layers`: layer that keeps less than a tenth of the target density -> the density that it keeps.
     """
 
     sparsity_target: float
@@ -87,6 +88,7 @@ class Sparsity(_Leaves):
     sparsity_whole_model: float | None = None
     sparsity_per_layer: dict[str, float] = field(default_factory=dict)
     dense_layers: dict[str, str] = field(default_factory=dict)
+    collapsed_layers: dict[str, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

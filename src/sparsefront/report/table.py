@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sparsefront.pruning.collapse import collapse_text, collapsed_layers
 from sparsefront.report.columns import fraction, milliseconds, percent, plain, shown_columns, times
 from sparsefront.report.comparable import model_text, task_text
 from sparsefront.report.latency_curve import crossover_text
@@ -60,6 +61,7 @@ def run_table(row: Row, paths: Sequence[Path] = ()) -> Table:
     table.add_section()
     add("achieved sparsity", fraction(row.sparsity.sparsity_achieved), "sparsity_achieved")
     add("layers left dense", dense_layers_text(row.sparsity.dense_layers), "dense_layers")
+    add("layers collapsed", collapsed_layers_text(row), "collapsed_layers")
     add("weights", _weights(row), "weight_bytes_sparse")
     if row.size.resident_bytes_sparse is not None:
         add("on the device", _resident(row), "resident_bytes_sparse")
@@ -126,6 +128,12 @@ def dense_layers_text(dense_layers: dict[str, str]) -> str:
         return "none"
     reasons = Counter(dense_layers.values()).most_common()
     return f"{len(dense_layers)}: " + "; ".join(f"{count} × {reason}" for reason, count in reasons)
+
+
+def collapsed_layers_text(row: Row) -> str:
+    """How many layers keep nearly nothing of the target density, and which."""
+    collapsed = collapsed_layers(row.sparsity.sparsity_per_layer, row.sparsity.sparsity_target)
+    return f"{len(collapsed)}: {collapse_text(collapsed)}" if collapsed else "none"
 
 
 def _add_row(table: Table, *cells: str) -> None:

@@ -12,6 +12,7 @@ from rich.console import Console
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
 from sparsefront.provenance import provenance
+from sparsefront.pruning.collapse import collapse_warning, collapsed_layers
 from sparsefront.pruning.structure import Structure
 from sparsefront.report.loggers import log_row
 from sparsefront.report.mask_pictures import PrunedLayers
@@ -63,6 +64,9 @@ def publish(experiment: Experiment, finished: Artifact, *, pruned: Artifact | No
     files = [write_row_json(directory / ROW_FILE, row), *write_report(row, directory, experiment.report, masks)]
     append_row(experiment.results_dir / STORE_FILE, row)
     Console().print(run_table(row, [*files, experiment.results_dir / STORE_FILE]))
+    found = row.sparsity
+    if warning := collapse_warning(found.sparsity_per_layer, found.sparsity_target, experiment.allocation.name):
+        log.warning("%s", warning)
     return row
 
 
@@ -100,7 +104,11 @@ def _compose(
             **asdict(provenance(experiment.measure.torch_device)),
         ),
         choice=_choice(experiment),
-        sparsity=Sparsity(sparsity_target=experiment.sparsity, **found["sparsity"]),
+        sparsity=Sparsity(
+            sparsity_target=experiment.sparsity,
+            collapsed_layers=collapsed_layers(found["sparsity"]["sparsity_per_layer"], experiment.sparsity),
+            **found["sparsity"],
+        ),
         quality=Quality(**found["quality"]),
         speed=Speed(samples_file=SAMPLES, **found["speed"]),
         size=Size(**found["size"]),
