@@ -123,3 +123,11 @@ def test_a_tool_that_hangs_is_given_up(gpus, monkeypatch):
 
 def test_a_cpu_has_no_clock():
     assert clock_under_load([lambda: pytest.fail("nothing is run for it")], torch.device("cpu")) is None
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_at_work_has_a_clock_and_a_driver():
+    matrix = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
+    clock = clock_under_load([lambda: matrix @ matrix], torch.device("cuda"))
+    assert clock is not None and 300 < clock < 4000
+    assert "." in GpuQuery("driver_version", torch.device("cuda")).answer()
