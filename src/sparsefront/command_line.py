@@ -4,8 +4,9 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from sparsefront.artifacts.disk_space import free_bytes, in_units
+from sparsefront.config import Config
 from sparsefront.errors import InvalidSetting
 
 FAILURE_FILE = "failure.json"
@@ -23,6 +25,17 @@ LEAST_FREE_BYTES = 2**18  # for Hydra's files, the log and a row; without them H
 
 class Refused(CompactHydraException):
     """Bad input: Hydra prints its message alone, without a stack trace unless HYDRA_FULL_ERROR=1."""
+
+
+def refuse_null_choices(arguments: Sequence[str]) -> None:
+    """Ends the program with one line where a group is set to null, which Hydra answers with a stack trace.
+
+    Args:
+        arguments: of the command line.
+    """
+    for group in (field.name for field in fields(Config) if field.type is Any):
+        if f"{group}=null" in arguments:
+            raise SystemExit(f"{group}=null: choose an option of the group: {group}=NAME; --help lists them")
 
 
 @contextmanager

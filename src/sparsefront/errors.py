@@ -40,3 +40,7 @@ def keys_of(group: str) -> Iterator[None]:
         if complaint is error:
             raise
         raise complaint from error
+
+
+class UnknownKey(InvalidSetting):
+    """A key that the chosen option of its group does not take."""

@@ -9,6 +9,7 @@ from sparsefront.experiment import Experiment
 from sparsefront.inference.forecast import warn_where_nothing_wins
 from sparsefront.measure.fused_graph import fused_dense_graph
 from sparsefront.progress import bars_as_configured
+from sparsefront.provenance import code_commit
 from sparsefront.report.loggers import close_loggers
 from sparsefront.report.row import Row
 from sparsefront.stages import dense, export, measure, prune, recover, report
@@ -46,6 +47,7 @@ def run_experiment(config: DictConfig) -> float | tuple[float, ...] | None:
 
 
 def _make_row(experiment: Experiment, store: ArtifactStore, keys: StageKeys) -> Row | None:
+    code_commit()  # now: what is checked out while this trains is not what runs
     loggers = experiment.logger.build(
         run_name=experiment.name,
         output_dir=experiment.output_dir,

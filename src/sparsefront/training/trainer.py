@@ -118,7 +118,7 @@ class TrainerSettings:
             num_sanity_val_steps=0,
             gradient_clip_val=gradient_clip,
             accumulate_grad_batches=self.accumulate,
-            callbacks=[*callbacks, EpochBar() if bars else EpochLines()],
+            callbacks=[EpochBar() if bars else EpochLines(), *callbacks],
             logger=loggers or False,
             enable_checkpointing=False,
             enable_model_summary=False,
