@@ -89,7 +89,8 @@ def print_sweep(directory: Path) -> None:
         directory: the sweep's folder, one subfolder per point.
     """
     from sparsefront.report.store import read_rows
-    from sparsefront.report.table import Failure, failures_table, rows_table, table_console
+    from sparsefront.report.table import rows_table, table_console
+    from sparsefront.report.terminal import Failure, print_failures
 
     reading = read_rows([directory])
     failures = []
@@ -103,7 +104,7 @@ def print_sweep(directory: Path) -> None:
     for problem in reading.problems:
         print(problem)
     if failures:
-        console.print(failures_table(failures))
+        print_failures(failures)
     print(f"{len(reading.rows)} points finished, {len(failures)} failed: {directory}")
 
 

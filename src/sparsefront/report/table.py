@@ -1,11 +1,8 @@
-"""Tables for the terminal: one run, several rows, the failed points of a sweep."""
+"""Tables for the terminal: one run, several rows."""
 
-import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from rich import box
 from rich.console import Console
@@ -34,8 +31,8 @@ def table_console() -> Console:
     return console
 
 
-def run_table(row: Row, paths: Sequence[Path] = ()) -> Table:
-    """What one run found, each line with the leaf of the row that holds the exact value; the files at the end."""
+def run_table(row: Row) -> Table:
+    """What one run found, each line with the leaf of the row that holds the exact value."""
     quality, speed = row.quality, row.speed
     table = Table(title=Text(run_title(row)), title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("")
@@ -71,9 +68,6 @@ def run_table(row: Row, paths: Sequence[Path] = ()) -> Table:
     if row.size.resident_bytes_sparse is not None:
         add("on the device", _resident(row), "resident_bytes_sparse")
     add("seed", str(row.identity.seed), "seed")
-    if paths:
-        table.add_section()
-        add("files", "\n".join(_short(path) for path in paths), "")
     return table
 
 
@@ -110,25 +104,6 @@ def rows_table(rows: Sequence[Row], notes: Sequence[str] = ()) -> Table:
         table.add_column("_\n".join(words), justify=justify, no_wrap=whole, min_width=narrowest, overflow="fold")
     for row in rows:
         _add_row(table, *(column.cell(row) for column in columns))
-    return table
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A point of a sweep that ended without a row: its name, the overrides that made it, and the message."""
-
-    name: str
-    overrides: Sequence[str]
-    reason: str
-
-
-def failures_table(failures: Sequence[Failure]) -> Table:
-    """Which points of a sweep failed, and why."""
-    table = Table(title=f"{len(failures)} failed", title_justify="left", title_style="bold red", box=box.SIMPLE_HEAD)
-    for heading in ("point", "overrides", "why"):
-        table.add_column(heading, overflow="fold")
-    for failure in failures:
-        _add_row(table, failure.name, " ".join(failure.overrides), failure.reason)
     return table
 
 
@@ -212,9 +187,3 @@ def _resident(row: Row) -> str:
 
 def _megabytes(size: int | None) -> str:
     return "–" if size is None else f"{size / 1e6:.2f} MB"
-
-
-def _short(path: Path) -> str:
-    """Relative to where the user stands, unless that would climb out."""
-    relative = os.path.relpath(path)
-    return str(path) if relative.startswith("..") else relative

@@ -6,7 +6,6 @@ from dataclasses import asdict
 from pathlib import Path, PurePath
 from typing import Any
 
-from rich.console import Console
 from safetensors import safe_open
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
@@ -19,7 +18,7 @@ from sparsefront.report.mask_pictures import PrunedLayers
 from sparsefront.report.row import Choice, Cost, Identity, Kernels, Quality, Row, Size, Sparsity, Speed
 from sparsefront.report.run_report import write_report
 from sparsefront.report.store import ROW_FILE, STORE_FILE, append_row, write_row_json
-from sparsefront.report.table import run_table
+from sparsefront.report.terminal import print_run
 from sparsefront.stages.keys import StageKeys
 from sparsefront.stages.measure import MEASUREMENTS, SAMPLES
 from sparsefront.stages.network import MASKS, load_masks
@@ -63,7 +62,7 @@ def publish(experiment: Experiment, finished: Artifact, *, pruned: Artifact | No
     masks = _pruned_layers(experiment, row, pruned, recovered) if experiment.report.mask_pictures else None
     files = [write_row_json(directory / ROW_FILE, row), *write_report(row, directory, experiment.report, masks)]
     append_row(experiment.results_dir / STORE_FILE, row)
-    Console().print(run_table(row, [*files, experiment.results_dir / STORE_FILE]))
+    print_run(row, [*files, experiment.results_dir / STORE_FILE])
     found = row.sparsity
     if warning := collapse_warning(found.sparsity_per_layer, found.sparsity_target, experiment.allocation.name):
         log.warning("%s", warning)
