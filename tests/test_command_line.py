@@ -8,7 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
+from sparsefront import command_line
 from sparsefront.report.row import Row
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -51,6 +53,8 @@ def test_the_configuration_shows_the_allocation_that_runs(tmp_path):
         (["allocation.min_density_share=0.2"], "choose allocation=global_threshold, which takes it"),
         (["sparsity=1.5"], "sparsity=1.5: is the fraction of zeros, in [0, 1)"),
         (["sparsity=many"], "could not be converted to Float"),
+        (["sparsity=${nowhere}"], "sparsity: Interpolation key 'nowhere' not found"),
+        (["+pattern=tile_wize"], "Available options in 'pattern'"),
         (["pattern=tile_wize"], "Available options in 'pattern'"),
         (["sparsty=0.5"], "Key 'sparsty' not in 'Config'"),
         (["pattern.n=3"], "Key 'n' is not in struct"),
@@ -64,13 +68,34 @@ def test_bad_input_is_one_message(tmp_path, overrides, message):
     assert "Traceback" not in done.stderr + done.stdout
 
 
-def test_a_results_folder_that_cannot_be_written(tmp_path):
-    done = subprocess.run(
-        [*command(tmp_path), "results_dir=/proc/sparsefront"], capture_output=True, text=True, timeout=60
-    )
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [("/proc/sparsefront", "cannot be written"), ("", "names no folder; the folder you stand in")],
+)
+def test_a_results_folder_that_cannot_be_written(tmp_path, folder, message):
+    done = subprocess.run([*command(tmp_path), f"results_dir={folder}"], capture_output=True, text=True, timeout=60)
     assert done.returncode != 0
-    assert "results_dir=/proc/sparsefront: cannot be written" in done.stderr
+    assert f"results_dir={folder}: {message}" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_disk_without_room_for_a_row_is_told_before_the_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command_line, "free_bytes", lambda folder: 12_300)
+    config = OmegaConf.create(
+        {"results_dir": str(tmp_path / "new"), "hydra": {"run": {"dir": str(tmp_path / "new" / "1")}}}
+    )
+    with pytest.raises(SystemExit):
+        command_line.Sweep().on_run_start(config)
+    expected = f"results_dir={tmp_path / 'new'}: cannot be written (No space left on device, 12.3 kB free)"
+    assert expected in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("experiment", ["experiment=digits_gradual", "+experiment=digits_gradual"])
+def test_an_experiment_with_and_without_a_plus(tmp_path, experiment):
+    done = finish(tmp_path, "--cfg", "job", experiment)
+    assert done.returncode == 0, done.stderr
+    assert "sparsefront.schedule.gradual.Gradual" in done.stdout and "sparsity: 0.9\n" in done.stdout
 
 
 def test_a_sweep_goes_on_past_a_failed_point_and_is_not_repeated(tmp_path):

@@ -17,6 +17,7 @@ class Sample:
     size: int | str = 3
     flag: bool = False
     items: list[str] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
 
     def __post_init__(self):
         if self.count < 1:
@@ -51,8 +52,11 @@ def test_good_values_arrive():
         ({"size": 1.5}, "group.size=1.5: must be a whole number or text"),
         ({"items": "a"}, "group.items=a: must be a list of text"),
         ({"items": [1]}, "group.items=.*: must be a list of text"),
+        ({"rate": float("nan")}, "^group.rate=nan: must be a finite number"),
+        ({"rate": float("inf")}, "^group.rate=inf: must be a finite number"),
+        ({"rates": [0.5, float("-inf")]}, r"^group.rates=\[0.5, -inf\]: must be a finite number"),
         ({"count": 0}, "group.count=0: must be at least 1"),
-        ({"name": "${nowhere}"}, "nowhere"),
+        ({"name": "${nowhere}"}, r"^group.name=\${nowhere}: .*'nowhere' not found"),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -65,3 +69,64 @@ def test_bad_values_are_named(values, message):
 def test_nothing_chosen_is_said(node):
     with pytest.raises(InvalidSetting, match="choose an option of the group"):
         build_settings("model", node)
+
+
+@dataclass(frozen=True)
+class Needy:
+    count: int
+
+
+class Plain:
+    """A user's own class: no dataclass, one parameter without a type hint."""
+
+    def __init__(self, count, rate: float = 0.5, **more):
+        self.count, self.rate = count, rate
+
+
+def built_from(target, **values):
+    return build_settings("pattern", OmegaConf.create({"_target_": target, **values}))
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("nowhere.patterns.Striped", "cannot be imported .No module named 'nowhere'.; name a class as package.module"),
+        ("sparsefront.patterns.dense.Dence", "module 'sparsefront.patterns.dense' has no attribute 'Dence'"),
+        ("Dense", "package.module.Class"),
+        ("sparsefront.patterns", "is no class"),
+        ("os.getcwd", "is no class"),
+        (3, "must be the full name of a class"),
+    ],
+)
+def test_a_class_that_is_not_there_is_named_in_one_line(target, reason, caplog):
+    with pytest.raises(InvalidSetting, match=f"^pattern._target_={target}: .*{reason}") as refused:
+        built_from(target)
+    assert "\n" not in str(refused.value)
+    assert not caplog.records, "the message is the only line"
+
+
+def test_a_module_of_the_users_own_that_fails_says_how(tmp_path, monkeypatch):
+    (tmp_path / "own_patterns.py").write_text("import package_that_is_not_here\n")
+    (tmp_path / "own_syntax.py").write_text("class Own(:\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InvalidSetting, match="No module named 'package_that_is_not_here'"):
+        built_from("own_patterns.Own")
+    with pytest.raises(InvalidSetting, match="SyntaxError: .*own_syntax.py, line 1"):
+        built_from("own_syntax.Own")
+
+
+def test_a_value_that_has_no_default_is_asked_for(monkeypatch):
+    import sys
+
+    monkeypatch.setattr(sys.modules[__name__], "Needy", Needy, raising=False)
+    with pytest.raises(InvalidSetting, match="^pattern.count=None: is required by Needy: set pattern.count"):
+        built_from(f"{__name__}.Needy")
+
+
+def test_a_class_without_type_hints_is_taken(monkeypatch):
+    import sys
+
+    monkeypatch.setattr(sys.modules[__name__], "Plain", Plain, raising=False)
+    assert built_from(f"{__name__}.Plain", count=2).count == 2
+    with pytest.raises(InvalidSetting, match="pattern.rate=fast: must be a number"):
+        built_from(f"{__name__}.Plain", count=2, rate="fast")

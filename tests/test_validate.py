@@ -1,5 +1,6 @@
 """Bad input is refused before any training, with its key, its value and what is allowed."""
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,14 @@ REFUSED = {
     ),
     "missing checkpoint": (["model.path=/nowhere/weights.safetensors"], r"model\.path=/nowhere"),
     "image size": (["model.patch_size=3"], r"model\.patch_size=3: must divide"),
+    "seed negative": (["seed=-1"], r"^seed=-1: is a whole number from 0 to 4294967295"),
+    "seed beyond 32 bits": (["seed=4294967296"], r"^seed=4294967296: "),
+    "rate that is no number": (["recipe.lr=nan"], r"^recipe\.lr=nan: must be a finite number"),
+    "rate without end": (["recovery.lr=inf"], r"^recovery\.lr=inf: must be a finite number"),
+    "time without end": (["measure.search_seconds=inf"], r"^measure\.search_seconds=inf: must be a finite number"),
+    "class of nowhere": (["pattern._target_=nowhere.Striped"], r"^pattern\._target_=nowhere\.Striped: .*'nowhere'"),
+    "interpolation of nowhere": (["recipe.lr=${nowhere}"], r"^recipe\.lr=\${nowhere}: Interpolation key 'nowhere'"),
+    "cache without a name": (["cache_dir="], "^cache_dir=: names no folder"),
     "cache that cannot be": (["cache_dir=/proc/sparsefront"], "cache_dir=/proc/sparsefront: cannot be written"),
     "expression": (["recipe.keep_dense=['(']"], r"recipe\.keep_dense=\(: is not a regular expression"),
 }
@@ -245,8 +254,31 @@ def test_patterns_without_a_unit_ignore_granularity_aloud(composed, caplog):
 
 
 def test_a_recipe_may_keep_every_layer_dense_but_then_nothing_is_left(composed):
-    with pytest.raises(InvalidSetting, match=r"fits no prunable layer .*recipe.keep_dense"):
-        validate(composed("recipe.keep_dense=[blocks]"))
+    with pytest.raises(InvalidSetting, match=r"^recipe\.keep_dense=\[attn,mlp\]: keeps all 24 prunable layers dense"):
+        validate(composed("recipe.keep_dense=[attn,mlp]"))
+
+
+def test_what_does_not_fit_beside_layers_kept_dense_is_told_by_its_own_key(composed):
+    with pytest.raises(InvalidSetting, match=r"^granularity=96: fits no prunable layer .*recipe.keep_dense: attn"):
+        validate(composed("pattern=vector_wise", "granularity=96", "recipe.keep_dense=[attn]"))
+
+
+@pytest.mark.parametrize(
+    ("package", "overrides", "message"),
+    [
+        ("plotly", [], r"^report\.html=True: .*pip install plotly, or choose report\.html=false"),
+        ("matplotlib", ["report.html=false"], r"^report\.plot=True: .*pip install matplotlib"),
+        ("wandb", ["logger=wandb"], r"^logger\.mode=auto: .*pip install wandb, or choose logger=csv or logger=none"),
+    ],
+)
+def test_a_package_that_is_needed_last_is_missed_first(composed, monkeypatch, package, overrides, message):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == package else found(name, *rest)
+    )
+    with pytest.raises(InvalidSetting, match=message):
+        validate(composed(*overrides))
+    validate(composed("report.html=false", "report.plot=false", "logger=none"))
 
 
 def test_some_layers_may_stay_dense(composed):

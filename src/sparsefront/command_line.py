@@ -65,9 +65,11 @@ class Sweep(Callback):
     directory: Path | None = None
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
+        _require_named(config.results_dir)
         _require_writable(Path(config.hydra.run.dir))
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        _require_named(config.results_dir)
         Sweep.directory = Path(config.hydra.sweep.dir)
         _require_writable(Sweep.directory)
 
@@ -106,6 +108,11 @@ def print_sweep(directory: Path) -> None:
     if failures:
         print_failures(failures)
     print(f"{len(reading.rows)} points finished, {len(failures)} failed: {directory}")
+
+
+def _require_named(results_dir: str) -> None:
+    if not results_dir:  # Hydra would put the folders of runs at the root of the disk
+        raise SystemExit("results_dir=: names no folder; the folder you stand in is .")
 
 
 def _require_writable(directory: Path) -> None:

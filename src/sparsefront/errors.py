@@ -30,6 +30,13 @@ class InvalidSetting(ValueError):
         return InvalidSetting(f"{group}.{self.key}", self.value, self.allowed)
 
 
+class Obstacle(InvalidSetting):
+    """Something outside the settings is in the way: a disk, a package, memory. `key` names it, and there is no value."""
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.allowed}"
+
+
 @contextmanager
 def keys_of(group: str) -> Iterator[None]:
     """Complaints from inside leave with their keys written from the root (see `InvalidSetting.within`)."""

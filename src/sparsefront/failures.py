@@ -10,17 +10,8 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from sparsefront.artifacts.disk_space import free_bytes, fullest, in_units
-from sparsefront.errors import InvalidSetting
-
-PIP_NAMES = {"sklearn": "scikit-learn"}  # packages that are installed under another name than they are imported by
-OURS = ("sparsefront", "sparsefront_kernels")
-
-
-class Obstacle(InvalidSetting):
-    """Something outside the settings is in the way; `key` names it."""
-
-    def __str__(self) -> str:
-        return f"{self.key}: {self.allowed}"
+from sparsefront.errors import InvalidSetting, Obstacle
+from sparsefront.packages import missing_package
 
 
 @contextmanager
@@ -48,7 +39,7 @@ def _complaint(error: Exception, config: DictConfig) -> InvalidSetting | None:
     if folder is not None:
         return _full_disk(folder)
     if isinstance(error, ModuleNotFoundError):
-        return _missing_package(error)
+        return missing_package(error)
     if isinstance(error, PermissionError) and error.filename is not None:
         return Obstacle(str(error.filename), None, f"{error.strerror}: make it readable and writable for you")
     if type(error).__name__ == "OutOfMemoryError":  # torch's; its name alone, so that nobody waits for an import
@@ -60,14 +51,6 @@ def _complaint(error: Exception, config: DictConfig) -> InvalidSetting | None:
 def _full_disk(folder: Path) -> InvalidSetting:
     remedy = "free some, or name folders on another disk with cache_dir and results_dir; the same command then goes on"
     return Obstacle(str(folder), None, f"the disk is full, {in_units(free_bytes(folder))} free: {remedy}")
-
-
-def _missing_package(error: ModuleNotFoundError) -> InvalidSetting | None:
-    package = (error.name or "").partition(".")[0]
-    if not package or package in OURS:
-        return None
-    package = PIP_NAMES.get(package, package)
-    return Obstacle(f"Python package {package}", None, f"is not installed: pip install {package}")
 
 
 def _of_a_loader(error: Exception) -> InvalidSetting | None:

@@ -2,7 +2,11 @@
 
 import importlib.util
 
-from sparsefront.errors import InvalidSetting
+from sparsefront.errors import InvalidSetting, Obstacle
+
+# packages that are installed under another name than they are imported by
+PIP_NAMES = {"sklearn": "scikit-learn", "pytorch_lightning": "pytorch-lightning"}
+OURS = ("sparsefront", "sparsefront_kernels")
 
 
 def require_package(package: str, *, key: str, value: object, instead: str) -> None:
@@ -18,3 +22,12 @@ def require_package(package: str, *, key: str, value: object, instead: str) -> N
     if importlib.util.find_spec(package) is None:
         allowed = f"the package {package} is not installed: pip install {package}, or choose {instead}"
         raise InvalidSetting(key, value, allowed)
+
+
+def missing_package(error: ModuleNotFoundError) -> Obstacle | None:
+    """The same in one line, with what installs it; None for a module of ours, whose absence is a bug."""
+    package = (error.name or "").partition(".")[0]
+    if not package or package in OURS:
+        return None
+    package = PIP_NAMES.get(package, package)
+    return Obstacle(f"Python package {package}", None, f"is not installed: pip install {package}")

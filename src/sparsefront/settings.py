@@ -31,9 +31,9 @@ def build_settings(group: str, node: DictConfig | None) -> Any:
     try:
         values = OmegaConf.to_container(node, resolve=True)
     except OmegaConfBaseException as error:
-        key = error.full_key or group
-        given = OmegaConf.to_container(node, resolve=False)
-        raise InvalidSetting(key, given.get(key.partition(".")[2], given), str(error).splitlines()[0]) from error
+        key = (error.full_key or "").removeprefix(f"{group}.")
+        given = OmegaConf.to_container(node, resolve=False).get(key)
+        raise InvalidSetting(f"{group}.{key}", given, str(error).splitlines()[0]) from error
     target = _target_class(group, values.pop("_target_"))
     accepted = _parameters(target)
     for key, value in values.items():

@@ -1,7 +1,7 @@
 """Every check that needs more than one key, before anything is downloaded or trained."""
 
 import logging
-import os
+import tempfile
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn
@@ -84,12 +84,11 @@ def _check_root(config: DictConfig) -> None:
     cache = Path(config.cache_dir)
     try:
         cache.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=cache).close()
     except OSError as error:
         raise InvalidSetting(
             "cache_dir", cache, f"cannot be written ({error.strerror}); name another folder"
         ) from error
-    if not os.access(cache, os.W_OK):
-        raise InvalidSetting("cache_dir", cache, "cannot be written; name another folder")
 
 
 def _choices() -> dict[str, str]:

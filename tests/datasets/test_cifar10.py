@@ -47,6 +47,57 @@ def test_npz_of_another_form(tmp_path: Path, arrays: dict, message: str) -> None
         data.setup()
 
 
+def halved(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def altered(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 3] ^= 0xFF
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "damage", [halved, altered, lambda file: file.write_bytes(b""), lambda file: file.write_text("no images")]
+)
+def test_a_damaged_npz_is_named(tiny, opened, damage) -> None:
+    settings = tiny("cifar10")
+    file = Path(settings.path) / "cifar10_subset.npz"
+    damage(file)
+    with pytest.raises(
+        InvalidSetting, match=f"^dataset.path={file}: cannot be read as an .npz: .*copy it again"
+    ) as refused:
+        opened(settings).part("train")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.arange(4) + 7, "int64 from 7 to 10: whole numbers from 0 to 9"),
+        (np.arange(4) - 1, "int64 from -1 to 2"),
+        (np.arange(4) / 2, "float64 from 0.0 to 1.5"),
+        (np.array(list("abcd")), "<U1: whole numbers"),
+        (np.array([None] * 4), "cannot be read as an .npz: .*objects"),
+    ],
+    ids=["too large", "negative", "fractions", "text", "objects"],
+)
+def test_labels_that_are_no_classes(tmp_path: Path, labels: np.ndarray, message: str) -> None:
+    images = np.zeros((4, 32, 32, 3), np.uint8)
+    np.savez(tmp_path / "images.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+    data = Cifar10(path=str(tmp_path / "images.npz")).data_module(batch_size=2, seed=0, cache_dir=tmp_path)
+    with pytest.raises(InvalidSetting, match=message):
+        data.part("test")
+
+
+def test_a_split_without_rows(tmp_path: Path) -> None:
+    images, labels = np.zeros((0, 32, 32, 3), np.uint8), np.zeros(0, np.int64)
+    np.savez(tmp_path / "images.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+    data = Cifar10(path=str(tmp_path / "images.npz")).data_module(batch_size=2, seed=0, cache_dir=tmp_path)
+    with pytest.raises(InvalidSetting, match="dataset.path=.*images.npz: x_train holds no rows"):
+        data.part("train")
+
+
 def test_folder_without_cifar(tmp_path: Path) -> None:
     with pytest.raises(InvalidSetting, match="holds no CIFAR-10; set dataset.path to a folder that holds"):
         Cifar10(path=str(tmp_path)).check()

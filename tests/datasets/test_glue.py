@@ -63,6 +63,41 @@ def test_broken_rows_are_named(tmp_path: Path, line: str, message: str) -> None:
         read_tsv(tmp_path / "train.tsv", GLUE_TASKS["sst2"])
 
 
+@pytest.mark.parametrize(("part", "split"), [("train", "train"), ("dev", "test")])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("sentence\tlabel\nplain\t1\ncaf\xe9\t0\n".encode("latin-1"), r"line 3 is not UTF-8 \(byte 0xe9\).*iconv"),
+        ("sentence\tlabel\nplain\t1\n".encode("utf-16"), r"line 1 is not UTF-8"),
+        (b"sentence\tlabel\n", "holds no rows, only a header"),
+    ],
+    ids=["latin-1", "utf-16", "header alone"],
+)
+def test_a_file_that_cannot_be_used_is_named(
+    tiny: Any, opened: Any, part: str, split: str, content: bytes, message: str
+):
+    settings = tiny("glue")
+    file = settings.files()[part]
+    file.write_bytes(content)
+    with pytest.raises(InvalidSetting, match=f"^(dataset.)?path={file}: .*{message}") as refused:
+        settings.check()
+        opened(settings).part(split)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_late_complaint_is_told_by_the_whole_key(tiny: Any, opened: Any) -> None:
+    settings = tiny("glue")
+    settings.files()["train"].write_text("sentence\tlabel\ngood\t1\n")
+    with pytest.raises(InvalidSetting, match=f"^dataset.path={settings.path}: holds 1 rows .*at least 2"):
+        opened(settings).part("train")
+
+
+def test_a_score_is_a_finite_number(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("sentence1\tsentence2\tscore\na\tb\tnan\n")
+    with pytest.raises(InvalidSetting, match="line 2: label 'nan' is none of STS-B's: a number"):
+        read_tsv(tmp_path / "train.tsv", GLUE_TASKS["stsb"])
+
+
 def test_rows_that_qqp_itself_breaks_are_left_out(tiny: Any) -> None:
     file = tiny("glue", task="qqp").files()["train"]
     whole = read_tsv(file, GLUE_TASKS["qqp"])

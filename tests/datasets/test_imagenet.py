@@ -50,3 +50,14 @@ def test_class_without_images(tiny, opened) -> None:
     settings.check()
     with pytest.raises(InvalidSetting, match="empty"):
         opened(settings).setup()
+
+
+def test_a_file_that_is_no_image_is_named(tiny, opened) -> None:
+    settings = tiny("imagenet")
+    file = Path(settings.path) / "train" / "cat" / "0.png"
+    file.write_bytes(b"no image")
+    with pytest.raises(InvalidSetting, match=f"^dataset.path={file}: cannot be read as an image .*; replace it"):
+        for batch in opened(settings).train_dataloader():
+            assert len(batch["labels"])
+        for batch in opened(settings).val_dataloader():
+            assert len(batch["labels"])

@@ -104,3 +104,12 @@ def test_hub_rows_become_the_same_questions(monkeypatch: pytest.MonkeyPatch, ope
     from_hub = opened(Squad(max_length=40, stride=8)).source
     for split in ("train", "val", "test"):
         assert from_hub.questions(split) == opened(local).source.questions(split)
+
+
+@pytest.mark.parametrize("part", ["train", "dev"])
+def test_a_file_without_questions(tiny: Any, opened: Any, part: str) -> None:
+    settings = tiny("squad")
+    file = settings.files()[part]
+    file.write_text(json.dumps({"data": []}))
+    with pytest.raises(InvalidSetting, match=f"^dataset.path={file}: holds no question"):
+        opened(settings).setup()

@@ -55,6 +55,27 @@ def test_nothing_but_tensors_is_unpickled(tmp_path: Path):
         read_weights(str(tmp_path / "evil.pth"))
 
 
+def test_the_objects_of_an_unsafe_checkpoint_are_named_to_the_end_of_the_line(tmp_path: Path):
+    from argparse import Namespace
+
+    torch.save({"state_dict": Body().state_dict(), "options": Namespace(lr=1)}, tmp_path / "unsafe.pt")
+    with pytest.raises(InvalidSetting) as refused:
+        read_weights(str(tmp_path / "unsafe.pt"))
+    message = str(refused.value)
+    assert "it holds objects of argparse.Namespace" in message and "\n" not in message
+    assert message.endswith("save its state dict alone: torch.save(net.state_dict(), FILE), or .safetensors")
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_a_checkpoint_that_was_cut_short_is_one_sentence(tmp_path: Path, suffix: str):
+    file = tmp_path / f"whole{suffix}"
+    save_file(Body().state_dict(), file) if suffix == ".safetensors" else torch.save(Body().state_dict(), file)
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with pytest.raises(InvalidSetting, match="cannot be read as plain tensors: .") as refused:
+        read_weights(str(file))
+    assert "\n" not in str(refused.value) and len(str(refused.value)) < 250 + len(str(tmp_path))
+
+
 @pytest.mark.parametrize("name", ["broken.safetensors", "broken.pth"])
 @pytest.mark.parametrize("content", [b"", b"no checkpoint at all", b"hello world"], ids=["empty", "text", "other_text"])
 def test_a_broken_file_is_one_sentence(tmp_path: Path, name: str, content: bytes):

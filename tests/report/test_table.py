@@ -1,7 +1,6 @@
 """Tables show what they promise, on narrow terminals too, and sort with empty values last."""
 
 import io
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -9,7 +8,7 @@ from rich.table import Table
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.report.columns import sort_rows
-from sparsefront.report.table import Failure, dense_layers_text, failures_table, rows_table, run_table
+from sparsefront.report.table import dense_layers_text, rows_table, run_table
 
 
 def text_of(table: Table, width: int = 200) -> str:
@@ -18,13 +17,12 @@ def text_of(table: Table, width: int = 200) -> str:
     return console.file.getvalue()
 
 
-def test_run_table_tells_accuracy_latency_device_kernel_sparsity_and_files(make_row):
-    text = text_of(run_table(make_row(), [Path("/somewhere/row.json")]))
+def test_run_table_tells_accuracy_latency_device_kernel_and_sparsity(make_row):
+    text = text_of(run_table(make_row()))
     for expected in ("98.00 %", "97.00 %", "5.25 ms", "3.50 ms", "1.50×", "faster", "cpu", "reference", "0.742"):
         assert expected in text
     for leaf in ("quality.dense", "quality.masked", "quality.kernel", "latency_dense_ms", "latency_sparse_ms", "seed"):
         assert leaf in text
-    assert "/somewhere/row.json" in text
 
 
 def test_a_speedup_of_a_cpu_says_what_it_is_and_what_its_interval_is(make_row):
@@ -114,14 +112,8 @@ def test_dense_layers_are_counted_by_reason():
     assert dense_layers_text({"a": "narrow", "b": "odd", "c": "narrow"}) == "3: 2 × narrow; 1 × odd"
 
 
-def test_failures_are_told_with_overrides_and_reason():
-    text = text_of(failures_table([Failure("3", ["pattern=n_m", "sparsity=0.5"], "pattern.m=7: divides no layer")]))
-    assert "1 failed" in text and "pattern=n_m sparsity=0.5" in text and "divides no layer" in text
-
-
 def test_square_brackets_are_shown_and_not_read_as_markup(make_row):
     reason = "needs [K] a multiple of 8 [bold] [/red]"
-    assert reason in text_of(failures_table([Failure("0", [], reason)]))
     assert reason in text_of(run_table(make_row(dense_layers={"layer": reason})))
     assert "[/red]" in text_of(rows_table([make_row(run_id="[/red]")]))
 

@@ -100,8 +100,9 @@ def as_float(output: Any) -> Any:
 
 
 def _batches(loader: DataLoader, limit: int | None) -> int:
-    """How many batches `_first_samples` gives."""
-    return len(loader) if limit is None else min(len(loader), math.ceil(limit / loader.batch_size))
+    """How many batches `_first_samples` gives; at most so many where they are not of one size."""
+    size = getattr(loader, "batch_size", None)
+    return len(loader) if limit is None or size is None else min(len(loader), math.ceil(limit / size))
 
 
 def _first_samples(batches: DataLoader, limit: int | None) -> Iterator[dict[str, Tensor]]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.packages import missing_package
 from sparsefront.report.axis import SPEEDUP, axis_named
 from sparsefront.report.columns import sort_rows
 from sparsefront.report.comparable import split_comparable
@@ -55,6 +56,11 @@ def main(arguments: Sequence[str]) -> int:
         _compare(parse(arguments))
     except InvalidSetting as error:
         print(error, file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        if (complaint := missing_package(error)) is None:
+            raise
+        print(complaint, file=sys.stderr)
         return 1
     return 0
 

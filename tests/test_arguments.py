@@ -1,0 +1,44 @@
+"""What a user types and Hydra would not take."""
+
+from pathlib import Path
+
+import pytest
+
+from sparsefront import arguments
+from sparsefront.arguments import GROUPS, understood
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+
+
+@pytest.mark.parametrize("group", ["experiment", "debug", "pattern"])
+def test_a_group_with_a_plus_is_the_group(group):
+    assert understood([f"+{group}=name", "seed=1"]) == [f"{group}=name", "seed=1"]
+
+
+def test_other_additions_stay_what_they_are():
+    typed = ["+pattern.width=3", "+hydra.job.env_set.A=1", "++seed=3", "~allocation", "pattern=n_m", "-m", "+other=1"]
+    assert understood(typed) == typed
+
+
+def test_no_experiment_and_no_debugging_are_the_default():
+    assert understood(["experiment=null", "debug=null", "allocation=null"]) == ["allocation=null"]
+
+
+def test_every_group_of_the_configuration_is_known():
+    folders = {folder.name for folder in CONF.iterdir() if folder.is_dir()} - {"hydra"}
+    assert set(GROUPS) == folders
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("hydra/sweeper=optuna", "hydra-optuna-sweeper is not installed: pip install -e .*sweep"),
+        ("hydra/launcher=joblib", "hydra-joblib-launcher is not installed: pip install -e .*joblib"),
+    ],
+)
+def test_a_missing_plugin_is_told_with_what_installs_it(monkeypatch, argument, message):
+    monkeypatch.setattr(arguments, "_installed", lambda distribution: False)
+    with pytest.raises(SystemExit, match=f"^{argument}: the package {message}"):
+        understood(["-m", argument, "seed=1,2"])
+    monkeypatch.setattr(arguments, "_installed", lambda distribution: True)
+    assert understood([argument]) == [argument]

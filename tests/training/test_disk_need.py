@@ -1,0 +1,40 @@
+"""A training that its disk cannot hold is refused before its first step."""
+
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.training import disk_need
+from sparsefront.training.disk_need import require_room
+from sparsefront.training.recipe import Recipe
+
+WEIGHTS = 4 * (10 * 20 + 20)  # bytes of the network below
+
+
+def needed(monkeypatch, *, epochs: int, keeps_epochs: bool = True, **recipe) -> int:
+    asked = []
+    monkeypatch.setattr(disk_need, "require_space", lambda folder, size, **_: asked.append(size))
+    require_room(nn.Linear(10, 20), Path("stage"), epochs=epochs, recipe=Recipe(**recipe), keeps_epochs=keeps_epochs)
+    return asked[0] // WEIGHTS
+
+
+def test_what_a_training_writes_in_copies_of_its_weights(monkeypatch):
+    assert needed(monkeypatch, epochs=1) == 1
+    assert needed(monkeypatch, epochs=3, keeps_epochs=False) == 1
+    assert needed(monkeypatch, epochs=3) == 1 + 2 * 3, "Adam keeps two numbers for each weight"
+    assert needed(monkeypatch, epochs=3, optimizer="sgd") == 1 + 2 * 2
+    assert needed(monkeypatch, epochs=3, optimizer="sgd", momentum=0.0) == 1 + 2 * 1
+    assert needed(monkeypatch, epochs=3, ema=0.9) == 1 + 2 * 4
+    assert needed(monkeypatch, epochs=3, history=True) == 1 + 3 + 2 * 3
+
+
+def test_a_full_disk_is_told_before_the_first_step(run, monkeypatch):
+    from sparsefront.artifacts import disk_space
+
+    monkeypatch.setattr(disk_space, "free_bytes", lambda folder: 1000)
+    monkeypatch.setattr("pytorch_lightning.Trainer.fit", lambda *_, **__: pytest.fail("it trains"))
+    small = ["trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1", "recipe.epochs=2"]
+    with pytest.raises(InvalidSetting, match=r"^cache_dir=.*dense: 1 kB free .*set trainer.checkpoint=false"):
+        run(*small)
