@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import shutil
 import subprocess
 import sys
@@ -230,3 +231,18 @@ print(tuple(net(**inputs).logits.shape))
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[-2] == "(1, 2)"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_weights_that_are_not_finite_are_named_with_their_file(folder: Path, pair_classes: DataInfo, name: str):
+    weights = load_file(folder / "model.safetensors")
+    tensor = "bert.encoder.layer.1.attention.self.key.weight"
+    weights[tensor][0, :3] = float("nan")
+    (folder / "model.safetensors").unlink()
+    if name == "model.safetensors":
+        save_file(weights, folder / name, metadata={"format": "pt"})
+    else:
+        torch.save(weights, folder / name)
+    expected = rf"path=.*: {re.escape(f'{name} cannot be used: {tensor}')} holds 3 NaN and 0 infinite of 16384 values$"
+    with pytest.raises(InvalidSetting, match=expected):
+        Bert(path=str(folder)).build(pair_classes)

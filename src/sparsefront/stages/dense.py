@@ -64,6 +64,7 @@ def train_body(experiment: Experiment, unfinished: Path, folder: Path, loggers: 
         directory=folder,
         callbacks=(KeepHistory(folder, unfinished, save_weights),) if recipe.history else (),
         unfinished=unfinished,
+        stage="dense",
     )
     save_weights(net, folder / WEIGHTS)
     (folder / "training.json").write_text(json.dumps({"seconds": time.seconds, "steps": recipe.epochs * steps}))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.experiment import Experiment
+from sparsefront.finite import first_non_finite
 from sparsefront.tasks import build_task
 from sparsefront.tasks.base import Task
 from sparsefront.training.optimization import Optimization
@@ -41,9 +42,13 @@ def _initial_net(experiment: Experiment) -> nn.Module:
     """Read or drawn once per run; never handed out itself."""
     pl.seed_everything(experiment.seed, workers=True, verbose=False)
     try:
-        return experiment.model.build(experiment.dataset.info)
+        net = experiment.model.build(experiment.dataset.info)
     except InvalidSetting as error:
         raise error.within("model") from error
+    if (found := first_non_finite(dict(net.named_parameters()))) is not None:
+        allowed = f"cannot be used: its initial {found.name} holds {found.counts} values"
+        raise InvalidSetting("model", experiment.choices["model"], allowed)
+    return net
 
 
 def build_net(experiment: Experiment) -> nn.Module:
