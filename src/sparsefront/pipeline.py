@@ -8,6 +8,7 @@ from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.experiment import Experiment
 from sparsefront.inference.forecast import warn_where_nothing_wins
 from sparsefront.measure.fused_graph import fused_dense_graph
+from sparsefront.optimized_values import require_found
 from sparsefront.report.loggers import close_loggers
 from sparsefront.report.row import Row
 from sparsefront.stages import dense, export, measure, prune, recover, report
@@ -39,6 +40,8 @@ def run_experiment(config: DictConfig) -> float | tuple[float, ...] | None:
     else:
         warn_where_nothing_wins(experiment)
         row = _make_row(experiment, store, keys)
+    if row is not None:
+        require_found(row, experiment.optimize)
     values = None if row is None else tuple(row.leaf(name) for name in experiment.optimize)
     return values[0] if values is not None and len(values) == 1 else values
 
