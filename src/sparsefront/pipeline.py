@@ -1,15 +1,19 @@
 """The stages of one run in order, from a configuration to its row."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from omegaconf import DictConfig
 
-from sparsefront.artifacts.store import ArtifactStore
+from sparsefront.artifacts.digest import digest
+from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
 from sparsefront.inference.forecast import warn_where_nothing_wins
 from sparsefront.measure.fused_graph import fused_dense_graph
+from sparsefront.optimized_values import require_found
 from sparsefront.provenance import code_commit
-from sparsefront.report.loggers import close_loggers
+from sparsefront.report.loggers import close_loggers, log_row
 from sparsefront.report.row import Row
 from sparsefront.stages import dense, export, measure, prune, recover, report
 from sparsefront.stages.keys import StageKeys, stage_keys
@@ -35,32 +39,49 @@ def run_experiment(config: DictConfig) -> float | tuple[float, ...] | None:
     finished = store.find("row", keys.row, stage="report")
     if finished is not None:
         log.info("finished before, nothing is repeated (reuse=false repeats the stages): %s", finished.path)
-        pruned, recovered = store.find("prune", keys.prune), store.find("recover", keys.recover)
-        row = report.publish(experiment, finished, pruned=pruned, recovered=recovered)
+        row = _show_again(experiment, store, keys, finished)
     else:
         warn_where_nothing_wins(experiment)
         row = _make_row(experiment, store, keys)
+    if row is not None:
+        require_found(row, experiment.optimize)
     values = None if row is None else tuple(row.leaf(name) for name in experiment.optimize)
     return values[0] if values is not None and len(values) == 1 else values
 
 
+def _show_again(experiment: Experiment, store: ArtifactStore, keys: StageKeys, finished: Artifact) -> Row:
+    pruned, recovered = store.find("prune", keys.prune), store.find("recover", keys.recover)
+    row = report.publish(experiment, finished, pruned=pruned, recovered=recovered)
+    with _open_loggers(experiment, keys) as loggers:
+        log_row(loggers, row, again=True)
+    return row
+
+
 def _make_row(experiment: Experiment, store: ArtifactStore, keys: StageKeys) -> Row | None:
     code_commit()  # now: what is checked out while this trains is not what runs
+    with _open_loggers(experiment, keys) as loggers:
+        row = _run_stages(experiment, store, keys, loggers)
+    if row is None:
+        close_loggers(loggers)
+        log.info("ended after stage %s, as stages asks: there is no row", experiment.stages[-1])
+    return row
+
+
+@contextmanager
+def _open_loggers(experiment: Experiment, keys: StageKeys) -> Iterator[list]:
+    """The loggers of this run, under the id that its row has; closed as failed where it fails."""
     loggers = experiment.logger.build(
         run_name=experiment.name,
         output_dir=experiment.output_dir,
         group=experiment.sweep,
         config=experiment.settings | {"sparsity": experiment.sparsity, "seed": experiment.seed},
+        run_id=digest(keys.measure),
     )
     try:
-        row = _run_stages(experiment, store, keys, loggers)
+        yield loggers
     except BaseException:
         close_loggers(loggers, failed=True)
         raise
-    if row is None:
-        close_loggers(loggers)
-        log.info("ended after stage %s, as stages asks: there is no row", experiment.stages[-1])
-    return row
 
 
 def _run_stages(experiment: Experiment, store: ArtifactStore, keys: StageKeys, loggers: list) -> Row | None:

@@ -1,6 +1,7 @@
 """Stages stored on disk under the digest of what determines them.
 
     <root>/<stage>/<key>/             a finished stage: whatever it wrote, plus determined_by.json
+    <root>/<stage>/<key>.again-<n>/   the same, made again while somebody read it: see `generations`
     <root>/<stage>/<key>.lock         held while somebody makes it; others wait, then find it finished
     <root>/<stage>/<key>.partial-<pid>  work in progress; becomes <key> by one rename, or is swept away by the next maker
     <root>/<stage>/<key>.unfinished/  what a maker left for the next one to go on from, should it be killed
@@ -16,17 +17,17 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
 from sparsefront.artifacts.digest import digest
+from sparsefront.artifacts.generations import RECORD, Held, hold_newest, put
 from sparsefront.errors import InvalidSetting
 
 log = logging.getLogger(__name__)
-RECORD = "determined_by.json"
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,14 @@ class Artifact:
         key: digest of what determines it.
         reused: found finished, rather than made by this call.
         seconds: what making it took, whoever made it, with what killed makers left finished.
+        held: keeps it from being removed for as long as this object lives.
     """
 
     path: Path
     key: str
     reused: bool
     seconds: float
+    held: Held | None = field(default=None, repr=False, compare=False)
 
     def read_json(self, name: str) -> Any:
         return json.loads((self.path / name).read_text())
@@ -66,7 +69,7 @@ class ArtifactStore:
         key = digest(determines)
         folder = self.root / kind / key
         again = not self.reuse and (stage or kind) in self.runnable
-        return None if again or not (folder / RECORD).exists() else self._finished(folder, key)
+        return None if again else self._finished(folder, key)
 
     def unfinished(self, kind: str, determines: dict[str, Any]) -> Path:
         """Where the maker of a stage keeps what a later one can go on from; gone once the stage is finished."""
@@ -116,14 +119,15 @@ class ArtifactStore:
         earlier_seconds = make(partial) or 0.0
         record = {"seconds": earlier_seconds + time.perf_counter() - start, "determined_by": determines}
         (partial / RECORD).write_text(json.dumps(record, indent=2, default=str))
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(partial, folder)
+        held = put(partial, folder)
         shutil.rmtree(unfinished, ignore_errors=True)
-        return Artifact(folder, key, reused=False, seconds=record["seconds"])
+        return Artifact(held.path, key, reused=False, seconds=record["seconds"], held=held)
 
-    def _finished(self, folder: Path, key: str) -> Artifact:
-        return Artifact(folder, key, reused=True, seconds=json.loads((folder / RECORD).read_text())["seconds"])
+    def _finished(self, folder: Path, key: str) -> Artifact | None:
+        if (held := hold_newest(folder)) is None:
+            return None
+        seconds = json.loads((held.path / RECORD).read_text())["seconds"]
+        return Artifact(held.path, key, reused=True, seconds=seconds, held=held)
 
 
 @contextmanager
