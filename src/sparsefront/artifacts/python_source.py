@@ -1,8 +1,11 @@
 """What a Python file computes with and what it imports, read from its syntax tree; nothing is executed."""
 
 import ast
+import gc
 import hashlib
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,12 +37,29 @@ _READER = f"python {sys.version_info[:2]} {hashlib.sha256(Path(__file__).read_by
 
 def read_python(code: bytes) -> PythonSource:
     """The content of a file; of one that this Python cannot parse (a compiled extension), the digest of its bytes."""
-    key = f"{_READER} {hashlib.sha256(code).hexdigest()}"
-    digest, imports, exports = remembered(key, lambda: [*vars(_parsed(code)).values()])
+
+    def read() -> list:
+        found = _parsed(code)
+        return [found.digest, found.imports, found.exports]
+
+    digest, imports, exports = remembered(f"{_READER} {hashlib.sha256(code).hexdigest()}", read)
     origins = None if exports is None else {name: tuple(origin) for name, origin in exports.items()}
     return PythonSource(digest, tuple(map(tuple, imports)), origins)
 
 
+@contextmanager
+def _collecting_nothing() -> Iterator[None]:
+    """A tree holds no cycles, and its many nodes would set off a search of all that torch has loaded: half of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@_collecting_nothing()
 def _parsed(code: bytes) -> PythonSource:
     reader = _Reader()
     try:
