@@ -4,6 +4,7 @@ import os
 
 # As in run.py, before torch is imported: threads that spin while they wait slow down whatever runs beside the tests.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers share the cores
 
 import random
 import sys
