@@ -76,9 +76,9 @@ class Bert(Model):
         return Path(self.name).name if self.path is None else folder_name(self.path)
 
     def settings_used(self) -> dict[str, Any]:
-        """`name` only where it was fetched: its default says nothing about weights from a folder or of a size."""
-        fetched = self.size is None and self.path is None
-        return asdict(self) | {"name": self.name if fetched else None, "path": self.path and folder_name(self.path)}
+        """`name` and `revision` only where it was fetched: they say nothing about weights from a folder or of a size."""
+        own = {} if self.size is None and self.path is None else {"name": None, "revision": None}
+        return asdict(self) | own | {"path": self.path and folder_name(self.path)}
 
     def network_facts(self, net: nn.Module) -> dict[str, Any]:
         """The measures that tell one BERT from another."""
