@@ -6,6 +6,7 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers share the cores
 
+import atexit
 import random
 import sys
 import zlib
@@ -23,6 +24,13 @@ os.environ.setdefault("WANDB_MODE", "offline")
 ROOT = Path(__file__).resolve().parent.parent
 SEED = "SPARSEFRONT_TEST_SEED"
 os.environ.setdefault(SEED, str(random.SystemRandom().randrange(2**31)))  # processes that share the tests share it
+
+
+@atexit.register
+def without_last_words() -> None:
+    """Triton's bindings count, when Python ends, what its interpreter still holds: pages about leaks that are none."""
+    sys.stderr.flush()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stderr__.fileno())
 
 
 def pytest_report_header() -> str:

@@ -1,7 +1,7 @@
 """Which launch a kernel uses: what was measured for a problem, or for the nearest like it; else what its model predicts."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.tuning.store import TunedKernel, tuned_kernel
 
 
-class DescribedProblem(Protocol):
+class DescribedProblem(Hashable, Protocol):
     """What decides how fast the launches of a kernel are; a frozen dataclass."""
 
     @property
