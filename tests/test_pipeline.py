@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.pruning.mask_file import load_masks
 
 ON_CPU = ["trainer=cpu", "measure.device=cpu"]
 PATTERNS = {
@@ -108,7 +109,7 @@ def test_stages_may_end_early(composed, tmp_path):
 def test_the_exported_checkpoint_is_plain_and_its_zeros_are_the_masks(run, tmp_path):
     run(*ON_CPU)
     (export,) = artifacts(tmp_path / "cache", "export")
-    weights, masks = load_file(export / "model.safetensors"), load_file(export / "masks.safetensors")
+    weights, masks = load_file(export / "model.safetensors"), load_masks(export / "masks.safetensors")
     assert json.loads((export / "manifest.json").read_text())["pattern"] == "tile_wise"
     for layer, mask in masks.items():
         weight = weights[f"{layer}.weight"]
@@ -127,7 +128,7 @@ def test_the_same_seed_gives_the_same_row(composed, tmp_path):
         rows.append(Row.from_json((Path(HydraConfig.get().runtime.output_dir) / "row.json").read_text()))
     assert rows[0].quality == rows[1].quality
     assert rows[0].sparsity == rows[1].sparsity
-    masks = [load_file(artifacts(tmp_path / cache, "recover")[0] / "masks.safetensors") for cache in ("one", "two")]
+    masks = [load_masks(artifacts(tmp_path / cache, "recover")[0] / "masks.safetensors") for cache in ("one", "two")]
     assert all(torch.equal(masks[0][layer], masks[1][layer]) for layer in masks[0])
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
 from sparsefront.provenance import provenance
+from sparsefront.pruning.mask_file import load_masks
 from sparsefront.pruning.structure import Structure
 from sparsefront.report.loggers import log_row
 from sparsefront.report.mask_pictures import PrunedLayers
@@ -21,7 +22,7 @@ from sparsefront.report.store import ROW_FILE, STORE_FILE, append_row, write_row
 from sparsefront.report.table import run_table
 from sparsefront.stages.keys import StageKeys
 from sparsefront.stages.measure import MEASUREMENTS, SAMPLES
-from sparsefront.stages.network import MASKS, load_masks
+from sparsefront.stages.network import MASKS
 
 log = logging.getLogger(__name__)
 
