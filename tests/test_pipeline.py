@@ -1,6 +1,9 @@
 """One configuration -> one row, on the embedded data with two batches an epoch."""
 
+import errno
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -114,6 +117,59 @@ def test_the_exported_checkpoint_is_plain_and_its_zeros_are_the_masks(run, tmp_p
     for layer, mask in masks.items():
         weight = weights[f"{layer}.weight"]
         assert torch.equal(weight[~mask], torch.zeros_like(weight[~mask]))
+
+
+def test_the_exported_checkpoint_is_found_from_the_run(run, composed, tmp_path, caplog):
+    from hydra.core.hydra_config import HydraConfig
+
+    from sparsefront.pipeline import run_experiment
+
+    with caplog.at_level("INFO"):
+        row = run(*ON_CPU)
+    (export,) = artifacts(tmp_path / "cache", "export")
+    assert row.identity.checkpoint == f"export/{export.name}", "relative to the cache, which may be moved"
+    link = Path(HydraConfig.get().runtime.output_dir) / "checkpoint"
+    assert link.is_symlink() and link.resolve() == export.resolve()
+    assert f"exported checkpoint: {tmp_path / 'cache' / 'export' / export.name}" in caplog.text
+    (recovered,) = artifacts(tmp_path / "cache", "recover")
+    assert (export / "model.safetensors").samefile(recovered / "weights.safetensors")
+
+    run_experiment(composed("debug=tiny", "stages=[dense,prune,recover,export]", *ON_CPU))
+    assert (Path(HydraConfig.get().runtime.output_dir) / "checkpoint").resolve() == export.resolve()
+    shutil.rmtree(export)
+    with caplog.at_level("INFO"):
+        assert run(*ON_CPU) == row
+    assert not (Path(HydraConfig.get().runtime.output_dir) / "checkpoint").exists()
+    assert "exported checkpoint: not stored any more" in caplog.text
+    assert run("pattern=dense", *ON_CPU).identity.checkpoint is None
+
+
+def test_a_damaged_stage_is_named_and_made_again(run, tmp_path, monkeypatch, caplog):
+    from sparsefront.artifacts import record
+
+    first = run("sparsity=0.5", *ON_CPU)
+    (dense,) = artifacts(tmp_path / "cache", "dense")
+    content = (dense / "weights.safetensors").read_bytes()
+    (dense / "weights.safetensors").write_bytes(content[: len(content) // 2])
+    monkeypatch.setattr(record, "_sound", set())  # as in a later process
+    again = run("sparsity=0.75", *ON_CPU)
+    assert f"{dense}: weights.safetensors has {len(content) // 2} bytes instead of {len(content)}" in caplog.text
+    assert (dense / "weights.safetensors").read_bytes() == content and again.quality.dense == first.quality.dense
+
+
+def test_a_page_that_cannot_be_written_leaves_no_result(run, monkeypatch):
+    from hydra.core.hydra_config import HydraConfig
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sparsefront.report.run_report.write_html", full)
+        with pytest.raises(OSError, match="No space left"):
+            run("sparsity=0.9", *ON_CPU)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    assert not (folder / "row.json").exists() and not list(folder.glob("*partial*"))
+    assert run("sparsity=0.9", *ON_CPU).sparsity.sparsity_target == 0.9
 
 
 def test_the_same_seed_gives_the_same_row(composed, tmp_path):

@@ -1,11 +1,13 @@
-"""One self-contained HTML page: for each set of comparable rows plots whose points tell their run, and tables."""
+"""One HTML page: for each set of comparable rows plots whose points tell their run, and tables."""
 
 import base64
 import html
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparsefront.artifacts.durable import whole_file
 from sparsefront.report.columns import fraction, milliseconds, percent, plain, shown_columns, times
 from sparsefront.report.comparable import ComparableRows, Point, by_pattern, pattern_order, split_comparable
 from sparsefront.report.latency_curve import crossover_text, curve_figure, curve_lines
@@ -19,11 +21,14 @@ if TYPE_CHECKING:
 NEAR_DENSE_POINTS = 1.0  # percentage points below dense that still count as "the same quality" in the summary
 
 
-def write_html(rows: Sequence[Row], path: Path, *, title: str, pictures: Sequence[Path] = ()) -> Path:
-    """Write the page. It loads nothing from elsewhere: plotly's JavaScript (about 5 MB) is inside.
+def write_html(
+    rows: Sequence[Row], path: Path, *, title: str, pictures: Sequence[Path] = (), script: Path | None = None
+) -> Path:
+    """Write the page, whole or not at all. It loads nothing from a network.
 
     Args:
         pictures: PNG files that are shown at the end, copied into the page.
+        script: plotly's JavaScript, which the page links to relatively; None: it is copied into the page (about 5 MB).
     Raises:
         ValueError: there is no row.
     """
@@ -50,10 +55,12 @@ def write_html(rows: Sequence[Row], path: Path, *, title: str, pictures: Sequenc
         layers=_layers(rows[0]) if len(rows) == 1 else [],
         curve=_curve(rows[0]) if len(rows) == 1 and rows[0].speed.curve else None,
         pictures=[{"name": file.stem, "base64": base64.b64encode(file.read_bytes()).decode()} for file in pictures],
-        plotly=Markup(get_plotlyjs()),
+        plotly=Markup(get_plotlyjs()) if script is None else None,
+        script=None if script is None else Path(os.path.relpath(script, path.parent)).as_posix(),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8")
+    with whole_file(path) as new:
+        new.write_text(page, encoding="utf-8")
     return path
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sparsefront.artifacts.durable import whole_file
 from sparsefront.report.comparable import ComparableRows, by_pattern, pattern_order, split_comparable
 from sparsefront.report.row import Row
 from sparsefront.report.series_style import DENSE_COLOUR, FRONT_COLOUR, SeriesStyle, series_styles
@@ -41,7 +42,8 @@ def write_pareto_png(rows: Sequence[Row], path: Path) -> Path:
         if columns == 2:
             _draw_sparsity(axes[1], group, styles)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150, format="png")
+    with whole_file(path) as new:
+        figure.savefig(new, dpi=150, format="png")
     return path
 
 

@@ -6,8 +6,8 @@ from typing import Any, get_type_hints
 from sparsefront.report.leaf_types import check_leaf
 
 # 2: the parameters of every part in Choice. 3: variants and the curve in Speed, resident bytes in Size. Leaves are only ever
-# added, so rows of older versions are read as well.
-SCHEMA_VERSION = 3
+# added, so rows of older versions are read as well. 4: checkpoint in Identity.
+SCHEMA_VERSION = 4
 
 
 class _Leaves:
@@ -23,7 +23,8 @@ class Identity(_Leaves):
     """Which run this is and what it ran on; enough to run it again.
 
     `time` is ISO 8601 with its zone; `commit` is None outside a checkout; `gpu`, `driver`, `cuda` are None on a CPU.
-    `gpu_clock_mhz` is the SM clock while measuring, where the driver tells. No machine is named.
+    `gpu_clock_mhz` is the SM clock while measuring, where the driver tells. No machine is named. `checkpoint`: the exported
+    network, a folder below the cache folder, to which `checkpoint` in the run's folder links; None where nothing was exported.
     """
 
     run_id: str
@@ -40,6 +41,7 @@ class Identity(_Leaves):
     triton_version: str | None = None
     lightning_version: str | None = None
     transformers_version: str | None = None
+    checkpoint: str | None = None
     schema_version: int = SCHEMA_VERSION
 
 

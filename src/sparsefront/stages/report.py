@@ -9,11 +9,13 @@ from typing import Any
 
 from rich.console import Console
 
+from sparsefront.artifacts.durable import whole_file
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
 from sparsefront.provenance import provenance
 from sparsefront.pruning.mask_file import load_masks
 from sparsefront.pruning.structure import Structure
+from sparsefront.report.checkpoint_link import link_checkpoint
 from sparsefront.report.loggers import log_row
 from sparsefront.report.mask_pictures import PrunedLayers
 from sparsefront.report.row import Choice, Cost, Identity, Kernels, Quality, Row, Size, Sparsity, Speed
@@ -35,13 +37,16 @@ def run(
     dense: Artifact,
     pruned: Artifact | None,
     recovered: Artifact | None,
+    exported: Artifact | None,
     measured: Artifact,
     loggers: list,
 ) -> Row:
     """The row of a run that was measured just now, or before it was killed."""
 
     def make(folder: Path) -> None:
-        row = _compose(experiment, dense=dense, pruned=pruned, recovered=recovered, measured=measured)
+        row = _compose(
+            experiment, dense=dense, pruned=pruned, recovered=recovered, exported=exported, measured=measured
+        )
         write_row_json(folder / ROW_FILE, row)
         shutil.copy(measured.path / SAMPLES, folder / SAMPLES)
 
@@ -59,11 +64,17 @@ def publish(experiment: Experiment, finished: Artifact, *, pruned: Artifact | No
     """
     row = Row.from_json((finished.path / ROW_FILE).read_text())
     directory = experiment.output_dir
-    shutil.copy(finished.path / SAMPLES, directory / SAMPLES)
+    with whole_file(directory / SAMPLES) as samples:
+        shutil.copyfile(finished.path / SAMPLES, samples)
     masks = _pruned_layers(experiment, row, pruned, recovered) if experiment.report.mask_pictures else None
-    files = [write_row_json(directory / ROW_FILE, row), *write_report(row, directory, experiment.report, masks)]
+    files = write_report(row, directory, experiment.report, masks, results=experiment.results_dir)
+    exported = row.identity.checkpoint
+    checkpoint = None if exported is None else link_checkpoint(experiment.cache_dir / exported, directory)
+    files = [write_row_json(directory / ROW_FILE, row), *files]  # last: a folder with a row lacks nothing
     append_row(experiment.results_dir / STORE_FILE, row)
     Console().print(run_table(row, [*files, experiment.results_dir / STORE_FILE]))
+    if checkpoint is not None:
+        log.info("exported checkpoint: %s", checkpoint)
     return row
 
 
@@ -88,7 +99,13 @@ def _pruned_layers(
 
 
 def _compose(
-    experiment: Experiment, *, dense: Artifact, pruned: Artifact | None, recovered: Artifact | None, measured: Artifact
+    experiment: Experiment,
+    *,
+    dense: Artifact,
+    pruned: Artifact | None,
+    recovered: Artifact | None,
+    exported: Artifact | None,
+    measured: Artifact,
 ) -> Row:
     found: dict[str, Any] = measured.read_json(MEASUREMENTS)
     return Row(
@@ -98,6 +115,7 @@ def _compose(
             config_hash=experiment.config_hash,
             seed=experiment.seed,
             gpu_clock_mhz=found["gpu_clock_mhz"],
+            checkpoint=None if exported is None else f"export/{exported.key}",
             **asdict(provenance(experiment.measure.torch_device)),
         ),
         choice=_choice(experiment),
