@@ -6,6 +6,7 @@ from omegaconf import DictConfig
 
 from sparsefront.artifacts.leftovers import remove_leftovers
 from sparsefront.artifacts.store import ArtifactStore
+from sparsefront.cache.results import remember_results
 from sparsefront.experiment import Experiment
 from sparsefront.inference.forecast import warn_where_nothing_wins
 from sparsefront.measure.fused_graph import fused_dense_graph
@@ -35,6 +36,7 @@ def run_experiment(config: DictConfig) -> float | tuple[float, ...] | None:
     experiment = validate(config)
     remove_leftovers(experiment.cache_dir)
     settle_killed_runs(experiment.results_dir)
+    remember_results(experiment.cache_dir, experiment.results_dir)
     with ArtifactStore(experiment.cache_dir, runnable=experiment.stages, reuse=experiment.reuse) as store:
         row = _find_or_make_row(experiment, store, stage_keys(experiment))
     values = None if row is None else tuple(row.leaf(name) for name in experiment.optimize)

@@ -1,6 +1,11 @@
-"""What lies beside the files of a finished stage: seconds, what determines it, and the checksum of each file."""
+"""What lies beside the files of a finished stage: seconds, what determines it, and the checksum of each file.
+
+Also `used`: the keys of the stages that its run had used until then, so that it is known what a result needs even where a
+stage between was removed.
+"""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +15,9 @@ RECORD = "determined_by.json"
 _sound: set[tuple] = set()  # stages that this process has read whole, or made: they are not read again for a check
 
 
-def write_record(folder: Path, seconds: float, determines: dict[str, Any]) -> None:
+def write_record(folder: Path, seconds: float, determines: dict[str, Any], *, used: Iterable[str] = ()) -> None:
     """Of a stage whose files are all written."""
-    content = {"seconds": seconds, "determined_by": determines, "files": checksums(folder)}
+    content = {"seconds": seconds, "determined_by": determines, "used": sorted(used), "files": checksums(folder)}
     (folder / RECORD).write_text(json.dumps(content, indent=2, default=str))
 
 

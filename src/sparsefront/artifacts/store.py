@@ -135,7 +135,7 @@ class ArtifactStore:
             start = time.perf_counter()
             earlier_seconds = make(partial) or 0.0
             seconds = earlier_seconds + time.perf_counter() - start
-            write_record(partial, seconds, determines)
+            write_record(partial, seconds, determines, used=(path.name for path in self._held))
             sync_tree(partial)
             if folder.exists():
                 shutil.rmtree(folder)
