@@ -132,3 +132,22 @@ def test_a_run_killed_again_and_again_gives_the_same_row(tmp_path):
     assert after_kills.quality == uninterrupted.quality
     assert after_kills.sparsity == uninterrupted.sparsity
     assert after_kills.choice == uninterrupted.choice
+
+
+def test_a_disk_that_is_full_before_the_run_begins_leaves_no_folder(tmp_path):
+    """Hydra's own files come first: here none may hold a byte."""
+    limited = ["bash", "-c", 'ulimit -f 0; exec "$@"', "bash", *command(tmp_path)]
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert not (tmp_path / "results").exists() and not list(tmp_path.rglob("*.partial-*"))
+
+
+def test_a_disk_that_fills_up_leaves_nothing_half_written(tmp_path):
+    """No file may be larger than 150 KB, so the weights cannot be stored."""
+    limited = ["bash", "-c", 'ulimit -f 150; exec "$@"', "bash", *command(tmp_path, "-m", "sparsity=0.5,0.75")]
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0 and "0 points finished, 2 failed" in done.stdout
+    assert "File too large" in done.stdout.split("2 failed")[1], "the table says why"
+    assert not [path for path in tmp_path.rglob("*") if "partial" in path.name or path.name == ".running"]
+    assert not list(tmp_path.glob("cache/dense/*/"))
+    assert {path.name for path in tmp_path.glob("results/*/*/*.json")} == {"failure.json"}

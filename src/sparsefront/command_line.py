@@ -55,9 +55,11 @@ class Sweep(Callback):
     """Hydra callback: refuses a results folder that cannot be written, and remembers where a sweep writes its points."""
 
     directory: Path | None = None
+    single_run: Path | None = None
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
-        _require_writable(Path(config.hydra.run.dir))
+        Sweep.single_run = Path(config.hydra.run.dir)
+        _require_writable(Sweep.single_run)
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         Sweep.directory = Path(config.hydra.sweep.dir)
@@ -67,10 +69,15 @@ class Sweep(Callback):
 
 @contextmanager
 def sweep_summary() -> Iterator[None]:
-    """After a sweep, also a failed one, prints which points finished with what, and which failed and why."""
+    """After a sweep, also a failed one, prints which points finished with what, and which failed and why.
+
+    Where Hydra itself fails, for instance because the disk is full, the run leaves no folder.
+    """
     try:
         yield
     finally:
+        if Sweep.single_run is not None and Sweep.single_run.is_dir():
+            discard_if_empty(Sweep.single_run, log_counts=True)
         if Sweep.directory is not None and Sweep.directory.is_dir():
             _close_sweep(Sweep.directory)
 

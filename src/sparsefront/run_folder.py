@@ -20,13 +20,14 @@ KILLED = "the process was killed; what it had finished is stored, and a run with
 @contextmanager
 def occupied(folder: Path) -> Iterator[None]:
     """Marks the folder of a run as somebody's, until the block ends or the process dies."""
-    marker = folder / RUNNING
-    hold = _mark(marker)
+    marker, hold = folder / RUNNING, None
     try:
+        hold = _mark(marker)
         yield
     finally:
         marker.unlink(missing_ok=True)
-        hold.release()
+        if hold is not None:
+            hold.release()
 
 
 def record_failure(folder: Path, error: BaseException) -> None:
@@ -87,7 +88,7 @@ def _mark(marker: Path) -> Hold:
     while (hold := hold_alone(marker)) is None:  # a run that settles others looks at it for a moment
         time.sleep(0.01)
         marker.touch()
-    marker.write_text(str(os.getpid()))
+    marker.write_text(str(os.getpid()))  # only now: an empty one is of a run that is about to hold it
     return hold
 
 

@@ -35,6 +35,13 @@ def load_masks(file: Path) -> dict[str, Tensor]:
     }
 
 
+def mask_shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    """Layer name -> shape of its mask, without reading the masks."""
+    with safe_open(file, framework="pt") as stored:
+        shapes = json.loads((stored.metadata() or {}).get(SHAPES, "{}"))
+        return {name: tuple(shapes.get(name) or stored.get_slice(name).get_shape()) for name in stored.keys()}
+
+
 def pack(mask: Tensor) -> Tensor:
     """bool of any shape -> uint8 [ceil(size / 8)]."""
     return torch.from_numpy(np.packbits(mask.cpu().numpy().reshape(-1), bitorder="little"))
