@@ -1,5 +1,7 @@
 """One experiment -> one row: `python run.py pattern=tile_wise granularity=128`; `python run.py --help` shows the groups."""
 
+import sys
+
 import hydra
 from omegaconf import DictConfig
 
@@ -17,5 +19,6 @@ def main(cfg: DictConfig) -> float | tuple[float, ...] | None:
 
 
 if __name__ == "__main__":
+    command_line.refuse_null_choices(sys.argv[1:])
     with command_line.sweep_summary():
         main()

@@ -41,9 +41,16 @@ def test_help_lists_the_groups():
     assert done.stdout.count("  python ") >= 5
 
 
+def test_the_configuration_shows_the_allocation_that_runs(tmp_path):
+    done = finish(tmp_path, "--cfg", "job", "pattern=block_wise")
+    assert "allocation:\n  _target_: sparsefront.allocation.per_layer.PerLayer\n" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
+        (["allocation=null"], "allocation=null: choose an option of the group: allocation=NAME"),
+        (["allocation.min_density_share=0.2"], "choose allocation=global_threshold, which takes it"),
         (["sparsity=1.5"], "sparsity=1.5: is the fraction of zeros, in [0, 1)"),
         (["sparsity=many"], "could not be converted to Float"),
         (["pattern=tile_wize"], "Available options in 'pattern'"),

@@ -56,6 +56,12 @@ def test_weights_are_uneven_and_reproducible():
         assert sizes.std() / sizes.mean() > 0.2 > 0.1 > flat.std() / flat.mean()
 
 
+def test_a_compact_product_is_told():
+    whole, compact = pattern_masks(64), pattern_masks(64, compact=True)
+    assert compact.settings == f"{whole.settings} compact=true"
+    assert compact.draw(512, 384, 0.75, CPU).compact and not whole.draw(512, 384, 0.75, CPU).compact
+
+
 def test_settings_of_the_pattern_make_the_mask_and_are_told():
     plain, tuned = pattern_masks(64), pattern_masks(64, apriori_tuning=1.0)
     assert not torch.equal(plain.draw(256, 256, 0.75, CPU).mask, tuned.draw(256, 256, 0.75, CPU).mask)

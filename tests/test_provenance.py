@@ -1,32 +1,46 @@
-"""A row tells which code made it and where it ran."""
+"""A measurement tells which code made it, when and where."""
 
 import re
 import subprocess
+from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from sparsefront import provenance
+from sparsefront import processor, provenance
+
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
 def fresh():
-    provenance._commit.cache_clear()
+    provenance.code_commit.cache_clear()
+    processor.processor_name.cache_clear()
     yield
-    provenance._commit.cache_clear()
+    provenance.code_commit.cache_clear()
+    processor.processor_name.cache_clear()
 
 
 def test_commit_of_the_checkout(monkeypatch):
     monkeypatch.delenv("SPARSEFRONT_COMMIT", raising=False)
-    found = provenance.provenance(torch.device("cpu"))
+    found = provenance.provenance(CPU)
     assert found.commit is None or re.fullmatch(r"[0-9a-f]{40}(-dirty)?", found.commit)
     assert found.gpu is found.driver is found.cuda is None
     assert found.torch_version == torch.__version__
+    assert abs((datetime.now(UTC) - datetime.fromisoformat(found.time)).total_seconds()) < 60
 
 
 def test_commit_of_a_copy(monkeypatch):
     monkeypatch.setenv("SPARSEFRONT_COMMIT", "0" * 40)
-    assert provenance.provenance(torch.device("cpu")).commit == "0" * 40
+    assert provenance.provenance(CPU).commit == "0" * 40
+
+
+def test_the_commit_is_what_the_process_began_with(monkeypatch):
+    monkeypatch.setenv("SPARSEFRONT_COMMIT", "a" * 40)
+    provenance.code_commit()
+    monkeypatch.setenv("SPARSEFRONT_COMMIT", "b" * 40)
+    assert provenance.provenance(CPU).commit == "a" * 40
 
 
 def test_without_git_or_driver_nothing_is_claimed(monkeypatch):
@@ -36,5 +50,27 @@ def test_without_git_or_driver_nothing_is_claimed(monkeypatch):
         raise FileNotFoundError(arguments[0][0])
 
     monkeypatch.setattr(subprocess, "run", missing)
-    assert provenance.provenance(torch.device("cpu")).commit is None
-    assert provenance.gpu_clock_mhz(torch.device("cuda")) is None
+    monkeypatch.setattr(subprocess, "Popen", missing)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "H200")
+    address = SimpleNamespace(pci_domain_id=0, pci_bus_id=1, pci_device_id=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: address)
+    assert provenance.provenance(CPU).commit is None
+    on_gpu = provenance.provenance(torch.device("cuda"))
+    assert on_gpu.gpu == "H200" and on_gpu.driver is on_gpu.processor is on_gpu.threads is None
+
+
+def test_a_cpu_is_named_with_its_threads(monkeypatch, tmp_path):
+    info = tmp_path / "cpuinfo"
+    info.write_text("processor\t: 0\nmodel name\t: Xeon 8480+ @ 2.0GHz\nflags\t\t: fpu vme\n\nprocessor\t: 1\n")
+    monkeypatch.setattr(processor, "CPU_INFO", info)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    found = provenance.provenance(CPU)
+    assert (found.processor, found.threads) == ("Xeon 8480+ @ 2.0GHz", 7)
+
+
+def test_a_nameless_cpu_is_told_by_its_kind(monkeypatch, tmp_path):
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\n")
+    monkeypatch.setattr(processor, "CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(processor.platform, "processor", lambda: "")
+    monkeypatch.setattr(processor.platform, "machine", lambda: "riscv64")
+    assert processor.processor_name() == "riscv64"

@@ -60,6 +60,30 @@ REFUSED = {
         ["pattern=n_m", "allocation=global_threshold"],
         "allocation=global_threshold: pattern n_m can meet per_layer",
     ),
+    "key of another allocation": (
+        ["allocation.min_density_share=0.2"],
+        r"^allocation\.min_density_share=0\.2: unknown key of allocation=per_layer; choose allocation=global_threshold",
+    ),
+    "key of several other options": (
+        ["+pattern.m=4"],
+        r"pattern\.m=4: unknown key of pattern=tile_wise; choose .*pattern=n_m or pattern=vector_wise",
+    ),
+    "key of no allocation": (
+        ["allocation.floor=0.2"],
+        r"allocation\.floor=0\.2: unknown key; allocation takes no keys",
+    ),
+    "renamed key": (
+        ["allocation=global_threshold", "allocation.min_density=0.1"],
+        r"^allocation\.min_density=0\.1: .*allocation\.min_density_share",
+    ),
+    "renamed key beside the default": (
+        ["allocation.min_density=0.1"],
+        r"^allocation\.min_density=0\.1: .*allocation=global_threshold allocation\.min_density_share=",
+    ),
+    "share above 1": (
+        ["allocation=global_threshold", "allocation.min_density_share=2"],
+        r"allocation\.min_density_share=2: a share of the target density, from 0 to 1",
+    ),
     "latency_aware without a table": (
         ["allocation=latency_aware"],
         r"allocation\.table=None: .*run\.py -m sparsity=.*sparsefront\.report\.latency_table",

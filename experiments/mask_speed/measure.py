@@ -78,7 +78,7 @@ def cases(name: str, size: str, repeats: int, *, searches: bool = False) -> Iter
     for settings in ((), *((variant,) for variant in variants)):
         pattern = build_settings("pattern", _config(f"pattern={name}", *(f"pattern.{key}" for key in settings)).pattern)
         ranked = "global_threshold" in pattern.allocations
-        allocation = "global_threshold" if ranked else pattern.default_allocation
+        allocation = "global_threshold" if ranked else pattern.source_allocation
         expressed = [sparsity for sparsity in (RANKED_AT if ranked else WINDOWS_AT) if _expresses(pattern, sparsity)]
         for sparsity in expressed[:1] if ranked else expressed:
             yield Case(name, allocation, sparsity, size, repeats, settings)

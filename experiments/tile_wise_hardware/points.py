@@ -10,13 +10,14 @@ from typing import Any
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
-# Each adds one thing to the one before; the first is the method of the authors' public code.
+# Each adds one thing to the one before, the first being the method of the authors' public code; the last leaves tiles narrow.
 _SOURCES = {"whole_tiles": "false", "input_multiple": "1", "aggregate": "l2_over_length"}
 VARIANTS: dict[str, dict[str, str]] = {
     "sources": _SOURCES,
     "whole_tiles": _SOURCES | {"whole_tiles": "true"},
     "whole_tiles_16": _SOURCES | {"whole_tiles": "true", "input_multiple": "16"},
     "whole_tiles_16_rms": {"whole_tiles": "true", "input_multiple": "16", "aggregate": "rms"},
+    "narrow_16_rms": {"whole_tiles": "false", "input_multiple": "16", "aggregate": "rms"},
 }
 
 

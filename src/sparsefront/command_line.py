@@ -4,8 +4,9 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
+from sparsefront.config import Config
 from sparsefront.errors import InvalidSetting
 from sparsefront.run_folder import FAILURE_FILE, discard_if_empty, occupied, record_failure
 from sparsefront.sweep_progress import begin_sweep, count_points, point_of_sweep
@@ -23,6 +25,17 @@ from sparsefront.sweep_progress import begin_sweep, count_points, point_of_sweep
 
 class Refused(CompactHydraException):
     """Bad input: Hydra prints its message alone, without a stack trace unless HYDRA_FULL_ERROR=1."""
+
+
+def refuse_null_choices(arguments: Sequence[str]) -> None:
+    """Ends the program with one line where a group is set to null, which Hydra answers with a stack trace.
+
+    Args:
+        arguments: of the command line.
+    """
+    for group in (field.name for field in fields(Config) if field.type is Any):
+        if f"{group}=null" in arguments:
+            raise SystemExit(f"{group}=null: choose an option of the group: {group}=NAME; --help lists them")
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 
 from sparsefront.run_name import point_name, run_label
 
@@ -32,7 +32,7 @@ class Config:
     dataset: Any = MISSING
     pattern: Any = MISSING
     importance: Any = MISSING
-    allocation: Any = None
+    allocation: Any = MISSING
     schedule: Any = MISSING
     recovery: Any = MISSING
     recipe: Any = None
@@ -48,12 +48,21 @@ def _first_set(value: Any, fallback: Any) -> Any:
     return fallback if value is None else value
 
 
+def _schema() -> DictConfig:
+    """The typed root. A key of another allocation than the chosen one passes Hydra, which would advise to append it;
+    `validate` says which option takes it.
+    """
+    schema = OmegaConf.structured(Config)
+    schema.allocation = DictConfig({}, flags={"struct": False})
+    return schema
+
+
 def register() -> None:
     """Register the root schema and the resolvers; calling it again changes nothing."""
     OmegaConf.register_new_resolver("default", _first_set, replace=True)
     OmegaConf.register_new_resolver("run_label", run_label, replace=True)
     OmegaConf.register_new_resolver("point_name", point_name, replace=True)
-    ConfigStore.instance().store(name="schema", node=Config)
+    ConfigStore.instance().store(name="schema", node=_schema())
 
 
 register()

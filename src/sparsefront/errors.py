@@ -20,3 +20,7 @@ class InvalidSetting(ValueError):
     def within(self, group: str) -> "InvalidSetting":
         """The same complaint with the key written from the root: `batch_size` in `measure` becomes `measure.batch_size`."""
         return InvalidSetting(f"{group}.{self.key}", self.value, self.allowed)
+
+
+class UnknownKey(InvalidSetting):
+    """A key that the chosen option of its group does not take."""

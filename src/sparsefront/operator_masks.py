@@ -97,11 +97,16 @@ class CheckpointWeights:
 
 @dataclass(frozen=True)
 class PatternMasks:
-    """What the benchmark asks for masks: a `sparsefront_kernels.bench.masks.MaskSource`."""
+    """What the benchmark asks for masks: a `sparsefront_kernels.bench.masks.MaskSource`.
+
+    Args:
+        compact: whether pruned outputs are left out of the product, as between two products of a network.
+    """
 
     of: Pattern
     weights: UnevenWeights | CheckpointWeights
     importance: Magnitude = field(default_factory=Magnitude)
+    compact: bool = False
 
     @property
     def pattern(self) -> str:
@@ -111,6 +116,7 @@ class PatternMasks:
     def settings(self) -> str:
         own = {name: value for name, value in dataclasses.asdict(self.of).items() if name != "granularity"}
         every = own | {"importance": f"magnitude_{self.importance.norm}"} | self.weights.settings
+        every |= {"compact": True} if self.compact else {}
         return " ".join(f"{name}={_text(value)}" for name, value in every.items())
 
     def draw(self, n: int, k: int, sparsity: float, device: torch.device) -> MaskedWeight:
@@ -125,7 +131,7 @@ class PatternMasks:
         mask = self.of.mask(scores, sparsity)
         arrangement = self.of.arrangement(scores, sparsity)
         orders = {} if arrangement is None else arrangement.orders()
-        return MaskedWeight(weight, mask, self._storage((n, k), sparsity) | orders)
+        return MaskedWeight(weight, mask, self._storage((n, k), sparsity) | orders, self.compact)
 
     def _storage(self, shape: tuple[int, int], sparsity: float) -> dict[str, Any]:
         family, parameters = self.of.storage(shape, sparsity)
@@ -147,6 +153,7 @@ def pattern_masks(
     row_spread: float = 0.25,
     column_spread: float = 0.25,
     seed: int = 0,
+    compact: bool = False,
     **settings: Any,
 ) -> PatternMasks:
     """Masks of a pattern, for `--masks sparsefront.operator_masks:pattern_masks`.
@@ -156,6 +163,7 @@ def pattern_masks(
         pattern: its name.
         checkpoint, layer: see `CheckpointWeights`; None: `UnevenWeights` of the spreads and the seed.
         norm: of the importance, as `Magnitude` takes it.
+        compact: pruned outputs are left out of Y, as between two products of a network; False: they are zeros in Y.
         settings: the pattern's other settings; its own defaults where they are not given.
     Raises:
         InvalidSetting: no such pattern, a setting that it does not have, or a value that cannot be used.
@@ -169,7 +177,7 @@ def pattern_masks(
     if layer is not None and checkpoint is None:
         raise InvalidSetting("layer", layer, "is a layer of a checkpoint, which is not given")
     weights = CheckpointWeights(checkpoint, layer) if checkpoint else UnevenWeights(row_spread, column_spread, seed)
-    return PatternMasks(made, weights, Magnitude(norm))
+    return PatternMasks(made, weights, Magnitude(norm), compact)
 
 
 def _pattern_class(name: str) -> type[Pattern]:

@@ -10,6 +10,7 @@ from sparsefront.cache.results import remember_results
 from sparsefront.experiment import Experiment
 from sparsefront.inference.forecast import warn_where_nothing_wins
 from sparsefront.measure.fused_graph import fused_dense_graph
+from sparsefront.provenance import code_commit
 from sparsefront.report.checkpoint_link import link_checkpoint
 from sparsefront.report.loggers import close_loggers
 from sparsefront.report.row import Row
@@ -57,6 +58,7 @@ def _find_or_make_row(experiment: Experiment, store: ArtifactStore, keys: StageK
 
 
 def _make_row(experiment: Experiment, store: ArtifactStore, keys: StageKeys) -> Row | None:
+    code_commit()  # now: what is checked out while this trains is not what runs
     loggers = experiment.logger.build(
         run_name=experiment.name,
         output_dir=experiment.output_dir,

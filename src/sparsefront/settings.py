@@ -9,7 +9,7 @@ from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from sparsefront.errors import InvalidSetting
+from sparsefront.errors import InvalidSetting, UnknownKey
 
 
 def build_settings(group: str, node: DictConfig | None) -> Any:
@@ -35,9 +35,7 @@ def build_settings(group: str, node: DictConfig | None) -> Any:
     accepted = {key: hints[key] for key in inspect.signature(target).parameters}
     for key, value in values.items():
         if key not in accepted:
-            raise InvalidSetting(
-                f"{group}.{key}", value, f"unknown key; {group} takes {', '.join(accepted) or 'no keys'}"
-            )
+            raise UnknownKey(f"{group}.{key}", value, f"unknown key; {group} takes {', '.join(accepted) or 'no keys'}")
         if not _fits(value, accepted[key]):
             raise InvalidSetting(f"{group}.{key}", value, f"must be {_in_words(accepted[key])}")
     try:

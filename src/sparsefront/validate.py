@@ -11,8 +11,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from sparsefront.config import STAGES, Config
-from sparsefront.errors import InvalidSetting
+from sparsefront.errors import InvalidSetting, UnknownKey
 from sparsefront.experiment import Experiment
+from sparsefront.group_options import say_where
 from sparsefront.pruning.layers import PruningPlan, plan_pruning
 from sparsefront.report.row import leaves
 from sparsefront.settings import build_settings
@@ -35,10 +36,10 @@ def validate(config: DictConfig) -> Experiment:
     _check_data_and_model(
         parts["dataset"], parts["model"], choices
     )  # first: no recipe can be right for an impossible pair
-    parts |= {group: _build(group, config, choices) for group in GROUPS if group not in ("allocation", *parts)}
-    parts["allocation"] = _build_allocation(config, parts["pattern"])
+    parts |= {group: _build(group, config, choices) for group in GROUPS if group not in parts}
+    _check_allocation(parts["allocation"], parts["pattern"])
     experiment = Experiment(
-        choices=choices | {"allocation": parts["allocation"].name},
+        choices=choices,
         settings={group: _plain(config[group]) for group in GROUPS},
         sparsity=0.0 if parts["pattern"].name == "dense" else float(config.sparsity),
         granularity=config.granularity,
@@ -106,33 +107,19 @@ def _build(group: str, config: DictConfig, choices: dict[str, str]) -> Any:
         )
     try:
         return build_settings(group, config[group])
+    except UnknownKey as error:
+        raise say_where(error, choices[group]) from error
     except InvalidSetting as error:
         # the pattern reads the root's granularity: the user typed it there
         typed_at_root = error.key == "pattern.granularity" and config.granularity is not None
         raise InvalidSetting("granularity", error.value, error.allowed) if typed_at_root else error from error
 
 
-def _build_allocation(config: DictConfig, pattern: Any) -> Any:
-    """The chosen allocation, or the pattern's own.
-
-    Raises:
-        InvalidSetting: one that the pattern cannot meet.
-    """
-    if config.allocation is None:
-        node = OmegaConf.create({"_target_": _ALLOCATIONS[pattern.default_allocation]})
-        return build_settings("allocation", node)
-    allocation = build_settings("allocation", config.allocation)
+def _check_allocation(allocation: Any, pattern: Any) -> None:
     if allocation.name not in pattern.allocations:
         raise InvalidSetting(
             "allocation", allocation.name, f"pattern {pattern.name} can meet {', '.join(pattern.allocations)}"
         )
-    return allocation
-
-
-_ALLOCATIONS = {
-    "per_layer": "sparsefront.allocation.per_layer.PerLayer",
-    "global_threshold": "sparsefront.allocation.global_threshold.GlobalThreshold",
-}
 
 
 def _plain(node: Any) -> Any:

@@ -72,20 +72,37 @@ def test_tile_wise_across_layers_of_different_size_meets_the_total(sparsity):
 def test_a_layer_may_vanish_unless_a_minimum_is_asked_for():
     importance = layers(1.0, 0.001)
     assert not make_masks(importance, ElementWise(), GlobalThreshold(), 0.9)["layer1"].any()
-    masks = make_masks(importance, ElementWise(), GlobalThreshold(min_density=0.0625), 0.9)
+    masks = make_masks(importance, ElementWise(), GlobalThreshold(min_density_share=0.625), 0.9)
     assert masks["layer1"].sum() == 12  # of 192, and they are its best
     assert importance["layer1"][masks["layer1"]].min() > importance["layer1"][~masks["layer1"]].max()
     total = sum(mask.numel() for mask in masks.values())
     assert abs(sum(int((~mask).sum()) for mask in masks.values()) - 0.9 * total) <= 1
 
 
-@pytest.mark.parametrize("min_density", [-0.1, 1.0, 2.0])
-def test_minimum_density_out_of_range(min_density):
-    with pytest.raises(InvalidSetting, match="min_density"):
-        GlobalThreshold(min_density=min_density)
+@pytest.mark.parametrize("sparsity", [0.5, 0.75, 0.9])
+@pytest.mark.parametrize("share", [0.2, 1.0])
+def test_the_minimum_is_a_share_of_the_target_density_at_every_sparsity(sparsity, share):
+    importance = layers(1.0, 0.001, 1.0)
+    masks = make_masks(importance, ElementWise(), GlobalThreshold(min_density_share=share), sparsity)
+    least = share * (1 - sparsity)
+    kept = {layer: int(mask.sum()) for layer, mask in masks.items()}
+    assert all(kept[layer] >= least * masks[layer].numel() - 1e-9 for layer in masks)
+    assert kept["layer1"] - least * masks["layer1"].numel() < 1, "the weakest layer keeps no more than that"
+    if share == 1.0:
+        alike = make_masks(importance, ElementWise(), PerLayer(), sparsity)
+        assert all(abs(kept[layer] - int(alike[layer].sum())) <= 1 for layer in masks)
 
 
-def test_a_minimum_density_above_the_wanted_density_is_refused():
-    with pytest.raises(InvalidSetting, match="min_density=0.2: at most 0.1"):
-        make_masks(layers(1.0), ElementWise(), GlobalThreshold(min_density=0.2), 0.9)
-    GlobalThreshold(min_density=0.1).check_sparsity(0.9)
+@pytest.mark.parametrize("sparsity", [0.5, 0.9])
+def test_the_minimum_holds_where_a_pattern_prunes_in_two_steps(sparsity):
+    importance = layers(1.0, 0.001, 1.0)
+    pattern = TileWise(granularity=4, **SOURCES)
+    assert not make_masks(importance, pattern, GlobalThreshold(), sparsity)["layer1"].any()
+    masks = make_masks(importance, pattern, GlobalThreshold(min_density_share=0.5), sparsity)
+    assert masks["layer1"].sum() >= 0.5 * (1 - sparsity) * masks["layer1"].numel()
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
+def test_a_share_out_of_range(share):
+    with pytest.raises(InvalidSetting, match="min_density_share=.*from 0 to 1"):
+        GlobalThreshold(min_density_share=share)

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from sparsefront.allocation.global_threshold import GlobalThreshold
+from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.settings import build_settings
-from sparsefront.validate import GROUPS
+from sparsefront.validate import GROUPS, validate
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 OPTIONS = sorted(
@@ -29,6 +31,19 @@ def test_every_experiment_composes(composed, name):
     for group in GROUPS:
         if config[group] is not None:
             build_settings(group, config[group])
+
+
+@pytest.mark.parametrize("pattern", sorted(file.stem for file in (CONF / "pattern").glob("*.yaml")))
+def test_every_pattern_has_the_same_allocation_unless_another_is_named(composed, pattern):
+    config = composed(f"pattern={pattern}")
+    assert config.allocation == {"_target_": "sparsefront.allocation.per_layer.PerLayer"}
+    assert validate(config).allocation == PerLayer()
+
+
+@pytest.mark.parametrize("name", ["tile_wise_stages", "uniform_lr_rewind", "bert_squad_distilled"])
+def test_what_repeats_a_source_keeps_its_allocation(composed, name):
+    config = composed(f"experiment={name}")
+    assert build_settings("allocation", config.allocation) == GlobalThreshold()
 
 
 def test_no_group_is_named_like_a_root_key():

@@ -288,11 +288,12 @@ class PrunedOutputs:
 
     granularity: int
     keep: int = 3
+    compact: bool = False
     pattern: str = "tile_wise"
 
     @property
     def settings(self) -> str:
-        return f"keep={self.keep}"
+        return f"keep={self.keep}" + (" compact=true" if self.compact else "")
 
     def draw(self, n, k, sparsity, device):
         mask = torch.zeros(n, k, dtype=torch.bool)
@@ -300,7 +301,7 @@ class PrunedOutputs:
         for start in range(0, len(alive), self.granularity):
             tile = alive[start : start + self.granularity]
             mask[tile, : k if len(tile) < self.granularity else self.keep] = True
-        return MaskedWeight(torch.randn(n, k), mask, {"tile": self.granularity, "drop_empty_outputs": True})
+        return MaskedWeight(torch.randn(n, k), mask, {"tile": self.granularity, "drop_empty_outputs": True}, self.compact)
 
 
 def patterns(**settings):
@@ -319,6 +320,31 @@ def test_masks_of_a_pattern_are_measured_at_their_own_density():
         weight_bytes = 4 * kept * 48 * 32 + 4 * (2 * 3 + 32) + 8 * 4 + 4 * 32  # values, inputs, offsets, outputs
         floor = floor_us(6, 32, 48, density=kept, weight_bytes=weight_bytes, element_bytes=4, rates=rates)
         assert row.roofline_fraction == pytest.approx(floor / row.latency_us)
+
+
+def test_a_compact_product_leaves_pruned_outputs_out(monkeypatch):
+    products, checks = [], []
+    ours = run.gathered_contenders
+
+    def seen(drawn, **wanted):
+        found = ours(drawn, **wanted)
+        products.append(drawn.setting.problem("feature_major"))
+        checks.extend(tuple(one.contender.calls(1)[0]().shape) for one in found if one.entry.layout == "feature_major")
+        return found
+
+    monkeypatch.setattr(run, "gathered_contenders", seen)
+    rows = [row for row in measure(plan(sparsities=(0.5,), peers=(), **patterns(compact=True))) if row.granularity]
+    assert [(problem.m, problem.k, problem.n) for problem in products] == [(6, 32, 32)], "of 48 outputs every third is gone"
+    assert checks and set(checks) == {(32, 6)}
+    kept = (2 * 12 * 3 + 8 * 32) / (48 * 32)
+    for row in rows:
+        assert row.correct and row.mask_settings == "keep=3 compact=true"
+        assert (row.n, row.sparsity) == (48, pytest.approx(1 - kept)), "beside the whole product, and of the whole weight"
+        weight_bytes = 4 * kept * 48 * 32 + 4 * (2 * 3 + 32) + 8 * 4 + 4 * 32
+        less = floor_us(
+            6, 32, 32, density=kept * 48 / 32, weight_bytes=weight_bytes, element_bytes=4, rates=Rates(100.0, 1000.0)
+        )
+        assert row.roofline_fraction == pytest.approx(less / row.latency_us)
 
 
 def test_other_settings_of_a_pattern_are_measured_too(tmp_path):

@@ -246,7 +246,7 @@ def test_the_peer_multiplies_by_our_weight(asked, cases, m):
     stored = cases["gathered-uneven"].build().to(CPU, torch.float16)
     n, k = stored.shape
     setting = Setting(Shape("small", m, k, n), "fp16", 0.5, CPU)
-    drawn = DrawnWeight("tile_wise", 16, "pattern", "seed=0", stored, setting.expected(stored.to_dense()))
+    drawn = DrawnWeight("tile_wise", 16, "pattern", "seed=0", setting, stored, setting.expected(stored.to_dense()), 0.5)
     found = quack.contenders(setting, drawn)
     assert len(found) == len(candidates(QuackProblem.of(quack_tables(stored), m), 1)) > 6
     for one in found:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sparsefront_kernels.gathered.hopper.schedule import WIDTHS, schedule, tile_cycles, work_tables
+from sparsefront_kernels.gathered.hopper.schedule import ALL, WIDTHS, schedule, tile_cycles, work_tables
 
 EQUAL, UNEVEN, LONG = (16,) * 32, tuple(range(40, 8, -2)), (64, *[20] * 10, 0, 0)
 
@@ -25,9 +25,10 @@ def covered_columns(found, lengths, m):
     lengths=st.lists(st.integers(0, 80), min_size=1, max_size=40).map(lambda all: tuple(sorted(all, reverse=True))),
     m=st.integers(1, 700).map(lambda runs: 8 * runs),
     blocks=st.integers(1, 140),
+    group=st.sampled_from([1, 3, 32, ALL]),
 )
-def test_every_column_of_every_pair_is_computed_once(lengths, m, blocks):
-    found = schedule(lengths, m, blocks)
+def test_every_column_of_every_pair_is_computed_once(lengths, m, blocks, group):
+    found = schedule(lengths, m, blocks, group)
     for columns in covered_columns(found, lengths, m).values():
         assert sorted(columns) == list(range(m))
     assert len(found.begins) - 1 <= blocks and found.begins[0] == 0 and found.begins[-1] == len(found.tiles)
@@ -55,6 +56,14 @@ def test_the_last_round_is_filled_with_narrower_tiles():
     assert {count for _, _, count in found.tiles} > {256}
 
 
+def test_a_group_goes_through_all_columns_before_the_next_begins():
+    """One block gets all tiles, in their order."""
+    found = schedule((8,) * 5, 1024, 1, 2)
+    whole = [pair for pair, _, count in found.tiles if count == 256]
+    assert len(whole) == 5 * 4 and whole == [0, 1] * 4 + [2, 3] * 4 + [4] * 4
+    assert [pair for pair, *_ in schedule((8,) * 5, 1024, 1).tiles] == [*range(5)] * 4
+
+
 def test_much_longer_pairs_come_first():
     found = schedule(LONG, 4096, 132)
     for first, last in pairwise(found.begins):
@@ -62,7 +71,7 @@ def test_much_longer_pairs_come_first():
 
 
 def test_tables_say_where_the_steps_of_a_pair_lie():
-    work, begins = work_tables((3, 2, 0), 320, 132, torch.device("cpu"))
+    work, begins = work_tables((3, 2, 0), 320, 132, ALL, torch.device("cpu"))
     found = schedule((3, 2, 0), 320, 132)
     assert begins.tolist() == list(found.begins)
     for (pair, column, count), (its_pair, first, steps, place) in zip(found.tiles, work.tolist(), strict=True):

@@ -5,6 +5,7 @@ import torch
 from sparsefront_kernels import FORMATS, Problem, entries
 from sparsefront_kernels.gathered.hopper import tuning
 from sparsefront_kernels.gathered.hopper.parameters import PairLaunch
+from sparsefront_kernels.gathered.hopper.schedule import ALL
 from sparsefront_kernels.gathered.hopper.tables import pair_tables
 from sparsefront_kernels.gathered.hopper.tuning import LAUNCHES, SPACE, PairProblem, candidates, predicted_us
 from sparsefront_kernels.tuning import launches, store
@@ -51,8 +52,16 @@ def test_model_prefers_wide_blocks_for_large_products_and_narrow_ones_for_small(
 
 
 def test_orders_of_work_are_tried_where_there_are_several_columns_of_blocks():
-    assert {launch.group for launch in candidates(LARGE, 132)} == {4, 16, 64}
-    assert {launch.group for launch in candidates(PairProblem(64, 1024, 1024, 8, 64), 132)} == {64}
+    assert {launch.group for launch in candidates(LARGE, 132) if not launch.wide} == {4, 16, 64}
+    assert {launch.group for launch in candidates(PairProblem(64, 1024, 1024, 8, 64), 132) if not launch.wide} == {64}
+
+
+def test_the_kernel_for_many_rows_is_tried_in_groups_where_there_are_many_pairs():
+    large = PairProblem(4096, 5120, 20480, 107, 107 * 40)
+    assert [launch.group for launch in candidates(large, 132) if launch.wide] == [ALL, 32]
+    assert [launch.group for launch in candidates(PairProblem(4096, 4096, 4096, 32, 32 * 32), 132) if launch.wide] == [
+        ALL
+    ]
 
 
 def test_tunable_serves_every_layout(nothing_tuned, monkeypatch):

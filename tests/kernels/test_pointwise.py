@@ -26,6 +26,15 @@ def test_epilogue_rounds_once(device):
     assert torch.allclose(epilogue(sums, bias, "gelu", residual).float(), expected.float(), atol=1e-3)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_gelu_in_16_bits_is_right_over_its_whole_range(device, dtype):
+    """To 3e-5 before it is rounded (the interpreter cuts bfloat16 off), also where erf has long been 1 or -1."""
+    sums = torch.cat([torch.linspace(-12, 12, 4001), torch.tensor([-3e4, 3e4, 0.0])]).to(device, dtype)[None]
+    expected = torch.nn.functional.gelu(sums.double())
+    error = (epilogue(sums, None, "gelu", None).double() - expected).abs()
+    assert (error <= 4e-5 + torch.finfo(dtype).eps * expected.abs()).all()
+
+
 def test_operands_that_do_not_fit_are_refused():
     sums = torch.randn(4, 6)
     with pytest.raises(ValueError, match=r"bias must be a float \[4\]"):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparsefront.measure.accuracy import as_float, evaluate
+from sparsefront.measure.accuracy import as_float, evaluate, evaluation
 
 CPU = torch.device("cpu")
 
@@ -49,6 +49,9 @@ class Evaluator:
     def compute(self):
         return {"accuracy": 0.5, "samples": self.samples}
 
+    def standard_errors(self):
+        return {"accuracy": 0.1}
+
 
 @pytest.fixture
 def task():
@@ -70,6 +73,11 @@ def test_the_whole_split_is_seen(task, split, stage, samples):
 def test_the_limit_ends_after_the_batch_that_reaches_it(task):
     metrics = evaluate(task, Net(), Data(), "test", device=CPU, dtype=torch.float32, limit=5)
     assert metrics["samples"] == 8
+
+
+def test_an_evaluation_tells_how_sure_it_is_and_of_how_many_samples(task):
+    found = evaluation(task, Net(), Data(), "test", device=CPU, dtype=torch.float32, limit=5)
+    assert (found.metrics["accuracy"], found.standard_errors, found.samples) == (0.5, {"accuracy": 0.1}, 8)
 
 
 def test_floats_take_the_measured_dtype_and_logits_come_back_in_fp32(task):

@@ -77,6 +77,27 @@ def test_a_network_alone():
     assert found.throughput_samples_per_s == pytest.approx(8 / found.latency.median_ms * 1e3)
 
 
+def test_the_clock_is_read_of_what_was_timed_once_it_is_timed(monkeypatch):
+    events = []
+    real = end_to_end.time_interleaved
+
+    def timed(functions, **rest):
+        events.append(set(functions.values()))
+        return real(functions, **rest)
+
+    def clock(calls, device):
+        events.append(set(calls))
+        return 1755.0
+
+    monkeypatch.setattr(end_to_end, "time_interleaved", timed)
+    monkeypatch.setattr(end_to_end, "clock_under_load", clock)
+    settings, inputs = Measure(device="cpu", samples=5, repeats=2, variants=[]), {"x": torch.randn(8, 128)}
+    found = time_pair(Layers(2).eval(), Layers(1).eval(), inputs, settings)
+    first, second, at_the_end = events
+    assert first == second == at_the_end and len(at_the_end) == 2 and found.dense.clock_mhz == 1755.0
+    assert time_alone(Layers(2).eval(), inputs, settings).clock_mhz == 1755.0
+
+
 @pytest.mark.gpu
 def test_graphs_beat_eager_on_small_layers():
     settings = Measure(device="cuda", samples=10)

@@ -230,3 +230,21 @@ print(tuple(net(**inputs).logits.shape))
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[-2] == "(1, 2)"
+
+
+def test_a_result_names_what_was_loaded(bert_folder: Path, pair_classes: DataInfo, tmp_path: Path):
+    """The default hub id says nothing about a folder's weights or random ones; the loaded network speaks for itself."""
+    folder = Path(shutil.copytree(bert_folder, tmp_path / "all-MiniLM-L6"))
+    model = Bert(path=str(folder))
+    recorded = model.settings_used() | model.network_facts(model.build(pair_classes))
+    assert model.variant == recorded["path"] == "all-MiniLM-L6" and recorded["name"] is None
+    assert (recorded["num_hidden_layers"], recorded["hidden_size"]) == (2, 128)
+    assert Bert(size="tiny").settings_used()["name"] is None
+    fetched = Bert(name="nreimers/MiniLM-L6-H384-uncased")
+    assert fetched.variant == "MiniLM-L6-H384-uncased"
+    assert fetched.settings_used()["name"] == "nreimers/MiniLM-L6-H384-uncased"
+
+
+def test_a_snapshot_of_the_hubs_cache_is_called_by_its_repository(tmp_path: Path):
+    snapshot = tmp_path / "models--nreimers--MiniLM-L6-H384-uncased" / "snapshots" / ("0" * 40)
+    assert Bert(path=f"{snapshot}/").variant == "MiniLM-L6-H384-uncased"

@@ -191,7 +191,7 @@ def test_importance_of_other_layouts_and_dtypes(pattern):
 
 def test_several_layers_under_every_allocation_that_it_meets(pattern):
     importance = {"narrow": scores(8, 96, seed=1), "wide": 3 * scores(48, 96, seed=2), "tall": scores(96, 192, seed=3)}
-    assert pattern.default_allocation in pattern.allocations
+    assert pattern.source_allocation in pattern.allocations
     for name in ALLOCATIONS.keys() & set(pattern.allocations):
         for sparsity in expressible(pattern, (8, 96)):
             masks = make_masks(importance, pattern, ALLOCATIONS[name], sparsity)
@@ -326,7 +326,7 @@ def test_the_canonical_format_holds_every_mask(pattern):
 def test_the_layer_whose_scores_are_not_finite_is_named(pattern):
     importance = {"body.0": scores(24, 96), "body.1": scores(24, 96)}
     importance["body.1"][3, 5] = float("nan")
-    allocation = ALLOCATIONS[pattern.default_allocation]
+    allocation = ALLOCATIONS[pattern.source_allocation]
     with pytest.raises(ValueError, match="body.1"):
         make_masks(importance, pattern, allocation, expressible(pattern, (24, 96))[-1])
 
@@ -337,7 +337,7 @@ def test_a_convolution_is_masked_through_its_weight_view(pattern):
     weight = convolution.weight.detach()
     sparsity = expressible(pattern, (24, 96))[-1]
     importance = {"conv": as_matrix(weight).abs()}
-    allocation = ALLOCATIONS[pattern.default_allocation]
+    allocation = ALLOCATIONS[pattern.source_allocation]
     mask = make_masks(importance, pattern, allocation, sparsity, weight_shapes={"conv": tuple(weight.shape)})["conv"]
     assert torch.equal(mask, pattern.mask(importance["conv"], sparsity))
     x = torch.randn(2, 6, 7, 7)

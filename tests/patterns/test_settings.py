@@ -44,7 +44,7 @@ def test_distributions(pattern):
         pattern(granularity=4, distribution="random")
     with pytest.raises(InvalidSetting, match="only a balanced distribution"):
         pattern(granularity=4, m=4)
-    assert pattern(granularity=4).default_allocation == "global_threshold"
+    assert pattern(granularity=4).source_allocation == "global_threshold"
     assert "global_threshold" not in pattern(granularity=4, distribution="balanced").allocations
 
 

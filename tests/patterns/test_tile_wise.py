@@ -12,7 +12,7 @@ from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.tile_wise import SOURCES, TileWise
 from sparsefront.pruning.make_masks import make_masks
 
-ALLOCATIONS = [PerLayer(), GlobalThreshold(), GlobalThreshold(min_density=0.1)]
+ALLOCATIONS = [PerLayer(), GlobalThreshold(), GlobalThreshold(min_density_share=0.2)]
 by_allocation = pytest.mark.parametrize("allocation", ALLOCATIONS, ids=lambda allocation: repr(allocation))
 
 
@@ -61,7 +61,7 @@ def test_the_overlay_is_the_best_of_what_tiles_prune(allocation, sparsity):
     assert not any((tiles[layer] & ~masks[layer]).any() for layer in masks)
     assert sparsity * total(importance) - len(masks) <= pruned(masks) <= sparsity * total(importance) + 1e-6
     ranked = [list(importance)] if isinstance(allocation, GlobalThreshold) else [[layer] for layer in importance]
-    if getattr(allocation, "min_density", 0.0) > 0 or sparsity == 0.0:
+    if getattr(allocation, "min_density_share", 0.0) > 0 or sparsity == 0.0:
         return
     for together in ranked:
         back = torch.cat([importance[layer][masks[layer] & ~tiles[layer]] for layer in together])
@@ -137,7 +137,9 @@ def test_a_larger_share_keeps_more_of_what_element_wise_pruning_keeps():
 
 def test_tuned_masks_are_as_sparse_as_others_under_a_minimum_density():
     importance = layers()
-    masks = make_masks(importance, TileWise(8, apriori_tuning=0.5, **SOURCES), GlobalThreshold(min_density=0.1), 0.75)
+    masks = make_masks(
+        importance, TileWise(8, apriori_tuning=0.5, **SOURCES), GlobalThreshold(min_density_share=0.4), 0.75
+    )
     assert 0 <= 0.75 * total(importance) - pruned(masks) < 8 * len(masks)
     for mask in masks.values():
         assert mask.float().mean() >= 0.1 - 8 * 160 / mask.numel()

@@ -16,7 +16,7 @@ from sparsefront.patterns.tile_wise import SOURCES, TileWise
 from sparsefront.pruning.make_masks import make_masks
 
 few = settings(max_examples=60, deadline=None, derandomize=True)
-ALLOCATIONS = [PerLayer(), GlobalThreshold(), GlobalThreshold(min_density=0.02)]
+ALLOCATIONS = [PerLayer(), GlobalThreshold(), GlobalThreshold(min_density_share=0.2)]
 by_allocation = pytest.mark.parametrize("allocation", ALLOCATIONS, ids=lambda allocation: repr(allocation))
 
 
@@ -171,7 +171,7 @@ def test_the_total_is_within_one_unit_of_inputs(allocation, sparsity, apriori_tu
         kept = {layer: masks[layer] for layer in part}
         short = sparsity * sum(mask.numel() for mask in kept.values()) - pruned(kept)
         # A minimum density in each of four layers rounds up in each.
-        assert -1e-3 <= short < 256 * (len(part) if getattr(allocation, "min_density", 0.0) else 1)
+        assert -1e-3 <= short < 256 * (len(part) if getattr(allocation, "min_density_share", 0.0) else 1)
 
 
 def test_a_layer_of_one_tile_keeps_all_of_its_outputs_and_loses_inputs_instead():

@@ -1,6 +1,7 @@
 """`compare.py` as a user calls it, and the two files that it writes."""
 
 import errno
+import json
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sparsefront.errors import InvalidSetting
 from sparsefront.report.html import write_html
 from sparsefront.report.plots import write_pareto_png
 from sparsefront.report.run_report import write_report
@@ -66,6 +68,49 @@ def test_a_results_folder_gives_a_table_a_plot_and_a_page(tmp_path, make_row):
     assert "run-1" in page and "tile_wise" in page
 
 
+def test_what_differs_is_said_and_what_may_not_be_compared_is_apart(tmp_path, make_row):
+    for number, changes in enumerate(({"repeats": 3}, {"repeats": 5}, {"evaluated_samples": 99})):
+        write_row_json(tmp_path / "results" / str(number) / "row.json", make_row(run_id=f"run-{number}", **changes))
+    done = compare(cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "differs between these runs: repeats 3, 5" in done.stdout
+    assert "CPU reference, not a GPU latency" in done.stdout
+    page = (tmp_path / "results" / "compare" / "compare.html").read_text()
+    assert page.count("<h2>") == 2 and "differs between these runs: repeats 3, 5" in page
+    assert "99 test samples" in page and "evaluated samples not recorded" in page
+
+
+def test_rows_of_the_version_before_are_read_and_told(tmp_path, make_row):
+    since = ("processor", "threads", "dense_weights_sha256", "weights_sha256", "n_of_m", "evaluated_samples", "repeats")
+    for number in range(2):
+        content = json.loads(make_row(run_id=f"run-{number}").to_json())
+        content["identity"]["schema_version"] = 3
+        for group in content.values():
+            for leaf in since:
+                group.pop(leaf, None)
+        (tmp_path / "results" / str(number)).mkdir(parents=True)
+        (tmp_path / "results" / str(number) / "row.json").write_text(json.dumps(content))
+    done = compare(cwd=tmp_path)
+    assert done.returncode == 0 and "left out" not in done.stderr
+    assert "2 of 2 rows are of an older version" in done.stdout and "not known to be comparable" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("axis", "label"), [("speedup", "speedup over dense in the same process"), ("latency_ms", "latency of a batch")]
+)
+def test_the_axis_is_chosen(tmp_path, make_row, axis, label):
+    write_row_json(tmp_path / "row.json", make_row())
+    done = compare("row.json", f"axis={axis}", "out=here", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "here" / "compare.html").read_text()
+    assert label in page
+    assert [path.name for path in write_report(make_row(), tmp_path, Report(axis=axis))] == [
+        "pareto.png",
+        "report.html",
+    ]
+    assert label in (tmp_path / "report.html").read_text()
+
+
 def test_paths_sort_and_out_are_taken_from_the_command_line(tmp_path, make_row):
     folder = tmp_path / "sparsity=0.5,pattern=n_m"
     for number, quality in enumerate((0.5, 0.9)):
@@ -81,8 +126,9 @@ def test_paths_sort_and_out_are_taken_from_the_command_line(tmp_path, make_row):
     [
         ((), "no rows found"),
         (("nowhere",), "nowhere: no such file or folder"),
-        (("colour=red",), "no such option; there are out, sort, source, project, entity"),
+        (("colour=red",), "no such option; there are out, sort, axis, source, project, entity"),
         (("--fast",), "no such option"),
+        (("axis=seconds",), "axis=seconds: is one of speedup, latency_ms"),
         (("source=cloud",), "source=cloud: disk or wandb"),
         (("source=wandb",), "needs project=NAME"),
         (("source=wandb", "project=p"), "there is no API key"),
@@ -121,6 +167,11 @@ def test_a_run_with_nothing_timed_is_still_drawn(tmp_path, make_row):
     page = paths[1].read_text()
     assert_small(page, paths[1])
     assert "too small: 4 &lt; 8" in page, "layers that stayed dense are told with their reason"
+
+
+def test_an_unknown_axis_is_refused():
+    with pytest.raises(InvalidSetting, match="axis=ms: is one of speedup, latency_ms"):
+        Report(axis="ms")
 
 
 def test_pages_of_runs_share_one_script_beside_the_results(tmp_path, make_row):

@@ -27,6 +27,47 @@ def test_run_table_tells_accuracy_latency_device_kernel_sparsity_and_files(make_
     assert "/somewhere/row.json" in text
 
 
+def test_a_speedup_of_a_cpu_says_what_it_is_and_what_its_interval_is(make_row):
+    text = text_of(run_table(make_row(repeats=3)))
+    (speedup,) = [line for line in text.splitlines() if "1.50×" in line]
+    assert "faster (CPU reference, not a GPU latency)" in speedup
+    (interval,) = [line for line in text.splitlines() if "1.40× – 1.60×" in line]
+    assert "bootstrap 95 % interval of the ratio of medians over 3 repeats" in interval
+    gpu = text_of(run_table(make_row(latency_device="cuda", gpu="H200")))
+    assert "bootstrap 95 % interval" in gpu and "CPU" not in gpu
+    rows = [make_row(), make_row(speedup=2.0)]
+    assert "speedup: CPU reference, not a GPU latency" in text_of(rows_table(rows))
+    assert "CPU" not in text_of(rows_table([make_row(latency_device="cuda")]))
+
+
+def test_tables_show_the_standard_error_and_of_how_many_samples(make_row):
+    judged = {"kernel_standard_error": 0.0054, "dense_standard_error": 0.0044, "evaluated_samples": 1000}
+    one = text_of(run_table(make_row(**judged, evaluate_limit=1000)))
+    assert "97.00 ± 0.54 %" in one and "98.00 ± 0.44 %" in one
+    assert "1000 test samples (measure.evaluate_limit=1000); ± is their standard error" in one
+    several = text_of(rows_table([make_row(**judged), make_row(**judged, seed=4)]))
+    assert "97.00 ± 0.54 %" in several and "evaluated_samples 1000" in several
+    assert "±" not in text_of(rows_table([make_row(), make_row(seed=4)])), "an older row does not tell"
+
+
+def test_the_windows_of_n_m_are_told(make_row):
+    rows = [make_row(pattern="n_m", granularity=None, n_of_m=text) for text in ("2:4", "4:8")]
+    assert "n_m 2:4 at sparsity 0.75" in text_of(run_table(rows[0]))
+    several = text_of(rows_table(rows))
+    assert "2:4" in several and "4:8" in several
+
+
+def test_a_cpu_is_named_with_its_threads(make_row):
+    assert "cpu (Xeon 8480+, 2 threads), batch 64, fp32" in text_of(
+        run_table(make_row(processor="Xeon 8480+", threads=2))
+    )
+
+
+def test_notes_stand_below_a_table(make_row):
+    text = text_of(rows_table([make_row()], ["differs between these runs: [repeats] 3, 5"]))
+    assert text.index("run-0") < text.index("[repeats] 3, 5")
+
+
 def test_run_table_says_what_was_not_measured(make_row):
     row = make_row(kernel=None, latency_sparse_ms=None, speedup=None, speedup_low=None, latency_kernel=None)
     text = text_of(run_table(row))

@@ -137,7 +137,7 @@ def test_gradual_records_its_updates(composed, tmp_path):
 def test_weights_go_back_to_the_dense_run_in_every_round(composed, fits, tmp_path):
     """T = 3, K = 2: at the start of each round every survivor is to the bit what it was when epoch 1 of dense began."""
     rounds = ["schedule=iterative", "schedule.rounds=2", "recovery=weight_rewind", "recovery.epochs=2"]
-    run_experiment(composed(*TRAIN, "recipe.epochs=3", "recipe.history=true", *rounds))
+    run_experiment(composed(*TRAIN, "recipe.epochs=3", "recipe.history=true", *rounds, "allocation=global_threshold"))
     dense, *recovered = fits
     history = finished(tmp_path / "cache", "dense") / "history"
     assert len(list(history.iterdir())) == 3

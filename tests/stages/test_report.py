@@ -47,9 +47,30 @@ def test_the_row_names_the_settings_of_every_part(run):
     assert choice.recovery_parameters == {"epochs": 1, "lr": None}
     assert choice.recipe_parameters["weight_decay"] == 0.25
     assert choice.trainer_parameters["device"] == "cpu" and choice.trainer_parameters["limit_batches"] == 2
-    assert choice.allocation == "global_threshold" and choice.allocation_parameters == {"min_density": 0.0}
+    assert choice.allocation == "per_layer" and choice.allocation_parameters == {}
     dense = run(*ON_CPU, *short, "pattern=dense").choice
     assert dense.importance_parameters == dense.recovery_parameters == {} and dense.recipe_parameters
+
+
+def test_the_row_of_n_m_says_which_one_ran(run):
+    short = ("measure.evaluate_limit=8", "model.dim=64", "model.depth=1", "report.html=false", "report.plot=false")
+    half = ("trainer=cpu", "measure.device=cpu", "pattern=n_m", "sparsity=0.5", *short)
+    assert run(*half).sparsity.n_of_m == "2:4"
+    assert run(*half, "pattern.m=8").sparsity.n_of_m == "4:8"
+    assert run(*half, "pattern=dense").sparsity.n_of_m is None
+
+
+def test_the_row_holds_what_decides_whether_it_is_comparable(run):
+    short = ("measure.evaluate_limit=8", "model.dim=64", "model.depth=1", "report.html=false", "report.plot=false")
+    row = run(*ON_CPU, *short, "measure.repeats=2", "measure.samples=6", "measure.warmup=3", "measure.search_seconds=5")
+    speed, quality = row.speed, row.quality
+    assert (speed.repeats, speed.samples_per_repeat, speed.warmup_rounds, speed.search_seconds) == (2, 6, 3, 5.0)
+    assert speed.modes_searched == ["eager"], "the others need a GPU: they decide nothing here"
+    assert speed.variants_searched == ["fused_qkv", "channels_last", "fused_graph"]
+    assert quality.evaluate_limit == quality.evaluated_samples == 8
+    expected = (quality.dense * (1 - quality.dense) / 8) ** 0.5
+    assert abs(quality.dense_standard_error - expected) < 1e-9
+    assert quality.masked_standard_error is not None and quality.kernel_standard_error is not None
 
 
 def test_a_dense_run_has_no_pictures(run):

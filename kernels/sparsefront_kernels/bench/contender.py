@@ -29,6 +29,7 @@ class Contender:
         weight_bytes: of weight and indices.
         make: number of a copy → a call on that copy of the operands, which writes all of a fresh Y.
         expected: what Y must be.
+        outputs: of Y as a call gives it, where these are fewer than N; None: all of them.
         mask_settings: of the pattern that made the mask; empty where it was drawn at random.
         whole: Y as a call gives it → Y in its layout, for a kernel that leaves outputs out or in another order; done for the
             check alone, outside of its time.
@@ -46,6 +47,7 @@ class Contender:
     weight_bytes: int
     make: Callable[[int], Call]
     expected: Expected
+    outputs: int | None = None
     mask_settings: str = ""
     whole: Callable[[Tensor], Tensor] = lambda y: y
     _calls: list[Call] = field(init=False, default_factory=list)

@@ -1,6 +1,8 @@
 """A sparse weight that several kernels multiply by, stored once."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import torch
 
 from sparsefront_kernels.bench.expected import Expected
 from sparsefront_kernels.bench.masks import MaskSource
@@ -15,22 +17,20 @@ class DrawnWeight:
 
     Args:
         pattern, granularity, distribution, mask_settings: as they stand in the results.
+        setting: the product with it; its n counts the stored outputs alone where the weight is compact.
         stored: the weight.
         expected: what a product with it must be.
+        sparsity: fraction of zeros of the mask, as it is: pruned outputs and long tiles included.
     """
 
     pattern: str
     granularity: int
     distribution: str
     mask_settings: str
+    setting: Setting
     stored: GatheredFormat
     expected: Expected
-
-    @property
-    def sparsity(self) -> float:
-        """Fraction of zeros of the mask, as it is: pruned outputs and long tiles included."""
-        n, k = self.stored.shape
-        return 1 - self.stored.values.numel() / (n * k)
+    sparsity: float
 
 
 def drawn_weight(setting: Setting, source: MaskSource, *, granularity: int, distribution: str) -> DrawnWeight:
@@ -39,4 +39,17 @@ def drawn_weight(setting: Setting, source: MaskSource, *, granularity: int, dist
     drawn = source.draw(shape.n, shape.k, setting.sparsity, setting.device)
     weight = zero_where_pruned(drawn.weight.to(setting.dtype), drawn.mask)
     stored = GatheredFormat.from_dense(weight, drawn.mask, **drawn.storage)
-    return DrawnWeight(source.pattern, granularity, distribution, source.settings, stored, setting.expected(weight))
+    sparsity = 1 - stored.values.numel() / weight.numel()
+    if drawn.compact:
+        weight = weight[stored.output_index.long()]
+        setting, stored = _compact(setting, stored)
+    expected = setting.expected(weight)
+    return DrawnWeight(source.pattern, granularity, distribution, source.settings, setting, stored, expected, sparsity)
+
+
+def _compact(setting: Setting, stored: GatheredFormat) -> tuple[Setting, GatheredFormat]:
+    """The same tiles, of a product that has the stored outputs alone, in the order in which they are stored."""
+    outputs = len(stored.output_index)
+    order = torch.arange(outputs, dtype=torch.int32, device=stored.device)
+    smaller = replace(setting, shape=replace(setting.shape, n=outputs))
+    return smaller, replace(stored, shape=(outputs, setting.shape.k), output_index=order)

@@ -23,11 +23,13 @@ class MaskedWeight:
         weight: float [N, K]; what the mask prunes may have any value.
         mask: bool [N, K] on the same device, True = keep.
         storage: keyword arguments of `GatheredFormat.from_dense` besides.
+        compact: whether pruned outputs are left out of Y, as between two products of a network; False: they are zeros in Y.
     """
 
     weight: Tensor
     mask: Tensor
     storage: dict[str, Any]
+    compact: bool = False
 
 
 class MaskSource(Protocol):

@@ -8,7 +8,6 @@ from typing import Any
 from sparsefront_kernels.bench.contender import Contender
 from sparsefront_kernels.bench.copies import numbered
 from sparsefront_kernels.bench.drawn import DrawnWeight
-from sparsefront_kernels.bench.setting import Setting
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.registry import entries
 
@@ -55,9 +54,7 @@ class Ours:
     prepared: Any
 
 
-def gathered_contenders(
-    setting: Setting, drawn: DrawnWeight, *, wanted: list[KernelEntry], refused: Callable[[str], None]
-) -> list[Ours]:
+def gathered_contenders(drawn: DrawnWeight, *, wanted: list[KernelEntry], refused: Callable[[str], None]) -> list[Ours]:
     """The wanted kernels that take the problem.
 
     Args:
@@ -66,17 +63,19 @@ def gathered_contenders(
     copies: dict[Any, Callable[[int], Any]] = {}  # entries that differ in layout prepare alike
     found = []
     for entry in wanted:
-        if reason := entry.refusal(drawn.stored, setting.problem(entry.layout)):
+        if reason := entry.refusal(drawn.stored, drawn.setting.problem(entry.layout)):
             refused(f"{entry.name} is left out: {reason}")
             continue
         if entry.prepare not in copies:
             copies[entry.prepare] = numbered(entry.prepare(drawn.stored))
-        contender = _contender(setting, entry, drawn, copies[entry.prepare])
+        contender = _contender(drawn, entry, copies[entry.prepare])
         found.append(Ours(contender, entry, copies[entry.prepare](0)))
     return found
 
 
-def _contender(setting: Setting, entry: KernelEntry, drawn: DrawnWeight, prepared: Callable[[int], Any]) -> Contender:
+def _contender(drawn: DrawnWeight, entry: KernelEntry, prepared: Callable[[int], Any]) -> Contender:
+    setting = drawn.setting
+
     def make(copy: int):
         x, own = setting.x_in(entry.layout, copy), prepared(copy)
         return lambda: entry.run(x, own, None)
@@ -91,6 +90,7 @@ def _contender(setting: Setting, entry: KernelEntry, drawn: DrawnWeight, prepare
         dtype_name=setting.dtype_name,
         layout=entry.layout,
         sparsity=drawn.sparsity,
+        outputs=setting.shape.n,
         operand_bytes=drawn.stored.nbytes + setting.activation_bytes,
         weight_bytes=drawn.stored.nbytes,
         make=make,

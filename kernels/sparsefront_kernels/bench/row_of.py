@@ -16,11 +16,12 @@ from sparsefront_kernels.model import Product, predicted_us
 def row_of(setting: Setting, contender: Contender, measured: Measured, rates: Rates, *, commit: str) -> Row:
     """The row, but for what it is held against: dense, and the fastest peer."""
     shape, latency, gpu = setting.shape, measured.latency, torch.cuda.get_device_name()
+    outputs = contender.outputs or shape.n
     floor = floor_us(
         shape.m,
         shape.k,
-        shape.n,
-        density=1 - contender.sparsity,
+        outputs,
+        density=(1 - contender.sparsity) * shape.n / outputs,
         weight_bytes=contender.weight_bytes,
         element_bytes=setting.dtype.itemsize,
         rates=rates,

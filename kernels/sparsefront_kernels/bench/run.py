@@ -147,9 +147,9 @@ class Run:
         best = fastest(best, best_peer(rows, _of_peers(known, same_mask=True)))
         self._finish([_against(row, dense_us, *best) for row in rows])
         wanted = [entry for entry in self.plan.chosen.entries(setting.dtype_name) if entry.name not in here]
-        found = gathered_contenders(setting, drawn, wanted=wanted, refused=self._say_once)
+        found = gathered_contenders(drawn, wanted=wanted, refused=self._say_once)
         if self.plan.tune:
-            found = self._tuned_ones(setting, found)
+            found = self._tuned_ones(drawn.setting, found)
         rows = [self._row(setting, one.contender) for one in found]
         self._finish([_against(row, dense_us, *best) for row in rows])
 
@@ -175,7 +175,8 @@ class Run:
         def cannot(error: Exception) -> None:
             self._say_once(f"{setting.shape.name} {setting.dtype_name} {name} cannot run: {reason_of(error)}")
 
-        best = fastest_of_each(partial(PEERS[name].contenders, setting, *drawn), cannot)
+        product = drawn[0].setting if drawn else setting
+        best = fastest_of_each(partial(PEERS[name].contenders, product, *drawn), cannot)
         return [self._row(setting, contender) for contender in best]
 
     def _row(self, setting: Setting, contender: Contender) -> Row:

@@ -35,7 +35,7 @@ def _epilogue_kernel(
     y = tl.load(sums, mask=exists, other=0.0).to(tl.float32)
     if HAS_BIAS:
         y += tl.load(bias_ptr + row, mask=row < rows, other=0.0).to(tl.float32)[:, None]
-    y = activated(y, ACTIVATION)
+    y = activated(y, ACTIVATION, y_ptr.dtype.element_ty.primitive_bitwidth == 16)
     if HAS_RESIDUAL:
         residual = residual_ptr + row[:, None] * stride_rr + column[None, :] * stride_rc
         y += tl.load(residual, mask=exists, other=0.0).to(tl.float32)

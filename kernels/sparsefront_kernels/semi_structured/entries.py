@@ -12,6 +12,7 @@ from sparsefront_kernels.semi_structured.torch_spmm import (
     semi_structured_spmm,
     semi_structured_spmm_columns,
 )
+from sparsefront_kernels.semi_structured.tuning import ALGORITHMS
 
 
 def _cusparselt(x: Tensor, weight: SemiStructuredPacked, bias: Tensor | None = None) -> Tensor:
@@ -41,6 +42,7 @@ ENTRIES = (
         prepare=pack_for_cusparselt,
         limits=semi_structured_refusal,
         requires_cuda=True,
+        tunable=ALGORITHMS,
     ),
     KernelEntry(
         name="semi_structured_torch_feature_major",
@@ -50,5 +52,6 @@ ENTRIES = (
         limits=semi_structured_refusal,
         requires_cuda=True,
         layout="feature_major",
+        tunable=ALGORITHMS,
     ),
 )

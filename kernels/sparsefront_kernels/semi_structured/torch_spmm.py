@@ -4,7 +4,7 @@ PyTorch wraps these two calls in a tensor subclass, which picks CUTLASS by a glo
 pass through `torch.compile`. The calls themselves take and give plain tensors, so an op of our own holds them.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
@@ -16,9 +16,9 @@ from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelRefused
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.semi_structured.format import SemiStructuredFormat
+from sparsefront_kernels.semi_structured.tuning import ALGORITHMS, ROW_MULTIPLE, CusparseltProblem
 
 WEIGHT_MULTIPLE = 16  # cuSPARSELt's rule for N and K in 16-bit types
-ROW_MULTIPLE = 8  # and for M, which is met by padding
 MOST_ROWS = 2_097_120  # seen on an H200 with CUDA 13.0, whatever N and K; more are "not supported"
 MOST_ELEMENTS = 2**31
 
@@ -79,10 +79,10 @@ def semi_structured_spmm(x: Tensor, packed: Tensor, bias: Tensor | None, n: int,
     y = _transposed_output(x, n)
     if y.numel() == 0:
         return y
-    rows = contiguous_at_16_bytes(pad(x, (0, 0, 0, -x.shape[0] % ROW_MULTIPLE)))
+    rows = contiguous_at_16_bytes(_padded(x, dim=0))
     bias = bias if bias is None else contiguous_at_16_bytes(bias.to(x.dtype))
     with torch.cuda.device_of(x):
-        return torch._cslt_sparse_mm(packed, rows.t(), bias=bias).t()[: x.shape[0]]
+        return _product(packed, rows.t(), bias, CusparseltProblem(x.shape[0], k, n, False)).t()[: x.shape[0]]
 
 
 @semi_structured_spmm.register_fake
@@ -105,15 +105,26 @@ def semi_structured_spmm_columns(x: Tensor, packed: Tensor, bias: Tensor | None,
     y = _columns_output(x, n)
     if y.numel() == 0:
         return y
-    columns = contiguous_at_16_bytes(pad(x, (0, -x.shape[1] % ROW_MULTIPLE)))
+    columns = contiguous_at_16_bytes(_padded(x, dim=1))
     bias = bias if bias is None else contiguous_at_16_bytes(bias.to(x.dtype))
     with torch.cuda.device_of(x):
-        return torch._cslt_sparse_mm(packed, columns, bias=bias)[:, : x.shape[1]]
+        return _product(packed, columns, bias, CusparseltProblem(x.shape[1], k, n, True))[:, : x.shape[1]]
 
 
 @semi_structured_spmm_columns.register_fake
 def _(x, packed, bias, n, k):
     return _columns_output(x, n)
+
+
+def _padded(x: Tensor, *, dim: int) -> Tensor:
+    """X with zeros up to the number of rows that cuSPARSELt takes: X itself where it has them, which `pad` would copy."""
+    missing = -x.shape[dim] % ROW_MULTIPLE
+    return pad(x, (0, missing) if dim == 1 else (0, 0, 0, missing)) if missing else x
+
+
+def _product(packed: Tensor, x: Tensor, bias: Tensor | None, problem: CusparseltProblem) -> Tensor:
+    """W · X [K, M] + bias[:, None], by the algorithm that was measured to be the fastest."""
+    return torch._cslt_sparse_mm(packed, x, bias=bias, **asdict(ALGORITHMS.launch_for(problem, x.device)))
 
 
 def _columns_output(x: Tensor, n: int) -> Tensor:

@@ -1,16 +1,46 @@
 """The task's metric of one network on one split, in the dtype and on the device that are measured."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+if TYPE_CHECKING:
+    from sparsefront.tasks.base import Evaluator
+
 SPLITS = {"val": "validate", "test": "test"}  # ours -> Lightning's name of the stage
 
 
-def evaluate(
+@dataclass(frozen=True)
+class Evaluation:
+    """What a network scored.
+
+    Args:
+        metrics: metric -> fraction in [0, 1]; logits reach the metric in fp32, on the CPU.
+        standard_errors: of the same metrics, in the same unit: what the split being a sample does to them.
+        samples: inputs, or questions, that were judged.
+    """
+
+    metrics: dict[str, float]
+    standard_errors: dict[str, float]
+    samples: int
+
+
+def evaluate(task: Any, net: nn.Module, data: Any, split: str, **options: Any) -> dict[str, float]:
+    """The metrics alone, of `evaluated` with the same arguments; standard errors are not computed."""
+    return evaluated(task, net, data, split, **options).compute()
+
+
+def evaluation(task: Any, net: nn.Module, data: Any, split: str, **options: Any) -> Evaluation:
+    """Metrics, standard errors and number of samples, of `evaluated` with the same arguments."""
+    evaluator = evaluated(task, net, data, split, **options)
+    return Evaluation(evaluator.compute(), evaluator.standard_errors(), evaluator.samples)
+
+
+def evaluated(
     task: Any,
     net: nn.Module,
     data: Any,
@@ -20,8 +50,8 @@ def evaluate(
     dtype: torch.dtype,
     limit: int | None = None,
     description: str = "evaluate",
-) -> dict[str, float]:
-    """Run a network over a split and return what the task's evaluator makes of it.
+) -> "Evaluator":
+    """Run a network over a split; returns the task's evaluator, which has seen all outputs.
 
     Args:
         task: gives net_inputs(batch) and evaluator(data, split); its own network is not used.
@@ -30,8 +60,6 @@ def evaluate(
         split: val (held-out part of train, for choices) or test (for reporting).
         limit: stop after the batch in which this many samples have been seen; None = the whole split.
         description: label of the progress bar.
-    Returns:
-        metric name -> fraction in [0, 1]; logits reach the metric in fp32, on the CPU.
     """
     if split not in SPLITS:
         raise ValueError(f"split {split!r}: is one of {', '.join(SPLITS)}")
@@ -44,7 +72,7 @@ def evaluate(
         for batch in _first_samples(tqdm(loader, desc=description, leave=False), limit):
             inputs = cast_inputs(task.net_inputs(batch), device=device, dtype=dtype)
             evaluator.update(as_float(net(**inputs)), batch)
-    return evaluator.compute()
+    return evaluator
 
 
 def cast_inputs(inputs: Mapping[str, Tensor], *, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from sparsefront.measure.clock import clock_under_load
 from sparsefront.measure.latency import LatencySummary, summarise, time_interleaved
 from sparsefront.measure.search import Execution, fastest_execution
 from sparsefront.measure.settings import Measure
@@ -25,6 +26,7 @@ class Alone:
         samples_ms: "dense", and "fused_dense" where there is a fused graph -> one list of samples per repeat.
         batch_size: rows of the inputs.
         fused_latency: of the fused graph with every layer dense; None where there is none.
+        clock_mhz: the GPU's while it ran what was timed; None on a CPU or where the driver does not tell.
     """
 
     latency: LatencySummary
@@ -32,6 +34,7 @@ class Alone:
     samples_ms: dict[str, list[list[float]]]
     batch_size: int
     fused_latency: LatencySummary | None = None
+    clock_mhz: float | None = None
 
     @property
     def throughput_samples_per_s(self) -> float:
@@ -85,7 +88,9 @@ def time_alone(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, *, 
     """Find the fastest way to run a dense network, then time it: one without a sparse twin. Raises as `time_pair`."""
     _forget_compiled(inputs)
     execution = find_execution(net, inputs, settings, fuse)
-    return _dense(execution, _time(_dense_calls(execution), inputs, settings), inputs)
+    calls = _dense_calls(execution)
+    timed = _dense(execution, _time(calls, inputs, settings), inputs)
+    return replace(timed, clock_mhz=_clock(calls, inputs))
 
 
 def time_pair(
@@ -106,7 +111,7 @@ def time_pair(
     sparse_execution = find_execution(sparse, inputs, settings, None)
     calls = _dense_calls(execution) | {"sparse": sparse_execution}
     samples_ms = _time(calls, inputs, settings)
-    timed = _dense(execution, samples_ms, inputs)
+    timed = replace(_dense(execution, samples_ms, inputs), clock_mhz=_clock(calls, inputs))
     return EndToEnd(
         dense=timed,
         sparse=summarise(sum(samples_ms["sparse"], [])),
@@ -121,9 +126,7 @@ def _forget_compiled(inputs: dict[str, Tensor]) -> None:
         torch.compiler.reset()  # earlier points of a sweep would use up the recompile limit
 
 
-def find_execution(
-    net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None = None
-) -> Execution:
+def find_execution(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None = None) -> Execution:
     """The fastest way to run one network: `fastest_execution` with the settings of a measurement."""
     with _compiled_or_refused() if _device(inputs).type == "cuda" else nullcontext():
         return fastest_execution(
@@ -189,3 +192,7 @@ def _time(
         for name, samples in taken.items():
             samples_ms[name].append(samples)
     return samples_ms
+
+
+def _clock(executions: dict[str, Execution], inputs: dict[str, Tensor]) -> float | None:
+    return clock_under_load([execution.wrapped.call for execution in executions.values()], _device(inputs))

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.measure.attention_backend import BACKENDS
 from sparsefront.measure.variants import VARIANTS
 from sparsefront.measure.wrapping import WRAPPINGS
 
@@ -106,6 +108,23 @@ class Measure:
         if self.device == "cuda" and not available:
             raise InvalidSetting("device", self.device, "no CUDA device here; use auto or cpu, or a machine with a GPU")
         return torch.device("cuda" if available and self.device != "cpu" else "cpu")
+
+    @property
+    def protocol(self) -> dict[str, Any]:
+        """How latencies are taken, as leaves of the row; of what the search tries, only what this device can run."""
+        on_cpu = self.torch_device.type == "cpu"
+        return {
+            "repeats": self.repeats,
+            "samples_per_repeat": self.samples,
+            "warmup_rounds": self.warmup,
+            "modes_searched": [
+                mode for mode in WRAPPINGS if mode in self.wrappings and (mode == "eager" or not on_cpu)
+            ],
+            "variants_searched": [
+                name for name in VARIANTS if name in self.variants and not (on_cpu and name in BACKENDS)
+            ],
+            "search_seconds": float(self.search_seconds),
+        }
 
     @property
     def torch_dtype(self) -> torch.dtype:

@@ -1,6 +1,7 @@
 """What every model settings class offers to the pipeline."""
 
 from abc import ABC, abstractmethod
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,6 +25,14 @@ class Model(ABC):
     def variant(self) -> str | None:
         """Short name that tells networks of this model apart in reports; None where there is one only."""
         return None
+
+    def settings_used(self) -> dict[str, Any]:
+        """The settings as a result names them: null where one had no say in what was loaded."""
+        return asdict(self)
+
+    def network_facts(self, net: nn.Module) -> dict[str, Any]:
+        """What a loaded network says of itself that the settings do not, JSON-able, under other names than theirs."""
+        return {}
 
     @abstractmethod
     def check(self) -> None:

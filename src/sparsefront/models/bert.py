@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,6 +13,7 @@ from torch import nn
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.base import Model
 from sparsefront.models.bert_source import BertSource
+from sparsefront.models.folder_name import folder_name
 from sparsefront.models.layers import linear_and_conv_layers
 from sparsefront.models.wordpiece import train_wordpiece
 
@@ -34,6 +35,9 @@ SIZES: dict[str, dict[str, int]] = {
 }
 CLASSES = {"sequence_classification": "BertForSequenceClassification", "extractive_qa": "BertForQuestionAnswering"}
 HEADS = {"sequence_classification": ("bert.pooler", "classifier"), "extractive_qa": ("qa_outputs",)}
+
+
+MEASURES = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
 
 
 @dataclass(frozen=True)
@@ -63,8 +67,19 @@ class Bert(Model):
 
     @property
     def variant(self) -> str:
-        """The size, or the last part of the local folder or hub id."""
-        return self.size or Path(self.path or self.name).name
+        """The size, or the last part of the local folder or hub id; of a folder of the hub's cache, its repository's."""
+        if self.size is not None:
+            return self.size
+        return Path(self.name).name if self.path is None else folder_name(self.path)
+
+    def settings_used(self) -> dict[str, Any]:
+        """`name` only where it was fetched: its default says nothing about weights from a folder or of a size."""
+        fetched = self.size is None and self.path is None
+        return asdict(self) | {"name": self.name if fetched else None, "path": self.path and folder_name(self.path)}
+
+    def network_facts(self, net: nn.Module) -> dict[str, Any]:
+        """The measures that tell one BERT from another."""
+        return {name: getattr(net.config, name) for name in MEASURES}
 
     @property
     def source(self) -> BertSource | None:

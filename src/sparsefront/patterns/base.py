@@ -55,9 +55,9 @@ class Pattern(ABC):
         return FREE_ALLOCATIONS
 
     @property
-    @abstractmethod
-    def default_allocation(self) -> str:
-        """The allocation that its source uses."""
+    def source_allocation(self) -> str:
+        """The allocation that its source uses, for studies of it; a run takes the one that is configured."""
+        return "global_threshold" if "global_threshold" in self.allocations else "per_layer"
 
     def arrangement(self, importance: Tensor, sparsity: float) -> Arrangement | None:
         """The order in which a layer obeys the pattern, decided once from its first scores; None = its own.

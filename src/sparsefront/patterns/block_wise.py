@@ -16,7 +16,7 @@ class BlockWise(FreeOrBalanced):
         distribution: free, or balanced = n of every m blocks along K in each row of blocks (BW-N:M).
         m: window of the balanced distribution, in blocks; None chooses it as n_m does.
     Source: Gray et al., "GPU Kernels for Block-Sparse Weights"; balanced: Lin et al., nmSPARSE. free: the Tile-Wise
-        authors' public code ranks the blocks of the whole network; hence the default allocation.
+        authors' public code ranks the blocks of the whole network (allocation=global_threshold).
     """
 
     granularity: int | str

@@ -76,10 +76,6 @@ class BlockPattern(Pattern):
     def allocations(self) -> tuple[str, ...]:
         return BALANCED_ALLOCATIONS if self.balanced else FREE_ALLOCATIONS
 
-    @property
-    def default_allocation(self) -> str:
-        return "per_layer" if self.balanced else "global_threshold"
-
     def window(self, shape: tuple[int, int], sparsity: float) -> Window | None:
         """The window of a layer; None where the distribution is free."""
         if not self.balanced:

@@ -22,8 +22,8 @@ class Channel(Pattern):
     Args:
         axis: outputs or inputs.
     Source: "structured" sparsity of the PyTorch talk (whole rows or columns); filter pruning as in Li et al., "Pruning
-        Filters for Efficient ConvNets", 2017, which prunes the smallest filters of each layer. So is the default
-        allocation: a threshold over the whole network may take every channel of a layer, and with it the network.
+        Filters for Efficient ConvNets", 2017, which prunes the smallest filters of each layer:
+        a threshold over the whole network may take every channel of a layer, and with it the network.
     """
 
     axis: str = "outputs"
@@ -34,7 +34,7 @@ class Channel(Pattern):
             raise InvalidSetting("axis", self.axis, "outputs or inputs")
 
     @property
-    def default_allocation(self) -> str:
+    def source_allocation(self) -> str:
         return "per_layer"
 
     def steps(

@@ -15,10 +15,6 @@ class Dense(Pattern):
 
     name: ClassVar[str] = "dense"
 
-    @property
-    def default_allocation(self) -> str:
-        return "per_layer"
-
     def steps(self, sparsity: float, shape: tuple[int, int], final_sparsity: float | None = None) -> tuple[Step, ...]:
         return ()
 

@@ -11,7 +11,7 @@ class ElementWise(BlockPattern):
     """Keep the most important weights wherever they are.
 
     Source: unstructured pruning, called element-wise (EW) in the Tile-Wise talk, whose public code ranks all weights of
-        the network against one threshold; hence the default allocation.
+        the network against one threshold; allocation=global_threshold.
     """
 
     name: ClassVar[str] = "element_wise"

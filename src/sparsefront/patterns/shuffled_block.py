@@ -26,7 +26,7 @@ class ShuffledBlock(BlockPattern):
         granularity: v, outputs per group; it divides N.
         search_rounds: how often groups exchange outputs at most; 0 leaves them as first formed.
     Source: Huang et al., "Shfl-BW: Accelerating Deep Neural Network Inference with Tensor-Core Aware Weight Pruning", DAC
-        2022. The selection of vectors is that of `vector_wise`, and so is the default allocation.
+        2022. The selection of vectors is that of `vector_wise`, and so is the source's allocation.
     """
 
     granularity: int

@@ -122,10 +122,6 @@ class Tile24(Pattern):
     def allocations(self) -> tuple[str, ...]:
         return HALVED_ALLOCATIONS
 
-    @property
-    def default_allocation(self) -> str:
-        return self.tiles.default_allocation
-
     def check_sparsity(self, sparsity: float) -> None:
         check_halved_sparsity(self.name, sparsity)
 

@@ -84,10 +84,6 @@ class TileWise(Pattern):
         if self.aggregate not in AGGREGATES:
             raise InvalidSetting("aggregate", self.aggregate, " or ".join(AGGREGATES))
 
-    @property
-    def default_allocation(self) -> str:
-        return "global_threshold"
-
     def check_sparsity(self, sparsity: float) -> None:
         if sparsity + self.element_overlay >= 1.0:
             allowed = f"below {1 - sparsity:.4g}: tiles are pruned to sparsity + element_overlay, which must be below 1"

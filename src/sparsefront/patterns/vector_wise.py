@@ -19,7 +19,7 @@ class VectorWise(FreeOrBalanced):
         distribution: free, or balanced = n of every m vectors along K in each vector row (VW-N:M).
         m: window of the balanced distribution; None chooses it as n_m does.
     Source: balanced: Lin et al., nmSPARSE, and Ma et al., NM-SpMM. free: the one-dimensional variant of the Tile-Wise
-        authors' public code, which ranks the vectors of the whole network; hence the default allocation.
+        authors' public code, which ranks the vectors of the whole network (allocation=global_threshold).
     """
 
     granularity: int

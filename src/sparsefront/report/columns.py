@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.pruning.collapse import collapsed_layers
 from sparsefront.report.row import Row, leaves
 
 # Leaves where more is better: sorted with the largest first; every other number starts with the smallest.
@@ -51,16 +52,34 @@ def plain(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """One leaf as a column; a `constant_aside` column is left out, and told beside the table, where all rows agree."""
+    """One leaf as a column; a `constant_aside` column is left out, and told beside the table, where all rows agree.
+
+    `error`: leaf of the value's standard error, in the same unit.
+    """
 
     leaf: str
     text: Callable[[Any], str] = plain
     numeric: bool = False
     constant_aside: bool = False
+    error: str | None = None
 
     def value(self, row: Row) -> Any:
         """What the cell of this row holds."""
         return row.leaf(self.leaf)
+
+    def cell(self, row: Row) -> str:
+        """The value in words, with its standard error where that is known."""
+        text, error = self.text(self.value(row)), None if self.error is None else row.leaf(self.error)
+        return text if error is None else f"{text.removesuffix(' %')} ± {self.text(error)}"
+
+
+@dataclass(frozen=True)
+class CollapsedColumn(Column):
+    """How many layers collapsed, of records too that are older than the field."""
+
+    def value(self, row: Row) -> int | None:
+        sparsities = row.sparsity.sparsity_per_layer
+        return len(collapsed_layers(sparsities, row.sparsity.sparsity_target)) if sparsities else None
 
 
 @dataclass(frozen=True)
@@ -84,7 +103,9 @@ COLUMNS = (
     Column("dataset_task", constant_aside=True),
     Column("pattern"),
     Column("granularity", constant_aside=True),
+    Column("n_of_m", constant_aside=True),
     Column("sparsity_achieved", fraction, numeric=True),
+    CollapsedColumn("collapsed_layers", numeric=True, constant_aside=True),
     Column("importance", constant_aside=True),
     Column("allocation", constant_aside=True),
     Column("schedule", constant_aside=True),
@@ -92,15 +113,18 @@ COLUMNS = (
     Column("recipe", constant_aside=True),
     Column("kernel_mode", constant_aside=True),
     Column("seed", numeric=True),
-    Column("dense", percent, numeric=True),
-    Column("masked", percent, numeric=True),
-    Column("kernel", percent, numeric=True),
+    Column("dense", percent, numeric=True, error="dense_standard_error"),
+    Column("masked", percent, numeric=True, error="masked_standard_error"),
+    Column("kernel", percent, numeric=True, error="kernel_standard_error"),
+    Column("evaluated_samples", numeric=True, constant_aside=True),
     Column("latency_dense_ms", milliseconds, numeric=True),
     Column("latency_sparse_ms", milliseconds, numeric=True),
     Column("speedup", times, numeric=True),
     Column("latency_device", constant_aside=True),
     Column("latency_kernel", constant_aside=True),
     Column("gpu", constant_aside=True),
+    Column("processor", constant_aside=True),
+    Column("threads", constant_aside=True),
     Column("batch_size", numeric=True, constant_aside=True),
     Column("dtype", constant_aside=True),
     Column("run_id"),

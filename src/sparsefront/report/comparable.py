@@ -1,13 +1,17 @@
 """Which rows may share a plot, and what each of them draws there.
 
-Absolute latencies mean something only beside others of the same model, data, device, batch and dtype, so rows are split
-by these before anything is drawn.
+A speedup or a latency means something only beside others of the same model, data, device, batch and dtype, judged on the
+same samples and held against a baseline that was searched for alike: rows are split by these before anything is drawn.
+What else differs is told (`differences`).
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
+from sparsefront.report.axis import SPEEDUP, Axis
+from sparsefront.report.conditions import conditions
+from sparsefront.report.differences import differences
 from sparsefront.report.pareto import pareto_front
 from sparsefront.report.row import Row
 
@@ -19,38 +23,46 @@ CPU_NOTE = "CPU reference, not a GPU latency"
 
 @dataclass(frozen=True)
 class Point:
-    """One row in a plot: `quality` in percent, through the swapped kernels where measured, else masked."""
+    """One row in a plot: `quality` in percent, through the swapped kernels where measured, else masked.
+
+    `standard_error`, in percentage points, is that of the test set; `x`, on the plot's axis, is None where nothing was timed.
+    """
 
     row: Row
     quality: float
+    standard_error: float | None
     sparsity: float
-    latency_ms: float | None
+    x: float | None
 
 
 @dataclass(frozen=True)
 class ComparableRows:
-    """Rows of one model, data set, device, batch and dtype."""
+    """Rows of one model, data set, device, batch and dtype, whose `conditions` agree."""
 
     title: str
     device: str | None
     metric_name: str
     rows: tuple[Row, ...]
+    axis: Axis = SPEEDUP
 
     def points(self) -> list[Point]:
         """Every row whose sparse quality was measured."""
-        return [point for row in self.rows if (point := _point(row)) is not None]
+        return [point for row in self.rows if (point := _point(row, self.axis)) is not None]
 
     def timed_points(self) -> list[Point]:
-        """The points that have a latency too: only these stand in an accuracy-latency plot."""
-        return [point for point in self.points() if point.latency_ms is not None]
+        """The points that have a value on the axis too: only these stand in a plot of accuracy against time."""
+        return [point for point in self.points() if point.x is not None]
 
     def dense_point(self) -> tuple[float, float] | None:
-        """(latency in ms, quality in percent) of the dense twins: the median, since every run times its own."""
-        twins = [(row.speed.latency_dense_ms, row.quality.dense) for row in self.rows]
-        twins = [twin for twin in twins if None not in twin]
-        if not twins:
+        """(value on the axis, quality in percent) of the dense baselines: the median, since every run has its own."""
+        baselines = [row for row in self.rows if None not in (row.speed.latency_dense_ms, row.quality.dense)]
+        if not baselines:
             return None
-        return median(latency for latency, _ in twins), 100 * median(quality for _, quality in twins)
+        return self.axis.dense(baselines), 100 * median(row.quality.dense for row in baselines)
+
+    def notes(self) -> list[str]:
+        """In what these rows differ beyond what a plot shows, one line each."""
+        return differences(self.rows)
 
     def dense_quality(self) -> float | None:
         """Median quality before pruning, in percent."""
@@ -58,18 +70,18 @@ class ComparableRows:
         return 100 * median(measured) if measured else None
 
     def front(self) -> list[tuple[float, float]]:
-        """(latency in ms, quality in percent) that nothing here beats, the dense point among the candidates."""
-        candidates = [(point.latency_ms, point.quality) for point in self.timed_points()]
+        """(value on the axis, quality in percent) that nothing here beats, the dense point among the candidates."""
+        candidates = [(point.x, point.quality) for point in self.timed_points()]
         if (dense := self.dense_point()) is not None:
             candidates.append(dense)
-        return [candidates[index] for index in pareto_front(candidates)]
+        return [candidates[index] for index in pareto_front([(self.axis.cost(x), y) for x, y in candidates])]
 
-    def wants_log_latency(self) -> bool:
-        """Whether the latencies, dense included, span too much for a linear axis."""
-        latencies = [point.latency_ms for point in self.timed_points()]
+    def wants_log_axis(self) -> bool:
+        """Whether the values, dense included, span too much for a linear axis."""
+        values = [point.x for point in self.timed_points()]
         if (dense := self.dense_point()) is not None:
-            latencies.append(dense[0])
-        return bool(latencies) and max(latencies) > LOG_FROM_RATIO * min(latencies)
+            values.append(dense[0])
+        return bool(values) and max(values) > LOG_FROM_RATIO * min(values)
 
     def wants_sparsity_plot(self) -> bool:
         """Whether quality against sparsity shows more than a single timed point would."""
@@ -81,17 +93,27 @@ class ComparableRows:
         return f"{self.metric_name.replace('_', ' ')}, %"
 
     @property
-    def latency_label(self) -> str:
-        """The text of the latency axis; a CPU latency says what it is."""
-        return "latency of a batch, ms" + (f" ({CPU_NOTE})" if self.device == "cpu" else "")
+    def axis_label(self) -> str:
+        """The text of the horizontal axis; what was timed on a CPU says so."""
+        return self.axis.label + (f" ({CPU_NOTE})" if self.device == "cpu" else "")
 
 
-def split_comparable(rows: Iterable[Row]) -> list[ComparableRows]:
-    """The rows in groups that may share a plot, by title; the order of rows inside a group is kept."""
+def split_comparable(rows: Iterable[Row], axis: Axis = SPEEDUP) -> list[ComparableRows]:
+    """The rows in groups that may share a plot, by title; the order of rows inside a group is kept.
+
+    Groups that would have the same title get the `conditions` in which they differ into it.
+    """
     groups: dict[tuple, list[Row]] = {}
     for row in rows:
-        groups.setdefault((_title(row), _device(row), row.quality.metric_name), []).append(row)
-    return [ComparableRows(*key, tuple(groups[key])) for key in sorted(groups, key=str)]
+        subject = _title(row), _device(row), row.quality.metric_name
+        groups.setdefault((subject, tuple(conditions(row).items())), []).append(row)
+    alike: dict[tuple, list[dict[str, str]]] = {}
+    for subject, found in groups:
+        alike.setdefault(subject, []).append(dict(found))
+    return [
+        ComparableRows(_told_apart(subject[0], dict(found), alike[subject]), *subject[1:], tuple(members), axis)
+        for (subject, found), members in sorted(groups.items(), key=lambda group: str(group[0]))
+    ]
 
 
 def by_pattern(points: Iterable[Point]) -> dict[str, list[Point]]:
@@ -118,13 +140,19 @@ def task_text(row: Row) -> str:
     return " ".join(filter(None, (row.choice.dataset, row.choice.dataset_task)))
 
 
-def _point(row: Row) -> Point | None:
-    quality = row.quality.kernel if row.quality.kernel is not None else row.quality.masked
+def _told_apart(title: str, found: dict[str, str], alike: list[dict[str, str]]) -> str:
+    different = [text for name, text in found.items() if any(other.get(name) != text for other in alike)]
+    return " · ".join([title, *different])
+
+
+def _point(row: Row, axis: Axis) -> Point | None:
+    side = "kernel" if row.quality.kernel is not None else "masked"
+    quality, error = row.leaf(side), row.leaf(f"{side}_standard_error")
     if quality is None:
         return None
     achieved = row.sparsity.sparsity_achieved
     sparsity = row.sparsity.sparsity_target if achieved is None else achieved
-    return Point(row, 100 * quality, sparsity, row.speed.latency_sparse_ms)
+    return Point(row, 100 * quality, None if error is None else 100 * error, sparsity, axis.value(row))
 
 
 def _device(row: Row) -> str | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.report.axis import SPEEDUP, axis_named
 from sparsefront.report.columns import sort_rows
 from sparsefront.report.comparable import split_comparable
 from sparsefront.report.html import write_html
@@ -15,16 +16,19 @@ from sparsefront.report.table import rows_table, table_console
 from sparsefront.report.wandb_source import read_wandb_rows
 
 USAGE = """\
-usage: python compare.py [results ...] [out=DIR] [sort=COLUMN] [source=wandb project=NAME entity=NAME]
+usage: python compare.py [results ...] [out=DIR] [sort=COLUMN] [axis=AXIS] [source=wandb project=NAME entity=NAME]
 
-Prints the runs, a table for each model, data set, device, batch and dtype, and writes compare.png and compare.html
-(accuracy against latency, one series per pattern, the same sets apart).
+Prints the runs, a table for each set that may be compared (model, data, samples judged, device, batch, dtype, what was searched
+for the fastest way), with what differs inside a set below it, and writes compare.png and compare.html (accuracy against
+speedup, one series per pattern, the same sets apart).
 
   results      folders (searched for row.json; where there is none, for rows.csv), CSV files or row.json files;
                default: results
   out=DIR      where the two files go; default: results/compare
   sort=COLUMN  any leaf of a row: speedup (default), kernel, latency_sparse_ms, sparsity_achieved, pattern ...;
                the best comes first, sort=-COLUMN turns the order round
+  axis=AXIS    speedup (default): over the dense baseline of the same process; or latency_ms: milliseconds, which differ
+               from process to process
   source=wandb read the runs of a W&B project instead, from the row that each keeps in its summary
 """
 
@@ -36,6 +40,7 @@ class Request:
     paths: list[Path] = field(default_factory=list)
     out: str = "results/compare"
     sort: str = "speedup"
+    axis: str = SPEEDUP.name
     source: str = "disk"
     project: str | None = None
     entity: str | None = None
@@ -61,7 +66,7 @@ def parse(arguments: Sequence[str]) -> Request:
         InvalidSetting: an unknown key or option, or an unknown source.
     """
     request = Request()
-    keys = ("out", "sort", "source", "project", "entity")
+    keys = ("out", "sort", "axis", "source", "project", "entity")
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if equals and key in keys:
@@ -72,10 +77,12 @@ def parse(arguments: Sequence[str]) -> Request:
             request.paths.append(Path(argument))
     if request.source not in ("disk", "wandb"):
         raise InvalidSetting("source", request.source, "disk or wandb")
+    axis_named(request.axis)
     return request
 
 
 def _compare(request: Request) -> None:
+    axis = axis_named(request.axis)
     reading = _read(request)
     for problem in reading.problems:
         print(f"left out: {problem}", file=sys.stderr)
@@ -84,12 +91,12 @@ def _compare(request: Request) -> None:
     rows = sort_rows(reading.rows, request.sort)
     console = table_console()
     for group in split_comparable(rows):
-        console.print(rows_table(group.rows))
+        console.print(rows_table(group.rows, group.notes()))
     out = Path(request.out)
     try:
         written = (
-            write_pareto_png(rows, out / "compare.png"),
-            write_html(rows, out / "compare.html", title=f"{len(rows)} runs compared"),
+            write_pareto_png(rows, out / "compare.png", axis),
+            write_html(rows, out / "compare.html", title=f"{len(rows)} runs compared", axis=axis),
         )
     except OSError as error:
         raise InvalidSetting("out", request.out, f"cannot be written: {error}") from None

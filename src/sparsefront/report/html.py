@@ -8,21 +8,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparsefront.artifacts.durable import whole_file
+from sparsefront.pruning.collapse import collapse_warning, collapsed_layers
+from sparsefront.report.axis import SPEEDUP, Axis
 from sparsefront.report.columns import fraction, milliseconds, percent, plain, shown_columns, times
 from sparsefront.report.comparable import ComparableRows, Point, by_pattern, pattern_order, split_comparable
 from sparsefront.report.latency_curve import crossover_text, curve_figure, curve_lines
-from sparsefront.report.pareto import dominated_area
+from sparsefront.report.pattern_summary import pattern_summary
 from sparsefront.report.row import Row
 from sparsefront.report.series_style import DENSE_COLOUR, FRONT_COLOUR, SeriesStyle, series_styles
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-NEAR_DENSE_POINTS = 1.0  # percentage points below dense that still count as "the same quality" in the summary
+ERROR_BARS = {"type": "data", "thickness": 0.8, "width": 0}
 
 
 def write_html(
-    rows: Sequence[Row], path: Path, *, title: str, pictures: Sequence[Path] = (), script: Path | None = None
+    rows: Sequence[Row],
+    path: Path,
+    *,
+    title: str,
+    pictures: Sequence[Path] = (),
+    axis: Axis = SPEEDUP,
+    script: Path | None = None,
 ) -> Path:
     """Write the page, whole or not at all. It loads nothing from a network.
 
@@ -43,16 +51,18 @@ def write_html(
         {
             "title": group.title,
             "plots": [Markup(_fragment(figure)) for figure in _figures(group, styles)],
-            "summary": _summary(group),
+            "summary": pattern_summary(group),
+            "notes": group.notes(),
             **_table(group.rows),
         }
-        for group in split_comparable(rows)
+        for group in split_comparable(rows, axis)
     ]
     environment = Environment(loader=PackageLoader("sparsefront.report", "."), autoescape=True, trim_blocks=True)
     page = environment.get_template("page.html.jinja").render(
         title=title,
         sections=sections,
         layers=_layers(rows[0]) if len(rows) == 1 else [],
+        collapsed=_collapse(rows[0]) if len(rows) == 1 else None,
         curve=_curve(rows[0]) if len(rows) == 1 and rows[0].speed.curve else None,
         pictures=[{"name": file.stem, "base64": base64.b64encode(file.read_bytes()).decode()} for file in pictures],
         plotly=Markup(get_plotlyjs()) if script is None else None,
@@ -84,7 +94,9 @@ def _latency_figure(group: ComparableRows, styles: dict[str, SeriesStyle]) -> "F
     from plotly.graph_objects import Scatter
 
     traces = [
-        _points_trace(series, styles[pattern], name=pattern, x=[point.latency_ms for point in series])
+        _points_trace(series, styles[pattern], name=pattern, x=[point.x for point in series]).update(
+            error_x=_interval_bars(series, group.axis)
+        )
         for pattern, series in by_pattern(group.timed_points()).items()
     ]
     if (front := group.front()) and len(front) > 1:
@@ -93,11 +105,11 @@ def _latency_figure(group: ComparableRows, styles: dict[str, SeriesStyle]) -> "F
         traces.insert(0, Scatter(x=x, y=y, mode="lines", name="Pareto front", line=line, hoverinfo="skip"))
     if (dense := group.dense_point()) is not None:
         marker = {"color": DENSE_COLOUR, "symbol": "star", "size": 15}
-        text = f"dense twin<br>{dense[1]:.2f} % · {milliseconds(dense[0])} ms<br>median of {len(group.rows)} run(s)"
-        twin = Scatter(x=[dense[0]], y=[dense[1]], mode="markers", name="dense twin", marker=marker)
-        traces.append(twin.update(hovertext=text, hoverinfo="text"))
-    figure = _figure(traces, x_label=group.latency_label, y_label=group.quality_label)
-    if group.wants_log_latency():
+        text = f"dense baseline<br>{dense[1]:.2f} % · {group.axis.text(dense[0])}<br>median of {len(group.rows)} run(s)"
+        baseline = Scatter(x=[dense[0]], y=[dense[1]], mode="markers", name="dense baseline", marker=marker)
+        traces.append(baseline.update(hovertext=text, hoverinfo="text"))
+    figure = _figure(traces, x_label=group.axis_label, y_label=group.quality_label)
+    if group.wants_log_axis():
         figure.update_xaxes(type="log", dtick="D2")
     else:
         figure.update_xaxes(rangemode="tozero")  # a difference of a thousandth must look like one
@@ -119,7 +131,7 @@ def _sparsity_figure(group: ComparableRows, styles: dict[str, SeriesStyle]) -> "
 def _points_trace(series: list[Point], style: SeriesStyle, *, name: str, x: list[float]) -> Any:
     from plotly.graph_objects import Scatter
 
-    symbols = [style.symbol if point.latency_ms is not None else f"{style.symbol}-open" for point in series]
+    symbols = [style.symbol if point.x is not None else f"{style.symbol}-open" for point in series]
     return Scatter(
         x=x,
         y=[point.quality for point in series],
@@ -128,7 +140,16 @@ def _points_trace(series: list[Point], style: SeriesStyle, *, name: str, x: list
         marker={"color": style.colour, "symbol": symbols, "size": 10},
         hovertext=[_hover(point) for point in series],
         hoverinfo="text",
+        error_y={"array": [point.standard_error or 0 for point in series], **ERROR_BARS},
     )
+
+
+def _interval_bars(series: list[Point], axis: Axis) -> dict[str, Any]:
+    """The 95 % interval of each point's value on the axis; no bar where there is none."""
+    ends = [axis.interval(point.row) or (point.x, point.x) for point in series]
+    above = [high - point.x for point, (_, high) in zip(series, ends)]
+    below = [point.x - low for point, (low, _) in zip(series, ends)]
+    return {"array": above, "arrayminus": below, "symmetric": False, **ERROR_BARS}
 
 
 def _figure(traces: list, *, x_label: str, y_label: str) -> "Figure":
@@ -151,12 +172,13 @@ def _figure(traces: list, *, x_label: str, y_label: str) -> "Figure":
 def _hover(point: Point) -> str:
     """What the pointer shows over a run; plotly reads a little HTML here, so every value is escaped."""
     row, speed = point.row, point.row.speed
-    timed = f"{milliseconds(point.latency_ms)} ms, {times(speed.speedup)} of dense"
+    timed = f"{milliseconds(speed.latency_sparse_ms)} ms, dense {milliseconds(speed.latency_dense_ms)} ms: {times(speed.speedup)}"
+    error = "" if point.standard_error is None else f" ± {point.standard_error:.2f}"
     lines = (
-        f"pattern {row.choice.pattern}, granularity {plain(row.choice.granularity)}",
+        f"pattern {row.choice.pattern}, granularity {plain(row.choice.granularity)}, n:m {plain(row.sparsity.n_of_m)}",
         f"sparsity {fraction(point.sparsity)}",
-        f"{row.quality.metric_name} {point.quality:.2f} % (dense {percent(row.quality.dense)})",
-        "not timed" if point.latency_ms is None else timed,
+        f"{row.quality.metric_name} {point.quality:.2f}{error} % (dense {percent(row.quality.dense)})",
+        "not timed" if point.x is None else timed,
         f"kernel {plain(speed.latency_kernel)}",
         f"importance {plain(row.choice.importance)}, allocation {plain(row.choice.allocation)}",
         f"schedule {plain(row.choice.schedule)}, recovery {plain(row.choice.recovery)}, seed {row.identity.seed}",
@@ -165,37 +187,10 @@ def _hover(point: Point) -> str:
     return "<br>".join(html.escape(line) for line in lines)
 
 
-def _summary(group: ComparableRows) -> list[dict[str, str]]:
-    """Per pattern: its runs, its best speedup near the dense quality, and the area that it dominates.
-
-    The area ends at the dense latency and at one point below the worst quality here, the same corner for all patterns.
-    """
-    dense, front = group.dense_point(), set(group.front())
-    summary = []
-    for pattern, series in by_pattern(group.points()).items():
-        timed = [(point.latency_ms, point.quality) for point in series if point.latency_ms is not None]
-        near = [
-            point.row.speed.speedup
-            for point in series
-            if dense and point.row.speed.speedup is not None and point.quality >= dense[1] - NEAR_DENSE_POINTS
-        ]
-        area = dominated_area(timed, (dense[0], min(point.quality for point in group.points()) - 1)) if dense else None
-        summary.append(
-            {
-                "pattern": pattern,
-                "runs": str(len(series)),
-                "on the front": str(sum(point in front for point in timed)),
-                f"best speedup within {NEAR_DENSE_POINTS:g} point of dense": times(max(near, default=None)),
-                "dominated area, ms × points": "–" if area is None else f"{area:.3g}",
-            }
-        )
-    return summary
-
-
 def _table(rows: Sequence[Row]) -> dict[str, Any]:
-    """What all rows share, the columns of the rest, and (column, value) per cell."""
+    """What all rows share, the columns of the rest, and (column, value, text) per cell."""
     columns, shared = shown_columns(rows)
-    lines = [[(column, column.value(row)) for column in columns] for row in rows]
+    lines = [[(column, column.value(row), column.cell(row)) for column in columns] for row in rows]
     return {"shared": shared, "columns": columns, "lines": lines}
 
 
@@ -206,8 +201,18 @@ def _curve(row: Row) -> dict[str, Any]:
     return {"plot": Markup(_fragment(curve_figure(row))), "lines": curve_lines(row), "wins": crossover_text(row)}
 
 
+def _collapse(row: Row) -> str | None:
+    """Which layers collapsed, and what helps."""
+    sparsity = row.sparsity
+    return collapse_warning(sparsity.sparsity_per_layer, sparsity.sparsity_target, plain(row.choice.allocation))
+
+
 def _layers(row: Row) -> list[dict[str, str]]:
-    """Per layer of a single run: sparsity, kernel, time, and what was refused or why it stayed dense."""
+    """Per layer of a single run: sparsity, kernel, time, and what was refused or why it stayed dense.
+
+    The sparsity of a layer that collapsed says so: the page marks it.
+    """
+    collapsed = collapsed_layers(row.sparsity.sparsity_per_layer, row.sparsity.sparsity_target)
     names = [*row.sparsity.sparsity_per_layer, *row.sparsity.dense_layers, *row.kernels.kernel_per_layer]
     lines = []
     for name in dict.fromkeys(names):
@@ -218,11 +223,13 @@ def _layers(row: Row) -> list[dict[str, str]]:
         lines.append(
             {
                 "layer": name,
-                "sparsity": fraction(sparsity),
+                "sparsity": fraction(sparsity) + (" (collapsed)" if name in collapsed else ""),
                 "kernel": plain(kernel.get("chosen")),
                 "µs": "–" if latency is None else f"{latency:.1f}",
                 "of roofline": fraction(roofline),
-                "stayed dense or refused because": row.sparsity.dense_layers.get(name, kernel.get("why_dense", refusals)),
+                "stayed dense or refused because": row.sparsity.dense_layers.get(
+                    name, kernel.get("why_dense", refusals)
+                ),
             }
         )
     return lines

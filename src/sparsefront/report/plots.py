@@ -1,12 +1,14 @@
-"""Accuracy against latency as a PNG file: one series per pattern, the Pareto front, the dense point."""
+"""Accuracy against speedup or latency as a PNG file: one series per pattern, the Pareto front, the dense point."""
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from sparsefront.artifacts.durable import whole_file
-from sparsefront.report.comparable import ComparableRows, by_pattern, pattern_order, split_comparable
+from sparsefront.report.axis import SPEEDUP, Axis
+from sparsefront.report.comparable import ComparableRows, Point, by_pattern, pattern_order, split_comparable
 from sparsefront.report.row import Row
 from sparsefront.report.series_style import DENSE_COLOUR, FRONT_COLOUR, SeriesStyle, series_styles
 
@@ -15,12 +17,14 @@ if TYPE_CHECKING:
 
 PANEL_INCHES = (6.4, 4.4)
 LABELLED_POINTS = 24  # more labels than this would cover each other
+NOTE_WIDTH = 110  # characters of a line above a panel
 
 
-def write_pareto_png(rows: Sequence[Row], path: Path) -> Path:
-    """Draw the rows: a line of panels for each set of rows that may share a plot.
+def write_pareto_png(rows: Sequence[Row], path: Path, axis: Axis = SPEEDUP) -> Path:
+    """Draw the rows: a line of panels for each set of rows that may share a plot; what else they differ in stands above.
 
-    Left, quality against latency: only rows whose sparse latency was measured. Right, quality against sparsity: all
+    Left, quality against the axis: only rows whose sparse latency was measured, with the 95 % interval of a speedup and the
+    standard error of the test set. Right, quality against sparsity: all
     rows, the untimed ones hollow; left out where it would show a single timed point.
 
     Raises:
@@ -31,7 +35,7 @@ def write_pareto_png(rows: Sequence[Row], path: Path) -> Path:
 
     if not rows:
         raise ValueError("nothing to draw: there is no row")
-    groups = split_comparable(rows)
+    groups = split_comparable(rows, axis)
     styles = series_styles(pattern_order(rows))
     columns = 2 if any(group.wants_sparsity_plot() for group in groups) else 1
     # Figure and canvas are made directly: pyplot would keep state between runs and look for a screen.
@@ -51,21 +55,25 @@ def _draw_latency(axes: "Axes", group: ComparableRows, styles: dict[str, SeriesS
     points, dense, front = group.timed_points(), group.dense_point(), group.front()
     for pattern, series in by_pattern(points).items():
         style = styles[pattern]
-        latencies, qualities = [point.latency_ms for point in series], [point.quality for point in series]
-        axes.scatter(latencies, qualities, color=style.colour, marker=style.marker, s=48, zorder=3, label=pattern)
+        values, qualities = [point.x for point in series], [point.quality for point in series]
+        axes.scatter(values, qualities, color=style.colour, marker=style.marker, s=48, zorder=3, label=pattern)
+        for point in series:
+            _draw_errors(axes, point, group.axis, style.colour)
     if len(points) <= LABELLED_POINTS:
         for point in points:
-            _annotate(axes, f"{point.sparsity:.2g}", (point.latency_ms, point.quality))
+            text = " ".join(filter(None, (f"{point.sparsity:.2g}", point.row.sparsity.n_of_m)))
+            _annotate(axes, text, (point.x, point.quality))
     if dense is not None:
-        axes.scatter(*dense, color=DENSE_COLOUR, marker="*", s=150, zorder=4, label="dense twin")
+        axes.scatter(*dense, color=DENSE_COLOUR, marker="*", s=150, zorder=4, label="dense baseline")
     if len(front) > 1:
         # Steps, not slopes: nothing was measured between two points.
         line = {"color": FRONT_COLOUR, "linestyle": "--", "linewidth": 1.2, "drawstyle": "steps-post"}
         axes.plot(*zip(*front), **line, zorder=2, label="Pareto front")
     if not points:
         axes.text(0.5, 0.5, "no sparse latency measured", transform=axes.transAxes, ha="center", color=FRONT_COLOUR)
-    _finish(axes, title=group.title, x_label=group.latency_label, y_label=group.quality_label)
-    if group.wants_log_latency():
+    title = "\n".join([group.title, *(line for note in group.notes() for line in wrap(note, NOTE_WIDTH))])
+    _finish(axes, title=title, x_label=group.axis_label, y_label=group.quality_label)
+    if group.wants_log_axis():
         _set_log_scale(axes)
     elif points or dense is not None:
         axes.set_xlim(0, 1.15 * axes.dataLim.x1)  # a difference of a thousandth must look like one
@@ -75,7 +83,7 @@ def _draw_sparsity(axes: "Axes", group: ComparableRows, styles: dict[str, Series
     for pattern, series in by_pattern(group.points()).items():
         style = styles[pattern]
         for timed in (True, False):
-            members = [point for point in series if (point.latency_ms is not None) is timed]
+            members = [point for point in series if (point.x is not None) is timed]
             if members:
                 axes.scatter(
                     [point.sparsity for point in members],
@@ -91,6 +99,16 @@ def _draw_sparsity(axes: "Axes", group: ComparableRows, styles: dict[str, Series
         axes.axhline(dense, color=DENSE_COLOUR, linewidth=1, linestyle=":", label="dense")
     _finish(axes, title=group.title, x_label="achieved sparsity, fraction of zeros", y_label=group.quality_label)
     axes.set_xlim(0, 1)
+
+
+def _draw_errors(axes: "Axes", point: Point, axis: Axis, colour: str) -> None:
+    """How sure both coordinates are, where that is known."""
+    line = {"color": colour, "linewidth": 0.8, "alpha": 0.6, "zorder": 2}
+    if (interval := axis.interval(point.row)) is not None:
+        axes.plot(interval, (point.quality, point.quality), **line)
+    if point.standard_error is not None:
+        ends = (point.quality - point.standard_error, point.quality + point.standard_error)
+        axes.plot((point.x, point.x), ends, **line)
 
 
 def _set_log_scale(axes: "Axes") -> None:

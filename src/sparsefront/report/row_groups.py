@@ -5,8 +5,9 @@ from typing import Any, get_type_hints
 
 from sparsefront.report.leaf_types import check_leaf
 
-# 2: the parameters of every part in Choice. 3: variants and the curve in Speed, resident bytes in Size. Leaves are only ever
-# added, so rows of older versions are read as well. 4: checkpoint in Identity.
+# 2: the parameters of every part in Choice. 3: variants and the curve in Speed, resident bytes in Size. 4: collapsed
+# layers, what decides whether two rows are comparable, checkpoint. Leaves are only ever added, so rows of older versions are
+# read as well.
 SCHEMA_VERSION = 4
 
 
@@ -20,11 +21,14 @@ class _Leaves:
 
 @dataclass(frozen=True, kw_only=True)
 class Identity(_Leaves):
-    """Which run this is and what it ran on; enough to run it again.
+    """Which run this is and what it was measured on; enough to run it again. All of it is of the moment of the measurement:
+    a row that is shown or written again keeps it.
 
     `time` is ISO 8601 with its zone; `commit` is None outside a checkout; `gpu`, `driver`, `cuda` are None on a CPU.
-    `gpu_clock_mhz` is the SM clock while measuring, where the driver tells. No machine is named. `checkpoint`: the exported
-    network, a folder below the cache folder, to which `checkpoint` in the run's folder links; None where nothing was exported.
+    `gpu_clock_mhz` is the SM clock of that GPU while it ran what was timed, where the driver tells. `processor` and `threads`
+    (of one operator) are those of a CPU that was measured on. `dense_weights_sha256`: of the network before pruning;
+    `weights_sha256`: of the pruned one. No machine is named. `checkpoint`: the exported network, a folder below the cache
+    folder, to which `checkpoint` in the run's folder links; None where nothing was exported.
     """
 
     run_id: str
@@ -41,6 +45,10 @@ class Identity(_Leaves):
     triton_version: str | None = None
     lightning_version: str | None = None
     transformers_version: str | None = None
+    processor: str | None = None
+    threads: int | None = None
+    dense_weights_sha256: str | None = None
+    weights_sha256: str | None = None
     checkpoint: str | None = None
     schema_version: int = SCHEMA_VERSION
 
@@ -50,6 +58,7 @@ class Choice(_Leaves):
     """What was chosen, by the names of the configuration; parameters of a part are in its mapping.
 
     `model_variant` tells networks of one model apart: `vit_b_16`, a BERT's size, hub name or folder name.
+    `model_parameters` hold only what had a say in what was loaded, and what the loaded network says of itself.
     `trainer_parameters` are those that change what is trained, with `auto` resolved.
     """
 
@@ -81,7 +90,9 @@ class Sparsity(_Leaves):
     """Fractions of zeros in [0, 1], never percent.
 
     `sparsity_achieved` is over the prunable weights, with the layers that stayed dense counted in;
-    `sparsity_whole_model` is over all parameters. `dense_layers`: layer -> why it stayed dense.
+    `sparsity_whole_model` is over all parameters. `dense_layers`: layer -> why it stayed dense. `n_of_m`: the windows of a
+    balanced pattern, "2:4", or "1:4 in 20, 3:32 in 4" layers. `collapsed_layers`: layer that keeps less than a tenth of the
+    target density -> the density that it keeps.
     """
 
     sparsity_target: float
@@ -89,6 +100,8 @@ class Sparsity(_Leaves):
     sparsity_whole_model: float | None = None
     sparsity_per_layer: dict[str, float] = field(default_factory=dict)
     dense_layers: dict[str, str] = field(default_factory=dict)
+    collapsed_layers: dict[str, float] | None = None
+    n_of_m: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,13 +109,20 @@ class Quality(_Leaves):
     """The task's metric as a fraction, on the same data in the same dtype.
 
     `dense`: before pruning; `masked`: the sparse weights through dense layers; `kernel`: the same weights through the
-    swapped layers. `extra_metrics`: "dense" | "masked" | "kernel" -> metric -> value.
+    swapped layers. `extra_metrics`: "dense" | "masked" | "kernel" -> metric -> value. `*_standard_error`: what the test set
+    being a sample does to the metric, of one network by itself (networks that were judged on the same samples differ more
+    surely than that). `evaluated_samples`: inputs or questions that were judged, `evaluate_limit` the most that were allowed.
     """
 
     metric_name: str
     dense: float | None = None
     masked: float | None = None
     kernel: float | None = None
+    dense_standard_error: float | None = None
+    masked_standard_error: float | None = None
+    kernel_standard_error: float | None = None
+    evaluate_limit: int | None = None
+    evaluated_samples: int | None = None
     extra_metrics: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
@@ -118,7 +138,9 @@ class Speed(_Leaves):
     the same -> why it was not timed. `fused_dense_latency_ms`: our own fused graph with every layer dense.
     `curve`: the other batch sizes and sequence lengths of the same weights, each with kernels chosen anew: leaves of this
     group, "kernels": kernel -> number of pruned layers, "sparse_flops_share"; or "not_measured" with the reason.
-    `samples_file`, relative to the run's folder, holds every sample.
+    `samples_file`, relative to the run's folder, holds every sample: `samples_per_repeat` in each of `repeats` repeats, after
+    `warmup_rounds`. `modes_searched`, `variants_searched`: what was tried to find the fastest way, in about `search_seconds`
+    for each network.
     """
 
     latency_dense_ms: float | None = None
@@ -145,6 +167,12 @@ class Speed(_Leaves):
     layout: str | None = None
     throughput_dense_samples_per_s: float | None = None
     throughput_sparse_samples_per_s: float | None = None
+    repeats: int | None = None
+    samples_per_repeat: int | None = None
+    warmup_rounds: int | None = None
+    modes_searched: list[str] | None = None
+    variants_searched: list[str] | None = None
+    search_seconds: float | None = None
     curve: list[dict[str, Any]] = field(default_factory=list)
     samples_file: str | None = None
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from sparsefront.report.axis import axis_named
 from sparsefront.report.density_chart import layer_densities, write_density_png
 from sparsefront.report.html import write_html
 from sparsefront.report.mask_pictures import PrunedLayers, write_mask_pictures
@@ -26,14 +27,18 @@ def write_report(
         what was written; the pictures of masks as their folder.
     """
     written, pictures = [], []
+    axis = axis_named(settings.axis)
     if settings.plot:
-        written.append(write_pareto_png([row], directory / PLOT_FILE))
+        written.append(write_pareto_png([row], directory / PLOT_FILE, axis))
     if settings.mask_pictures and pruned is not None:
         pictures = _write_pictures(row, directory / MASKS_FOLDER, settings, pruned)
         written.append(directory / MASKS_FOLDER)
     if settings.html:
         script = shared_script(script_folder(directory, results or directory))
-        written.append(write_html([row], directory / PAGE_FILE, title=run_title(row), pictures=pictures, script=script))
+        page = write_html(
+            [row], directory / PAGE_FILE, title=run_title(row), pictures=pictures, axis=axis, script=script
+        )
+        written.append(page)
     return written
 
 

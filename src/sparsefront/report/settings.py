@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sparsefront.report.axis import SPEEDUP, axis_named
 from sparsefront.report.layer_choice import check_expressions, choose_layers
 
 
@@ -12,6 +13,7 @@ class Report:
 
     Args:
         plot: `pareto.png`, the sparse and the dense point of this run.
+        axis: of these plots: `speedup` over the dense baseline of the same process, or `latency_ms`.
         html: `report.html`, a page with the run's layers and kernels; the script of its plots lies once among the results.
         mask_pictures: `masks/`: the masks of some layers as images, the densities of all as bars; also in the page.
         mask_layers: regular expressions; a pruned layer whose name one of them finds is drawn. None: the first layer of
@@ -19,11 +21,13 @@ class Report:
     """
 
     plot: bool = True
+    axis: str = SPEEDUP.name
     html: bool = True
     mask_pictures: bool = False
     mask_layers: list[str] | None = None
 
     def __post_init__(self) -> None:
+        axis_named(self.axis)
         if self.mask_layers is not None:
             check_expressions(self.mask_layers)
 

@@ -12,8 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sparsefront.report.columns import fraction, milliseconds, percent, plain, shown_columns, times
-from sparsefront.report.comparable import model_text, task_text
+from sparsefront.pruning.collapse import collapse_text, collapsed_layers
+from sparsefront.report.columns import COLUMNS, fraction, milliseconds, plain, shown_columns, times
+from sparsefront.report.comparable import CPU_NOTE, model_text, task_text
+from sparsefront.report.conditions import processor_text
 from sparsefront.report.latency_curve import crossover_text
 from sparsefront.report.row import Row
 
@@ -21,6 +23,7 @@ from sparsefront.report.row import Row
 # where memory lies does that much, and repeating the timing in one process does not average it out.
 TWIN_NOISE = 0.01
 LEAST_WIDTH = 110  # below this the columns of numbers lose digits: a narrower terminal wraps the lines instead
+QUALITY_COLUMNS = {column.leaf: column for column in COLUMNS if column.error is not None}
 PIPED_WIDTH = 200  # a table that goes to a file or a pipe is not squeezed into 80 characters
 
 
@@ -40,9 +43,10 @@ def run_table(row: Row, paths: Sequence[Path] = ()) -> Table:
     table.add_column("leaf in the row", style="dim", overflow="fold")
     add = partial(_add_row, table)
     metric = quality.metric_name.replace("_", " ")
-    add(f"{metric}, dense", percent(quality.dense), "quality.dense")
-    add(f"{metric}, masked", percent(quality.masked), "quality.masked")
-    add(f"{metric}, swapped", percent(quality.kernel), "quality.kernel")
+    for side, words in (("dense", "dense"), ("masked", "masked"), ("kernel", "swapped")):
+        add(f"{metric}, {words}", QUALITY_COLUMNS[side].cell(row), f"quality.{side}")
+    if quality.evaluated_samples is not None:
+        add("judged on", _evaluation(row), "evaluated_samples")
     table.add_section()
     add("latency, dense", _latency(row, "dense"), "latency_dense_ms")
     add("latency, sparse", _latency(row, "sparse"), "latency_sparse_ms")
@@ -53,6 +57,8 @@ def run_table(row: Row, paths: Sequence[Path] = ()) -> Table:
             "fused_dense_latency_ms",
         )
     add("speedup", _speedup(row), "speedup")
+    if (interval := _interval(row)) is not None:
+        add("its interval", interval, "speedup_low, speedup_high")
     if speed.curve:
         add("sparse wins", crossover_text(row), "curve")
     add("device", _device(row), "latency_device")
@@ -60,6 +66,7 @@ def run_table(row: Row, paths: Sequence[Path] = ()) -> Table:
     table.add_section()
     add("achieved sparsity", fraction(row.sparsity.sparsity_achieved), "sparsity_achieved")
     add("layers left dense", dense_layers_text(row.sparsity.dense_layers), "dense_layers")
+    add("layers collapsed", collapsed_layers_text(row), "collapsed_layers")
     add("weights", _weights(row), "weight_bytes_sparse")
     if row.size.resident_bytes_sparse is not None:
         add("on the device", _resident(row), "resident_bytes_sparse")
@@ -71,16 +78,18 @@ def run_table(row: Row, paths: Sequence[Path] = ()) -> Table:
 
 
 def run_title(row: Row) -> str:
-    """Model, data, pattern with its granularity, and the sparsity asked for."""
+    """Model, data, pattern with its granularity or n:m, and the sparsity asked for."""
     choice = row.choice
-    unit = "" if choice.granularity is None else f" {choice.granularity}"
+    unit = "".join(f" {part}" for part in (choice.granularity, row.sparsity.n_of_m) if part is not None)
     pattern = f"{choice.pattern}{unit} at sparsity {row.sparsity.sparsity_target:g}"
     return f"{model_text(row)} on {task_text(row)}: {pattern}"
 
 
-def rows_table(rows: Sequence[Row]) -> Table:
-    """One line per row, in the order given; what all rows share stands in the title.
+def rows_table(rows: Sequence[Row], notes: Sequence[str] = ()) -> Table:
+    """One line per row, in the order given; what all rows share stands in the title, what is to be known about them below.
 
+    Args:
+        notes: one line each.
     Raises:
         ValueError: there is no row.
     """
@@ -88,7 +97,10 @@ def rows_table(rows: Sequence[Row]) -> Table:
         raise ValueError("nothing to show: there is no row")
     columns, shared = shown_columns(rows)
     title = " · ".join(f"{leaf} {text}" for leaf, text in shared.items())
+    timed_on_cpu = any(row.speed.latency_device == "cpu" and row.speed.speedup is not None for row in rows)
+    below = "\n".join([*([f"speedup: {CPU_NOTE}"] if timed_on_cpu else []), *notes])
     table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.caption, table.caption_justify = Text(below) if below else None, "left"
     for column in columns:
         # Headings fold at their underscores, so that a dozen columns fit and stay the names that `sort=` takes.
         # Numbers stay whole; where the terminal is narrow it is names (run, kernel) that fold.
@@ -97,7 +109,7 @@ def rows_table(rows: Sequence[Row]) -> Table:
         narrowest = max(map(len, words))
         table.add_column("_\n".join(words), justify=justify, no_wrap=whole, min_width=narrowest, overflow="fold")
     for row in rows:
-        _add_row(table, *(column.text(column.value(row)) for column in columns))
+        _add_row(table, *(column.cell(row) for column in columns))
     return table
 
 
@@ -128,6 +140,12 @@ def dense_layers_text(dense_layers: dict[str, str]) -> str:
     return f"{len(dense_layers)}: " + "; ".join(f"{count} × {reason}" for reason, count in reasons)
 
 
+def collapsed_layers_text(row: Row) -> str:
+    """How many layers keep nearly nothing of the target density, and which."""
+    collapsed = collapsed_layers(row.sparsity.sparsity_per_layer, row.sparsity.sparsity_target)
+    return f"{len(collapsed)}: {collapse_text(collapsed)}" if collapsed else "none"
+
+
 def _add_row(table: Table, *cells: str) -> None:
     """As text: rich would read a reason that holds "[n_m]" as its own markup and drop it."""
     table.add_row(*(Text(cell) for cell in cells))
@@ -146,11 +164,28 @@ def _speedup(row: Row) -> str:
     speed = row.speed
     if speed.speedup is None:
         return "not measured"
+    note = f" ({CPU_NOTE})" if speed.latency_device == "cpu" else ""
     if speed.speedup_low is None or speed.speedup_high is None:
-        return times(speed.speedup)
+        return times(speed.speedup) + note
     faster, slower = speed.speedup_low > 1 + TWIN_NOISE, speed.speedup_high < 1 - TWIN_NOISE
     verdict = "faster" if faster else "slower" if slower else "no clear difference"
-    return f"{times(speed.speedup)} ({times(speed.speedup_low)} – {times(speed.speedup_high)}), {verdict}"
+    return f"{times(speed.speedup)}, {verdict}{note}"
+
+
+def _interval(row: Row) -> str | None:
+    """The ends of the speedup's interval, and what kind of interval it is: see `measure.speedup.speedup_of`."""
+    speed = row.speed
+    if None in (speed.speedup, speed.speedup_low, speed.speedup_high):
+        return None
+    repeats = "" if speed.repeats is None else f" over {speed.repeats} repeat{'' if speed.repeats == 1 else 's'}"
+    return f"{times(speed.speedup_low)} – {times(speed.speedup_high)}, bootstrap 95 % interval of the ratio of medians{repeats}"
+
+
+def _evaluation(row: Row) -> str:
+    """How many samples, and what ± means."""
+    quality = row.quality
+    limit = "" if quality.evaluate_limit is None else f" (measure.evaluate_limit={quality.evaluate_limit})"
+    return f"{quality.evaluated_samples} test samples{limit}; ± is their standard error"
 
 
 def _device(row: Row) -> str:
@@ -158,6 +193,8 @@ def _device(row: Row) -> str:
     if speed.latency_device is None:
         return "not timed"
     device = row.identity.gpu or "cuda" if speed.latency_device == "cuda" else speed.latency_device
+    if row.identity.processor is not None:
+        device = f"{device} ({processor_text(row)})"
     batch = None if speed.batch_size is None else f"batch {speed.batch_size}"
     return ", ".join(filter(None, (device, batch, speed.dtype)))
 

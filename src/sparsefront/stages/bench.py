@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from sparsefront.experiment import Experiment
 from sparsefront.inference.agreement import NETWORK_ERROR_LIMIT, output_error
-from sparsefront.measure.accuracy import evaluate
+from sparsefront.measure.accuracy import Evaluation, evaluation
 from sparsefront.measure.inputs import timed_inputs
 from sparsefront.measure.settings import DTYPES
 from sparsefront.stages.network import make_task, open_data
@@ -61,9 +61,9 @@ class Bench:
         """The network as it is measured: on the device, in the dtype, in eval mode."""
         return net.to(device=self.device, dtype=self.dtype).eval()
 
-    def quality(self, net: nn.Module, what: str) -> dict[str, float]:
-        """The task's metrics on the reporting split, as fractions."""
-        return evaluate(
+    def quality(self, net: nn.Module, what: str) -> Evaluation:
+        """The task's metrics on the reporting split, as fractions, with their standard errors."""
+        return evaluation(
             self.task,
             net,
             self.data,
@@ -96,4 +96,5 @@ class Bench:
             "sequence_length": self.sequence_length,
             "dtype": next(name for name, dtype in DTYPES.items() if dtype == self.dtype),
             "layout": "row_major",
+            **self.experiment.measure.protocol,
         }

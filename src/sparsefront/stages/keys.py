@@ -11,6 +11,7 @@ import torch
 from sparsefront.artifacts.digest import code_digest, digest, versions
 from sparsefront.artifacts.kernel_sources import kernel_sources_digest
 from sparsefront.experiment import Experiment
+from sparsefront.processor import processor_facts
 
 # keys of the recipe that only matter after pruning
 AFTER_PRUNING = ("recovery_epochs", "recovery_lr", "keep_dense")
@@ -71,6 +72,7 @@ def stage_keys(experiment: Experiment) -> StageKeys:
         "export": digest(export) if pruned else None,
         "swap": digest(swap) if pruned and experiment.swaps else None,
         "measure": experiment.settings["measure"],
+        "processor": processor_facts(experiment.measure.torch_device),
     }
     row = {
         "measure": digest(measure),

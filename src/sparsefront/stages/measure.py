@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ from sparsefront.export.checkpoint import Export, read_export
 from sparsefront.inference.problems import LayerInput
 from sparsefront.inference.saved_swap import save_choices
 from sparsefront.inference.swap_report import SwapReport
+from sparsefront.measure.accuracy import Evaluation
 from sparsefront.measure.memory import dense_layer_bytes, peak_memory_bytes, resident_bytes, weight_bytes
 from sparsefront.measure.roofline import measured_rates, roofline_fraction
 from sparsefront.measure.sparsity import AchievedSparsity, achieved_sparsity
 from sparsefront.measure.variants import Fuse
-from sparsefront.provenance import gpu_clock_mhz
+from sparsefront.measure.weights_digest import weights_digest
+from sparsefront.provenance import provenance
 from sparsefront.stages.bench import Bench
 from sparsefront.stages.keys import StageKeys
 from sparsefront.stages.network import WEIGHTS, load_net
@@ -49,6 +52,7 @@ def run(
 
     def make(folder: Path) -> None:
         dense_net = load_net(experiment, dense.path / WEIGHTS)
+        digests = {"dense_weights_sha256": weights_digest(dense_net)}
         bench = Bench.of(experiment, dense_net)
         qualities = {"dense": _dense_quality(store, keys, bench, dense_net)}
         bench.ready(dense_net)
@@ -58,7 +62,9 @@ def run(
             groups, samples_ms = _dense_alone(bench, dense_net, fuse)
         else:
             export = read_export(exported.path)
-            masked = bench.ready(load_net(experiment, recovered.path / WEIGHTS))
+            masked = load_net(experiment, recovered.path / WEIGHTS)
+            digests["weights_sha256"] = weights_digest(masked)
+            masked = bench.ready(masked)
             qualities["masked"] = bench.quality(masked, "masked")
             achieved, reasons = achieved_sparsity(masked, export.masks, prunable), export.manifest.dense_layers
             if experiment.swaps:
@@ -67,10 +73,12 @@ def run(
                 groups, samples_ms, qualities["kernel"] = found
             else:
                 groups, samples_ms = _dense_alone(bench, dense_net, fuse)
+        clock = groups["speed"].pop("gpu_clock_mhz")
         content = groups | {
             "sparsity": _sparsity(achieved, reasons),
             "quality": _quality(bench, qualities),
-            "gpu_clock_mhz": gpu_clock_mhz(bench.device),
+            "identity": {**asdict(provenance(bench.device)), "gpu_clock_mhz": clock, **digests},
+            "network": experiment.model.network_facts(dense_net),
         }
         (folder / MEASUREMENTS).write_text(json.dumps(content, indent=2))
         (folder / SAMPLES).write_text(json.dumps(samples_ms))
@@ -78,14 +86,15 @@ def run(
     return store.obtain("measure", keys.measure, make)
 
 
-def _dense_quality(store: ArtifactStore, keys: StageKeys, bench: Bench, net: nn.Module) -> dict[str, float]:
+def _dense_quality(store: ArtifactStore, keys: StageKeys, bench: Bench, net: nn.Module) -> Evaluation:
     """The dense network's metrics: evaluated once for all points of a sweep."""
 
     def make(folder: Path) -> None:
         log.info("measure: accuracy of the dense network on %s", bench.device.type)
-        (folder / "quality.json").write_text(json.dumps(bench.quality(net, "dense")))
+        (folder / "quality.json").write_text(json.dumps(asdict(bench.quality(net, "dense"))))
 
-    return store.obtain("dense_quality", keys.dense_quality, make, stage="measure").read_json("quality.json")
+    found = store.obtain("dense_quality", keys.dense_quality, make, stage="measure").read_json("quality.json")
+    return Evaluation(**found)
 
 
 def _dense_alone(bench: Bench, net: nn.Module, fuse: Fuse | None) -> tuple[dict[str, Any], Samples]:
@@ -104,7 +113,7 @@ def _side_by_side(
     export: Export,
     fuse: Fuse | None,
     folder: Path,
-) -> tuple[dict[str, Any], Samples, dict[str, float]]:
+) -> tuple[dict[str, Any], Samples, Evaluation]:
     """Swap, check against the masked network, judge, and time beside the dense twin; each point of the curve anew.
 
     Args:
@@ -175,13 +184,17 @@ def _sparsity(achieved: AchievedSparsity, dense_reasons: dict[str, str]) -> dict
     }
 
 
-def _quality(bench: Bench, qualities: dict[str, dict[str, float]]) -> dict[str, Any]:
+def _quality(bench: Bench, qualities: dict[str, Evaluation]) -> dict[str, Any]:
     metric = bench.task.metric_name
     extra = {
-        side: {name: value for name, value in found.items() if name != metric} for side, found in qualities.items()
+        side: {name: value for name, value in found.metrics.items() if name != metric}
+        for side, found in qualities.items()
     }
     return {
         "metric_name": metric,
-        **{side: found[metric] for side, found in qualities.items()},
+        **{side: found.metrics[metric] for side, found in qualities.items()},
+        **{f"{side}_standard_error": found.standard_errors[metric] for side, found in qualities.items()},
         "extra_metrics": {side: found for side, found in extra.items() if found},
+        "evaluate_limit": bench.experiment.measure.evaluate_limit,
+        "evaluated_samples": qualities["dense"].samples,
     }

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
 from sparsefront.importance.finite import refuse_non_finite
+from sparsefront.measure.sparsity import achieved_sparsity
 from sparsefront.pruning.calibration import score_weights
+from sparsefront.pruning.collapse import collapse_warning
 from sparsefront.pruning.layers import PruningPlan, plan_pruning
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.mask_file import save_masks
@@ -91,6 +93,9 @@ def run(experiment: Experiment, store: ArtifactStore, determines: dict[str, Any]
         refuse_non_finite(scores)
         structure = settle(scores, *parts, experiment.sparsity, weight_shapes=shapes)
         masks = make_masks(scores, *parts, first, final_sparsity=experiment.sparsity, structure=structure)
+        sparsities = achieved_sparsity(net, masks, plan.shapes).layers
+        if warning := collapse_warning(sparsities, first, experiment.allocation.name):
+            log.warning("prune: %s", warning)  # now: what follows may train for hours
         save_masks(masks, folder / MASKS)
         structure.save(folder)
         (folder / "plan.json").write_text(json.dumps({"dense_layers": plan.dense_reasons}))

@@ -1,9 +1,8 @@
-"""Stage report: measurements and provenance become one row, on disk, in the store, in W&B and on the terminal."""
+"""Stage report: what was measured, with its provenance, becomes one row: on disk, in the store, in W&B, on the terminal."""
 
 import logging
 import shutil
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -12,8 +11,9 @@ from rich.console import Console
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
-from sparsefront.provenance import provenance
-from sparsefront.pruning.mask_file import load_masks
+from sparsefront.patterns.windows_text import windows_text
+from sparsefront.pruning.collapse import collapse_warning, collapsed_layers
+from sparsefront.pruning.mask_file import load_masks, mask_shapes
 from sparsefront.pruning.structure import Structure
 from sparsefront.report.checkpoint_link import link_checkpoint
 from sparsefront.report.loggers import log_row
@@ -73,6 +73,9 @@ def publish(experiment: Experiment, finished: Artifact, *, pruned: Artifact | No
     files = [write_row_json(directory / ROW_FILE, row), *files]  # last: a folder with a row lacks nothing
     append_row(experiment.results_dir / STORE_FILE, row)
     Console().print(run_table(row, [*files, experiment.results_dir / STORE_FILE]))
+    found = row.sparsity
+    if warning := collapse_warning(found.sparsity_per_layer, found.sparsity_target, experiment.allocation.name):
+        log.warning("%s", warning)
     if checkpoint is not None:
         log.info("exported checkpoint: %s", checkpoint)
     return row
@@ -111,15 +114,18 @@ def _compose(
     return Row(
         identity=Identity(
             run_id=measured.key,
-            time=datetime.now(UTC).isoformat(timespec="seconds"),
             config_hash=experiment.config_hash,
             seed=experiment.seed,
-            gpu_clock_mhz=found["gpu_clock_mhz"],
             checkpoint=None if exported is None else f"export/{exported.key}",
-            **asdict(provenance(experiment.measure.torch_device)),
+            **found["identity"],
         ),
-        choice=_choice(experiment),
-        sparsity=Sparsity(sparsity_target=experiment.sparsity, **found["sparsity"]),
+        choice=_choice(experiment, found["network"]),
+        sparsity=Sparsity(
+            sparsity_target=experiment.sparsity,
+            n_of_m=_n_of_m(experiment, pruned, recovered),
+            collapsed_layers=collapsed_layers(found["sparsity"]["sparsity_per_layer"], experiment.sparsity),
+            **found["sparsity"],
+        ),
         quality=Quality(**found["quality"]),
         speed=Speed(samples_file=SAMPLES, **found["speed"]),
         size=Size(**found["size"]),
@@ -134,13 +140,30 @@ def _compose(
     )
 
 
-def _choice(experiment: Experiment) -> Choice:
-    """What was chosen; a dense run pruned nothing, so it names no way of pruning."""
+def _n_of_m(experiment: Experiment, pruned: Artifact | None, recovered: Artifact | None) -> str | None:
+    """The windows of the layers that were pruned; None where nothing was."""
+    if pruned is None or recovered is None:
+        return None
+    structure = Structure.load(pruned.path)
+    shapes = mask_shapes(recovered.path / MASKS)
+    return windows_text(
+        experiment.pattern,
+        {layer: (shape, structure.sparsity_of(layer, experiment.sparsity)) for layer, shape in shapes.items()},
+    )
+
+
+def _choice(experiment: Experiment, network: dict[str, Any]) -> Choice:
+    """What was chosen; a dense run pruned nothing, so it names no way of pruning.
+
+    Args:
+        network: what the loaded network says of itself.
+    """
     choices, pruned = experiment.choices, experiment.pattern.name != "dense"
     parts = ["model", "dataset", "pattern", "recipe"]
     if pruned:
         parts += ["importance", "allocation", "schedule", "recovery"]
-    parameters = {f"{part}_parameters": _parameters(getattr(experiment, part)) for part in parts}
+    parameters = {f"{part}_parameters": _parameters(asdict(getattr(experiment, part))) for part in parts}
+    parameters["model_parameters"] = _parameters(experiment.model.settings_used()) | network
     return Choice(
         model=choices["model"],
         model_variant=experiment.model.variant,
@@ -159,6 +182,6 @@ def _choice(experiment: Experiment) -> Choice:
     )
 
 
-def _parameters(part: Any) -> dict[str, Any]:
+def _parameters(settings: dict[str, Any]) -> dict[str, Any]:
     """A part's settings, by the keys of its YAML; of a path only its last part, since a row names no machine."""
-    return {key: PurePath(value).name if isinstance(value, str) else value for key, value in asdict(part).items()}
+    return {key: PurePath(value).name if isinstance(value, str) else value for key, value in settings.items()}

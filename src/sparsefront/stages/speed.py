@@ -39,6 +39,7 @@ ON_THE_CURVE = (
     "dense_variant",
     "sparse_variant",
     "fused_dense_latency_ms",
+    "gpu_clock_mhz",
 )
 
 
@@ -152,6 +153,7 @@ def _dense_side(timed: Alone) -> dict[str, Any]:
         "wrapping_dense": timed.execution.wrapped.name,
         "dense_variant": timed.execution.name,
         "fused_dense_latency_ms": None if timed.fused_latency is None else timed.fused_latency.median_ms,
+        "gpu_clock_mhz": timed.clock_mhz,
     }
 
 

@@ -18,6 +18,13 @@ class Evaluator(Protocol):
     def compute(self) -> dict[str, float]:
         """The metrics of everything taken in, as fractions (correlations lie in [-1, 1], all others in [0, 1])."""
 
+    def standard_errors(self) -> dict[str, float]:
+        """Of the same metrics, in the same unit: what the test set being a sample does to each."""
+
+    @property
+    def samples(self) -> int:
+        """How many inputs, or questions, were judged."""
+
 
 class Objective(Protocol):
     """What a training minimises in place of the task's own loss."""

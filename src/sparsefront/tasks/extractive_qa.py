@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from sparsefront.tasks.answer_spans import best_spans, text_between
 from sparsefront.tasks.base import Batch, Optimizes, Task
+from sparsefront.tasks.standard_error import error_of_mean
 from sparsefront.tasks.text_inputs import text_inputs
 
 N_BEST = 20
@@ -90,6 +91,27 @@ class AnswerEvaluator:
         """`f1` and `exact_match` over the questions seen, in [0, 1]."""
         from torchmetrics.text import SQuAD
 
+        metric = SQuAD().to(self._device)
+        metric.update(*self._judged())
+        percent = metric.compute()
+        return {name: float(percent[name]) / 100 for name in ("f1", "exact_match")}
+
+    @property
+    def samples(self) -> int:
+        return len(self._found)
+
+    def standard_errors(self) -> dict[str, float]:
+        """As `Evaluator.standard_errors`: both metrics are means over questions."""
+        from torchmetrics.functional.text import squad
+
+        of_each = [squad([predicted], [wanted]) for predicted, wanted in zip(*self._judged(), strict=True)]
+        return {
+            name: error_of_mean(torch.tensor([float(values[name]) / 100 for values in of_each]))
+            for name in ("f1", "exact_match")
+        }
+
+    def _judged(self) -> tuple[list[dict], list[dict]]:
+        """Of each question seen what was answered and what the annotators say, as torchmetrics takes them."""
         predicted, wanted = [], []
         for number in sorted(self._found):
             question, answers = self._questions[number], self.n_best_answers(number)
@@ -99,10 +121,7 @@ class AnswerEvaluator:
                 "answer_start": [answer.start for answer in question.answers],
             }
             wanted.append({"id": question.id, "answers": truth})
-        metric = SQuAD().to(self._device)
-        metric.update(predicted, wanted)
-        percent = metric.compute()
-        return {name: float(percent[name]) / 100 for name in ("f1", "exact_match")}
+        return predicted, wanted
 
 
 def _best_then_first(answer: tuple[float, int, int]) -> tuple[float, int, int]:

@@ -1,6 +1,7 @@
 """Judging one label per input, for images and sentences alike."""
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,8 @@ from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import BinaryF1Score, MulticlassAccuracy, MulticlassMatthewsCorrCoef
 from torchmetrics.regression import PearsonCorrCoef, SpearmanCorrCoef
+
+from sparsefront.tasks.standard_error import error_by_bootstrap, error_of_proportion
 
 METRICS: dict[str, Callable[[int], Metric]] = {
     "accuracy": lambda classes: MulticlassAccuracy(classes, average="micro"),
@@ -33,15 +36,34 @@ class LabelEvaluator:
         self._metrics = MetricCollection({name: METRICS[name](num_classes) for name in metrics})
         self._num_classes = num_classes
         self._logits_of = logits_of
+        self._seen: list[tuple[Tensor, Tensor]] = []  # predicted, labels; where they are, so that nothing waits
 
     @torch.no_grad()
     def update(self, output: Any, batch: dict[str, Tensor]) -> None:
         logits = self._logits_of(output)
         predicted = logits.squeeze(-1).float() if self._num_classes == 1 else logits.argmax(-1)
         # On the logits' device: nothing waits for a GPU here, and several processes can add up their counts.
-        self._metrics.to(predicted.device).update(predicted, batch["labels"].to(predicted.device))
+        self._seen.append((predicted, batch["labels"].to(predicted.device)))
+        self._metrics.to(predicted.device).update(*self._seen[-1])
 
     def compute(self) -> dict[str, float]:
         """As `Evaluator.compute`; a correlation with a constant output, which is not defined, counts as 0."""
         values = {name: float(value) for name, value in self._metrics.compute().items()}
         return {name: 0.0 if math.isnan(value) else value for name, value in values.items()}
+
+    @property
+    def samples(self) -> int:
+        return sum(len(labels) for _, labels in self._seen)
+
+    def standard_errors(self) -> dict[str, float]:
+        """As `Evaluator.standard_errors`: of accuracy in closed form, of the others by bootstrap."""
+        predicted, labels = (torch.cat(parts).cpu() for parts in zip(*self._seen))
+        return {name: self._standard_error(name, predicted, labels) for name in self._metrics}
+
+    def _standard_error(self, name: str, predicted: Tensor, labels: Tensor) -> float:
+        if name == "accuracy":
+            return error_of_proportion(float((predicted == labels).double().mean()), len(labels))
+        metric = METRICS[name](self._num_classes)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of draws without any spread
+            return error_by_bootstrap(lambda chosen: float(metric(predicted[chosen], labels[chosen])), len(labels))

@@ -1,6 +1,6 @@
 """2:4 on sparse tensor cores through cuSPARSELt (1:2 in TF32); its own search chooses the algorithm."""
 
-from typing import NamedTuple
+from dataclasses import asdict
 
 import torch
 
@@ -8,19 +8,9 @@ from sparsefront_kernels.bench.contender import Contender
 from sparsefront_kernels.bench.copies import numbered
 from sparsefront_kernels.bench.setting import Setting
 from sparsefront_kernels.bench.weights import half_of_groups
+from sparsefront_kernels.semi_structured.algorithm import DEFAULT, Algorithm, searched
 
 ROW_MULTIPLE = 8  # of M, in 16-bit types; 4 would do in 32-bit ones
-
-
-class Algorithm(NamedTuple):
-    """Arguments of `torch._cslt_sparse_mm`."""
-
-    alg_id: int
-    split_k: int
-    split_k_mode: int
-
-
-DEFAULT = Algorithm(0, 1, -1)
 
 
 def refusal(dtype_name: str, sparsity: float) -> str | None:
@@ -45,12 +35,12 @@ def contenders(setting: Setting) -> list[Contender]:
     expected = setting.expected(weight)
     packed = torch._cslt_compress(weight)
     copies = numbered(packed)
-    algorithms = {DEFAULT, _searched(packed, setting.x_in("row_to_feature", 0, rows=rows).t())}
+    algorithms = {DEFAULT, searched(packed, setting.x_in("row_to_feature", 0, rows=rows).t())}
 
     def maker(algorithm: Algorithm):
         def make(copy: int):
             x, w = setting.x_in("row_to_feature", copy, rows=rows), copies(copy)
-            return lambda: torch._cslt_sparse_mm(w, x.t(), **algorithm._asdict())[:, : shape.m]
+            return lambda: torch._cslt_sparse_mm(w, x.t(), **asdict(algorithm))[:, : shape.m]
 
         return make
 
@@ -71,11 +61,3 @@ def contenders(setting: Setting) -> list[Contender]:
         )
         for algorithm in sorted(algorithms)
     ]
-
-
-def _searched(packed: torch.Tensor, x: torch.Tensor) -> Algorithm:
-    """What cuSPARSELt's search finds; PyTorch's older function tells only a part of it."""
-    library = getattr(torch._C, "_cusparselt", None)
-    if hasattr(library, "mm_search"):
-        return Algorithm(*library.mm_search(packed, x, None, None, None, False)[:3])
-    return Algorithm(int(torch._cslt_sparse_mm_search(packed, x)), 1, -1)

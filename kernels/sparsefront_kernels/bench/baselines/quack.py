@@ -56,6 +56,7 @@ def contenders(setting: Setting, drawn: DrawnWeight) -> list[Contender]:
             dtype_name=setting.dtype_name,
             layout=LAYOUT,
             sparsity=drawn.sparsity,
+            outputs=len(tables.outputs),
             operand_bytes=drawn.stored.nbytes + setting.activation_bytes,
             weight_bytes=drawn.stored.nbytes,
             make=make,

@@ -58,6 +58,6 @@ def launch_pairs_spmm(
         "residual": residual,
     }
     if launch.wide:
-        launch_wide_spmm(x, y, lengths=lengths, overlap=launch.overlap, **common)
+        launch_wide_spmm(x, y, lengths=lengths, group=launch.group, overlap=launch.overlap, **common)
     else:
         launch_narrow_spmm(x, y, pairs=pairs, steps_of_each=steps_of_each, launch=launch, **common)

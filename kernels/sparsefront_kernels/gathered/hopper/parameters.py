@@ -20,7 +20,8 @@ class PairLaunch:
     Args:
         block_m: columns of Y per block of the grid: 64 or 128; 256: the kernel for many rows.
         stages: of the pipeline, 2 to 8.
-        group: pairs whose blocks are neighbours in the order of work.
+        group: pairs whose blocks are neighbours in the order of work; in the kernel for many rows those that go through all
+            columns before the next ones begin.
         blocks_per_sm: blocks of the grid that share a multiprocessor.
         splits: blocks, 1 to 8, that share the kept inputs of one piece of Y and add up through their shared memories.
         prefetch: whether the first weights are brought into L2 while the kernel before still runs; it pays where that takes
@@ -38,7 +39,7 @@ class PairLaunch:
 
     @property
     def wide(self) -> bool:
-        """Whether the kernel for many rows runs (`wide.py`), which of the other parameters takes `overlap` alone."""
+        """Whether the kernel for many rows runs (`wide.py`), which of the other parameters takes `group` and `overlap` alone."""
         return self.block_m == 256
 
     @property

@@ -1,9 +1,9 @@
 """Which block of the grid computes which work tiles, in the kernel for many rows: equal work for every block.
 
-A work tile is a pair of half tiles by some columns of Y: 256 where there is much work. Tiles are dealt out in the order in
-which rows of X stay in L2 (all pairs of some columns, then the next columns), each to the block that is free first. Pairs may
-have lists of any length: much longer ones come first. The last columns are cut into narrower tiles where blocks then end closer
-together.
+A work tile is a pair of half tiles by some columns of Y: 256 where there is much work. Tiles are dealt out in an order in
+which operands stay in L2 (a group of pairs over some columns, then over the next columns; then the next group), each to the block
+that is free first. Pairs may have lists of any length: much longer ones come first. The last columns are cut into narrower tiles
+where blocks then end closer together.
 """
 
 import functools
@@ -21,6 +21,7 @@ LONG = 1.5  # times the median number of steps: pairs that are dealt out first, 
 # A recorded CUDA graph reads a schedule's tables without holding them: so many are kept (some 10 KB each) that those of any
 # network in use are among them.
 MOST_TABLES = 16_384
+ALL = 1024  # pairs of a group, which is more than any layer has
 MANY = 40  # tiles of a block: with more, the last one does not matter
 # Cycles on an H200: of a tile, of a column of it (stores), of a step, of a column of a step.
 _TILE, _TILE_COLUMN, _STEP, _STEP_COLUMN = 900, 13.0, 520, 3.4
@@ -47,8 +48,13 @@ def tile_cycles(steps: int, columns: int) -> float:
 
 
 @functools.lru_cache(maxsize=512)
-def schedule(lengths: tuple[int, ...], m: int, blocks: int) -> Schedule:
-    """Deal out the product of pairs with these numbers of steps (most first) and m columns to at most `blocks` blocks."""
+def schedule(lengths: tuple[int, ...], m: int, blocks: int, group: int = ALL) -> Schedule:
+    """Deal out the product of pairs with these numbers of steps (most first) and m columns to at most `blocks` blocks.
+
+    Args:
+        group: pairs that go through all columns before the next ones begin. Blocks at work read weights of a group at
+            most, and rows of X for as many columns as the group leaves blocks for.
+    """
     whole, kept = -(-m // WIDEST), [length for length in lengths if length]
     # narrower tiles serve to fill the last round, or all columns where there are few
     most = min(whole, 2 + 2 * blocks // max(1, len(kept)))
@@ -58,7 +64,9 @@ def schedule(lengths: tuple[int, ...], m: int, blocks: int) -> Schedule:
         cuts += [(whole - narrow, width) for width in WIDTHS[1:] for narrow in narrower]
     long = sum(length > LONG * median(kept) for length in kept)
     found = (
-        _dealt_out(lengths, m, blocks, *cut, long, width) for cut in cuts for width in (WIDTHS if long else WIDTHS[:1])
+        _dealt_out(lengths, m, blocks, *cut, long, width, group)
+        for cut in cuts
+        for width in (WIDTHS if long else WIDTHS[:1])
     )
     return min(found, key=lambda one: one.cycles)
 
@@ -71,7 +79,7 @@ def _columns(m: int, wide: int, width: int) -> list[tuple[int, int]]:
 
 
 def _dealt_out(
-    lengths: tuple[int, ...], m: int, blocks: int, wide: int, width: int, long: int, long_width: int
+    lengths: tuple[int, ...], m: int, blocks: int, wide: int, width: int, long: int, long_width: int, group: int
 ) -> Schedule:
     """The first `wide` times 256 columns in tiles of 256, the others in tiles of `width`.
 
@@ -79,7 +87,10 @@ def _dealt_out(
     """
     kept = sum(length > 0 for length in lengths)
     tiles = [(pair, *columns) for columns in _columns(m, 0, long_width) for pair in range(long)]
-    tiles += [(pair, *columns) for columns in _columns(m, wide, width) for pair in range(long, kept)]
+    columns = _columns(m, wide, width)
+    for begin in range(long, kept, group):
+        tiles += [(pair, *part) for part in columns[:wide] for pair in range(begin, min(begin + group, kept))]
+    tiles += [(pair, *part) for part in columns[wide:] for pair in range(long, kept)]
     tiles += [(pair, *columns) for columns in _columns(m, 0, WIDEST) for pair in range(kept, len(lengths))]
     free = [(0.0, block) for block in range(min(blocks, len(tiles)))]
     dealt: list[list[tuple[int, int, int]]] = [[] for _ in free]
@@ -93,16 +104,19 @@ def _dealt_out(
 
 
 @functools.lru_cache(maxsize=MOST_TABLES)
-def work_tables(lengths: tuple[int, ...], m: int, blocks: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def work_tables(
+    lengths: tuple[int, ...], m: int, blocks: int, group: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
     """A schedule as the kernel reads it.
 
     Args:
         lengths: steps of each pair, which lie one after the other; a pair without any occupies one.
+        group: see `schedule`.
     Returns:
         work, int32 [tiles, 4]: pair, its first step, its number of steps, column and columns / 64 - 1 in the upper four
         bits; begins, int32 [blocks in use + 1].
     """
-    found = schedule(lengths, m, blocks)
+    found = schedule(lengths, m, blocks, group)
     firsts = [0, *itertools.accumulate(max(1, length) for length in lengths)]
     work = [
         (pair, firsts[pair], lengths[pair], column | (width // 64 - 1) << 28) for pair, column, width in found.tiles

@@ -4,7 +4,7 @@ import itertools
 from dataclasses import dataclass, replace
 
 from sparsefront_kernels.gathered.hopper.parameters import ALIGNMENT, PairLaunch
-from sparsefront_kernels.gathered.hopper.schedule import schedule
+from sparsefront_kernels.gathered.hopper.schedule import ALL, schedule
 from sparsefront_kernels.gathered.hopper.tables import PairTables
 from sparsefront_kernels.tuning import TunedLaunches
 
@@ -26,9 +26,10 @@ _REACHED_BY_CLUSTERS = 0.85  # of the processors, by clusters of three blocks an
 _PREFETCH_GAIN, _PREFETCH_COST = 0.3, 0.06  # of the launch; of every further step of a block
 _CYCLES_PER_US = 1700  # where the tensor cores are busy
 _GROUPS = (64, 16, 4)  # the first is best for most large products
+_WIDE_GROUP = 32  # with 132 blocks over four times 256 columns: weights and rows of X of large products share L2 best
 _STAGES = {(256, 1): 4, (128, 1): 6, (128, 2): 3, (64, 1): 8, (64, 2): 4}  # as many as fit: fewer never were faster
 
-WIDE = PairLaunch(256, 4, 64, 1)  # the kernel for many rows makes its own schedule
+WIDE = PairLaunch(256, 4, ALL, 1)  # the kernel for many rows makes its own schedule
 SPACE = (WIDE,) + tuple(
     launch
     for (block_m, blocks_per_sm), group, splits, prefetch in itertools.product(
@@ -96,7 +97,7 @@ def predicted_us(problem: PairProblem, launch: PairLaunch, device_processors: in
     start, tail, step = _COSTS[launch.block_m, launch.blocks_per_sm]
     if launch.wide:
         lengths = problem.lengths or (round(problem.amount),) * problem.pairs
-        return start + schedule(lengths, problem.m, device_processors).cycles / _CYCLES_PER_US
+        return start + schedule(lengths, problem.m, device_processors, launch.group).cycles / _CYCLES_PER_US
     items = problem.pairs * -(-problem.m // launch.block_m) * launch.splits
     reached = _REACHED_BY_CLUSTERS if launch.splits > 2 else 1.0
     rounds = -(-items // int(device_processors * reached * launch.blocks_per_sm))
@@ -114,7 +115,7 @@ def candidates(problem: PairProblem, device_processors: int, *, slack: float = 1
     """
     predicted = {launch: predicted_us(problem, launch, device_processors) for launch in SPACE}
     bound = slack * min(predicted.values())
-    worth = [launch for launch in SPACE if launch.group == _GROUPS[0] and predicted[launch] <= bound]
+    worth = [launch for launch in SPACE if launch.group in (_GROUPS[0], ALL) and predicted[launch] <= bound]
     others = 2 * (len(_GROUPS) - 1)
     worth = sorted(worth, key=lambda launch: predicted[launch])[: most - others]
     worth += [
@@ -123,7 +124,10 @@ def candidates(problem: PairProblem, device_processors: int, *, slack: float = 1
         if best.block_m < problem.m and not best.wide
         for group in _GROUPS[1:]
     ]
-    return sorted(worth, key=lambda launch: predicted[launch])
+    found = sorted(worth, key=lambda launch: predicted[launch])
+    if WIDE in found and problem.pairs > _WIDE_GROUP:
+        found.insert(found.index(WIDE) + 1, replace(WIDE, group=_WIDE_GROUP))
+    return found
 
 
 LAUNCHES = TunedLaunches(

@@ -24,6 +24,7 @@ def launch_wide_spmm(
     steps: Tensor,
     outputs: Tensor,
     lengths: Sequence[int],
+    group: int,
     overlap: bool,
     bias: Tensor | None,
     y_row_major: bool = False,
@@ -33,7 +34,7 @@ def launch_wide_spmm(
     """As `launch.launch_pairs_spmm` with a wide launch. The sums are rounded to Y's dtype before the activation, and again where
     a residual is added."""
     m = x.shape[1]
-    work, begins = work_tables(tuple(lengths), m, processors(x.device), x.device)
+    work, begins = work_tables(tuple(lengths), m, processors(x.device), group, x.device)
     error = _function()(
         *(tensor.data_ptr() for tensor in (x, panels, steps, work, begins, outputs)),
         *epilogue_arguments(x, y, bias, residual),

@@ -1,0 +1,70 @@
+"""Which of cuSPARSELt's algorithms a product runs with: measured, or else its default one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from sparsefront_kernels.problem import X_FEATURE_MAJOR, Problem
+from sparsefront_kernels.semi_structured.algorithm import DEFAULT, Algorithm, searched
+from sparsefront_kernels.tuning import TunedLaunches
+
+if TYPE_CHECKING:
+    from sparsefront_kernels.semi_structured.torch_spmm import SemiStructuredPacked
+
+KERNEL = "semi_structured_torch"
+VERSION = 1
+ROW_MULTIPLE = 8  # cuSPARSELt's rule for M in 16-bit types, which is met by padding
+
+
+@dataclass(frozen=True)
+class CusparseltProblem:
+    """What decides which algorithm is the fastest.
+
+    Args:
+        m, k, n: of the product.
+        feature_major: whether X is [K, M].
+    """
+
+    m: int
+    k: int
+    n: int
+    feature_major: bool
+
+    @property
+    def shape(self) -> str:
+        rows = -(-self.m // ROW_MULTIPLE) * ROW_MULTIPLE
+        return f"m={rows} k={self.k} n={self.n} feature_major={int(self.feature_major)} kept="
+
+    @property
+    def amount(self) -> float:
+        """Kept inputs of an output."""
+        return self.k / 2
+
+
+@dataclass(frozen=True, eq=False)
+class CusparseltAlgorithms(TunedLaunches):
+    """As the other kernels' launches, but that the library itself says what is worth timing."""
+
+    def candidates(self, prepared: "SemiStructuredPacked", problem: Problem) -> Sequence[Algorithm]:
+        """What the library's search finds, and its default algorithm."""
+        rows = -(-problem.m // ROW_MULTIPLE) * ROW_MULTIPLE
+        if rows == 0:
+            return [DEFAULT]
+        columns = torch.randn(problem.k, rows, dtype=problem.dtype, device=problem.device)
+        x = columns if problem.layout in X_FEATURE_MAJOR else columns.t().contiguous().t()
+        with torch.cuda.device_of(x):
+            return list(dict.fromkeys([searched(prepared.packed, x), DEFAULT]))
+
+
+ALGORITHMS = CusparseltAlgorithms(
+    KERNEL,
+    VERSION,
+    Algorithm,
+    describe=lambda prepared, problem: CusparseltProblem(
+        problem.m, problem.k, problem.n, problem.layout in X_FEATURE_MAJOR
+    ),
+    worth_timing=lambda problem, device_processors: [DEFAULT],
+    untuned=lambda problem, device_processors: DEFAULT,
+)

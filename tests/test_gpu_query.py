@@ -1,0 +1,133 @@
+"""The driver is asked about the GPU in use, whatever `CUDA_VISIBLE_DEVICES` holds, and while that GPU works.
+
+A script stands in for nvidia-smi, and a function for what CUDA says of the devices that the variable leaves.
+"""
+
+import os
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from sparsefront.gpu_query import GpuQuery
+from sparsefront.measure.clock import clock_under_load
+
+CUDA = torch.device("cuda")
+BUSES = (0x17, 0x65, 0xCA)
+UUIDS = ("GPU-aaaa1111", "GPU-bbbb2222", "GPU-cccc3333")
+MIG_PARENTS = {"MIG-5c1f-of-the-third": 2, "MIG-GPU-bbbb2222/1/0": 1}
+IDLE_MHZ, BUSY_MHZ = (345, 345, 345), (1755, 1830, 1980)
+# Knows GPUs by PCI address; without --id it lists all of them, as the real one does. It waits for work for a moment.
+SCRIPT = """#!/bin/sh
+for argument; do
+  case $argument in
+    --id=*) addresses=${argument#--id=} ;;
+    --query-gpu=clocks.sm) field=clock ;;
+    --query-gpu=driver_version) field=driver ;;
+  esac
+done
+state=idle
+for turn in 1 2 3; do
+  if [ -e "$FAKE_GPUS/working" ]; then state=busy; fi
+  sleep 0.05
+done
+cd "$FAKE_GPUS"
+for address in ${addresses:-0*}; do
+  if [ "$field" = driver ]; then echo 580.65; else cat "$address/$state" || exit 6; fi
+done
+"""
+
+
+@pytest.fixture
+def gpus(monkeypatch, tmp_path) -> Path:
+    """A machine with three GPUs; the file `working` in the folder says that one of them works at the moment."""
+    for bus, idle, busy in zip(BUSES, IDLE_MHZ, BUSY_MHZ):
+        folder = tmp_path / f"00000000:{bus:02x}:00.0"
+        folder.mkdir()
+        (folder / "idle").write_text(f"{idle}\n")
+        (folder / "busy").write_text(f"{busy}\n")
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text(SCRIPT)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_GPUS", str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: _first_visible())
+    return tmp_path
+
+
+def _first_visible() -> SimpleNamespace:
+    """As CUDA counts: the first entry of the variable is device 0."""
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    index = MIG_PARENTS[first] if first in MIG_PARENTS else UUIDS.index(first) if first in UUIDS else int(first)
+    return SimpleNamespace(pci_domain_id=0, pci_bus_id=BUSES[index], pci_device_id=0)
+
+
+def work(gpus: Path):
+    """A call that keeps the GPU busy for as long as it runs."""
+
+    def call() -> None:
+        (gpus / "working").touch()
+        time.sleep(0.08)
+        (gpus / "working").unlink()
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("visible", "clock"),
+    [(None, 1755), ("1", 1830), ("2,0", 1980), (UUIDS[1], 1830), (f"{UUIDS[2]},{UUIDS[0]}", 1980)]
+    + [(name, BUSY_MHZ[parent]) for name, parent in MIG_PARENTS.items()],
+)
+def test_the_clock_is_that_of_the_gpu_in_use_at_work(gpus, monkeypatch, visible, clock):
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert clock_under_load([work(gpus)], CUDA) == clock
+    assert not (gpus / "working").exists()
+
+
+def test_what_was_timed_runs_in_turn(gpus):
+    ran = []
+    calls = [lambda name=name: (ran.append(name), time.sleep(0.01)) for name in ("dense", "sparse")]
+    assert clock_under_load(calls, CUDA) == IDLE_MHZ[0]  # these calls keep nothing busy
+    assert ran[:4] == ["dense", "sparse", "dense", "sparse"]
+
+
+def test_the_driver_of_the_gpu_in_use_is_asked_for(gpus, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
+    assert GpuQuery("driver_version", CUDA).answer() == "580.65"
+
+
+def test_a_gpu_that_the_tool_does_not_know_has_no_clock(gpus, monkeypatch):
+    (gpus / "00000000:17:00.0" / "idle").unlink()
+    (gpus / "00000000:17:00.0" / "busy").unlink()
+    assert clock_under_load([lambda: time.sleep(0.01)], CUDA) is None
+
+
+@pytest.mark.parametrize("text", ["[N/A]", "1980\n345", ""])
+def test_an_answer_that_is_no_clock_is_none(gpus, text):
+    (gpus / "00000000:17:00.0" / "idle").write_text(text)
+    assert clock_under_load([lambda: time.sleep(0.01)], CUDA) is None
+
+
+def test_a_tool_that_hangs_is_given_up(gpus, monkeypatch):
+    (gpus / "bin" / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr("sparsefront.measure.clock.TIMEOUT_S", 0.3)
+    start = time.perf_counter()
+    assert clock_under_load([lambda: time.sleep(0.01)], CUDA) is None
+    assert time.perf_counter() - start < 5
+
+
+def test_a_cpu_has_no_clock():
+    assert clock_under_load([lambda: pytest.fail("nothing is run for it")], torch.device("cpu")) is None
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_at_work_has_a_clock_and_a_driver():
+    matrix = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
+    clock = clock_under_load([lambda: matrix @ matrix], torch.device("cuda"))
+    assert clock is not None and 300 < clock < 4000
+    assert "." in GpuQuery("driver_version", torch.device("cuda")).answer()
