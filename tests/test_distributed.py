@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from sparsefront.training.divergence import Diverged
 from sparsefront.training.rank_processes import RankFailed, on_every_rank
 from sparsefront.training.trainer import TrainerSettings
 
@@ -115,6 +116,13 @@ def test_two_ranks_train_as_one_process_that_accumulates_two_batches(trained, al
 def test_a_rank_that_fails_ends_the_run(bodies, tmp_path, how, error, message):
     with pytest.raises(error, match=message):
         on_every_rank(bodies.fail, how, trainer=TWO, folder=tmp_path, loggers=[])
+    assert "LOCAL_RANK" not in os.environ and not dist.is_initialized()
+
+
+def test_all_ranks_stop_where_one_diverges(bodies, tmp_path):
+    """With one line, and not as the failure of a process."""
+    with pytest.raises(Diverged, match=r"^stage dense diverged: the loss is nan \(epoch 1 of 1, step 3, "):
+        on_every_rank(bodies.diverge_on_one_rank, TWO, trainer=TWO, folder=tmp_path, loggers=[])
     assert "LOCAL_RANK" not in os.environ and not dist.is_initialized()
 
 

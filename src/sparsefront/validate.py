@@ -14,6 +14,8 @@ from sparsefront.config import STAGES, Config
 from sparsefront.errors import InvalidSetting, UnknownKey
 from sparsefront.experiment import Experiment
 from sparsefront.group_options import say_where
+from sparsefront.optimized_values import require_optimized_values
+from sparsefront.pruning.kept_dense import require_matches
 from sparsefront.pruning.layers import PruningPlan, plan_pruning
 from sparsefront.report.row import leaves
 from sparsefront.settings import build_settings
@@ -57,6 +59,7 @@ def validate(config: DictConfig) -> Experiment:
     _check_timed_lengths(experiment)
     _check_recovery(experiment)
     _check_pattern(experiment)
+    require_optimized_values(experiment)
     return experiment
 
 
@@ -76,6 +79,9 @@ def _check_root(config: DictConfig) -> None:
             raise InvalidSetting("optimize", leaf, f"is not a value of the row; there are {', '.join(names)}")
     if not config.stages:
         raise InvalidSetting("stages", [], f"names at least one of {', '.join(STAGES)}")
+    if "swap" in config.stages and "measure" not in config.stages:
+        allowed = "swap chooses kernels for what measure runs: add measure, or leave swap out"
+        raise InvalidSetting("stages", f"[{','.join(config.stages)}]", f"{allowed}; there are {', '.join(STAGES)}")
     cache = Path(config.cache_dir)
     try:
         cache.mkdir(parents=True, exist_ok=True)
@@ -201,6 +207,7 @@ def _check_pattern(experiment: Experiment) -> None:
     _call("pattern", pattern.check_sparsity, experiment.sparsity)
     _call("allocation", experiment.allocation.check_sparsity, experiment.sparsity)
     net = _call("model", experiment.model.skeleton, experiment.dataset.info)
+    _call("recipe", require_matches, experiment.recipe, net, experiment.model.prunable(net))
     plan = plan_pruning(
         net, experiment.model.prunable(net), pattern=pattern, sparsity=experiment.sparsity, recipe=experiment.recipe
     )

@@ -12,6 +12,7 @@ import pytest
 
 from sparsefront.artifacts import record
 from sparsefront.artifacts.durable import whole_file
+from sparsefront.artifacts.file_hold import hold_shared
 from sparsefront.artifacts.leftovers import remove_leftovers
 from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.errors import InvalidSetting
@@ -81,6 +82,15 @@ def test_damage_where_the_stage_may_not_be_made(tmp_path, damaged, damage):
     with pytest.raises(InvalidSetting, match="stages=.*dense is damaged .*add dense to stages") as refused:
         store(tmp_path, "measure").obtain("dense", {}, write)
     assert said in str(refused.value) and str(folder) in str(refused.value)
+
+
+def test_damage_that_somebody_reads_is_left_to_them(tmp_path, damaged):
+    folder, _ = damaged(flip)
+    reading = hold_shared(folder / "determined_by.json")
+    again = store(tmp_path).obtain("dense", {}, write)
+    assert again.path != folder and folder.is_dir() and (again.path / "history" / "epoch").read_bytes() == WHOLE
+    assert store(tmp_path).find("dense", {}).path == again.path
+    reading.release()
 
 
 def test_a_stage_without_checksums_is_still_used(tmp_path, damaged):

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from sparsefront.artifacts import record
+from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.cache.inventory import bytes_by_stage, disk_bytes, freed_bytes, read_inventory
 from sparsefront.cache.results import remember_results
 
@@ -203,3 +204,20 @@ def test_help_and_a_cache_that_is_not_there(tmp_path):
     assert "--yes removes it" in call("remove", "--help").stdout
     missing = call()
     assert missing.returncode == 1 and missing.stderr.startswith("--cache-dir .cache/sparsefront: no such folder")
+
+
+def test_a_stage_that_was_made_again_while_it_was_read(filled, capsys):
+    cache, paths = filled
+    cache.open()
+    reader = cache.store.find("dense", {"seed": 0})
+    again = ArtifactStore(cache.root, reuse=False, runnable=("dense",))
+    newer = again.obtain("dense", {"seed": 0}, lambda folder: (folder / "weights").write_bytes(bytes(10))).path
+    assert newer != paths["dense"] == reader.path
+    inventory = read_inventory(cache.root)
+    assert inventory.by_key[paths["dense"].name].path == newer
+    cache.close()
+    assert cache.command("remove", "--run", "2026_a", "--yes") == 0
+    assert newer.exists() and paths["dense"].exists(), "both belong to the other result as well"
+    del again
+    assert cache.command("remove", "--older-than", "0h", "--stage", "dense", "--yes") == 0
+    assert not newer.exists() and not paths["dense"].exists()

@@ -1,6 +1,7 @@
 """Locks on files that end with the process which took them, however it ends.
 
-Several processes may hold a file shared, one alone. `filelock` knows only the latter, and empties the file.
+Several processes may hold a file shared, one alone. `filelock` knows only the latter, and empties the file. On a file system
+without such locks everybody may read, and nothing can be held alone.
 """
 
 import fcntl
@@ -12,13 +13,13 @@ class Hold:
     """A lock on an open file, until `release`."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor: int | None = descriptor
+        self.descriptor: int | None = descriptor
 
     def release(self) -> None:
         """Let others have it; a second call does nothing."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
 
     __del__ = release
 
@@ -30,24 +31,26 @@ def hold_shared(path: Path) -> Hold | None:
 
 def hold_alone(path: Path) -> Hold | None:
     """Hold a file with no others; None where somebody holds it, or where there is no such file."""
+    # For writing: some network file systems lock by oneself only what is open for that.
     return _hold(path, os.O_RDWR, fcntl.LOCK_EX)
 
 
 def _hold(path: Path, flags: int, kind: int) -> Hold | None:
     try:
-        descriptor = os.open(path, flags)
+        hold = Hold(os.open(path, flags))
     except FileNotFoundError:
         return None
     try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        fcntl.flock(hold.descriptor, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        if kind == fcntl.LOCK_EX or isinstance(error, BlockingIOError):
+            hold.release()
+            return None
+    try:
         # Removed or replaced between the two calls: the lock would be on a file that nobody else finds.
-        held = os.fstat(descriptor).st_ino == os.stat(path).st_ino
-    except (BlockingIOError, FileNotFoundError):
-        held = False
-    except BaseException:
-        os.close(descriptor)
-        raise
-    if not held:
-        os.close(descriptor)
-        return None
-    return Hold(descriptor)
+        there = os.path.samestat(os.fstat(hold.descriptor), os.stat(path))
+    except FileNotFoundError:
+        there = False
+    if not there:
+        hold.release()
+    return hold if there else None

@@ -11,7 +11,7 @@ from typing import Any
 
 from sparsefront.artifacts.checksums import checksums, find_damage
 
-RECORD = "determined_by.json"
+RECORD = "determined_by.json"  # the last file that is written: a folder that has it is whole
 _sound: set[tuple] = set()  # stages that this process has read whole, or made: they are not read again for a check
 
 

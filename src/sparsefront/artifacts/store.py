@@ -1,6 +1,7 @@
 """Stages stored on disk under the digest of what determines them.
 
     <root>/<stage>/<key>/             a finished stage: whatever it wrote, plus determined_by.json, with a checksum of each file
+    <root>/<stage>/<key>.again-<n>/   the same, made again while somebody read it: see `generations`
     <root>/<stage>/<key>.lock         held while somebody makes it; others wait, then find it finished. Its time: the last use
     <root>/<stage>/<key>.partial-<pid>  work in progress; becomes <key> by one rename. A failing maker removes it; what a
                                       killed one left is removed by the next run (`artifacts.leftovers`)
@@ -18,16 +19,16 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
 from sparsefront.artifacts.digest import digest
-from sparsefront.artifacts.durable import rename_synced, sync_tree
-from sparsefront.artifacts.file_hold import Hold, hold_shared
-from sparsefront.artifacts.record import RECORD, damage_of, mark_sound, read_record, write_record
+from sparsefront.artifacts.durable import sync_tree
+from sparsefront.artifacts.generations import Held, hold_newest, put
+from sparsefront.artifacts.record import damage_of, mark_sound, read_record, write_record
 from sparsefront.errors import InvalidSetting
 
 log = logging.getLogger(__name__)
@@ -42,12 +43,14 @@ class Artifact:
         key: digest of what determines it.
         reused: found finished, rather than made by this call.
         seconds: what making it took, whoever made it, with what killed makers left finished.
+        held: keeps it from being removed for as long as this object lives.
     """
 
     path: Path
     key: str
     reused: bool
     seconds: float
+    held: Held | None = field(default=None, repr=False, compare=False)
 
     def read_json(self, name: str) -> Any:
         return json.loads((self.path / name).read_text())
@@ -64,7 +67,7 @@ class ArtifactStore:
 
     def __init__(self, root: Path, *, reuse: bool, runnable: tuple[str, ...]) -> None:
         self.root, self.reuse, self.runnable = root, reuse, runnable
-        self._held: dict[Path, Hold] = {}
+        self._used: dict[str, Held] = {}  # by key; held until the run ends, whatever happens to the `Artifact`
         self._damaged: dict[Path, str] = {}
 
     def __enter__(self) -> "ArtifactStore":
@@ -72,16 +75,16 @@ class ArtifactStore:
 
     def __exit__(self, *_: object) -> None:
         """The stages that were used are held no longer."""
-        for hold in self._held.values():
-            hold.release()
-        self._held.clear()
+        for held in self._used.values():
+            held.hold.release()
+        self._used.clear()
 
     def find(self, kind: str, determines: dict[str, Any], *, stage: str | None = None) -> Artifact | None:
         """The finished stage, or None: nobody made it, it is damaged (told on the terminal), or it is to be made again."""
         key = digest(determines)
         folder = self.root / kind / key
         again = not self.reuse and (stage or kind) in self.runnable
-        return None if again or not (folder / RECORD).exists() else self._usable(folder, key)
+        return None if again else self._usable(folder, key)
 
     def unfinished(self, kind: str, determines: dict[str, Any]) -> Path:
         """Where the maker of a stage keeps what a later one can go on from; gone once the stage is finished."""
@@ -135,43 +138,34 @@ class ArtifactStore:
             start = time.perf_counter()
             earlier_seconds = make(partial) or 0.0
             seconds = earlier_seconds + time.perf_counter() - start
-            write_record(partial, seconds, determines, used=(path.name for path in self._held))
+            write_record(partial, seconds, determines, used=self._used)
             sync_tree(partial)
-            if folder.exists():
-                shutil.rmtree(folder)
-            rename_synced(partial, folder)
+            held = put(partial, folder)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
         shutil.rmtree(unfinished, ignore_errors=True)
-        self._hold(folder)
-        mark_sound(folder)
-        return Artifact(folder, key, reused=False, seconds=seconds)
+        mark_sound(held.path)
+        self._used[key] = held
+        return Artifact(held.path, key, reused=False, seconds=seconds, held=held)
 
     def _usable(self, folder: Path, key: str) -> Artifact | None:
-        """The stage in a folder, held and with every file as it was stored; None where it is removed meanwhile, or damaged."""
-        if not self._hold(folder):
+        """The newest stage of that name, with every file as it was stored; None where there is none, or it is damaged."""
+        if (held := hold_newest(folder)) is None:
             return None
-        if (damage := damage_of(folder)) is not None:
+        if (damage := damage_of(held.path)) is not None:
             if folder not in self._damaged:
-                log.warning("damaged, and not used: %s: %s", folder, damage)
-            self._damaged[folder] = damage
+                log.warning("damaged, and not used: %s: %s", held.path, damage)
+            self._damaged[folder] = f"{held.path}: {damage}"
             return None
         with suppress(OSError):  # of somebody else, or read-only: only its time of last use is not known then
             os.utime(f"{folder}.lock")
-        return Artifact(folder, key, reused=True, seconds=read_record(folder)["seconds"])
-
-    def _hold(self, folder: Path) -> bool:
-        hold, before = hold_shared(folder / RECORD), self._held.pop(folder, None)
-        if hold is not None:
-            self._held[folder] = hold
-        if before is not None:
-            before.release()
-        return hold is not None
+        self._used[key] = held
+        return Artifact(held.path, key, reused=True, seconds=read_record(held.path)["seconds"], held=held)
 
     def _why_absent(self, folder: Path, stage: str) -> str:
         if folder in self._damaged:
-            return f"stage {stage} is damaged ({folder}: {self._damaged[folder]})"
+            return f"stage {stage} is damaged ({self._damaged[folder]})"
         return f"stage {stage} was never finished for this configuration"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsefront.artifacts.durable import PARTIAL
+from sparsefront.artifacts.generations import number
 from sparsefront.artifacts.leftovers import REMOVED
 from sparsefront.artifacts.record import RECORD, read_record
 
@@ -53,7 +54,9 @@ class Stored:
 
 @dataclass(frozen=True)
 class Inventory:
-    """`stored`: by stage, in the order of a run; `half_written`: of processes that work now, or were killed."""
+    """`stored`: by stage, in the order of a run; `half_written`: of processes that work now, or were killed; `by_key`: of each
+    finished stage the newest, where it was made again while somebody read it.
+    """
 
     root: Path
     stored: tuple[Stored, ...] = ()
@@ -67,7 +70,9 @@ def read_inventory(root: Path) -> Inventory:
     stored, half_written = [], []
     stages = sorted((path for path in root.iterdir() if path.is_dir() and path.name != DATA), key=_place)
     for folder in stages:
-        for path in sorted(path for path in folder.iterdir() if path.is_dir()):
+        for path in sorted(
+            (path for path in folder.iterdir() if path.is_dir()), key=lambda path: (_key(path), number(path))
+        ):
             if PARTIAL in path.name or REMOVED in path.name:
                 half_written += _files(path)
             elif path.name.endswith(UNFINISHED) or (path / RECORD).exists():
@@ -99,12 +104,16 @@ def bytes_by_stage(inventory: Inventory) -> dict[str, int]:
     return sizes
 
 
+def _key(path: Path) -> str:
+    return path.name.partition(".")[0]
+
+
 def _place(folder: Path) -> tuple:
     return (ORDER.index(folder.name), "") if folder.name in ORDER else (len(ORDER), folder.name)
 
 
 def _stored(stage: str, path: Path) -> Stored:
-    finished, key = not path.name.endswith(UNFINISHED), path.name.removesuffix(UNFINISHED)
+    finished, key = not path.name.endswith(UNFINISHED), _key(path)
     changed = [path / RECORD] if finished else [path, *path.rglob("*")]
     last_used = max(_time(file) for file in [*changed, path.with_name(f"{key}.lock")])
     record = _record(path)

@@ -13,7 +13,7 @@ from torch import nn
 
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.errors import InvalidSetting
-from sparsefront.models.checkpoint import first_line, misfit
+from sparsefront.models.checkpoint import first_line, misfit, non_finite
 from sparsefront.models.hub import hub_folder
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class BertSource:
         Args:
             head: modules that may be absent from the weights, or have other shapes there; they are newly initialised.
         Raises:
-            InvalidSetting: the weights cannot be read, or do not fit anywhere else.
+            InvalidSetting: the weights cannot be read, do not fit anywhere else, or hold NaN or infinity.
         """
         folder = self._folder(CONFIG, WEIGHTS)
         try:
@@ -113,6 +113,8 @@ class BertSource:
         except Exception as error:  # of json, safetensors, the unpickler, transformers: nothing here is ours
             raise self.refusal(f"its weights cannot be read: {first_line(error)}") from error
         self._refuse_misfit(report, head)
+        if complaint := non_finite(dict(net.named_parameters()), _weights_in(folder)):
+            raise self.refusal(complaint)
         return net.train()  # from_pretrained leaves it in evaluation mode, without dropout
 
     def _refuse_misfit(self, report: dict[str, Any], head: tuple[str, ...]) -> None:
@@ -159,6 +161,12 @@ def _of_trunk(key: str) -> bool:
     if key.endswith("position_ids"):  # an index that old files hold
         return False
     return key.removeprefix("bert.").startswith(("encoder.", "embeddings."))
+
+
+def _weights_in(folder: Path) -> str:
+    """Name of the file, or of the index of files, that transformers reads the weights from."""
+    in_its_order = (file for pair in zip(WEIGHTS, SHARDED_WEIGHTS, strict=True) for file in pair)
+    return next(file for file in in_its_order if (folder / file).is_file())
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """An experiment's network, data and task, and their weights and masks on disk."""
 
 import copy
+import hashlib
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from torch import nn
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.experiment import Experiment
+from sparsefront.finite import first_non_finite
 from sparsefront.tasks import build_task
 from sparsefront.tasks.base import Task
 from sparsefront.training.optimization import Optimization
@@ -39,11 +41,15 @@ def open_data(experiment: Experiment, *, batch_size: int | None = None) -> pl.Li
 @lru_cache(maxsize=1)
 def _initial_net(experiment: Experiment) -> nn.Module:
     """Read or drawn once per run; never handed out itself."""
-    pl.seed_everything(experiment.seed, workers=True, verbose=False)
+    reseed(experiment, "initial weights")
     try:
-        return experiment.model.build(experiment.dataset.info)
+        net = experiment.model.build(experiment.dataset.info)
     except InvalidSetting as error:
         raise error.within("model") from error
+    if (found := first_non_finite(dict(net.named_parameters()))) is not None:
+        allowed = f"cannot be used: its initial {found.name} holds {found.counts} values"
+        raise InvalidSetting("model", experiment.choices["model"], allowed)
+    return net
 
 
 def build_net(experiment: Experiment) -> nn.Module:
@@ -70,7 +76,12 @@ def save_weights(net: nn.Module, file: Path) -> None:
 
 def reseed(experiment: Experiment, stage: str) -> None:
     """Seeds by stage, so that a stage draws the same whether the one before was made now or found on disk."""
-    pl.seed_everything(experiment.seed + sum(map(ord, stage)), workers=True, verbose=False)
+    pl.seed_everything(stage_seed(experiment.seed, stage), workers=True, verbose=False)
+
+
+def stage_seed(seed: int, stage: str) -> int:
+    """In [0, 2^32), from a hash: sums would give one stage of a run the seed of another stage of a neighboring run."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{stage}".encode()).digest()[:4], "big")
 
 
 def device_of(experiment: Experiment) -> torch.device:

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from sparsefront.artifacts.durable import whole_file
+from sparsefront.artifacts.generations import newest
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
 from sparsefront.patterns.windows_text import windows_text
@@ -68,8 +69,10 @@ def publish(experiment: Experiment, finished: Artifact, *, pruned: Artifact | No
         shutil.copyfile(finished.path / SAMPLES, samples)
     masks = _pruned_layers(experiment, row, pruned, recovered) if experiment.report.mask_pictures else None
     files = write_report(row, directory, experiment.report, masks, results=experiment.results_dir)
-    exported = row.identity.checkpoint
-    checkpoint = None if exported is None else link_checkpoint(experiment.cache_dir / exported, directory)
+    checkpoint = None
+    if row.identity.checkpoint is not None:
+        folder = experiment.cache_dir / row.identity.checkpoint
+        checkpoint = link_checkpoint(newest(folder) or folder, directory)
     files = [write_row_json(directory / ROW_FILE, row), *files]  # last: a folder with a row lacks nothing
     append_row(experiment.results_dir / STORE_FILE, row)
     Console().print(run_table(row, [*files, experiment.results_dir / STORE_FILE]))
