@@ -9,9 +9,10 @@ from sparsefront.report.leaf_types import alternatives
 from sparsefront.report.row import Row, leaves
 
 # What a record lacks where nothing is pruned, where no sparse kernels run, on a CPU. A test compares them with real records.
-OF_PRUNED = {"masked", "prune_seconds", "recover_seconds"}
+OF_PRUNED = {"masked", "masked_standard_error", "prune_seconds", "recover_seconds"}
 OF_KERNELS = {
     "kernel",
+    "kernel_standard_error",
     "latency_sparse_ms",
     "latency_sparse_p20_ms",
     "latency_sparse_p80_ms",
