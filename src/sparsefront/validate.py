@@ -2,7 +2,7 @@
 
 import logging
 import os
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -60,7 +60,7 @@ def validate(config: DictConfig) -> Experiment:
     _check_recovery(experiment)
     _check_pattern(experiment)
     require_optimized_values(experiment)
-    return experiment
+    return _at_commits(experiment)
 
 
 def _check_root(config: DictConfig) -> None:
@@ -155,6 +155,15 @@ def _check_data_and_model(dataset: Any, model: Any, choices: dict[str, str]) -> 
             "dataset", choices["dataset"], f"asks for {kind}; model {choices['model']} serves {', '.join(model.kinds)}"
         )
     _call("model", model.check)
+
+
+def _at_commits(experiment: Experiment) -> Experiment:
+    """The same with branches of a hub replaced by commits: what is loaded, recorded and part of keys is then one thing."""
+    return replace(
+        experiment,
+        model=_call("model", experiment.model.at_commit),
+        dataset=_call("dataset", experiment.dataset.at_commit, experiment.cache_dir / "data"),
+    )
 
 
 def _check_timed_lengths(experiment: Experiment) -> None:

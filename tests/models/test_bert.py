@@ -212,7 +212,7 @@ def test_fingerprint_follows_the_files_that_are_read(folder: Path, bert_folder: 
     assert copy.fingerprint() == original.fingerprint()
     change_config(folder, hidden_dropout_prob=0.2)
     assert copy.fingerprint() != original.fingerprint()
-    assert Bert().fingerprint() == {"model": "bert", "hub": "bert-base-uncased"}
+    assert Bert(revision="abc").fingerprint() == {"model": "bert", "hub": "bert-base-uncased", "revision": "abc"}
 
 
 def test_bert_runs_where_a_local_folder_is_called_kernels():

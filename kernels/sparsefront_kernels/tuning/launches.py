@@ -56,6 +56,10 @@ class TunedLaunches:
         """Use this launch for this problem from now on in this process; `tuned_kernel(...).save` keeps it."""
         self.record(self.describe(prepared, problem), launch, latency_us, _model(problem.device))
 
+    def launch(self, prepared: Any, problem: Problem) -> Any:
+        """The launch in use for this problem on its device."""
+        return self.launch_for(self.describe(prepared, problem), problem.device)
+
     def measured(self, prepared: Any, problem: Problem) -> bool:
         """Whether this very problem was measured on the GPU at hand, now or in an earlier process."""
         described = self.describe(prepared, problem)

@@ -34,11 +34,12 @@ class BertSource:
     """Where weights, configuration and tokenizer are read from.
 
     Args:
-        name: hub id, used where path is None.
+        name, revision: hub id and branch, tag or commit, used where path is None.
         path: local folder as `save_pretrained` writes it.
     """
 
     name: str
+    revision: str
     path: str | None
 
     def refusal(self, reason: str) -> InvalidSetting:
@@ -57,12 +58,20 @@ class BertSource:
         self._config_json(folder)
 
     def fingerprint(self) -> dict[str, Any]:
-        """The hub id; of a local folder, the digests of the files that are read."""
+        """The hub id and revision; of a local folder, the digests of the files that are read."""
         if self.path is None:
-            return {"hub": self.name}
+            return {"hub": self.name, "revision": self.revision}
         folder = self._local_folder()
         files = {file for pattern in READ for file in folder.glob(pattern)}
         return {"sha256": {file.name: file_digest(file) for file in sorted(files)}}
+
+    def commit(self) -> str:
+        """What the revision stands for on the hub: that of the files in the cache, which are used without asking it.
+
+        Raises:
+            InvalidSetting: there are none, and the hub has no such repository or revision, or cannot be reached.
+        """
+        return self._folder(CONFIG).name
 
     def config(self, **settings: Any) -> "BertConfig":
         """The stored configuration with some settings replaced."""
@@ -134,7 +143,9 @@ class BertSource:
             log.info("newly initialised, for want of weights that fit: %s", ", ".join(new))
 
     def _folder(self, *needed: tuple[str, ...], wanted: tuple[str, ...] = ()) -> Path:
-        return self._local_folder() if self.path is not None else hub_folder(self.name, needed=needed, wanted=wanted)
+        if self.path is not None:
+            return self._local_folder()
+        return hub_folder(self.name, self.revision, needed=needed, wanted=wanted)
 
     def _local_folder(self) -> Path:
         folder = Path(self.path).expanduser()

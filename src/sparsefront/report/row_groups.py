@@ -199,11 +199,11 @@ class Kernels(_Leaves):
     """What the swap chose.
 
     `kernel_per_layer`: layer -> {"chosen", "family", "density", "weight_bytes", "latency_us", "candidates": kernel ->
-    microseconds, "roofline_fraction", "relative_error", "refusals": kernel -> reason, "notes", "why_dense" where a pruned
-    layer runs dense, "m", "k", "n" of its product}, keys absent where nothing is known. Shares are fractions of the prunable
-    layers, by count and by dense floating-point operations, that run a sparse kernel. `fused_blocks`: how encoder blocks were
-    rewritten, or why they were not -> number of blocks; `block_variants_ms`: chain of blocks -> way of running it ->
-    milliseconds, where timed.
+    microseconds, "roofline_fraction", "relative_error", "refusals": kernel -> reason, "notes", "launch": its parameters,
+    "why_dense" where a pruned layer runs dense, "m", "k", "n" of its product}, keys absent where nothing is known. Shares are
+    fractions of the prunable layers, by count and by dense floating-point operations, that run a sparse kernel.
+    `fused_blocks`: how encoder blocks were rewritten, or why they were not -> number of blocks; `block_variants_ms`: chain of
+    blocks -> way of running it -> milliseconds, where timed.
     """
 
     kernel_per_layer: dict[str, dict[str, Any]] = field(default_factory=dict)
