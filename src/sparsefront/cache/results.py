@@ -79,7 +79,8 @@ def read_results(folders: Iterable[Path]) -> Results:
 def _add(runs: dict[str, Run], record: dict[str, Any], place: Path, folder: Path) -> None:
     identity, choice = record["identity"], record["choice"]
     run_id, checkpoint = identity["run_id"], identity.get("checkpoint")
-    label = f"{choice['pattern']} {record['sparsity']['sparsity_target']}"
+    sparsity = "" if choice["pattern"] == "dense" else f" {record['sparsity']['sparsity_target']}"
+    label = f"{choice['pattern']}{sparsity}"
     run = runs.setdefault(run_id, Run(run_id, label))
     run.names.append(place.relative_to(folder).as_posix())
     run.folders.append(place)

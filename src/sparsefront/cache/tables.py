@@ -52,7 +52,7 @@ def runs_table(inventory: Inventory, usage: Usage, runs: Sequence[Run], *, most:
         lines.append((freed_bytes(own), disk_bytes(file for item in shared for file in item.files), run))
     lines.sort(key=lambda line: -line[0])
     for own_bytes, shared_bytes, run in lines[:most]:
-        again = f" (and {len(run.names) - 1} folders that show it again)" if len(run.names) > 1 else ""
+        again = f" (shown {len(run.names)} times)" if len(run.names) > 1 else ""
         _add(table, run.names[0] + again, run.label, decimal(own_bytes), decimal(shared_bytes))
     if most is not None and len(lines) > most:
         _add(table, f"and {len(lines) - most} more: --all", "", "", "")
