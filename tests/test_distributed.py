@@ -172,6 +172,7 @@ def test_stages_train_on_two_processes(composed, tmp_path):
     from safetensors.torch import load_file
 
     from sparsefront.pipeline import run_experiment
+    from sparsefront.pruning.mask_file import load_masks
 
     run_experiment(
         composed(
@@ -189,7 +190,7 @@ def test_stages_train_on_two_processes(composed, tmp_path):
     )
     (folder,) = (entry for entry in (tmp_path / "cache" / "recover").iterdir() if entry.is_dir())
     weights = load_file(folder / "weights.safetensors")
-    for layer, mask in load_file(folder / "masks.safetensors").items():
+    for layer, mask in load_masks(folder / "masks.safetensors").items():
         assert (mask.unflatten(1, (-1, 4)).sum(dim=2) == 1).all()
         assert torch.equal(weights[f"{layer}.weight"] != 0, mask), "and what is kept is trained"
 

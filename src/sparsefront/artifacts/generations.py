@@ -8,14 +8,16 @@ ends. A stage that nobody reads is replaced under its own name. One that is read
 beside it, and whoever makes the stage the next time removes it. Nobody ever waits, so that no two runs wait for each other.
 """
 
-import fcntl
 import os
 import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-RECORD = "determined_by.json"  # the last file that is written: a folder that has it is whole
+from sparsefront.artifacts.durable import rename_synced
+from sparsefront.artifacts.file_hold import Hold, hold_alone, hold_shared
+from sparsefront.artifacts.record import RECORD
+
 AGAIN = ".again-"
 MOVED_S = 0.01  # a maker holds a stage by itself for as long as it takes to rename it
 
@@ -26,21 +28,18 @@ class Held:
 
     Args:
         path: its folder.
-        descriptor: of its record, open and locked.
+        hold: of its record.
     """
 
     path: Path
-    descriptor: int
-
-    def __del__(self) -> None:
-        os.close(self.descriptor)
+    hold: Hold
 
 
 def hold_newest(folder: Path) -> Held | None:
     """The newest stage of that name, held; None where there is none."""
-    while (newest := _newest(folder)) is not None:
-        if (held := _held(newest, fcntl.LOCK_SH)) is not None:
-            return held
+    while (found := newest(folder)) is not None:
+        if (hold := hold_shared(found / RECORD)) is not None:
+            return Held(found, hold)
         time.sleep(MOVED_S)
     return None
 
@@ -53,18 +52,19 @@ def put(partial: Path, folder: Path) -> Held:
     if not (folder / RECORD).exists():
         shutil.rmtree(folder, ignore_errors=True)  # it lost its record and is no stage
     older = _generations(folder)
-    target = folder if not older else folder.with_name(f"{folder.name}{AGAIN}{_number(older[-1]) + 1}")
-    os.replace(partial, target)
+    target = folder if not older else folder.with_name(f"{folder.name}{AGAIN}{number(older[-1]) + 1}")
+    rename_synced(partial, target)
     for old in older:
         _remove(old)
-    if target != folder and not folder.exists() and (held := _held(target, fcntl.LOCK_EX)) is not None:
-        os.replace(target, folder)
-        del held
+    if target != folder and not folder.exists() and (hold := hold_alone(target / RECORD)) is not None:
+        rename_synced(target, folder)
+        hold.release()
     return hold_newest(folder)
 
 
-def _newest(folder: Path) -> Path | None:
-    """Twice, since a maker may add one and remove another while the names are read."""
+def newest(folder: Path) -> Path | None:
+    """The newest stage of that name, which may be gone at the next moment; None where there is none."""
+    # twice, since a maker may add one and remove another while the names are read
     found = _generations(folder) or _generations(folder)
     return found[-1] if found else None
 
@@ -72,40 +72,19 @@ def _newest(folder: Path) -> Path | None:
 def _generations(folder: Path) -> list[Path]:
     """All finished stages of that name, the oldest first."""
     beside = [path for path in folder.parent.glob(f"{folder.name}{AGAIN}*") if path.name.rpartition("-")[2].isdigit()]
-    return [path for path in (folder, *sorted(beside, key=_number)) if (path / RECORD).exists()]
+    return [path for path in (folder, *sorted(beside, key=number)) if (path / RECORD).exists()]
 
 
-def _number(folder: Path) -> int:
+def number(folder: Path) -> int:
+    """How often the stage was made again while somebody read the one before."""
     return int(folder.name.rpartition(AGAIN)[2]) if AGAIN in folder.name else 0
-
-
-def _held(folder: Path, how: int) -> Held | None:
-    """The stage under a lock; None where another lock stands against it, or it went away meanwhile.
-
-    On a file system without such locks everybody may read and nothing is removed.
-    """
-    try:
-        # some network file systems lock by oneself only what is open for writing
-        held = Held(folder, os.open(folder / RECORD, os.O_RDWR if how == fcntl.LOCK_EX else os.O_RDONLY))
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(held.descriptor, how | fcntl.LOCK_NB)
-    except OSError as error:
-        if how == fcntl.LOCK_EX or isinstance(error, BlockingIOError):
-            return None
-    try:
-        there = os.path.samestat(os.fstat(held.descriptor), os.stat(folder / RECORD))
-    except FileNotFoundError:
-        return None
-    return held if there else None
 
 
 def _remove(folder: Path) -> None:
     """Unless somebody reads it. Under the name of something unfinished, so that the next maker sweeps up after a kill."""
-    if (held := _held(folder, fcntl.LOCK_EX)) is None:
+    if (hold := hold_alone(folder / RECORD)) is None:
         return
-    gone = folder.with_name(f"{folder.name.partition('.')[0]}.partial-{os.getpid()}-{_number(folder)}")
+    gone = folder.with_name(f"{folder.name.partition('.')[0]}.partial-{os.getpid()}-{number(folder)}")
     os.replace(folder, gone)
-    del held
+    hold.release()
     shutil.rmtree(gone)

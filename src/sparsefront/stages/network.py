@@ -8,7 +8,7 @@ from pathlib import Path
 import pytorch_lightning as pl
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import nn
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.experiment import Experiment
@@ -69,17 +69,9 @@ def make_task(experiment: Experiment, net: nn.Module, optimization: Optimization
 
 
 def save_weights(net: nn.Module, file: Path) -> None:
-    """The plain state dict, fp32, on the CPU."""
-    save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in net.state_dict().items()}, file)
-
-
-def save_masks(masks: dict[str, Tensor], file: Path) -> None:
-    save_file({name: mask.cpu().contiguous() for name, mask in masks.items()}, file)
-
-
-def load_masks(file: Path) -> dict[str, Tensor]:
-    """Layer name -> bool mask, on the CPU."""
-    return load_file(file)
+    """The plain state dict, fp32, on the CPU; with the metadata of an export's, which may be a second name of the file."""
+    state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in net.state_dict().items()}
+    save_file(state, file, metadata={"format": "pt"})
 
 
 def reseed(experiment: Experiment, stage: str) -> None:

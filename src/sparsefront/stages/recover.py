@@ -11,6 +11,7 @@ from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.errors import InvalidSetting
 from sparsefront.experiment import Experiment
 from sparsefront.finite import first_non_finite
+from sparsefront.pruning.mask_file import load_masks, save_masks
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.pruning.movement import AccumulateMovement
 from sparsefront.pruning.structure import Structure
@@ -21,12 +22,10 @@ from sparsefront.stages.network import (
     WEIGHTS,
     build_net,
     device_of,
-    load_masks,
     load_net,
     make_task,
     open_data,
     reseed,
-    save_masks,
     save_weights,
 )
 from sparsefront.stages.prune import mask_maker
