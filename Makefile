@@ -4,16 +4,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: run test test-gpu compare clean
+.PHONY: run test test-gpu lint compare clean
 
 run: $(STAMP)  ## the main job on the embedded default (handwritten digits, small ViT, tile-wise at 75 %)
 	$(BIN)/python run.py $(ARGS)
 
 test: $(STAMP)  ## all tests that need no GPU
-	$(BIN)/python -m pytest -m "not gpu" $(ARGS)
+	$(BIN)/python -m pytest -m "not gpu" -n auto --dist worksteal $(ARGS)
 
 test-gpu: $(STAMP)  ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu $(ARGS)
+
+lint: $(STAMP)  ## style, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 compare: $(STAMP)  ## table, Pareto plot and HTML page of everything under results/
 	$(BIN)/python compare.py $(ARGS)
@@ -21,7 +26,7 @@ compare: $(STAMP)  ## table, Pareto plot and HTML page of everything under resul
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"sparsefront needs Python 3.11 or newer, this is {v[0]}.{v[1]}; set PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --progress-bar off -c constraints.txt -e ".[test]"
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --progress-bar off -c constraints.txt -e ".[test,lint]"
 	touch $(STAMP)
 
 clean:  ## remove results and caches, keep the environment

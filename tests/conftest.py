@@ -4,8 +4,11 @@ import os
 
 # As in run.py, before torch is imported: threads that spin while they wait slow down whatever runs beside the tests.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers share the cores
 
+import atexit
 import random
+import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +24,13 @@ os.environ.setdefault("WANDB_MODE", "offline")
 ROOT = Path(__file__).resolve().parent.parent
 SEED = "SPARSEFRONT_TEST_SEED"
 os.environ.setdefault(SEED, str(random.SystemRandom().randrange(2**31)))  # processes that share the tests share it
+
+
+@atexit.register
+def without_last_words() -> None:
+    """Triton's bindings count, when Python ends, what its interpreter still holds: pages about leaks that are none."""
+    sys.stderr.flush()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stderr__.fileno())
 
 
 def pytest_report_header() -> str:
@@ -39,6 +49,43 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device; run pytest -m gpu on a GPU machine"))
+
+
+@pytest.fixture
+def new_process() -> Callable[[], None]:
+    """new_process() forgets the sources that were read: a process never looks at them again."""
+    from sparsefront.artifacts import import_closure, native_sources, python_modules
+
+    def forget() -> None:
+        for module in (import_closure, native_sources, python_modules):
+            for cached in vars(module).values():
+                if hasattr(cached, "cache_clear"):
+                    cached.cache_clear()
+
+    yield forget
+    forget()
+
+
+@pytest.fixture
+def own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_process: Callable) -> Callable:
+    """own_modules({file: content}) -> the folder of a user's modules, on the path of imports, before a new process."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # its times are too coarse for edits within a second
+
+    def write(files: dict[str, str]) -> Path:
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(content)
+        for name, module in list(sys.modules.items()):
+            if str(getattr(module, "__file__", "")).startswith(str(folder)):
+                del sys.modules[name]
+        new_process()
+        return folder
+
+    yield write
+    write({})
 
 
 @pytest.fixture

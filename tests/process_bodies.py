@@ -77,6 +77,29 @@ def digits_net() -> torch.nn.Module:
     return Net(nn.Flatten(), nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 32), nn.ReLU(), nn.Linear(32, 10))
 
 
+def diverge_on_one_rank(trainer: TrainerSettings, folder: Path, loggers: list) -> None:
+    """Rank 1's loss is NaN in its third step; gradients are averaged only afterwards."""
+    from sparsefront.datasets.digits import Digits
+    from sparsefront.tasks.image_classification import ImageClassification
+    from sparsefront.training.fit import fit
+    from sparsefront.training.optimization import Optimization
+    from sparsefront.training.recipe import Recipe
+
+    class Broken(ImageClassification):
+        steps = 0
+
+        def training_loss(self, output, batch):
+            self.steps += 1
+            loss = super().training_loss(output, batch)
+            # without a gradient, so that nothing of it reaches rank 0 but through what the ranks tell each other
+            return loss + float("nan") if ranks.index() == 1 and self.steps == 3 else loss
+
+    data = Digits().data_module(batch_size=32, seed=0, cache_dir=folder)
+    recipe = Recipe(epochs=1)
+    task = Broken(digits_net(), num_classes=10, optimization=Optimization(recipe, lr=0.01, total_steps=6))
+    fit(task, data, epochs=1, recipe=recipe, trainer=trainer, loggers=loggers, directory=folder, stage="dense")
+
+
 def train_in_every_way(trainer: TrainerSettings, folder: Path, loggers: list) -> dict:
     """One epoch each of movement under averaged weights, of a teacher, and of masks made at every step: way -> the masks
     and weights of every rank, in rank order.

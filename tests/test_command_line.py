@@ -1,6 +1,8 @@
 """run.py as a user types it, in processes of its own."""
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -66,6 +68,14 @@ def test_bad_input_is_one_message(tmp_path, overrides, message):
     assert done.returncode != 0
     assert message in done.stderr
     assert "Traceback" not in done.stderr + done.stdout
+    assert not (tmp_path / "results").exists(), "a run that was refused leaves no folder"
+
+
+def test_a_sweep_with_a_typo_leaves_no_folder(tmp_path):
+    done = finish(tmp_path, "-m", "pattern=n_m,tile_wize")
+    assert done.returncode != 0 and "Available options in 'pattern'" in done.stderr
+    assert "points finished" not in done.stdout
+    assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.parametrize(
@@ -105,9 +115,14 @@ def test_a_sweep_goes_on_past_a_failed_point_and_is_not_repeated(tmp_path):
     assert len(rows(tmp_path)) == 2
     assert "2 points finished, 1 failed" in first.stdout
     assert "pattern.m=5" in first.stdout and "Traceback" not in first.stderr
+    assert "point 1 of 3, time left: known when a first point is done\n" in first.stdout
+    assert re.search(r"point 2 of 3, about \d+ (s|min) left\n", first.stdout)
+    points = sorted(path.name for path in (tmp_path / "results").glob("*/*") if path.is_dir())
+    assert points == ["001_n_m_0.5", "002_n_m_0.5", "003_n_m_0.5"]
     assert len([folder for folder in (tmp_path / "cache" / "dense").iterdir() if folder.is_dir()]) == 1
     again = finish(tmp_path, *sweep)
     assert again.stdout.count("finished before") == 2
+    assert "point 3 of 3, time left: known when a first point is done\n" in again.stdout, "shown again is not made"
     assert "training" not in again.stdout
 
 
@@ -136,6 +151,12 @@ def test_a_run_killed_again_and_again_gives_the_same_row(tmp_path):
         kill_during(stage, killed)
         assert not rows(killed)
     last = finish(killed)
+    assert not [path for path in killed.rglob("*") if "partial" in path.name or path.name == ".running"]
+    assert "removed what killed runs had left half-written" in last.stdout
+    for folder in killed.glob("results/2*"):  # one killed before its first line in the log is gone
+        assert (folder / "row.json").exists() or json.loads((folder / "failure.json").read_text())["error"] == "Killed"
+    (folder,) = [file.parent for file in killed.glob("results/*/row.json")]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d_[\d-]+_tile_wise_0\.75", folder.name)
     assert last.returncode == 0, last.stderr
     assert "training" not in last.stdout and "recover" not in last.stdout, "finished stages were repeated"
     assert finish(whole).returncode == 0
@@ -143,3 +164,22 @@ def test_a_run_killed_again_and_again_gives_the_same_row(tmp_path):
     assert after_kills.quality == uninterrupted.quality
     assert after_kills.sparsity == uninterrupted.sparsity
     assert after_kills.choice == uninterrupted.choice
+
+
+def test_a_disk_that_is_full_before_the_run_begins_leaves_no_folder(tmp_path):
+    """Hydra's own files come first: here none may hold a byte."""
+    limited = ["bash", "-c", 'ulimit -f 0; exec "$@"', "bash", *command(tmp_path)]
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert not (tmp_path / "results").exists() and not list(tmp_path.rglob("*.partial-*"))
+
+
+def test_a_disk_that_fills_up_leaves_nothing_half_written(tmp_path):
+    """No file may be larger than 150 KB, so the weights cannot be stored."""
+    limited = ["bash", "-c", 'ulimit -f 150; exec "$@"', "bash", *command(tmp_path, "-m", "sparsity=0.5,0.75")]
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0 and "0 points finished, 2 failed" in done.stdout
+    assert "File too large" in done.stdout.split("2 failed")[1], "the table says why"
+    assert not [path for path in tmp_path.rglob("*") if "partial" in path.name or path.name == ".running"]
+    assert not list(tmp_path.glob("cache/dense/*/"))
+    assert {path.name for path in tmp_path.glob("results/*/*/*.json")} == {"failure.json"}

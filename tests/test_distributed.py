@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from sparsefront.training.divergence import Diverged
 from sparsefront.training.rank_processes import RankFailed, on_every_rank
 from sparsefront.training.trainer import TrainerSettings
 
@@ -118,6 +119,13 @@ def test_a_rank_that_fails_ends_the_run(bodies, tmp_path, how, error, message):
     assert "LOCAL_RANK" not in os.environ and not dist.is_initialized()
 
 
+def test_all_ranks_stop_where_one_diverges(bodies, tmp_path):
+    """With one line, and not as the failure of a process."""
+    with pytest.raises(Diverged, match=r"^stage dense diverged: the loss is nan \(epoch 1 of 1, step 3, "):
+        on_every_rank(bodies.diverge_on_one_rank, TWO, trainer=TWO, folder=tmp_path, loggers=[])
+    assert "LOCAL_RANK" not in os.environ and not dist.is_initialized()
+
+
 def test_a_rank_whose_work_is_done_cannot_fail_at_its_end(bodies, tmp_path):
     assert on_every_rank(bodies.crash_when_the_interpreter_ends, trainer=TWO, folder=tmp_path, loggers=[]) == 2
 
@@ -164,6 +172,7 @@ def test_stages_train_on_two_processes(composed, tmp_path):
     from safetensors.torch import load_file
 
     from sparsefront.pipeline import run_experiment
+    from sparsefront.pruning.mask_file import load_masks
 
     run_experiment(
         composed(
@@ -181,7 +190,7 @@ def test_stages_train_on_two_processes(composed, tmp_path):
     )
     (folder,) = (entry for entry in (tmp_path / "cache" / "recover").iterdir() if entry.is_dir())
     weights = load_file(folder / "weights.safetensors")
-    for layer, mask in load_file(folder / "masks.safetensors").items():
+    for layer, mask in load_masks(folder / "masks.safetensors").items():
         assert (mask.unflatten(1, (-1, 4)).sum(dim=2) == 1).all()
         assert torch.equal(weights[f"{layer}.weight"] != 0, mask), "and what is kept is trained"
 

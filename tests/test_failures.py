@@ -34,9 +34,11 @@ def test_a_full_disk_names_the_folder_what_is_free_and_what_to_do(composed, tmp_
 
 def test_a_full_disk_without_a_name_is_the_fullest_of_those_that_a_run_writes_to(composed, tmp_path, monkeypatch):
     free = {tmp_path / "cache": 12_300, tmp_path / "results" / "1": 5_000_000_000}
-    usage = lambda place: SimpleNamespace(
-        free=next((f for p, f in free.items() if p in (place, *place.parents)), 10**12)
-    )  # noqa: E731
+
+    def usage(place):
+        found = [size for folder, size in free.items() if folder in (place, *place.parents)]
+        return SimpleNamespace(free=found[0] if found else 10**12)
+
     monkeypatch.setattr(disk_space.shutil, "disk_usage", usage)
     (tmp_path / "cache").mkdir()
     assert told(no_space(), composed).startswith(f"{tmp_path / 'cache'}: the disk is full, 12.3 kB free")

@@ -1,6 +1,9 @@
 """One configuration -> one row, on the embedded data with two batches an epoch."""
 
+import errno
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.pruning.mask_file import load_masks
 
 ON_CPU = ["trainer=cpu", "measure.device=cpu"]
 PATTERNS = {
@@ -108,11 +112,64 @@ def test_stages_may_end_early(composed, tmp_path):
 def test_the_exported_checkpoint_is_plain_and_its_zeros_are_the_masks(run, tmp_path):
     run(*ON_CPU)
     (export,) = artifacts(tmp_path / "cache", "export")
-    weights, masks = load_file(export / "model.safetensors"), load_file(export / "masks.safetensors")
+    weights, masks = load_file(export / "model.safetensors"), load_masks(export / "masks.safetensors")
     assert json.loads((export / "manifest.json").read_text())["pattern"] == "tile_wise"
     for layer, mask in masks.items():
         weight = weights[f"{layer}.weight"]
         assert torch.equal(weight[~mask], torch.zeros_like(weight[~mask]))
+
+
+def test_the_exported_checkpoint_is_found_from_the_run(run, composed, tmp_path, caplog):
+    from hydra.core.hydra_config import HydraConfig
+
+    from sparsefront.pipeline import run_experiment
+
+    with caplog.at_level("INFO"):
+        row = run(*ON_CPU)
+    (export,) = artifacts(tmp_path / "cache", "export")
+    assert row.identity.checkpoint == f"export/{export.name}", "relative to the cache, which may be moved"
+    link = Path(HydraConfig.get().runtime.output_dir) / "checkpoint"
+    assert link.is_symlink() and link.resolve() == export.resolve()
+    assert f"exported checkpoint: {tmp_path / 'cache' / 'export' / export.name}" in caplog.text
+    (recovered,) = artifacts(tmp_path / "cache", "recover")
+    assert (export / "model.safetensors").samefile(recovered / "weights.safetensors")
+
+    run_experiment(composed("debug=tiny", "stages=[dense,prune,recover,export]", *ON_CPU))
+    assert (Path(HydraConfig.get().runtime.output_dir) / "checkpoint").resolve() == export.resolve()
+    shutil.rmtree(export)
+    with caplog.at_level("INFO"):
+        assert run(*ON_CPU) == row
+    assert not (Path(HydraConfig.get().runtime.output_dir) / "checkpoint").exists()
+    assert "exported checkpoint: not stored any more" in caplog.text
+    assert run("pattern=dense", *ON_CPU).identity.checkpoint is None
+
+
+def test_a_damaged_stage_is_named_and_made_again(run, tmp_path, monkeypatch, caplog):
+    from sparsefront.artifacts import record
+
+    first = run("sparsity=0.5", *ON_CPU)
+    (dense,) = artifacts(tmp_path / "cache", "dense")
+    content = (dense / "weights.safetensors").read_bytes()
+    (dense / "weights.safetensors").write_bytes(content[: len(content) // 2])
+    monkeypatch.setattr(record, "_sound", set())  # as in a later process
+    again = run("sparsity=0.75", *ON_CPU)
+    assert f"{dense}: weights.safetensors has {len(content) // 2} bytes instead of {len(content)}" in caplog.text
+    assert (dense / "weights.safetensors").read_bytes() == content and again.quality.dense == first.quality.dense
+
+
+def test_a_page_that_cannot_be_written_leaves_no_result(run, monkeypatch):
+    from hydra.core.hydra_config import HydraConfig
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sparsefront.report.run_report.write_html", full)
+        with pytest.raises(OSError, match="No space left"):
+            run("sparsity=0.9", *ON_CPU)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    assert not (folder / "row.json").exists() and not list(folder.glob("*partial*"))
+    assert run("sparsity=0.9", *ON_CPU).sparsity.sparsity_target == 0.9
 
 
 def test_the_same_seed_gives_the_same_row(composed, tmp_path):
@@ -127,7 +184,7 @@ def test_the_same_seed_gives_the_same_row(composed, tmp_path):
         rows.append(Row.from_json((Path(HydraConfig.get().runtime.output_dir) / "row.json").read_text()))
     assert rows[0].quality == rows[1].quality
     assert rows[0].sparsity == rows[1].sparsity
-    masks = [load_file(artifacts(tmp_path / cache, "recover")[0] / "masks.safetensors") for cache in ("one", "two")]
+    masks = [load_masks(artifacts(tmp_path / cache, "recover")[0] / "masks.safetensors") for cache in ("one", "two")]
     assert all(torch.equal(masks[0][layer], masks[1][layer]) for layer in masks[0])
 
 

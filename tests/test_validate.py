@@ -51,6 +51,11 @@ REFUSED = {
     "lengths of images": (["measure.sequence_length=[16,32]"], r"measure\.sequence_length=\[16, 32\]: images"),
     "unknown variant": (["measure.variants=[fused_mlp]"], r"measure\.variants=.*fused_qkv"),
     "unknown stage": (["stages=[dense,prun]"], "stages=prun: .*dense, prune"),
+    "swap without measure": (
+        ["stages=[dense,prune,recover,export,swap]"],
+        r"^stages=\[dense,prune,recover,export,swap\]: .*add measure, or leave swap out; there are dense, prune",
+    ),
+    "swap and a record without measure": (["stages=[swap,report]"], r"stages=\[swap,report\]: .*add measure"),
     "no stage": (["stages=[]"], r"stages=\[\]: names at least one of dense"),
     "unknown leaf": (["optimize=[speed]"], "optimize=speed: .*latency_sparse_ms"),
     "unknown kernel": (["kernel.name=gathered_fpga"], r"kernel\.name=gathered_fpga: .*gathered_triton"),
@@ -142,6 +147,10 @@ REFUSED = {
     "interpolation of nowhere": (["recipe.lr=${nowhere}"], r"^recipe\.lr=\${nowhere}: Interpolation key 'nowhere'"),
     "cache without a name": (["cache_dir="], "^cache_dir=: names no folder"),
     "cache that cannot be": (["cache_dir=/proc/sparsefront"], "cache_dir=/proc/sparsefront: cannot be written"),
+    "expression that finds nothing": (
+        ["recipe.keep_dense=[fc1,nomatch]"],
+        r"^recipe\.keep_dense=nomatch: finds no layer; there are blocks\.N\.attn\.q, .*blocks\.N\.mlp\.fc2 ",
+    ),
     "expression": (["recipe.keep_dense=['(']"], r"recipe\.keep_dense=\(: is not a regular expression"),
 }
 
@@ -279,6 +288,10 @@ def test_a_package_that_is_needed_last_is_missed_first(composed, monkeypatch, pa
     with pytest.raises(InvalidSetting, match=message):
         validate(composed(*overrides))
     validate(composed("report.html=false", "report.plot=false", "logger=none"))
+
+
+def test_a_recipe_may_name_layers_that_are_never_pruned(composed):
+    validate(composed("recipe.keep_dense=[head,patch_embed]"))
 
 
 def test_some_layers_may_stay_dense(composed):

@@ -62,7 +62,7 @@ def compiler() -> str | None:
     """Path of nvcc: from $CUDA_HOME or $CUDA_PATH, CUDA's usual folder, or the search path; None where there is none."""
     homes = [os.environ[name] for name in PLACES if os.environ.get(name)] + ["/usr/local/cuda"]
     in_homes = [found for home in homes if (found := shutil.which("nvcc", path=str(Path(home) / "bin")))]
-    return (in_homes[:1] or [shutil.which("nvcc")])[0]
+    return in_homes[0] if in_homes else shutil.which("nvcc")
 
 
 def ninja() -> str | None:
@@ -136,8 +136,9 @@ def load(name: str) -> ctypes.CDLL:
 
 def _run_builder(name: str, folder: Path) -> subprocess.CompletedProcess:
     """torch's builder in a process of its own: it takes the compiler from the environment, which stays as it is here."""
-    home = Path(compiler()).parent.parent
-    tools = [str(Path(ninja()).parent), str(Path(compiler()).parent), os.environ.get("PATH", os.defpath)]
+    nvcc, builder = compiler(), ninja()
+    assert nvcc is not None and builder is not None, "_missing_tool comes before"
+    tools = [str(Path(builder).parent), str(Path(nvcc).parent), os.environ.get("PATH", os.defpath)]
     settings = {
         "name": name,
         "sources": [str(SOURCES[name])],
@@ -148,7 +149,7 @@ def _run_builder(name: str, folder: Path) -> subprocess.CompletedProcess:
     return subprocess.run(
         # -P: the script's own folder, whose modules have everyday names, stays off the import path
         [sys.executable, "-P", str(PACKAGE / "extension_build.py"), json.dumps(settings)],
-        env=os.environ | {"CUDA_HOME": str(home), "PATH": os.pathsep.join(tools)},
+        env=os.environ | {"CUDA_HOME": str(Path(nvcc).parent.parent), "PATH": os.pathsep.join(tools)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -30,8 +30,8 @@ class SparseFormat(ABC):
 
     @classmethod
     @abstractmethod
-    def from_dense(cls, weight: Tensor, mask: Tensor, **parameters: Any) -> Self:
-        """Store the kept weights.
+    def from_dense(cls, *weight_and_mask: Any, **parameters: Any) -> Self:
+        """Store the kept weights: `from_dense(weight, mask, **parameters)`.
 
         Args:
             weight: [N, K], any float dtype and device. What the mask prunes is dropped, whatever its value.
@@ -76,7 +76,7 @@ class SparseFormat(ABC):
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """The same weight elsewhere or in another precision: `dtype` concerns the values, never the indices."""
-        moved = {
+        moved: dict[str, Any] = {
             name: part.to(device=device, dtype=dtype if part.is_floating_point() else None)
             for name, part in self.tensors().items()
         }
@@ -94,6 +94,12 @@ class SparseFormat(ABC):
     @property
     def device(self) -> torch.device:
         return self.values.device  # type: ignore[attr-defined]
+
+
+def matrix_shape(weight: Tensor) -> tuple[int, int]:
+    """(N, K) of a matrix."""
+    n, k = weight.shape
+    return n, k
 
 
 def check_weight_and_mask(weight: Tensor, mask: Tensor) -> None:

@@ -1,15 +1,15 @@
-"""Every format and every kernel by name, and which of them can serve a weight and a problem."""
+"""Every kernel by name, and which of them can serve a weight and a problem."""
 
 from dataclasses import dataclass
 
 from sparsefront_kernels import blocked, csr, dense, ell, gathered, gathered_overlay, n_m, semi_structured
 from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.formats import FORMATS
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import Problem
 
 _FAMILIES = (dense, gathered, gathered_overlay, blocked, n_m, semi_structured, ell, csr)
 
-FORMATS: dict[str, type[SparseFormat]] = {module.FORMAT.family: module.FORMAT for module in _FAMILIES}
 _ENTRIES: dict[str, KernelEntry] = {entry.name: entry for module in _FAMILIES for entry in module.ENTRIES}
 
 

@@ -3,9 +3,10 @@
 import errno
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,16 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import CompactHydraException
 from hydra.experimental.callback import Callback
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+from yaml import YAMLError
 
 from sparsefront.artifacts.disk_space import free_bytes, in_units
 from sparsefront.config import Config
 from sparsefront.errors import InvalidSetting
+from sparsefront.run_folder import FAILURE_FILE, discard_if_empty, occupied, record_failure
+from sparsefront.sweep_progress import begin_sweep, count_points, point_of_sweep
 
-FAILURE_FILE = "failure.json"
 LEAST_FREE_BYTES = 2**18  # for Hydra's files, the log and a row; without them Hydra fails with a stack trace
 
 
@@ -42,6 +46,8 @@ def refuse_null_choices(arguments: Sequence[str]) -> None:
 def job() -> Iterator[None]:
     """Runs one job: a failure is recorded in the job's output directory, then raised, so that a sweep can go on without it.
 
+    A single run that was refused, or failed before it did anything, leaves no folder.
+
     Raises:
         Refused: for an `InvalidSetting`, with its message.
     """
@@ -50,11 +56,14 @@ def job() -> Iterator[None]:
     # points of a sweep, many times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        yield
-    except Exception as error:
-        with suppress(OSError):  # the disk may be full
-            (directory / FAILURE_FILE).write_text(json.dumps({"error": type(error).__name__, "message": str(error)}))
-        if isinstance(error, InvalidSetting):
+        with occupied(directory), _counted():
+            yield
+    except BaseException as error:
+        record_failure(directory, error)
+        refused = isinstance(error, InvalidSetting)
+        if HydraConfig.get().mode is not RunMode.MULTIRUN:  # a sweep tells of each point at its end
+            discard_if_empty(directory, log_counts=not refused)
+        if refused:
             raise Refused(str(error)) from error
         raise
 
@@ -63,25 +72,33 @@ class Sweep(Callback):
     """Hydra callback: refuses a results folder that cannot be written, and remembers where a sweep writes its points."""
 
     directory: Path | None = None
+    single_run: Path | None = None
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
         _require_named(config.results_dir)
-        _require_writable(Path(config.hydra.run.dir))
+        Sweep.single_run = Path(config.hydra.run.dir)
+        _require_writable(Sweep.single_run)
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         _require_named(config.results_dir)
         Sweep.directory = Path(config.hydra.sweep.dir)
         _require_writable(Sweep.directory)
+        begin_sweep(Sweep.directory, count_points(config))
 
 
 @contextmanager
 def sweep_summary() -> Iterator[None]:
-    """After a sweep, also a failed one, prints which points finished with what, and which failed and why."""
+    """After a sweep, also a failed one, prints which points finished with what, and which failed and why.
+
+    Where Hydra itself fails, for instance because the disk is full, the run leaves no folder.
+    """
     try:
         yield
     finally:
+        if Sweep.single_run is not None and Sweep.single_run.is_dir():
+            discard_if_empty(Sweep.single_run, log_counts=True)
         if Sweep.directory is not None and Sweep.directory.is_dir():
-            print_sweep(Sweep.directory)
+            _close_sweep(Sweep.directory)
 
 
 def print_sweep(directory: Path) -> None:
@@ -97,8 +114,7 @@ def print_sweep(directory: Path) -> None:
     reading = read_rows([directory])
     failures = []
     for file in sorted(directory.glob(f"*/{FAILURE_FILE}")):
-        overrides = OmegaConf.to_container(OmegaConf.load(file.parent / ".hydra" / "overrides.yaml"))
-        failures.append(Failure(file.parent.name, overrides, json.loads(file.read_text())["message"]))
+        failures.append(Failure(file.parent.name, _overrides(file.parent), _message(file)))
     console = table_console()
     if reading.rows:
         by_pattern = sorted(reading.rows, key=lambda row: (row.choice.pattern, row.sparsity.sparsity_target))
@@ -113,6 +129,41 @@ def print_sweep(directory: Path) -> None:
 def _require_named(results_dir: str) -> None:
     if not results_dir:  # Hydra would put the folders of runs at the root of the disk
         raise SystemExit("results_dir=: names no folder; the folder you stand in is .")
+
+
+def _counted() -> AbstractContextManager:
+    """A point of a sweep tells how far the sweep is."""
+    hydra = HydraConfig.get()
+    if hydra.mode is not RunMode.MULTIRUN:
+        return nullcontext()
+    return point_of_sweep(Path(hydra.sweep.dir), hydra.job.num)
+
+
+def _close_sweep(directory: Path) -> None:
+    """The tables of a sweep; a sweep that began no point leaves no folder. Whatever ended it is told by its own error."""
+    try:
+        if any(path.is_dir() for path in directory.iterdir()):
+            print_sweep(directory)
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+            with suppress(OSError):  # results of other runs are in there
+                directory.parent.rmdir()
+    except Exception as error:
+        print(f"no table of {directory}: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def _overrides(point: Path) -> list[str]:
+    try:
+        return OmegaConf.to_container(OmegaConf.load(point / ".hydra" / "overrides.yaml"))
+    except (OSError, ValueError, YAMLError):
+        return ["not recorded"]
+
+
+def _message(failure: Path) -> str:
+    try:
+        return json.loads(failure.read_text())["message"]
+    except (OSError, ValueError, KeyError) as error:
+        return f"{failure} cannot be read ({error})"
 
 
 def _require_writable(directory: Path) -> None:

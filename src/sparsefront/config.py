@@ -10,6 +10,8 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
+from sparsefront.run_name import point_name, run_label
+
 STAGES = ("dense", "prune", "recover", "export", "swap", "measure", "report")
 
 
@@ -58,6 +60,8 @@ def _schema() -> DictConfig:
 def register() -> None:
     """Register the root schema and the resolvers; calling it again changes nothing."""
     OmegaConf.register_new_resolver("default", _first_set, replace=True)
+    OmegaConf.register_new_resolver("run_label", run_label, replace=True)
+    OmegaConf.register_new_resolver("point_name", point_name, replace=True)
     ConfigStore.instance().store(name="schema", node=_schema())
 
 

@@ -1,19 +1,28 @@
 """The stages of one run in order, from a configuration to its row."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from omegaconf import DictConfig
 
-from sparsefront.artifacts.store import ArtifactStore
+from sparsefront.artifacts.digest import digest
+from sparsefront.artifacts.leftovers import remove_leftovers
+from sparsefront.artifacts.store import Artifact, ArtifactStore
+from sparsefront.cache.results import remember_results
 from sparsefront.experiment import Experiment
 from sparsefront.inference.forecast import warn_where_nothing_wins
 from sparsefront.measure.fused_graph import fused_dense_graph
+from sparsefront.optimized_values import require_found
 from sparsefront.progress import bars_as_configured
 from sparsefront.provenance import code_commit
-from sparsefront.report.loggers import close_loggers
+from sparsefront.report.checkpoint_link import link_checkpoint
+from sparsefront.report.loggers import close_loggers, log_row
 from sparsefront.report.row import Row
+from sparsefront.run_folder import settle_killed_runs
 from sparsefront.stages import dense, export, measure, prune, recover, report
 from sparsefront.stages.keys import StageKeys, stage_keys
+from sparsefront.sweep_progress import note_work
 from sparsefront.validate import validate
 
 log = logging.getLogger(__name__)
@@ -32,42 +41,69 @@ def run_experiment(config: DictConfig) -> float | tuple[float, ...] | None:
         InvalidSetting: before anything is downloaded or trained, wherever the configuration cannot work.
     """
     experiment = validate(config)
-    store = ArtifactStore(experiment.cache_dir, runnable=experiment.stages, reuse=experiment.reuse)
-    keys = stage_keys(experiment)
-    finished = store.find("row", keys.row, stage="report")
-    if finished is not None:
-        log.info("finished before, nothing is repeated (reuse=false repeats the stages): %s", finished.path)
-        pruned, recovered = store.find("prune", keys.prune), store.find("recover", keys.recover)
-        row = report.publish(experiment, finished, pruned=pruned, recovered=recovered)
-    else:
-        warn_where_nothing_wins(experiment)
-        row = _make_row(experiment, store, keys)
+    remove_leftovers(experiment.cache_dir)
+    settle_killed_runs(experiment.results_dir)
+    remember_results(experiment.cache_dir, experiment.results_dir)
+    with ArtifactStore(experiment.cache_dir, runnable=experiment.stages, reuse=experiment.reuse) as store:
+        row = _find_or_make_row(experiment, store, stage_keys(experiment))
+    if row is not None:
+        require_found(row, experiment.optimize)
     values = None if row is None else tuple(row.leaf(name) for name in experiment.optimize)
     return values[0] if values is not None and len(values) == 1 else values
 
 
+def _find_or_make_row(experiment: Experiment, store: ArtifactStore, keys: StageKeys) -> Row | None:
+    finished = store.find("row", keys.row, stage="report")
+    if finished is not None:
+        log.info("finished before, nothing is repeated (reuse=false repeats the stages): %s", finished.path)
+        return _show_again(experiment, store, keys, finished)
+    note_work()
+    warn_where_nothing_wins(experiment)
+    return _make_row(experiment, store, keys)
+
+
+def _show_again(experiment: Experiment, store: ArtifactStore, keys: StageKeys, finished: Artifact) -> Row:
+    pruned = recovered = None
+    if experiment.report.mask_pictures:
+        pruned, recovered = store.find("prune", keys.prune), store.find("recover", keys.recover)
+    row = report.publish(experiment, finished, pruned=pruned, recovered=recovered)
+    with _open_loggers(experiment, keys) as loggers:
+        log_row(loggers, row, again=True)
+    return row
+
+
 def _make_row(experiment: Experiment, store: ArtifactStore, keys: StageKeys) -> Row | None:
     code_commit()  # now: what is checked out while this trains is not what runs
-    loggers = experiment.logger.build(
-        run_name=experiment.name,
-        output_dir=experiment.output_dir,
-        group=experiment.sweep,
-        config=experiment.settings | {"sparsity": experiment.sparsity, "seed": experiment.seed},
-    )
-    try:
+    with _open_loggers(experiment, keys) as loggers:
         row = _run_stages(experiment, store, keys, loggers)
-    except BaseException:
-        close_loggers(loggers, failed=True)
-        raise
     if row is None:
         close_loggers(loggers)
         log.info("ended after stage %s, as stages asks: there is no row", experiment.stages[-1])
     return row
 
 
+@contextmanager
+def _open_loggers(experiment: Experiment, keys: StageKeys) -> Iterator[list]:
+    """The loggers of this run, under the id that its row has; closed as failed where it fails."""
+    loggers = experiment.logger.build(
+        run_name=experiment.name,
+        output_dir=experiment.output_dir,
+        group=experiment.sweep,
+        config=experiment.settings | {"sparsity": experiment.sparsity, "seed": experiment.seed},
+        run_id=digest(keys.measure),
+    )
+    try:
+        yield loggers
+    except BaseException:
+        close_loggers(loggers, failed=True)
+        raise
+
+
 def _run_stages(experiment: Experiment, store: ArtifactStore, keys: StageKeys, loggers: list) -> Row | None:
     """Each stage in turn, up to the last one that is asked for."""
     trained = dense.run(experiment, store, keys.dense, loggers)
+    if not trained.reused:
+        note_work(shared_seconds=trained.seconds)
     pruned = recovered = exported = None
     if experiment.pattern.name != "dense":
         if experiment.goes_on_to("prune"):
@@ -77,6 +113,8 @@ def _run_stages(experiment: Experiment, store: ArtifactStore, keys: StageKeys, l
         if experiment.goes_on_to("export"):
             exported = export.run(experiment, store, keys.export, pruned, recovered)
     if not experiment.goes_on_to("measure"):
+        if exported is not None:
+            log.info("exported checkpoint: %s", link_checkpoint(exported.path, experiment.output_dir))
         return None
     measured = measure.run(
         experiment, store, keys, dense=trained, recovered=recovered, exported=exported, fuse=fused_dense_graph
@@ -84,5 +122,13 @@ def _run_stages(experiment: Experiment, store: ArtifactStore, keys: StageKeys, l
     if not experiment.goes_on_to("report"):
         return None
     return report.run(
-        experiment, store, keys, dense=trained, pruned=pruned, recovered=recovered, measured=measured, loggers=loggers
+        experiment,
+        store,
+        keys,
+        dense=trained,
+        pruned=pruned,
+        recovered=recovered,
+        exported=exported,
+        measured=measured,
+        loggers=loggers,
     )

@@ -2,7 +2,7 @@
 
 import logging
 import tempfile
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,6 +14,8 @@ from sparsefront.config import STAGES, Config
 from sparsefront.errors import InvalidSetting, UnknownKey
 from sparsefront.experiment import Experiment
 from sparsefront.group_options import say_where
+from sparsefront.optimized_values import require_optimized_values
+from sparsefront.pruning.kept_dense import require_matches
 from sparsefront.pruning.layers import PruningPlan, plan_pruning
 from sparsefront.report.row import leaves
 from sparsefront.settings import build_settings
@@ -58,7 +60,8 @@ def validate(config: DictConfig) -> Experiment:
     _check_timed_lengths(experiment)
     _check_recovery(experiment)
     _check_pattern(experiment)
-    return experiment
+    require_optimized_values(experiment)
+    return _at_commits(experiment)
 
 
 def _check_root(config: DictConfig) -> None:
@@ -79,6 +82,9 @@ def _check_root(config: DictConfig) -> None:
             raise InvalidSetting("optimize", leaf, f"is not a value of the row; there are {', '.join(names)}")
     if not config.stages:
         raise InvalidSetting("stages", [], f"names at least one of {', '.join(STAGES)}")
+    if "swap" in config.stages and "measure" not in config.stages:
+        allowed = "swap chooses kernels for what measure runs: add measure, or leave swap out"
+        raise InvalidSetting("stages", f"[{','.join(config.stages)}]", f"{allowed}; there are {', '.join(STAGES)}")
     if not config.cache_dir:
         raise InvalidSetting("cache_dir", "", "names no folder; the folder you stand in is .")
     cache = Path(config.cache_dir)
@@ -156,6 +162,15 @@ def _check_data_and_model(dataset: Any, model: Any, choices: dict[str, str]) -> 
     _call("model", model.check)
 
 
+def _at_commits(experiment: Experiment) -> Experiment:
+    """The same with branches of a hub replaced by commits: what is loaded, recorded and part of keys is then one thing."""
+    return replace(
+        experiment,
+        model=_call("model", experiment.model.at_commit),
+        dataset=_call("dataset", experiment.dataset.at_commit, experiment.cache_dir / "data"),
+    )
+
+
 def _check_timed_lengths(experiment: Experiment) -> None:
     """Every sequence length that is timed must be one that the network takes; for images one is ignored, several refused."""
     info, measure = experiment.dataset.info, experiment.measure
@@ -212,6 +227,7 @@ def _check_pattern(experiment: Experiment) -> None:
     _call("pattern", pattern.check_sparsity, experiment.sparsity)
     _call("allocation", experiment.allocation.check_sparsity, experiment.sparsity)
     net = _call("model", experiment.model.skeleton, experiment.dataset.info)
+    _call("recipe", require_matches, experiment.recipe, net, experiment.model.prunable(net))
     plan = plan_pruning(
         net, experiment.model.prunable(net), pattern=pattern, sparsity=experiment.sparsity, recipe=experiment.recipe
     )

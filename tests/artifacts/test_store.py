@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sparsefront.artifacts.digest import code_digest, digest
+from sparsefront.artifacts.digest import digest
 from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.errors import InvalidSetting
 
@@ -143,8 +143,3 @@ def test_digest_ignores_order_and_nothing_else():
     assert digest({"a": 1, "b": [1, 2]}) == digest({"b": [1, 2], "a": 1})
     assert digest({"a": 1}) != digest({"a": 1.5})
     assert digest({"a": [1, 2]}) != digest({"a": [2, 1]})
-
-
-def test_code_digest_tells_packages_apart():
-    assert code_digest("sparsefront.artifacts") != code_digest("sparsefront.training")
-    assert code_digest("sparsefront.artifacts.digest") != code_digest("sparsefront.artifacts.store")

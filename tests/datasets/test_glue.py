@@ -136,12 +136,12 @@ class Hub:
         from huggingface_hub import constants
 
         self.asked: list[tuple] = []
-        self._rows, self._reachable = rows, reachable
+        self._rows, self._reachable = datasets.Dataset.from_list(rows), reachable
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(datasets, "load_dataset", self._load)
         monkeypatch.setattr(download.urllib.request, "urlopen", self._open)
 
-    def _load(self, hub_id: str, config: str, *, revision: str, split: str) -> list[dict]:
+    def _load(self, hub_id: str, config: str, *, revision: str, split: str) -> Any:
         self.asked.append((hub_id, config, revision, split))
         return self._rows
 

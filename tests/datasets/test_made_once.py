@@ -36,3 +36,23 @@ def test_a_maker_that_dies_leaves_nothing_that_counts(tmp_path: Path) -> None:
         made_once(target, dies)
     assert not target.exists()
     assert made_once(target, lambda path: path.write_text("whole")).read_text() == "whole"
+
+
+def test_a_maker_that_fails_leaves_no_half_of_a_file(tmp_path: Path) -> None:
+    def fails(path: Path) -> None:
+        path.write_text("half")
+        raise OSError("No space left on device")
+
+    with pytest.raises(OSError):
+        made_once(tmp_path / "file", fails)
+    assert [path.name for path in tmp_path.iterdir()] == ["file.lock"]
+
+
+@pytest.mark.parametrize("damage", ["who", "wHole"])
+def test_a_damaged_file_is_named_and_made_again(tmp_path: Path, monkeypatch, caplog, damage: str) -> None:
+    target = made_once(tmp_path / "file", lambda path: path.write_text("whole"))
+    monkeypatch.setattr("sparsefront.datasets.made_once._sound", set())
+    target.write_text(damage)
+    assert made_once(target, lambda path: path.write_text("again")).read_text() == "again"
+    assert f"{target}: file " in caplog.text and len(caplog.records) == 1
+    assert made_once(target, lambda path: path.write_text("never")).read_text() == "again"

@@ -85,9 +85,9 @@ def test_hub_rows_become_the_same_questions(monkeypatch: pytest.MonkeyPatch, ope
     local = tiny("squad")
     files = local.files()
 
-    def load(hub_id: str, config: None, *, revision: str, split: str) -> list[dict]:
+    def load(hub_id: str, config: None, *, revision: str, split: str) -> datasets.Dataset:
         assert (hub_id, config, revision) == ("rajpurkar/squad", None, "main")
-        return [
+        rows = [
             {
                 "id": q.id,
                 "title": "t",
@@ -97,6 +97,7 @@ def test_hub_rows_become_the_same_questions(monkeypatch: pytest.MonkeyPatch, ope
             }
             for q in read_squad(files["train" if split == "train" else "dev"])
         ]
+        return datasets.Dataset.from_list(rows)
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(datasets, "load_dataset", load)

@@ -18,6 +18,7 @@ from sparsefront.patterns.shuffled_block import ShuffledBlock
 from sparsefront.patterns.tile_wise import SOURCES, TileWise
 from sparsefront.patterns.vector_wise import VectorWise
 from sparsefront.patterns.weight_view import as_matrix, like_weight
+from sparsefront.pruning.mask_file import load_masks
 
 TILE_WISE = TileWise(16, **SOURCES)
 PATTERNS = [ElementWise(), NM(2, 4), VectorWise(8), BlockWise(8), TILE_WISE]
@@ -97,7 +98,7 @@ def test_each_layer_is_stored_at_its_own_sparsity(tmp_path):
 def test_the_manifest_tells_pattern_and_storage(tmp_path):
     write(tmp_path)
     content = json.loads((tmp_path / "manifest.json").read_text())
-    assert (content["format_version"], content["pattern"], content["sparsity"]) == (1, "tile_wise", 0.5)
+    assert (content["format_version"], content["pattern"], content["sparsity"]) == (2, "tile_wise", 0.5)
     assert content["pattern_parameters"] == asdict(TILE_WISE) and content["pattern_parameters"]["granularity"] == 16
     assert content["dense_layers"] == {"4": "head"}
     layer = content["layers"]["0"]
@@ -109,7 +110,7 @@ def test_the_manifest_tells_pattern_and_storage(tmp_path):
 
 def test_masks_on_disk_are_shaped_as_their_weights(tmp_path):
     net, _ = write(tmp_path)
-    stored = load_file(tmp_path / "masks.safetensors")
+    stored = load_masks(tmp_path / "masks.safetensors")
     assert {name: mask.shape for name, mask in stored.items()} == {
         name: net.get_submodule(name).weight.shape for name in ("0", "3")
     }
@@ -193,6 +194,6 @@ def test_a_folder_that_is_no_export_is_named(tmp_path):
 def test_another_version_is_refused(tmp_path):
     write(tmp_path)
     manifest = tmp_path / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"format_version": 1', '"format_version": 2'))
-    with pytest.raises(ValueError, match="format version 2, while this program reads 1"):
+    manifest.write_text(manifest.read_text().replace('"format_version": 2', '"format_version": 3'))
+    with pytest.raises(ValueError, match="format version 3, while this program reads up to 2"):
         read_export(tmp_path)

@@ -301,7 +301,9 @@ class PrunedOutputs:
         for start in range(0, len(alive), self.granularity):
             tile = alive[start : start + self.granularity]
             mask[tile, : k if len(tile) < self.granularity else self.keep] = True
-        return MaskedWeight(torch.randn(n, k), mask, {"tile": self.granularity, "drop_empty_outputs": True}, self.compact)
+        return MaskedWeight(
+            torch.randn(n, k), mask, {"tile": self.granularity, "drop_empty_outputs": True}, self.compact
+        )
 
 
 def patterns(**settings):
@@ -334,12 +336,16 @@ def test_a_compact_product_leaves_pruned_outputs_out(monkeypatch):
 
     monkeypatch.setattr(run, "gathered_contenders", seen)
     rows = [row for row in measure(plan(sparsities=(0.5,), peers=(), **patterns(compact=True))) if row.granularity]
-    assert [(problem.m, problem.k, problem.n) for problem in products] == [(6, 32, 32)], "of 48 outputs every third is gone"
+    assert [(problem.m, problem.k, problem.n) for problem in products] == [(6, 32, 32)], (
+        "of 48 outputs every third is gone"
+    )
     assert checks and set(checks) == {(32, 6)}
     kept = (2 * 12 * 3 + 8 * 32) / (48 * 32)
     for row in rows:
         assert row.correct and row.mask_settings == "keep=3 compact=true"
-        assert (row.n, row.sparsity) == (48, pytest.approx(1 - kept)), "beside the whole product, and of the whole weight"
+        assert (row.n, row.sparsity) == (48, pytest.approx(1 - kept)), (
+            "beside the whole product, and of the whole weight"
+        )
         weight_bytes = 4 * kept * 48 * 32 + 4 * (2 * 3 + 32) + 8 * 4 + 4 * 32
         less = floor_us(
             6, 32, 32, density=kept * 48 / 32, weight_bytes=weight_bytes, element_bytes=4, rates=Rates(100.0, 1000.0)

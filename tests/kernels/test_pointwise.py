@@ -23,7 +23,10 @@ def test_epilogue_rounds_once(device):
     sums, bias = torch.randn(6, 40, device=device).half(), torch.randn(6, device=device)
     residual = torch.randn(6, 40, device=device).half()
     expected = with_epilogue(sums.float().t(), bias, "gelu", residual.t()).t().half()
-    assert torch.allclose(epilogue(sums, bias, "gelu", residual).float(), expected.float(), atol=1e-3)
+    # where the GELU for 16 bits errs by 3e-5 the rounding may go the other way
+    y = epilogue(sums, bias, "gelu", residual).float()
+    assert torch.allclose(y, expected.float(), atol=1e-4, rtol=torch.finfo(torch.float16).eps)
+    assert (y == expected.float()).float().mean() > 0.8
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

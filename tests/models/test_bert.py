@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import shutil
 import subprocess
 import sys
@@ -211,7 +212,7 @@ def test_fingerprint_follows_the_files_that_are_read(folder: Path, bert_folder: 
     assert copy.fingerprint() == original.fingerprint()
     change_config(folder, hidden_dropout_prob=0.2)
     assert copy.fingerprint() != original.fingerprint()
-    assert Bert().fingerprint() == {"model": "bert", "hub": "bert-base-uncased"}
+    assert Bert(revision="abc").fingerprint() == {"model": "bert", "hub": "bert-base-uncased", "revision": "abc"}
 
 
 def test_bert_runs_where_a_local_folder_is_called_kernels():
@@ -248,3 +249,18 @@ def test_a_result_names_what_was_loaded(bert_folder: Path, pair_classes: DataInf
 def test_a_snapshot_of_the_hubs_cache_is_called_by_its_repository(tmp_path: Path):
     snapshot = tmp_path / "models--nreimers--MiniLM-L6-H384-uncased" / "snapshots" / ("0" * 40)
     assert Bert(path=f"{snapshot}/").variant == "MiniLM-L6-H384-uncased"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_weights_that_are_not_finite_are_named_with_their_file(folder: Path, pair_classes: DataInfo, name: str):
+    weights = load_file(folder / "model.safetensors")
+    tensor = "bert.encoder.layer.1.attention.self.key.weight"
+    weights[tensor][0, :3] = float("nan")
+    (folder / "model.safetensors").unlink()
+    if name == "model.safetensors":
+        save_file(weights, folder / name, metadata={"format": "pt"})
+    else:
+        torch.save(weights, folder / name)
+    expected = rf"path=.*: {re.escape(f'{name} cannot be used: {tensor}')} holds 3 NaN and 0 infinite of 16384 values$"
+    with pytest.raises(InvalidSetting, match=expected):
+        Bert(path=str(folder)).build(pair_classes)

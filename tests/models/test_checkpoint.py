@@ -147,3 +147,16 @@ def test_everything_else_must_fit_and_the_first_misfits_are_named():
 def test_long_lists_are_cut():
     assert misfit(missing=[], unexpected=[], reshaped=[]) == ""
     assert misfit(missing=list("edcba"), unexpected=[], reshaped=[]).endswith("missing keys: a, b, c and 2 more")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["model.safetensors", "weights.pt"])
+def test_a_tensor_that_is_not_finite_is_named_with_its_file(tmp_path: Path, name: str, value: float):
+    weights = Body().half().state_dict()
+    weights["norm.running_var"] = weights["norm.running_var"].clone().index_fill(0, torch.tensor(2), value)
+    (save_file if name.endswith("safetensors") else torch.save)(weights, tmp_path / name)
+    counts = "1 NaN and 0" if value != value else "0 NaN and 1"
+    expected = f"{name} cannot be used: norm.running_var holds {counts} infinite of 5 values"
+    path = tmp_path if name == "model.safetensors" else tmp_path / name
+    with pytest.raises(InvalidSetting, match=f"^{re.escape(f'path={path}: {expected}')}$"):
+        read_weights(str(path))

@@ -67,19 +67,64 @@ def test_only_the_best_of_the_alternatives_is_downloaded(cache: Path, monkeypatc
     listing = SimpleNamespace(siblings=[SimpleNamespace(rfilename=name) for name in names])
     asked = []
 
-    def download(name: str, file: str) -> str:
+    def download(name: str, file: str, *, revision: str) -> str:
         asked.append(file)
-        return str(cache / file)
+        return str(cache / revision / file)
 
     monkeypatch.setattr(HfApi, "model_info", lambda *_, **__: listing)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     needed = (("config.json",), ("model.safetensors", "pytorch_model.bin"))
-    assert hub_folder("someone/bert", needed=needed, wanted=("tokenizer_config.json", "absent.json")) == cache
+    wanted = ("tokenizer_config.json", "absent.json")
+    assert hub_folder("someone/bert", "v2", needed=needed, wanted=wanted) == cache / "v2"
     assert asked == ["tokenizer_config.json", "config.json", "model.safetensors"]
     with pytest.raises(InvalidSetting, match="holds no flax.msgpack or other.bin; set model.path"):
-        hub_folder("someone/bert", needed=(("flax.msgpack", "other.bin"),))
+        hub_folder("someone/bert", "v2", needed=(("flax.msgpack", "other.bin"),))
 
 
 def test_ids_that_the_hub_cannot_have_are_refused(cache: Path, pair_classes: DataInfo):
     with pytest.raises(InvalidSetting, match="name=two words: is no id of the hub"):
         Bert(name="two words").skeleton(pair_classes)
+
+
+def test_weights_are_keyed_by_the_commit_that_is_loaded(cache: Path, bert_folder: Path, pair_classes: DataInfo):
+    """Also where no hub answers; a branch that moves later does not change what this run loads."""
+    snapshot = store(cache, "someone/small", bert_folder)
+    model = Bert(name="someone/small").at_commit()
+    assert model.revision == snapshot.name == model.fingerprint()["revision"]
+    refs = snapshot.parents[1] / "refs" / "main"
+    refs.write_text("1" * 40)
+    shutil.copytree(snapshot, snapshot.with_name("1" * 40))
+    snapshot.joinpath("config.json").write_text(snapshot.joinpath("config.json").read_text().replace("128", "256"))
+    assert model.skeleton(pair_classes).config.hidden_size == 256, "of the commit, not of the branch"
+    assert Bert(name="someone/small").at_commit().fingerprint() != model.fingerprint()
+    assert model.at_commit() == model
+
+
+def test_a_local_folder_and_random_weights_have_no_revision(bert_folder: Path):
+    for model in (Bert(path=str(bert_folder), revision="any"), Bert(size="tiny", revision="any")):
+        assert model.at_commit() == model
+        assert "any" not in str(model.fingerprint())
+
+
+def test_a_hub_that_answers_tells_the_commit(cache: Path, bert_folder: Path, monkeypatch: pytest.MonkeyPatch):
+    listing = SimpleNamespace(siblings=[SimpleNamespace(rfilename=file.name) for file in bert_folder.iterdir()])
+
+    def download(name: str, file: str, *, revision: str) -> str:
+        return str(next((cache / "models--someone--small" / "snapshots").glob(f"*/{file}")))
+
+    store(cache, "someone/small", bert_folder)
+    (cache / "models--someone--small" / "refs" / "main").unlink()
+    monkeypatch.setattr(HfApi, "model_info", lambda *_, **__: listing)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    assert Bert(name="someone/small").at_commit().revision == "0" * 40
+
+
+def test_an_unknown_revision_is_told(cache: Path, monkeypatch: pytest.MonkeyPatch):
+    from huggingface_hub.errors import RevisionNotFoundError
+
+    def unknown(*_: object, **__: object) -> None:
+        raise RevisionNotFoundError("404", response=SimpleNamespace(headers={}, request=None))
+
+    monkeypatch.setattr(HfApi, "model_info", unknown)
+    with pytest.raises(InvalidSetting, match="revision=v9: is no branch, tag or commit of someone/small"):
+        Bert(name="someone/small", revision="v9").at_commit()

@@ -149,6 +149,7 @@ def test_it_starts_from_the_initial_weights_and_prunes_what_it_ends_with(compose
     from safetensors.torch import load_file
 
     from sparsefront.pipeline import run_experiment
+    from sparsefront.pruning.mask_file import load_masks
     from sparsefront.stages.network import build_net
 
     config = composed(
@@ -159,7 +160,7 @@ def test_it_starts_from_the_initial_weights_and_prunes_what_it_ends_with(compose
     experiment = validate(config)
     initial = build_net(experiment).state_dict()
     (folder,) = (entry for entry in (tmp_path / "cache" / "recover").iterdir() if entry.is_dir())
-    weights, masks = load_file(folder / "weights.safetensors"), load_file(folder / "masks.safetensors")
+    weights, masks = load_file(folder / "weights.safetensors"), load_masks(folder / "masks.safetensors")
     assert masks
     for layer, mask in masks.items():
         start = initial[f"{layer}.weight"]

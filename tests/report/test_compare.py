@@ -1,5 +1,6 @@
 """`compare.py` as a user calls it, and the two files that it writes."""
 
+import errno
 import json
 import os
 import re
@@ -39,6 +40,15 @@ def assert_self_contained(page: str) -> None:
     assert not re.search(r"<link[^>]+href\s*=", page), "a style is loaded from elsewhere"
     assert "Plotly.newPlot" in page
     assert '"showSendToCloud": false' in page, "a button would upload the results"
+
+
+def assert_small(page: str, path: Path) -> None:
+    """Everything is in the page but plotly's script, which a relative link finds."""
+    (script,) = re.findall(r'<script src="([^"]+)"', page)
+    assert (path.parent / script).is_file() and "://" not in script
+    assert not re.search(r"<link[^>]+href\s*=", page) and "Plotly.newPlot" in page
+    assert len(page) < 100_000
+    assert f"{script}, which is not there" in page, "a page that was copied alone says what it needs"
 
 
 def test_a_results_folder_gives_a_table_a_plot_and_a_page(tmp_path, make_row):
@@ -155,13 +165,55 @@ def test_a_run_with_nothing_timed_is_still_drawn(tmp_path, make_row):
     assert [path.name for path in paths] == ["pareto.png", "report.html"]
     assert paths[0].read_bytes().startswith(PNG_MAGIC)
     page = paths[1].read_text()
-    assert_self_contained(page)
+    assert_small(page, paths[1])
     assert "too small: 4 &lt; 8" in page, "layers that stayed dense are told with their reason"
 
 
 def test_an_unknown_axis_is_refused():
     with pytest.raises(InvalidSetting, match="axis=ms: is one of speedup, latency_ms"):
         Report(axis="ms")
+
+
+def test_pages_of_runs_share_one_script_beside_the_results(tmp_path, make_row):
+    results = tmp_path / "results"
+    for folder in (results / "a", results / "sweep" / "001"):
+        *_, page = write_report(make_row(), folder, Report(), results=results)
+        assert_small(page.read_text(), page)
+    assert len(list(tmp_path.rglob("*.js"))) == 1
+    (script,) = results.glob("plotly-*.min.js")
+    assert "Plotly" in script.read_text()
+    script.write_text("half")
+    write_report(make_row(), results / "b", Report(), results=results)
+    assert script.stat().st_size > 1_000_000, "a torn one is written again"
+
+
+def test_a_run_outside_the_results_has_the_script_in_its_own_folder(tmp_path, make_row):
+    *_, page = write_report(make_row(), tmp_path / "own", Report(), results=tmp_path / "results")
+    assert_small(page.read_text(), page)
+    assert [file.parent for file in tmp_path.rglob("*.js")] == [tmp_path / "own"]
+
+
+@pytest.mark.parametrize("name", ["report.html", "pareto.png"])
+def test_a_full_disk_leaves_no_half_of_a_page(tmp_path, make_row, monkeypatch, name):
+    write, rename = Path.write_text, os.replace
+
+    def torn(path, text, **settings):
+        if path.name.endswith(name):
+            write(path, text[:100], **settings)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path, text, **settings)
+
+    def refuse(source, target):
+        if Path(target).name == name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        rename(source, target)
+
+    monkeypatch.setattr(Path, "write_text", torn)
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        write_report(make_row(), tmp_path / "run", Report(), results=tmp_path)
+    left = {path.name for path in (tmp_path / "run").iterdir()}
+    assert left <= {"pareto.png"} - {name}
 
 
 def test_report_settings_switch_files_off(tmp_path, make_row):

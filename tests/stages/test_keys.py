@@ -1,5 +1,6 @@
 """Which stages a change makes anew: all that depend on it, and no others."""
 
+import time
 from dataclasses import asdict
 
 import pytest
@@ -100,10 +101,34 @@ def test_the_content_of_a_teacher_counts(composed, tmp_path):
     assert {stage for stage in found[0] if found[0][stage] != found[1][stage]} == FROM_RECOVER
 
 
-def test_an_edited_cuda_source_is_timed_anew(composed, monkeypatch):
-    """Python is not all that runs: times of another kernel are never shown as this one's."""
+def test_launches_that_a_swap_timed_are_no_part_of_a_key(composed, new_process, tmp_path, monkeypatch):
+    """They are what a swap finds out: the same run would else never be finished before."""
+    from sparsefront_kernels.tuning.store import TunedKernel, user_file
+
+    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path / "kernels"))
     on_cpu = ["trainer=cpu", "measure.device=cpu"]
     before = digests(composed(*on_cpu))
-    monkeypatch.setattr("sparsefront.stages.keys.kernel_sources_digest", lambda package: "another source")
-    after = digests(composed(*on_cpu))
-    assert {stage for stage in before if before[stage] != after[stage]} == {"dense_quality"} | FROM_SWAP
+    TunedKernel("NVIDIA H200", "gathered_cuda", 1, {"m=64": {"block_m": 128, "latency_us": 1.0}}).save()
+    assert user_file("NVIDIA H200").exists()
+    new_process()
+    assert digests(composed(*on_cpu)) == before
+
+
+def test_a_key_takes_no_time(composed, new_process):
+    """Of the processor, in seconds: in a first process of a day, in later ones, and for later points of a sweep."""
+    on_cpu = ["trainer=cpu", "measure.device=cpu"]
+    points = [validate(composed(*on_cpu, f"pattern={name}")) for name in ("tile_wise", "n_m", "element_wise")]
+
+    def seconds() -> list[float]:
+        taken = []
+        for point in points:
+            start = time.process_time()
+            stage_keys(point)
+            taken.append(time.process_time() - start)
+        return taken
+
+    first = seconds()
+    new_process()
+    second, later = seconds(), seconds()
+    print(f"keys of {len(points)} points, seconds each: first {first}, in a new process {second}, in the same {later}")
+    assert max(second + later + first[1:]) < 0.3 and first[0] < 1

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from sparsefront.pipeline import run_experiment
+from sparsefront.pruning.mask_file import load_masks
 from sparsefront.stages.prune import mask_maker
 from sparsefront.training.history import history_file
 from sparsefront.training.trainer import TrainerSettings
@@ -101,7 +102,7 @@ def test_rounds_nest_and_are_recorded(composed, fits, tmp_path):
         assert record["steps"] == 2 and record["epochs"] == 1 and record["seconds"] > 0 and record["updates"] == []
     assert training["seconds"] == pytest.approx(sum(record["seconds"] for record in training["rounds"]))
     weights = load_file(folder / "weights.safetensors")
-    for name, mask in load_file(folder / "masks.safetensors").items():
+    for name, mask in load_masks(folder / "masks.safetensors").items():
         assert torch.equal(mask, masks[-1][f"{name}.weight"])
         assert not weights[f"{name}.weight"][~mask].any() and weights[f"{name}.weight"][mask].any()
 

@@ -1,12 +1,13 @@
 """Blocked storage (BSR): the kept blocks of each block row, with the block column of each."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, zero_where_pruned
+from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, matrix_shape, zero_where_pruned
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,13 +52,13 @@ class BlockedFormat(SparseFormat):
             ValueError: sizes that the block does not divide, or blocks that are kept in part (names one and how many).
         """
         check_weight_and_mask(weight, mask)
-        block = _divide(tuple(weight.shape), tuple(block))
+        block = _divide(matrix_shape(weight), block)
         blocks = _in_blocks(mask, block)
         kept = blocks.flatten(2).any(dim=2) if fill else _whole_blocks(blocks)  # bool [N / bn, K / bk]
         pointers = torch.zeros(kept.shape[0] + 1, dtype=torch.int32, device=mask.device)
         pointers[1:] = kept.sum(dim=1).cumsum(dim=0)
         return cls(
-            shape=tuple(weight.shape),
+            shape=matrix_shape(weight),
             block=block,
             values=_in_blocks(zero_where_pruned(weight, mask), block)[kept].contiguous(),
             row_pointers=pointers,
@@ -97,7 +98,7 @@ class BlockedFormat(SparseFormat):
             raise ValueError("blocked: block columns do not rise within a block row")
 
 
-def _divide(shape: tuple[int, int], block: tuple[int, int]) -> tuple[int, int]:
+def _divide(shape: tuple[int, int], block: Sequence[int]) -> tuple[int, int]:
     """The block as two ints; ValueError unless it divides the shape."""
     if len(block) != 2 or min(block) < 1:
         raise ValueError(f"blocked: block must be [outputs, inputs], both at least 1, not {list(block)}")

@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.format import SparseFormat, check_weight_and_mask
+from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, matrix_shape
 
 _LARGEST_INT32 = 2**31 - 1
 
@@ -45,7 +45,7 @@ class CSRFormat(SparseFormat):
         pointers = torch.zeros(mask.shape[0] + 1, dtype=torch.int32, device=mask.device)
         pointers[1:] = counts
         columns = mask.nonzero()[:, 1].to(torch.int32)
-        return cls(tuple(weight.shape), weight.detach()[mask], pointers, columns)
+        return cls(matrix_shape(weight), weight.detach()[mask], pointers, columns)
 
     def rows(self) -> Tensor:
         """The output of every stored weight, int64 [kept weights]."""

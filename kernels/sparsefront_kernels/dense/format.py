@@ -5,7 +5,7 @@ from typing import ClassVar, Self
 
 from torch import Tensor
 
-from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, zero_where_pruned
+from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, matrix_shape, zero_where_pruned
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +27,7 @@ class DenseFormat(SparseFormat):
     def from_dense(cls, weight: Tensor, mask: Tensor) -> Self:
         """Any mask fits; see `SparseFormat.from_dense`."""
         check_weight_and_mask(weight, mask)
-        return cls(tuple(weight.shape), zero_where_pruned(weight, mask).contiguous())
+        return cls(matrix_shape(weight), zero_where_pruned(weight, mask).contiguous())
 
     def to_dense(self) -> Tensor:
         return self.values.clone()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.blocked.format import BlockedFormat
-from sparsefront_kernels.format import SparseFormat, check_weight_and_mask
+from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, matrix_shape
 
 BLOCK_SIDES = (1, 2, 4)
 
@@ -45,7 +45,7 @@ class ELLFormat(SparseFormat):
                 block rows with different counts (names one, its count and the first row's).
         """
         check_weight_and_mask(weight, mask)
-        _check_block(tuple(weight.shape), block)
+        _check_block(matrix_shape(weight), block)
         # their blocks come row by row, columns ascending: equal counts make them rectangular
         blocks = BlockedFormat.from_dense(weight, mask, block=(block, block))
         counts = blocks.row_pointers.diff()
@@ -57,7 +57,7 @@ class ELLFormat(SparseFormat):
             )
         rows, count = counts.numel(), int(counts[0])
         values = blocks.values.view(rows, count, block, block)
-        return cls(tuple(weight.shape), block, values, blocks.block_columns.view(rows, count))
+        return cls(matrix_shape(weight), block, values, blocks.block_columns.view(rows, count))
 
     @property
     def count(self) -> int:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.common.permutation import permutation
-from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, zero_where_pruned
+from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, matrix_shape, zero_where_pruned
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ class GatheredFormat(SparseFormat):
         offsets = torch.zeros(len(shared) + 1, dtype=torch.int64, device=mask.device)
         offsets[1:] = shared.sum(dim=1).cumsum(dim=0)
         return cls(
-            shape=tuple(weight.shape),
+            shape=matrix_shape(weight),
             tile=tile,
             values=torch.cat([weight.new_empty(0), *panels]),
             kept_inputs=shared.nonzero()[:, 1].to(torch.int32),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.csr.format import CSRFormat
-from sparsefront_kernels.format import SparseFormat, check_weight_and_mask
+from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, matrix_shape
 from sparsefront_kernels.gathered.format import GatheredFormat
 from sparsefront_kernels.gathered_overlay.split import split_mask
 
@@ -55,7 +55,7 @@ class GatheredOverlayFormat(SparseFormat):
         tiles = GatheredFormat.from_dense(weight, tiled, tile=tile)
         overlay = CSRFormat.from_dense(weight, mask & ~tiled)
         return cls(
-            shape=tuple(weight.shape),
+            shape=matrix_shape(weight),
             tile=tile,
             **tiles.tensors(),
             **{f"overlay_{name}": part for name, part in overlay.tensors().items()},

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.common.permutation import check_stored_order, columns_back, columns_in_order, stored_order
-from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, zero_where_pruned
+from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, matrix_shape, zero_where_pruned
 
 LARGEST_M = 64
 
@@ -51,13 +51,13 @@ class NMFormat(SparseFormat):
                 more than n (names it).
         """
         check_weight_and_mask(weight, mask)
-        _check_n_m(tuple(weight.shape), n, m)
+        _check_n_m(matrix_shape(weight), n, m)
         input_order = stored_order(cls.family, input_order, weight.shape[1], weight.device)
         groups = columns_in_order(mask, input_order).view(mask.shape[0], -1, m)
         indices = places_of_kept(groups, n, family=cls.family)
         arranged = columns_in_order(zero_where_pruned(weight, mask), input_order)
         values = arranged.view_as(groups).gather(2, indices)
-        return cls(tuple(weight.shape), n, m, values, indices.to(torch.uint8), input_order)
+        return cls(matrix_shape(weight), n, m, values, indices.to(torch.uint8), input_order)
 
     def to_dense(self) -> Tensor:
         dense = self.values.new_zeros(*self.values.shape[:2], self.m)

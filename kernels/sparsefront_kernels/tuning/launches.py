@@ -1,7 +1,7 @@
 """Which launch a kernel uses: what was measured for a problem, or for the nearest like it; else what its model predicts."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.tuning.store import TunedKernel, tuned_kernel
 
 
-class DescribedProblem(Protocol):
+class DescribedProblem(Hashable, Protocol):
     """What decides how fast the launches of a kernel are; a frozen dataclass."""
 
     @property
@@ -55,6 +55,10 @@ class TunedLaunches:
     def remember(self, prepared: Any, problem: Problem, launch: Any, latency_us: float) -> None:
         """Use this launch for this problem from now on in this process; `tuned_kernel(...).save` keeps it."""
         self.record(self.describe(prepared, problem), launch, latency_us, _model(problem.device))
+
+    def launch(self, prepared: Any, problem: Problem) -> Any:
+        """The launch in use for this problem on its device."""
+        return self.launch_for(self.describe(prepared, problem), problem.device)
 
     def measured(self, prepared: Any, problem: Problem) -> bool:
         """Whether this very problem was measured on the GPU at hand, now or in an earlier process."""

@@ -32,6 +32,10 @@ class Tunable(Protocol):
         """Use this launch for this problem from now on in this process; `tuned_kernel(...).save` keeps it."""
         ...
 
+    def launch(self, prepared: Any, problem: Problem) -> Any:
+        """The launch in use for this problem: the one that was measured for it or for the nearest like it, or the untuned."""
+        ...
+
     def measured(self, prepared: Any, problem: Problem) -> bool:
         """Whether this very problem was measured on the GPU at hand, now or in an earlier process."""
         ...

@@ -16,6 +16,8 @@ class Allocation(ABC):
     """Decides how much of each layer goes. Subclasses are frozen dataclasses, fields as in their YAML."""
 
     name: ClassVar[str]
+    fingerprinted: ClassVar[frozenset[str]] = frozenset()
+    """Settings that `fingerprint` speaks for, so that keys of stored stages do without them."""
 
     def check_sparsity(self, sparsity: float) -> None:
         """Raise InvalidSetting where the settings contradict this sparsity of the whole network."""

@@ -40,6 +40,7 @@ class LatencyAware(Assigned):
     speedup: float = 1.5
     bins: int = 10_000
     name: ClassVar[str] = "latency_aware"
+    fingerprinted: ClassVar[frozenset[str]] = frozenset({"table"})
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.speedup) and self.speedup > 1):

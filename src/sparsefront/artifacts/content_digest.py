@@ -1,21 +1,93 @@
 """Names for content: the same bytes give the same digest, wherever they lie."""
 
 import hashlib
+import os
+import time
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
+
+from sparsefront.artifacts.digest_memo import remembered
+
+READ_AT_MOST = 2**31  # bytes of a folder; of larger ones the listing counts
+MANY = 10_000  # files of a folder
+LARGE = 2**20  # bytes of a file that is worth remembering from one process to the next
+SETTLED_NS = 2 * 10**9
+
+_listings: dict[Path, tuple[dict[str, int], str]] = {}  # root -> its folders with their times, and the digest
 
 
 def file_digest(path: Path) -> str:
-    """sha256 of a file in hexadecimal, read as a stream."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    """sha256 of a file in hexadecimal, read as a stream, and once per process unless it changes."""
+    found = path.stat()
+    return _read(path, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 def listing_digest(root: Path) -> str:
     """sha256 over the relative path and size of every file below `root`.
 
-    For folders of a hundred gigabytes and more, whose bytes would take longer to read than a run of training.
+    For folders of a hundred gigabytes and more, whose bytes would take longer to read than a run of training. `MANY` files
+    are listed once per process, unless some come or go.
     """
-    listing = hashlib.sha256()
-    for path in sorted(path for path in root.rglob("*") if path.is_file()):
-        listing.update(f"{path.relative_to(root).as_posix()}\0{path.stat().st_size}\n".encode())
-    return listing.hexdigest()
+    times, digest = _listings.get(root, ({}, ""))
+    if times and all(_time(folder) == time for folder, time in times.items()):
+        return digest
+    times = {folder: _time(folder) for folder in _folders(root)}
+    sizes, own = sorted(_sizes(times)), len(os.path.join(root, ""))
+    digest = hashlib.sha256("".join(f"{file[own:]}\0{size}\n" for file, size in sizes).encode()).hexdigest()
+    if len(sizes) >= MANY:
+        _listings[root] = times, digest
+    return digest
+
+
+def path_digest(path: Path) -> str:
+    """Of a file its bytes; of a folder the names and bytes of all files below, or their sizes from `READ_AT_MOST` on."""
+    if path.is_file():
+        return file_digest(path)
+    sizes = sorted(_sizes(_folders(path)))
+    if sum(size for _, size in sizes) >= READ_AT_MOST:
+        return listing_digest(path)
+    hashed = hashlib.sha256()
+    for file, _ in sizes:
+        hashed.update(f"{os.path.relpath(file, path)}\0{file_digest(Path(file))}\n".encode())
+    return hashed.hexdigest()
+
+
+@lru_cache(maxsize=4096)
+def _read(path: Path, inode: int, size: int, *times_ns: int) -> str:
+    def read() -> str:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+
+    # One that was written just now may be written again within the same tick of the clock.
+    if size < LARGE or time.time_ns() - max(times_ns) < SETTLED_NS:
+        return read()
+    return remembered(f"file {path.resolve()} {inode} {size} {times_ns}", read)
+
+
+def _folders(root: Path) -> list[str]:
+    """The folder and all below, each once; links are followed, as torchvision follows them."""
+    found, seen = [], set()
+    for folder, below, _ in os.walk(root, followlinks=True):
+        place = os.path.realpath(folder)
+        if place in seen:
+            below.clear()
+        else:
+            seen.add(place)
+            found.append(folder)
+    return found
+
+
+def _sizes(folders: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Path and size of every file in these folders."""
+    for folder in folders:
+        with os.scandir(folder) as entries:
+            yield from ((entry.path, entry.stat().st_size) for entry in entries if entry.is_file())
+
+
+def _time(folder: str) -> int | None:
+    """When files last came or went; None where the folder is gone."""
+    try:
+        return os.stat(folder).st_mtime_ns
+    except OSError:
+        return None

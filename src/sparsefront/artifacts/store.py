@@ -1,12 +1,15 @@
 """Stages stored on disk under the digest of what determines them.
 
-    <root>/<stage>/<key>/             a finished stage: whatever it wrote, plus determined_by.json
-    <root>/<stage>/<key>.lock         held while somebody makes it; others wait, then find it finished
-    <root>/<stage>/<key>.partial-<pid>  work in progress; becomes <key> by one rename, or is swept away by the next maker
+    <root>/<stage>/<key>/             a finished stage: whatever it wrote, plus determined_by.json, with a checksum of each file
+    <root>/<stage>/<key>.again-<n>/   the same, made again while somebody read it: see `generations`
+    <root>/<stage>/<key>.lock         held while somebody makes it; others wait, then find it finished. Its time: the last use
+    <root>/<stage>/<key>.partial-<pid>  work in progress; becomes <key> by one rename. A failing maker removes it; what a
+                                      killed one left is removed by the next run (`artifacts.leftovers`)
     <root>/<stage>/<key>.unfinished/  what a maker left for the next one to go on from, should it be killed
 
 A stage is there whole or not at all, so a process killed at any instant loses only the stage that it was in, and of a
-training no more than an epoch.
+training no more than an epoch. A stage whose files are not what was stored is told, and made again. A run holds
+determined_by.json of each stage that it uses, so that `python -m sparsefront.cache` removes none of them meanwhile.
 """
 
 import json
@@ -15,18 +18,20 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
 from sparsefront.artifacts.digest import digest
+from sparsefront.artifacts.durable import sync_tree
+from sparsefront.artifacts.generations import Held, hold_newest, put
+from sparsefront.artifacts.record import damage_of, mark_sound, read_record, write_record
 from sparsefront.errors import InvalidSetting
 
 log = logging.getLogger(__name__)
-RECORD = "determined_by.json"
 
 
 @dataclass(frozen=True)
@@ -38,12 +43,14 @@ class Artifact:
         key: digest of what determines it.
         reused: found finished, rather than made by this call.
         seconds: what making it took, whoever made it, with what killed makers left finished.
+        held: keeps it from being removed for as long as this object lives.
     """
 
     path: Path
     key: str
     reused: bool
     seconds: float
+    held: Held | None = field(default=None, repr=False, compare=False)
 
     def read_json(self, name: str) -> Any:
         return json.loads((self.path / name).read_text())
@@ -60,13 +67,24 @@ class ArtifactStore:
 
     def __init__(self, root: Path, *, reuse: bool, runnable: tuple[str, ...]) -> None:
         self.root, self.reuse, self.runnable = root, reuse, runnable
+        self._used: dict[str, Held] = {}  # by key; held until the run ends, whatever happens to the `Artifact`
+        self._damaged: dict[Path, str] = {}
+
+    def __enter__(self) -> "ArtifactStore":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """The stages that were used are held no longer."""
+        for held in self._used.values():
+            held.hold.release()
+        self._used.clear()
 
     def find(self, kind: str, determines: dict[str, Any], *, stage: str | None = None) -> Artifact | None:
-        """The finished stage, or None: nobody made it, or it is to be made again."""
+        """The finished stage, or None: nobody made it, it is damaged (told on the terminal), or it is to be made again."""
         key = digest(determines)
         folder = self.root / kind / key
         again = not self.reuse and (stage or kind) in self.runnable
-        return None if again or not (folder / RECORD).exists() else self._finished(folder, key)
+        return None if again else self._usable(folder, key)
 
     def unfinished(self, kind: str, determines: dict[str, Any]) -> Path:
         """Where the maker of a stage keeps what a later one can go on from; gone once the stage is finished."""
@@ -96,12 +114,16 @@ class ArtifactStore:
             raise InvalidSetting(
                 "stages",
                 list(self.runnable),
-                f"stage {stage} was never finished for this configuration: add {stage} to stages",
+                self._why_absent(folder, stage) + f": add {stage} to stages",
             )
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _held(FileLock(f"{folder}.lock"), f"{kind} {key}"):
             found = self.find(kind, determines, stage=stage)  # another process may have finished it while we waited
-            return found if found is not None else self._make(folder, key, determines, make)
+            if found is not None:
+                return found
+            if folder in self._damaged:
+                log.info("discarded, and made again: %s", folder)
+            return self._make(folder, key, determines, make)
 
     def _make(
         self, folder: Path, key: str, determines: dict[str, Any], make: Callable[[Path], float | None]
@@ -111,19 +133,40 @@ class ArtifactStore:
         partial, unfinished = folder.with_name(f"{key}.partial-{os.getpid()}"), folder.with_name(f"{key}.unfinished")
         if not self.reuse:
             shutil.rmtree(unfinished, ignore_errors=True)
-        partial.mkdir()
-        start = time.perf_counter()
-        earlier_seconds = make(partial) or 0.0
-        record = {"seconds": earlier_seconds + time.perf_counter() - start, "determined_by": determines}
-        (partial / RECORD).write_text(json.dumps(record, indent=2, default=str))
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(partial, folder)
+        try:
+            partial.mkdir()
+            start = time.perf_counter()
+            earlier_seconds = make(partial) or 0.0
+            seconds = earlier_seconds + time.perf_counter() - start
+            write_record(partial, seconds, determines, used=self._used)
+            sync_tree(partial)
+            held = put(partial, folder)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
         shutil.rmtree(unfinished, ignore_errors=True)
-        return Artifact(folder, key, reused=False, seconds=record["seconds"])
+        mark_sound(held.path)
+        self._used[key] = held
+        return Artifact(held.path, key, reused=False, seconds=seconds, held=held)
 
-    def _finished(self, folder: Path, key: str) -> Artifact:
-        return Artifact(folder, key, reused=True, seconds=json.loads((folder / RECORD).read_text())["seconds"])
+    def _usable(self, folder: Path, key: str) -> Artifact | None:
+        """The newest stage of that name, with every file as it was stored; None where there is none, or it is damaged."""
+        if (held := hold_newest(folder)) is None:
+            return None
+        if (damage := damage_of(held.path)) is not None:
+            if folder not in self._damaged:
+                log.warning("damaged, and not used: %s: %s", held.path, damage)
+            self._damaged[folder] = f"{held.path}: {damage}"
+            return None
+        with suppress(OSError):  # of somebody else, or read-only: only its time of last use is not known then
+            os.utime(f"{folder}.lock")
+        self._used[key] = held
+        return Artifact(held.path, key, reused=True, seconds=read_record(held.path)["seconds"], held=held)
+
+    def _why_absent(self, folder: Path, stage: str) -> str:
+        if folder in self._damaged:
+            return f"stage {stage} is damaged ({self._damaged[folder]})"
+        return f"stage {stage} was never finished for this configuration"
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from sparsefront.datasets.info import DataInfo
 from sparsefront.errors import InvalidSetting
@@ -68,6 +68,16 @@ class Dataset(ABC):
             cache_dir: where downloads and tokenised text are kept for the next run.
             tokenizer_from: needed by text, ignored by images.
         """
+
+    def at_commit(self, cache_dir: Path) -> Self:
+        """These settings with a branch or tag of a hub replaced by the commit that it stands for; others as they are.
+
+        Args:
+            cache_dir: as in `data_module`.
+        Raises:
+            InvalidSetting: no such revision, or nobody who knows it can be reached.
+        """
+        return self
 
     def fingerprint(self) -> dict[str, Any]:
         """Everything that determines the batches apart from batch size, seed and tokenizer; JSON-able."""

@@ -1,8 +1,10 @@
 """Data from the network: asked for once, and given up on quickly when the network is not there."""
 
 import http.client
+import re
 import urllib.error
 import urllib.request
+from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     import datasets
 
 ANSWER_TIMEOUT_S = 8
+COMMIT = re.compile("[0-9a-f]{40}")
 
 
 def require_reachable(url: str, *, missing: str) -> None:
@@ -61,9 +64,19 @@ def hub_split(hub_id: str, *, config: str | None, revision: str, split: str, mis
 
     try:
         with progress.like_ours(datasets.utils), progress.like_ours(hub_utils):
-            return datasets.load_dataset(hub_id, config, revision=revision, split=split)
+            found = datasets.load_dataset(hub_id, config, revision=revision, split=split)
     except Exception as error:  # the libraries below raise some thirty kinds; each means that there is no data
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InvalidSetting(
             "path", None, f"{hub_id} could not be loaded from the hub ({reason}); {missing}"
         ) from error
+    _refuse_other_revision(found, hub_id, revision, missing)
+    return found
+
+
+def _refuse_other_revision(found: "datasets.Dataset", hub_id: str, revision: str, missing: str) -> None:
+    """Where the hub does not answer, the library takes the newest copy of its cache, whatever was asked for."""
+    copies = {Path(file["filename"]).parent.name for file in found.cache_files}
+    if COMMIT.fullmatch(revision) and (others := {copy for copy in copies if COMMIT.fullmatch(copy)} - {revision}):
+        why = f"of {hub_id} cannot be loaded, the copy on this machine is of {', '.join(sorted(others))}; {missing}"
+        raise InvalidSetting("revision", revision, why)

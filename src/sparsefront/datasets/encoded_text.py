@@ -76,6 +76,11 @@ class TextPart:
     width: int | None
     max_length: int
 
+    @property
+    def labels(self) -> Tensor | None:
+        """One label per row; None where the rows have none."""
+        return self.text.columns.get("labels")
+
     def __len__(self) -> int:
         return len(self.text)
 

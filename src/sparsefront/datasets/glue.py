@@ -38,6 +38,7 @@ class Glue(TextDataset):
     """
 
     name: ClassVar[str] = "glue"
+    hub_id: ClassVar[str] = HUB_ID
 
     task: str = "sst2"
 

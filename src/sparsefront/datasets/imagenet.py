@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from sparsefront.artifacts.content_digest import listing_digest
 from sparsefront.datasets.base import Dataset, TokenizerFrom
 from sparsefront.datasets.held_out import held_out
@@ -77,9 +79,13 @@ class ImageNet(Dataset):
 
         def load(split: str) -> ImageFiles:
             files = _image_files(self._folder("val" if split == "test" else "train"))
-            if split != "test":
-                rows = held_out([label for _, label in files], self.valid_fraction, path=self.path)
-                files = [files[row] for row in rows[("train", "val").index(split)]]
+            if split == "test":
+                # Files come class by class: the first few, which an evaluation may stop after, would be of one.
+                rows = np.random.RandomState(0).permutation(len(files))
+            else:
+                divided = held_out([label for _, label in files], self.valid_fraction, path=self.path)
+                rows = divided[("train", "val").index(split)]
+            files = [files[row] for row in rows]
             return ImageFiles(files, _transform(self.image_size, training=split == "train"), seed)
 
         return SplitData(load, batch_size=batch_size, seed=seed, num_workers=self.num_workers)
@@ -106,6 +112,11 @@ class ImageFiles:
     files: list[tuple[str, int]]
     transform: Callable[[Any], "Tensor"]
     seed: int
+
+    @property
+    def labels(self) -> list[int]:
+        """The class of each image."""
+        return [label for _, label in self.files]
 
     def __len__(self) -> int:
         return len(self.files)

@@ -41,6 +41,7 @@ class Squad(TextDataset):
     """
 
     name: ClassVar[str] = "squad"
+    hub_id: ClassVar[str] = HUB_ID
     elsewhere: ClassVar[frozenset[str]] = TextDataset.elsewhere | {"train_file", "dev_file"}
 
     train_file: str | None = None

@@ -1,11 +1,12 @@
 """What the settings of all text sets share."""
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from sparsefront.datasets.base import Dataset, TokenizerFrom
+from sparsefront.datasets.hub_commit import hub_commit
 from sparsefront.errors import InvalidSetting
 
 if TYPE_CHECKING:
@@ -20,11 +21,13 @@ class TextDataset(Dataset):
 
     Attributes:
         path: local files, as the data set describes; None takes them from the Hugging Face hub, once.
-        revision: branch, tag or commit on the hub; a commit makes runs repeatable.
+        revision: branch, tag or commit on the hub. Runs are keyed by the commit; name it to have the same elsewhere.
         max_length: tokens of one input.
         pad: `longest` of each batch (rounded up to 8), or always `max_length`.
     """
 
+    hub_id: ClassVar[str]
+    """owner/name of the data on the hub."""
     elsewhere: ClassVar[frozenset[str]] = Dataset.elsewhere | {"revision"}  # what came from there names it in `content`
 
     path: str | None = None
@@ -38,6 +41,19 @@ class TextDataset(Dataset):
             raise InvalidSetting("max_length", self.max_length, "8 tokens or more")
         if self.pad not in PADDINGS:
             raise InvalidSetting("pad", self.pad, f"one of {', '.join(PADDINGS)}")
+
+    @property
+    def from_hub(self) -> bool:
+        """Whether the data are fetched, for no local files are named."""
+        return self.path is None
+
+    def at_commit(self, cache_dir: Path) -> Self:
+        if not self.from_hub:
+            return self
+        commit = hub_commit(
+            self.hub_id, self.revision, cache_dir=cache_dir, missing="set dataset.path to a folder with its files"
+        )
+        return replace(self, revision=commit)
 
     @abstractmethod
     def source(self, cache_dir: Path) -> "TextSource":

@@ -1,11 +1,14 @@
 """Writing and reading an export: safetensors and JSON only, nothing is ever unpickled.
 
     model.safetensors       plain state dict with exact zeros where a mask is False
-    masks.safetensors       layer -> bool, shaped as the weight, True = keep
-    compressed.safetensors  "<layer>.<tensor>" -> the tensors of the layer's canonical format
+    masks.safetensors       layer -> one bit a weight, 1 = keep; see `pruning.mask_file`
+    compressed.safetensors  "<layer>.<tensor>" -> the tensors of the layer's canonical format; a layer whose format is dense
+                            has none here: its weight is in model.safetensors
     manifest.json           pattern, canonical format per layer, layers that stayed dense and why
 
-`load_state_dict` and `from_pretrained` take the first as it is; the others lie beside it.
+`load_state_dict` and `from_pretrained` take the first as it is; the others lie beside it. The folder needs nothing outside
+it, wherever it is copied: in the store model.safetensors is a second name (a hard link) of the recovered weights, so it takes
+no room there; do not write into it, write a new file.
 """
 
 import dataclasses
@@ -21,13 +24,16 @@ from safetensors.torch import load_file, save_file
 from sparsefront_kernels import FORMATS, SparseFormat
 from torch import Tensor, nn
 
+from sparsefront.artifacts.durable import link_or_copy
 from sparsefront.errors import InvalidSetting
 from sparsefront.export.manifest import LayerRecord, Manifest
 from sparsefront.export.stored_weight import store
 from sparsefront.patterns.arrangement import Arrangement
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.weight_view import as_matrix
+from sparsefront.pruning.mask_file import load_masks, save_masks
 
+DENSE = "dense"  # the one format that is the weight itself
 MODEL, MASKS, COMPRESSED, MANIFEST = "model.safetensors", "masks.safetensors", "compressed.safetensors", "manifest.json"
 
 
@@ -42,6 +48,7 @@ def write_export(
     sparsities: Mapping[str, float] | None = None,
     dense_reasons: Mapping[str, str] | None = None,
     model: Any = None,
+    weights: Path | None = None,
 ) -> Manifest:
     """Write a pruned network into a directory that exists.
 
@@ -55,6 +62,8 @@ def write_export(
             it (the window of n:m); a layer of sparsity 0 is stored dense.
         dense_reasons: prunable layers without a mask -> why.
         model: where it has `save_pretrained_files`, it adds what from_pretrained wants beside the weights.
+        weights: a safetensors file that holds the net's state dict as it is, with metadata {"format": "pt"}: the export
+            shares it where the file system can, rather than write the weights a second time.
     Raises:
         ValueError: a pruned weight is not zero, a mask has another shape than its weight, or the pattern's format
             cannot hold a mask; the layer is named.
@@ -67,16 +76,20 @@ def write_export(
         matrix, kept = as_matrix(weight).cpu(), as_matrix(mask).cpu()
         _check_zeros(name, matrix, kept)
         own = (sparsities or {}).get(name)
-        storage = ("dense", {}) if own == 0 else pattern.storage(tuple(matrix.shape), sparsity if own is None else own)
+        storage = (DENSE, {}) if own == 0 else pattern.storage(tuple(matrix.shape), sparsity if own is None else own)
         family, parameters = storage
         stored = _compress(name, matrix, kept, storage, (arrangements or {}).get(name))
-        compressed |= {f"{name}.{key}": tensor for key, tensor in stored.tensors().items()}
+        if family != DENSE:
+            compressed |= {f"{name}.{key}": tensor for key, tensor in stored.tensors().items()}
         shaped[name] = kept.reshape(weight.shape)
         nnz = int(kept.sum())
         layers[name] = LayerRecord(family, parameters, stored.meta(), tuple(matrix.shape), nnz, nnz / kept.numel())
     manifest = Manifest(pattern.name, _parameters(pattern), sparsity, layers, dict(dense_reasons or {}))
-    _save(plain_state_dict(net), directory / MODEL)
-    _save(shaped, directory / MASKS)
+    if weights is None:
+        _save(plain_state_dict(net), directory / MODEL)
+    else:
+        link_or_copy(weights, directory / MODEL)
+    save_masks(shaped, directory / MASKS)
     _save(compressed, directory / COMPRESSED)
     if hasattr(model, "save_pretrained_files"):
         model.save_pretrained_files(net, directory)
@@ -109,7 +122,7 @@ class Export:
     @cached_property
     def masks(self) -> dict[str, Tensor]:
         """layer -> bool [N, K], True = keep."""
-        stored = load_file(self.directory / MASKS)
+        stored = load_masks(self.directory / MASKS)
         return {name: stored[name].reshape(record.shape) for name, record in self.manifest.layers.items()}
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -124,6 +137,9 @@ class Export:
             # Layers may nest ("fc" and "fc.inner"): a tensor's own name holds no dot.
             keys = [key for key in stored.keys() if key.startswith(prefix) and "." not in key[len(prefix) :]]
             tensors = {key[len(prefix) :]: stored.get_tensor(key) for key in keys}
+        if record.family == DENSE and not tensors:
+            with safe_open(self.directory / MODEL, framework="pt") as weights:
+                tensors = {"values": as_matrix(weights.get_tensor(f"{layer}.weight"))}
         return FORMATS[record.family].from_tensors(tensors, record.meta)
 
 

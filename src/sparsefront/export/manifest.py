@@ -3,7 +3,8 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-FORMAT_VERSION = 1
+# 2: masks of one bit a weight, and dense layers in model.safetensors alone. Exports of version 1 are read as well.
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,9 @@ class Manifest:
         Raises:
             ValueError: another format version.
         """
-        if content.get("format_version") != FORMAT_VERSION:
-            version = content.get("format_version")
-            raise ValueError(f"an export of format version {version}, while this program reads {FORMAT_VERSION}")
+        version = content.get("format_version")
+        if version not in range(1, FORMAT_VERSION + 1):
+            raise ValueError(f"an export of format version {version}, while this program reads up to {FORMAT_VERSION}")
         layers = {
             name: LayerRecord(**{**record, "shape": tuple(record["shape"])})
             for name, record in content["layers"].items()

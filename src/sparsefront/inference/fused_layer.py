@@ -32,6 +32,7 @@ def _swap(product: ProductReport, density: float, kernel: str) -> LayerSwap:
         latency_us=times.get(kernel),
         candidates=times,
         refusals=product.refusals,
+        launch={} if dense else product.launch,
         notes={kernel: f"in its block: {product.describe()}"},
         relative_error=None if dense else product.relative_error,
     )

@@ -1,7 +1,7 @@
-"""The launch parameters of a layer's kernel that are worth timing, where none were measured for such a product yet."""
+"""The launch parameters of a layer's kernel: those in use, and those worth timing where none were measured for its product."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sparsefront_kernels import Problem
@@ -52,3 +52,9 @@ def untried_launches(layer: KernelCall, output: Tensor) -> LaunchChoice | None:
         return None
     candidates = tunable.candidates(prepared, problem)[:MOST]
     return LaunchChoice(tunable, prepared, problem, candidates) if len(candidates) > 1 else None
+
+
+def launch_in_use(layer: KernelCall, problem: Problem) -> dict[str, Any]:
+    """The launch parameters by name with which the layer runs this product; empty where its kernel has none."""
+    tunable, prepared = layer.tunable
+    return {} if tunable is None else asdict(tunable.launch(prepared, replace(problem, layout=layer.kernel_layout)))

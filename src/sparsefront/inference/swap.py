@@ -15,6 +15,7 @@ from sparsefront.inference.fused_layer import fused_layer
 from sparsefront.inference.fusion.fuse import fuse_blocks
 from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.fusion.report import FusionReport
+from sparsefront.inference.launch_choice import launch_in_use
 from sparsefront.inference.layer_trial import Trial, dense_name, run_trial
 from sparsefront.inference.problems import LayerInput
 from sparsefront.inference.replace import replace_module
@@ -71,7 +72,7 @@ def swap(
             Trial(dense_name(layer)) if reason is not None else _try(layer, export, name, problems[name], choice, plan)
         )
         chosen = trial.fastest(dense_allowed=choice.dense_allowed)
-        layers[name] = _record(layer, trial, chosen, density=density)
+        layers[name] = record_layer(layer, trial, chosen, problems.get(name), density=density)
         if chosen is None:
             dense_layers[name] = reason or trial.why_dense()
         else:
@@ -131,7 +132,14 @@ def _try(
     return run_trial(layer, candidates, received, timed=plan is None)
 
 
-def _record(layer: nn.Module, trial: Trial, chosen: str | None, *, density: float) -> LayerSwap:
+def record_layer(
+    layer: nn.Module, trial: Trial, chosen: str | None, received: LayerInput | None, *, density: float
+) -> LayerSwap:
+    """What the report says of a layer.
+
+    Args:
+        chosen: kernel of one of the trial's modules; None = the dense layer stays, whatever it received.
+    """
     runs = layer if chosen is None else trial.modules[chosen]
     return LayerSwap(
         kernel=chosen or trial.dense,
@@ -142,6 +150,7 @@ def _record(layer: nn.Module, trial: Trial, chosen: str | None, *, density: floa
         candidates=trial.latencies_us,
         refusals=trial.refusals,
         notes=trial.notes,
+        launch={} if chosen is None else launch_in_use(runs, received.problem),
         relative_error=None if chosen is None else trial.errors[chosen],
     )
 

@@ -21,6 +21,7 @@ class LayerSwap:
         candidates: kernel -> microseconds, dense included; empty on a CPU.
         refusals: kernel -> why it could not be used; a wrong result is one reason.
         notes: kernel -> what to know about its time.
+        launch: launch parameters of the kernel that runs, by name: shipped, a user's own, timed now, or predicted.
         relative_error: of the kernel that runs, against the fp64 product; None where the layer stayed dense.
     """
 
@@ -32,6 +33,7 @@ class LayerSwap:
     candidates: dict[str, float] = field(default_factory=dict)
     refusals: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    launch: dict[str, Any] = field(default_factory=dict)
     relative_error: float | None = None
 
     @property

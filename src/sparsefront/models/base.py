@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from torch import nn
 
@@ -20,6 +20,10 @@ class Model(ABC):
 
     kinds: ClassVar[tuple[str, ...]]
     """Tasks that this model can serve."""
+    fingerprinted: ClassVar[frozenset[str]] = frozenset()
+    """Settings that `fingerprint` speaks for; all others are part of the key of stage dense by themselves."""
+    for_pruning: ClassVar[frozenset[str]] = frozenset({"prune_head"})
+    """Settings that only say what may be pruned: dense weights are the same whatever they are."""
 
     @property
     def variant(self) -> str | None:
@@ -42,9 +46,17 @@ class Model(ABC):
             InvalidSetting: a path that does not exist, a name that nobody knows, settings that exclude each other.
         """
 
+    def at_commit(self) -> Self:
+        """These settings with a branch or tag of a hub replaced by the commit that it stands for; others as they are.
+
+        Raises:
+            InvalidSetting: no such revision, or nobody who knows it can be reached.
+        """
+        return self
+
     @abstractmethod
     def fingerprint(self) -> dict[str, Any]:
-        """Everything in these settings that determines the initial weights, JSON-able.
+        """What determines the initial weights, JSON-able: at least what the settings named in `fingerprinted` do to them.
 
         Local files count by content (sha256), not by where they lie; what only concerns pruning is left out.
         """

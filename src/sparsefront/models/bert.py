@@ -2,10 +2,10 @@
 
 import copy
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import nn
@@ -46,14 +46,17 @@ class Bert(Model):
 
     Args:
         name: hub id of a BERT.
+        revision: of it, a branch, tag or commit. Runs are keyed by the commit; name it to have the same weights elsewhere.
         path: local folder as `save_pretrained` writes it: config.json, weights, tokenizer.
         size: tiny, base or large, with random weights and a vocabulary learnt from the dataset's texts.
         prune_head: what reads the encoder out (pooler and classifier, or the span classifier) may be pruned too.
     """
 
     kinds: ClassVar[tuple[str, ...]] = tuple(CLASSES)
+    fingerprinted: ClassVar[frozenset[str]] = frozenset({"name", "revision", "path", "size"})
 
     name: str = "bert-base-uncased"
+    revision: str = "main"
     path: str | None = None
     size: str | None = None
     prune_head: bool = False
@@ -73,9 +76,9 @@ class Bert(Model):
         return Path(self.name).name if self.path is None else folder_name(self.path)
 
     def settings_used(self) -> dict[str, Any]:
-        """`name` only where it was fetched: its default says nothing about weights from a folder or of a size."""
-        fetched = self.size is None and self.path is None
-        return asdict(self) | {"name": self.name if fetched else None, "path": self.path and folder_name(self.path)}
+        """`name` and `revision` only where it was fetched: they say nothing about weights from a folder or of a size."""
+        own = {} if self.size is None and self.path is None else {"name": None, "revision": None}
+        return asdict(self) | own | {"path": self.path and folder_name(self.path)}
 
     def network_facts(self, net: nn.Module) -> dict[str, Any]:
         """The measures that tell one BERT from another."""
@@ -84,11 +87,15 @@ class Bert(Model):
     @property
     def source(self) -> BertSource | None:
         """Where weights come from; None = random."""
-        return BertSource(self.name, self.path) if self.size is None else None
+        return BertSource(self.name, self.revision, self.path) if self.size is None else None
 
     def check(self) -> None:
         if self.source is not None:
             self.source.check()
+
+    def at_commit(self) -> Self:
+        from_hub = self.source is not None and self.path is None
+        return replace(self, revision=self.source.commit()) if from_hub else self
 
     def fingerprint(self) -> dict[str, Any]:
         return {"model": "bert", **({"random": self.size} if self.source is None else self.source.fingerprint())}

@@ -13,7 +13,7 @@ from torch import nn
 
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.errors import InvalidSetting
-from sparsefront.models.checkpoint import first_line, misfit, why_unreadable
+from sparsefront.models.checkpoint import first_line, misfit, non_finite, why_unreadable
 from sparsefront.models.hub import hub_folder
 
 if TYPE_CHECKING:
@@ -34,11 +34,12 @@ class BertSource:
     """Where weights, configuration and tokenizer are read from.
 
     Args:
-        name: hub id, used where path is None.
+        name, revision: hub id and branch, tag or commit, used where path is None.
         path: local folder as `save_pretrained` writes it.
     """
 
     name: str
+    revision: str
     path: str | None
 
     def refusal(self, reason: str) -> InvalidSetting:
@@ -57,12 +58,20 @@ class BertSource:
         self._config_json(folder)
 
     def fingerprint(self) -> dict[str, Any]:
-        """The hub id; of a local folder, the digests of the files that are read."""
+        """The hub id and revision; of a local folder, the digests of the files that are read."""
         if self.path is None:
-            return {"hub": self.name}
+            return {"hub": self.name, "revision": self.revision}
         folder = self._local_folder()
         files = {file for pattern in READ for file in folder.glob(pattern)}
         return {"sha256": {file.name: file_digest(file) for file in sorted(files)}}
+
+    def commit(self) -> str:
+        """What the revision stands for on the hub: that of the files in the cache, which are used without asking it.
+
+        Raises:
+            InvalidSetting: there are none, and the hub has no such repository or revision, or cannot be reached.
+        """
+        return self._folder(CONFIG).name
 
     def config(self, **settings: Any) -> "BertConfig":
         """The stored configuration with some settings replaced."""
@@ -97,7 +106,7 @@ class BertSource:
         Args:
             head: modules that may be absent from the weights, or have other shapes there; they are newly initialised.
         Raises:
-            InvalidSetting: the weights cannot be read, or do not fit anywhere else.
+            InvalidSetting: the weights cannot be read, do not fit anywhere else, or hold NaN or infinity.
         """
         folder = self._folder(CONFIG, WEIGHTS)
         try:
@@ -113,6 +122,8 @@ class BertSource:
         except Exception as error:  # of json, safetensors, the unpickler, transformers: nothing here is ours
             raise self.refusal(f"its weights cannot be read: {why_unreadable(error)}") from error
         self._refuse_misfit(report, head)
+        if complaint := non_finite(dict(net.named_parameters()), _weights_in(folder)):
+            raise self.refusal(complaint)
         return net.train()  # from_pretrained leaves it in evaluation mode, without dropout
 
     def _refuse_misfit(self, report: dict[str, Any], head: tuple[str, ...]) -> None:
@@ -132,7 +143,9 @@ class BertSource:
             log.info("newly initialised, for want of weights that fit: %s", ", ".join(new))
 
     def _folder(self, *needed: tuple[str, ...], wanted: tuple[str, ...] = ()) -> Path:
-        return self._local_folder() if self.path is not None else hub_folder(self.name, needed=needed, wanted=wanted)
+        if self.path is not None:
+            return self._local_folder()
+        return hub_folder(self.name, self.revision, needed=needed, wanted=wanted)
 
     def _local_folder(self) -> Path:
         folder = Path(self.path).expanduser()
@@ -159,6 +172,12 @@ def _of_trunk(key: str) -> bool:
     if key.endswith("position_ids"):  # an index that old files hold
         return False
     return key.removeprefix("bert.").startswith(("encoder.", "embeddings."))
+
+
+def _weights_in(folder: Path) -> str:
+    """Name of the file, or of the index of files, that transformers reads the weights from."""
+    in_its_order = (file for pair in zip(WEIGHTS, SHARDED_WEIGHTS, strict=True) for file in pair)
+    return next(file for file in in_its_order if (folder / file).is_file())
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import logging
 import pickle
 import re
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.finite import first_non_finite
 
 log = logging.getLogger(__name__)
 PICKLED = (".pth", ".pt", ".bin", ".ckpt")
@@ -41,7 +43,7 @@ def read_weights(path: str) -> dict[str, Tensor]:
     before every key ("module.", "net.", "model.") is taken off.
 
     Raises:
-        InvalidSetting: the file cannot be read so, or holds no tensors.
+        InvalidSetting: the file cannot be read so, holds no tensors, or one with NaN or infinity.
     """
     file = weights_file(path)
     try:
@@ -61,6 +63,8 @@ def read_weights(path: str) -> dict[str, Tensor]:
     for prefix in ("module.", "net.", "model."):
         if all(key.startswith(prefix) for key in content):
             content = {key.removeprefix(prefix): value for key, value in content.items()}
+    if complaint := non_finite(content, file.name):
+        raise InvalidSetting("path", path, complaint)
     return dict(content)
 
 
@@ -103,6 +107,12 @@ def misfit(*, missing: list[str], unexpected: list[str], reshaped: list[str]) ->
     sorts = {"missing keys": missing, "unexpected keys": unexpected, "other shapes": reshaped}
     parts = [f"{sort}: {_first_few(keys)}" for sort, keys in sorts.items() if keys]
     return f"does not fit the model; {'; '.join(parts)}" if parts else ""
+
+
+def non_finite(weights: Mapping[str, Tensor], file: str) -> str:
+    """In words, the first tensor of a file that holds NaN or infinity; "" where all are finite."""
+    found = first_non_finite(weights)
+    return "" if found is None else f"{file} cannot be used: {found.name} holds {found.counts} values"
 
 
 def why_unreadable(error: Exception) -> str:

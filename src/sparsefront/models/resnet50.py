@@ -31,6 +31,7 @@ class ResNet50(Model):
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("image_classification",)
+    fingerprinted: ClassVar[frozenset[str]] = frozenset({"weights", "path", "small_images"})
 
     weights: str | None = None
     path: str | None = None

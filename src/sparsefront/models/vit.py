@@ -35,6 +35,7 @@ class Vit(Model):
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("image_classification",)
+    fingerprinted: ClassVar[frozenset[str]] = frozenset({"variant", "weights", "path"})
 
     variant: str = "vit_b_16"
     weights: str | None = None

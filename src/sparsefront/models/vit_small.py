@@ -35,6 +35,7 @@ class VitSmall(Model):
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("image_classification",)
+    fingerprinted: ClassVar[frozenset[str]] = frozenset({*SIZES, "path"})
 
     dim: int = 256
     depth: int = 4

@@ -85,6 +85,8 @@ class Recovery(ABC):
     """
 
     name: ClassVar[str]
+    fingerprinted: ClassVar[frozenset[str]] = frozenset()
+    """Settings that `fingerprint` speaks for, so that keys of stored stages do without them."""
     schedules: tuple[str, ...]
 
     def check_schedule(self, schedule: str) -> None:

@@ -51,6 +51,7 @@ class Distill(TrainingRecovery):
     teacher: str | None = None
 
     name: ClassVar[str] = "distill"
+    fingerprinted: ClassVar[frozenset[str]] = frozenset({"teacher"})
 
     def __post_init__(self) -> None:
         if self.along not in ALONG:

@@ -39,4 +39,4 @@ class Finetune(TrainingRecovery):
         """A whole learning-rate curve of its own, warm-up included."""
         epochs = self.epochs or recipe.recovery_epochs or recipe.epochs
         lr = self.lr or recipe.recovery_lr or recipe.lr
-        return TrainingPlan(epochs, Optimization(recipe, lr=lr, total_steps=epochs * steps_per_epoch))
+        return TrainingPlan(epochs, Optimization(recipe, lr=lr, total_steps=epochs * steps_per_epoch), "recovery.lr")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.finite import first_non_finite
 from sparsefront.importance.base import refuse_fewer_than_one
 from sparsefront.obs.blockwise import sweep
 from sparsefront.obs.hessian import damped_hessian, input_hessian, inverse_factor, refuse_damping
@@ -88,7 +89,7 @@ class ObsUpdate(Recovery):
         """Prune one layer of the network in place; its mask, bool [N, K].
 
         Raises:
-            ValueError: a Hessian that cannot be inverted; names the layer.
+            InvalidSetting: a Hessian that cannot be inverted, or an update that is not finite; names the layer.
         """
         weight = round.net.get_submodule(layer).weight
         mask = round.masks[layer].reshape(len(weight), -1).to(weight.device)
@@ -98,14 +99,16 @@ class ObsUpdate(Recovery):
         inputs = round.structure.arrangement(layer).inputs if self.reselect else None
         order = torch.arange(mask.shape[1]) if inputs is None else inputs
         order = order.to(weight.device)
-        hessian, dead = damped_hessian(hessian[order][:, order], self.damping, layer)
-        updated, kept = sweep(
-            as_matrix(weight).float()[:, order],
-            inverse_factor(hessian, layer),
-            self._selection(round, layer, mask, order),
-            dead=dead,
-            block=self.block,
-        )
+        try:
+            hessian, dead = damped_hessian(hessian[order][:, order], self.damping, layer)
+            factor = inverse_factor(hessian, layer)
+        except ValueError as error:
+            raise InvalidSetting("recovery.damping", self.damping, str(error)) from error
+        selection = self._selection(round, layer, mask, order)
+        updated, kept = sweep(as_matrix(weight).float()[:, order], factor, selection, dead=dead, block=self.block)
+        if (found := first_non_finite({layer: updated})) is not None:
+            too_large = f"the update of {layer} is not finite, {found.counts} values; raise it"
+            raise InvalidSetting("recovery.damping", self.damping, too_large)
         back = torch.argsort(order)
         # Every rank has the same Hessian; rank 0's result makes sure that they also go on with the same bits.
         weight.copy_(like_weight(ranks.of_first(updated[:, back]), weight))

@@ -77,7 +77,8 @@ class SrSte(Recovery):
     def plan(self, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
         """A whole learning-rate curve of its own, as long as the dense run's."""
         epochs = self.epochs or recipe.epochs
-        return TrainingPlan(epochs, Optimization(recipe, lr=self.lr or recipe.lr, total_steps=epochs * steps_per_epoch))
+        optimization = Optimization(recipe, lr=self.lr or recipe.lr, total_steps=epochs * steps_per_epoch)
+        return TrainingPlan(epochs, optimization, "recovery.lr")
 
     def recover(self, round: Round) -> RoundRecord:
         experiment = round.experiment

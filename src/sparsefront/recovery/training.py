@@ -55,6 +55,8 @@ class TrainingRecovery(Recovery):
 
 def fit_round(round: Round, plan: TrainingPlan, callbacks: tuple[pl.Callback, ...] = ()) -> FitTime:
     """Train `round.net` in place as planned, with a fresh optimizer."""
+    levels = round.experiment.schedule.round_sparsities(round.experiment.sparsity)
+    number = f", round {levels.index(round.sparsity) + 1} of {len(levels)}" if len(levels) > 1 else ""
     return fit(
         round.make_task(plan.optimization),
         round.data,
@@ -65,4 +67,6 @@ def fit_round(round: Round, plan: TrainingPlan, callbacks: tuple[pl.Callback, ..
         directory=round.folder,
         callbacks=(*round.callbacks, *callbacks),
         unfinished=round.unfinished,
+        stage=f"recover{number}",
+        lr_key=plan.lr_key,
     )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sparsefront.artifacts.durable import whole_file
 from sparsefront.report.row import Row
 from sparsefront.report.series_style import COLOURS, DENSE_COLOUR, FRONT_COLOUR
 
@@ -56,5 +57,6 @@ def write_density_png(densities: Sequence[LayerDensity], path: Path, *, target: 
     axes.grid(axis="x", alpha=0.25)
     figure.legend(loc="outside lower center", ncols=3, fontsize=8)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120, format="png")
+    with whole_file(path) as new:
+        figure.savefig(new, dpi=120, format="png")
     return path

@@ -1,11 +1,13 @@
-"""One self-contained HTML page: for each set of comparable rows plots whose points tell their run, and tables."""
+"""One HTML page: for each set of comparable rows plots whose points tell their run, and tables."""
 
 import base64
 import html
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparsefront.artifacts.durable import whole_file
 from sparsefront.pruning.collapse import collapse_warning, collapsed_layers
 from sparsefront.report.axis import SPEEDUP, Axis
 from sparsefront.report.columns import fraction, milliseconds, percent, plain, shown_columns, times
@@ -22,12 +24,19 @@ ERROR_BARS = {"type": "data", "thickness": 0.8, "width": 0}
 
 
 def write_html(
-    rows: Sequence[Row], path: Path, *, title: str, pictures: Sequence[Path] = (), axis: Axis = SPEEDUP
+    rows: Sequence[Row],
+    path: Path,
+    *,
+    title: str,
+    pictures: Sequence[Path] = (),
+    axis: Axis = SPEEDUP,
+    script: Path | None = None,
 ) -> Path:
-    """Write the page. It loads nothing from elsewhere: plotly's JavaScript (about 5 MB) is inside.
+    """Write the page, whole or not at all. It loads nothing from a network.
 
     Args:
         pictures: PNG files that are shown at the end, copied into the page.
+        script: plotly's JavaScript, which the page links to relatively; None: it is copied into the page (about 5 MB).
     Raises:
         ValueError: there is no row.
     """
@@ -56,10 +65,12 @@ def write_html(
         collapsed=_collapse(rows[0]) if len(rows) == 1 else None,
         curve=_curve(rows[0]) if len(rows) == 1 and rows[0].speed.curve else None,
         pictures=[{"name": file.stem, "base64": base64.b64encode(file.read_bytes()).decode()} for file in pictures],
-        plotly=Markup(get_plotlyjs()),
+        plotly=Markup(get_plotlyjs()) if script is None else None,
+        script=None if script is None else Path(os.path.relpath(script, path.parent)).as_posix(),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8")
+    with whole_file(path) as new:
+        new.write_text(page, encoding="utf-8")
     return path
 
 

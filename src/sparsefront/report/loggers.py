@@ -31,7 +31,9 @@ class NoLogging:
     def check(self) -> None:
         """Nothing can be wrong."""
 
-    def build(self, *, run_name: str, output_dir: Path, group: str | None, config: dict[str, Any]) -> "list[Logger]":
+    def build(
+        self, *, run_name: str, output_dir: Path, group: str | None, config: dict[str, Any], run_id: str | None = None
+    ) -> "list[Logger]":
         return []
 
 
@@ -42,7 +44,9 @@ class CsvLogging:
     def check(self) -> None:
         """Nothing can be wrong."""
 
-    def build(self, *, run_name: str, output_dir: Path, group: str | None, config: dict[str, Any]) -> "list[Logger]":
+    def build(
+        self, *, run_name: str, output_dir: Path, group: str | None, config: dict[str, Any], run_id: str | None = None
+    ) -> "list[Logger]":
         from pytorch_lightning.loggers import CSVLogger
 
         return [CSVLogger(output_dir, name="", version="csv")]
@@ -78,7 +82,9 @@ class WandbLogging:
             how = "there is no API key: set WANDB_API_KEY or run `wandb login` once, or keep mode=auto"
             raise InvalidSetting("mode", self.mode, how)
 
-    def build(self, *, run_name: str, output_dir: Path, group: str | None, config: dict[str, Any]) -> "list[Logger]":
+    def build(
+        self, *, run_name: str, output_dir: Path, group: str | None, config: dict[str, Any], run_id: str | None = None
+    ) -> "list[Logger]":
         """Start the W&B run and wrap it for Lightning.
 
         Args:
@@ -86,6 +92,8 @@ class WandbLogging:
             output_dir: the run's folder; W&B writes only below it, so that runs at the same time do not meet.
             group: joins the runs of one sweep.
             config: plain containers, no OmegaConf.
+            run_id: of the record. Where W&B has a run of this id, that one is gone on with, so that a point which went on
+                after a kill, or is shown again, stays one run. None: a new run.
         Raises:
             InvalidSetting: see `check`; or `mode=online` and W&B does not answer.
         """
@@ -100,6 +108,8 @@ class WandbLogging:
             "dir": str(output_dir),
             "config": config,
         }
+        if run_id is not None:
+            start |= {"id": run_id, "resume": "allow"}
         run = self._start_run(start)
         # Lightning sets the step axis only for runs that it starts itself.
         run.define_metric("trainer/global_step")
@@ -132,8 +142,12 @@ class WandbLogging:
         return wanted if wanted in MODES[1:] else "offline"
 
 
-def log_row(loggers: "Sequence[Logger]", row: Row) -> None:
+def log_row(loggers: "Sequence[Logger]", row: Row, *, again: bool = False) -> None:
     """Give the row to every logger and close it: numbers as metrics; for W&B a summary table and the summary.
+
+    Args:
+        again: the row of an earlier run is shown again. A W&B run that has it is left as it is; another gets the summary
+            alone, which replaces what is there, so that nothing stands in it twice however often a point is shown.
 
     The summary of a W&B run holds every leaf under its name, and the whole row as JSON under `row`, which
     `compare.py source=wandb` reads.
@@ -144,12 +158,20 @@ def log_row(loggers: "Sequence[Logger]", row: Row) -> None:
             logger.log_metrics(numbers)
             logger.save()
         else:
-            import wandb
-
-            flat = {name: value for name, value in row.flat().items() if value is not None}
-            run.log({"summary_table": wandb.Table(columns=list(flat), data=[list(flat.values())])})
-            run.summary.update({**flat, ROW_KEY: row.to_json()})
+            _log_to_wandb(run, row, again)
     close_loggers(loggers)
+
+
+def _log_to_wandb(run: Any, row: Row, again: bool) -> None:
+    import wandb
+
+    text = row.to_json()
+    if again and run.summary.get(ROW_KEY) == text:
+        return
+    flat = {name: value for name, value in row.flat().items() if value is not None}
+    if not again:
+        run.log({"summary_table": wandb.Table(columns=list(flat), data=[list(flat.values())])})
+    run.summary.update({**flat, ROW_KEY: text})
 
 
 def close_loggers(loggers: "Sequence[Logger]", *, failed: bool = False) -> None:

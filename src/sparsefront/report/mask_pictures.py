@@ -6,6 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from sparsefront.artifacts.durable import whole_file
 from sparsefront.patterns.arrangement import Arrangement
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.boundaries import Boundaries
@@ -132,4 +133,5 @@ def write_panels(panels: Mapping[str, MaskImage], path: Path, *, heading: Sequen
         # Copied without the resampling that axes do; the place is that of the lower left corner.
         figure.figimage(image, left, MARGIN + tallest - image.shape[0], origin="upper")
         left += image.shape[1] + GAP
-    figure.savefig(path, dpi=DPI, format="png")
+    with whole_file(path) as new:
+        figure.savefig(new, dpi=DPI, format="png")

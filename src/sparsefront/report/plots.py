@@ -6,6 +6,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
+from sparsefront.artifacts.durable import whole_file
 from sparsefront.report.axis import SPEEDUP, Axis
 from sparsefront.report.comparable import ComparableRows, Point, by_pattern, pattern_order, split_comparable
 from sparsefront.report.row import Row
@@ -45,7 +46,8 @@ def write_pareto_png(rows: Sequence[Row], path: Path, axis: Axis = SPEEDUP) -> P
         if columns == 2:
             _draw_sparsity(axes[1], group, styles)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150, format="png")
+    with whole_file(path) as new:
+        figure.savefig(new, dpi=150, format="png")
     return path
 
 

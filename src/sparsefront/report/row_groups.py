@@ -6,7 +6,8 @@ from typing import Any, get_type_hints
 from sparsefront.report.leaf_types import check_leaf
 
 # 2: the parameters of every part in Choice. 3: variants and the curve in Speed, resident bytes in Size. 4: collapsed
-# layers, what decides whether two rows are comparable. Leaves are only ever added, so rows of older versions are read as well.
+# layers, what decides whether two rows are comparable, checkpoint. Leaves are only ever added, so rows of older versions are
+# read as well.
 SCHEMA_VERSION = 4
 
 
@@ -26,7 +27,8 @@ class Identity(_Leaves):
     `time` is ISO 8601 with its zone; `commit` is None outside a checkout; `gpu`, `driver`, `cuda` are None on a CPU.
     `gpu_clock_mhz` is the SM clock of that GPU while it ran what was timed, where the driver tells. `processor` and `threads`
     (of one operator) are those of a CPU that was measured on. `dense_weights_sha256`: of the network before pruning;
-    `weights_sha256`: of the pruned one. No machine is named.
+    `weights_sha256`: of the pruned one. No machine is named. `checkpoint`: the exported network, a folder below the cache
+    folder, to which `checkpoint` in the run's folder links; None where nothing was exported.
     """
 
     run_id: str
@@ -47,6 +49,7 @@ class Identity(_Leaves):
     threads: int | None = None
     dense_weights_sha256: str | None = None
     weights_sha256: str | None = None
+    checkpoint: str | None = None
     schema_version: int = SCHEMA_VERSION
 
 
@@ -196,11 +199,11 @@ class Kernels(_Leaves):
     """What the swap chose.
 
     `kernel_per_layer`: layer -> {"chosen", "family", "density", "weight_bytes", "latency_us", "candidates": kernel ->
-    microseconds, "roofline_fraction", "relative_error", "refusals": kernel -> reason, "notes", "why_dense" where a pruned
-    layer runs dense, "m", "k", "n" of its product}, keys absent where nothing is known. Shares are fractions of the prunable
-    layers, by count and by dense floating-point operations, that run a sparse kernel. `fused_blocks`: how encoder blocks were
-    rewritten, or why they were not -> number of blocks; `block_variants_ms`: chain of blocks -> way of running it ->
-    milliseconds, where timed.
+    microseconds, "roofline_fraction", "relative_error", "refusals": kernel -> reason, "notes", "launch": its parameters,
+    "why_dense" where a pruned layer runs dense, "m", "k", "n" of its product}, keys absent where nothing is known. Shares are
+    fractions of the prunable layers, by count and by dense floating-point operations, that run a sparse kernel.
+    `fused_blocks`: how encoder blocks were rewritten, or why they were not -> number of blocks; `block_variants_ms`: chain of
+    blocks -> way of running it -> milliseconds, where timed.
     """
 
     kernel_per_layer: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -6,6 +6,7 @@ from sparsefront.report.axis import axis_named
 from sparsefront.report.density_chart import layer_densities, write_density_png
 from sparsefront.report.html import write_html
 from sparsefront.report.mask_pictures import PrunedLayers, write_mask_pictures
+from sparsefront.report.plotly_script import script_folder, shared_script
 from sparsefront.report.plots import write_pareto_png
 from sparsefront.report.row import Row
 from sparsefront.report.settings import Report
@@ -14,11 +15,14 @@ from sparsefront.report.table import run_title
 PLOT_FILE, PAGE_FILE, MASKS_FOLDER, DENSITY_FILE = "pareto.png", "report.html", "masks", "density.png"
 
 
-def write_report(row: Row, directory: Path, settings: Report, pruned: PrunedLayers | None = None) -> list[Path]:
+def write_report(
+    row: Row, directory: Path, settings: Report, pruned: PrunedLayers | None = None, *, results: Path | None = None
+) -> list[Path]:
     """Write what the settings ask for into the run's folder.
 
     Args:
         pruned: the masks to draw; None where nothing was pruned, or the masks are gone.
+        results: the folder of all results, where pages share one copy of plotly's script; None: the run's own folder.
     Returns:
         what was written; the pictures of masks as their folder.
     """
@@ -30,7 +34,11 @@ def write_report(row: Row, directory: Path, settings: Report, pruned: PrunedLaye
         pictures = _write_pictures(row, directory / MASKS_FOLDER, settings, pruned)
         written.append(directory / MASKS_FOLDER)
     if settings.html:
-        written.append(write_html([row], directory / PAGE_FILE, title=run_title(row), pictures=pictures, axis=axis))
+        script = shared_script(script_folder(directory, results or directory))
+        page = write_html(
+            [row], directory / PAGE_FILE, title=run_title(row), pictures=pictures, axis=axis, script=script
+        )
+        written.append(page)
     return written
 
 

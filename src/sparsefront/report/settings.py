@@ -15,7 +15,7 @@ class Report:
     Args:
         plot: `pareto.png`, the sparse and the dense point of this run.
         axis: of these plots: `speedup` over the dense baseline of the same process, or `latency_ms`.
-        html: `report.html`, a self-contained page with the run's layers and kernels.
+        html: `report.html`, a page with the run's layers and kernels; the script of its plots lies once among the results.
         mask_pictures: `masks/`: the masks of some layers as images, the densities of all as bars; also in the page.
         mask_layers: regular expressions; a pruned layer whose name one of them finds is drawn. None: the first layer of
             each kind.

@@ -4,13 +4,13 @@ import csv
 import io
 import json
 import logging
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from filelock import FileLock
 
+from sparsefront.artifacts.durable import whole_file
 from sparsefront.report.row import Row
 
 log = logging.getLogger(__name__)
@@ -131,10 +131,6 @@ def _format(header: list[str], lines: list[dict], *, with_header: bool) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write beside the file, then rename over it: a reader or a kill sees the old file or the new one, never half."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with temporary.open("w", newline="", **TEXT) as file:
+    """A reader or a kill sees the old file or the new one, never half."""
+    with whole_file(path) as new, new.open("w", newline="", **TEXT) as file:
         file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)

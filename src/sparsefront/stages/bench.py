@@ -11,6 +11,7 @@ from sparsefront.inference.agreement import NETWORK_ERROR_LIMIT, output_error
 from sparsefront.measure.accuracy import Evaluation, evaluation
 from sparsefront.measure.inputs import timed_inputs
 from sparsefront.measure.settings import DTYPES
+from sparsefront.stages.class_check import require_classes
 from sparsefront.stages.network import make_task, open_data
 from sparsefront.tasks.base import Task
 
@@ -28,9 +29,14 @@ class Bench:
 
     @classmethod
     def of(cls, experiment: Experiment, net: nn.Module) -> "Bench":
-        """The bench of an experiment; `net` only tells the task what its outputs look like."""
+        """The bench of an experiment; `net` only tells the task what its outputs look like.
+
+        Raises:
+            InvalidSetting: what is evaluated of the test split is of one class.
+        """
         settings = experiment.measure
         data = open_data(experiment, batch_size=settings.batch_sizes[0])
+        require_classes(experiment, data, "test")
         bench = cls(experiment, data, make_task(experiment, net), {}, settings.torch_device, settings.torch_dtype)
         return bench.at(settings.batch_sizes[0], settings.sequence_lengths[0])
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
+from sparsefront.stages.class_check import require_classes
 from sparsefront.stages.network import WEIGHTS, build_net, make_task, open_data, reseed, save_weights
 from sparsefront.training.fit import fit, steps_per_epoch
 from sparsefront.training.history import KeepHistory
@@ -45,7 +46,11 @@ def train_body(experiment: Experiment, unfinished: Path, folder: Path, loggers: 
     # The network first: a checkpoint that does not fit is told before data is fetched and tokenised.
     net = build_net(experiment)
     data = open_data(experiment)
-    data.setup()  # all splits now: a test part that cannot be read is told before the training, not after it
+    # All that is needed later, now: a test part that cannot be read is told before the training, not after it.
+    data.setup(None if experiment.goes_on_to("measure") else "fit")
+    require_classes(experiment, data, "train")
+    if experiment.goes_on_to("measure"):
+        require_classes(experiment, data, "test")
     steps = steps_per_epoch(data, experiment.trainer)
     optimization = Optimization(recipe, lr=recipe.lr, total_steps=recipe.epochs * steps)
     reseed(experiment, "dense")
@@ -65,6 +70,7 @@ def train_body(experiment: Experiment, unfinished: Path, folder: Path, loggers: 
         directory=folder,
         callbacks=(KeepHistory(folder, unfinished, save_weights),) if recipe.history else (),
         unfinished=unfinished,
+        stage="dense",
     )
     save_weights(net, folder / WEIGHTS)
     (folder / "training.json").write_text(json.dumps({"seconds": time.seconds, "steps": recipe.epochs * steps}))

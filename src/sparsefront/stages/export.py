@@ -7,8 +7,9 @@ from typing import Any
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
 from sparsefront.export.checkpoint import write_export
+from sparsefront.pruning.mask_file import load_masks
 from sparsefront.pruning.structure import Structure
-from sparsefront.stages.network import MASKS, WEIGHTS, load_masks, load_net
+from sparsefront.stages.network import MASKS, WEIGHTS, load_net
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ def run(
             sparsities=structure.sparsities,
             dense_reasons=pruned.read_json("plan.json")["dense_layers"],
             model=experiment.model,
+            weights=recovered.path / WEIGHTS,
         )
 
     return store.obtain("export", determines, make)

@@ -1,6 +1,7 @@
 """What outlives a killed run of several rounds: the end of the last round that was done."""
 
 import json
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,16 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from sparsefront.artifacts.checksums import checksums, find_damage
+from sparsefront.artifacts.durable import rename_synced, sync_tree
+from sparsefront.pruning.mask_file import load_masks, save_masks
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.pruning.movement import AccumulateMovement
-from sparsefront.stages.network import MASKS, WEIGHTS, load_masks, save_masks, save_weights
+from sparsefront.stages.network import MASKS, WEIGHTS, save_weights
 from sparsefront.training import ranks
 
-RECORDS, MOVEMENT = "rounds.json", "movement.safetensors"
+log = logging.getLogger(__name__)
+RECORDS, MOVEMENT, CHECKSUMS = "rounds.json", "movement.safetensors", "checksums.json"
 Records = list[dict[str, Any]]
 
 
@@ -48,12 +53,17 @@ class FinishedRounds:
         """Put the network where the last finished round left it.
 
         Returns:
-            the records of all finished rounds; empty where there are none, and nothing is touched.
+            the records of all finished rounds; empty where there are none, or what they left is damaged, and nothing is
+            touched.
         """
         found = sorted(self.folder.glob("after_*_rounds")) if self.enabled else []
         if not found:
             return []
         last = found[-1]
+        if (damage := _damage(last)) is not None:
+            if ranks.index() == 0:
+                log.warning("damaged, so the rounds start again: %s: %s", last, damage)
+            return []
         self.net.load_state_dict(load_file(last / WEIGHTS))
         self.masked.set(load_masks(last / MASKS))
         if self.movement is not None:
@@ -72,10 +82,22 @@ class FinishedRounds:
         save_masks(self.masked.masks(), new / MASKS)
         if self.movement is not None:
             save_file(self.movement.state_dict(), new / MOVEMENT)
+        (new / CHECKSUMS).write_text(json.dumps(checksums(new)))
         (new / RECORDS).write_text(json.dumps(records))
-        new.rename(done)
+        sync_tree(new)
+        shutil.rmtree(done, ignore_errors=True)  # damaged
+        rename_synced(new, done)
         for old in (self._after(len(records) - 1), self.training_of(len(records) - 1)):
             shutil.rmtree(old, ignore_errors=True)
 
     def _after(self, rounds: int) -> Path:
         return self.folder / f"after_{rounds:03d}_rounds"
+
+
+def _damage(folder: Path) -> str | None:
+    """Which file is not what was kept, and how."""
+    try:
+        json.loads((folder / RECORDS).read_text())
+        return find_damage(folder, json.loads((folder / CHECKSUMS).read_text()))
+    except (OSError, ValueError) as error:
+        return str(error)

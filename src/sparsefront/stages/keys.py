@@ -1,6 +1,7 @@
 """What determines each stage: one chain, each link holding the digest of the one before.
 
-Keys follow from the configuration and the sources alone, so a finished run is recognised without opening any stage.
+Keys follow from the configuration and the sources alone, so a finished run is recognised without opening any stage. Sources
+are those that a stage can reach by imports from the classes that the configuration names and from the stage itself.
 """
 
 from dataclasses import dataclass
@@ -8,10 +9,15 @@ from typing import Any
 
 import torch
 
-from sparsefront.artifacts.digest import code_digest, digest, versions
-from sparsefront.artifacts.kernel_sources import kernel_sources_digest
+from sparsefront.artifacts.code_digest import code_digest
+from sparsefront.artifacts.digest import digest, versions
+from sparsefront.artifacts.digest_memo import remembering
+from sparsefront.artifacts.native_sources import SOURCES, TABLES, native_digest, native_sources
+from sparsefront.artifacts.python_modules import find_module
+from sparsefront.artifacts.setting_content import by_content
 from sparsefront.experiment import Experiment
 from sparsefront.processor import processor_facts
+from sparsefront.stages.stage_code import stage_modules
 
 # keys of the recipe that only matter after pruning
 AFTER_PRUNING = ("recovery_epochs", "recovery_lr", "keep_dense")
@@ -32,30 +38,40 @@ class StageKeys:
 
 
 def stage_keys(experiment: Experiment) -> StageKeys:
+    """What determines each stage of this experiment.
+
+    Raises:
+        InvalidSetting: the class of a part has no source file.
+    """
+    with remembering(experiment.cache_dir / "data" / "digests.json"):
+        return _stage_keys(experiment)
+
+
+def _stage_keys(experiment: Experiment) -> StageKeys:
     dense = _dense(experiment)
     prune = _prune(experiment, dense)
     recover = {
         "prune": digest(prune),
-        "schedule": experiment.settings["schedule"],
-        "recovery": [experiment.settings["recovery"], experiment.recovery.fingerprint()],
-        "recipe": experiment.settings["recipe"],
+        "schedule": _settings(experiment, "schedule"),
+        "recovery": [_settings(experiment, "recovery"), experiment.recovery.fingerprint()],
+        "recipe": _settings(experiment, "recipe"),
         "code": code_digest(
-            "sparsefront.schedule",
-            "sparsefront.recovery",
-            "sparsefront.stages.recover",
-            "sparsefront.stages.finished_rounds",
+            stage_modules(
+                experiment,
+                ("schedule", "recovery", "recipe"),
+                "sparsefront.stages.recover",
+                "sparsefront.stages.finished_rounds",
+            )
         ),
     }
     export = {
         "recover": digest(recover),
-        "code": code_digest(
-            "sparsefront.export", "sparsefront.patterns", "sparsefront_kernels", "sparsefront.stages.export"
-        ),
+        "code": code_digest(stage_modules(experiment, (), "sparsefront.stages.export")),
     }
     place = _place(experiment)
     swap = {
         "export": digest(export),
-        "kernel": experiment.settings["kernel"],
+        "kernel": _settings(experiment, "kernel"),
         "batch": [experiment.measure.batch_sizes, experiment.measure.sequence_lengths],
         "place": place,
     }
@@ -63,7 +79,9 @@ def stage_keys(experiment: Experiment) -> StageKeys:
         "dense": digest(dense),
         "batch_size": experiment.measure.batch_sizes[0],  # text is padded to the longest of its batch
         "limit": experiment.measure.evaluate_limit,
-        "place": place,
+        "device": _device(experiment),
+        "versions": versions("torch"),
+        "code": code_digest(stage_modules(experiment, ("measure",), "sparsefront.stages.bench")),
     }
     pruned = experiment.pattern.name != "dense"
     measure = {
@@ -71,31 +89,36 @@ def stage_keys(experiment: Experiment) -> StageKeys:
         "prunable": _prunable(experiment),
         "export": digest(export) if pruned else None,
         "swap": digest(swap) if pruned and experiment.swaps else None,
-        "measure": experiment.settings["measure"],
+        "measure": _settings(experiment, "measure"),
         "processor": processor_facts(experiment.measure.torch_device),
+        "place": place,
     }
     row = {
         "measure": digest(measure),
-        "code": code_digest("sparsefront.report.row", "sparsefront.report.row_groups", "sparsefront.stages.report"),
+        "code": code_digest(
+            map(find_module, ("sparsefront.report.row", "sparsefront.report.row_groups", "sparsefront.stages.report"))
+        ),
     }
     return StageKeys(dense, prune, recover, export, swap, dense_quality, measure, row)
 
 
 def _dense(experiment: Experiment) -> dict[str, Any]:
-    recipe = experiment.settings["recipe"]
+    recipe = _settings(experiment, "recipe")
+    model = _settings(experiment, "model")
     return {
-        "model": experiment.model.fingerprint(),
-        "dataset": experiment.dataset.fingerprint(),
+        "model": by_content(experiment.model.fingerprint()),
+        "model_settings": {key: value for key, value in model.items() if key not in experiment.model.for_pruning},
+        "dataset": by_content(experiment.dataset.fingerprint()),
         "recipe": {key: value for key, value in recipe.items() if key not in AFTER_PRUNING},
         "trainer": experiment.trainer.determines(),
         "seed": experiment.seed,
         "code": code_digest(
-            "sparsefront.models",
-            "sparsefront.datasets",
-            "sparsefront.tasks",
-            "sparsefront.training",
-            "sparsefront.stages.network",
-            "sparsefront.stages.dense",
+            stage_modules(
+                experiment,
+                ("model", "dataset", "recipe", "trainer"),
+                "sparsefront.stages.network",
+                "sparsefront.stages.dense",
+            )
         ),
         "versions": versions("torch", "torchvision", "transformers", "pytorch-lightning"),
     }
@@ -105,46 +128,58 @@ def _prune(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any]:
     return {
         "dense": digest(dense),
         "prunable": _prunable(experiment),
-        "pattern": experiment.settings["pattern"],
-        "importance": experiment.settings["importance"],
+        "pattern": _settings(experiment, "pattern"),
+        "importance": _settings(experiment, "importance"),
         "allocation": [
             experiment.allocation.name,
-            experiment.settings["allocation"],
+            _settings(experiment, "allocation"),
             experiment.allocation.fingerprint(),
         ],
         "sparsity": experiment.sparsity,
         "first_sparsity": experiment.schedule.sparsity_at(0.0, experiment.sparsity),
         "keep_dense": experiment.recipe.keep_dense,
         "code": code_digest(
-            "sparsefront.patterns",
-            "sparsefront.importance",
-            "sparsefront.obs",
-            "sparsefront.allocation",
-            "sparsefront.pruning",
-            "sparsefront.stages.prune",
+            stage_modules(experiment, ("pattern", "importance", "allocation"), "sparsefront.stages.prune")
         ),
     }
 
 
 def _prunable(experiment: Experiment) -> dict[str, Any]:
     """What decides which layers may be pruned: of the model's settings the part that leaves dense weights alone."""
-    return {"prune_head": experiment.model.prune_head}
+    model = _settings(experiment, "model")
+    return {key: value for key, value in model.items() if key in experiment.model.for_pruning}
 
 
 def _place(experiment: Experiment) -> dict[str, Any]:
-    """Where numbers are taken, in what, and by which code."""
+    """Where latencies are taken, in what, and by which code. Launches that a swap times are its outcome, not its cause."""
+    modules = stage_modules(
+        experiment,
+        ("kernel", "measure"),
+        "sparsefront.stages.bench",
+        "sparsefront.stages.measure",
+        "sparsefront.stages.speed",
+        "sparsefront.measure.fused_graph",
+    )
+    kernels = [module for module in modules if module.name.startswith("sparsefront_kernels.")]
+    return {
+        **_device(experiment),
+        "versions": versions("torch", "triton", "quack-kernels", "nvidia-cutlass-dsl"),
+        "code": code_digest(modules),
+        "kernel_sources": native_digest(native_sources(kernels, (*SOURCES, *TABLES))),
+    }
+
+
+def _device(experiment: Experiment) -> dict[str, Any]:
     device = experiment.measure.torch_device
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "dtype": str(experiment.measure.torch_dtype),
-        "versions": versions("torch", "triton", "quack-kernels", "nvidia-cutlass-dsl"),
-        "code": code_digest(
-            "sparsefront.inference",
-            "sparsefront.measure",
-            "sparsefront_kernels",
-            "sparsefront.stages.bench",
-            "sparsefront.stages.measure",
-            "sparsefront.stages.speed",
-        ),
-        "kernel_sources": kernel_sources_digest("sparsefront_kernels"),
     }
+
+
+def _settings(experiment: Experiment, group: str) -> Any:
+    """A group's settings, paths replaced by what lies there, without those that the part's own fingerprint speaks for."""
+    settings, left_out = experiment.settings[group], getattr(getattr(experiment, group), "fingerprinted", ())
+    if not isinstance(settings, dict):
+        return settings
+    return by_content({key: value for key, value in settings.items() if key not in left_out})

@@ -1,16 +1,18 @@
 """An experiment's network, data and task, and their weights and masks on disk."""
 
 import copy
+import hashlib
 from functools import lru_cache
 from pathlib import Path
 
 import pytorch_lightning as pl
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import nn
 
 from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.experiment import Experiment
+from sparsefront.finite import first_non_finite
 from sparsefront.tasks import build_task
 from sparsefront.tasks.base import Task
 from sparsefront.training.optimization import Optimization
@@ -37,11 +39,15 @@ def open_data(experiment: Experiment, *, batch_size: int | None = None) -> pl.Li
 @lru_cache(maxsize=1)
 def _initial_net(experiment: Experiment) -> nn.Module:
     """Read or drawn once per run; never handed out itself."""
-    pl.seed_everything(experiment.seed, workers=True, verbose=False)
+    reseed(experiment, "initial weights")
     try:
-        return experiment.model.build(experiment.dataset.info)
+        net = experiment.model.build(experiment.dataset.info)
     except InvalidSetting as error:
         raise error.within("model") from error
+    if (found := first_non_finite(dict(net.named_parameters()))) is not None:
+        allowed = f"cannot be used: its initial {found.name} holds {found.counts} values"
+        raise InvalidSetting("model", experiment.choices["model"], allowed)
+    return net
 
 
 def build_net(experiment: Experiment) -> nn.Module:
@@ -61,22 +67,19 @@ def make_task(experiment: Experiment, net: nn.Module, optimization: Optimization
 
 
 def save_weights(net: nn.Module, file: Path) -> None:
-    """The plain state dict, fp32, on the CPU."""
-    save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in net.state_dict().items()}, file)
-
-
-def save_masks(masks: dict[str, Tensor], file: Path) -> None:
-    save_file({name: mask.cpu().contiguous() for name, mask in masks.items()}, file)
-
-
-def load_masks(file: Path) -> dict[str, Tensor]:
-    """Layer name -> bool mask, on the CPU."""
-    return load_file(file)
+    """The plain state dict, fp32, on the CPU; with the metadata of an export's, which may be a second name of the file."""
+    state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in net.state_dict().items()}
+    save_file(state, file, metadata={"format": "pt"})
 
 
 def reseed(experiment: Experiment, stage: str) -> None:
     """Seeds by stage, so that a stage draws the same whether the one before was made now or found on disk."""
-    pl.seed_everything(experiment.seed + sum(map(ord, stage)), workers=True, verbose=False)
+    pl.seed_everything(stage_seed(experiment.seed, stage), workers=True, verbose=False)
+
+
+def stage_seed(seed: int, stage: str) -> int:
+    """In [0, 2^32), from a hash: sums would give one stage of a run the seed of another stage of a neighboring run."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{stage}".encode()).digest()[:4], "big")
 
 
 def device_of(experiment: Experiment) -> torch.device:

@@ -16,9 +16,10 @@ from sparsefront.pruning.calibration import score_weights
 from sparsefront.pruning.collapse import collapse_warning
 from sparsefront.pruning.layers import PruningPlan, plan_pruning
 from sparsefront.pruning.make_masks import make_masks
+from sparsefront.pruning.mask_file import save_masks
 from sparsefront.pruning.movement import AccumulateMovement
 from sparsefront.pruning.structure import Structure, settle
-from sparsefront.stages.network import MASKS, WEIGHTS, device_of, load_net, make_task, open_data, reseed, save_masks
+from sparsefront.stages.network import MASKS, WEIGHTS, device_of, load_net, make_task, open_data, reseed
 from sparsefront.tasks.base import Batch, Task
 
 log = logging.getLogger(__name__)

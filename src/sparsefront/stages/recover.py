@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
+from sparsefront.errors import InvalidSetting
 from sparsefront.experiment import Experiment
+from sparsefront.finite import first_non_finite
+from sparsefront.pruning.mask_file import load_masks, save_masks
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.pruning.movement import AccumulateMovement
 from sparsefront.pruning.structure import Structure
@@ -19,12 +22,10 @@ from sparsefront.stages.network import (
     WEIGHTS,
     build_net,
     device_of,
-    load_masks,
     load_net,
     make_task,
     open_data,
     reseed,
-    save_masks,
     save_weights,
 )
 from sparsefront.stages.prune import mask_maker
@@ -124,6 +125,9 @@ def train_body(experiment: Experiment, paths: RecoverInputs, unfinished: Path, f
             )
         )
         masked.check()
+        if (found := first_non_finite(dict(net.named_parameters()))) is not None:
+            left = f"left {found.name} with {found.counts} values; nothing of this stage is stored"
+            raise InvalidSetting("recovery", experiment.choices["recovery"], left)
         records.append(_record(sparsity, masked, done))
         earlier_seconds += done.earlier_seconds
         if index + 1 < len(levels):

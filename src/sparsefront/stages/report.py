@@ -6,13 +6,15 @@ from dataclasses import asdict
 from pathlib import Path, PurePath
 from typing import Any
 
-from safetensors import safe_open
-
+from sparsefront.artifacts.durable import whole_file
+from sparsefront.artifacts.generations import newest
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
 from sparsefront.patterns.windows_text import windows_text
 from sparsefront.pruning.collapse import collapse_warning, collapsed_layers
+from sparsefront.pruning.mask_file import load_masks, mask_shapes
 from sparsefront.pruning.structure import Structure
+from sparsefront.report.checkpoint_link import link_checkpoint
 from sparsefront.report.loggers import log_row
 from sparsefront.report.mask_pictures import PrunedLayers
 from sparsefront.report.row import Choice, Cost, Identity, Kernels, Quality, Row, Size, Sparsity, Speed
@@ -21,7 +23,7 @@ from sparsefront.report.store import ROW_FILE, STORE_FILE, append_row, write_row
 from sparsefront.report.terminal import print_run
 from sparsefront.stages.keys import StageKeys
 from sparsefront.stages.measure import MEASUREMENTS, SAMPLES
-from sparsefront.stages.network import MASKS, load_masks
+from sparsefront.stages.network import MASKS
 
 log = logging.getLogger(__name__)
 
@@ -34,13 +36,16 @@ def run(
     dense: Artifact,
     pruned: Artifact | None,
     recovered: Artifact | None,
+    exported: Artifact | None,
     measured: Artifact,
     loggers: list,
 ) -> Row:
     """The row of a run that was measured just now, or before it was killed."""
 
     def make(folder: Path) -> None:
-        row = _compose(experiment, dense=dense, pruned=pruned, recovered=recovered, measured=measured)
+        row = _compose(
+            experiment, dense=dense, pruned=pruned, recovered=recovered, exported=exported, measured=measured
+        )
         write_row_json(folder / ROW_FILE, row)
         shutil.copy(measured.path / SAMPLES, folder / SAMPLES)
 
@@ -58,14 +63,22 @@ def publish(experiment: Experiment, finished: Artifact, *, pruned: Artifact | No
     """
     row = Row.from_json((finished.path / ROW_FILE).read_text())
     directory = experiment.output_dir
-    shutil.copy(finished.path / SAMPLES, directory / SAMPLES)
+    with whole_file(directory / SAMPLES) as samples:
+        shutil.copyfile(finished.path / SAMPLES, samples)
     masks = _pruned_layers(experiment, row, pruned, recovered) if experiment.report.mask_pictures else None
-    files = [write_row_json(directory / ROW_FILE, row), *write_report(row, directory, experiment.report, masks)]
+    files = write_report(row, directory, experiment.report, masks, results=experiment.results_dir)
+    checkpoint = None
+    if row.identity.checkpoint is not None:
+        folder = experiment.cache_dir / row.identity.checkpoint
+        checkpoint = link_checkpoint(newest(folder) or folder, directory)
+    files = [write_row_json(directory / ROW_FILE, row), *files]  # last: a folder with a row lacks nothing
     append_row(experiment.results_dir / STORE_FILE, row)
     print_run(row, [*files, experiment.results_dir / STORE_FILE])
     found = row.sparsity
     if warning := collapse_warning(found.sparsity_per_layer, found.sparsity_target, experiment.allocation.name):
         log.warning("%s", warning)
+    if checkpoint is not None:
+        log.info("exported checkpoint: %s", checkpoint)
     return row
 
 
@@ -90,7 +103,13 @@ def _pruned_layers(
 
 
 def _compose(
-    experiment: Experiment, *, dense: Artifact, pruned: Artifact | None, recovered: Artifact | None, measured: Artifact
+    experiment: Experiment,
+    *,
+    dense: Artifact,
+    pruned: Artifact | None,
+    recovered: Artifact | None,
+    exported: Artifact | None,
+    measured: Artifact,
 ) -> Row:
     found: dict[str, Any] = measured.read_json(MEASUREMENTS)
     return Row(
@@ -98,6 +117,7 @@ def _compose(
             run_id=measured.key,
             config_hash=experiment.config_hash,
             seed=experiment.seed,
+            checkpoint=None if exported is None else f"export/{exported.key}",
             **found["identity"],
         ),
         choice=_choice(experiment, found["network"]),
@@ -126,8 +146,7 @@ def _n_of_m(experiment: Experiment, pruned: Artifact | None, recovered: Artifact
     if pruned is None or recovered is None:
         return None
     structure = Structure.load(pruned.path)
-    with safe_open(recovered.path / MASKS, framework="pt") as masks:
-        shapes = {layer: tuple(masks.get_slice(layer).get_shape()) for layer in masks.keys()}
+    shapes = mask_shapes(recovered.path / MASKS)
     return windows_text(
         experiment.pattern,
         {layer: (shape, structure.sparsity_of(layer, experiment.sparsity)) for layer, shape in shapes.items()},

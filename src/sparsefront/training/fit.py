@@ -2,6 +2,7 @@
 
 import logging
 import math
+import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +13,10 @@ import pytorch_lightning as pl
 
 from sparsefront.pruning.masked_weights import mask_buffers
 from sparsefront.tasks.base import Task
+from sparsefront.training import ranks
 from sparsefront.training.averaging import AverageWeights
 from sparsefront.training.disk_need import require_room
+from sparsefront.training.divergence import Diverged, StopAtDivergence
 from sparsefront.training.recipe import Recipe
 from sparsefront.training.resume import KeepEpochs, checkpoint_of
 from sparsefront.training.trainer import TrainerSettings
@@ -47,6 +50,8 @@ def fit(
     directory: Path,
     callbacks: tuple[pl.Callback, ...] = (),
     unfinished: Path | None = None,
+    stage: str = "training",
+    lr_key: str = "recipe.lr",
 ) -> FitTime:
     """Train `task` in place for `epochs` with its own `optimization`.
 
@@ -54,6 +59,9 @@ def fit(
         callbacks: with a `state_dict` that holds all of their state.
         unfinished: a folder that survives a kill: the training goes on from the checkpoint in it, if there is one, and
             leaves its own there after each epoch but the last. None: it always starts at its beginning.
+        stage: what trains, and `lr_key`: the setting of its learning rate, for messages.
+    Raises:
+        Diverged: the loss or the weights are not finite; `unfinished` is then removed.
     """
     # First the averages, so that the masks are checked after these took the weights' place.
     averages = () if recipe.ema is None else (AverageWeights(recipe.ema),)
@@ -61,15 +69,34 @@ def fit(
     require_room(task.net, directory, epochs=epochs, recipe=recipe, keeps_epochs=keep.folder is not None)
     # DDP broadcasts buffers before every forward; masks are the same on every rank by their making.
     task._ddp_params_and_buffers_to_ignore = mask_buffers(task)
-    with _quiet_lightning():
-        trainer.build(
+    finite = StopAtDivergence(stage=stage, lr_key=lr_key, recipe=recipe, precision=trainer.real_precision)
+    with _quiet_lightning(), _discarded_where_diverged(unfinished):
+        lightning = trainer.build(
             epochs=epochs,
             gradient_clip=recipe.gradient_clip,
-            callbacks=[*averages, *callbacks, keep],
+            callbacks=[finite, *averages, *callbacks, keep],
             loggers=loggers,
             directory=directory,
-        ).fit(task, datamodule=TrainingData(data), ckpt_path=checkpoint_of(keep.folder), weights_only=True)
+        )
+        try:
+            lightning.fit(task, datamodule=TrainingData(data), ckpt_path=checkpoint_of(keep.folder), weights_only=True)
+        except ValueError as error:
+            if not isinstance(error, Diverged):
+                finite.explain(task.net)
+            raise
+        finite.check_weights(task.net)
     return FitTime(keep.seconds, keep.earlier_seconds)
+
+
+@contextmanager
+def _discarded_where_diverged(unfinished: Path | None) -> Iterator[None]:
+    """A training that diverges again from its last epoch would never come to another end."""
+    try:
+        yield
+    except Diverged:
+        if unfinished is not None and ranks.index() == 0:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        raise
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
+from sparsefront.errors import InvalidSetting
 from sparsefront.training.trainer import TrainerSettings
 
 log = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ def on_every_rank(
     Returns:
         what the body returned here.
     Raises:
+        InvalidSetting: as the body raised it here.
         RankFailed: another process failed or died; holds its message and stack trace.
     """
     if trainer.devices == 1:
@@ -89,6 +91,8 @@ def on_every_rank(
         with _member(0, group, store), _watched(others, group):
             try:
                 result = body(*arguments, folder, loggers)
+            except InvalidSetting:  # one line that every rank finds alike, whichever of them was first
+                raise
             except Exception as error:  # of any kind: after an abort torch says that there is no process group
                 _raise_if_another_failed_first(others, time.time(), error)
                 raise

@@ -3,6 +3,7 @@
 import logging
 import random
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
+from sparsefront.artifacts.durable import rename_synced, sync_file
 from sparsefront.training import ranks
 
 log = logging.getLogger(__name__)
@@ -18,10 +20,25 @@ CHECKPOINT = "epoch.ckpt"
 
 
 def checkpoint_of(folder: Path | None) -> Path | None:
-    """The checkpoint that a killed training left in its folder, or None."""
+    """The checkpoint that a killed training left in its folder, or None: there is none, or it is damaged."""
     if folder is None or not (folder / CHECKPOINT).exists():
         return None
-    return folder / CHECKPOINT
+    checkpoint = folder / CHECKPOINT
+    if (damage := _damage(checkpoint)) is not None:
+        if ranks.index() == 0:
+            log.warning("damaged, so the training starts at its beginning: %s: %s", checkpoint, damage)
+        return None
+    return checkpoint
+
+
+def _damage(checkpoint: Path) -> str | None:
+    """What torch saves is a zip archive, with a checksum of each of its files."""
+    try:
+        with zipfile.ZipFile(checkpoint) as archive:
+            broken = archive.testzip()
+    except (OSError, zipfile.BadZipFile) as error:
+        return str(error)
+    return None if broken is None else f"{broken} does not hold what was written"
 
 
 class KeepEpochs(pl.Callback):
@@ -59,9 +76,14 @@ class KeepEpochs(pl.Callback):
             return
         new = self.folder / f"{CHECKPOINT}.new"
         self.folder.mkdir(parents=True, exist_ok=True)
-        trainer.save_checkpoint(new)  # every rank takes part, rank 0 writes
-        if ranks.index() == 0:
-            new.replace(self.folder / CHECKPOINT)  # whole or not at all
+        try:
+            trainer.save_checkpoint(new)  # every rank takes part, rank 0 writes
+            if ranks.index() == 0:
+                sync_file(new)
+                rename_synced(new, self.folder / CHECKPOINT)  # whole or not at all
+        except BaseException:
+            new.unlink(missing_ok=True)  # half of it: the disk is full
+            raise
 
     def state_dict(self) -> dict[str, Any]:
         return {"random": ranks.gathered(random_state()), "seconds": self.seconds}

@@ -23,6 +23,7 @@ from sparsefront.inference.fusion.product_check import FusedProductCheck
 from sparsefront.inference.fusion.report import ProductReport
 from sparsefront.inference.fusion.unfusable import Unfusable
 from sparsefront.inference.kernel_timer import time_layer
+from sparsefront.inference.launch_choice import launch_in_use
 from sparsefront.inference.stored_bytes import stored_bytes
 
 TOLERANCE = 0.05  # of a tile's length, within which products count as equal work
@@ -171,6 +172,7 @@ class _Trial:
             latency_us=latencies.get(product.kernel_name),
             candidates=latencies,
             refusals=self.unsupported,
+            launch=launch_in_use(product, problem),
             relative_error=self._products[product.kernel_name][1],
             timed_as=timed_as,
         )

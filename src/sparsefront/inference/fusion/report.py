@@ -23,6 +23,7 @@ class ProductReport:
         latency_us: of the kernel that runs; None where nothing was timed.
         candidates: kernel -> microseconds, dense included.
         refusals: kernel -> why it cannot be used.
+        launch: launch parameters of the kernel that runs, by name.
         relative_error: against the fp64 product; None where it was not checked.
         timed_as: another product, equal in shape, epilogue and tile lengths, whose times these are.
     """
@@ -43,6 +44,7 @@ class ProductReport:
     latency_us: float | None = None
     candidates: dict[str, float] = field(default_factory=dict)
     refusals: dict[str, str] = field(default_factory=dict)
+    launch: dict[str, Any] = field(default_factory=dict)
     relative_error: float | None = None
     timed_as: str | None = None
 

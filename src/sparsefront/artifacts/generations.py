@@ -1,0 +1,90 @@
+"""A finished stage that is made again while others read it.
+
+    <key>          a finished stage
+    <key>.again-1  made again while somebody read <key>; the highest number counts
+
+Who has a stage in hand holds a shared lock on its record, which the system takes back when the process ends, however it
+ends. A stage that nobody reads is replaced under its own name. One that is read stays where it is, the new one lies
+beside it, and whoever makes the stage the next time removes it. Nobody ever waits, so that no two runs wait for each other.
+"""
+
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparsefront.artifacts.durable import rename_synced
+from sparsefront.artifacts.file_hold import Hold, hold_alone, hold_shared
+from sparsefront.artifacts.record import RECORD
+
+AGAIN = ".again-"
+MOVED_S = 0.01  # a maker holds a stage by itself for as long as it takes to rename it
+
+
+@dataclass(frozen=True)
+class Held:
+    """A stage that is not removed for as long as this object lives.
+
+    Args:
+        path: its folder.
+        hold: of its record.
+    """
+
+    path: Path
+    hold: Hold
+
+
+def hold_newest(folder: Path) -> Held | None:
+    """The newest stage of that name, held; None where there is none."""
+    while (found := newest(folder)) is not None:
+        if (hold := hold_shared(found / RECORD)) is not None:
+            return Held(found, hold)
+        time.sleep(MOVED_S)
+    return None
+
+
+def put(partial: Path, folder: Path) -> Held:
+    """Give a finished folder the name `folder`, or one beside it where somebody reads what is there, and hold it.
+
+    The caller is the only maker of this stage.
+    """
+    if not (folder / RECORD).exists():
+        shutil.rmtree(folder, ignore_errors=True)  # it lost its record and is no stage
+    older = _generations(folder)
+    target = folder if not older else folder.with_name(f"{folder.name}{AGAIN}{number(older[-1]) + 1}")
+    rename_synced(partial, target)
+    for old in older:
+        _remove(old)
+    if target != folder and not folder.exists() and (hold := hold_alone(target / RECORD)) is not None:
+        rename_synced(target, folder)
+        hold.release()
+    return hold_newest(folder)
+
+
+def newest(folder: Path) -> Path | None:
+    """The newest stage of that name, which may be gone at the next moment; None where there is none."""
+    # twice, since a maker may add one and remove another while the names are read
+    found = _generations(folder) or _generations(folder)
+    return found[-1] if found else None
+
+
+def _generations(folder: Path) -> list[Path]:
+    """All finished stages of that name, the oldest first."""
+    beside = [path for path in folder.parent.glob(f"{folder.name}{AGAIN}*") if path.name.rpartition("-")[2].isdigit()]
+    return [path for path in (folder, *sorted(beside, key=number)) if (path / RECORD).exists()]
+
+
+def number(folder: Path) -> int:
+    """How often the stage was made again while somebody read the one before."""
+    return int(folder.name.rpartition(AGAIN)[2]) if AGAIN in folder.name else 0
+
+
+def _remove(folder: Path) -> None:
+    """Unless somebody reads it. Under the name of something unfinished, so that the next maker sweeps up after a kill."""
+    if (hold := hold_alone(folder / RECORD)) is None:
+        return
+    gone = folder.with_name(f"{folder.name.partition('.')[0]}.partial-{os.getpid()}-{number(folder)}")
+    os.replace(folder, gone)
+    hold.release()
+    shutil.rmtree(gone)

@@ -1,0 +1,63 @@
+"""Removing stored stages that no process works on or reads."""
+
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from sparsefront.artifacts.file_hold import hold_alone
+from sparsefront.artifacts.leftovers import REMOVED
+from sparsefront.artifacts.record import RECORD
+from sparsefront.cache.inventory import Stored
+
+
+@dataclass
+class Removal:
+    """What was removed, and what was not, with the reason."""
+
+    removed: list[Stored] = field(default_factory=list)
+    kept: dict[Path, str] = field(default_factory=dict)
+
+
+def remove(items: Iterable[Stored]) -> Removal:
+    """Remove stages one by one. Those that a running process makes, goes on from or uses are kept."""
+    removal = Removal()
+    for item in items:
+        try:
+            why_kept = _remove(item)
+        except OSError as error:
+            why_kept = f"cannot be removed: {error.strerror or error}"
+        if why_kept is None:
+            removal.removed.append(item)
+        else:
+            removal.kept[item.path] = why_kept
+    return removal
+
+
+def _remove(item: Stored) -> str | None:
+    """Why it was kept; None where it is gone."""
+    try:
+        with FileLock(item.lock, timeout=0):
+            if not item.finished:
+                return _discard(item.path)
+            hold = hold_alone(item.path / RECORD)
+            if hold is None and item.path.exists():
+                return "a running process uses it"
+            try:
+                return _discard(item.path)
+            finally:
+                if hold is not None:
+                    hold.release()
+    except Timeout:
+        return "a running process makes it"
+
+
+def _discard(path: Path) -> None:
+    """By one rename first: nobody finds it half there, also when this process is killed."""
+    if path.exists():
+        aside = path.with_name(f"{path.name}{REMOVED}{os.getpid()}")
+        os.rename(path, aside)
+        shutil.rmtree(aside)

@@ -1,0 +1,77 @@
+"""A sweeper that optimizes needs numbers that the record will hold: refused before training where it will not."""
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.experiment import Experiment
+from sparsefront.report.leaf_types import alternatives
+from sparsefront.report.row import Row, leaves
+
+# What a record lacks where nothing is pruned, where no sparse kernels run, on a CPU. A test compares them with real records.
+OF_PRUNED = {"masked", "masked_standard_error", "prune_seconds", "recover_seconds"}
+OF_KERNELS = {
+    "kernel",
+    "kernel_standard_error",
+    "latency_sparse_ms",
+    "latency_sparse_p20_ms",
+    "latency_sparse_p80_ms",
+    "speedup",
+    "speedup_low",
+    "speedup_high",
+    "throughput_sparse_samples_per_s",
+    "weight_bytes_sparse",
+    "resident_bytes_sparse",
+    "peak_memory_bytes_sparse",
+    "sparse_layer_share",
+    "sparse_flops_share",
+}
+OF_GPU = {"gpu_clock_mhz", "peak_memory_bytes_dense", "peak_memory_bytes_sparse"}
+
+
+def optimizing_sweeper() -> str | None:
+    """The class of the sweeper that reads what a run returns; None in a single run and under Hydra's own sweeper."""
+    hydra = HydraConfig.get()
+    name = str(hydra.sweeper.get("_target_")).rpartition(".")[2]
+    return None if hydra.mode is not RunMode.MULTIRUN or name == "BasicSweeper" else name
+
+
+def require_optimized_values(experiment: Experiment) -> None:
+    """Where a sweeper optimizes, every value of `optimize` must be a number that this run's record will hold.
+
+    Raises:
+        InvalidSetting: names the value, and why there will be none.
+    """
+    if (sweeper := optimizing_sweeper()) is None:
+        return
+    if not experiment.optimize:
+        raise InvalidSetting("optimize", [], f"{sweeper} needs at least one value of the record")
+    numbers = {leaf.name for leaf in leaves() if {int, float} & set(alternatives(leaf.hint))}
+    for name in experiment.optimize:
+        why = "is no number" if name not in numbers else _why_absent(name, experiment)
+        if why is not None:
+            raise InvalidSetting("optimize", name, f"{why}, so {sweeper} would have nothing to optimize")
+
+
+def require_found(row: Row, names: tuple[str, ...]) -> None:
+    """The same of a finished record: some values (the fused graph's latency, say) no configuration foretells."""
+    if (sweeper := optimizing_sweeper()) is None:
+        return
+    for name in names:
+        if row.leaf(name) is None:
+            raise InvalidSetting("optimize", name, f"this run's record has none, so {sweeper} has nothing to optimize")
+
+
+def _why_absent(name: str, experiment: Experiment) -> str | None:
+    """Why the record will not hold a value; None where it will, as far as the configuration tells."""
+    if not experiment.goes_on_to("report"):
+        return f"there will be no record: stages ends with {experiment.stages[-1]}"
+    pattern = experiment.pattern.name
+    if pattern == "dense" and name in OF_PRUNED | OF_KERNELS:
+        return f"the record of pattern={pattern} has no {name}"
+    if not experiment.swaps and name in OF_KERNELS:
+        without = f"kernel={experiment.choices['kernel']}" if "swap" in experiment.stages else "stages without swap"
+        return f"the record of {without} has no {name}"
+    if experiment.measure.torch_device.type == "cpu" and name in OF_GPU:
+        return f"the record of measure.device=cpu has no {name}"
+    return None

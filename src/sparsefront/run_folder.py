@@ -1,0 +1,97 @@
+"""The folder of one run among the results: marked while the run lasts, and gone when it never held anything."""
+
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from sparsefront.artifacts.durable import PARTIAL, whole_file
+from sparsefront.artifacts.file_hold import Hold, hold_alone
+
+log = logging.getLogger(__name__)
+RUNNING, ROW_FILE, FAILURE_FILE = ".running", "row.json", "failure.json"
+KILLED = "the process was killed; what it had finished is stored, and a run with the same settings goes on from there"
+
+
+@contextmanager
+def occupied(folder: Path) -> Iterator[None]:
+    """Marks the folder of a run as somebody's, until the block ends or the process dies."""
+    marker, hold = folder / RUNNING, None
+    try:
+        hold = _mark(marker)
+        yield
+    finally:
+        marker.unlink(missing_ok=True)
+        if hold is not None:
+            hold.release()
+
+
+def record_failure(folder: Path, error: BaseException) -> None:
+    """Why a run ended without a result, in its folder. A full disk does not hide the error that it comes after."""
+    message = str(error) or {"KeyboardInterrupt": "interrupted"}.get(type(error).__name__, "")
+    with suppress(OSError):
+        _write_failure(folder, type(error).__name__, message)
+
+
+def discard_if_empty(folder: Path, *, log_counts: bool) -> bool:
+    """Remove a run's folder that holds nothing but its configuration, and the folder of results where that was all.
+
+    Args:
+        log_counts: a log with a line in it is worth keeping.
+    Returns:
+        whether it was removed.
+    """
+    for path in folder.iterdir():
+        is_log = path.suffix == ".log" and not (log_counts and path.stat().st_size)
+        if not is_log and path.name not in (".hydra", RUNNING, FAILURE_FILE):
+            return False
+    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):  # others are in there
+        folder.parent.rmdir()
+    return True
+
+
+def settle_killed_runs(results: Path) -> None:
+    """Of runs whose process is dead: what was half-written is removed, and a folder without a result says why.
+
+    Args:
+        results: the folder of results; the points of sweeps lie one level deeper.
+    """
+    for marker in [*results.glob(f"*/{RUNNING}"), *results.glob(f"*/*/{RUNNING}")]:
+        with suppress(OSError):  # another run does the same at this moment, or the folder is somebody else's
+            _settle(marker)
+
+
+def _settle(marker: Path) -> None:
+    hold = hold_alone(marker)
+    if hold is None:
+        return
+    try:
+        if not marker.read_text():  # its run has made it at this moment, and is about to hold it
+            return
+        folder = marker.parent
+        for path in folder.rglob(f"{PARTIAL}*"):
+            path.unlink(missing_ok=True)
+        marker.unlink()
+        if not (folder / ROW_FILE).exists() and not discard_if_empty(folder, log_counts=True):
+            _write_failure(folder, "Killed", KILLED)
+    finally:
+        hold.release()
+
+
+def _mark(marker: Path) -> Hold:
+    marker.touch()
+    while (hold := hold_alone(marker)) is None:  # a run that settles others looks at it for a moment
+        time.sleep(0.01)
+        marker.touch()
+    marker.write_text(str(os.getpid()))  # only now: an empty one is of a run that is about to hold it
+    return hold
+
+
+def _write_failure(folder: Path, error: str, message: str) -> None:
+    with whole_file(folder / FAILURE_FILE) as file:
+        file.write_text(json.dumps({"error": error, "message": message}))

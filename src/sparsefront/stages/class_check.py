@@ -1,0 +1,44 @@
+"""Labels of one class teach and test nothing: whatever answers that class scores 100 %."""
+
+import math
+
+import pytorch_lightning as pl
+import torch
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.experiment import Experiment
+
+KINDS = ("image_classification", "sequence_classification")
+
+
+def require_classes(experiment: Experiment, data: pl.LightningDataModule, split: str) -> None:
+    """A split must hold at least two classes; of `test`, the part that is evaluated.
+
+    Regression, and data whose parts tell no `labels`, is left alone.
+
+    Args:
+        data: its `part(split)` is read.
+        split: train or test.
+    Raises:
+        InvalidSetting: one class; names it and how many rows there are.
+    """
+    info = experiment.dataset.info
+    labels = getattr(data.part(split), "labels", None) if hasattr(data, "part") else None
+    if info.kind not in KINDS or info.num_classes < 2 or labels is None or len(labels) == 0:
+        return
+    labels = torch.as_tensor(labels)
+    if len(classes := labels.unique()) < 2:
+        path = getattr(experiment.dataset, "path", None)
+        key, value = ("dataset", experiment.choices["dataset"]) if path is None else ("dataset.path", path)
+        raise InvalidSetting(key, value, _alone(int(classes[0]), f"{split} holds", len(labels), info.num_classes))
+    limit = experiment.measure.evaluate_limit
+    if split == "test" and limit is not None:
+        batch_size = experiment.measure.batch_sizes[0]
+        seen = labels[: math.ceil(limit / batch_size) * batch_size]
+        if len(seen.unique()) < 2:
+            alone = _alone(int(seen[0]), "what is evaluated of test holds", len(seen), info.num_classes)
+            raise InvalidSetting("measure.evaluate_limit", limit, f"{alone}; raise it, or null for the whole split")
+
+
+def _alone(label: int, what: str, rows: int, classes: int) -> str:
+    return f"{what} 1 of {classes} classes, number {label}, in all of its {rows} rows: whatever says so scores 100 %"

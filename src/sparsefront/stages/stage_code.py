@@ -1,0 +1,53 @@
+"""The code that a stage runs: what it reaches by imports, from its own module and from the classes of the configuration."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from sparsefront.artifacts.import_closure import import_closure
+from sparsefront.artifacts.python_modules import Module, find_module
+from sparsefront.artifacts.python_source import Import
+from sparsefront.errors import InvalidSetting
+from sparsefront.experiment import Experiment
+
+# Modules that name, find and hold what a run is made of, and change no result.
+BOOKKEEPING = (
+    "sparsefront.artifacts",
+    "sparsefront.config",
+    "sparsefront.errors",
+    "sparsefront.experiment",
+    "sparsefront.stages.keys",
+    "sparsefront.stages.stage_code",
+)
+
+
+def stage_modules(experiment: Experiment, groups: tuple[str, ...], *stages: str) -> tuple[Module, ...]:
+    """The modules that parts of an experiment and modules of stages are made of.
+
+    Args:
+        groups: of the configuration.
+        stages: dotted names.
+    Raises:
+        InvalidSetting: the class of a part has no source file.
+    """
+    parts = [root for group in groups for root in _roots(experiment, group)]
+    return import_closure((*parts, *((stage, None) for stage in stages)), without=BOOKKEEPING)
+
+
+def _roots(experiment: Experiment, group: str) -> list[Import]:
+    """Where a part's class is defined, and what every `_target_` names: another module may hand a class on."""
+    kind = type(getattr(experiment, group))
+    if find_module(kind.__module__) is None:
+        named = f"{kind.__module__}.{kind.__qualname__}"
+        raise InvalidSetting(f"{group}._target_", named, "must be a class in a file: its code is part of every key")
+    named = (target.rpartition(".") for target in _targets(experiment.settings[group]))
+    return [(kind.__module__, None), *((module, name) for module, _, name in named)]
+
+
+def _targets(settings: Any) -> Iterator[str]:
+    if isinstance(settings, dict):
+        if isinstance(target := settings.get("_target_"), str):
+            yield target
+        settings = settings.values()
+    if isinstance(settings, Iterable) and not isinstance(settings, str):
+        for value in settings:
+            yield from _targets(value)

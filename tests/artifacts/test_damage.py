@@ -1,0 +1,172 @@
+"""A stage whose files are not what was stored is named, discarded and made again; a failing maker leaves nothing."""
+
+import errno
+import logging
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sparsefront.artifacts import record
+from sparsefront.artifacts.durable import whole_file
+from sparsefront.artifacts.file_hold import hold_shared
+from sparsefront.artifacts.leftovers import remove_leftovers
+from sparsefront.artifacts.store import ArtifactStore
+from sparsefront.errors import InvalidSetting
+
+WHOLE = b"weights" * 100
+
+
+def store(root: Path, *runnable: str) -> ArtifactStore:
+    return ArtifactStore(root, reuse=True, runnable=runnable or ("dense",))
+
+
+def write(folder: Path) -> None:
+    (folder / "weights").write_bytes(WHOLE)
+    (folder / "history").mkdir()
+    (folder / "history" / "epoch").write_bytes(WHOLE)
+
+
+def truncate(folder: Path) -> str:
+    (folder / "weights").write_bytes(WHOLE[:-1])
+    return "weights has 699 bytes instead of 700"
+
+
+def flip(folder: Path) -> str:
+    (folder / "history" / "epoch").write_bytes(b"W" + WHOLE[1:])
+    return "history/epoch does not hold what was stored"
+
+
+def remove(folder: Path) -> str:
+    (folder / "weights").unlink()
+    return "weights is missing"
+
+
+def tear_record(folder: Path) -> str:
+    (folder / "determined_by.json").write_text('{"seconds": 1.')
+    return "determined_by.json cannot be read"
+
+
+DAMAGES = [truncate, flip, remove, tear_record]
+
+
+@pytest.fixture
+def damaged(tmp_path, monkeypatch):
+    """A function that stores a stage and damages it, as a later process finds it: (folder, what is said)."""
+
+    def make(damage) -> tuple[Path, str]:
+        folder = store(tmp_path).obtain("dense", {}, write).path
+        monkeypatch.setattr(record, "_sound", set())
+        return folder, damage(folder)
+
+    return make
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_named_and_the_stage_made_again(tmp_path, caplog, damaged, damage):
+    folder, said = damaged(damage)
+    with caplog.at_level(logging.INFO):
+        again = store(tmp_path).obtain("dense", {}, write)
+    assert not again.reused and again.path == folder
+    assert (folder / "weights").read_bytes() == (folder / "history" / "epoch").read_bytes() == WHOLE
+    assert f"{folder}: {said}" in caplog.text and caplog.text.count("damaged") == 1
+    assert store(tmp_path).obtain("dense", {}, write).reused
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_where_the_stage_may_not_be_made(tmp_path, damaged, damage):
+    folder, said = damaged(damage)
+    with pytest.raises(InvalidSetting, match="stages=.*dense is damaged .*add dense to stages") as refused:
+        store(tmp_path, "measure").obtain("dense", {}, write)
+    assert said in str(refused.value) and str(folder) in str(refused.value)
+
+
+def test_damage_that_somebody_reads_is_left_to_them(tmp_path, damaged):
+    folder, _ = damaged(flip)
+    reading = hold_shared(folder / "determined_by.json")
+    again = store(tmp_path).obtain("dense", {}, write)
+    assert again.path != folder and folder.is_dir() and (again.path / "history" / "epoch").read_bytes() == WHOLE
+    assert store(tmp_path).find("dense", {}).path == again.path
+    reading.release()
+
+
+def test_a_stage_without_checksums_is_still_used(tmp_path, damaged):
+    folder, _ = damaged(lambda folder: "")
+    (folder / "determined_by.json").write_text('{"seconds": 1.5, "determined_by": {}}')
+    found = store(tmp_path).find("dense", {})
+    assert found is not None and found.seconds == 1.5
+
+
+@pytest.mark.parametrize("where", ["make", "os.fsync", "os.replace"])
+def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch, where):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def torn(folder):
+        (folder / "weights").write_bytes(WHOLE[:5])
+        full()
+
+    if where != "make":
+        monkeypatch.setattr(where, full)
+    with pytest.raises(OSError, match="No space left"):
+        store(tmp_path).obtain("dense", {}, torn if where == "make" else write)
+    monkeypatch.undo()
+    assert [path.suffix for path in (tmp_path / "dense").iterdir()] == [".lock"]
+    assert store(tmp_path).obtain("dense", {}, write).reused is False
+
+
+def test_everything_is_synced_before_it_gets_its_name(tmp_path, monkeypatch):
+    synced, replace = set(), os.replace
+
+    def note(descriptor: int) -> None:
+        synced.add(os.fstat(descriptor).st_ino)
+
+    def check(source, target) -> None:
+        below = [Path(source), *Path(source).rglob("*")]
+        assert {path.stat().st_ino for path in below} <= synced
+        synced.clear()
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(os, "replace", check)
+    folder = store(tmp_path).obtain("dense", {}, write).path
+    assert synced == {folder.parent.stat().st_ino}, "the rename itself"
+    with whole_file(tmp_path / "page.html") as page:
+        page.write_text("whole")
+    assert synced == {tmp_path.stat().st_ino} and (tmp_path / "page.html").read_text() == "whole"
+
+
+MAKER = """
+import sys, time
+from pathlib import Path
+from sparsefront.artifacts.store import ArtifactStore
+ArtifactStore(Path(sys.argv[1]), reuse=True, runnable=("dense",)).obtain("dense", {}, lambda folder: time.sleep(60))
+"""
+
+
+def test_the_next_run_removes_what_a_killed_one_left_and_nothing_else(tmp_path):
+    maker = subprocess.Popen([sys.executable, "-c", MAKER, str(tmp_path)])
+    try:
+        deadline = time.monotonic() + 60
+        while not (working := list(tmp_path.glob("dense/*.partial-*"))):
+            assert maker.poll() is None and time.monotonic() < deadline, "the maker never started"
+            time.sleep(0.05)
+        unfinished = tmp_path / "dense" / "feed.unfinished"
+        left = [tmp_path / "recover" / "feed.partial-1", tmp_path / "export" / "feed.removed-1"]
+        for folder in (unfinished, *left):
+            folder.mkdir(parents=True)
+            (folder / "half").write_text("half")
+        features = tmp_path / "data" / "features"
+        features.mkdir(parents=True)
+        left.append(features / ".partial-1-rows.safetensors")
+        left[-1].write_text("half")
+        assert set(remove_leftovers(tmp_path)) == set(left)
+        assert working[0].is_dir() and (unfinished / "half").exists()
+    finally:
+        maker.kill()
+        maker.wait(30)
+    assert remove_leftovers(tmp_path) == working
+    assert not [path for path in tmp_path.rglob("*") if "partial" in path.name or "removed" in path.name]

@@ -1,0 +1,151 @@
+"""A stage that is made again takes nothing from those who read it, and leaves nothing behind once they are gone."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sparsefront.artifacts.store import Artifact, ArtifactStore
+
+FILES = ("masks.txt", "weights.txt")
+
+
+def store(root: Path, *, reuse: bool = True) -> ArtifactStore:
+    return ArtifactStore(root, reuse=reuse, runnable=("dense",))
+
+
+def make(root: Path, text: str, *, reuse: bool = False) -> Artifact:
+    def write(folder: Path) -> None:
+        for name in FILES:
+            (folder / name).write_text(text)
+
+    return store(root, reuse=reuse).obtain("dense", {}, write)
+
+
+def content(artifact: Artifact) -> set[str]:
+    return {(artifact.path / name).read_text() for name in FILES}
+
+
+def folders(root: Path) -> list[str]:
+    return sorted(path.name for path in (root / "dense").iterdir() if path.is_dir())
+
+
+READER = """
+import sys, time
+from pathlib import Path
+from sparsefront.artifacts.store import ArtifactStore
+root = Path(sys.argv[1])
+artifact = ArtifactStore(root, reuse=True, runnable=()).find("dense", {})
+(root / "reading").write_text("")
+time.sleep(float(sys.argv[2]))
+print(*[(artifact.path / name).read_text() for name in ("masks.txt", "weights.txt")])
+"""
+
+
+def reader(root: Path, seconds: float) -> subprocess.Popen:
+    """A process that finds the stage now and opens its files later; back when it has found it."""
+    (root / "reading").unlink(missing_ok=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", READER, str(root), str(seconds)], stdout=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not (root / "reading").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    return process
+
+
+def test_another_process_that_reads_keeps_what_it_found(tmp_path):
+    make(tmp_path, "first")
+    process = reader(tmp_path, 1.0)
+    again = make(tmp_path, "second")
+    assert process.poll() is None, "made again while the other had opened no file yet"
+    assert content(again) == {"second"} and content(store(tmp_path).find("dense", {})) == {"second"}
+    assert process.communicate(timeout=60)[0].split() == ["first", "first"]
+
+
+def test_the_same_run_keeps_what_it_found(tmp_path):
+    first = make(tmp_path, "first")
+    second = make(tmp_path, "second")
+    assert content(first) == {"first"} and content(second) == {"second"}
+    assert content(store(tmp_path).find("dense", {})) == {"second"}
+
+
+def test_what_nobody_reads_is_replaced_under_its_own_name(tmp_path):
+    name = make(tmp_path, "first").path.name
+    for text in ("second", "third"):
+        assert make(tmp_path, text).path.name == name
+        assert folders(tmp_path) == [name]
+    assert content(store(tmp_path).find("dense", {})) == {"third"}
+
+
+def test_nothing_is_left_behind_once_the_readers_are_gone(tmp_path):
+    readers = [make(tmp_path, str(number)) for number in range(4)]
+    assert len(folders(tmp_path)) == 4 and [content(one) for one in readers] == [{str(n)} for n in range(4)]
+    name = readers[0].path.name
+    del readers
+    last = make(tmp_path, "last")
+    assert folders(tmp_path) == [name] and last.path.name == name and content(last) == {"last"}
+
+
+def test_a_reader_that_was_killed_holds_nothing(tmp_path):
+    make(tmp_path, "first")
+    process = reader(tmp_path, 60)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(30)
+    name = make(tmp_path, "second").path.name
+    assert folders(tmp_path) == [name]
+
+
+def test_a_folder_without_its_record_is_no_stage(tmp_path):
+    path = make(tmp_path, "first").path
+    (path / "determined_by.json").unlink()
+    assert store(tmp_path).find("dense", {}) is None
+    assert make(tmp_path, "second", reuse=True).path == path and folders(tmp_path) == [path.name]
+
+
+STRESS = """
+import sys, time
+from pathlib import Path
+from sparsefront.artifacts.store import ArtifactStore
+root, found = Path(sys.argv[1]), set()
+while not (root / "enough").exists():
+    artifact = ArtifactStore(root, reuse=True, runnable=()).obtain("dense", {}, None)
+    masks = (artifact.path / "masks.txt").read_text()
+    time.sleep(0.001)
+    weights = (artifact.path / "weights.txt").read_text()
+    assert masks == weights, (masks, weights)
+    found.add(masks)
+print(len(found))
+"""
+
+
+@pytest.mark.parametrize("makers", [1, 2])
+def test_many_readers_never_miss_it_nor_see_two_halves(tmp_path, makers):
+    make(tmp_path, "start")
+    command = [sys.executable, "-c", STRESS, str(tmp_path)]
+    readers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    second = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path; from test_generations import make\n"
+    )
+    second += "for number in range(150): make(Path(sys.argv[2]), f'other {number}')"
+    others = [
+        subprocess.Popen([sys.executable, "-c", second, str(Path(__file__).parent), str(tmp_path)])
+        for _ in range(makers - 1)
+    ]
+    deadline = time.monotonic() + 3 if makers == 1 else time.monotonic() + 60
+    number = 0
+    while time.monotonic() < deadline and (makers == 1 or any(other.poll() is None for other in others)):
+        make(tmp_path, str(number))
+        number += 1
+    assert [other.wait(60) for other in others] == [0] * len(others)
+    (tmp_path / "enough").write_text("")
+    seen = [process.communicate(timeout=60)[0] for process in readers]
+    assert [process.returncode for process in readers] == [0, 0, 0]
+    assert sum(int(count) for count in seen) > 3, "readers saw several of them"
+    make(tmp_path, "last")
+    assert len(folders(tmp_path)) == 1

@@ -1,0 +1,223 @@
+"""`python -m sparsefront.cache`: sizes, damage, and removal of what is asked for and nothing else."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+from sparsefront.artifacts import record
+from sparsefront.artifacts.store import ArtifactStore
+from sparsefront.cache.inventory import bytes_by_stage, disk_bytes, freed_bytes, read_inventory
+from sparsefront.cache.results import remember_results
+
+SIZE = 100_000  # of the files of each stage in `filled`
+
+
+def present(paths) -> set[str]:
+    return {name for name, path in paths.items() if path.exists()}
+
+
+def first_column(text: str) -> list[str]:
+    return [line.split()[0] for line in text.splitlines() if line.startswith("  ") and line.split()]
+
+
+def test_sizes_count_shared_files_once(filled):
+    cache, paths = filled
+    inventory = read_inventory(cache.root)
+    assert [item.stage for item in inventory.stored][:4] == ["dense", "recover", "recover", "recover"]
+    sizes = bytes_by_stage(inventory)
+    assert SIZE < sizes["dense"] < 1.1 * SIZE and sizes["export"] < 0.1 * SIZE < 3 * SIZE < sizes["recover"]
+    files = [file for item in inventory.stored for file in item.files]
+    assert (
+        disk_bytes(files) == sum(sizes.values()) and sum(file.bytes for file in files) == disk_bytes(files) + 3 * SIZE
+    )
+    export, recover = (inventory.by_key[paths[f"first_{stage}"].name] for stage in ("export", "recover"))
+    assert freed_bytes([export]) < 0.1 * SIZE and freed_bytes([recover]) < 0.1 * SIZE
+    assert SIZE < freed_bytes([export, recover]) < 1.1 * SIZE
+
+
+def test_show_tells_stages_runs_and_what_no_result_uses(filled, capsys):
+    cache, paths = filled
+    (cache.root / "data").mkdir()
+    (cache.root / "data" / "rows").write_bytes(bytes(SIZE))
+    cache.result("2026_c", 0.5, run_id=paths["first_measure"].name)
+    assert cache.command() == cache.command("show") == 0
+    shown = capsys.readouterr().out
+    for stage in ("dense", "recover", "export", "measure", "row", "prepared"):
+        assert stage in first_column(shown)
+    assert re.search(r"2026_a.* n_m 0.5 +\d+.*kB +\d+.*kB", shown) and "sweep/001_b" in shown
+    assert re.search(r"used by no result: [45] stages", shown)
+
+
+def test_removal_is_shown_before_it_is_done(filled, capsys):
+    cache, paths = filled
+    before = present(paths)
+    assert cache.command("remove", "--unused") == 0
+    shown = capsys.readouterr().out
+    assert present(paths) == before
+    assert "4 stages" in shown and "nothing was removed: add --yes" in shown
+    assert all(paths[f"alone_{stage}"].name in shown for stage in ("recover", "export", "measure", "row"))
+    assert cache.command("remove", "--unused", "--yes") == 0
+    assert before - present(paths) == {f"alone_{stage}" for stage in ("recover", "export", "measure", "row")}
+    assert "4 stages removed" in capsys.readouterr().out
+    assert not list(cache.root.rglob("*removed*"))
+
+
+@pytest.mark.parametrize("named", ["folder", "name", "run_id"])
+def test_a_run_goes_with_what_it_alone_used(filled, named):
+    cache, paths = filled
+    before = present(paths)
+    names = {"folder": str(cache.results / "2026_a"), "name": "2026_a", "run_id": paths["first_measure"].name}
+    assert cache.command("remove", "--run", names[named], "--yes") == 0
+    assert before - present(paths) == {f"first_{stage}" for stage in ("recover", "export", "measure", "row")}
+    assert (cache.results / "2026_a" / "row.json").exists(), "results are never touched"
+
+
+def test_age_counts_from_the_last_use(filled):
+    cache, paths = filled
+    for path in paths.values():
+        cache.age(path, 40)
+    cache.open()
+    cache.make("dense", {"seed": 0})  # a run that finds it
+    cache.close()
+    before = present(paths)
+    assert cache.command("remove", "--older-than", "30d", "--stage", "export", "--stage", "dense", "--yes") == 0
+    assert before - present(paths) == {f"{name}_export" for name in ("first", "second", "alone")}
+    assert cache.command("remove", "--older-than", "30d", "--unused", "--yes") == 0
+    assert paths["first_recover"].exists(), "still of a result, though the export between is gone"
+    assert not paths["alone_recover"].exists()
+
+
+def test_what_killed_trainings_left_goes_only_where_it_is_named(filled):
+    cache, paths = filled
+    unfinished = cache.root / "recover" / "0123.unfinished"
+    unfinished.mkdir()
+    (unfinished / "epoch.ckpt").write_bytes(bytes(SIZE))
+    assert cache.command("remove", "--older-than", "0h", "--yes") == 0
+    assert unfinished.exists() and not present(paths)
+    assert cache.command("remove", "--unfinished", "--older-than", "1d", "--yes") == 0
+    assert unfinished.exists()
+    assert cache.command("remove", "--unfinished", "--yes") == 0
+    assert not unfinished.exists()
+
+
+def test_damage_is_found_named_and_removed(filled, capsys, monkeypatch):
+    cache, paths = filled
+    monkeypatch.setattr(record, "_sound", set())
+    assert cache.command("check") == 0
+    assert "0 damaged" in capsys.readouterr().out
+    weights = paths["first_recover"] / "weights"
+    weights.write_bytes(b"x" + weights.read_bytes()[1:])
+    monkeypatch.setattr(record, "_sound", set())
+    assert cache.command("check") == 1
+    shown = capsys.readouterr().out
+    assert f"{paths['first_recover']}: weights does not hold what was stored" in shown
+    assert str(paths["first_export"]) in shown and "2 damaged" in shown, "the export shares that file"
+    assert cache.command("remove", "--damaged", "--yes") == 0
+    assert present(paths) == paths.keys() - {"first_recover", "first_export"}
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from sparsefront.artifacts.store import ArtifactStore
+root, key = Path(sys.argv[1]), sys.argv[2]
+with ArtifactStore(root, reuse=True, runnable=("dense", "recover")) as store:
+    store.obtain("dense", {"seed": 0}, None)
+    def make(folder):
+        (store.unfinished("recover", {}) / "epochs").mkdir(parents=True)
+        (root / "ready").touch()
+        time.sleep(60)
+    store.obtain("recover", {}, make)
+"""
+
+
+def test_what_a_running_process_uses_or_makes_is_kept(filled, capsys):
+    cache, paths = filled
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(cache.root), ""])
+    try:
+        deadline = time.monotonic() + 60
+        while not (cache.root / "ready").exists():
+            assert holder.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        assert cache.command("remove", "--older-than", "0h", "--yes") == 0
+        assert present(paths) == {"dense"}
+        assert f"kept: {paths['dense']}: a running process uses it" in capsys.readouterr().out
+        assert cache.command("remove", "--unfinished", "--yes") == 0
+        (unfinished,) = cache.root.glob("recover/*.unfinished")
+        assert f"kept: {unfinished}: a running process makes it" in capsys.readouterr().out
+        assert list(cache.root.glob("recover/*.partial-*"))
+    finally:
+        holder.kill()
+        holder.wait(30)
+    assert cache.command("remove", "--older-than", "0h", "--yes") == 0
+    assert not present(paths), "a killed process holds nothing"
+    assert not list(cache.root.glob("recover/*.partial-*"))
+
+
+def test_unused_needs_to_know_every_result(filled, capsys, tmp_path):
+    cache, paths = filled
+    before = present(paths)
+    elsewhere = tmp_path / "elsewhere"
+    cache.results.rename(elsewhere)
+    cache.results.mkdir()
+    assert cache.command("remove", "--unused", "--yes") == 1
+    assert "there are no results at all" in capsys.readouterr().err and present(paths) == before
+    remember_results(cache.root, elsewhere)  # as a run with results_dir=elsewhere does
+    (elsewhere / "2026_a" / "row.json").write_text("{")
+    assert cache.command("remove", "--unused", "--yes") == 1
+    assert "2026_a/row.json" in capsys.readouterr().err and present(paths) == before
+    (elsewhere / "2026_a" / "row.json").unlink()
+    assert cache.command("remove", "--unused", "--yes") == 0
+    assert present(paths) == {"dense"} | {f"second_{stage}" for stage in ("recover", "export", "measure", "row")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["remove"], "remove: say what: --unused, --older-than, --run, --damaged or --unfinished"),
+        (["remove", "--older-than", "30"], "--older-than 30: is written as a number with h, d or w"),
+        (["remove", "--run", "nobody"], "--run nobody: no such run among 2 results"),
+        (
+            ["remove", "--unused", "--stage", "dens"],
+            "--stage dens: is not in the cache; there are dense, dense_quality",
+        ),
+        (["remove", "--unfinished", "--unused"], "--unfinished: goes with --older-than and --stage alone"),
+        (["show", "--results-dir", "nowhere"], "nowhere: no such folder"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(filled, capsys, arguments, message):
+    cache, paths = filled
+    assert cache.command(*arguments) == 1
+    assert message in capsys.readouterr().err and present(paths) == paths.keys()
+
+
+def test_help_and_a_cache_that_is_not_there(tmp_path):
+    def call(*arguments: str) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-m", "sparsefront.cache", *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, env=os.environ)
+
+    assert "remove --unused --yes" in call("--help").stdout
+    assert "--yes removes it" in call("remove", "--help").stdout
+    missing = call()
+    assert missing.returncode == 1 and missing.stderr.startswith("--cache-dir .cache/sparsefront: no such folder")
+
+
+def test_a_stage_that_was_made_again_while_it_was_read(filled, capsys):
+    cache, paths = filled
+    cache.open()
+    reader = cache.store.find("dense", {"seed": 0})
+    again = ArtifactStore(cache.root, reuse=False, runnable=("dense",))
+    newer = again.obtain("dense", {"seed": 0}, lambda folder: (folder / "weights").write_bytes(bytes(10))).path
+    assert newer != paths["dense"] == reader.path
+    inventory = read_inventory(cache.root)
+    assert inventory.by_key[paths["dense"].name].path == newer
+    cache.close()
+    assert cache.command("remove", "--run", "2026_a", "--yes") == 0
+    assert newer.exists() and paths["dense"].exists(), "both belong to the other result as well"
+    del again
+    assert cache.command("remove", "--older-than", "0h", "--stage", "dense", "--yes") == 0
+    assert not newer.exists() and not paths["dense"].exists()

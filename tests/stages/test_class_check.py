@@ -1,0 +1,99 @@
+"""Data of a single class is refused before training, and again where something else is evaluated."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.pipeline import run_experiment
+
+ON_CPU = ["debug=tiny", "trainer=cpu", "measure.device=cpu", "pattern=n_m"]
+IMAGES = [*ON_CPU, "dataset=cifar10", "dataset.image_size=8", "recipe=default", "model.dim=64", "model.depth=1"]
+
+
+@pytest.fixture(autouse=True)
+def no_training(monkeypatch):
+    def train(*_, **__):
+        raise AssertionError("trained")
+
+    monkeypatch.setattr("sparsefront.stages.dense.fit", train)
+
+
+def cifar10(folder: Path, *, train: list[int], test: list[int]) -> list[str]:
+    folder.mkdir(exist_ok=True)
+    arrays = {}
+    for split, labels in (("train", train), ("test", test)):
+        arrays[f"x_{split}"] = np.zeros((len(labels), 32, 32, 3), dtype=np.uint8)
+        arrays[f"y_{split}"] = np.array(labels, dtype=np.uint8)
+    np.savez(folder / "data.npz", **arrays)
+    return [*IMAGES, f"dataset.path={folder / 'data.npz'}"]
+
+
+def glue(folder: Path, *, train: list[int], test: list[int]) -> list[str]:
+    for name, labels in (("train", train), ("dev", test)):
+        rows = [f"film {row} is seen\t{label}" for row, label in enumerate(labels)]
+        (folder / "SST-2").mkdir(parents=True, exist_ok=True)
+        (folder / "SST-2" / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    return [*ON_CPU, "model=bert", "model.size=tiny", "dataset=glue", "dataset.task=sst2", f"dataset.path={folder}"]
+
+
+def imagenet(folder: Path, *, train: list[int], test: list[int]) -> list[str]:
+    from PIL import Image
+
+    for split, labels in (("train", train), ("val", test)):
+        for row, label in enumerate(labels):
+            (folder / split / f"class_{label}").mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (40, 40)).save(folder / split / f"class_{label}" / f"{row}.png")
+    return [*IMAGES, "dataset=imagenet", "dataset.image_size=32", f"dataset.path={folder}"]
+
+
+MIXED, ONE = [0, 1] * 10, [1] * 20
+
+
+@pytest.mark.parametrize("write", [cifar10, glue])
+@pytest.mark.parametrize(("split", "labels"), [("train", (ONE, MIXED)), ("test", (MIXED, ONE))])
+def test_one_class_is_refused_with_its_number_and_rows(composed, tmp_path, write, split, labels):
+    config = composed(*write(tmp_path / "data", train=labels[0], test=labels[1]))
+    rows = 18 if split == "train" else 20
+    line = rf"^dataset\.path=\S+: {split} holds 1 of (10|2) classes, number 1, in all of its {rows} rows: .*100 %$"
+    with pytest.raises(InvalidSetting, match=line):
+        run_experiment(config)
+
+
+@pytest.mark.parametrize("write", [cifar10, glue, imagenet])
+def test_several_classes_train(composed, tmp_path, write):
+    with pytest.raises(AssertionError, match="trained"):
+        run_experiment(composed(*write(tmp_path / "data", train=MIXED, test=MIXED)))
+
+
+def test_what_is_evaluated_of_several_classes_may_be_of_one(composed, tmp_path):
+    sorted_by_class = cifar10(tmp_path / "data", train=MIXED, test=[3] * 40 + [4] * 40)
+    line = r"^measure\.evaluate_limit=32: what is evaluated of test holds 1 of 10 classes, number 3, .* 32 rows: .*; raise it"
+    with pytest.raises(InvalidSetting, match=line):
+        run_experiment(composed(*sorted_by_class))
+    with pytest.raises(AssertionError, match="trained"):
+        run_experiment(composed(*sorted_by_class, "measure.evaluate_limit=null"))
+    with pytest.raises(AssertionError, match="trained"):  # evaluations end with a whole batch
+        run_experiment(composed(*sorted_by_class, "measure.batch_size=64"))
+
+
+def test_folders_of_images_are_evaluated_in_a_mixed_order(composed, tmp_path):
+    folders = imagenet(tmp_path / "data", train=MIXED, test=[0] * 20 + [1] * 20)
+    with pytest.raises(AssertionError, match="trained"):
+        run_experiment(composed(*folders, "measure.evaluate_limit=8"))
+
+
+def test_dense_weights_that_are_there_do_not_hide_it(composed, monkeypatch, tmp_path):
+    """The evaluation's limit is no part of a training: only the measurement can tell."""
+    monkeypatch.undo()
+    sorted_by_class = cifar10(tmp_path / "data", train=MIXED, test=[3] * 40 + [4] * 40)
+    run_experiment(composed(*sorted_by_class, "stages=[dense,prune,recover,export]"))
+    with pytest.raises(InvalidSetting, match="^measure.evaluate_limit=32: what is evaluated of test holds 1 of 10"):
+        run_experiment(composed(*sorted_by_class, "stages=[swap,measure,report]"))
+
+
+def test_a_run_without_evaluation_does_not_read_the_test_split(composed, tmp_path):
+    unused = cifar10(tmp_path / "data", train=MIXED, test=ONE)
+    with pytest.raises(AssertionError, match="trained"):
+        run_experiment(composed(*unused, "stages=[dense]"))

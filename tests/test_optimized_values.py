@@ -1,0 +1,91 @@
+"""A sweeper that optimizes is refused, before training, a value that the record will not hold; a plain sweep goes on."""
+
+import pytest
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import open_dict, read_write
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.optimized_values import OF_GPU, OF_KERNELS, OF_PRUNED
+from sparsefront.pipeline import run_experiment
+from sparsefront.report.leaf_types import alternatives
+from sparsefront.report.row import leaves
+from sparsefront.validate import validate
+
+ON_CPU = ["trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1"]
+NO_SWAP = "stages=[dense,prune,recover,export,measure,report]"
+
+
+@pytest.fixture
+def swept(composed):
+    """As `composed`, as a point of a sweep by another sweeper than Hydra's own."""
+
+    def make(*overrides: str, target: str = "hydra_plugins.hydra_optuna_sweeper.optuna_sweeper.OptunaSweeper"):
+        config = composed(*ON_CPU, *overrides)
+        hydra = HydraConfig.get()
+        with read_write(hydra), open_dict(hydra):
+            hydra.mode = RunMode.MULTIRUN
+            hydra.sweep.dir = "results/sweep"
+            hydra.sweeper._target_ = target
+        return config
+
+    return make
+
+
+REFUSED = {
+    "nothing is pruned": (["pattern=dense"], "kernel: the record of pattern=dense has no kernel"),
+    "no kernels": (["kernel=none"], "kernel: the record of kernel=none has no kernel"),
+    "no swap": ([NO_SWAP, "optimize=[masked,speedup]"], "speedup: the record of stages without swap has no speedup"),
+    "no record": (["stages=[dense,prune,recover]"], "kernel: there will be no record: stages ends with recover"),
+    "no GPU": (["optimize=[peak_memory_bytes_sparse]"], "peak_memory_bytes_sparse: .*measure.device=cpu has no peak"),
+    "a word": (["optimize=[kernel,commit]"], "commit: is no number"),
+    "a mapping": (["optimize=[sparsity_per_layer]"], "sparsity_per_layer: is no number"),
+    "nothing": (["optimize=[]"], r"\[\]: OptunaSweeper needs at least one value"),
+}
+
+
+@pytest.mark.parametrize(("overrides", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_the_record_will_not_hold_is_refused_before_training(swept, composed, overrides, message):
+    with pytest.raises(InvalidSetting, match=f"^optimize={message}") as refused:
+        validate(swept(*overrides))
+    assert "OptunaSweeper" in str(refused.value) and "\n" not in str(refused.value)
+    validate(composed(*ON_CPU, *overrides))
+    validate(swept(*overrides, target="hydra._internal.core_plugins.basic_sweeper.BasicSweeper"))
+
+
+def test_what_it_will_hold_is_not_refused(swept):
+    validate(swept("optimize=[kernel,speedup,sparse_flops_share,latency_sparse_ms]"))
+    validate(swept("pattern=dense", "optimize=[dense,latency_dense_ms]"))
+    validate(swept("kernel=none", "optimize=[masked,latency_dense_ms]"))
+
+
+def test_in_a_plain_sweep_the_value_is_simply_absent(composed):
+    assert run_experiment(composed("debug=tiny", *ON_CPU, "pattern=dense", "optimize=[kernel,latency_sparse_ms]")) == (
+        None,
+        None,
+    )
+
+
+def test_a_value_that_no_configuration_foretells_is_refused_in_the_end(swept, monkeypatch):
+    monkeypatch.setattr("sparsefront.pipeline.fused_dense_graph", None)
+    config = swept("debug=tiny", "pattern=dense", "optimize=[fused_dense_latency_ms]")
+    for _ in range(2):  # also where the point is shown again
+        with pytest.raises(InvalidSetting, match="^optimize=fused_dense_latency_ms: this run's record has none"):
+            run_experiment(config)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "absent"),
+    [
+        (["pattern=dense"], OF_PRUNED | OF_KERNELS | OF_GPU),
+        (["kernel=none"], OF_KERNELS | OF_GPU),
+        ([], OF_GPU),
+    ],
+    ids=["dense", "masked", "kernels"],
+)
+def test_the_lists_are_those_of_real_records(run, overrides, absent):
+    """Which of the numbers that any run may hold this one lacks; what never says a number on images is no outcome."""
+    row = run(*ON_CPU, *overrides)
+    unforetold = {"sequence_length", "fused_dense_latency_ms", "granularity"}
+    numbers = {leaf.name for leaf in leaves() if {int, float} & set(alternatives(leaf.hint))} - unforetold
+    assert {name for name in numbers if row.leaf(name) is None} == absent

@@ -1,0 +1,124 @@
+"""A run's folder says whose it is while the run lasts, and why it has no result."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from sparsefront import command_line, run_folder
+from sparsefront.run_folder import discard_if_empty, occupied, record_failure, settle_killed_runs
+
+CHILD = """
+import sys, time
+from pathlib import Path
+from sparsefront.run_folder import occupied
+with occupied(Path(sys.argv[1])):
+    time.sleep(60)
+"""
+
+
+def begin(folder, log: str = ""):
+    """What Hydra and a run make first."""
+    (folder / ".hydra").mkdir(parents=True)
+    (folder / ".hydra" / "overrides.yaml").write_text("- sparsity=0.5\n")
+    (folder / "run.log").write_text(log)
+    return folder
+
+
+@pytest.fixture
+def killed(tmp_path):
+    """A function that lets a process work in folders, and kills it; also one that lives on."""
+    processes = []
+
+    def occupy(folder) -> subprocess.Popen:
+        processes.append(subprocess.Popen([sys.executable, "-c", CHILD, str(folder)]))
+        deadline = time.monotonic() + 60
+        while not (folder / ".running").exists() or not (folder / ".running").read_text():
+            assert processes[-1].poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+        return processes[-1]
+
+    yield occupy
+    for process in processes:
+        process.kill()
+        process.wait(30)
+
+
+def test_a_killed_run_is_settled_by_the_next_one_and_a_living_one_left_alone(tmp_path, killed):
+    names = {"dead": "dense: training", "alive": "dense: training", "2026/dead point": "dense", "nothing": ""}
+    folders = {name: begin(tmp_path / name, log) for name, log in names.items()}
+    finished = begin(tmp_path / "finished", "all")
+    (finished / "row.json").write_text("{}")
+    processes = {name: killed(folder) for name, folder in [*folders.items(), ("finished", finished)]}
+    for folder in folders.values():
+        (folder / ".partial-1-report.html").write_text("<html>")
+    for name, process in processes.items():
+        if name != "alive":
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait(30)
+    settle_killed_runs(tmp_path)
+    for name in ("dead", "2026/dead point"):
+        left = {path.name for path in folders[name].iterdir()}
+        assert left == {".hydra", "run.log", "failure.json"}
+        assert json.loads((folders[name] / "failure.json").read_text())["error"] == "Killed"
+    assert not folders["nothing"].exists(), "it had done nothing yet"
+    assert {path.name for path in finished.iterdir()} == {".hydra", "run.log", "row.json"}
+    assert (folders["alive"] / ".running").exists() and (folders["alive"] / ".partial-1-report.html").exists()
+
+
+def test_a_run_that_begins_at_this_moment_is_left_alone(tmp_path):
+    folder = begin(tmp_path / "run")
+    (folder / ".running").touch()  # made, and not held yet
+    settle_killed_runs(tmp_path)
+    with occupied(folder):
+        assert (folder / ".running").read_text() == str(os.getpid())
+        settle_killed_runs(tmp_path)
+        assert folder.is_dir()
+    assert not (folder / ".running").exists()
+
+
+def test_only_a_folder_that_holds_nothing_is_discarded(tmp_path):
+    refused = begin(tmp_path / "results" / "refused", "granularity is ignored\n")
+    assert not discard_if_empty(refused, log_counts=True)
+    record_failure(refused, ValueError("wrong"))
+    assert discard_if_empty(refused, log_counts=False)
+    assert not (tmp_path / "results").exists(), "nor the folder of results that was made for it"
+    curves = begin(tmp_path / "results" / "failed")
+    (curves / "wandb").mkdir()
+    assert not discard_if_empty(curves, log_counts=False)
+
+
+def test_a_full_disk_does_not_hide_the_error_before_it(tmp_path, monkeypatch):
+    folder = begin(tmp_path / "run")
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(run_folder.Path, "write_text", full)
+    record_failure(folder, ValueError("the first"))
+    monkeypatch.undo()
+    assert {path.name for path in folder.iterdir()} == {".hydra", "run.log"}
+
+
+def test_the_closing_table_survives_what_a_full_disk_left(tmp_path, capsys):
+    torn, bare = begin(tmp_path / "001_n_m_0.5"), tmp_path / "002_n_m_0.75"
+    (torn / "failure.json").write_text('{"error": "OSErr')
+    bare.mkdir()
+    record_failure(bare, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    (tmp_path / "003_n_m_0.9").mkdir()
+    (tmp_path / "003_n_m_0.9" / "row.json").write_text('{"identity": ')
+    command_line.print_sweep(tmp_path)
+    shown = capsys.readouterr().out
+    assert "0 points finished, 2 failed" in shown
+    assert "001_n_m_0.5" in shown and "cannot be read" in shown
+    assert "No space left on device" in shown and "not recorded" in shown and "003_n_m_0.9" in shown
+
+
+def test_an_interrupted_run_says_so(tmp_path):
+    record_failure(begin(tmp_path / "run"), KeyboardInterrupt())
+    assert json.loads((tmp_path / "run" / "failure.json").read_text())["message"] == "interrupted"
