@@ -9,8 +9,6 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
-from sparsefront.training import ranks
-
 _shown = True
 
 
@@ -35,6 +33,8 @@ def bar(
 
 def shown() -> bool:
     """Whether this process shows bars: unless `showing` says otherwise, the first rank does."""
+    from sparsefront.training import ranks  # here: it imports torch, and settings import this module
+
     return _shown and ranks.index() == 0
 
 
