@@ -28,8 +28,8 @@ def no_space(name: str | None = None) -> OSError:
 
 def test_a_full_disk_names_the_folder_what_is_free_and_what_to_do(composed, tmp_path):
     message = told(no_space(str(tmp_path / "cache" / "weights.safetensors")), composed)
-    assert message.startswith(f"{tmp_path / 'cache'}: the disk is full, ")
-    assert " free: free some, or name folders on another disk with cache_dir and results_dir" in message
+    assert message.startswith(f"{tmp_path / 'cache'}: the disk is full (")
+    assert " free now): free some, or name folders on another disk with cache_dir and results_dir" in message
 
 
 def test_a_full_disk_without_a_name_is_the_fullest_of_those_that_a_run_writes_to(composed, tmp_path, monkeypatch):
@@ -41,7 +41,7 @@ def test_a_full_disk_without_a_name_is_the_fullest_of_those_that_a_run_writes_to
 
     monkeypatch.setattr(disk_space.shutil, "disk_usage", usage)
     (tmp_path / "cache").mkdir()
-    assert told(no_space(), composed).startswith(f"{tmp_path / 'cache'}: the disk is full, 12.3 kB free")
+    assert told(no_space(), composed).startswith(f"{tmp_path / 'cache'}: the disk is full (12.3 kB free now)")
 
 
 @pytest.mark.parametrize("text", ["I/O error: No space left on device (os error 28)", "code: 28, kind: StorageFull"])
@@ -58,7 +58,7 @@ def test_an_error_that_a_full_disk_led_to(composed):
 def test_torch_only_says_that_writing_failed(composed, monkeypatch):
     error = RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed")
     monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda place: SimpleNamespace(free=4096))
-    assert "the disk is full, 4.1 kB free" in told(error, composed)
+    assert "the disk is full (4.1 kB free now)" in told(error, composed)
     monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda place: SimpleNamespace(free=10**12))
     with pytest.raises(RuntimeError, match="PytorchStreamWriter"), in_one_line(composed()):
         raise error

@@ -50,7 +50,7 @@ def _complaint(error: Exception, config: DictConfig) -> InvalidSetting | None:
 
 def _full_disk(folder: Path) -> InvalidSetting:
     remedy = "free some, or name folders on another disk with cache_dir and results_dir; the same command then goes on"
-    return Obstacle(str(folder), None, f"the disk is full, {in_units(free_bytes(folder))} free: {remedy}")
+    return Obstacle(str(folder), None, f"the disk is full ({in_units(free_bytes(folder))} free now): {remedy}")
 
 
 def _of_a_loader(error: Exception) -> InvalidSetting | None:
