@@ -4,12 +4,12 @@ import copy
 
 import pytest
 import torch
-from sparsefront.measure.fused_graph import fused_dense_graph
 from torch import nn
 
 from sparsefront.datasets.info import DataInfo
 from sparsefront.inference.agreement import output_error
 from sparsefront.inference.fusion.fused_block import FusedBlock
+from sparsefront.measure.fused_graph import fused_dense_graph
 from sparsefront.measure.variants import DoesNotApply
 from sparsefront.models.resnet50 import ResNet50
 from sparsefront.models.vit_small import VitSmall
