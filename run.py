@@ -22,6 +22,5 @@ def main(cfg: DictConfig) -> float | tuple[float, ...] | None:
 
 if __name__ == "__main__":
     sys.argv[1:] = understood(sys.argv[1:])
-    command_line.refuse_null_choices(sys.argv[1:])
     with command_line.sweep_summary():
         main()

@@ -21,7 +21,12 @@ def test_other_additions_stay_what_they_are():
 
 
 def test_no_experiment_and_no_debugging_are_the_default():
-    assert understood(["experiment=null", "debug=null", "allocation=null"]) == ["allocation=null"]
+    assert understood(["experiment=null", "debug=null", "granularity=null"]) == ["granularity=null"]
+
+
+def test_a_group_needs_an_option():
+    with pytest.raises(SystemExit, match="^allocation=null: choose an option of the group: allocation=NAME"):
+        understood(["seed=1", "allocation=null"])
 
 
 def test_every_group_of_the_configuration_is_known():

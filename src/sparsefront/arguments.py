@@ -1,4 +1,4 @@
-"""What a user types, before Hydra reads it: plain slips are understood, missing plugins named."""
+"""What a user types, before Hydra reads it: plain slips are understood, what Hydra would answer with a stack trace is not."""
 
 import importlib.metadata
 import re
@@ -10,7 +10,8 @@ from sparsefront.config import Config
 
 # of the defaults list in conf/config.yaml; Hydra takes GROUP=NAME for these, and +GROUP=NAME for none of them
 OPTIONAL = ("experiment", "debug")
-GROUPS = (*(field.name for field in fields(Config) if field.type is Any), *OPTIONAL)
+REQUIRED = tuple(field.name for field in fields(Config) if field.type is Any)
+GROUPS = (*REQUIRED, *OPTIONAL)
 # group of Hydra's own and option -> the distribution that brings it, and our extra with versions that go together
 PLUGINS = {
     ("sweeper", "optuna"): ("hydra-optuna-sweeper", "sweep"),
@@ -27,9 +28,12 @@ def understood(arguments: Sequence[str]) -> list[str]:
     Args:
         arguments: of the command line, without the program's name.
     Raises:
-        SystemExit: a plugin of Hydra's that is not installed, with the command that installs it.
+        SystemExit: a plugin of Hydra's that is not installed, with the command that installs it, or a group without an option.
     """
     _require_plugins(arguments)
+    for group in REQUIRED:
+        if f"{group}=null" in arguments:
+            raise SystemExit(f"{group}=null: choose an option of the group: {group}=NAME; --help lists them")
     added = re.compile(rf"\+({'|'.join(GROUPS)})=")
     plain = [added.sub(r"\1=", argument, count=1) if added.match(argument) else argument for argument in arguments]
     return [argument for argument in plain if argument not in [f"{group}=null" for group in OPTIONAL]]

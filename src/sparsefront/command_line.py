@@ -5,9 +5,8 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
 from sparsefront.artifacts.disk_space import free_bytes, in_units
-from sparsefront.config import Config
 from sparsefront.errors import InvalidSetting
 from sparsefront.run_folder import FAILURE_FILE, discard_if_empty, occupied, record_failure
 from sparsefront.sweep_progress import begin_sweep, count_points, point_of_sweep
@@ -29,17 +27,6 @@ LEAST_FREE_BYTES = 2**18  # for Hydra's files, the log and a row; without them H
 
 class Refused(CompactHydraException):
     """Bad input: Hydra prints its message alone, without a stack trace unless HYDRA_FULL_ERROR=1."""
-
-
-def refuse_null_choices(arguments: Sequence[str]) -> None:
-    """Ends the program with one line where a group is set to null, which Hydra answers with a stack trace.
-
-    Args:
-        arguments: of the command line.
-    """
-    for group in (field.name for field in fields(Config) if field.type is Any):
-        if f"{group}=null" in arguments:
-            raise SystemExit(f"{group}=null: choose an option of the group: {group}=NAME; --help lists them")
 
 
 @contextmanager
