@@ -35,7 +35,8 @@ def test_gelu_in_16_bits_is_right_over_its_whole_range(device, dtype):
     sums = torch.cat([torch.linspace(-12, 12, 4001), torch.tensor([-3e4, 3e4, 0.0])]).to(device, dtype)[None]
     expected = torch.nn.functional.gelu(sums.double())
     error = (epilogue(sums, None, "gelu", None).double() - expected).abs()
-    assert (error <= 4e-5 + torch.finfo(dtype).eps * expected.abs()).all()
+    rounding = torch.finfo(dtype).eps / (1 if device.type == "cpu" else 2)
+    assert (error <= 4e-5 + rounding * expected.abs()).all()
 
 
 def test_operands_that_do_not_fit_are_refused():

@@ -22,6 +22,12 @@ class Algorithm:
 
 
 DEFAULT = Algorithm()
+ROW_MULTIPLE = 8  # cuSPARSELt's rule for M in 16-bit types (4 would do in 32-bit ones), which is met by padding
+
+
+def padded_rows(m: int) -> int:
+    """M as cuSPARSELt takes it."""
+    return -(-m // ROW_MULTIPLE) * ROW_MULTIPLE
 
 
 def searched(packed: Tensor, x: Tensor) -> Algorithm:

@@ -15,8 +15,9 @@ from sparsefront_kernels.common.operands import check_operands, contiguous_at_16
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelRefused
 from sparsefront_kernels.problem import Problem
+from sparsefront_kernels.semi_structured.algorithm import padded_rows
 from sparsefront_kernels.semi_structured.format import SemiStructuredFormat
-from sparsefront_kernels.semi_structured.tuning import ALGORITHMS, ROW_MULTIPLE, CusparseltProblem
+from sparsefront_kernels.semi_structured.tuning import ALGORITHMS, CusparseltProblem
 
 WEIGHT_MULTIPLE = 16  # cuSPARSELt's rule for N and K in 16-bit types
 MOST_ROWS = 2_097_120  # seen on an H200 with CUDA 13.0, whatever N and K; more are "not supported"
@@ -118,7 +119,7 @@ def _(x, packed, bias, n, k):
 
 def _padded(x: Tensor, *, dim: int) -> Tensor:
     """X with zeros up to the number of rows that cuSPARSELt takes: X itself where it has them, which `pad` would copy."""
-    missing = -x.shape[dim] % ROW_MULTIPLE
+    missing = padded_rows(x.shape[dim]) - x.shape[dim]
     return pad(x, (0, missing) if dim == 1 else (0, 0, 0, missing)) if missing else x
 
 
@@ -130,10 +131,10 @@ def _product(packed: Tensor, x: Tensor, bias: Tensor | None, problem: Cusparselt
 def _columns_output(x: Tensor, n: int) -> Tensor:
     """Empty [N, M] with the strides that the product has."""
     m = x.shape[1]
-    return x.new_empty(n, (m + ROW_MULTIPLE - 1) // ROW_MULTIPLE * ROW_MULTIPLE)[:, :m]
+    return x.new_empty(n, padded_rows(m))[:, :m]
 
 
 def _transposed_output(x: Tensor, n: int) -> Tensor:
     """Empty [M, N] with the strides that the product has."""
     rows = x.shape[0]
-    return x.new_empty(n, (rows + ROW_MULTIPLE - 1) // ROW_MULTIPLE * ROW_MULTIPLE).t()[:rows]
+    return x.new_empty(n, padded_rows(rows)).t()[:rows]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Problem
-from sparsefront_kernels.semi_structured.algorithm import DEFAULT, Algorithm, searched
+from sparsefront_kernels.semi_structured.algorithm import DEFAULT, Algorithm, padded_rows, searched
 from sparsefront_kernels.tuning import TunedLaunches
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 KERNEL = "semi_structured_torch"
 VERSION = 1
-ROW_MULTIPLE = 8  # cuSPARSELt's rule for M in 16-bit types, which is met by padding
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,7 @@ class CusparseltProblem:
 
     @property
     def shape(self) -> str:
-        rows = -(-self.m // ROW_MULTIPLE) * ROW_MULTIPLE
-        return f"m={rows} k={self.k} n={self.n} feature_major={int(self.feature_major)} kept="
+        return f"m={padded_rows(self.m)} k={self.k} n={self.n} feature_major={int(self.feature_major)} kept="
 
     @property
     def amount(self) -> float:
@@ -49,7 +47,7 @@ class CusparseltAlgorithms(TunedLaunches):
 
     def candidates(self, prepared: "SemiStructuredPacked", problem: Problem) -> Sequence[Algorithm]:
         """What the library's search finds, and its default algorithm."""
-        rows = -(-problem.m // ROW_MULTIPLE) * ROW_MULTIPLE
+        rows = padded_rows(problem.m)
         if rows == 0:
             return [DEFAULT]
         columns = torch.randn(problem.k, rows, dtype=problem.dtype, device=problem.device)

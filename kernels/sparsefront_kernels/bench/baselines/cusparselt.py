@@ -8,9 +8,7 @@ from sparsefront_kernels.bench.contender import Contender
 from sparsefront_kernels.bench.copies import numbered
 from sparsefront_kernels.bench.setting import Setting
 from sparsefront_kernels.bench.weights import half_of_groups
-from sparsefront_kernels.semi_structured.algorithm import DEFAULT, Algorithm, searched
-
-ROW_MULTIPLE = 8  # of M, in 16-bit types; 4 would do in 32-bit ones
+from sparsefront_kernels.semi_structured.algorithm import DEFAULT, Algorithm, padded_rows, searched
 
 
 def refusal(dtype_name: str, sparsity: float) -> str | None:
@@ -29,7 +27,7 @@ def contenders(setting: Setting) -> list[Contender]:
         RuntimeError: this PyTorch has no cuSPARSELt, or it refuses the shape.
     """
     shape = setting.shape
-    rows = -(-shape.m // ROW_MULTIPLE) * ROW_MULTIPLE
+    rows = padded_rows(shape.m)
     group_m = 2 if setting.dtype_name == "tf32" else 4
     weight = setting.weight() * half_of_groups(shape.n, shape.k, group_m, setting.device)
     expected = setting.expected(weight)

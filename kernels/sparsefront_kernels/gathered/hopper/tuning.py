@@ -26,7 +26,7 @@ _REACHED_BY_CLUSTERS = 0.85  # of the processors, by clusters of three blocks an
 _PREFETCH_GAIN, _PREFETCH_COST = 0.3, 0.06  # of the launch; of every further step of a block
 _CYCLES_PER_US = 1700  # where the tensor cores are busy
 _GROUPS = (64, 16, 4)  # the first is best for most large products
-_WIDE_GROUP = 32  # with 132 blocks over four times 256 columns: weights and rows of X of large products share L2 best
+_WIDE_GROUP = 32  # 132 blocks then work on four times 256 columns: half of L2 for weights, half for rows of X
 _STAGES = {(256, 1): 4, (128, 1): 6, (128, 2): 3, (64, 1): 8, (64, 2): 4}  # as many as fit: fewer never were faster
 
 WIDE = PairLaunch(256, 4, ALL, 1)  # the kernel for many rows makes its own schedule

@@ -1,0 +1,143 @@
+"""A benchmark run without a GPU: the reference stands in for kernels, a counter for the clock, a product for a peer."""
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+from sparsefront_kernels import registry
+from sparsefront_kernels.bench import contender, ours, run
+from sparsefront_kernels.bench.baselines import Peer
+from sparsefront_kernels.bench.contender import Contender
+from sparsefront_kernels.bench.floor import Rates
+from sparsefront_kernels.bench.ours import Chosen
+from sparsefront_kernels.bench.plan import Plan
+from sparsefront_kernels.bench.results import Results
+from sparsefront_kernels.bench.run import Run
+from sparsefront_kernels.bench.setting import Setting
+from sparsefront_kernels.bench.shapes import Shape
+from sparsefront_kernels.bench.timing import Latency
+from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR
+
+CPU = torch.device("cpu")
+SMALL = Shape("small", 6, 32, 48)
+ODD = Shape("odd", 5, 24, 40)
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    width: int
+
+
+class WidthsTunable:
+    """Launches of 1, 2 and 3, of which `wrong` gives a wrong product; 2 is what the fake clock finds fastest."""
+
+    kernel, version = "fake", 7
+
+    def __init__(self) -> None:
+        self.now, self.wrong, self.log = Launch(1), None, []
+
+    def candidates(self, prepared, problem):
+        return [Launch(1), Launch(2), Launch(3)]
+
+    def remember(self, prepared, problem, launch, latency_us):
+        self.now = launch
+        self.log.append((problem.layout, launch.width, latency_us))
+
+
+def fake_entries(tunable):
+    """A kernel in every layout, one that computes in TF32, and one that refuses an odd M."""
+    reference = registry.reference("gathered")
+
+    def entry(layout: str, **changed):
+        def multiply(x, stored, bias):
+            y = reference.run(x.t() if layout in X_FEATURE_MAJOR else x, stored, bias)
+            y = y * (2 if tunable.now.width == tunable.wrong else 1)
+            return y.t().contiguous() if layout in Y_FEATURE_MAJOR else y
+
+        name = f"fake_{layout}"
+        plain = {"name": name, "run": multiply, "layout": layout, "requires_cuda": True, "is_reference": False}
+        return dataclasses.replace(reference, **plain | changed)
+
+    fast = [entry(layout, tunable=tunable) for layout in LAYOUTS]
+    rounded = entry("row_major", name="fake_tf32", dtype_name="tf32")
+    even = entry(
+        "row_major", name="fake_even", limits=lambda stored, problem: "takes an even M" if problem.m % 2 else None
+    )
+    return (*fast, rounded, even)
+
+
+@pytest.fixture(name="tunable")
+def widths_tunable():
+    return WidthsTunable()
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch, tunable):
+    """What asks for a GPU is replaced; the clock gives every measurement another time."""
+    ticks = itertools.count(100)
+
+    def time_calls(calls, *, samples):
+        assert calls
+        fast = 50.0 if tunable.now.width == 2 else 0.0
+        return Latency(float(next(ticks)) - fast, 1.0, 2.0, samples)
+
+    monkeypatch.setattr(run, "require_gpu", lambda: None)
+    monkeypatch.setattr(run, "measured_rates", lambda dtype, device: Rates(100.0, 1000.0))
+    monkeypatch.setattr(run, "_device", lambda: CPU)
+    monkeypatch.setattr(contender, "time_calls", time_calls)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "Some GPU")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    properties = type("Properties", (), {"L2_cache_size": 10_000})
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(ours, "entries", lambda: fake_entries(tunable))
+    monkeypatch.setattr(run, "PEERS", {"peer": Peer(peer_contenders, lambda dtype, sparsity: None)})
+
+
+def peer_contenders(setting: Setting) -> list[Contender]:
+    """Two settings of one kernel; the second is the slower one."""
+    weight = setting.weight()
+
+    def make(copy: int):
+        x = setting.x_in("row_major", copy)
+        return lambda: x @ weight.t()
+
+    one = Contender(
+        family="blocked",
+        kernel="peer",
+        pattern="block_wise",
+        granularity=8,
+        distribution="equal",
+        dtype_name=setting.dtype_name,
+        layout="row_major",
+        sparsity=0.5,
+        operand_bytes=1000,
+        weight_bytes=500,
+        make=make,
+        expected=setting.expected(weight),
+    )
+    return [one, dataclasses.replace(one)]
+
+
+def plan(**changed):
+    plain = Plan(
+        shapes=(SMALL,),
+        dtypes=("fp32",),
+        sparsities=(0.5, 0.75),
+        granularities=(8, 16),
+        distributions=("equal",),
+        peers=("peer",),
+        chosen=Chosen((), LAYOUTS),
+        tune=False,
+        samples=20,
+    )
+    return dataclasses.replace(plain, **changed)
+
+
+def measure(asked, path=None, *, commit="abc", append=True, said=None, kept=None):
+    results = Results.opened(path, gpu="Some GPU", commit=commit, append=append)
+    said, kept = [] if said is None else said, [] if kept is None else kept
+    measuring = Run(results, said.append, lambda tuned: kept.append([one.kernel for one in tuned]))
+    measuring.measure(asked)
+    return measuring.rows

@@ -1,0 +1,156 @@
+"""A benchmark run on masks that a pattern makes: pruned outputs, their density, what is compact, peers on the same mask."""
+
+import dataclasses
+
+import pytest
+import torch
+from bench_stand_ins import measure, no_gpu, peer_contenders, plan, widths_tunable  # noqa: F401  (fixtures)
+from sparsefront_kernels.bench import run
+from sparsefront_kernels.bench.baselines import Peer
+from sparsefront_kernels.bench.contender import Contender
+from sparsefront_kernels.bench.drawn import DrawnWeight
+from sparsefront_kernels.bench.floor import Rates, floor_us
+from sparsefront_kernels.bench.masks import PATTERN, MaskedWeight, Masks
+from sparsefront_kernels.bench.results import Results
+from sparsefront_kernels.bench.run import Run
+from sparsefront_kernels.bench.setting import Setting
+
+
+@dataclasses.dataclass(frozen=True)
+class PrunedOutputs:
+    """Masks as a pattern may make them: every third output is pruned, and the last tile is narrow and keeps all inputs."""
+
+    granularity: int
+    keep: int = 3
+    compact: bool = False
+    pattern: str = "tile_wise"
+
+    @property
+    def settings(self) -> str:
+        return f"keep={self.keep}" + (" compact=true" if self.compact else "")
+
+    def draw(self, n, k, sparsity, device):
+        mask = torch.zeros(n, k, dtype=torch.bool)
+        alive = [row for row in range(n) if row % 3]
+        for start in range(0, len(alive), self.granularity):
+            tile = alive[start : start + self.granularity]
+            mask[tile, : k if len(tile) < self.granularity else self.keep] = True
+        return MaskedWeight(
+            torch.randn(n, k), mask, {"tile": self.granularity, "drop_empty_outputs": True}, self.compact
+        )
+
+
+def patterns(**settings):
+    return {"distributions": (PATTERN,), "masks": Masks(PrunedOutputs, settings), "granularities": (12,)}
+
+
+def test_masks_of_a_pattern_are_measured_at_their_own_density():
+    rows = [row for row in measure(plan(sparsities=(0.5,), peers=(), **patterns())) if row.family == "gathered"]
+    kept = (2 * 12 * 3 + 8 * 32) / (48 * 32)  # two tiles of 12 outputs and one of 8
+    assert len(rows) == 5 and all(row.correct for row in rows)
+    for row in rows:
+        assert (row.pattern, row.distribution, row.mask_settings) == ("tile_wise", "pattern", "keep=3")
+        assert row.sparsity == pytest.approx(1 - kept) and row.asked_sparsity == 0.5
+        assert row.predicted_us is None
+        rates = Rates(100.0, 1000.0)
+        weight_bytes = 4 * kept * 48 * 32 + 4 * (2 * 3 + 32) + 8 * 4 + 4 * 32  # values, inputs, offsets, outputs
+        floor = floor_us(6, 32, 48, density=kept, weight_bytes=weight_bytes, element_bytes=4, rates=rates)
+        assert row.roofline_fraction == pytest.approx(floor / row.latency_us)
+
+
+def test_a_compact_product_leaves_pruned_outputs_out(monkeypatch):
+    products, checks = [], []
+    ours = run.gathered_contenders
+
+    def seen(drawn, **wanted):
+        found = ours(drawn, **wanted)
+        products.append(drawn.setting.problem("feature_major"))
+        checks.extend(tuple(one.contender.calls(1)[0]().shape) for one in found if one.entry.layout == "feature_major")
+        return found
+
+    monkeypatch.setattr(run, "gathered_contenders", seen)
+    rows = [row for row in measure(plan(sparsities=(0.5,), peers=(), **patterns(compact=True))) if row.granularity]
+    assert [(problem.m, problem.k, problem.n) for problem in products] == [(6, 32, 32)], (
+        "of 48 outputs every third is gone"
+    )
+    assert checks and set(checks) == {(32, 6)}
+    kept = (2 * 12 * 3 + 8 * 32) / (48 * 32)
+    for row in rows:
+        assert row.correct and row.mask_settings == "keep=3 compact=true"
+        assert (row.n, row.sparsity) == (48, pytest.approx(1 - kept)), (
+            "beside the whole product, and of the whole weight"
+        )
+        weight_bytes = 4 * kept * 48 * 32 + 4 * (2 * 3 + 32) + 8 * 4 + 4 * 32
+        less = floor_us(
+            6, 32, 32, density=kept * 48 / 32, weight_bytes=weight_bytes, element_bytes=4, rates=Rates(100.0, 1000.0)
+        )
+        assert row.roofline_fraction == pytest.approx(less / row.latency_us)
+
+
+def test_other_settings_of_a_pattern_are_measured_too(tmp_path):
+    path = tmp_path / "rows.csv"
+    first = measure(plan(sparsities=(0.5,), peers=(), **patterns()), path)
+    assert {row.mask_settings for row in first} == {"", "keep=3"}
+    assert measure(plan(sparsities=(0.5,), peers=(), **patterns(keep=3)), path) == [], "as they were"
+    more = measure(plan(sparsities=(0.5,), peers=(), **patterns(keep=4)), path)
+    assert {row.mask_settings for row in more} == {"keep=4"}
+
+
+def test_a_mask_that_cannot_be_made_is_an_error_of_the_run(monkeypatch):
+    def refused(self, n, k, sparsity, device):
+        raise ValueError("has no weight of 32 inputs and 48 outputs")
+
+    monkeypatch.setattr(PrunedOutputs, "draw", refused)
+    measuring = Run(Results.opened(None, gpu="Some GPU", commit="abc", append=False), lambda line: None)
+    measuring.measure(plan(sparsities=(0.5,), **patterns() | {"distributions": ("equal", PATTERN)}))
+    assert measuring.errors == ["small pattern g=12: no mask: has no weight of 32 inputs and 48 outputs"]
+    assert {row.distribution for row in measuring.rows if row.family == "gathered"} == {"equal"}
+
+
+def same_mask_peer(setting: Setting, drawn: DrawnWeight) -> list[Contender]:
+    """Multiplies by what our kernels multiply by, and leaves the pruned outputs out."""
+    dense = drawn.stored.to_dense()
+    outputs = drawn.stored.output_index.long()
+
+    def make(copy: int):
+        x = setting.x_in("feature_major", copy)
+        return lambda: dense[outputs] @ x
+
+    def whole(y):
+        return torch.zeros(setting.shape.n, setting.shape.m).index_copy(0, outputs, y)
+
+    own = peer_contenders(setting)[0]
+    return [
+        dataclasses.replace(
+            own,
+            kernel="same",
+            granularity=drawn.granularity,
+            distribution=drawn.distribution,
+            mask_settings=drawn.mask_settings,
+            pattern=drawn.pattern,
+            layout="feature_major",
+            make=make,
+            expected=drawn.expected,
+            whole=whole,
+        )
+    ]
+
+
+def test_a_peer_on_the_same_mask(tmp_path, monkeypatch):
+    none = {"refusal": lambda dtype, sparsity: None}
+    peers = {"peer": Peer(peer_contenders, **none), "same": Peer(same_mask_peer, same_mask=True, **none)}
+    monkeypatch.setattr(run, "PEERS", peers)
+    path = tmp_path / "rows.csv"
+    asked = plan(sparsities=(0.5,), peers=("same", "peer"), **patterns() | {"granularities": (12, 16)})
+    rows = measure(asked, path)
+    same = {row.granularity: row for row in rows if row.kernel == "same"}
+    assert same.keys() == {12, 16} and all(row.correct and row.mask_settings == "keep=3" for row in same.values())
+    (peer,) = (row for row in rows if row.kernel == "peer")
+    assert peer.latency_us < same[12].latency_us, "the clock ticks"
+    assert {row.baseline for row in rows if row.family == "gathered"} == {"peer 8"}
+    assert measure(asked, path) == []
+    alone = [row for row in measure(dataclasses.replace(asked, peers=("same",)), commit="def")]
+    assert {(row.granularity, row.baseline) for row in alone if row.family == "gathered"} == {
+        (12, "same 12"),
+        (16, "same 16"),
+    }, "each beside the peer on its own mask"
