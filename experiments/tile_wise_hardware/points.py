@@ -153,7 +153,7 @@ def finish(job: Job, point: Point) -> Result:
     settings, task = experiment.measure, make_task(experiment, net)
     data = open_data(experiment, batch_size=settings.batch_size)
     where = {"device": settings.torch_device, "dtype": settings.torch_dtype, "limit": settings.evaluate_limit}
-    val, dev = (evaluate(task, net, data, split, **where)[task.metric_name] for split in ("val", "test"))
+    val, dev = (evaluate(task, net, data, split, **where).metrics[task.metric_name] for split in ("val", "test"))
     facts = provenance(settings.torch_device)
     return Result(
         metric_name=task.metric_name,

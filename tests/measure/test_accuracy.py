@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparsefront.measure.accuracy import as_float, evaluate, evaluation
+from sparsefront.measure.accuracy import as_float, evaluate
 
 CPU = torch.device("cpu")
 
@@ -66,17 +66,17 @@ def task():
 @pytest.mark.parametrize(("split", "stage", "samples"), [("val", "validate", 8), ("test", "test", 20)])
 def test_the_whole_split_is_seen(task, split, stage, samples):
     data = Data()
-    assert evaluate(task, Net(), data, split, device=CPU, dtype=torch.float32) == {"accuracy": 0.5, "samples": samples}
+    assert evaluate(task, Net(), data, split, device=CPU, dtype=torch.float32).samples == samples
     assert data.stage == stage
 
 
 def test_the_limit_ends_after_the_batch_that_reaches_it(task):
-    metrics = evaluate(task, Net(), Data(), "test", device=CPU, dtype=torch.float32, limit=5)
-    assert metrics["samples"] == 8
+    found = evaluate(task, Net(), Data(), "test", device=CPU, dtype=torch.float32, limit=5)
+    assert found.samples == found.metrics["samples"] == 8
 
 
 def test_an_evaluation_tells_how_sure_it_is_and_of_how_many_samples(task):
-    found = evaluation(task, Net(), Data(), "test", device=CPU, dtype=torch.float32, limit=5)
+    found = evaluate(task, Net(), Data(), "test", device=CPU, dtype=torch.float32, limit=5)
     assert (found.metrics["accuracy"], found.standard_errors, found.samples) == (0.5, {"accuracy": 0.1}, 8)
 
 

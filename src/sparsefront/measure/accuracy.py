@@ -3,16 +3,13 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from sparsefront.progress import bar
-
-if TYPE_CHECKING:
-    from sparsefront.tasks.base import Evaluator
 
 SPLITS = {"val": "validate", "test": "test"}  # ours -> Lightning's name of the stage
 
@@ -32,18 +29,7 @@ class Evaluation:
     samples: int
 
 
-def evaluate(task: Any, net: nn.Module, data: Any, split: str, **options: Any) -> dict[str, float]:
-    """The metrics alone, of `evaluated` with the same arguments; standard errors are not computed."""
-    return evaluated(task, net, data, split, **options).compute()
-
-
-def evaluation(task: Any, net: nn.Module, data: Any, split: str, **options: Any) -> Evaluation:
-    """Metrics, standard errors and number of samples, of `evaluated` with the same arguments."""
-    evaluator = evaluated(task, net, data, split, **options)
-    return Evaluation(evaluator.compute(), evaluator.standard_errors(), evaluator.samples)
-
-
-def evaluated(
+def evaluate(
     task: Any,
     net: nn.Module,
     data: Any,
@@ -53,8 +39,8 @@ def evaluated(
     dtype: torch.dtype,
     limit: int | None = None,
     description: str = "evaluate",
-) -> "Evaluator":
-    """Run a network over a split; returns the task's evaluator, which has seen all outputs.
+) -> Evaluation:
+    """What a network scores over a split.
 
     Args:
         task: gives net_inputs(batch) and evaluator(data, split); its own network is not used.
@@ -77,7 +63,7 @@ def evaluated(
         ):
             inputs = cast_inputs(task.net_inputs(batch), device=device, dtype=dtype)
             evaluator.update(as_float(net(**inputs)), batch)
-    return evaluator
+    return Evaluation(evaluator.compute(), evaluator.standard_errors(), evaluator.samples)
 
 
 def cast_inputs(inputs: Mapping[str, Tensor], *, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from sparsefront.experiment import Experiment
 from sparsefront.inference.agreement import NETWORK_ERROR_LIMIT, output_error
-from sparsefront.measure.accuracy import Evaluation, evaluation
+from sparsefront.measure.accuracy import Evaluation, evaluate
 from sparsefront.measure.inputs import timed_inputs
 from sparsefront.measure.settings import DTYPES
 from sparsefront.stages.class_check import require_classes
@@ -69,7 +69,7 @@ class Bench:
 
     def quality(self, net: nn.Module, what: str) -> Evaluation:
         """The task's metrics on the reporting split, as fractions, with their standard errors."""
-        return evaluation(
+        return evaluate(
             self.task,
             net,
             self.data,
