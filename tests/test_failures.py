@@ -1,4 +1,4 @@
-"""Failures that a user can mend are one line; bugs keep their stack trace."""
+"""Failures that a user can fix are one line; bugs keep their stack trace."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""The one exception for input that a user can mend."""
+"""The one exception for input that a user can fix."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

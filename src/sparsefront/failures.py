@@ -16,7 +16,7 @@ from sparsefront.packages import missing_package
 
 @contextmanager
 def in_one_line(config: DictConfig) -> Iterator[None]:
-    """Failures that a user can mend leave as `InvalidSetting`; the rest pass with their stack trace, as it is our fault.
+    """Failures that a user can fix leave as `InvalidSetting`; the rest pass with their stack trace, as it is our fault.
 
     Args:
         config: of the run.

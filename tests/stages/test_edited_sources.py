@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import sparsefront_kernels
+from stages_from import ALL, FROM_EXPORT, FROM_MEASURE, FROM_PRUNE, FROM_RECOVER, FROM_SWAP
 
 import sparsefront
 from sparsefront.artifacts.digest import digest
@@ -14,12 +15,6 @@ from sparsefront.stages.keys import stage_keys
 from sparsefront.validate import validate
 
 KERNELS, SPARSEFRONT = (Path(package.__file__).parent for package in (sparsefront_kernels, sparsefront))
-FROM_MEASURE = {"measure", "row"}
-FROM_SWAP = {"swap"} | FROM_MEASURE
-FROM_EXPORT = {"export"} | FROM_SWAP
-FROM_RECOVER = {"recover"} | FROM_EXPORT
-FROM_PRUNE = {"prune"} | FROM_RECOVER
-ALL = {"dense", "dense_quality"} | FROM_PRUNE
 ON_CPU = ("trainer=cpu", "measure.device=cpu")
 
 ADDED = ("\n\n\n", "\n\nADDED = 1\n\n\n")  # after the imports, or between two definitions

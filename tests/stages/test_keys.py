@@ -4,17 +4,11 @@ import time
 from dataclasses import asdict
 
 import pytest
+from stages_from import ALL, FROM_MEASURE, FROM_PRUNE, FROM_RECOVER, FROM_SWAP
 
 from sparsefront.artifacts.digest import digest
 from sparsefront.stages.keys import stage_keys
 from sparsefront.validate import validate
-
-FROM_MEASURE = {"measure", "row"}
-FROM_SWAP = {"swap"} | FROM_MEASURE
-FROM_EXPORT = {"export"} | FROM_SWAP
-FROM_RECOVER = {"recover"} | FROM_EXPORT
-FROM_PRUNE = {"prune"} | FROM_RECOVER
-ALL = {"dense", "dense_quality"} | FROM_PRUNE
 
 CHANGES = {
     "seed=1": ALL,

@@ -120,7 +120,7 @@ def _require_certain(options: argparse.Namespace, results: Results) -> None:
     """Nothing counts as unused where it is not known what is used."""
     if results.problems:
         raise InvalidSetting(
-            "--unused", "", "what is used is not certain: mend or remove the records that cannot be read"
+            "--unused", "", "what is used is not certain: fix or remove the records that cannot be read"
         )
     if not results.runs:
         raise InvalidSetting("--unused", "", "there are no results at all, so everything is: name their --results-dir")

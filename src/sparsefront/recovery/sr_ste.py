@@ -31,7 +31,7 @@ class SrSte(Recovery):
     which layers take part; the result is pruned by the mask of the last weights.
 
     Made for SGD. Under Adam the masked weights spoil the estimate of the second moment and cost accuracy (Lu et al.,
-    "STEP: Learning N:M Structured Sparsity Masks from Scratch with Precondition", 2023, which mends it otherwise).
+    "STEP: Learning N:M Structured Sparsity Masks from Scratch with Precondition", 2023, which fixes it otherwise).
 
     Args:
         decay: lambda_W, how strongly pruned weights are drawn to zero; 2e-4 in the source's experiments on ImageNet.
