@@ -13,7 +13,7 @@ from sparsefront.failures import in_one_line
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def main(cfg: DictConfig) -> float | tuple[float, ...] | None:
     """Runs the configured stages; returns the row's values named by `optimize`, for a sweeper."""
-    with command_line.job(), in_one_line(cfg):
+    with command_line.job() as output_dir, in_one_line(cfg, output_dir):
         # imported here: --help and --cfg need neither torch nor Lightning
         from sparsefront.pipeline import run_experiment
 

@@ -2,9 +2,13 @@
 
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.formats import FORMATS
+from sparsefront_kernels.kernel_choice import best_kernel
 from sparsefront_kernels.kernel_entry import KernelEntry, KernelRefused
+from sparsefront_kernels.linear import SparseLinear, sparse_linear
+from sparsefront_kernels.packing import mask_structure, pack
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.registry import Found, entries, entry, families, find, names, reference
+from sparsefront_kernels.sparse_layer import SparseLayer
 
 __all__ = [
     "FORMATS",
@@ -13,10 +17,16 @@ __all__ = [
     "KernelRefused",
     "Problem",
     "SparseFormat",
+    "SparseLayer",
+    "SparseLinear",
+    "best_kernel",
     "entries",
     "entry",
     "families",
     "find",
+    "mask_structure",
     "names",
+    "pack",
     "reference",
+    "sparse_linear",
 ]

@@ -1,1 +1,51 @@
-"""sparsefront: accuracy and measured latency of sparse networks, from one configuration to one row."""
+"""sparsefront: prune a network, recover its accuracy, swap in sparse kernels, measure both. `import sparsefront as sf`.
+
+    masks = sf.prune(net, pattern="tile_wise", sparsity=0.75, granularity=64)
+    report = sf.swap(net, masks, example_inputs=(x,))
+    comparison = sf.benchmark(dense_net, net, (x,))
+
+The names below are imported when they are first used, so that `import sparsefront` loads no torch.
+"""
+
+from typing import TYPE_CHECKING
+
+from sparsefront.public_names import __dir__, __getattr__  # noqa: F401
+
+if TYPE_CHECKING:
+    from sparsefront import allocation, importance, patterns, recovery, schedule
+    from sparsefront.errors import InvalidSetting
+    from sparsefront.inference.choice import KernelChoice
+    from sparsefront.library.benchmark import Comparison, benchmark
+    from sparsefront.library.export import load, save
+    from sparsefront.library.masks import Masks
+    from sparsefront.library.prune import prune
+    from sparsefront.library.recover import recover
+    from sparsefront.library.runs import FinishedRun, load_run, run
+    from sparsefront.library.swap import swap
+    from sparsefront.measure.settings import Measure
+    from sparsefront.training.recipe import Recipe
+    from sparsefront.training.trainer import TrainerSettings
+
+__all__ = [
+    "Comparison",
+    "FinishedRun",
+    "InvalidSetting",
+    "KernelChoice",
+    "Masks",
+    "Measure",
+    "Recipe",
+    "TrainerSettings",
+    "allocation",
+    "benchmark",
+    "importance",
+    "load",
+    "load_run",
+    "patterns",
+    "prune",
+    "recover",
+    "recovery",
+    "run",
+    "save",
+    "schedule",
+    "swap",
+]

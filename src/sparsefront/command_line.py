@@ -5,16 +5,17 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import CompactHydraException
+from hydra.errors import CompactHydraException, HydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from yaml import YAMLError
 
 from sparsefront.artifacts.disk_space import free_bytes, in_units
@@ -30,9 +31,10 @@ class Refused(CompactHydraException):
 
 
 @contextmanager
-def job() -> Iterator[None]:
+def job() -> Iterator[Path]:
     """Runs one job: a failure is recorded in the job's output directory, then raised, so that a sweep can go on without it.
 
+    Gives that directory.
     A single run that was refused, or failed before it did anything, leaves no folder.
 
     Raises:
@@ -44,7 +46,7 @@ def job() -> Iterator[None]:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         with occupied(directory), _counted():
-            yield
+            yield directory
     except BaseException as error:
         record_failure(directory, error)
         refused = isinstance(error, InvalidSetting)
@@ -53,6 +55,49 @@ def job() -> Iterator[None]:
         if refused:
             raise Refused(str(error)) from error
         raise
+
+
+def run_overrides(overrides: Sequence[str], config_dir: Path) -> Path:
+    """One run from Python, as `python run.py OVERRIDES` does it, but for its log file.
+
+    Args:
+        config_dir: the folder of the configuration, conf/ of the repository.
+    Returns:
+        the run's folder.
+    Raises:
+        InvalidSetting: a configuration that cannot be composed, or that cannot work.
+    """
+    import sparsefront.config  # noqa: F401  (registers the schema and the resolvers)
+    from sparsefront.failures import in_one_line
+    from sparsefront.pipeline import run_experiment
+
+    hydra, before = HydraConfig.instance(), HydraConfig.instance().cfg
+    config = _composed(overrides, config_dir)
+    try:
+        directory = Path(config.hydra.run.dir).absolute()
+        with open_dict(config):
+            config.hydra.runtime.output_dir = str(directory)
+            hydra.set_config(config)
+            del config["hydra"]
+        (directory / ".hydra").mkdir(parents=True, exist_ok=True)
+        OmegaConf.save(config, directory / ".hydra" / "config.yaml")
+        OmegaConf.save(list(overrides), directory / ".hydra" / "overrides.yaml")
+        with job(), in_one_line(config, directory):
+            run_experiment(config)
+    except Refused as error:
+        raise error.__cause__ or error from None
+    finally:
+        hydra.cfg = before
+    return directory
+
+
+def _composed(overrides: Sequence[str], config_dir: Path) -> DictConfig:
+    try:
+        with initialize_config_dir(str(config_dir), version_base="1.3", job_name="run"):
+            return compose("config", overrides=list(overrides), return_hydra_config=True)
+    except HydraException as error:
+        said = f"{error} ({str(error.__cause__).partition(chr(10))[0]})" if error.__cause__ else str(error)
+        raise InvalidSetting("overrides", " ".join(overrides), " ".join(said.split())) from error
 
 
 class Sweep(Callback):

@@ -4,8 +4,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sparsefront.allocation.base import Allocation
 from sparsefront.artifacts.digest import digest
 from sparsefront.config import STAGES
+from sparsefront.datasets.base import Dataset
+from sparsefront.importance.base import Importance
+from sparsefront.inference.choice import KernelChoice
+from sparsefront.measure.settings import Measure
+from sparsefront.models.base import Model
+from sparsefront.patterns.base import Pattern
+from sparsefront.pruning.settings import PruningSettings
+from sparsefront.recovery.base import Recovery, RecoverySetup
+from sparsefront.report.loggers import Logging
+from sparsefront.report.settings import Report
+from sparsefront.schedule.base import Schedule
+from sparsefront.training.recipe import Recipe
+from sparsefront.training.trainer import TrainerSettings
 
 # Groups that change nothing of what is computed, only where it goes.
 OUTPUT_GROUPS = ("report", "logger")
@@ -35,19 +49,19 @@ class Experiment:
     results_dir: Path
     output_dir: Path
     sweep: str | None
-    model: Any
-    dataset: Any
-    pattern: Any
-    importance: Any
-    allocation: Any
-    schedule: Any
-    recovery: Any
-    recipe: Any
-    kernel: Any
-    measure: Any
-    report: Any
-    trainer: Any
-    logger: Any
+    model: Model
+    dataset: Dataset
+    pattern: Pattern
+    importance: Importance
+    allocation: Allocation
+    schedule: Schedule
+    recovery: Recovery
+    recipe: Recipe
+    kernel: KernelChoice
+    measure: Measure
+    report: Report
+    trainer: TrainerSettings
+    logger: Logging
 
     @property
     def name(self) -> str:
@@ -59,6 +73,22 @@ class Experiment:
     def swaps(self) -> bool:
         """Whether kernels are swapped in; otherwise the row has masked accuracy and no sparse latency."""
         return "swap" in self.stages and not self.kernel.keeps_dense
+
+    @property
+    def pruning(self) -> PruningSettings:
+        """How masks are made."""
+        return PruningSettings(self.pattern, self.sparsity, self.importance, self.allocation, self.schedule)
+
+    def recovery_setup(self) -> RecoverySetup:
+        """What the recovery goes by, before any network is built."""
+        return RecoverySetup(
+            pruning=self.pruning,
+            recipe=self.recipe,
+            trainer=self.trainer,
+            architecture=lambda: self.model.skeleton(self.dataset.info),
+            prunable=self.model.prunable,
+            history=self.recipe.history,
+        )
 
     def goes_on_to(self, stage: str) -> bool:
         """Whether this stage, or one after it, is asked for."""

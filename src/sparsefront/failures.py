@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
@@ -15,27 +14,28 @@ from sparsefront.packages import missing_package
 
 
 @contextmanager
-def in_one_line(config: DictConfig) -> Iterator[None]:
+def in_one_line(config: DictConfig, output_dir: Path) -> Iterator[None]:
     """Failures that a user can fix leave as `InvalidSetting`; the rest pass with their stack trace, as it is our fault.
 
     Args:
         config: of the run.
+        output_dir: where its results go.
     """
     try:
         yield
     except InvalidSetting:
         raise
     except Exception as error:
-        complaint = _complaint(error, config)
+        complaint = _complaint(error, config, output_dir)
         if complaint is None:
             raise
         raise complaint from error
 
 
-def _complaint(error: Exception, config: DictConfig) -> InvalidSetting | None:
+def _complaint(error: Exception, config: DictConfig, output_dir: Path) -> InvalidSetting | None:
     if isinstance(error, OmegaConfBaseException):
         return Obstacle(error.full_key or "configuration", None, str(error).partition("\n")[0])
-    folder = fullest(error, [Path(config.cache_dir), Path(HydraConfig.get().runtime.output_dir)])
+    folder = fullest(error, [Path(config.cache_dir), output_dir])
     if folder is not None:
         return _full_disk(folder)
     if isinstance(error, ModuleNotFoundError):

@@ -11,9 +11,7 @@ from sparsefront.artifacts.leftovers import remove_leftovers
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.cache.results import remember_results
 from sparsefront.experiment import Experiment
-from sparsefront.inference.forecast import warn_where_nothing_wins
 from sparsefront.measure.fused_graph import fused_dense_graph
-from sparsefront.optimized_values import require_found
 from sparsefront.progress import bars_as_configured
 from sparsefront.provenance import code_commit
 from sparsefront.report.checkpoint_link import link_checkpoint
@@ -21,7 +19,9 @@ from sparsefront.report.loggers import close_loggers, log_row
 from sparsefront.report.row import Row
 from sparsefront.run_folder import settle_killed_runs
 from sparsefront.stages import dense, export, measure, prune, recover, report
+from sparsefront.stages.forecast import warn_where_nothing_wins
 from sparsefront.stages.keys import StageKeys, stage_keys
+from sparsefront.stages.optimized_values import require_found
 from sparsefront.sweep_progress import note_work
 from sparsefront.validate import validate
 

@@ -14,11 +14,11 @@ from sparsefront.config import STAGES, Config
 from sparsefront.errors import InvalidSetting, UnknownKey
 from sparsefront.experiment import Experiment
 from sparsefront.group_options import say_where
-from sparsefront.optimized_values import require_optimized_values
 from sparsefront.pruning.kept_dense import require_matches
 from sparsefront.pruning.layers import PruningPlan, plan_pruning
 from sparsefront.report.row import leaves
 from sparsefront.settings import build_settings
+from sparsefront.stages.optimized_values import require_optimized_values
 
 log = logging.getLogger(__name__)
 LARGEST_SEED = 2**32 - 1  # that NumPy's generators take
@@ -101,6 +101,11 @@ def _choices() -> dict[str, str]:
     return {group: name for group, name in HydraConfig.get().runtime.choices.items() if group in GROUPS}
 
 
+def _option_folders() -> list[Path]:
+    """Those that Hydra searches."""
+    return [Path(source.path) for source in HydraConfig.get().runtime.config_sources if source.schema == "file"]
+
+
 def _sweep_name() -> str | None:
     hydra = HydraConfig.get()
     return Path(hydra.sweep.dir).name if hydra.mode is RunMode.MULTIRUN else None
@@ -118,7 +123,7 @@ def _build(group: str, config: DictConfig, choices: dict[str, str]) -> Any:
     try:
         return build_settings(group, config[group])
     except UnknownKey as error:
-        raise say_where(error, choices[group]) from error
+        raise say_where(error, choices[group], _option_folders()) from error
     except InvalidSetting as error:
         # the pattern reads the root's granularity: the user typed it there
         typed_at_root = error.key == "pattern.granularity" and config.granularity is not None
@@ -190,8 +195,8 @@ def _check_recovery(experiment: Experiment) -> None:
     recovery.check_schedule(schedule.name)
     if experiment.pattern.name != "dense":
         schedule.check_sparsity(experiment.sparsity)
-        recovery.check(experiment)
-        experiment.importance.check(experiment)
+        recovery.check(experiment.recovery_setup())
+        experiment.importance.check(experiment.pruning)
 
 
 def _refuse_to_fit_nothing(experiment: Experiment, plan: PruningPlan) -> NoReturn:
@@ -228,8 +233,13 @@ def _check_pattern(experiment: Experiment) -> None:
     _call("allocation", experiment.allocation.check_sparsity, experiment.sparsity)
     net = _call("model", experiment.model.skeleton, experiment.dataset.info)
     _call("recipe", require_matches, experiment.recipe, net, experiment.model.prunable(net))
+    prunable = experiment.model.prunable(net)
     plan = plan_pruning(
-        net, experiment.model.prunable(net), pattern=pattern, sparsity=experiment.sparsity, recipe=experiment.recipe
+        net,
+        prunable,
+        pattern=pattern,
+        sparsity=experiment.sparsity,
+        ignored=experiment.recipe.ignored(prunable),
     )
     if not plan.layers:
         _refuse_to_fit_nothing(experiment, plan)

@@ -11,7 +11,7 @@ from sparsefront_kernels.tuning.store import tuned_kernel
 from sparsefront.inference.launch_choice import MOST, launch_in_use, untried_launches
 from sparsefront.inference.layer_trial import Trial
 from sparsefront.inference.problems import LayerInput
-from sparsefront.inference.sparse_linear import SparseLinear
+from sparsefront_kernels.linear import SparseLinear
 from sparsefront.inference.swap import record_layer
 
 

@@ -8,7 +8,7 @@ from sparsefront_kernels import FORMATS, KernelEntry, entry
 from torch import nn
 
 from sparsefront.inference.sparse_conv import SparseConv2d, conv_refusal
-from sparsefront.inference.sparse_linear import SparseLinear
+from sparsefront_kernels.linear import SparseLinear
 from sparsefront.patterns.weight_view import as_matrix
 
 

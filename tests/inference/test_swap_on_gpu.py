@@ -10,11 +10,11 @@ from torch import nn
 
 from sparsefront.inference.agreement import output_error
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.kernel_call import KernelCall
+from sparsefront_kernels.sparse_layer import SparseLayer
 from sparsefront.inference.kernel_timer import time_layer
 from sparsefront.inference.packed_weights import release_formats
 from sparsefront.inference.problems import observe_problems
-from sparsefront.inference.sparse_linear import SparseLinear
+from sparsefront_kernels.linear import SparseLinear
 from sparsefront.inference.swap import swap
 from sparsefront.measure.memory import resident_bytes
 from sparsefront.measure.wrapping import WRAPPINGS, best_wrapping
@@ -85,7 +85,7 @@ def test_auto_takes_the_fastest_dense_included(pattern, exported):
     for name, layer in report.layers.items():
         assert "dense_linear" in layer.candidates
         assert layer.latency_us == min(layer.candidates.values())
-        assert isinstance(net.get_submodule(name), KernelCall) == layer.is_sparse
+        assert isinstance(net.get_submodule(name), SparseLayer) == layer.is_sparse
         assert (name in report.dense_layers) != layer.is_sparse
 
 

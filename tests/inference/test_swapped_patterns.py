@@ -12,7 +12,7 @@ from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.export.checkpoint import read_export, write_export
 from sparsefront.inference.agreement import output_error
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.kernel_call import KernelCall
+from sparsefront_kernels.sparse_layer import SparseLayer
 from sparsefront.inference.problems import observe_problems
 from sparsefront.inference.swap import swap
 from sparsefront.patterns.block_2_4 import Block24
@@ -123,7 +123,7 @@ def test_the_swapped_network_computes_the_masked_one(case, dtype):
         torch.testing.assert_close(twin(x.to(dtype)), net(x.to(dtype)), rtol=0, atol=0)
     for name in LAYERS:
         layer = net.get_submodule(name)
-        assert isinstance(layer, KernelCall)
+        assert isinstance(layer, SparseLayer)
         assert torch.equal(layer.weight, masked.get_submodule(name).weight.to(dtype))
 
 

@@ -1,1 +1,8 @@
 """Allocation: how much goes in which layer, and so which groups of weights survive."""
+
+from sparsefront.option_classes import option_class
+
+
+def __getattr__(name: str) -> type:
+    """The class of an option, by its name: imported when it is first asked for."""
+    return option_class(__name__, name)

@@ -16,9 +16,8 @@ import json
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from sparsefront_kernels import FORMATS, SparseFormat
@@ -26,14 +25,16 @@ from torch import Tensor, nn
 
 from sparsefront.artifacts.durable import link_or_copy
 from sparsefront.errors import InvalidSetting
-from sparsefront.export.manifest import LayerRecord, Manifest
-from sparsefront.export.stored_weight import store
+from sparsefront.export.manifest import Manifest
+from sparsefront.export.packed_layers import DENSE, pack_layers
 from sparsefront.patterns.arrangement import Arrangement
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.weight_view import as_matrix
 from sparsefront.pruning.mask_file import load_masks, save_masks
 
-DENSE = "dense"  # the one format that is the weight itself
+if TYPE_CHECKING:
+    from sparsefront.models.base import Model
+
 MODEL, MASKS, COMPRESSED, MANIFEST = "model.safetensors", "masks.safetensors", "compressed.safetensors", "manifest.json"
 
 
@@ -42,12 +43,12 @@ def write_export(
     net: nn.Module,
     masks: Mapping[str, Tensor],
     *,
-    pattern: Pattern,
+    pattern: Pattern | None,
     sparsity: float,
     arrangements: Mapping[str, Arrangement] | None = None,
     sparsities: Mapping[str, float] | None = None,
     dense_reasons: Mapping[str, str] | None = None,
-    model: Any = None,
+    model: "Model | None" = None,
     weights: Path | None = None,
 ) -> Manifest:
     """Write a pruned network into a directory that exists.
@@ -55,46 +56,45 @@ def write_export(
     Args:
         net: weights already zero where their mask is False.
         masks: layer -> bool, [N, K] or shaped as the weight, True = keep.
-        pattern: decides how layers are stored.
+        pattern: decides how layers are stored; None: the structure of each mask does.
         sparsity: the target of the whole network, for the record, and of every layer that `sparsities` does not name.
         arrangements: layer -> the order in which its mask obeys the pattern; absent where that is its own.
         sparsities: layer -> its own final sparsity, where the allocation assigned one. What a pattern stores may depend on
             it (the window of n:m); a layer of sparsity 0 is stored dense.
         dense_reasons: prunable layers without a mask -> why.
-        model: where it has `save_pretrained_files`, it adds what from_pretrained wants beside the weights.
+        model: adds what its own library wants beside the weights.
         weights: a safetensors file that holds the net's state dict as it is, with metadata {"format": "pt"}: the export
             shares it where the file system can, rather than write the weights a second time.
     Raises:
         ValueError: a pruned weight is not zero, a mask has another shape than its weight, or the pattern's format
             cannot hold a mask; the layer is named.
     """
-    layers: dict[str, LayerRecord] = {}
-    compressed: dict[str, Tensor] = {}
-    shaped: dict[str, Tensor] = {}
-    for name, mask in masks.items():
-        weight = net.get_submodule(name).weight.detach()
-        matrix, kept = as_matrix(weight).cpu(), as_matrix(mask).cpu()
-        _check_zeros(name, matrix, kept)
-        own = (sparsities or {}).get(name)
-        storage = (DENSE, {}) if own == 0 else pattern.storage(tuple(matrix.shape), sparsity if own is None else own)
-        family, parameters = storage
-        stored = _compress(name, matrix, kept, storage, (arrangements or {}).get(name))
-        if family != DENSE:
-            compressed |= {f"{name}.{key}": tensor for key, tensor in stored.tensors().items()}
-        shaped[name] = kept.reshape(weight.shape)
-        nnz = int(kept.sum())
-        layers[name] = LayerRecord(family, parameters, stored.meta(), tuple(matrix.shape), nnz, nnz / kept.numel())
-    manifest = Manifest(pattern.name, _parameters(pattern), sparsity, layers, dict(dense_reasons or {}))
+    packed = pack_layers(
+        net,
+        masks,
+        pattern=pattern,
+        sparsity=sparsity,
+        arrangements=arrangements,
+        sparsities=sparsities,
+        dense_reasons=dense_reasons,
+    )
+    compressed = {
+        f"{name}.{key}": tensor
+        for name, stored in packed.formats.items()
+        if stored.family != DENSE
+        for key, tensor in stored.tensors().items()
+    }
+    shaped = {name: mask.reshape(net.get_submodule(name).weight.shape) for name, mask in packed.masks.items()}
     if weights is None:
         _save(plain_state_dict(net), directory / MODEL)
     else:
         link_or_copy(weights, directory / MODEL)
     save_masks(shaped, directory / MASKS)
     _save(compressed, directory / COMPRESSED)
-    if hasattr(model, "save_pretrained_files"):
+    if model is not None:
         model.save_pretrained_files(net, directory)
-    (directory / MANIFEST).write_text(json.dumps(manifest.to_json(), indent=2) + "\n")
-    return manifest
+    (directory / MANIFEST).write_text(json.dumps(packed.manifest.to_json(), indent=2) + "\n")
+    return packed.manifest
 
 
 def plain_state_dict(net: nn.Module) -> dict[str, Tensor]:
@@ -154,29 +154,6 @@ def read_export(directory: Path) -> Export:
         if not (directory / name).is_file():
             raise InvalidSetting("path", directory, f"is not an export: {name} is missing")
     return Export(directory, Manifest.from_json(json.loads((directory / MANIFEST).read_text())))
-
-
-def _check_zeros(name: str, matrix: Tensor, mask: Tensor) -> None:
-    if mask.shape != matrix.shape or mask.dtype != torch.bool:
-        raise ValueError(
-            f"{name}: a bool mask {tuple(matrix.shape)} was expected, got {mask.dtype} {tuple(mask.shape)}"
-        )
-    left = int(torch.count_nonzero(matrix[~mask]))
-    if left:
-        raise ValueError(f"{name}: {left} pruned weights are not zero; apply the masks before exporting")
-
-
-def _compress(
-    name: str, matrix: Tensor, mask: Tensor, storage: tuple[str, dict[str, Any]], arrangement: Arrangement | None
-) -> SparseFormat:
-    try:
-        return store(matrix, mask, storage, arrangement)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
-
-
-def _parameters(pattern: Pattern) -> dict[str, Any]:
-    return dataclasses.asdict(pattern) if dataclasses.is_dataclass(pattern) else {}
 
 
 def _save(tensors: dict[str, Tensor], path: Path) -> None:

@@ -30,14 +30,24 @@ class LayerRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The whole export; `dense_layers`: prunable layer -> why it stayed dense."""
+    """The whole export.
 
-    pattern: str
+    Args:
+        pattern: its name; None where it is not known.
+        pattern_parameters: its settings.
+        sparsity: the target of the whole network.
+        layers: the pruned ones.
+        dense_layers: prunable layer -> why it stayed dense.
+        pattern_class: package.module.Class of the pattern; None in exports of earlier versions.
+    """
+
+    pattern: str | None
     pattern_parameters: dict[str, Any]
     sparsity: float
     layers: dict[str, LayerRecord] = field(default_factory=dict)
     dense_layers: dict[str, str] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
+    pattern_class: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

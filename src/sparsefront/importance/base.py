@@ -10,7 +10,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.weight_view import as_matrix
 
 if TYPE_CHECKING:
-    from sparsefront.experiment import Experiment
+    from sparsefront.pruning.settings import PruningSettings
 
 Source = Literal["weights", "gradients", "inputs", "training"]
 
@@ -74,8 +74,8 @@ class Importance(ABC):
             ValueError: scores that are NaN or infinite (names the layer), or a calibration that is missing.
         """
 
-    def check(self, experiment: "Experiment") -> None:
-        """Refuse, before anything is trained, what cannot work with the rest of the configuration.
+    def check(self, pruning: "PruningSettings") -> None:
+        """Refuse, before anything is trained, what cannot work with the other parts of a pruning.
 
         Raises:
             InvalidSetting: with its key written from the root.

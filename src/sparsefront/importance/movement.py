@@ -11,7 +11,7 @@ from sparsefront.importance.base import Calibration, Importance, Source
 from sparsefront.importance.finite import refuse_non_finite
 
 if TYPE_CHECKING:
-    from sparsefront.experiment import Experiment
+    from sparsefront.pruning.settings import PruningSettings
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,8 @@ class Movement(Importance):
         refuse_non_finite(scores)
         return scores
 
-    def check(self, experiment: "Experiment") -> None:
-        schedule = experiment.schedule
-        first = schedule.sparsity_at(0.0, experiment.sparsity)
+    def check(self, pruning: "PruningSettings") -> None:
+        schedule, first = pruning.schedule, pruning.first_sparsity
         if first > 0:
             raise InvalidSetting(
                 "importance",
@@ -49,18 +48,18 @@ class Movement(Importance):
                 "training; choose schedule=gradual schedule.initial_sparsity=0, or schedule=iterative with "
                 "schedule.levels that begin at 0",
             )
-        if (settled := _settled_by_first_scores(experiment)) is not None:
+        if (settled := _settled_by_first_scores(pruning)) is not None:
             raise InvalidSetting(
                 *settled, "is settled by scores before any training, and importance=movement has none then"
             )
 
 
-def _settled_by_first_scores(experiment: "Experiment") -> tuple[str, str] | None:
+def _settled_by_first_scores(pruning: "PruningSettings") -> tuple[str, str] | None:
     """The key and value of a choice that ranks layers, outputs or inputs once, before the first masks."""
-    if experiment.allocation.name == "latency_aware":
+    if pruning.allocation.name == "latency_aware":
         return "allocation", "latency_aware"
-    if experiment.pattern.name == "shuffled_block":
+    if pruning.pattern.name == "shuffled_block":
         return "pattern", "shuffled_block"
-    if getattr(experiment.pattern, "permutation", "none") == "search":
+    if getattr(pruning.pattern, "permutation", "none") == "search":
         return "pattern.permutation", "search"
     return None

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from sparsefront_kernels.linear import SparseLinear
 from torch import nn
 
 from sparsefront.inference.candidates import Candidate, Candidates
@@ -10,7 +11,6 @@ from sparsefront.inference.kernel_timer import time_layer
 from sparsefront.inference.problems import LayerInput
 from sparsefront.inference.product_check import ProductCheck
 from sparsefront.inference.sparse_conv import SparseConv2d
-from sparsefront.inference.sparse_linear import SparseLinear
 
 
 @dataclass

@@ -2,12 +2,11 @@
 
 import torch.nn.functional as F
 from sparsefront_kernels import KernelEntry, SparseFormat
+from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
-from sparsefront.inference.kernel_call import KernelCall
 
-
-class SparseConv2d(KernelCall):
+class SparseConv2d(SparseLayer):
     """Takes [B, C_in, H, W] and gives [B, C_out, H', W'] (channels last in memory), as nn.Conv2d does.
 
     A 1x1 filter reads the pixels as they are; larger ones go through im2col, whose copy is part of the layer's time.

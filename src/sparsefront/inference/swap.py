@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.export.checkpoint import Export
+from sparsefront.export.packed_layers import PackedWeights
 from sparsefront.inference.candidates import find_candidates
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fused_layer import fused_layer
@@ -28,7 +28,7 @@ from sparsefront.progress import bar
 
 def swap(
     net: nn.Module,
-    export: Export,
+    export: PackedWeights,
     problems: Mapping[str, LayerInput],
     choice: KernelChoice,
     *,
@@ -78,12 +78,12 @@ def swap(
         else:
             replace_module(net, layer, trial.modules[chosen])
     _refuse_idle_force(choice, layers)
-    return SwapReport(layers, dense_layers, *_shares(layers, dense_layers, problems), fusion)
+    return SwapReport(layers, dense_layers, *_shares(layers, dense_layers, problems), fusion, problems)
 
 
 def _fuse(
     net: nn.Module,
-    export: Export,
+    export: PackedWeights,
     choice: KernelChoice,
     inputs: Mapping[str, Tensor] | None,
     plan: FusionPlan | None,
@@ -99,7 +99,9 @@ def _fuse(
     return fuse_blocks(net, formats, export.masks, inputs, choice, plan=plan)
 
 
-def _stays_dense(layer: nn.Module, export: Export, name: str, choice: KernelChoice, *, called: bool) -> str | None:
+def _stays_dense(
+    layer: nn.Module, export: PackedWeights, name: str, choice: KernelChoice, *, called: bool
+) -> str | None:
     """Why no kernel is even looked for, or None."""
     if choice.keeps_dense:
         return "kernel=none: the masked weight is multiplied densely"
@@ -114,7 +116,7 @@ def _stays_dense(layer: nn.Module, export: Export, name: str, choice: KernelChoi
 
 def _try(
     layer: nn.Linear | nn.Conv2d,
-    export: Export,
+    export: PackedWeights,
     name: str,
     received: LayerInput,
     choice: KernelChoice,

@@ -1,11 +1,14 @@
 """What a swap did, layer by layer, ready for the row."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.fusion.report import FusionReport
+from sparsefront.inference.problems import LayerInput
+from sparsefront.inference.swap_text import swap_text
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class SwapReport:
         sparse_layer_share: of the prunable layers, the fraction that runs a sparse kernel.
         sparse_flops_share: the same, each layer weighted by its dense flops in the observed forward.
         fusion: what was done to whole blocks.
+        problems: prunable layer -> the product that it was asked for; a layer that is not called is absent.
     """
 
     layers: dict[str, LayerSwap]
@@ -63,6 +67,7 @@ class SwapReport:
     sparse_layer_share: float
     sparse_flops_share: float
     fusion: FusionReport = field(default_factory=FusionReport)
+    problems: Mapping[str, LayerInput] = field(default_factory=dict)
 
     @property
     def kernels(self) -> dict[str, int]:
@@ -78,6 +83,10 @@ class SwapReport:
             *(layer for name in blocks.faster_dense for layer in self.fusion.layers_of(name)),
         }
         return replace(blocks, layers={name: layer.kernel for name, layer in self.layers.items() if name not in inside})
+
+    def __str__(self) -> str:
+        """A line per layer: what runs it, and why it stayed dense where it did."""
+        return swap_text(self)
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -5,9 +5,8 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
+from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
-
-from sparsefront.inference.kernel_call import KernelCall
 
 
 def weight_bytes(net: nn.Module, dtype: torch.dtype | None = None) -> int:
@@ -22,7 +21,7 @@ def weight_bytes(net: nn.Module, dtype: torch.dtype | None = None) -> int:
     for tensor in _distinct([*net.parameters(), *net.buffers()]):
         itemsize = dtype.itemsize if dtype is not None and tensor.is_floating_point() else tensor.itemsize
         total += tensor.numel() * itemsize
-    return total + sum(module.format.nbytes for module in net.modules() if isinstance(module, KernelCall))
+    return total + sum(module.format.nbytes for module in net.modules() if isinstance(module, SparseLayer))
 
 
 def resident_bytes(net: nn.Module, device: torch.device) -> int:

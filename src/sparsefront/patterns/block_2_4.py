@@ -37,7 +37,7 @@ class Block24(BlockPattern):
         talk, which names the idea only. Blocks first is our reading: the score of a block then counts all its weights.
     """
 
-    granularity: int | str
+    granularity: int | str = 64
     name: ClassVar[str] = "block_2_4"
     uses_granularity: ClassVar[bool] = True
 

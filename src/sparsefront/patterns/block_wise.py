@@ -19,7 +19,7 @@ class BlockWise(FreeOrBalanced):
         authors' public code ranks the blocks of the whole network (allocation=global_threshold).
     """
 
-    granularity: int | str
+    granularity: int | str = 64
     distribution: str = "free"
     m: int | None = None
     name: ClassVar[str] = "block_wise"

@@ -29,7 +29,7 @@ class ShuffledBlock(BlockPattern):
         2022. The selection of vectors is that of `vector_wise`, and so is the source's allocation.
     """
 
-    granularity: int
+    granularity: int = 32
     search_rounds: int = 8
     name: ClassVar[str] = "shuffled_block"
     uses_granularity: ClassVar[bool] = True

@@ -103,7 +103,7 @@ class Tile24(Pattern):
         global memory, 2:4 inside the sparse tensor core.
     """
 
-    granularity: int
+    granularity: int = 128
     name: ClassVar[str] = "tile_2_4"
     uses_granularity: ClassVar[bool] = True
 

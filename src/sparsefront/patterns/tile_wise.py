@@ -60,7 +60,7 @@ class TileWise(Pattern):
         as indispensable; how many of either is our setting.
     """
 
-    granularity: int
+    granularity: int = 128
     element_overlay: float = 0.0
     apriori_tuning: float = 0.0
     whole_tiles: bool = False

@@ -81,7 +81,7 @@ class Uniform(BlockPattern):
         Sparsity"). The paper sorts by |w|; here importance is sorted, which is |w| where it is the magnitude.
     """
 
-    granularity: int
+    granularity: int = 1
     aggregate: str = "l2"
     name: ClassVar[str] = "uniform"
     uses_granularity: ClassVar[bool] = True

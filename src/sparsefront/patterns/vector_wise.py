@@ -22,7 +22,7 @@ class VectorWise(FreeOrBalanced):
         authors' public code, which ranks the vectors of the whole network (allocation=global_threshold).
     """
 
-    granularity: int
+    granularity: int = 32
     distribution: str = "free"
     m: int | None = None
     name: ClassVar[str] = "vector_wise"

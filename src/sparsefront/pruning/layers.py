@@ -1,11 +1,11 @@
 """Which layers of a network a run prunes, and why the others stay dense."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import nn
 
 from sparsefront.patterns.base import Pattern
-from sparsefront.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -25,20 +25,21 @@ class PruningPlan:
 
 
 def plan_pruning(
-    net: nn.Module, prunable: list[str], *, pattern: Pattern, sparsity: float, recipe: Recipe
+    net: nn.Module, prunable: list[str], *, pattern: Pattern, sparsity: float, ignored: Mapping[str, str]
 ) -> PruningPlan:
     """Sort the prunable layers into pruned and dense.
 
     Args:
         net: also on the meta device: only shapes are read.
-        prunable: names of the body's Linear and Conv layers.
+        prunable: names of Linear and Conv2d layers.
+        ignored: those of them that stay dense because somebody wants it -> why.
     """
     shapes, reasons = {}, {}
     for name in prunable:
         module = net.get_submodule(name)
         shapes[name] = (module.weight.shape[0], module.weight[0].numel())
-        if (expression := recipe.keeps_dense(name)) is not None:
-            reasons[name] = f"recipe.keep_dense: {expression}"
+        if name in ignored:
+            reasons[name] = ignored[name]
         elif getattr(module, "groups", 1) != 1:
             reasons[name] = f"convolution in {module.groups} groups"
         elif (refusal := pattern.refusal(shapes[name], sparsity)) is not None:

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 SHAPES = "shapes"
+MASKS = "masks.safetensors"
 
 
 def save_masks(masks: Mapping[str, Tensor], file: Path) -> None:

@@ -49,7 +49,9 @@ class Structure:
 
     @classmethod
     def load(cls, folder: Path) -> "Structure":
-        """What `save` wrote, on the CPU."""
+        """What `save` wrote, on the CPU; of a folder where nothing was saved, what holds for most: nothing is fixed."""
+        if not (folder / SPARSITIES).is_file():
+            return cls()
         sides: dict[str, dict[str, Tensor]] = {}
         for name, order in load_file(folder / ARRANGEMENTS).items():
             layer, side = name.rsplit(".", 1)

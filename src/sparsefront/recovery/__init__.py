@@ -1,1 +1,8 @@
 """How accuracy comes back after pruning: what is trained, for how long, along which learning-rate curve."""
+
+from sparsefront.option_classes import option_class
+
+
+def __getattr__(name: str) -> type:
+    """The class of an option, by its name: imported when it is first asked for."""
+    return option_class(__name__, name)

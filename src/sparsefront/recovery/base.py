@@ -1,24 +1,46 @@
 """What every recovery provides, and what it is given in each round of the schedule."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pytorch_lightning as pl
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.pruning.masked_weights import MaskedWeights
+from sparsefront.pruning.settings import PruningSettings
 from sparsefront.pruning.structure import Structure
 from sparsefront.tasks.base import Task
 from sparsefront.training.optimization import Optimization
+from sparsefront.training.recipe import Recipe
+from sparsefront.training.trainer import TrainerSettings
 
-if TYPE_CHECKING:
-    from sparsefront.experiment import Experiment
+LayerMasks = dict[str, Tensor]
+StateDict = Mapping[str, Tensor]
 
-Masks = dict[str, Tensor]
+
+@dataclass(frozen=True, eq=False)
+class RecoverySetup:
+    """What a recovery goes by, the same in all rounds.
+
+    Args:
+        pruning: how masks are made.
+        recipe: optimizer, learning rates and epochs of the training.
+        trainer: on what it runs.
+        architecture: gives the network without its weights, for checks; also on the meta device.
+        prunable: names of the layers of a network that may be pruned.
+        history: whether the weights of the dense run's epochs can be had.
+    """
+
+    pruning: PruningSettings
+    recipe: Recipe
+    trainer: TrainerSettings
+    architecture: Callable[[], nn.Module]
+    prunable: Callable[[nn.Module], list[str]]
+    history: bool
 
 
 @dataclass(eq=False)
@@ -26,6 +48,7 @@ class Round:
     """One round of the schedule: new masks, to be recovered from.
 
     Args:
+        setup: see `RecoverySetup`.
         sparsity: of `masks`.
         net: fp32; in the first round the dense weights, unpruned; later what the round before left.
         masks: layer name -> bool, shaped like the weight or [N, K]; not applied yet, within those of the round before.
@@ -35,26 +58,28 @@ class Round:
         make_masks: (sparsity, masks so far) -> masks for the weights of `net` as they are when it is called.
         make_task: (optimization, or None to judge only) -> a task around `net`.
         initial_net: a fresh network with the weights that the dense run started from.
-        dense: folder of the stage that trained the dense network.
-        folder: of stage recover, in the making.
-        unfinished: folder where the state of this round's training outlives a killed run.
+        dense_net: a fresh copy of the trained dense network.
+        history: epoch of the dense run, counted from 0 -> the weights at its start.
+        folder: where the training may write.
+        unfinished: folder where the state of this round's training outlives a killed run; None = it does not.
         loggers: of every fit.
         callbacks: that every fit of this round takes along.
     """
 
-    experiment: "Experiment"
+    setup: RecoverySetup
     sparsity: float
     net: nn.Module
-    masks: Masks
+    masks: LayerMasks
     masked: MaskedWeights
     structure: Structure
     data: pl.LightningDataModule
-    make_masks: Callable[[float, Masks | None], Masks]
+    make_masks: Callable[[float, LayerMasks | None], LayerMasks]
     make_task: Callable[[Optimization | None], Task]
     initial_net: Callable[[], nn.Module]
-    dense: Path
+    dense_net: Callable[[], nn.Module]
+    history: Mapping[int, StateDict]
     folder: Path
-    unfinished: Path
+    unfinished: Path | None
     loggers: list
     callbacks: tuple[pl.Callback, ...] = ()
 
@@ -68,6 +93,7 @@ class RoundRecord:
         earlier_seconds: the part of them before a kill.
         epochs, steps: trained, in optimizer steps.
         updates: (step, sparsity) of every change of the masks while it trained.
+        sparsity, sparsity_achieved: what was asked of the masks that it began with, and what those at its end have.
     """
 
     seconds: float = 0.0
@@ -75,6 +101,8 @@ class RoundRecord:
     epochs: int = 0
     steps: int = 0
     updates: list[tuple[int, float]] = field(default_factory=list)
+    sparsity: float = 0.0
+    sparsity_achieved: float = 0.0
 
 
 class Recovery(ABC):
@@ -87,6 +115,10 @@ class Recovery(ABC):
     name: ClassVar[str]
     fingerprinted: ClassVar[frozenset[str]] = frozenset()
     """Settings that `fingerprint` speaks for, so that keys of stored stages do without them."""
+    needs: ClassVar[tuple[str, ...]] = ()
+    """What of `dense_net`, `initial_net` and `history` it cannot do without."""
+    starts_dense: ClassVar[bool] = False
+    """Whether it starts from the dense weights, also of what is pruned."""
     schedules: tuple[str, ...]
 
     def check_schedule(self, schedule: str) -> None:
@@ -102,8 +134,8 @@ class Recovery(ABC):
         if schedule not in self.schedules:
             raise InvalidSetting(key, value, f"goes with schedule {', '.join(self.schedules)}, not with {schedule}")
 
-    def check(self, experiment: "Experiment") -> None:
-        """Refuse, before anything is trained, what cannot work with the rest of the configuration.
+    def check(self, setup: RecoverySetup) -> None:
+        """Refuse, before anything is trained, what cannot work with the rest of the setup.
 
         Raises:
             InvalidSetting: with its key written from the root.

@@ -1,7 +1,7 @@
 """Train on while the dense network teaches."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pytorch_lightning as pl
 from torch import nn
@@ -9,18 +9,14 @@ from torch import nn
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.checkpoint import misfit, read_weights, weights_file
-from sparsefront.recovery.base import Round
+from sparsefront.recovery.base import RecoverySetup, Round
 from sparsefront.recovery.distillation import Distillation
 from sparsefront.recovery.finetune import Finetune
 from sparsefront.recovery.hidden_states import block_names
 from sparsefront.recovery.lr_rewind import LearningRateRewind
 from sparsefront.recovery.training import TrainingRecovery
 from sparsefront.recovery.training_plan import TrainingPlan
-from sparsefront.stages.network import WEIGHTS
 from sparsefront.training.recipe import Recipe
-
-if TYPE_CHECKING:
-    from sparsefront.experiment import Experiment
 
 ALONG = ("finetune", "lr_rewind")
 
@@ -71,6 +67,10 @@ class Distill(TrainingRecovery):
         _ = self._along  # refuses its own settings
 
     @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]  # of the instance: a checkpoint may teach instead
+        return () if self.teacher else ("dense_net",)
+
+    @property
     def schedules(self) -> tuple[str, ...]:
         """Those of `along`."""
         return self._along.schedules
@@ -83,14 +83,14 @@ class Distill(TrainingRecovery):
     def _along(self) -> TrainingRecovery:
         return Finetune(self.epochs, self.lr) if self.along == "finetune" else LearningRateRewind(self.epochs)
 
-    def check(self, experiment: "Experiment") -> None:
-        super().check(experiment)
+    def check(self, setup: RecoverySetup) -> None:
+        super().check(setup)
         if self.teacher is None and not self.hidden_states:
             return
-        net = experiment.model.skeleton(experiment.dataset.info)
+        net = setup.architecture()
         if self.teacher is not None:
             self._teacher_weights(net)
-        self._hidden_layers(net, experiment)
+        self._hidden_layers(net, setup)
 
     def fingerprint(self) -> dict[str, Any]:
         return {} if self.teacher is None else {"teacher": file_digest(weights_file(self.teacher))}
@@ -101,20 +101,20 @@ class Distill(TrainingRecovery):
 
     def callbacks(self, round: Round) -> tuple[pl.Callback, ...]:
         """The teacher, read anew: it is no part of any training's state."""
-        teacher = round.initial_net()
-        dense = str(round.dense / WEIGHTS)
-        teacher.load_state_dict(read_weights(dense) if self.teacher is None else self._teacher_weights(teacher))
+        teacher = round.dense_net()
+        if self.teacher is not None:
+            teacher.load_state_dict(self._teacher_weights(teacher))
         return (
             Distillation(
                 teacher,
                 hardness=self.hardness,
                 temperature=self.temperature,
                 hidden_states=self.hidden_states,
-                hidden_layers=self._hidden_layers(teacher, round.experiment),
+                hidden_layers=self._hidden_layers(teacher, round.setup),
             ),
         )
 
-    def _hidden_layers(self, net: nn.Module, experiment: "Experiment") -> list[str]:
+    def _hidden_layers(self, net: nn.Module, setup: RecoverySetup) -> list[str]:
         """Names of the modules whose outputs are compared.
 
         Raises:
@@ -122,7 +122,7 @@ class Distill(TrainingRecovery):
         """
         if not self.hidden_states:
             return []
-        blocks = block_names(net, experiment.model.prunable(net))
+        blocks = block_names(net, setup.prunable(net))
         names = blocks if self.hidden_layers is None else self.hidden_layers
         unknown = sorted(set(names) - {name for name, _ in net.named_modules()})
         if unknown or not names:

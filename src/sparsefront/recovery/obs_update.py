@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,11 +18,8 @@ from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.weight_view import as_matrix, like_weight
 from sparsefront.pruning.calibration import NetworkCalibration
-from sparsefront.recovery.base import Masks, Recovery, Round, RoundRecord
+from sparsefront.recovery.base import LayerMasks, Recovery, RecoverySetup, Round, RoundRecord
 from sparsefront.training import ranks
-
-if TYPE_CHECKING:
-    from sparsefront.experiment import Experiment
 
 
 @dataclass(frozen=True)
@@ -50,6 +47,8 @@ class ObsUpdate(Recovery):
     sequential: bool = True
 
     name: ClassVar[str] = "obs_update"
+    needs: ClassVar[tuple[str, ...]] = ("dense_net",)
+    starts_dense: ClassVar[bool] = True
     schedules: ClassVar[tuple[str, ...]] = ("one_shot", "iterative")
 
     def __post_init__(self) -> None:
@@ -57,26 +56,27 @@ class ObsUpdate(Recovery):
         refuse_fewer_than_one("block", self.block)
         refuse_damping(self.damping)
 
-    def check(self, experiment: "Experiment") -> None:
-        if experiment.importance.source == "training":
+    def check(self, setup: RecoverySetup) -> None:
+        pattern, importance = setup.pruning.pattern, setup.pruning.importance
+        if importance.source == "training":
             raise InvalidSetting(
-                "importance", experiment.importance.name, "comes from training, and recovery=obs_update trains nothing"
+                "importance", importance.name, "comes from training, and recovery=obs_update trains nothing"
             )
-        if self.reselect and not _decides_within_rows(experiment.pattern):
+        if self.reselect and not _decides_within_rows(pattern):
             raise InvalidSetting(
                 "recovery.reselect",
                 True,
-                f"pattern {experiment.pattern.name} binds weights to each other; those of element_wise, and of n_m that is "
+                f"pattern {pattern.name} binds weights to each other; those of element_wise, and of n_m that is "
                 "not transposable, can be chosen one by one",
             )
 
     def recover(self, round: Round) -> RoundRecord:
         start = time.perf_counter()
-        round.net.to(torch.device(round.experiment.trainer.device))
+        round.net.to(torch.device(round.setup.trainer.device))
         layers = list(round.masks)
         calibration = NetworkCalibration(round.make_task(None), layers, round.data.train_dataloader)
         batches = list(calibration.batches(self.batches))
-        masks: Masks = {}
+        masks: LayerMasks = {}
         for group in calibration.order_of_use() if self.sequential else [layers]:
             hessians = calibration.total(calibration.sums_over(group, batches, input_hessian))
             for layer in group:
@@ -120,9 +120,9 @@ class ObsUpdate(Recovery):
             return Given(mask[:, order])
         previous = round.masked.masks().get(layer)
         allowed = torch.ones_like(mask) if previous is None else previous.reshape(mask.shape).to(mask.device)[:, order]
-        pattern, experiment = round.experiment.pattern, round.experiment
-        final = round.structure.sparsity_of(layer, experiment.sparsity)
-        window = pattern.window((mask.shape[0], mask.shape[1]), final)
+        pruning = round.setup.pruning
+        final = round.structure.sparsity_of(layer, pruning.sparsity)
+        window = pruning.pattern.window((mask.shape[0], mask.shape[1]), final)
         if window is None:
             return InBlocks(int(mask.sum()), allowed)
         # On the way of an iterative schedule more are kept than in the window of the final sparsity.

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,15 +13,12 @@ from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.weight_view import as_matrix
 from sparsefront.pruning.straight_through import StraightThrough
 from sparsefront.pruning.structure import Structure
-from sparsefront.recovery.base import Recovery, Round, RoundRecord
+from sparsefront.recovery.base import Recovery, RecoverySetup, Round, RoundRecord
 from sparsefront.recovery.training import fit_round
 from sparsefront.recovery.training_plan import TrainingPlan
 from sparsefront.training.fit import steps_per_epoch
 from sparsefront.training.optimization import Optimization
 from sparsefront.training.recipe import Recipe
-
-if TYPE_CHECKING:
-    from sparsefront.experiment import Experiment
 
 
 @dataclass(frozen=True)
@@ -44,6 +41,7 @@ class SrSte(Recovery):
     lr: float | None = None
 
     name: ClassVar[str] = "sr_ste"
+    needs: ClassVar[tuple[str, ...]] = ("initial_net",)
     schedules: ClassVar[tuple[str, ...]] = ("one_shot",)
 
     def __post_init__(self) -> None:
@@ -54,23 +52,24 @@ class SrSte(Recovery):
         if self.lr is not None and self.lr <= 0:
             raise InvalidSetting("lr", self.lr, "must be greater than 0, or null for the recipe's")
 
-    def check(self, experiment: "Experiment") -> None:
+    def check(self, setup: RecoverySetup) -> None:
         """Only masks that each layer's own weights decide, window by window, can change at every step."""
-        if not getattr(experiment.pattern, "balanced", False):
+        pattern, importance = setup.pruning.pattern, setup.pruning.importance
+        if not getattr(pattern, "balanced", False):
             raise InvalidSetting(
                 "recovery",
                 self.name,
                 f"needs n of every m kept: pattern=n_m, or pattern.distribution=balanced of vector_wise or block_wise, "
-                f"not {experiment.pattern.name} as it is set",
+                f"not {pattern.name} as it is set",
             )
-        if not isinstance(experiment.importance, Magnitude):
+        if not isinstance(importance, Magnitude):
             raise InvalidSetting(
-                "recovery", self.name, f"ranks weights by importance=magnitude, not by {experiment.importance.name}"
+                "recovery", self.name, f"ranks weights by importance=magnitude, not by {importance.name}"
             )
-        if experiment.recipe.ema is not None:
+        if setup.recipe.ema is not None:
             raise InvalidSetting(
                 "recipe.ema",
-                experiment.recipe.ema,
+                setup.recipe.ema,
                 "must be null with recovery=sr_ste: it would average weights under different masks",
             )
 
@@ -81,11 +80,11 @@ class SrSte(Recovery):
         return TrainingPlan(epochs, optimization, "recovery.lr")
 
     def recover(self, round: Round) -> RoundRecord:
-        experiment = round.experiment
-        steps = steps_per_epoch(round.data, experiment.trainer)
-        plan = self.plan(experiment.recipe, steps)
+        pruning = round.setup.pruning
+        steps = steps_per_epoch(round.data, round.setup.trainer)
+        plan = self.plan(round.setup.recipe, steps)
         round.net.load_state_dict(round.initial_net().state_dict())
-        windows = WindowMasks(experiment.pattern, experiment.importance, round.structure, round.sparsity)
+        windows = WindowMasks(pruning.pattern, pruning.importance, round.structure, round.sparsity)
         refined = StraightThrough(round.net, list(round.masks), make_masks=windows, decay=self.decay)
         time = fit_round(round, plan, (refined,))
         round.masked.set(refined.masks())

@@ -1,18 +1,14 @@
 """Recoveries that train under masks: one fit per round."""
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
 
 import pytorch_lightning as pl
 
 from sparsefront.pruning.callback import HoldMasks
-from sparsefront.recovery.base import Recovery, Round, RoundRecord
+from sparsefront.recovery.base import Recovery, RecoverySetup, Round, RoundRecord
 from sparsefront.recovery.training_plan import TrainingPlan
 from sparsefront.training.fit import FitTime, fit, steps_per_epoch
 from sparsefront.training.recipe import Recipe
-
-if TYPE_CHECKING:
-    from sparsefront.experiment import Experiment
 
 
 class TrainingRecovery(Recovery):
@@ -33,19 +29,19 @@ class TrainingRecovery(Recovery):
         """Further callbacks of the round's fit."""
         return ()
 
-    def check(self, experiment: "Experiment") -> None:
-        self.plan(experiment.recipe, steps_per_epoch=1)
+    def check(self, setup: RecoverySetup) -> None:
+        self.plan(setup.recipe, steps_per_epoch=1)
 
     def recover(self, round: Round) -> RoundRecord:
-        experiment = round.experiment
-        steps = steps_per_epoch(round.data, experiment.trainer)
-        plan = self.plan(experiment.recipe, steps)
+        setup = round.setup
+        steps = steps_per_epoch(round.data, setup.trainer)
+        plan = self.plan(setup.recipe, steps)
         self.set_weights(round)
         round.masked.set(round.masks)
         hold = HoldMasks(
             round.masked,
-            schedule=experiment.schedule,
-            sparsity=experiment.sparsity,
+            schedule=setup.pruning.schedule,
+            sparsity=setup.pruning.sparsity,
             make_masks=round.make_masks,
             total_steps=plan.epochs * steps,
         )
@@ -55,14 +51,15 @@ class TrainingRecovery(Recovery):
 
 def fit_round(round: Round, plan: TrainingPlan, callbacks: tuple[pl.Callback, ...] = ()) -> FitTime:
     """Train `round.net` in place as planned, with a fresh optimizer."""
-    levels = round.experiment.schedule.round_sparsities(round.experiment.sparsity)
+    pruning = round.setup.pruning
+    levels = pruning.schedule.round_sparsities(pruning.sparsity)
     number = f", round {levels.index(round.sparsity) + 1} of {len(levels)}" if len(levels) > 1 else ""
     return fit(
         round.make_task(plan.optimization),
         round.data,
         epochs=plan.epochs,
-        recipe=round.experiment.recipe,
-        trainer=round.experiment.trainer,
+        recipe=round.setup.recipe,
+        trainer=round.setup.trainer,
         loggers=round.loggers,
         directory=round.folder,
         callbacks=(*round.callbacks, *callbacks),

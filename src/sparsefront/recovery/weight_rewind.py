@@ -1,20 +1,14 @@
 """Train again from where the dense run once was."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
-
-from safetensors.torch import load_file
+from typing import ClassVar
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.recovery.base import Round
+from sparsefront.recovery.base import RecoverySetup, Round
 from sparsefront.recovery.rewinding import check_epochs, first_epoch, rewound_plan
 from sparsefront.recovery.training import TrainingRecovery
 from sparsefront.recovery.training_plan import TrainingPlan
-from sparsefront.training.history import history_file
 from sparsefront.training.recipe import Recipe
-
-if TYPE_CHECKING:
-    from sparsefront.experiment import Experiment
 
 
 @dataclass(frozen=True)
@@ -32,14 +26,15 @@ class WeightRewind(TrainingRecovery):
     epochs: int | None = None
 
     name: ClassVar[str] = "weight_rewind"
+    needs: ClassVar[tuple[str, ...]] = ("history",)
     schedules: ClassVar[tuple[str, ...]] = ("one_shot", "iterative")
 
     def __post_init__(self) -> None:
         check_epochs(self.epochs)
 
-    def check(self, experiment: "Experiment") -> None:
-        super().check(experiment)
-        if not experiment.recipe.history:
+    def check(self, setup: RecoverySetup) -> None:
+        super().check(setup)
+        if not setup.history:
             raise InvalidSetting(
                 "recipe.history",
                 False,
@@ -53,5 +48,4 @@ class WeightRewind(TrainingRecovery):
 
     def set_weights(self, round: Round) -> None:
         """Those of the dense run at the start of epoch T - K."""
-        epoch = first_epoch(self.epochs, round.experiment.recipe)
-        round.net.load_state_dict(load_file(history_file(round.dense, epoch)))
+        round.net.load_state_dict(round.history[first_epoch(self.epochs, round.setup.recipe)])

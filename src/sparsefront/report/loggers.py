@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.packages import require_package
@@ -22,6 +22,25 @@ log = logging.getLogger(__name__)
 MODES = ("auto", "online", "offline", "disabled")
 ROW_KEY = "row"  # the whole row as JSON text, in the summary of the W&B run
 ONLINE_TIMEOUT_S = 30
+
+
+class Logging(Protocol):
+    """Settings of group `logger`."""
+
+    def check(self) -> None:
+        """Refuse what cannot work, before anything runs. Raises InvalidSetting."""
+
+    def build(
+        self, *, run_name: str, output_dir: Path, group: str | None, config: dict[str, Any], run_id: str | None = None
+    ) -> "list[Logger]":
+        """The loggers of a run.
+
+        Args:
+            group: name of the sweep that it is a point of.
+            config: what was configured.
+            run_id: under which it goes on where it was killed.
+        """
+        ...
 
 
 @dataclass(frozen=True)

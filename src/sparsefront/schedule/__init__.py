@@ -1,1 +1,8 @@
 """When masks change: once before recovery, or step by step while it trains."""
+
+from sparsefront.option_classes import option_class
+
+
+def __getattr__(name: str) -> type:
+    """The class of an option, by its name: imported when it is first asked for."""
+    return option_class(__name__, name)

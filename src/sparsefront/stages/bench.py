@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront.experiment import Experiment
-from sparsefront.inference.agreement import NETWORK_ERROR_LIMIT, output_error
 from sparsefront.measure.accuracy import Evaluation, evaluate
 from sparsefront.measure.inputs import timed_inputs
 from sparsefront.measure.settings import DTYPES
@@ -79,20 +78,6 @@ class Bench:
             limit=self.experiment.measure.evaluate_limit,
             description=f"evaluate {what}",
         )
-
-    def require_agreement(self, masked: nn.Module, swapped: nn.Module) -> None:
-        """No accuracy and no latency of a network that computes something else.
-
-        Raises:
-            RuntimeError: the swapped network's outputs are not those of the masked one.
-        """
-        with torch.inference_mode():
-            error = output_error(swapped(**self.inputs), masked(**self.inputs))
-        if not error <= NETWORK_ERROR_LIMIT[self.dtype]:
-            raise RuntimeError(
-                f"the swapped network disagrees with the masked one: relative error {error:.1e}, "
-                f"at most {NETWORK_ERROR_LIMIT[self.dtype]:.0e} is rounding; nothing is measured"
-            )
 
     def conditions(self) -> dict[str, Any]:
         """What the latencies were taken with, as leaves of the row."""

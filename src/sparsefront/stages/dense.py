@@ -8,11 +8,12 @@ from typing import Any
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
 from sparsefront.stages.class_check import require_classes
-from sparsefront.stages.network import WEIGHTS, build_net, make_task, open_data, reseed, save_weights
+from sparsefront.stages.network import build_net, make_task, open_data, reseed
 from sparsefront.training.fit import fit, steps_per_epoch
 from sparsefront.training.history import KeepHistory
 from sparsefront.training.optimization import Optimization
 from sparsefront.training.rank_processes import on_every_rank
+from sparsefront.training.weights_file import WEIGHTS, save_weights
 
 log = logging.getLogger(__name__)
 

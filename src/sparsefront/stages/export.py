@@ -6,10 +6,9 @@ from typing import Any
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
-from sparsefront.export.checkpoint import write_export
-from sparsefront.pruning.mask_file import load_masks
-from sparsefront.pruning.structure import Structure
-from sparsefront.stages.network import MASKS, WEIGHTS, load_net
+from sparsefront.library.export import save
+from sparsefront.stages.network import load_masks_of, load_net
+from sparsefront.training.weights_file import WEIGHTS
 
 log = logging.getLogger(__name__)
 
@@ -17,22 +16,12 @@ log = logging.getLogger(__name__)
 def run(
     experiment: Experiment, store: ArtifactStore, determines: dict[str, Any], pruned: Artifact, recovered: Artifact
 ) -> Artifact:
-    """See `export.checkpoint.write_export`."""
+    """See `library.export.save`."""
 
     def make(folder: Path) -> None:
         log.info("export: compressed checkpoint and manifest")
-        structure = Structure.load(pruned.path)
-        write_export(
-            folder,
-            load_net(experiment, recovered.path / WEIGHTS),
-            load_masks(recovered.path / MASKS),
-            pattern=experiment.pattern,
-            sparsity=experiment.sparsity,
-            arrangements=structure.arrangements,
-            sparsities=structure.sparsities,
-            dense_reasons=pruned.read_json("plan.json")["dense_layers"],
-            model=experiment.model,
-            weights=recovered.path / WEIGHTS,
-        )
+        weights = recovered.path / WEIGHTS
+        masks = load_masks_of(experiment, pruned.path, recovered.path)
+        save(folder, load_net(experiment, weights), masks, model=experiment.model, weights=weights)
 
     return store.obtain("export", determines, make)

@@ -60,7 +60,6 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
                 experiment,
                 ("schedule", "recovery", "recipe"),
                 "sparsefront.stages.recover",
-                "sparsefront.stages.finished_rounds",
             )
         ),
     }

@@ -15,7 +15,6 @@ from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.errors import InvalidSetting
 from sparsefront.experiment import Experiment
 from sparsefront.export.checkpoint import Export, read_export
-from sparsefront.inference.problems import LayerInput
 from sparsefront.inference.saved_swap import save_choices
 from sparsefront.inference.swap_report import SwapReport
 from sparsefront.measure.accuracy import Evaluation
@@ -27,8 +26,9 @@ from sparsefront.measure.weights_digest import weights_digest
 from sparsefront.provenance import provenance
 from sparsefront.stages.bench import Bench
 from sparsefront.stages.keys import StageKeys
-from sparsefront.stages.network import WEIGHTS, load_net
+from sparsefront.stages.network import load_net
 from sparsefront.stages.speed import Samples, dense_speed, latency_curve, swap_in, swapped_speed
+from sparsefront.training.weights_file import WEIGHTS
 
 log = logging.getLogger(__name__)
 MEASUREMENTS, SAMPLES = "measurements.json", "samples.json"
@@ -140,12 +140,12 @@ def _side_by_side(
     """
 
     def at(point: Bench) -> tuple[dict[str, Any], Samples]:
-        swapped = swap_in(point, masked, unswapped(), export)
+        swapped = swap_in(point, unswapped(), export)
         speed, samples_ms = swapped_speed(point, dense_net, swapped, fuse)
         chosen = {"kernels": swapped.report.kernels, "sparse_flops_share": swapped.report.sparse_flops_share}
         return speed | chosen, samples_ms
 
-    swapped = swap_in(bench, masked, unswapped(), export)
+    swapped = swap_in(bench, unswapped(), export)
     save_choices(swapped.report, folder)
     log.info("measure: accuracy through the swapped layers")
     quality = bench.quality(swapped.net, "swapped")
@@ -153,7 +153,7 @@ def _side_by_side(
     size = _size("dense", dense_net, bench) | _size("sparse", swapped.net, bench)
     size["dense_bytes_per_layer"] = dense_layer_bytes(swapped.net, bench.experiment.model.prunable(masked))
     kernels = {
-        "kernel_per_layer": _layers(swapped.report, swapped.problems, bench),
+        "kernel_per_layer": _layers(swapped.report, bench),
         "sparse_layer_share": swapped.report.sparse_layer_share,
         "sparse_flops_share": swapped.report.sparse_flops_share,
         **swapped.report.fusion.to_json(),
@@ -171,9 +171,9 @@ def _size(side: str, net: nn.Module, bench: Bench) -> dict[str, int | None]:
     }
 
 
-def _layers(report: SwapReport, problems: dict[str, LayerInput], bench: Bench) -> dict[str, dict[str, Any]]:
+def _layers(report: SwapReport, bench: Bench) -> dict[str, dict[str, Any]]:
     """Per layer what runs it, and how close it comes to the roofline where it was timed."""
-    rates = measured_rates(bench.device, bench.dtype)
+    rates, problems = measured_rates(bench.device, bench.dtype), report.problems
     content = {name: layer.to_json() for name, layer in report.layers.items()}
     for name, layer in report.layers.items():
         if name in report.dense_layers:

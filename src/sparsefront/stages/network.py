@@ -2,22 +2,24 @@
 
 import copy
 import hashlib
+import json
 from functools import lru_cache
 from pathlib import Path
 
 import pytorch_lightning as pl
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 
 from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.experiment import Experiment
 from sparsefront.finite import first_non_finite
+from sparsefront.library.masks import Masks
+from sparsefront.pruning.mask_file import MASKS, load_masks
+from sparsefront.pruning.structure import Structure
 from sparsefront.tasks import build_task
 from sparsefront.tasks.base import Task
 from sparsefront.training.optimization import Optimization
-
-WEIGHTS, MASKS = "weights.safetensors", "masks.safetensors"
 
 
 def open_data(experiment: Experiment, *, batch_size: int | None = None) -> pl.LightningDataModule:
@@ -62,14 +64,23 @@ def load_net(experiment: Experiment, weights: Path) -> nn.Module:
     return net
 
 
+def load_masks_of(experiment: Experiment, pruned: Path, folder: Path) -> Masks:
+    """The masks that a stage stored, with how they were made.
+
+    Args:
+        pruned: folder of stage prune, which fixed the structure.
+        folder: of the stage whose masks are read.
+    """
+    return Masks(
+        load_masks(folder / MASKS),
+        pruning=experiment.pruning,
+        structure=Structure.load(pruned),
+        ignored=json.loads((pruned / "plan.json").read_text())["dense_layers"],
+    )
+
+
 def make_task(experiment: Experiment, net: nn.Module, optimization: Optimization | None = None) -> Task:
     return build_task(experiment.dataset.info.kind, net, experiment.dataset, optimization)
-
-
-def save_weights(net: nn.Module, file: Path) -> None:
-    """The plain state dict, fp32, on the CPU; with the metadata of an export's, which may be a second name of the file."""
-    state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in net.state_dict().items()}
-    save_file(state, file, metadata={"format": "pt"})
 
 
 def reseed(experiment: Experiment, stage: str) -> None:

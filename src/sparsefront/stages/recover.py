@@ -2,34 +2,24 @@
 
 import json
 import logging
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file
+
 from sparsefront.artifacts.store import Artifact, ArtifactStore
-from sparsefront.errors import InvalidSetting
 from sparsefront.experiment import Experiment
-from sparsefront.finite import first_non_finite
-from sparsefront.pruning.mask_file import load_masks, save_masks
-from sparsefront.pruning.masked_weights import MaskedWeights
-from sparsefront.pruning.movement import AccumulateMovement
-from sparsefront.pruning.structure import Structure
-from sparsefront.recovery.base import Round, RoundRecord
-from sparsefront.stages.finished_rounds import FinishedRounds
-from sparsefront.stages.network import (
-    MASKS,
-    WEIGHTS,
-    build_net,
-    device_of,
-    load_net,
-    make_task,
-    open_data,
-    reseed,
-    save_weights,
-)
-from sparsefront.stages.prune import mask_maker
+from sparsefront.library.recover import recover
+from sparsefront.pruning.mask_file import MASKS, save_masks
+from sparsefront.recovery.base import StateDict
+from sparsefront.recovery.rounds import Place
+from sparsefront.stages.network import build_net, load_masks_of, load_net, make_task, open_data, reseed
+from sparsefront.training.history import HISTORY, history_file
 from sparsefront.training.rank_processes import on_every_rank
+from sparsefront.training.weights_file import WEIGHTS, save_weights
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +30,26 @@ class RecoverInputs:
 
     dense: Path
     pruned: Path
+
+
+@dataclass(frozen=True)
+class StoredHistory(Mapping[int, StateDict]):
+    """Epoch of the dense run -> the weights at its start, read when they are asked for.
+
+    Args:
+        folder: of stage dense.
+    """
+
+    folder: Path
+
+    def __getitem__(self, epoch: int) -> StateDict:
+        return load_file(history_file(self.folder, epoch))
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
+
+    def __len__(self) -> int:
+        return len(list((self.folder / HISTORY).iterdir()))
 
 
 def run(
@@ -76,72 +86,23 @@ def train_body(experiment: Experiment, paths: RecoverInputs, unfinished: Path, f
         the seconds that killed runs spent on what this one went on from.
     """
     net = load_net(experiment, paths.dense / WEIGHTS)
-    masks = load_masks(paths.pruned / MASKS)
-    masked = MaskedWeights(net, masks)
-    structure = Structure.load(paths.pruned)
-    data = open_data(experiment)
-    movement = AccumulateMovement(net, list(masks)) if experiment.importance.source == "training" else None
-    make_masks = mask_maker(
-        experiment, make_task(experiment, net), list(masks), data.train_dataloader, structure, movement
+    masks = recover(
+        net,
+        load_masks_of(experiment, paths.pruned, paths.pruned),
+        open_data(experiment),
+        recovery=experiment.recovery,
+        recipe=experiment.recipe,
+        trainer=experiment.trainer,
+        dense_net=partial(load_net, experiment, paths.dense / WEIGHTS),
+        initial_net=partial(build_net, experiment),
+        history=StoredHistory(paths.dense) if experiment.recipe.history else None,
+        prunable=experiment.model.prunable,
+        task=partial(make_task, experiment),
+        place=Place(folder, unfinished, loggers, lambda index: reseed(experiment, f"recover {index}")),
     )
-    levels = experiment.schedule.round_sparsities(experiment.sparsity)
-    tightens = bool(experiment.schedule.updates_of(1, experiment.sparsity))
-    finished = FinishedRounds(
-        unfinished, enabled=experiment.trainer.checkpoint, net=net, masked=masked, movement=movement
-    )
-    records = finished.restore()
-    earlier_seconds = sum(record["seconds"] for record in records)
-    for index in range(len(records), len(levels)):
-        sparsity = levels[index]
-        reseed(experiment, f"recover {index}")
-        if index > 0:
-            net.to(device_of(experiment))
-            masks = make_masks(sparsity, masked.masks())
-        log.info(
-            "recover: %s at %.4g, round %d of %d%s",
-            experiment.choices["recovery"],
-            sparsity,
-            index + 1,
-            len(levels),
-            f"; masks tighten to {experiment.sparsity:.4g} on the way" if tightens else "",
-        )
-        done = experiment.recovery.recover(
-            Round(
-                experiment=experiment,
-                sparsity=sparsity,
-                net=net,
-                masks=masks,
-                masked=masked,
-                structure=structure,
-                data=data,
-                make_masks=make_masks,
-                make_task=partial(make_task, experiment, net),
-                initial_net=partial(build_net, experiment),
-                dense=paths.dense,
-                folder=folder,
-                unfinished=finished.training_of(index),
-                loggers=loggers,
-                callbacks=() if movement is None else (movement,),
-            )
-        )
-        masked.check()
-        if (found := first_non_finite(dict(net.named_parameters()))) is not None:
-            left = f"left {found.name} with {found.counts} values; nothing of this stage is stored"
-            raise InvalidSetting("recovery", experiment.choices["recovery"], left)
-        records.append(_record(sparsity, masked, done))
-        earlier_seconds += done.earlier_seconds
-        if index + 1 < len(levels):
-            finished.keep(records)
-    save_masks(masked.masks(), folder / MASKS)
+    save_masks(masks, folder / MASKS)
     save_weights(net, folder / WEIGHTS)
-    seconds = sum(record["seconds"] for record in records)
-    (folder / "training.json").write_text(json.dumps({"seconds": seconds, "rounds": records}))
-    return earlier_seconds
-
-
-def _record(sparsity: float, masked: MaskedWeights, done: RoundRecord) -> dict[str, Any]:
-    """A round in training.json: what was asked for, what was reached at its end, and what it took."""
-    masks = masked.masks().values()
-    kept = sum(int(mask.sum()) for mask in masks)
-    achieved = 1 - kept / sum(mask.numel() for mask in masks)
-    return {"sparsity": sparsity, "sparsity_achieved": achieved} | asdict(done)
+    seconds = sum(record.seconds for record in masks.rounds)
+    rounds = [asdict(record) for record in masks.rounds]
+    (folder / "training.json").write_text(json.dumps({"seconds": seconds, "rounds": rounds}))
+    return sum(record.earlier_seconds for record in masks.rounds)

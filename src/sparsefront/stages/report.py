@@ -12,7 +12,7 @@ from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
 from sparsefront.patterns.windows_text import windows_text
 from sparsefront.pruning.collapse import collapse_warning, collapsed_layers
-from sparsefront.pruning.mask_file import load_masks, mask_shapes
+from sparsefront.pruning.mask_file import MASKS, load_masks, mask_shapes
 from sparsefront.pruning.structure import Structure
 from sparsefront.report.checkpoint_link import link_checkpoint
 from sparsefront.report.loggers import log_row
@@ -23,7 +23,6 @@ from sparsefront.report.store import ROW_FILE, STORE_FILE, append_row, write_row
 from sparsefront.report.terminal import print_run
 from sparsefront.stages.keys import StageKeys
 from sparsefront.stages.measure import MEASUREMENTS, SAMPLES
-from sparsefront.stages.network import MASKS
 
 log = logging.getLogger(__name__)
 

@@ -9,14 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from sparsefront.errors import keys_of
 from sparsefront.experiment import Experiment
 from sparsefront.export.checkpoint import Export
-from sparsefront.inference.packed_weights import release_formats
-from sparsefront.inference.problems import LayerInput, observe_problems
-from sparsefront.inference.swap import swap
 from sparsefront.inference.swap_report import SwapReport
-from sparsefront.measure.end_to_end import Alone, time_alone, time_pair
+from sparsefront.library.benchmark import benchmark
+from sparsefront.library.swap import swap
+from sparsefront.measure.end_to_end import Alone, time_alone
 from sparsefront.measure.latency import LatencySummary
 from sparsefront.measure.variants import Fuse
 from sparsefront.measure.wrapping import NothingRuns
@@ -50,25 +48,17 @@ class Swapped:
 
     net: nn.Module
     report: SwapReport
-    problems: dict[str, LayerInput]
 
 
-def swap_in(bench: Bench, masked: nn.Module, net: nn.Module, export: Export) -> Swapped:
-    """Choose kernels for the bench's inputs and put them into `net`, in place.
+def swap_in(bench: Bench, net: nn.Module, export: Export) -> Swapped:
+    """Choose kernels for the bench's inputs and put them into `net`, which holds the masked weights, in place.
 
     Raises:
         RuntimeError: the swapped network computes something else than the masked one.
     """
-    experiment = bench.experiment
-    problems = observe_problems(masked, bench.inputs, experiment.model.prunable(masked))
     log.info("swap: kernels for %d layers on %s", len(export.manifest.layers), bench.device.type)
-    with keys_of("kernel"):
-        report = swap(
-            net, export, problems, experiment.kernel, device=bench.device, dtype=bench.dtype, inputs=bench.inputs
-        )
-    release_formats(net)
-    bench.require_agreement(masked, net)
-    return Swapped(net, report, problems)
+    report = swap(bench.ready(net), export.masks, bench.inputs, kernel=bench.experiment.kernel, packed=export)
+    return Swapped(net, report)
 
 
 def dense_speed(bench: Bench, net: nn.Module, fuse: Fuse | None) -> tuple[dict[str, Any], Samples]:
@@ -84,7 +74,7 @@ def swapped_speed(
 ) -> tuple[dict[str, Any], Samples]:
     """Group `speed` of a swapped network beside the fastest dense version."""
     log.info("measure: latency, %s on %s, dense and sparse in turn", _size(bench), bench.device.type)
-    timed = time_pair(dense_net, swapped.net, bench.inputs, bench.experiment.measure, fuse=fuse)
+    timed = benchmark(dense_net, swapped.net, bench.inputs, settings=bench.experiment.measure, fuse=fuse).timed
     speed = (
         bench.conditions()
         | _latency("dense", timed.dense.latency)

@@ -1,6 +1,7 @@
 """What holds for one model x dataset pair: how long it trains, with which optimizer, which layers are left alone."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sparsefront.errors import InvalidSetting
@@ -76,3 +77,10 @@ class Recipe:
     def keeps_dense(self, layer: str) -> str | None:
         """The expression of `keep_dense` that finds this layer's name, or None."""
         return next((expression for expression in self.keep_dense if re.search(expression, layer)), None)
+
+    def ignored(self, layers: Iterable[str]) -> dict[str, str]:
+        """The layers, out of these, that an expression of `keep_dense` finds -> which one."""
+        found = {layer: self.keeps_dense(layer) for layer in layers}
+        return {
+            layer: f"recipe.keep_dense: {expression}" for layer, expression in found.items() if expression is not None
+        }

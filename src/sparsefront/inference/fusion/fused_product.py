@@ -8,16 +8,16 @@ from sparsefront_kernels import KernelEntry, SparseFormat
 from sparsefront_kernels.common.epilogue import ACTIVATIONS
 from sparsefront_kernels.pointwise import epilogue
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
+from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor
 from torch.nn.functional import linear
 
 from sparsefront.inference.fusion.layout import in_layout, layout_name
-from sparsefront.inference.kernel_call import KernelCall
 
 READS_ANY_STRIDES = ("dense", "gathered", "blocked")  # their row-major kernels lose nothing where X is feature-major
 
 
-class FusedProduct(KernelCall):
+class FusedProduct(SparseLayer):
     """[..., K] -> [..., N]: act(x · Wᵀ + bias) + residual, through one kernel, whatever the strides of its operands.
 
     Args:

@@ -3,31 +3,30 @@
 import json
 import logging
 import shutil
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 from sparsefront.artifacts.checksums import checksums, find_damage
 from sparsefront.artifacts.durable import rename_synced, sync_tree
-from sparsefront.pruning.mask_file import load_masks, save_masks
+from sparsefront.pruning.mask_file import MASKS, load_masks, save_masks
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.pruning.movement import AccumulateMovement
-from sparsefront.stages.network import MASKS, WEIGHTS, save_weights
+from sparsefront.recovery.base import RoundRecord
 from sparsefront.training import ranks
+from sparsefront.training.weights_file import WEIGHTS, save_weights
 
 log = logging.getLogger(__name__)
 RECORDS, MOVEMENT, CHECKSUMS = "rounds.json", "movement.safetensors", "checksums.json"
-Records = list[dict[str, Any]]
 
 
 class FinishedRounds:
     """Keeps all that the next round depends on: weights, masks, movement, and the records of the rounds so far.
 
     Args:
-        folder: outlives a killed run.
-        enabled: False = nothing is kept, nor looked for.
+        folder: outlives a killed run; None = nothing is kept, nor looked for.
         net: the network that the rounds train.
         masked: holds its masks.
         movement: the accumulator that all rounds share, where the importance has one.
@@ -35,28 +34,27 @@ class FinishedRounds:
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path | None,
         *,
-        enabled: bool,
         net: nn.Module,
         masked: MaskedWeights,
         movement: AccumulateMovement | None,
     ) -> None:
-        self.folder, self.enabled = folder, enabled
+        self.folder = folder
         self.net, self.masked, self.movement = net, masked, movement
 
-    def training_of(self, index: int) -> Path:
+    def training_of(self, index: int) -> Path | None:
         """Where the training of a round, counted from 0, keeps its own state."""
-        return self.folder / f"round_{index:03d}"
+        return self.folder and self.folder / f"round_{index:03d}"
 
-    def restore(self) -> Records:
+    def restore(self) -> list[RoundRecord]:
         """Put the network where the last finished round left it.
 
         Returns:
-            the records of all finished rounds; empty where there are none, or what they left is damaged, and nothing is
-            touched.
+            the records of all finished rounds, all of whose time counts as earlier; empty where there are none, or what
+            they left is damaged, and nothing is touched.
         """
-        found = sorted(self.folder.glob("after_*_rounds")) if self.enabled else []
+        found = sorted(self.folder.glob("after_*_rounds")) if self.folder else []
         if not found:
             return []
         last = found[-1]
@@ -68,11 +66,12 @@ class FinishedRounds:
         self.masked.set(load_masks(last / MASKS))
         if self.movement is not None:
             self.movement.load_state_dict(load_file(last / MOVEMENT))
-        return json.loads((last / RECORDS).read_text())
+        records = [RoundRecord(**record) for record in json.loads((last / RECORDS).read_text())]
+        return [replace(record, earlier_seconds=record.seconds) for record in records]
 
-    def keep(self, records: Records) -> None:
+    def keep(self, records: list[RoundRecord]) -> None:
         """After a round that others follow; whole or not at all, on rank 0. What it was itself made from is forgotten."""
-        if not self.enabled or ranks.index() != 0:
+        if self.folder is None or ranks.index() != 0:
             return
         done = self._after(len(records))
         new = done.with_suffix(".new")
@@ -83,7 +82,7 @@ class FinishedRounds:
         if self.movement is not None:
             save_file(self.movement.state_dict(), new / MOVEMENT)
         (new / CHECKSUMS).write_text(json.dumps(checksums(new)))
-        (new / RECORDS).write_text(json.dumps(records))
+        (new / RECORDS).write_text(json.dumps([asdict(record) for record in records]))
         sync_tree(new)
         shutil.rmtree(done, ignore_errors=True)  # damaged
         rename_synced(new, done)
@@ -97,7 +96,7 @@ class FinishedRounds:
 def _damage(folder: Path) -> str | None:
     """Which file is not what was kept, and how."""
     try:
-        json.loads((folder / RECORDS).read_text())
+        [RoundRecord(**record) for record in json.loads((folder / RECORDS).read_text())]
         return find_damage(folder, json.loads((folder / CHECKSUMS).read_text()))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:
         return str(error)

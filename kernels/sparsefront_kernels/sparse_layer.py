@@ -1,17 +1,19 @@
-"""The part that all swapped layers share: a compressed weight and the kernel that multiplies by it."""
+"""The part that all sparse layers share: a stored weight and the kernel that multiplies by it."""
 
 import copy
 from collections.abc import Callable
 from typing import Any, Self
 
 import torch
-from sparsefront_kernels import KernelEntry, SparseFormat
-from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
-from sparsefront_kernels.tuning.tunable import Tunable
 from torch import Tensor, nn
 
+from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.kernel_entry import KernelEntry
+from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
+from sparsefront_kernels.tuning.tunable import Tunable
 
-class KernelCall(nn.Module):
+
+class SparseLayer(nn.Module):
     """Y[M, N] = X[M, K] · W[N, K]ᵀ + bias through one kernel.
 
     The compressed weight is no parameter: exports are what gets saved, and swapped networks are made from them. Moving,

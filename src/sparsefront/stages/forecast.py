@@ -90,12 +90,13 @@ def _problems(experiment: Experiment) -> dict[str, LayerInput]:
     """What each pruned Linear layer will receive; none where the network cannot be followed on the meta device."""
     info, measure = experiment.dataset.info, experiment.measure
     net = experiment.model.skeleton(info).eval()
+    prunable = experiment.model.prunable(net)
     plan = plan_pruning(
         net,
-        experiment.model.prunable(net),
+        prunable,
         pattern=experiment.pattern,
         sparsity=experiment.sparsity,
-        recipe=experiment.recipe,
+        ignored=experiment.recipe.ignored(prunable),
     )
     # a convolution's dense time is not that of a product, so the tables say nothing about it
     layers = [name for name in plan.layers if isinstance(net.get_submodule(name), nn.Linear)]

@@ -1,0 +1,116 @@
+"""The package's first lines: a Linear whose product a kernel computes, and the same as a function."""
+
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.kernel_choice import best_kernel
+from sparsefront_kernels.kernel_entry import KernelEntry
+from sparsefront_kernels.packing import pack
+from sparsefront_kernels.problem import Problem
+from sparsefront_kernels.registry import entry
+from sparsefront_kernels.sparse_layer import SparseLayer
+
+ROWS = 2048  # M that a layer's kernel is chosen for where nothing else is said
+
+
+class SparseLinear(SparseLayer):
+    """Takes [..., K] and gives [..., N], as nn.Linear does; for inference: the weight is stored, not trained."""
+
+    _rows: int | None = None  # M that the kernel is chosen for, anew on every device; None: the kernel stays
+
+    def __init__(self, entry: KernelEntry, format: SparseFormat, bias: Tensor | None) -> None:
+        super().__init__(entry, format, bias)
+        self.out_features, self.in_features = format.shape
+
+    @classmethod
+    def from_masked(
+        cls,
+        linear: nn.Linear,
+        mask: Tensor,
+        tile: int = 128,
+        *,
+        family: str | None = None,
+        kernel: str | None = None,
+        rows: int = ROWS,
+        **parameters: object,
+    ) -> "SparseLinear":
+        """The same layer with its masked weight stored sparse.
+
+        Args:
+            linear: its weight [N, K], any float dtype and device; what the mask prunes is dropped.
+            mask: bool [N, K], True = keep.
+            tile, family, parameters: as of `pack`.
+            kernel: name of the kernel; None = `best_kernel` for `rows` rows of X, chosen again when the layer moves to
+                another device or dtype.
+            rows: M, rows of X: tokens of a batch.
+        Raises:
+            ValueError: the mask does not have the family's structure, or the kernel cannot run this product; says why.
+        """
+        packed = pack(linear.weight, mask, tile, family=family, **parameters)
+        problem = _problem(packed, rows)
+        chosen = best_kernel(packed, problem) if kernel is None else entry(kernel)
+        chosen.require(packed, problem)
+        layer = cls(chosen, packed, linear.bias)
+        layer._rows = rows if kernel is None else None
+        return layer
+
+    @classmethod
+    def replacing(cls, layer: nn.Linear, entry: KernelEntry, format: SparseFormat) -> "SparseLinear":
+        """A layer with the stored weight of another, which gives it its bias."""
+        return cls(entry, format, layer.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, self.in_features)
+        return self.product(rows).reshape(*x.shape[:-1], self.out_features)
+
+    def _hold(self, format: SparseFormat) -> None:
+        if self._rows is not None:
+            self._entry = best_kernel(format, _problem(format, self._rows))
+            self.kernel_name = self._entry.name
+        super()._hold(format)
+
+
+def sparse_linear(x: Tensor, packed: SparseFormat, bias: Tensor | None = None) -> Tensor:
+    """Y = X · Wᵀ + bias by the best kernel for this product; what the kernel reads is packed once per weight.
+
+    Inside torch.compile or a CUDA graph use `SparseLinear`, which chooses its kernel beforehand.
+
+    Args:
+        x: [..., K], of the weight's dtype and device.
+        packed: W, as `pack` or a format's `from_dense` stores it.
+        bias: [N].
+    Returns:
+        [..., N], row-major and contiguous.
+    Raises:
+        ValueError: x has another width, dtype or device than the weight, or no kernel can run the product.
+    """
+    n, k = packed.shape
+    if x.shape[-1] != k or x.dtype != packed.dtype or x.device != packed.device:
+        given = f"{x.dtype} [..., {x.shape[-1]}] on {x.device}"
+        raise ValueError(f"x must be {packed.dtype} [..., {k}] on {packed.device}, as the weight, not {given}")
+    rows = x.reshape(-1, k)
+    chosen = _chosen(packed, len(rows))
+    operands = _OPERANDS.setdefault(packed, {})
+    if chosen.name not in operands:
+        operands[chosen.name] = chosen.prepare(packed)
+    return chosen.run(rows, operands[chosen.name], bias).contiguous().reshape(*x.shape[:-1], n)
+
+
+_OPERANDS: WeakKeyDictionary[SparseFormat, dict[str, object]] = WeakKeyDictionary()
+_CHOICES: WeakKeyDictionary[SparseFormat, dict[int, KernelEntry]] = WeakKeyDictionary()
+
+
+def _chosen(packed: SparseFormat, rows: int) -> KernelEntry:
+    choices = _CHOICES.setdefault(packed, {})
+    if rows not in choices:
+        choices[rows] = best_kernel(packed, _problem(packed, rows))
+    return choices[rows]
+
+
+def _problem(packed: SparseFormat, rows: int) -> Problem:
+    n, k = packed.shape
+    device: torch.device = packed.device
+    return Problem(m=rows, k=k, n=n, dtype=packed.dtype, device=device)

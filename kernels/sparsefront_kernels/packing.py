@@ -1,0 +1,97 @@
+"""From a masked weight to its storage format: one that is asked for, or the one whose structure the mask has."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparsefront_kernels.format import SparseFormat, check_weight_and_mask
+from sparsefront_kernels.formats import FORMATS
+
+BLOCKS = (64, 32, 16)  # sides of square blocks that are looked for
+NARROWEST_TILE = 4
+WINDOWS = (4, 8, 16, 32, 64)  # m of n:m
+
+
+def pack(
+    weight: Tensor, mask: Tensor, tile: int = 128, *, family: str | None = None, **parameters: Any
+) -> SparseFormat:
+    """Store the kept weights.
+
+    Args:
+        weight: [N, K], any float dtype and device.
+        mask: bool [N, K], True = keep.
+        tile: of gathered storage, outputs that share their inputs.
+        family: name of a storage family; None = `mask_structure`.
+        parameters: of the family's `from_dense`, such as `block=[64, 64]` or `n=2, m=4`.
+    Returns:
+        the weight in its format, on its device.
+    Raises:
+        ValueError: no such family, or the mask does not have its structure; says where.
+    """
+    mask = mask.to(weight.device)
+    check_weight_and_mask(weight, mask)
+    if family is None:
+        family, parameters = mask_structure(mask, tile)
+    elif family not in FORMATS:
+        raise ValueError(f"family={family!r} is not one of {', '.join(FORMATS)}")
+    elif family in ("gathered", "gathered_overlay") and "tile" not in parameters:
+        parameters = {"tile": tile, **parameters}
+    return FORMATS[family].from_dense(weight.detach(), mask, **parameters)
+
+
+def mask_structure(mask: Tensor, tile: int = 128) -> tuple[str, dict[str, Any]]:
+    """The storage family whose structure a mask has, and the parameters of its `from_dense`.
+
+    In this order: nothing pruned (dense), square blocks, tiles of outputs that share their inputs (this wide, then
+    narrower ones), 2:4, n of every m, single weights (csr).
+
+    Args:
+        mask: bool [N, K], True = keep.
+        tile: the widest tile to look for.
+    """
+    if bool(mask.all()):
+        return "dense", {}
+    probe = torch.ones(mask.shape, dtype=torch.float16, device=mask.device)
+    for family, parameters in _candidates(mask, tile):
+        try:
+            FORMATS[family].from_dense(probe, mask, **parameters)
+        except ValueError:  # how a format says that a mask does not have its structure
+            continue
+        return family, parameters
+    return "csr", {}
+
+
+def _candidates(mask: Tensor, tile: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Families and parameters that may fit, the most regular first; what cannot fit costs a few reductions."""
+    n, k = mask.shape
+    for side in BLOCKS:
+        if n % side == 0 and k % side == 0 and _in_blocks(mask, side):
+            yield "blocked", {"block": [side, side]}
+    width = tile
+    while width >= NARROWEST_TILE:
+        yield "gathered", {"tile": width, "drop_empty_outputs": True}
+        width //= 2
+    for m in WINDOWS:
+        kept = _kept_per_window(mask, m)
+        if kept is not None and 0 < kept < m:
+            yield ("semi_structured", {}) if (kept, m) == (2, 4) else ("n_m", {"n": kept, "m": m})
+
+
+def _in_blocks(mask: Tensor, side: int) -> bool:
+    """Whether each block is kept or pruned as a whole."""
+    n, k = mask.shape
+    blocks = mask.reshape(n // side, side, k // side, side)
+    whole = blocks.all(dim=3).all(dim=1)
+    return bool((whole == blocks.any(dim=3).any(dim=1)).all())
+
+
+def _kept_per_window(mask: Tensor, m: int) -> int | None:
+    """How many every window of m consecutive inputs keeps; None where they differ or m does not divide K."""
+    n, k = mask.shape
+    if k % m:
+        return None
+    counts = mask.reshape(n, k // m, m).sum(dim=2)
+    first = int(counts[0, 0])
+    return first if bool((counts == first).all()) else None

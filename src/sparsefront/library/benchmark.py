@@ -1,0 +1,104 @@
+"""Time a dense network and a sparse one side by side."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.library.inputs import device_of, named_inputs_on
+from sparsefront.measure.end_to_end import EndToEnd, time_pair
+from sparsefront.measure.fused_graph import fused_dense_graph
+from sparsefront.measure.latency import LatencySummary
+from sparsefront.measure.settings import DTYPES, Measure
+from sparsefront.measure.variants import Fuse
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Two networks timed in turn; a number below says which way of running each network it is of.
+
+    Args:
+        device: cpu, or the name of the GPU.
+        timed: all that was measured: samples, execution modes that were tried, and why others were not.
+    """
+
+    device: str
+    timed: EndToEnd
+
+    @property
+    def dense_ms(self) -> float:
+        """Median latency of the dense network in its fastest execution mode, in milliseconds."""
+        return self.timed.dense.latency.median_ms
+
+    @property
+    def sparse_ms(self) -> float:
+        """The same of the sparse network."""
+        return self.timed.sparse.median_ms
+
+    @property
+    def speedup(self) -> float:
+        """Dense time / sparse time, above 1 = sparse is faster."""
+        return self.timed.speedup.speedup
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Of the speedup, at 95 %: a win is one whose lower end is above 1."""
+        return self.timed.speedup.speedup_low, self.timed.speedup.speedup_high
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        lines = [
+            _line("dense", self.timed.dense.latency, self.timed.dense.execution.name),
+            _line("sparse", self.timed.sparse, self.timed.execution.name),
+            f"speedup {self.speedup:.2f} (95 % interval {low:.2f} to {high:.2f}) on {self.device}",
+        ]
+        if self.device == "cpu":
+            lines.append("on a CPU the reference kernels run: this says nothing about a GPU")
+        return "\n".join(lines)
+
+
+def benchmark(
+    dense_net: nn.Module,
+    net: nn.Module,
+    example_inputs: object,
+    *,
+    settings: Measure | None = None,
+    fuse: Fuse | None = fused_dense_graph,
+) -> Comparison:
+    """Find the fastest execution mode of each network (eager, CUDA graph, compiled), then time both in turn.
+
+    Args:
+        dense_net, net: on the same device, in the same dtype; both are in eval mode afterwards.
+        example_inputs: what both are called with, such as (x,): this batch is timed.
+        settings: of `sf.Measure` what concerns timing: warmup, samples, repeats, execution modes, variants and seconds of
+            the search; device, dtype and sizes are those of the networks and inputs.
+        fuse: makes the fused graph of the dense network, one more candidate for its fastest version; None leaves it out.
+    Returns:
+        latencies with p20 and p80, and the speedup with its interval: `print(comparison)`.
+    Raises:
+        InvalidSetting: networks on another device than the inputs, or of different dtypes.
+        RuntimeError: no execution mode can run one of the networks.
+    """
+    inputs = named_inputs_on(dense_net, example_inputs)
+    named_inputs_on(net, example_inputs)
+    dtype, other = _dtype(dense_net), _dtype(net)
+    if dtype != other:
+        raise InvalidSetting("net", other, f"must be in the dtype of dense_net, {dtype}")
+    device = device_of(dense_net)
+    name = next(name for name, value in DTYPES.items() if value == dtype)
+    settings = replace(settings or Measure(), device=device.type, dtype=name)
+    timed = time_pair(dense_net.eval(), net.eval(), inputs, settings, fuse=fuse)
+    return Comparison("cpu" if device.type == "cpu" else torch.cuda.get_device_name(device), timed)
+
+
+def _line(name: str, latency: LatencySummary, execution: str) -> str:
+    spread = f"p20 {latency.p20_ms:.3f}, p80 {latency.p80_ms:.3f}, {latency.n} samples"
+    return f"{name:<7} {latency.median_ms:.3f} ms ({spread}), {execution}"
+
+
+def _dtype(net: nn.Module) -> torch.dtype:
+    found = next((parameter.dtype for parameter in net.parameters() if parameter.is_floating_point()), torch.float32)
+    if found not in DTYPES.values():
+        raise InvalidSetting("net", found, f"is timed in {', '.join(DTYPES)}")
+    return found

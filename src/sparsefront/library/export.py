@@ -1,0 +1,117 @@
+"""A pruned network in a folder, and back."""
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.export.checkpoint import Export, read_export, write_export
+from sparsefront.export.manifest import Manifest
+from sparsefront.library.masks import Masks, require_masks_of
+from sparsefront.models.base import Model
+from sparsefront.models.checkpoint import misfit
+from sparsefront.option_classes import option_classes
+from sparsefront.patterns.base import Pattern
+from sparsefront.pruning.settings import PruningSettings
+from sparsefront.pruning.structure import Structure
+
+
+def save(
+    folder: Path | str,
+    net: nn.Module,
+    masks: Mapping[str, Tensor],
+    *,
+    model: Model | None = None,
+    weights: Path | None = None,
+) -> Export:
+    """Write weights, masks and compressed layers: safetensors and JSON only.
+
+    model.safetensors is a plain state dict that any tool loads; see `export.checkpoint` for the other files.
+
+    Args:
+        folder: made where it is missing; an export in it is replaced.
+        net: masked, and not swapped: its pruned weights are zero.
+        masks: from `prune` or `recover`, or any dict of layer name -> bool mask.
+        model: adds what its own library wants beside the weights.
+        weights: a safetensors file with the network's state dict, shared where the file system can.
+    Raises:
+        InvalidSetting: no masks, or masks of other layers than the network's.
+        ValueError: a pruned weight is not zero, or a mask breaks its pattern; names the layer.
+    """
+    require_masks_of(net, masks)
+    if absent := [name for name in masks if f"{name}.weight" not in net.state_dict()]:
+        raise InvalidSetting("net", absent[0], "was swapped already: save the network before sf.swap")
+    known, directory = Masks.of(masks), Path(folder)
+    directory.mkdir(parents=True, exist_ok=True)
+    write_export(
+        directory,
+        net,
+        masks,
+        pattern=None if known.pruning is None else known.pruning.pattern,
+        sparsity=known.sparsity if known.pruning is None else known.pruning.sparsity,
+        arrangements=known.structure.arrangements,
+        sparsities=known.structure.sparsities,
+        dense_reasons=known.ignored,
+        model=model,
+        weights=weights,
+    )
+    known.structure.save(directory)
+    return read_export(directory)
+
+
+def load(folder: Path | str, net: nn.Module) -> Masks:
+    """Read what `save` wrote, or a run exported: the weights into `net`, in place.
+
+    Args:
+        net: the architecture that was saved; its device and dtype stay.
+    Returns:
+        the masks, shaped like the weights and on their device, with their pattern.
+    Raises:
+        InvalidSetting: no export in the folder, or one of another architecture; names the first few differences.
+    """
+    try:
+        export = read_export(Path(folder))
+    except InvalidSetting as error:
+        raise InvalidSetting("folder", folder, error.allowed) from error
+    _load_weights(net, export, folder)
+    masks = {}
+    for name, mask in export.masks.items():
+        weight = net.get_submodule(name).weight
+        masks[name] = mask.reshape(weight.shape).to(weight.device)
+    pattern = _pattern(export.manifest)
+    return Masks(
+        masks,
+        pruning=None if pattern is None else PruningSettings(pattern, export.manifest.sparsity),
+        structure=Structure.load(export.directory),
+        ignored=export.manifest.dense_layers,
+    )
+
+
+def _load_weights(net: nn.Module, export: Export, folder: Path | str) -> None:
+    weights, own = export.state_dict(), net.state_dict()
+    complaint = misfit(
+        missing=[key for key in own if key not in weights],
+        unexpected=[key for key in weights if key not in own],
+        reshaped=[
+            f"{key} {list(value.shape)} for {list(own[key].shape)}"
+            for key, value in weights.items()
+            if key in own and value.shape != own[key].shape
+        ],
+    )
+    if complaint:
+        raise InvalidSetting("folder", folder, complaint)
+    net.load_state_dict(weights)
+
+
+def _pattern(manifest: Manifest) -> Pattern | None:
+    """The pattern that made the export; None where it is not known. Its class may be a user's own."""
+    if manifest.pattern is None:
+        return None
+    if manifest.pattern_class is None:
+        found = option_classes("sparsefront.patterns")[manifest.pattern]
+    else:
+        module, _, name = manifest.pattern_class.rpartition(".")
+        found = getattr(importlib.import_module(module), name)
+    return found(**manifest.pattern_parameters)

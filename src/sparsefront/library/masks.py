@@ -1,0 +1,78 @@
+"""Masks of a network, and what is known of how they came about."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.pruning.settings import PruningSettings
+from sparsefront.pruning.structure import Structure
+
+if TYPE_CHECKING:
+    from sparsefront.recovery.base import RoundRecord
+
+
+class Masks(dict[str, Tensor]):
+    """Layer name -> bool mask shaped like its weight, True = keep: a dict, with what `swap` and `recover` go by.
+
+    Any dict of masks serves in its place. Then a layer's storage follows from its mask, and a recovery that makes new
+    masks has nothing to make them with.
+
+    Args:
+        masks: layer name -> bool mask.
+        pruning: how they were made; None where nobody knows.
+        structure: the layers' orders and final sparsities, fixed before the first masks.
+        ignored: layers that stayed dense -> why.
+        rounds: what each round of a recovery took and did.
+    """
+
+    def __init__(
+        self,
+        masks: Mapping[str, Tensor],
+        *,
+        pruning: PruningSettings | None = None,
+        structure: Structure | None = None,
+        ignored: Mapping[str, str] | None = None,
+        rounds: "tuple[RoundRecord, ...]" = (),
+    ) -> None:
+        super().__init__(masks)
+        self.pruning = pruning
+        self.structure = Structure() if structure is None else structure
+        self.ignored = dict(ignored or {})
+        self.rounds = rounds
+
+    @classmethod
+    def of(cls, masks: Mapping[str, Tensor]) -> "Masks":
+        """The same masks; a plain dict is taken as one of which nothing else is known."""
+        return masks if isinstance(masks, cls) else cls(masks)
+
+    @property
+    def sparsity(self) -> float:
+        """The fraction of zeros in the masked layers."""
+        total = sum(mask.numel() for mask in self.values())
+        return 1 - sum(int(mask.sum()) for mask in self.values()) / total if total else 0.0
+
+    def __repr__(self) -> str:
+        how = "unknown" if self.pruning is None else self.pruning.pattern.name
+        return f"Masks({len(self)} layers, pattern={how}, sparsity={self.sparsity:.4g}, {len(self.ignored)} ignored)"
+
+
+def require_masks_of(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
+    """Every mask must belong to a layer of the network and fit its weight.
+
+    Raises:
+        InvalidSetting: no masks, no such layer, or a mask that is not bool or has another size; names the layer.
+    """
+    if not isinstance(masks, Mapping) or not masks:
+        raise InvalidSetting("masks", masks, "is a dict with at least one layer name and its bool mask")
+    modules = dict(net.named_modules())
+    for name, mask in masks.items():
+        key = f"masks[{name!r}]"
+        weight = getattr(modules.get(name), "weight", None)
+        if not isinstance(weight, Tensor):
+            raise InvalidSetting(key, "given", "names no layer of the network that has a weight")
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.numel() != weight.numel():
+            given = f"{mask.dtype} {list(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
+            raise InvalidSetting(key, given, f"must be bool {list(weight.shape)}, as the weight")

@@ -1,0 +1,60 @@
+"""A user's network and loss as a task, so that every recovery trains them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from pytorch_lightning import LightningDataModule
+from torch import Tensor, nn
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.library.batches import TARGET
+from sparsefront.library.inputs import forward_names
+from sparsefront.tasks.base import Batch, Evaluator, Optimizes, Task
+
+Loss = Callable[[Any, Any], Tensor]
+"""(output of the network, target of the batch) -> mean loss, a scalar; of a dict batch the target is the whole batch."""
+
+
+class PlainTask(Task):
+    """Trains any network; evaluates nothing.
+
+    Args:
+        net: called with the inputs of a batch by name.
+        loss: `Loss`; None: the network's output holds it under `loss`, as Hugging Face's do.
+        optimization: needed to train.
+    """
+
+    kind: ClassVar[str] = "plain"
+
+    def __init__(self, net: nn.Module, loss: Loss | None, optimization: Optimizes | None = None) -> None:
+        super().__init__(net, optimization)
+        self._names, self._loss = forward_names(net), loss
+
+    @classmethod
+    def for_dataset(cls, net: nn.Module, dataset: object, optimization: Optimizes | None = None) -> "PlainTask":
+        raise NotImplementedError("a plain task is made of a network and a loss")
+
+    def net_inputs(self, batch: Batch) -> Batch:
+        wanted = batch.keys() - {TARGET} if self._names is None else set(self._names)
+        return {name: value for name, value in batch.items() if name in wanted}
+
+    def loss(self, output: Any, batch: Batch) -> Tensor:
+        if self._loss is not None:
+            return self._loss(output, batch[TARGET] if TARGET in batch else batch)
+        found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+        if found is None:
+            allowed = "may be left out only where the network returns its loss; give loss(output, target)"
+            raise InvalidSetting("loss", None, allowed)
+        return found
+
+    def logits(self, output: Any) -> tuple[Tensor, ...]:
+        if isinstance(output, Tensor):
+            return (output,)
+        named = dict(output).items() if isinstance(output, Mapping) else vars(output).items()
+        found = tuple(value for name, value in named if name.endswith("logits") and isinstance(value, Tensor))
+        if not found:
+            raise InvalidSetting("recovery", "distill", "needs a network that returns logits, or a tensor of them")
+        return found
+
+    def evaluator(self, data: LightningDataModule, split: str) -> Evaluator:
+        raise NotImplementedError("a plain task evaluates nothing")

@@ -1,0 +1,146 @@
+"""Prune a network: scores of its weights become masks, and what they prune becomes zero."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import nn
+
+from sparsefront.allocation.base import Allocation
+from sparsefront.errors import InvalidSetting
+from sparsefront.importance.base import Importance
+from sparsefront.importance.finite import refuse_non_finite
+from sparsefront.library.calibration import Batches, open_calibration
+from sparsefront.library.inputs import named_inputs_on
+from sparsefront.library.layers import Layers, choose_layers, ignored_layers
+from sparsefront.library.masks import Masks
+from sparsefront.library.options import option
+from sparsefront.library.plain_task import Loss, PlainTask
+from sparsefront.patterns.base import Pattern
+from sparsefront.pruning.calibration import score_weights
+from sparsefront.pruning.collapse import collapse_warning
+from sparsefront.pruning.layers import PruningPlan, plan_pruning
+from sparsefront.pruning.make_masks import make_masks
+from sparsefront.pruning.movement import AccumulateMovement
+from sparsefront.pruning.settings import PruningSettings
+from sparsefront.pruning.structure import settle
+from sparsefront.schedule.base import Schedule
+from sparsefront.tasks.base import Task
+
+log = logging.getLogger(__name__)
+
+
+def prune(
+    net: nn.Module,
+    pattern: str | Pattern,
+    sparsity: float,
+    *,
+    granularity: int | str | None = None,
+    importance: str | Importance = "magnitude",
+    allocation: str | Allocation = "per_layer",
+    schedule: str | Schedule = "one_shot",
+    calibration: Batches | None = None,
+    loss: Loss | None = None,
+    layers: Layers | None = None,
+    ignore: str | Sequence[str] | Mapping[str, str] = (),
+    example_inputs: object = None,
+    task: Task | None = None,
+    tell: Callable[[str], None] = print,
+) -> Masks:
+    """Decide which weights go, and set them to zero in place.
+
+    Args:
+        net: any network with Linear or Conv2d layers, on any device.
+        pattern: name of a pattern, or one with settings: `sf.patterns.TileWise(64)`.
+        sparsity: fraction of zeros over the pruned layers, in [0, 1).
+        granularity: of a pattern given by name: size of the group that lives or dies together; None = its own default.
+        importance: name or object: what a weight is worth. Some need `calibration`, and taylor and fisher a `loss`.
+        allocation: name or object: how much of each layer goes.
+        schedule: name or object; the masks are those that it begins with, and `recover` goes on from there.
+        calibration: batches as a training loop has them: (inputs, target), inputs alone, or dicts by name.
+        loss: (output, target) -> scalar; None where the network returns its own.
+        layers: names, glob patterns, or a predicate of (name, module); None = every Linear and Conv2d but the first
+            convolution and the last Linear that the example inputs reach.
+        ignore: names or glob patterns of layers that stay dense; or a dict of layer -> why.
+        example_inputs: what the network is called with, such as (x,); None: the first batch of `calibration`, and where
+            there is none either, the order of the modules stands for the order of the calls.
+        task: in place of `loss`, for tasks of this package.
+        tell: gets one line: how many layers are pruned, and what was left out.
+    Returns:
+        layer name -> bool mask, shaped like the weight and on its device, True = keep. A dict that also knows its pattern.
+    Raises:
+        InvalidSetting: an argument that cannot be used; names it, its value and what is allowed.
+    """
+    pruning = pruning_settings(pattern, sparsity, granularity, importance, allocation, schedule)
+    open_loader = open_calibration(net, calibration, pruning.importance)
+    if example_inputs is not None:
+        inputs = named_inputs_on(net, example_inputs)
+    else:
+        inputs = None if calibration is None or layers is not None else open_loader.first_inputs()
+    chosen, left_out = choose_layers(net, layers, inputs)
+    plan = plan_pruning(net, chosen, pattern=pruning.pattern, sparsity=sparsity, ignored=ignored_layers(chosen, ignore))
+    _require_layers(plan, pruning)
+    ignored = left_out | plan.dense_reasons
+    tell(_told(pruning, len(plan.layers), ignored))
+    task = PlainTask(net, loss) if task is None else task
+    movement = AccumulateMovement(net, plan.layers)  # nothing has moved yet: all of its scores are zero
+    scores = score_weights(task, plan.layers, importance=pruning.importance, open_loader=open_loader, movement=movement)
+    refuse_non_finite(scores)
+    weights = {name: net.get_submodule(name).weight for name in plan.layers}
+    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
+    structure = settle(scores, pruning.pattern, pruning.allocation, sparsity, weight_shapes=shapes)
+    first = pruning.first_sparsity
+    made = make_masks(scores, pruning.pattern, pruning.allocation, first, final_sparsity=sparsity, structure=structure)
+    masks = {name: mask.reshape(shapes[name]) for name, mask in made.items()}
+    with torch.no_grad():
+        for name, mask in masks.items():
+            weights[name].masked_fill_(~mask, 0.0)
+    sparsities = {name: 1 - int(mask.sum()) / mask.numel() for name, mask in masks.items()}
+    if warning := collapse_warning(sparsities, first, pruning.allocation.name):
+        log.warning("prune: %s", warning)  # now: what follows may train for hours
+    return Masks(masks, pruning=pruning, structure=structure, ignored=ignored)
+
+
+def pruning_settings(
+    pattern: object, sparsity: float, granularity: object, importance: object, allocation: object, schedule: object
+) -> PruningSettings:
+    """The parts that arguments name, checked against each other as far as no network is needed.
+
+    Raises:
+        InvalidSetting: names the argument.
+    """
+    if isinstance(sparsity, bool) or not isinstance(sparsity, int | float) or not 0 <= sparsity < 1:
+        raise InvalidSetting("sparsity", sparsity, "is the fraction of zeros, in [0, 1)")
+    made = PruningSettings(
+        pattern=option("pattern", pattern, Pattern, granularity=granularity),
+        sparsity=sparsity,
+        importance=option("importance", importance, Importance),
+        allocation=option("allocation", allocation, Allocation),
+        schedule=option("schedule", schedule, Schedule),
+    )
+    if made.pattern.name != "dense" and made.allocation.name not in made.pattern.allocations:
+        takes = f"pattern {made.pattern.name} takes {', '.join(made.pattern.allocations)}"
+        raise InvalidSetting("allocation", made.allocation.name, takes)
+    made.pattern.check_sparsity(sparsity)
+    made.allocation.check_sparsity(sparsity)
+    made.schedule.check_sparsity(sparsity)
+    made.importance.check(made)
+    return made
+
+
+def _require_layers(plan: PruningPlan, pruning: PruningSettings) -> None:
+    if not plan.layers:
+        reasons = "; ".join(f"{name} {list(plan.shapes[name])}: {why}" for name, why in plan.dense_reasons.items())
+        raise InvalidSetting("pattern", pruning.pattern.name, f"prunes no layer ({reasons})")
+    shapes = {name: plan.shapes[name] for name in plan.layers}
+    pruning.allocation.check_layers(pruning.pattern, shapes, pruning.sparsity)
+
+
+def _told(pruning: PruningSettings, pruned: int, ignored: Mapping[str, str]) -> str:
+    """One line: what is pruned, and each reason against it once, with its layers."""
+    layers_of: dict[str, list[str]] = {}
+    for name, why in ignored.items():
+        layers_of.setdefault(why, []).append(name)
+    parts = "; ".join(f"{', '.join(names)} ({why})" for why, names in layers_of.items())
+    left_out = f"; left out: {parts}" if parts else ""
+    return f"prune: {pruning.pattern.name} at {pruning.first_sparsity:.4g} in {pruned} layers{left_out}"

@@ -1,0 +1,133 @@
+"""Bring accuracy back after pruning: any recovery, on a plain training loop."""
+
+import copy
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytorch_lightning as pl
+from torch import Tensor, nn
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.library.batches import NamedBatches
+from sparsefront.library.inputs import device_of
+from sparsefront.library.layers import weighted_layers
+from sparsefront.library.masks import Masks, require_masks_of
+from sparsefront.library.options import option
+from sparsefront.library.plain_task import Loss, PlainTask
+from sparsefront.patterns.element_wise import ElementWise
+from sparsefront.pruning.settings import PruningSettings
+from sparsefront.recovery.base import Recovery, RecoverySetup, StateDict
+from sparsefront.recovery.rounds import Place, Source, run_rounds
+from sparsefront.schedule.one_shot import OneShot
+from sparsefront.tasks.base import Task
+from sparsefront.training.optimization import Optimization
+from sparsefront.training.recipe import Recipe
+from sparsefront.training.trainer import TrainerSettings
+
+Network = nn.Module | Callable[[], nn.Module]
+"""A network, or a function that gives a fresh copy of it."""
+
+
+def recover(
+    net: nn.Module,
+    masks: Mapping[str, Tensor],
+    train_dataloader: Iterable | pl.LightningDataModule,
+    loss: Loss | None = None,
+    *,
+    recovery: str | Recovery = "finetune",
+    epochs: int | None = None,
+    lr: float | None = None,
+    recipe: Recipe | None = None,
+    trainer: TrainerSettings | None = None,
+    dense_net: Network | None = None,
+    initial_net: Network | None = None,
+    history: Mapping[int, StateDict] | None = None,
+    prunable: Callable[[nn.Module], list[str]] = weighted_layers,
+    task: Callable[[nn.Module, Optimization | None], Task] | None = None,
+    place: Place | None = None,
+) -> Masks:
+    """Train the surviving weights (or update them in closed form) in place, while pruned ones stay exactly zero.
+
+    Args:
+        net: pruned; with a schedule of several rounds, or recovery=obs_update, also as it was before.
+        masks: from `prune` or `load`; or any dict of layer name -> bool mask, which then never changes.
+        train_dataloader: batches (inputs, target), inputs alone, or dicts by name. A DataLoader is read as it is; of another
+            iterable all batches are held in memory.
+        loss: (output, target) -> scalar; of a dict batch the target is the batch. None: the output's own `loss`.
+        recovery: finetune, lr_rewind, weight_rewind, distill, obs_update, sr_ste or none, or one with its settings.
+        epochs, lr: of the recipe: how long and at which peak rate is trained.
+        recipe: optimizer, learning-rate curve, weight decay; None = AdamW, linear decay, 3 epochs at 1e-3. Rewinding reads it
+            as that of the dense training.
+        trainer: accelerator, precision, gradient accumulation; None = Lightning's choice, and nothing kept on disk.
+        dense_net: the trained network before pruning: the teacher of distill, and what obs_update starts from.
+        initial_net: the network before the dense training, where sr_ste starts.
+        history: epoch of the dense training, from 0 -> the weights at its start, for weight_rewind.
+        prunable: the layers that could have been pruned; of their blocks distill may compare hidden states.
+        task: in place of `loss`, for tasks of this package: (net, optimization) -> task.
+        place: folders, loggers and seeds of a training that outlives a killed process.
+    Returns:
+        the masks that the network ends with, and in `rounds` what each round took and did. Of a schedule that tightens them
+        they are new ones; otherwise those that were given.
+    Raises:
+        InvalidSetting: an argument that cannot be used, that the recovery lacks, or that does not go with the others.
+        Diverged: the loss or the weights are not finite.
+    """
+    require_masks_of(net, masks)
+    known, chosen = Masks.of(masks), option("recovery", recovery, Recovery)
+    pruning = known.pruning or PruningSettings(ElementWise(), known.sparsity)
+    given = {"dense_net": dense_net, "initial_net": initial_net, "history": history}
+    for name in chosen.needs:
+        if given[name] is None:
+            raise InvalidSetting(name, None, f"recovery={chosen.name} needs it: see sf.recover")
+    setup = RecoverySetup(
+        pruning=pruning,
+        recipe=_recipe(recipe, epochs, lr),
+        trainer=trainer or TrainerSettings(checkpoint=False),
+        architecture=lambda: net,
+        prunable=prunable,
+        history=history is not None,
+    )
+    chosen.check_schedule(pruning.schedule.name)
+    chosen.check(setup)
+    setup.trainer.check()
+    own = not isinstance(train_dataloader, pl.LightningDataModule)
+    data = NamedBatches(train_dataloader, net, argument="train_dataloader") if own else train_dataloader
+    if chosen.starts_dense:
+        net.load_state_dict(_fresh(dense_net or net).state_dict())
+    source = Source(
+        data=data,
+        make_task=partial(task or partial(_plain_task, loss), net),
+        dense_net=partial(_fresh, dense_net or net),
+        initial_net=partial(_fresh, initial_net or net),
+        history=history or {},
+    )
+    device, was_training = device_of(net), net.training
+    with tempfile.TemporaryDirectory(prefix="sparsefront-") as scratch:
+        found = run_rounds(
+            net, dict(known), known.structure, chosen, setup, source, place or Place(folder=Path(scratch))
+        )
+    net.to(device).train(was_training)
+    left = {name: mask.to(device) for name, mask in found.masks.items()}
+    # the schedule has come to its end: what is trained from here on keeps these masks
+    done = known.pruning and replace(known.pruning, schedule=OneShot())
+    return Masks(left, pruning=done, structure=known.structure, ignored=known.ignored, rounds=found.records)
+
+
+def _recipe(recipe: Recipe | None, epochs: int | None, lr: float | None) -> Recipe:
+    """The recipe with the epochs and the rate of this training; of a rewinding, of the dense one."""
+    chosen = recipe or Recipe()
+    if epochs is not None:
+        chosen = replace(chosen, epochs=epochs, recovery_epochs=None)
+    return chosen if lr is None else replace(chosen, lr=lr, recovery_lr=None)
+
+
+def _fresh(network: Network) -> nn.Module:
+    """A copy that may be trained, or moved to another device."""
+    return copy.deepcopy(network) if isinstance(network, nn.Module) else network()
+
+
+def _plain_task(loss: Loss | None, net: nn.Module, optimization: Optimization | None) -> PlainTask:
+    return PlainTask(net, loss, optimization)

@@ -1,0 +1,46 @@
+"""The names that `import sparsefront as sf` offers, each imported when it is first used."""
+
+import importlib
+import sys
+from types import ModuleType
+
+ORIGINS = {
+    "prune": "sparsefront.library.prune",
+    "recover": "sparsefront.library.recover",
+    "swap": "sparsefront.library.swap",
+    "benchmark": "sparsefront.library.benchmark",
+    "Comparison": "sparsefront.library.benchmark",
+    "save": "sparsefront.library.export",
+    "load": "sparsefront.library.export",
+    "run": "sparsefront.library.runs",
+    "load_run": "sparsefront.library.runs",
+    "FinishedRun": "sparsefront.library.runs",
+    "Masks": "sparsefront.library.masks",
+    "KernelChoice": "sparsefront.inference.choice",
+    "Measure": "sparsefront.measure.settings",
+    "Recipe": "sparsefront.training.recipe",
+    "TrainerSettings": "sparsefront.training.trainer",
+    "InvalidSetting": "sparsefront.errors",
+}
+"""Name -> the module that defines it."""
+PACKAGES = ("allocation", "importance", "patterns", "recovery", "schedule")
+"""Packages that offer their options as attributes: `sf.patterns.TileWise(64)`."""
+
+
+def __getattr__(name: str) -> object:
+    """The `__getattr__` of package sparsefront: imports a public name and keeps it there."""
+    package = sys.modules["sparsefront"]
+    value: ModuleType | object
+    if name in ORIGINS:
+        value = getattr(importlib.import_module(f"{ORIGINS[name]}"), name)
+    elif name in PACKAGES:
+        value = importlib.import_module(f"sparsefront.{name}")
+    else:
+        raise AttributeError(f"module 'sparsefront' has no attribute {name!r}; it offers {', '.join(__dir__())}")
+    setattr(package, name, value)
+    return value
+
+
+def __dir__() -> list[str]:
+    """The `__dir__` of package sparsefront."""
+    return sorted([*ORIGINS, *PACKAGES])

@@ -1,0 +1,149 @@
+"""Round by round, a network is pruned and its accuracy brought back."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytorch_lightning as pl
+import torch
+from torch import nn
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.finite import first_non_finite
+from sparsefront.pruning.mask_maker import MaskMaker
+from sparsefront.pruning.masked_weights import MaskedWeights
+from sparsefront.pruning.movement import AccumulateMovement
+from sparsefront.pruning.structure import Structure
+from sparsefront.recovery.base import LayerMasks, Recovery, RecoverySetup, Round, RoundRecord, StateDict
+from sparsefront.recovery.finished_rounds import FinishedRounds
+from sparsefront.tasks.base import Task
+from sparsefront.training.optimization import Optimization
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """What a recovery learns from.
+
+    Args:
+        data: of training; its loader starts from the same order each time.
+        make_task, dense_net, initial_net, history: see `Round`.
+    """
+
+    data: pl.LightningDataModule
+    make_task: Callable[[Optimization | None], Task]
+    dense_net: Callable[[], nn.Module]
+    initial_net: Callable[[], nn.Module]
+    history: Mapping[int, StateDict]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a recovery trains.
+
+    Args:
+        folder: exists; the training may write below it.
+        unfinished: outlives a killed run, which goes on from it; None = nothing is kept.
+        loggers: Lightning's, of every fit.
+        begin_round: called with the number of each round, from 0, before it draws anything: to seed.
+    """
+
+    folder: Path
+    unfinished: Path | None = None
+    loggers: list = field(default_factory=list)
+    begin_round: Callable[[int], object] = lambda index: None
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """How the rounds ended.
+
+    Args:
+        masks: layer name -> bool, shaped like the weight.
+        records: one per round.
+    """
+
+    masks: LayerMasks
+    records: tuple[RoundRecord, ...]
+
+
+def run_rounds(
+    net: nn.Module,
+    masks: LayerMasks,
+    structure: Structure,
+    recovery: Recovery,
+    setup: RecoverySetup,
+    source: Source,
+    place: Place,
+) -> Recovered:
+    """Run the schedule's rounds on a network, in place.
+
+    Args:
+        net: the dense weights, or what is left of them under `masks`.
+        masks: of the first round, layer name -> bool, [N, K] or shaped like the weight.
+        structure: fixed before the first masks.
+    Raises:
+        InvalidSetting: a recovery that leaves weights that are not finite.
+    """
+    pruning = setup.pruning
+    masked, layers = MaskedWeights(net, masks), list(masks)
+    movement = AccumulateMovement(net, layers) if pruning.importance.source == "training" else None
+    make_masks = MaskMaker(pruning, source.make_task(None), layers, structure, source.data.train_dataloader, movement)
+    levels = pruning.schedule.round_sparsities(pruning.sparsity)
+    tightens = bool(pruning.schedule.updates_of(1, pruning.sparsity))
+    finished = FinishedRounds(
+        place.unfinished if setup.trainer.checkpoint else None, net=net, masked=masked, movement=movement
+    )
+    records = finished.restore()
+    for index in range(len(records), len(levels)):
+        place.begin_round(index)
+        if index > 0:
+            net.to(torch.device(setup.trainer.device))
+            masks = make_masks(levels[index], masked.masks())
+        log.info(
+            "recover: %s at %.4g, round %d of %d%s",
+            recovery.name,
+            levels[index],
+            index + 1,
+            len(levels),
+            f"; masks tighten to {pruning.sparsity:.4g} on the way" if tightens else "",
+        )
+        done = recovery.recover(
+            Round(
+                setup=setup,
+                sparsity=levels[index],
+                net=net,
+                masks=masks,
+                masked=masked,
+                structure=structure,
+                data=source.data,
+                make_masks=make_masks,
+                make_task=source.make_task,
+                initial_net=source.initial_net,
+                dense_net=source.dense_net,
+                history=source.history,
+                folder=place.folder,
+                unfinished=finished.training_of(index),
+                loggers=place.loggers,
+                callbacks=() if movement is None else (movement,),
+            )
+        )
+        masked.check()
+        if (found := first_non_finite(dict(net.named_parameters()))) is not None:
+            raise InvalidSetting("recovery", recovery.name, f"left {found.name} with {found.counts} values")
+        records.append(_with_sparsity(done, levels[index], masked))
+        if index + 1 < len(levels):
+            finished.keep(records)
+    left = masked.masks()
+    masked.remove()
+    return Recovered(left, tuple(records))
+
+
+def _with_sparsity(done: RoundRecord, sparsity: float, masked: MaskedWeights) -> RoundRecord:
+    """The record of a round with what was asked for and what was reached at its end."""
+    masks = masked.masks().values()
+    kept = sum(int(mask.sum()) for mask in masks)
+    achieved = 1 - kept / sum(mask.numel() for mask in masks)
+    return replace(done, sparsity=sparsity, sparsity_achieved=achieved)
