@@ -2,9 +2,11 @@
 
 import errno
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -13,9 +15,13 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.failures import in_one_line
 
 
+def output_dir() -> Path:
+    return Path(HydraConfig.get().runtime.output_dir)
+
+
 def told(error: BaseException, composed) -> str:
     config = composed()
-    with pytest.raises(InvalidSetting) as caught, in_one_line(config):
+    with pytest.raises(InvalidSetting) as caught, in_one_line(config, output_dir()):
         raise error
     assert caught.value.__cause__ is error
     assert "\n" not in str(caught.value)
@@ -60,7 +66,7 @@ def test_torch_only_says_that_writing_failed(composed, monkeypatch):
     monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda place: SimpleNamespace(free=4096))
     assert "the disk is full (4.1 kB free now)" in told(error, composed)
     monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda place: SimpleNamespace(free=10**12))
-    with pytest.raises(RuntimeError, match="PytorchStreamWriter"), in_one_line(composed()):
+    with pytest.raises(RuntimeError, match="PytorchStreamWriter"), in_one_line(composed(), output_dir()):
         raise error
 
 
@@ -114,6 +120,6 @@ class Broken:
     [ValueError("a bug"), KeyError("layer"), ModuleNotFoundError("ours", name="sparsefront.gone"), OSError(5, "io")],
 )
 def test_bugs_keep_their_stack_trace(composed, error):
-    with pytest.raises(type(error)) as caught, in_one_line(composed()):
+    with pytest.raises(type(error)) as caught, in_one_line(composed(), output_dir()):
         raise error
     assert caught.value is error

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import pytest
 import torch
 from sparsefront_kernels import FORMATS, KernelEntry, Problem, entry
+from sparsefront_kernels.linear import SparseLinear
 from sparsefront_kernels.tuning import TunedLaunches, launches, store
 from sparsefront_kernels.tuning.store import tuned_kernel
 
 from sparsefront.inference.launch_choice import MOST, launch_in_use, untried_launches
 from sparsefront.inference.layer_trial import Trial
 from sparsefront.inference.problems import LayerInput
-from sparsefront_kernels.linear import SparseLinear
 from sparsefront.inference.swap import record_layer
 
 

@@ -5,10 +5,10 @@ import copy
 import pytest
 import torch
 from sparsefront_kernels import FORMATS, KernelEntry, entry
+from sparsefront_kernels.linear import SparseLinear
 from torch import nn
 
 from sparsefront.inference.sparse_conv import SparseConv2d, conv_refusal
-from sparsefront_kernels.linear import SparseLinear
 from sparsefront.patterns.weight_view import as_matrix
 
 

@@ -7,13 +7,13 @@ import weakref
 
 import pytest
 import torch
+from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import nn
 
 from sparsefront.datasets.info import DataInfo
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.agreement import output_error
 from sparsefront.inference.choice import KernelChoice
-from sparsefront_kernels.sparse_layer import SparseLayer
 from sparsefront.inference.problems import observe_problems
 from sparsefront.inference.sparse_conv import SparseConv2d
 from sparsefront.inference.swap import swap

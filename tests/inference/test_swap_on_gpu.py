@@ -6,15 +6,15 @@ import gc
 import pytest
 import torch
 from sparsefront_kernels import KernelEntry
+from sparsefront_kernels.linear import SparseLinear
+from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import nn
 
 from sparsefront.inference.agreement import output_error
 from sparsefront.inference.choice import KernelChoice
-from sparsefront_kernels.sparse_layer import SparseLayer
 from sparsefront.inference.kernel_timer import time_layer
 from sparsefront.inference.packed_weights import release_formats
 from sparsefront.inference.problems import observe_problems
-from sparsefront_kernels.linear import SparseLinear
 from sparsefront.inference.swap import swap
 from sparsefront.measure.memory import resident_bytes
 from sparsefront.measure.wrapping import WRAPPINGS, best_wrapping

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import nn
 
 from sparsefront.allocation.base import Assigned
@@ -12,7 +13,6 @@ from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.export.checkpoint import read_export, write_export
 from sparsefront.inference.agreement import output_error
 from sparsefront.inference.choice import KernelChoice
-from sparsefront_kernels.sparse_layer import SparseLayer
 from sparsefront.inference.problems import observe_problems
 from sparsefront.inference.swap import swap
 from sparsefront.patterns.block_2_4 import Block24

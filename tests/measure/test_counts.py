@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 from sparsefront_kernels import FORMATS, Problem, entry
+from sparsefront_kernels.linear import SparseLinear
 from torch import nn
 
 from sparsefront.inference.problems import LayerInput
-from sparsefront_kernels.linear import SparseLinear
 from sparsefront.measure.flops import theoretical_flops
 from sparsefront.measure.memory import dense_layer_bytes, peak_memory_bytes, resident_bytes, weight_bytes
 from sparsefront.measure.roofline import MeasuredRates, floor_us, measured_rates, roofline_fraction

@@ -16,10 +16,13 @@ from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
 from sparsefront.pruning.layer_inputs import as_rows
 from sparsefront.pruning.masked_weights import MaskedWeights
+from sparsefront.pruning.settings import PruningSettings
 from sparsefront.pruning.structure import Structure
-from sparsefront.recovery.base import Round
+from sparsefront.recovery.base import RecoverySetup, Round
 from sparsefront.recovery.obs_update import ObsUpdate
 from sparsefront.tasks.image_classification import ImageClassification
+from sparsefront.training.recipe import Recipe
+from sparsefront.training.trainer import TrainerSettings
 from sparsefront.validate import validate
 
 LAYERS = ["conv", "q", "k", "head"]
@@ -56,8 +59,13 @@ def net_of(seed: int = 0) -> Net:
 def round_of(net, masks, batches, *, pattern=None, sparsity=0.5, masked=None, structure=None) -> Round:
     """Round 0 of one, of a network on the CPU."""
     return Round(
-        experiment=SimpleNamespace(
-            pattern=pattern or ElementWise(), sparsity=sparsity, trainer=SimpleNamespace(device="cpu")
+        setup=RecoverySetup(
+            pruning=PruningSettings(pattern or ElementWise(), sparsity),
+            recipe=Recipe(),
+            trainer=TrainerSettings(accelerator="cpu"),
+            architecture=lambda: net,
+            prunable=lambda net: LAYERS,
+            history=False,
         ),
         sparsity=sparsity,
         net=net,
@@ -68,7 +76,8 @@ def round_of(net, masks, batches, *, pattern=None, sparsity=0.5, masked=None, st
         make_masks=None,
         make_task=lambda optimization: ImageClassification(net, num_classes=3),
         initial_net=None,
-        dense=Path(),
+        dense_net=None,
+        history={},
         folder=Path(),
         unfinished=Path(),
         loggers=[],

@@ -10,10 +10,10 @@ from sparsefront_kernels.forecast.table import Measured
 
 from sparsefront import pipeline
 from sparsefront.datasets.info import DataInfo
-from sparsefront.stages import forecast
-from sparsefront.stages.forecast import expected_loss, shape_inputs, storage_unit, warn_where_nothing_wins
 from sparsefront.inference.problems import observe_problems
 from sparsefront.models.bert import Bert
+from sparsefront.stages import forecast
+from sparsefront.stages.forecast import expected_loss, shape_inputs, storage_unit, warn_where_nothing_wins
 from sparsefront.validate import validate
 
 VECTORS = ["pattern=vector_wise", "granularity=64", "sparsity=0.5", "measure.dtype=fp32"]

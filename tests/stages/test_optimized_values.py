@@ -6,10 +6,10 @@ from hydra.types import RunMode
 from omegaconf import open_dict, read_write
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.stages.optimized_values import OF_GPU, OF_KERNELS, OF_PRUNED
 from sparsefront.pipeline import run_experiment
 from sparsefront.report.leaf_types import alternatives
 from sparsefront.report.row import leaves
+from sparsefront.stages.optimized_values import OF_GPU, OF_KERNELS, OF_PRUNED
 from sparsefront.validate import validate
 
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1"]

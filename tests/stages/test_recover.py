@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from sparsefront.pipeline import run_experiment
 from sparsefront.pruning.mask_file import load_masks
-from sparsefront.stages.prune import mask_maker
+from sparsefront.pruning.mask_maker import MaskMaker
 from sparsefront.training.history import history_file
 from sparsefront.training.trainer import TrainerSettings
 
@@ -109,18 +109,13 @@ def test_rounds_nest_and_are_recorded(composed, fits, tmp_path):
 
 def test_new_masks_are_made_within_those_of_the_round_before(composed, fits, monkeypatch):
     """Whatever the score: that a pruned weight is zero would not hold back a score that looks at something else."""
-    within = []
+    within, make = [], MaskMaker.__call__
 
-    def spied(*arguments):
-        make = mask_maker(*arguments)
+    def spied(self, sparsity, previous):
+        within.append({f"{name}.weight": mask.clone() for name, mask in previous.items()})
+        return make(self, sparsity, previous)
 
-        def masks_at(sparsity, previous):
-            within.append({f"{name}.weight": mask.clone() for name, mask in previous.items()})
-            return make(sparsity, previous)
-
-        return masks_at
-
-    monkeypatch.setattr("sparsefront.stages.recover.mask_maker", spied)
+    monkeypatch.setattr(MaskMaker, "__call__", spied)
     run_experiment(composed(*TRAIN, "schedule=iterative", "schedule.rounds=3"))
     assert len(within) == 2
     for previous, watch in zip(within, fits[1:], strict=False):

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from sparsefront.stages.finished_rounds import FinishedRounds
 
 from sparsefront.pruning.masked_weights import MaskedWeights
-from sparsefront.stages.finished_rounds import FinishedRounds
 from sparsefront.training.resume import CHECKPOINT, checkpoint_of
 
 

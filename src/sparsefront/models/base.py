@@ -1,7 +1,7 @@
 """What every model settings class offers to the pipeline."""
 
 from abc import ABC, abstractmethod
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 class Model(ABC):
-    """Settings of a network; subclasses are frozen dataclasses whose fields are the keys of their YAML.
+    """Settings of a network; the arguments of a subclass are the keys of its YAML, best as a frozen dataclass.
+
+    A subclass needs `kinds` and the abstract methods; whatever else is here has a default that works.
 
     Networks are called with keyword arguments: `net(x=...)` for images [B, C, H, W] -> logits [B, classes], the
     tokenizer's names for text.
@@ -23,7 +25,7 @@ class Model(ABC):
     fingerprinted: ClassVar[frozenset[str]] = frozenset()
     """Settings that `fingerprint` speaks for; all others are part of the key of stage dense by themselves."""
     for_pruning: ClassVar[frozenset[str]] = frozenset({"prune_head"})
-    """Settings that only say what may be pruned: dense weights are the same whatever they are."""
+    """Settings that only say what may be pruned: dense weights are the same whatever they are. A class needs none of them."""
 
     @property
     def variant(self) -> str | None:
@@ -32,7 +34,7 @@ class Model(ABC):
 
     def settings_used(self) -> dict[str, Any]:
         """The settings as a result names them: null where one had no say in what was loaded."""
-        return asdict(self)
+        return asdict(self) if is_dataclass(self) else dict(vars(self))
 
     def network_facts(self, net: nn.Module) -> dict[str, Any]:
         """What a loaded network says of itself that the settings do not, JSON-able, under other names than theirs."""

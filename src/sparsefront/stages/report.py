@@ -159,7 +159,7 @@ def _choice(experiment: Experiment, network: dict[str, Any]) -> Choice:
         network: what the loaded network says of itself.
     """
     choices, pruned = experiment.choices, experiment.pattern.name != "dense"
-    parts = ["model", "dataset", "pattern", "recipe"]
+    parts = ["dataset", "pattern", "recipe"]
     if pruned:
         parts += ["importance", "allocation", "schedule", "recovery"]
     parameters = {f"{part}_parameters": _parameters(asdict(getattr(experiment, part))) for part in parts}

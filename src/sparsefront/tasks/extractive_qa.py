@@ -30,7 +30,7 @@ class ExtractiveQA(Task):
         return cls(net, optimization)
 
     def net_inputs(self, batch: Batch) -> Batch:
-        return text_inputs(batch)
+        return text_inputs(batch, self.net)
 
     def loss(self, output: Any, batch: Batch) -> Tensor:
         start = F.cross_entropy(output.start_logits, batch["start_positions"])

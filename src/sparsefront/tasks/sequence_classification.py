@@ -43,7 +43,7 @@ class SequenceClassification(Task):
         return cls(net, optimization, num_classes=dataset.info.num_classes, metrics=dataset.metrics)
 
     def net_inputs(self, batch: Batch) -> Batch:
-        return text_inputs(batch)
+        return text_inputs(batch, self.net)
 
     def loss(self, output: Any, batch: Batch) -> Tensor:
         if self.num_classes == 1:

@@ -1,0 +1,163 @@
+"""Any text encoder that transformers knows, from a local folder."""
+
+import copy
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import nn
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.models.base import Model
+from sparsefront.models.bert_source import BertSource
+from sparsefront.models.checkpoint import first_line
+from sparsefront.models.folder_name import folder_name
+from sparsefront.models.layers import linear_and_conv_layers
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+    from sparsefront.datasets.info import DataInfo
+
+CLASSES = {
+    "sequence_classification": "AutoModelForSequenceClassification",
+    "extractive_qa": "AutoModelForQuestionAnswering",
+}
+MEASURES = ("model_type", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
+
+
+@dataclass(frozen=True)
+class EncoderSource(BertSource):
+    """The folder of an encoder of any type."""
+
+    def config(self, **settings: Any) -> "PretrainedConfig":
+        """The stored configuration with some settings replaced.
+
+        Raises:
+            InvalidSetting: of a type that transformers does not know.
+        """
+        from transformers import AutoConfig
+
+        try:
+            return AutoConfig.from_pretrained(
+                self._local_folder(), local_files_only=True, trust_remote_code=False, **settings
+            )
+        except (OSError, ValueError, KeyError) as error:
+            raise self.refusal(f"its config.json cannot be used: {first_line(error)}") from error
+
+    def _config_json(self, folder: Path) -> dict[str, Any]:
+        try:
+            return json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise self.refusal(f"its config.json is not JSON: {error}") from error
+
+
+@dataclass(frozen=True)
+class HuggingFace(Model):
+    """Settings of model huggingface.
+
+    Args:
+        path: local folder as `save_pretrained` writes it: config.json, weights, tokenizer.
+        prune_head: what reads the encoder out (pooler and classifier) may be pruned too.
+    """
+
+    kinds: ClassVar[tuple[str, ...]] = tuple(CLASSES)
+    fingerprinted: ClassVar[frozenset[str]] = frozenset({"path"})
+
+    path: str | None = None
+    prune_head: bool = False
+
+    @property
+    def variant(self) -> str | None:
+        return None if self.path is None else folder_name(self.path)
+
+    def settings_used(self) -> dict[str, Any]:
+        """With the folder's name alone."""
+        return asdict(self) | {"path": self.variant}
+
+    def network_facts(self, net: nn.Module) -> dict[str, Any]:
+        """The measures that tell one encoder from another; those that its configuration names."""
+        return {name: getattr(net.config, name) for name in MEASURES if hasattr(net.config, name)}
+
+    @property
+    def source(self) -> EncoderSource:
+        """Where weights come from.
+
+        Raises:
+            InvalidSetting: no folder is named.
+        """
+        if self.path is None:
+            raise InvalidSetting("path", None, "names the folder of an encoder, as save_pretrained writes it")
+        return EncoderSource("", "", self.path)
+
+    def check(self) -> None:
+        self.source.check()
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"model": "huggingface", **self.source.fingerprint()}
+
+    def build(self, info: "DataInfo") -> nn.Module:
+        """transformers' class for this task; a head that the weights lack, or that has other classes, is new."""
+        return self.source.network(_network_class(info.kind), self._config(info), head=_head(self.skeleton(info)))
+
+    def skeleton(self, info: "DataInfo") -> nn.Module:
+        with torch.device("meta"):
+            return _network_class(info.kind).from_config(self._config(info)).train()
+
+    def longest_sequence(self, info: "DataInfo") -> int | None:
+        return self._longest(self._config(info))
+
+    def prunable(self, net: nn.Module) -> list[str]:
+        """Every Linear of the encoder; not its pooler, nor the task's head, unless prune_head."""
+        layers, head = linear_and_conv_layers(net, inside=("",)), _head(net)
+        body = [name for name in layers if not any(f"{name}.".startswith(f"{part}.") for part in head)]
+        return layers if self.prune_head else body
+
+    def tokenizer(self, texts: Iterable[str] | None = None) -> "PreTrainedTokenizerBase":
+        """The fast tokenizer that belongs to the weights; calls after the first give the same object.
+
+        Raises:
+            InvalidSetting: it cannot be read, or has more tokens than the network has embeddings.
+        """
+        return self._tokenizer
+
+    @cached_property
+    def _tokenizer(self) -> "PreTrainedTokenizerBase":
+        return self.source.tokenizer()
+
+    def save_pretrained_files(self, net: nn.Module, directory: Path) -> None:
+        """config.json and the tokenizer, so that `from_pretrained(directory)` works once model.safetensors lies beside."""
+        config = copy.deepcopy(net.config)
+        config.architectures = [type(net).__name__]
+        config.save_pretrained(directory)
+        self.tokenizer().save_pretrained(directory)
+
+    def _config(self, info: "DataInfo") -> "PretrainedConfig":
+        config = self.source.config(num_labels=info.num_classes, problem_type=None)
+        longest = self._longest(config)
+        if longest is not None and info.sequence_length is not None and info.sequence_length > longest:
+            reason = f"takes at most {longest} tokens and the dataset gives up to {info.sequence_length}"
+            raise self.source.refusal(reason)
+        return config
+
+    def _longest(self, config: "PretrainedConfig") -> int | None:
+        """Of positions in the network and tokens of the tokenizer the fewer: some networks lose two to padding."""
+        positions = getattr(config, "max_position_embeddings", None)
+        return positions and min(positions, self.tokenizer().model_max_length)
+
+
+def _network_class(kind: str) -> Any:
+    import transformers
+
+    return getattr(transformers, CLASSES[kind])
+
+
+def _head(net: nn.Module) -> tuple[str, ...]:
+    """The modules beside the encoder, and its pooler, which some checkpoints lack."""
+    trunk = net.base_model_prefix
+    beside = [name for name, _ in net.named_children() if name != trunk]
+    return (*(f"{trunk}.pooler",), *beside)

@@ -1,0 +1,148 @@
+"""Any classifier of torchvision, by its name."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.models.attention import replace_multihead_attention, split_packed_projections
+from sparsefront.models.base import Model
+from sparsefront.models.checkpoint import load_weights
+from sparsefront.models.layers import linear_and_conv_layers
+from sparsefront.models.torchvision_source import TorchvisionSource
+
+if TYPE_CHECKING:
+    from sparsefront.datasets.info import DataInfo
+
+WITH_AUXILIARY_HEADS = ("googlenet", "inception_v3")
+
+
+@dataclass(frozen=True)
+class TorchvisionClassifier(Model):
+    """Settings of model torchvision.
+
+    Args:
+        name: torchvision's, such as resnet18, mobilenet_v3_small, convnext_tiny or swin_t.
+        weights: a name of torchvision's for this network, e.g. DEFAULT; null = path or random.
+        path: local checkpoint.
+        prune_head: the classifier, the last Linear, may be pruned too.
+    """
+
+    kinds: ClassVar[tuple[str, ...]] = ("image_classification",)
+    fingerprinted: ClassVar[frozenset[str]] = frozenset({"name", "weights", "path"})
+
+    name: str = "resnet18"
+    weights: str | None = None
+    path: str | None = None
+    prune_head: bool = False
+
+    @property
+    def variant(self) -> str:
+        return self.name
+
+    @property
+    def source(self) -> TorchvisionSource:
+        return TorchvisionSource(self.name, self.weights, self.path)
+
+    def check(self) -> None:
+        import torchvision
+
+        known = torchvision.models.list_models(module=torchvision.models)
+        if self.name not in known:
+            raise InvalidSetting("name", self.name, f"is no classifier of torchvision; there are {', '.join(known)}")
+        self.source.check()
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"model": "torchvision", "name": self.name, "weights": self.source.fingerprint()}
+
+    def build(self, info: "DataInfo") -> nn.Module:
+        self.source.refuse_other_channels(info.channels)
+        net = self._net(info)
+        weights = self.source.state_dict()
+        if weights is not None:
+            load_weights(net, _fitting(weights, net), head=_head(net), path=self.source.misfit_name)
+        return net
+
+    def skeleton(self, info: "DataInfo") -> nn.Module:
+        try:
+            with torch.device("meta"):
+                net = self._net(info)
+        except NotImplementedError:  # RegNet computes its widths with tensors, which need data
+            with torch.random.fork_rng(devices=[]):
+                net = self._net(info).to("meta")
+        self._refuse_size(net, info)
+        return net
+
+    def prunable(self, net: nn.Module) -> list[str]:
+        """Every Linear and Conv2d but the first convolution, which reads the image, and the head unless prune_head."""
+        layers = linear_and_conv_layers(net, inside=("",))
+        dense = {next(name for name in layers if isinstance(net.get_submodule(name), nn.Conv2d))}
+        dense |= set() if self.prune_head else {_head(net)}
+        return [name for name in layers if name not in dense]
+
+    def _net(self, info: "DataInfo") -> nn.Module:
+        from torchvision.models import get_model
+
+        sizes: dict[str, Any] = {"image_size": info.image_size} if self.name.startswith("vit_") else {}
+        if self.name in WITH_AUXILIARY_HEADS:
+            sizes = {"aux_logits": False, "init_weights": False}
+        try:
+            net = get_model(self.name, weights=None, num_classes=info.num_classes, **sizes)
+        except (ValueError, AssertionError) as error:  # torch._assert, of a size that patches do not divide
+            raise InvalidSetting("name", self.name, f"cannot be built for this data: {error}") from error
+        replace_multihead_attention(net)
+        _read_channels(net, info.channels)
+        return net
+
+    def _refuse_size(self, net: nn.Module, info: "DataInfo") -> None:
+        """Followed on the meta device: which sizes a network takes is told by its layers alone.
+
+        Raises:
+            InvalidSetting: images that it cannot take.
+        """
+        was_training = net.training
+        images = torch.empty(2, info.channels, info.image_size, info.image_size, device="meta")
+        try:
+            with torch.no_grad():
+                net.eval()(x=images)
+        except (RuntimeError, ValueError, AssertionError) as error:
+            why = f"cannot take images of {info.image_size} pixels ({str(error).partition(chr(10))[0]})"
+            raise InvalidSetting("name", self.name, why) from error
+        finally:
+            net.train(was_training)
+
+
+def _head(net: nn.Module) -> str:
+    """The last Linear; of a network without any, the last convolution."""
+    layers = linear_and_conv_layers(net, inside=("",))
+    linears = [name for name in layers if isinstance(net.get_submodule(name), nn.Linear)]
+    return (linears or layers)[-1]
+
+
+def _fitting(weights: dict[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
+    """With attention projections apart, and without those of auxiliary heads, which a network here has none of."""
+    own = net.state_dict().keys()
+    return {
+        key: value for key, value in split_packed_projections(weights).items() if key in own or "aux" not in key.lower()
+    }
+
+
+def _read_channels(net: nn.Module, channels: int) -> None:
+    """A first convolution for this many channels, with its own settings and PyTorch's initialisation."""
+    name, first = next((name, module) for name, module in net.named_modules() if isinstance(module, nn.Conv2d))
+    if first.in_channels == channels:
+        return
+    parent = net.get_submodule(name.rpartition(".")[0])
+    other = nn.Conv2d(
+        channels,
+        first.out_channels,
+        first.kernel_size,  # type: ignore[arg-type]  # two numbers
+        first.stride,  # type: ignore[arg-type]
+        first.padding,  # type: ignore[arg-type]
+        first.dilation,  # type: ignore[arg-type]
+        bias=first.bias is not None,
+        padding_mode=first.padding_mode,
+    )
+    setattr(parent, name.rpartition(".")[2], other)
