@@ -1,7 +1,11 @@
 """What the pipeline relies on, for every YAML of group `model`."""
 
+import atexit
 import json
 import pickle
+import shutil
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,15 +15,34 @@ from omegaconf import OmegaConf
 
 from sparsefront.datasets.info import DataInfo
 from sparsefront.models.base import Model
+from sparsefront.models.bert import Bert
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "model").glob("*.yaml"))
-SMALLER = {"bert": {"size": "tiny"}}
-PRUNABLE = {"bert": 6 * 2, "resnet50": 52, "vit": 6 * 12, "vit_small": 6 * 4}
-HEAD = {"bert": 2, "resnet50": 1, "vit": 1, "vit_small": 1}
+PRUNABLE = {"bert": 6 * 2, "huggingface": 6 * 2, "resnet50": 52, "torchvision": 19, "vit": 6 * 12, "vit_small": 6 * 4}
+HEAD = {"bert": 2, "huggingface": 2, "resnet50": 1, "torchvision": 1, "vit": 1, "vit_small": 1}
+
+
+@cache
+def saved_bert() -> str:
+    """A folder as `save_pretrained` writes it."""
+    folder, bert = Path(tempfile.mkdtemp(prefix="bert-")), Bert(size="tiny")
+    bert.tokenizer(["red green blue"])
+    net = bert.build(DataInfo(kind="sequence_classification", num_classes=7, sequence_length=16))
+    bert.save_pretrained_files(net, folder)
+    net.bert.save_pretrained(folder)  # without a head, which is drawn then
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return str(folder)
+
+
+def smaller(name: str) -> dict[str, object]:
+    """What makes a model of this YAML quick to build."""
+    if name == "huggingface":
+        return {"path": saved_bert()}
+    return {"bert": {"size": "tiny"}}.get(name, {})
 
 
 def settings(file: Path, **changes: object) -> Model:
-    return instantiate(OmegaConf.load(file), **SMALLER.get(file.stem, {}), **changes, _convert_="all")
+    return instantiate(OmegaConf.load(file), **smaller(file.stem), **changes, _convert_="all")
 
 
 def facts(model: Model) -> DataInfo:

@@ -1,0 +1,96 @@
+"""Any text encoder of transformers, from a folder."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from sparsefront.datasets.info import DataInfo
+from sparsefront.errors import InvalidSetting
+from sparsefront.models.huggingface import HuggingFace
+
+SENTENCES = DataInfo(kind="sequence_classification", num_classes=3, sequence_length=16)
+QUESTIONS = DataInfo(kind="extractive_qa", num_classes=2, sequence_length=16)
+
+
+@pytest.fixture(scope="session")
+def distilbert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small encoder without token types, without a pooler, and with other names than BERT's."""
+    from transformers import DistilBertConfig, DistilBertModel
+
+    from sparsefront.models.wordpiece import train_wordpiece
+
+    folder = tmp_path_factory.mktemp("distilbert")
+    config = DistilBertConfig(vocab_size=200, dim=64, n_layers=2, n_heads=2, hidden_dim=128, max_position_embeddings=40)
+    DistilBertModel(config).save_pretrained(folder)
+    train_wordpiece(["red green blue", "abcdefghij"], vocabulary_size=100, max_length=32).save_pretrained(folder)
+    return folder
+
+
+def test_every_linear_of_the_encoder_is_prunable(distilbert: Path):
+    model = HuggingFace(path=str(distilbert))
+    model.check()
+    net = model.skeleton(SENTENCES)
+    assert len(model.prunable(net)) == 2 * 6
+    assert all(name.startswith("distilbert.transformer.layer.") for name in model.prunable(net))
+    head = [name for name in HuggingFace(path=str(distilbert), prune_head=True).prunable(net)][12:]
+    assert head == ["pre_classifier", "classifier"]
+
+
+@pytest.mark.parametrize("info", [SENTENCES, QUESTIONS], ids=["sentences", "questions"])
+def test_the_weights_are_the_folders_and_the_head_is_new(distilbert: Path, info: DataInfo):
+    from transformers import DistilBertModel
+
+    model = HuggingFace(path=str(distilbert))
+    net, original = model.build(info), DistilBertModel.from_pretrained(distilbert)
+    assert all(torch.equal(value, net.distilbert.state_dict()[key]) for key, value in original.state_dict().items())
+    assert net.training and next(net.parameters()).dtype == torch.float32
+    assert model.longest_sequence(info) == 32, "the tokenizer takes fewer tokens than there are positions"
+
+
+def test_an_export_is_loaded_by_transformers(distilbert: Path, tmp_path: Path):
+    from safetensors.torch import save_file
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    model = HuggingFace(path=str(distilbert))
+    net = model.build(SENTENCES)
+    model.save_pretrained_files(net, tmp_path)
+    save_file(net.state_dict(), tmp_path / "model.safetensors", metadata={"format": "pt"})
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    assert all(torch.equal(value, again.state_dict()[key]) for key, value in net.state_dict().items())
+    assert AutoTokenizer.from_pretrained(tmp_path)("red").input_ids == model.tokenizer()("red").input_ids
+
+
+def test_what_cannot_work_is_refused(distilbert: Path, tmp_path: Path):
+    with pytest.raises(InvalidSetting, match="path=None: names the folder of an encoder"):
+        HuggingFace().check()
+    with pytest.raises(InvalidSetting, match="takes at most 32 tokens and the dataset gives up to 48"):
+        HuggingFace(path=str(distilbert)).skeleton(DataInfo(kind="extractive_qa", num_classes=2, sequence_length=48))
+    for name in ("tokenizer.json", "model.safetensors"):
+        (tmp_path / name).touch()
+    (tmp_path / "config.json").write_text('{"model_type": "no_such"}')
+    with pytest.raises(InvalidSetting, match="its config.json cannot be used"):
+        HuggingFace(path=str(tmp_path)).skeleton(SENTENCES)
+
+
+def test_a_run(run, distilbert: Path, tmp_path: Path):
+    data = tmp_path / "SST-2"
+    data.mkdir()
+    rows = "".join(f"{'red green' if i % 2 else 'blue'}\t{i % 2}\n" for i in range(40))
+    for part in ("train", "dev"):
+        (data / f"{part}.tsv").write_text(f"sentence\tlabel\n{rows}")
+    row = run(
+        "model=huggingface",
+        f"model.path={distilbert}",
+        "dataset=glue",
+        "dataset.task=sst2",
+        f"dataset.path={data}",
+        "recipe=default",
+        "dataset.max_length=16",
+        "pattern=n_m",
+        "sparsity=0.5",
+        "trainer=cpu",
+        "measure.device=cpu",
+    )
+    assert row.choice.model_parameters["model_type"] == "distilbert"
+    assert row.sparsity.sparsity_achieved == 0.5 and row.quality.kernel == pytest.approx(row.quality.masked, abs=1e-3)

@@ -1,0 +1,64 @@
+"""Any classifier of torchvision by its name."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torchvision.models import get_model
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.models.torchvision_classifier import TorchvisionClassifier
+
+LEFT_OUT = {
+    "resnet18": ["conv1", "fc"],
+    "mobilenet_v3_small": ["features.0.0", "classifier.3"],
+    "squeezenet1_1": ["features.0", "classifier.1"],  # its head is a convolution
+    "vit_b_32": ["conv_proj", "heads.head"],
+    "regnet_x_400mf": ["stem.0", "fc"],  # cannot be built on the meta device
+    "googlenet": ["conv1.conv", "fc"],  # whose auxiliary heads are left out
+}
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_all_but_the_first_convolution_and_the_head_are_prunable(images: Callable, name: str):
+    model = TorchvisionClassifier(name)
+    model.check()
+    net = model.skeleton(images(size=64))
+    weighted = [
+        layer for layer, module in net.named_modules() if isinstance(module, torch.nn.Linear | torch.nn.Conv2d)
+    ]
+    assert [layer for layer in weighted if layer not in model.prunable(net)] == LEFT_OUT[name]
+    with_head = TorchvisionClassifier(name, prune_head=True).prunable(net)
+    assert [layer for layer in weighted if layer not in with_head] == LEFT_OUT[name][:1]
+    assert all(parameter.device.type == "meta" for parameter in net.parameters())
+
+
+def test_a_checkpoint_gives_torchvisions_outputs_and_another_head_is_new(images: Callable, tmp_path: Path):
+    original = get_model("resnet18", num_classes=10).eval()
+    torch.save(original.state_dict(), tmp_path / "weights.pth")
+    model = TorchvisionClassifier("resnet18", path=str(tmp_path / "weights.pth"))
+    x = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(model.build(images()).eval()(x=x), original(x))
+    assert model.build(images(classes=4)).fc.out_features == 4
+
+
+def test_the_first_convolution_follows_the_channels(images: Callable):
+    first = TorchvisionClassifier("resnet18").build(images(channels=1)).conv1
+    assert first.weight.shape == (64, 1, 7, 7) and first.stride == (2, 2) and first.bias is None
+
+
+def test_what_cannot_work_is_told_before_training(images: Callable):
+    with pytest.raises(InvalidSetting, match="name=resnet19: is no classifier of torchvision; there are alexnet, "):
+        TorchvisionClassifier("resnet19").check()
+    with pytest.raises(InvalidSetting, match="name=alexnet: cannot take images of 8 pixels"):
+        TorchvisionClassifier("alexnet").skeleton(images(size=8))
+    with pytest.raises(InvalidSetting, match="name=vit_b_32: cannot be built for this data"):
+        TorchvisionClassifier("vit_b_32").skeleton(images(size=40))
+
+
+def test_a_run(run):
+    row = run("model=torchvision", "model.name=resnet18", "recipe=default", "trainer=cpu", "measure.device=cpu")
+    assert row.choice.model_variant == "resnet18"
+    assert row.sparsity.sparsity_achieved == pytest.approx(0.75, abs=1e-3)
