@@ -66,8 +66,8 @@ def test_interpreter_asked_for_too_late_is_refused():
     assert "after the kernels had been loaded" in reason
 
 
-def test_readme_example_runs():
+def test_readme_examples_run():
     """What a newcomer copies first."""
     text = (PACKAGE.parent / "README.md").read_text()
-    code = text.split("```python\n")[1].split("```")[0]
-    assert "gathered" in run_python(code)
+    blocks = [block.split("```")[0] for block in text.split("```python\n")[1:]]
+    assert len(blocks) == 2 and all("gathered_reference" in run_python(code) for code in blocks)

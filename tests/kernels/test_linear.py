@@ -1,0 +1,137 @@
+"""The package's first lines: a masked Linear, the same as a function, and which kernel runs it."""
+
+import copy
+
+import pytest
+import torch
+from sparsefront_kernels import FORMATS, Problem, SparseLinear, best_kernel, mask_structure, pack, sparse_linear
+from torch import nn
+
+N, K = 64, 96
+
+
+def tiles(width: int) -> torch.Tensor:
+    """Tiles of outputs that keep inputs of their own; every fifth output is pruned."""
+    mask = torch.zeros(N, K, dtype=torch.bool)
+    rows = [row for row in range(N) if row % 5]
+    for start in range(0, len(rows), width):
+        kept = torch.randperm(K)[: K // 4]
+        mask[torch.tensor(rows[start : start + width])[:, None], kept] = True
+    return mask
+
+
+def windows(n: int, m: int) -> torch.Tensor:
+    scores = torch.rand(N, K // m, m)
+    return torch.zeros_like(scores, dtype=torch.bool).scatter(2, scores.topk(n, dim=2).indices, True).reshape(N, K)
+
+
+def blocks(side: int) -> torch.Tensor:
+    kept = torch.rand(N // side, K // side) < 0.4
+    kept[0, 0], kept[0, 1] = True, False
+    return kept.repeat_interleave(side, 0).repeat_interleave(side, 1)
+
+
+MASKS = {
+    "dense": (lambda: torch.ones(N, K, dtype=torch.bool), "dense", {}),
+    "blocks of 32": (lambda: blocks(32), "blocked", {"block": [32, 32]}),
+    "blocks of 16": (lambda: blocks(16), "blocked", {"block": [16, 16]}),
+    "tiles of 16": (lambda: tiles(16), "gathered", {"tile": 16, "drop_empty_outputs": True}),
+    "2:4": (lambda: windows(2, 4), "semi_structured", {}),
+    "1:4": (lambda: windows(1, 4), "n_m", {"n": 1, "m": 4}),
+    "3:32": (lambda: windows(3, 32), "n_m", {"n": 3, "m": 32}),
+    "single weights": (lambda: torch.rand(N, K) < 0.3, "csr", {}),
+    "nothing kept": (lambda: torch.zeros(N, K, dtype=torch.bool), "blocked", {"block": [32, 32]}),
+}
+
+
+@pytest.mark.parametrize("case", MASKS.values(), ids=MASKS.keys())
+def test_the_structure_of_a_mask_decides_its_storage(case):
+    make, family, parameters = case
+    mask = make()
+    assert mask_structure(mask) == (family, parameters)
+    weight = torch.randn(N, K)
+    packed = pack(weight, mask)
+    assert packed.family == family and torch.equal(packed.to_dense(), torch.where(mask, weight, 0.0))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("case", MASKS.values(), ids=MASKS.keys())
+def test_a_sparse_linear_gives_what_the_masked_one_gives(case, bias):
+    mask = case[0]()
+    linear = nn.Linear(K, N, bias=bias)
+    layer = SparseLinear.from_masked(linear, mask)
+    with torch.no_grad():
+        linear.weight.masked_fill_(~mask, 0.0)
+    for shape in ((3, K), (2, 5, K), (K,), (0, K)):
+        x = torch.randn(*shape)
+        torch.testing.assert_close(layer(x), linear(x), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(sparse_linear(x, layer.format, linear.bias), linear(x), rtol=1e-5, atol=1e-5)
+    assert layer.kernel_name == f"{case[1]}_reference" or case[1] == "dense"
+
+
+def test_a_family_and_a_kernel_can_be_named():
+    linear, mask = nn.Linear(K, N), windows(2, 4)
+    assert SparseLinear.from_masked(linear, mask, family="csr").format.family == "csr"
+    named = SparseLinear.from_masked(linear, mask, family="n_m", n=2, m=4, kernel="n_m_reference")
+    assert named.kernel_name == "n_m_reference"
+    tiled = SparseLinear.from_masked(linear, tiles(8), tile=8, family="gathered")
+    assert tiled.format.tile == 8
+
+
+def test_a_layer_moves_casts_and_is_copied_with_its_weight():
+    linear, mask = nn.Linear(K, N), tiles(16)
+    layer = SparseLinear.from_masked(linear, mask)
+    other = copy.deepcopy(layer).double()
+    assert other.weight.dtype == torch.float64 and layer.weight.dtype == torch.float32
+    x = torch.randn(4, K)
+    torch.testing.assert_close(other(x.double()).float(), layer(x), rtol=1e-5, atol=1e-5)
+    assert "kernel=gathered_reference" in repr(layer)
+
+
+def test_on_a_cpu_the_reference_of_the_family_runs():
+    packed = pack(torch.randn(N, K), tiles(16))
+    problem = Problem(m=8, k=K, n=N, dtype=torch.float32, device="cpu")
+    assert best_kernel(packed, problem).name == "gathered_reference"
+
+
+def test_what_cannot_work_says_why():
+    linear, mask = nn.Linear(K, N), torch.rand(N, K) < 0.3
+    with pytest.raises(ValueError, match="family='tiled' is not one of dense, gathered"):
+        SparseLinear.from_masked(linear, mask, family="tiled")
+    with pytest.raises(ValueError, match="gathered: tile 0"):
+        SparseLinear.from_masked(linear, mask, family="gathered")
+    with pytest.raises(ValueError, match="csr_reference: the weight is held as"):
+        SparseLinear.from_masked(linear, tiles(16), kernel="csr_reference")
+    with pytest.raises(ValueError, match=r"mask must be bool \[64, 96\] as the weight"):
+        SparseLinear.from_masked(linear, mask[:4])
+    packed = pack(linear.weight, mask)
+    with pytest.raises(ValueError, match=r"x must be torch.float32 \[..., 96\] on cpu, as the weight, not torch.float64"):
+        sparse_linear(torch.randn(2, K, dtype=torch.float64), packed)
+    with pytest.raises(ValueError, match="no kernel can run .*: csr_reference: .*"):
+        best_kernel(packed, Problem(m=8, k=K, n=N + 1, dtype=torch.float32, device="cpu"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", ["gathered", "n_m", "blocked"])
+def test_on_a_gpu_a_kernel_runs_and_is_chosen_anew_after_a_move(family):
+    n = k = 512
+    mask = torch.zeros(n, k, dtype=torch.bool)
+    mask[:, ::4] = True
+    if family == "blocked":
+        mask = (torch.rand(n // 64, k // 64) < 0.4).repeat_interleave(64, 0).repeat_interleave(64, 1)
+    options = {"gathered": {}, "n_m": {"n": 1, "m": 4}, "blocked": {"block": [64, 64]}}[family]
+    linear = nn.Linear(k, n)
+    layer = SparseLinear.from_masked(linear, mask, family=family, **options)
+    assert layer.kernel_name == f"{family}_reference"
+    layer = layer.to("cuda", torch.float16)
+    assert layer.kernel_name != f"{family}_reference"
+    with torch.no_grad():
+        linear.weight.masked_fill_(~mask, 0.0)
+    x = torch.randn(128, k)
+    expected = linear(x)
+    for y in (layer(x.cuda().half()), sparse_linear(x.cuda().half(), layer.format, layer.bias)):
+        assert (y.float().cpu() - expected).norm() / expected.norm() < 2e-3
+
+
+def test_every_family_of_the_structure_is_one_that_there_is():
+    assert {family for _, family, _ in MASKS.values()} <= FORMATS.keys()
