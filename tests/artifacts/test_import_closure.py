@@ -10,6 +10,7 @@ import pytest
 from sparsefront.artifacts.code_digest import code_digest
 from sparsefront.artifacts.import_closure import import_closure
 from sparsefront.artifacts.python_modules import counts_by_version, find_module
+from sparsefront.stages.stage_code import BOOKKEEPING
 
 USER = {
     "mine/__init__.py": "from mine.pattern import Mine\nfrom mine.other import Other\n",
@@ -25,8 +26,9 @@ USER = {
 
 
 def names(*roots: str) -> set[str]:
-    """Of the modules of "module" or "module:name"."""
-    found = import_closure(tuple((module, name or None) for module, _, name in (root.partition(":") for root in roots)))
+    """Of the modules of "module" or "module:name", as a stage's code is followed."""
+    parts = (root.partition(":") for root in roots)
+    found = import_closure(tuple((module, name or None) for module, _, name in parts), without=BOOKKEEPING)
     return {module.name for module in found}
 
 

@@ -105,7 +105,9 @@ def test_what_cannot_work_says_why():
     with pytest.raises(ValueError, match=r"mask must be bool \[64, 96\] as the weight"):
         SparseLinear.from_masked(linear, mask[:4])
     packed = pack(linear.weight, mask)
-    with pytest.raises(ValueError, match=r"x must be torch.float32 \[..., 96\] on cpu, as the weight, not torch.float64"):
+    with pytest.raises(
+        ValueError, match=r"x must be torch.float32 \[..., 96\] on cpu, as the weight, not torch.float64"
+    ):
         sparse_linear(torch.randn(2, K, dtype=torch.float64), packed)
     with pytest.raises(ValueError, match="no kernel can run .*: csr_reference: .*"):
         best_kernel(packed, Problem(m=8, k=K, n=N + 1, dtype=torch.float32, device="cpu"))

@@ -7,7 +7,7 @@ import pytest
 
 from sparsefront.models.base import Model
 
-MODEL = '''
+MODEL = """
 import torch
 from torch import nn
 from sparsefront.models.base import Model
@@ -41,7 +41,7 @@ class Own(Model):
 
     def prunable(self, net):
         return ["first", "second"]
-'''
+"""
 
 
 @pytest.fixture

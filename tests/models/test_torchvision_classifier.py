@@ -25,9 +25,7 @@ def test_all_but_the_first_convolution_and_the_head_are_prunable(images: Callabl
     model = TorchvisionClassifier(name)
     model.check()
     net = model.skeleton(images(size=64))
-    weighted = [
-        layer for layer, module in net.named_modules() if isinstance(module, torch.nn.Linear | torch.nn.Conv2d)
-    ]
+    weighted = [layer for layer, module in net.named_modules() if isinstance(module, torch.nn.Linear | torch.nn.Conv2d)]
     assert [layer for layer in weighted if layer not in model.prunable(net)] == LEFT_OUT[name]
     with_head = TorchvisionClassifier(name, prune_head=True).prunable(net)
     assert [layer for layer in weighted if layer not in with_head] == LEFT_OUT[name][:1]

@@ -34,18 +34,18 @@ def texts(path: Path) -> list[str]:
 
 
 def test_every_batch_size_is_swapped_and_timed_anew(run, monkeypatch):
-    swapped = []
+    reports = []
     real = speed.swap
 
-    def swap(net, export, problems, *rest, **more):
-        swapped.append(problems)
-        return real(net, export, problems, *rest, **more)
+    def swap(*arguments, **more):
+        reports.append(real(*arguments, **more))
+        return reports[-1]
 
     monkeypatch.setattr(speed, "swap", swap)
     row = run(*ON_CPU, "measure.batch_size=[3,1,5]")
     assert row.speed.batch_size == 3 and row.speed.latency_sparse_ms > 0
     assert [(point["batch_size"], point["sequence_length"]) for point in row.speed.curve] == [(1, None), (5, None)]
-    rows_seen = [next(iter(problems.values())).problem.m for problems in swapped]
+    rows_seen = [next(iter(report.problems.values())).problem.m for report in reports]
     assert rows_seen[1] * 3 == rows_seen[0] and rows_seen[2] * 3 == rows_seen[0] * 5
     for point in row.speed.curve:
         assert LATENCIES < point.keys() and all(point[name] > 0 for name in LATENCIES)
@@ -134,6 +134,6 @@ def test_a_pruned_layer_that_runs_dense_says_why():
         "fast": LayerSwap(kernel="gathered_cuda", family="gathered", density=0.25, weight_bytes=16),
     }
     report = SwapReport(layers, {"slow": "dense_linear is faster", "head": "not pruned"}, 0.3, 0.3)
-    found = measure._layers(report, {}, SimpleNamespace(device=torch.device("cpu"), dtype=torch.float32))
+    found = measure._layers(report, SimpleNamespace(device=torch.device("cpu"), dtype=torch.float32))
     assert found.keys() == layers.keys()
     assert found["slow"]["why_dense"] == "dense_linear is faster" and "why_dense" not in found["fast"]

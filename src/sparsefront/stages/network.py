@@ -2,7 +2,6 @@
 
 import copy
 import hashlib
-import json
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,9 +13,6 @@ from torch import nn
 from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.experiment import Experiment
 from sparsefront.finite import first_non_finite
-from sparsefront.library.masks import Masks
-from sparsefront.pruning.mask_file import MASKS, load_masks
-from sparsefront.pruning.structure import Structure
 from sparsefront.tasks import build_task
 from sparsefront.tasks.base import Task
 from sparsefront.training.optimization import Optimization
@@ -62,21 +58,6 @@ def load_net(experiment: Experiment, weights: Path) -> nn.Module:
     net = build_net(experiment)
     net.load_state_dict(load_file(weights))
     return net
-
-
-def load_masks_of(experiment: Experiment, pruned: Path, folder: Path) -> Masks:
-    """The masks that a stage stored, with how they were made.
-
-    Args:
-        pruned: folder of stage prune, which fixed the structure.
-        folder: of the stage whose masks are read.
-    """
-    return Masks(
-        load_masks(folder / MASKS),
-        pruning=experiment.pruning,
-        structure=Structure.load(pruned),
-        ignored=json.loads((pruned / "plan.json").read_text())["dense_layers"],
-    )
 
 
 def make_task(experiment: Experiment, net: nn.Module, optimization: Optimization | None = None) -> Task:

@@ -1,0 +1,152 @@
+"""prune on a network of one's own: which layers, which masks, and what is said."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import sparsefront as sf
+
+
+def test_masks_obey_the_pattern_and_weights_are_zeroed_in_place(cnn, capsys):
+    before = {name: layer.weight.detach().clone() for name, layer in cnn.named_modules() if hasattr(layer, "weight")}
+    masks = sf.prune(cnn, pattern="tile_wise", sparsity=0.75, granularity=4, example_inputs=(torch.randn(2, 3, 8, 8),))
+    assert list(masks) == ["body", "mlp"] and isinstance(masks, dict)
+    for name, mask in masks.items():
+        weight = cnn.get_submodule(name).weight
+        assert mask.dtype == torch.bool and mask.shape == weight.shape
+        assert torch.equal(weight, torch.where(mask, before[name], 0.0))
+        sf.patterns.TileWise(4).check(mask.flatten(1), 0.75)
+    assert torch.equal(cnn.head.weight, before["head"])
+    assert masks.sparsity == pytest.approx(0.75, abs=0.02)
+    assert capsys.readouterr().out == (
+        "prune: tile_wise at 0.75 in 2 layers; left out: unused (the example inputs do not reach it); "
+        "stem (the first convolution, which reads the input); head (the last Linear, the head)\n"
+    )
+
+
+def test_without_inputs_the_order_of_the_modules_counts(cnn):
+    masks = sf.prune(cnn, "element_wise", 0.5, tell=lambda line: None)
+    assert masks.ignored == {
+        "stem": "the first convolution, which reads the input",
+        "unused": "the last Linear, the head",
+    }
+    assert list(masks) == ["head", "body", "mlp"]
+
+
+@pytest.mark.parametrize("source", ["example_inputs", "calibration"])
+def test_with_inputs_the_order_of_the_calls_counts(cnn, source):
+    images = torch.randn(2, 3, 8, 8)
+    given = {"example_inputs": (images,)} if source == "example_inputs" else {"calibration": [(images,)]}
+    masks = sf.prune(cnn, "element_wise", 0.5, tell=lambda line: None, **given)
+    assert list(masks) == ["body", "mlp"]
+    assert masks.ignored == {
+        "unused": "the example inputs do not reach it",
+        "stem": "the first convolution, which reads the input",
+        "head": "the last Linear, the head",
+    }
+
+
+def test_what_was_left_out_is_told(cnn, capsys):
+    sf.prune(cnn, "n_m", 0.5, layers=["body", "m*", "unused"], ignore="unused")
+    assert capsys.readouterr().out == "prune: n_m at 0.5 in 2 layers; left out: unused (ignore=unused)\n"
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [
+        ("mlp", ["mlp"]),
+        (["mlp", "body"], ["body", "mlp"]),
+        (["*"], ["head", "stem", "body", "mlp", "unused"]),
+        (lambda name, module: isinstance(module, nn.Conv2d), ["stem", "body"]),
+    ],
+    ids=["a name", "names", "a pattern", "a predicate"],
+)
+def test_layers_are_chosen(cnn, layers, expected):
+    masks = sf.prune(cnn, "element_wise", 0.5, layers=layers, tell=lambda line: None)
+    assert list(masks) == expected and masks.ignored == {}
+
+
+def test_a_layer_that_the_pattern_cannot_divide_stays_dense(cnn):
+    masks = sf.prune(cnn, "n_m", 0.5, layers=["stem", "mlp"], tell=lambda line: None)
+    assert list(masks) == ["mlp"] and "27" in masks.ignored["stem"]
+
+
+@pytest.mark.parametrize("importance", ["taylor", "fisher", "wanda", "obs", "random"])
+def test_scores_that_need_data_get_it(trained, importance):
+    net = trained.net()
+    masks = sf.prune(
+        net,
+        "element_wise",
+        0.5,
+        importance=importance,
+        calibration=trained.loader,
+        loss=F.cross_entropy,
+        tell=lambda line: None,
+    )
+    assert masks.sparsity == pytest.approx(0.5, abs=1e-3)
+    assert masks.pruning.importance.name == importance
+
+
+def test_data_makes_the_choice_better(trained):
+    losses = {}
+    for importance in ("random", "taylor"):
+        net = trained.net()
+        sf.prune(net, "element_wise", 0.7, importance=importance, calibration=trained.loader, loss=F.cross_entropy)
+        losses[importance] = trained.loss(net)
+    assert losses["taylor"] < losses["random"]
+
+
+def test_an_allocation_ranks_layers_together(trained):
+    net = trained.net()
+    masks = sf.prune(net, sf.patterns.ElementWise(), 0.5, allocation="global_threshold", layers="*")
+    shares = [mask.float().mean().item() for mask in masks.values()]
+    assert max(shares) - min(shares) > 0.1 and masks.sparsity == pytest.approx(0.5, abs=1e-3)
+
+
+BAD = {
+    "pattern=tile: is one of block_2_4, block_wise, ": {"pattern": "tile"},
+    "granularity=8: pattern=n_m takes no granularity": {"granularity": 8},
+    r"granularity=8: give it to TileWise\(...\), not beside pattern=": {
+        "pattern": sf.patterns.TileWise(4),
+        "granularity": 8,
+    },
+    r"sparsity=1.0: is the fraction of zeros, in \[0, 1\)": {"sparsity": 1.0},
+    "sparsity=half: is the fraction": {"sparsity": "half"},
+    "importance=taylr: is one of fisher, magnitude, ": {"importance": "taylr"},
+    "allocation=global_threshold: pattern n_m takes per_layer, latency_aware": {"allocation": "global_threshold"},
+    "calibration=None: importance=wanda comes from inputs: give batches": {"importance": "wanda"},
+    "calibration=int: is a DataLoader or another iterable": {"importance": "wanda", "calibration": 3},
+    "calibration=empty: must give at least one batch": {"importance": "wanda", "calibration": []},
+    "calibration=list of 3: holds batches": {"importance": "wanda", "calibration": [[1, 2, 3]]},
+    "loss=None: may be left out only where the network returns its loss": {
+        "importance": "taylor",
+        "calibration": [(torch.randn(2, 3, 8, 8), torch.tensor([0, 1]))],
+        "layers": ["mlp"],
+    },
+    r"layers=body.*: finds no Linear or Conv2d layer; there are head, stem, body, mlp, unused": {"layers": "body.*"},
+    "layers=<lambda>: chooses no layer": {"layers": lambda name, module: False},
+    "ignore=body: finds none of the layers to prune: mlp": {"layers": "mlp", "ignore": ["body"]},
+    r"example_inputs\['images'\]=int: must be a tensor": {"example_inputs": (3,)},
+    "example_inputs=3 tensors: the network's forward names images, scale": {"example_inputs": (torch.ones(1),) * 3},
+    r"example_inputs=\(\): holds no tensor": {"example_inputs": ()},
+    "pattern=n_m: prunes no layer": {"layers": "stem"},
+    "importance=movement: .*schedule=one_shot prunes 0.5 before any training": {"importance": "movement"},
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_a_bad_argument_is_one_clear_line_and_changes_nothing(cnn, message):
+    before = {name: value.clone() for name, value in cnn.state_dict().items()}
+    arguments = {"pattern": "n_m", "sparsity": 0.5, "tell": lambda line: None} | BAD[message]
+    with pytest.raises(sf.InvalidSetting, match=message) as caught:
+        sf.prune(cnn, **arguments)
+    assert "\n" not in str(caught.value)
+    assert all(torch.equal(value, before[name]) for name, value in cnn.state_dict().items())
+
+
+def test_a_network_whose_layers_are_all_left_out_says_so():
+    with pytest.raises(
+        sf.InvalidSetting, match=r"layers=None: leaves no layer to prune \(0: the last Linear, the head\)"
+    ):
+        sf.prune(nn.Sequential(nn.Linear(4, 4)), "element_wise", 0.5)

@@ -1,0 +1,106 @@
+"""What `import sparsefront as sf` offers, and who may know of the program."""
+
+import ast
+import dataclasses
+import importlib
+import pkgutil
+import subprocess
+import sys
+import typing
+from pathlib import Path
+
+import pytest
+
+import sparsefront as sf
+from sparsefront.option_classes import option_classes
+from sparsefront.public_names import ORIGINS, PACKAGES
+
+SOURCE = Path(sf.__file__).parent
+PROGRAM = ("experiment.py", "stages/", "pipeline.py", "validate.py", "command_line.py")
+
+
+def test_importing_the_package_loads_no_torch():
+    code = "import sys, sparsefront; print([name for name in ('torch', 'hydra', 'pytorch_lightning') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_name_is_there_documented_and_typed():
+    assert sorted(sf.__all__) == dir(sf) == sorted([*ORIGINS, *PACKAGES])
+    for name in ORIGINS:
+        value = getattr(sf, name)
+        assert value.__doc__, name
+        if not isinstance(value, type):
+            hints = typing.get_type_hints(value)
+            code = value.__code__
+            named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+            assert {*named, "return"} <= hints.keys(), name
+            assert all(f"{argument}" in value.__doc__ for argument in named), name
+
+
+def test_an_unknown_name_is_told_with_those_there_are():
+    with pytest.raises(AttributeError, match="module 'sparsefront' has no attribute 'prun'; it offers .*prune"):
+        _ = sf.prun
+    with pytest.raises(AttributeError, match="has no attribute 'Tiles'; its options are .*TileWise"):
+        _ = sf.patterns.Tiles
+    with pytest.raises(AttributeError, match="no attribute 'tiles'"):
+        _ = sf.patterns.tiles
+
+
+def test_every_option_is_offered_under_its_name():
+    conf = SOURCE.parents[1] / "conf"
+    for package, group in {
+        "patterns": "pattern",
+        "importance": "importance",
+        "allocation": "allocation",
+        "schedule": "schedule",
+        "recovery": "recovery",
+    }.items():
+        offered = option_classes(f"sparsefront.{package}")
+        assert set(offered) == {file.stem for file in (conf / group).glob("*.yaml")}
+        for found in offered.values():
+            assert getattr(getattr(sf, package), found.__name__) is found
+
+
+def program_files() -> list[Path]:
+    return [file for file in sorted(SOURCE.rglob("*.py")) if not str(file.relative_to(SOURCE)).startswith(PROGRAM)]
+
+
+@pytest.mark.parametrize("file", program_files(), ids=lambda file: str(file.relative_to(SOURCE)))
+def test_only_the_program_knows_of_experiments_and_of_hydras_state(file):
+    named = {node.id for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Name)}
+    imported = {
+        alias.name
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ImportFrom | ast.Import)
+        for alias in node.names
+    }
+    modules = {node.module for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom)}
+    assert not {"Experiment", "HydraConfig"} & (named | imported)
+    if file.parent.name == "library" and file.name != "runs.py":
+        below = {
+            "sparsefront.stages",
+            "sparsefront.pipeline",
+            "sparsefront.validate",
+            "sparsefront.experiment",
+            "hydra",
+        }
+        assert not {module for module in modules if any(module.startswith(name) for name in below)}
+
+
+def test_no_field_is_typed_any():
+    """Of the dataclasses of the library, and of the experiment that the program hands round."""
+    packages = ("sparsefront.library", "sparsefront.recovery", "sparsefront.pruning", "sparsefront.export")
+    modules = [importlib.import_module("sparsefront.experiment")]
+    for package in packages:
+        folders = importlib.import_module(package).__path__
+        modules += [importlib.import_module(f"{package}.{found.name}") for found in pkgutil.iter_modules(folders)]
+    loose = [
+        f"{value.__qualname__}.{field.name}"
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, type) and dataclasses.is_dataclass(value) and value.__module__ == module.__name__
+        for field in dataclasses.fields(value)
+        if field.type in (typing.Any, "Any")
+    ]
+    assert loose == []

@@ -1,0 +1,132 @@
+"""recover: every recovery on a plain training loop, with pruned weights exactly zero."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import sparsefront as sf
+
+SETTINGS = {"epochs": 2, "lr": 1e-2, "trainer": sf.TrainerSettings(accelerator="cpu", checkpoint=False)}
+
+
+def recovered(trained, masks, net, **arguments):
+    return sf.recover(net, masks, trained.loader, F.cross_entropy, **{**SETTINGS, **arguments})
+
+
+def zeros_where_pruned(net, masks) -> bool:
+    return all(not net.get_submodule(name).weight[~mask].any() for name, mask in masks.items())
+
+
+@pytest.mark.parametrize(
+    "recovery", ["none", "finetune", "lr_rewind", "weight_rewind", "distill", "obs_update", "sr_ste"]
+)
+def test_every_recovery_runs(trained, recovery):
+    net = trained.net()
+    masks = sf.prune(net, "n_m", 0.75, layers=["0", "2"], tell=len)
+    pruned, distance = trained.loss(net), trained.distance(net)
+    history = {0: trained.initial.state_dict()}
+    after = recovered(
+        trained, masks, net, recovery=recovery, dense_net=trained.dense, initial_net=trained.initial, history=history
+    )
+    assert zeros_where_pruned(net, after) and after.sparsity == 0.75
+    if recovery in ("finetune", "lr_rewind", "distill"):
+        assert trained.loss(net) < pruned
+    if recovery == "obs_update":
+        assert trained.distance(net) < distance, "it brings outputs back, whatever the loss"
+    assert len(after.rounds) == 1 and after.rounds[0].sparsity_achieved == 0.75
+    assert not any("mask" in name for name, _ in net.named_buffers()), "nothing is left on the network"
+    assert list(net.state_dict()) == list(trained.dense.state_dict())
+    assert sf.swap(net, after, trained.x[:4]).layers["2"].is_sparse
+
+
+def test_the_dense_network_stays_as_it_is(trained):
+    before = {name: value.clone() for name, value in trained.dense.state_dict().items()}
+    net = trained.net()
+    masks = sf.prune(net, "n_m", 0.5, tell=len)
+    recovered(trained, masks, net, recovery="distill", dense_net=trained.dense)
+    assert trained.dense.training and all(p.requires_grad for p in trained.dense.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in trained.dense.state_dict().items())
+
+
+def test_a_plain_dict_of_masks_is_kept(trained):
+    net = trained.net()
+    mask = torch.rand(64, 16) < 0.5
+    after = recovered(trained, {"0": mask}, net)
+    assert torch.equal(after["0"], mask) and zeros_where_pruned(net, after)
+
+
+@pytest.mark.parametrize("schedule", ["iterative", "gradual"])
+def test_a_schedule_goes_on_from_its_first_masks(trained, schedule):
+    net = trained.net()
+    masks = sf.prune(net, "element_wise", 0.75, schedule=schedule, tell=len)
+    assert masks.sparsity < 0.5
+    after = recovered(trained, masks, net)
+    assert after.sparsity == pytest.approx(0.75, abs=1e-3) and zeros_where_pruned(net, after)
+    assert all(not (after[name] & ~masks[name]).any() for name in masks)
+    assert len(after.rounds) == (4 if schedule == "iterative" else 1)
+    assert len(recovered(trained, after, net).rounds) == 1, "then the schedule is over"
+
+
+def test_movement_gathers_scores_while_it_trains(trained):
+    net = trained.net()
+    masks = sf.prune(net, "element_wise", 0.5, importance="movement", schedule="gradual", tell=len)
+    assert recovered(trained, masks, net).sparsity == pytest.approx(0.5, abs=1e-3)
+
+
+class WithLoss(nn.Module):
+    """Called by names, and gives its own loss, as Hugging Face's networks do."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, features=None, labels=None):
+        logits = self.inner(features)
+        return {"logits": logits} | ({} if labels is None else {"loss": F.cross_entropy(logits, labels)})
+
+
+@pytest.mark.parametrize("recovery", ["finetune", "distill", "obs_update"])
+def test_batches_that_are_dicts_and_a_network_with_its_own_loss(trained, recovery):
+    net, dense = WithLoss(trained.net()), WithLoss(trained.net())
+    batches = [{"features": trained.x[i : i + 64], "labels": trained.y[i : i + 64]} for i in range(0, 256, 64)]
+    masks = sf.prune(net, "n_m", 0.5, importance="taylor", calibration=batches, layers="*.2", tell=len)
+    after = sf.recover(net, masks, batches, recovery=recovery, dense_net=dense, **SETTINGS)
+    assert list(after) == ["inner.2"] and zeros_where_pruned(net, after)
+
+
+def test_the_mode_and_the_device_of_the_network_stay(trained):
+    net = trained.net().eval()
+    masks = recovered(trained, sf.prune(net, "n_m", 0.5, tell=len), net)
+    assert not net.training and all(mask.device.type == "cpu" for mask in masks.values())
+
+
+BAD = {
+    "recovery=fine: is one of distill, finetune, ": {"recovery": "fine"},
+    "dense_net=None: recovery=distill needs it": {"recovery": "distill"},
+    "initial_net=None: recovery=sr_ste needs it": {"recovery": "sr_ste"},
+    "history=None: recovery=weight_rewind needs it": {"recovery": "weight_rewind"},
+    "lr=-1: must be greater than 0": {"lr": -1},
+    "train_dataloader=int: is a DataLoader or another iterable": {"train_dataloader": 3},
+    r"masks\['9'\]=given: names no layer": {"masks": {"9": torch.ones(2, 2).bool()}},
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_a_bad_argument_is_one_clear_line(trained, message):
+    net = trained.net()
+    arguments = {
+        "masks": sf.prune(net, "n_m", 0.5, tell=len),
+        "train_dataloader": trained.loader,
+        "loss": F.cross_entropy,
+        **SETTINGS,
+    }
+    with pytest.raises(sf.InvalidSetting, match=message):
+        sf.recover(net, **arguments | BAD[message])
+
+
+def test_a_recovery_that_does_not_go_with_the_schedule_says_so(trained):
+    net = trained.net()
+    masks = sf.prune(net, "element_wise", 0.5, schedule="gradual", tell=len)
+    with pytest.raises(sf.InvalidSetting, match="recovery=lr_rewind: goes with schedule one_shot, iterative, not with"):
+        recovered(trained, masks, net, recovery="lr_rewind")

@@ -1,0 +1,68 @@
+"""Runs of the program from Python."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from hydra.core.hydra_config import HydraConfig
+
+import sparsefront as sf
+
+TINY = ("debug=tiny", "logger=none", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1")
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    folder = tmp_path_factory.mktemp("runs")
+    return (f"cache_dir={folder / 'cache'}", f"results_dir={folder / 'results'}")
+
+
+def test_a_run_gives_its_record_its_network_and_its_masks(places):
+    finished = sf.run(*TINY, *places, "pattern=n_m", "sparsity=0.5")
+    assert finished.record.choice.pattern == "n_m" and (finished.folder / "row.json").is_file()
+    assert finished.masks.sparsity == 0.5 and finished.masks.pruning.pattern == sf.patterns.NM()
+    weights = {name: finished.network.get_submodule(name).weight for name in finished.masks}
+    assert all(not weights[name][~mask].any() for name, mask in finished.masks.items())
+    again = sf.load_run(finished.folder)
+    assert again.record == finished.record
+    state = finished.network.state_dict()
+    assert all(torch.equal(value, state[name]) for name, value in again.network.state_dict().items())
+    assert not HydraConfig.initialized(), "nothing of the run is left in this process"
+    assert (finished.folder / ".hydra" / "overrides.yaml").read_text().splitlines()[-1] == "- sparsity=0.5"
+
+
+def test_a_run_of_the_dense_network_has_a_record_and_no_masks(places):
+    finished = sf.run(*TINY, *places, "pattern=dense")
+    assert finished.record.choice.pattern == "dense"
+    with pytest.raises(sf.InvalidSetting, match="holds no checkpoint: the run pruned nothing"):
+        _ = finished.network
+
+
+def test_stages_that_end_before_the_report_give_no_record(places):
+    finished = sf.run(*TINY, *places, "pattern=n_m", "sparsity=0.5", "stages=[dense,prune,recover,export]")
+    assert finished.record is None and finished.masks.sparsity == 0.5
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("patern=n_m", "overrides=patern=n_m: Could not override 'patern'"),
+        ("pattern=nm", "overrides=pattern=nm: .*Could not find 'pattern/nm' Available options in 'pattern': block_2_4"),
+        ("sparsity=half", "overrides=sparsity=half: .*Value 'half' of type 'str' could not be converted to Float"),
+        ("sparsity=2", r"sparsity=2.0: is the fraction of zeros, in \[0, 1\)"),
+        ("+pattern.n=3", "pattern.n=3: unknown key of pattern=tile_wise; choose pattern=n_m, which takes it"),
+        (3, "overrides=3: are texts such as"),
+    ],
+)
+def test_a_bad_override_is_one_line(places, override, message):
+    with pytest.raises(sf.InvalidSetting, match=message) as caught:
+        sf.run(override, *(() if "overrides" in message else places))
+    assert "\n" not in str(caught.value)
+    assert not HydraConfig.initialized()
+
+
+def test_folders_that_are_none_are_refused(tmp_path: Path):
+    with pytest.raises(sf.InvalidSetting, match=f"run_folder={tmp_path}: holds no run: row.json is missing"):
+        sf.load_run(tmp_path)
+    with pytest.raises(sf.InvalidSetting, match=f"config_dir={tmp_path}: must be the folder conf/"):
+        sf.run(config_dir=tmp_path)

@@ -1,0 +1,116 @@
+"""swap and benchmark: the same outputs by other kernels, and what they say of it."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import sparsefront as sf
+
+IMAGES = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def pruned(net, **arguments):
+    return sf.prune(net, **{"pattern": "tile_wise", "sparsity": 0.5, "granularity": 4, "tell": len} | arguments)
+
+
+def test_outputs_stay_and_the_report_says_what_runs(cnn):
+    masks = pruned(cnn, example_inputs=(IMAGES,))
+    with torch.no_grad():
+        expected = cnn(IMAGES)
+    report = sf.swap(cnn, masks, example_inputs=(IMAGES,))
+    with torch.no_grad():
+        torch.testing.assert_close(cnn(IMAGES), expected, rtol=1e-4, atol=1e-5)
+    assert type(cnn.mlp).__name__ == "SparseLinear" and type(cnn.body).__name__ == "SparseConv2d"
+    lines = str(report).splitlines()
+    assert lines[0].startswith("2 of 5 layers run a sparse kernel (")
+    assert [line.split() for line in lines[1:3]] == [
+        [name, "gathered_reference,", "keeps", f"{masks[name].float().mean():.1%}"] for name in ("body", "mlp")
+    ]
+    assert any(line.split()[:2] == ["stem", "dense:"] and "first convolution" in line for line in lines)
+    assert any("unused" in line and "do not reach" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "inputs", [IMAGES, (IMAGES, torch.ones(16)), {"images": IMAGES}], ids=["a tensor", "two", "by name"]
+)
+def test_inputs_in_any_form(cnn, inputs):
+    assert sf.swap(cnn, pruned(cnn), inputs).layers["mlp"].is_sparse
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [("sparse", "gathered_reference"), ("reference", "gathered_reference"), ("csr", "csr_reference")]
+    + [("csr_reference", "csr_reference"), ("none", "dense_linear")]
+    + [(sf.KernelChoice("sparse", family="csr"), "csr_reference")],
+)
+def test_kernels_are_chosen_by_mode_family_name_or_object(cnn, kernel, expected):
+    report = sf.swap(cnn, pruned(cnn, layers="mlp"), (IMAGES,), kernel=kernel)
+    assert report.layers["mlp"].kernel == expected
+
+
+def test_the_structure_of_a_plain_mask_decides_its_storage(cnn):
+    masks = {"mlp": torch.arange(16).reshape(1, -1).expand(16, 16) % 4 < 1, "body": torch.rand(16, 8, 3, 3) < 0.5}
+    with torch.no_grad():
+        for name, mask in masks.items():
+            cnn.get_submodule(name).weight.masked_fill_(~mask, 0.0)
+    report = sf.swap(cnn, masks, (IMAGES,))
+    assert {name: layer.family for name, layer in report.layers.items()} == {"mlp": "gathered", "body": "csr"}
+
+
+@pytest.mark.parametrize("pattern", ["n_m", "vector_wise", "block_wise", "element_wise", "shuffled_block", "channel"])
+def test_every_pattern_can_be_swapped(pattern):
+    net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 8)).eval()
+    x = torch.randn(4, 64)
+    masks = sf.prune(net, pattern, 0.5, tell=len)
+    expected = net(x)
+    report = sf.swap(net, masks, (x,))
+    assert all(layer.is_sparse for layer in report.layers.values())
+    torch.testing.assert_close(net(x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_network_in_training_mode_is_swapped_for_inference():
+    net = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.5), nn.Linear(16, 4))
+    sf.swap(net, sf.prune(net, "n_m", 0.5, layers="0", tell=len), (torch.randn(2, 16),))
+    assert not net.training
+
+
+def test_what_cannot_work_is_one_line(cnn):
+    masks = pruned(cnn)
+    options = [
+        ({"kernel": "fastest"}, "kernel=fastest: is one of auto, sparse, none, reference, dense, gathered"),
+        ({"kernel": "ell"}, "kernel.family=ell: runs on none of the pruned layers"),
+        ({"masks": {}}, "masks={}: is a dict with at least one layer name"),
+        ({"masks": {"mpl": masks["mlp"]}}, r"masks\['mpl'\]=given: names no layer of the network that has a weight"),
+        ({"masks": {"mlp": masks["mlp"][:2]}}, r"masks\['mlp'\]=torch.bool \[2, 16\]: must be bool \[16, 16\]"),
+        ({"masks": {"mlp": masks["mlp"].float()}}, r"masks\['mlp'\]=torch.float32"),
+        ({"example_inputs": (IMAGES.to("meta"),)}, r"example_inputs\['images'\]=meta: must be on the network's device"),
+    ]
+    for given, message in options:
+        with pytest.raises(sf.InvalidSetting, match=message):
+            sf.swap(cnn, **{"masks": masks, "example_inputs": (IMAGES,)} | given)
+    with torch.no_grad():
+        cnn.mlp.weight.fill_(1.0)
+    with pytest.raises(ValueError, match="mlp: .* pruned weights are not zero"):
+        sf.swap(cnn, masks, (IMAGES,))
+
+
+QUICK = {"warmup": 0, "samples": 5, "repeats": 2, "search_seconds": 0.0}
+
+
+def test_a_comparison_has_intervals_and_says_that_it_is_of_a_cpu(cnn):
+    dense = copy.deepcopy(cnn)
+    sf.swap(cnn, pruned(cnn), (IMAGES,))
+    comparison = sf.benchmark(dense, cnn, (IMAGES,), settings=sf.Measure(**QUICK))
+    low, high = comparison.interval
+    assert 0 < low <= comparison.speedup <= high and comparison.dense_ms > 0 and comparison.sparse_ms > 0
+    assert comparison.device == "cpu" and [len(repeat) for repeat in comparison.timed.samples_ms["sparse"]] == [5, 5]
+    text = str(comparison)
+    assert "95 % interval" in text and "p20" in text and "on a CPU the reference kernels run" in text
+    assert "cuda_graph" in "".join(comparison.timed.refusals), "the execution modes were searched"
+
+
+def test_networks_of_two_dtypes_are_not_compared(cnn):
+    with pytest.raises(sf.InvalidSetting, match="net=torch.float16: must be in the dtype of dense_net, torch.float32"):
+        sf.benchmark(cnn, copy.deepcopy(cnn).half(), (IMAGES,))
