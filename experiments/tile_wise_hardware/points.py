@@ -122,8 +122,7 @@ def experiment_of(job: Job, point: Point) -> Any:
 
 def mask_digest(job: Job, point: Point) -> str:
     """Make the masks of a point, and tell by which bytes other masks are the same."""
-    from sparsefront.pruning.mask_file import load_masks
-    from sparsefront.stages.network import MASKS
+    from sparsefront.pruning.mask_file import MASKS, load_masks
 
     experiment = experiment_of(job, point)
     store, keys, trained = _dense(experiment)
@@ -136,9 +135,10 @@ def finish(job: Job, point: Point) -> Result:
     from sparsefront.measure.accuracy import evaluate
     from sparsefront.measure.sparsity import achieved_sparsity
     from sparsefront.provenance import provenance
-    from sparsefront.pruning.mask_file import load_masks
+    from sparsefront.pruning.mask_file import MASKS, load_masks
     from sparsefront.stages import recover
-    from sparsefront.stages.network import MASKS, WEIGHTS, load_net, make_task, open_data
+    from sparsefront.stages.network import load_net, make_task, open_data
+    from sparsefront.training.weights_file import WEIGHTS
 
     start = time.perf_counter()
     experiment = experiment_of(job, point)

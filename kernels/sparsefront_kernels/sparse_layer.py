@@ -26,6 +26,8 @@ class SparseLayer(nn.Module):
         bias: [N] or None, as the dense layer had it.
     """
 
+    format: SparseFormat
+
     def __init__(self, entry: KernelEntry, format: SparseFormat, bias: Tensor | None) -> None:
         super().__init__()
         self.kernel_name = entry.name

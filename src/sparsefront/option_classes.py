@@ -22,8 +22,8 @@ def option_classes(package: str) -> dict[str, type]:
         for value in vars(module).values():
             if not inspect.isclass(value) or inspect.isabstract(value) or value.__module__ != module.__name__:
                 continue
-            if isinstance(vars(value).get("name"), str):
-                found[value.name] = value
+            if isinstance(option := vars(value).get("name"), str):
+                found[option] = value
     return found
 
 

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from sparsefront.stages.finished_rounds import FinishedRounds
 
 from sparsefront.pruning.masked_weights import MaskedWeights
+from sparsefront.recovery.base import RoundRecord
+from sparsefront.recovery.finished_rounds import FinishedRounds
 from sparsefront.training.resume import CHECKPOINT, checkpoint_of
 
 
@@ -36,11 +37,11 @@ def test_damaged_rounds_start_again(tmp_path, caplog, file, how):
     torch.nn.init.constant_(net[0].weight, 1.5)
     masked = MaskedWeights(net, ["0"])
     masked.set({"0": torch.ones(8, 8, dtype=torch.bool)})
-    rounds = FinishedRounds(tmp_path, enabled=True, net=net, masked=masked, movement=None)
-    rounds.keep([{"seconds": 1.0}])
-    assert rounds.restore() == [{"seconds": 1.0}]
+    rounds = FinishedRounds(tmp_path, net=net, masked=masked, movement=None)
+    rounds.keep([RoundRecord(seconds=1.0)])
+    assert rounds.restore() == [RoundRecord(seconds=1.0, earlier_seconds=1.0)]
     damage(tmp_path / "after_001_rounds" / file, how)
     assert rounds.restore() == []
     assert str(tmp_path / "after_001_rounds") in caplog.text
-    rounds.keep([{"seconds": 2.0}])
-    assert rounds.restore() == [{"seconds": 2.0}]
+    rounds.keep([RoundRecord(seconds=2.0)])
+    assert rounds.restore() == [RoundRecord(seconds=2.0, earlier_seconds=2.0)]

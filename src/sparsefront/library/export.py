@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting
 from sparsefront.export.checkpoint import Export, read_export, write_export
 from sparsefront.export.manifest import Manifest
+from sparsefront.library.layers import weight_of
 from sparsefront.library.masks import Masks, require_masks_of
 from sparsefront.models.base import Model
 from sparsefront.models.checkpoint import misfit
@@ -78,7 +79,7 @@ def load(folder: Path | str, net: nn.Module) -> Masks:
     _load_weights(net, export, folder)
     masks = {}
     for name, mask in export.masks.items():
-        weight = net.get_submodule(name).weight
+        weight = weight_of(net, name)
         masks[name] = mask.reshape(weight.shape).to(weight.device)
     pattern = _pattern(export.manifest)
     return Masks(

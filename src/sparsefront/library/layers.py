@@ -35,10 +35,10 @@ def choose_layers(
     if layers is None:
         return _default(net, weighted, inputs)
     if callable(layers):
-        chosen = [name for name in weighted if layers(name, net.get_submodule(name))]
-        if not chosen:
+        wanted = [name for name in weighted if layers(name, net.get_submodule(name))]
+        if not wanted:
             raise InvalidSetting("layers", getattr(layers, "__name__", layers), f"chooses no layer of {_few(weighted)}")
-        return chosen, {}
+        return wanted, {}
     patterns = [layers] if isinstance(layers, str) else list(layers)
     chosen: dict[str, None] = {}
     for pattern in patterns:
@@ -47,7 +47,7 @@ def choose_layers(
         found = [pattern] if pattern in weighted else fnmatch.filter(weighted, pattern)
         if not found:
             raise InvalidSetting("layers", pattern, f"finds no Linear or Conv2d layer; there are {_few(weighted)}")
-        chosen |= dict.fromkeys(found)
+        chosen.update(dict.fromkeys(found))
     if not patterns:
         raise InvalidSetting("layers", layers, f"names no layer; there are {_few(weighted)}")
     return [name for name in weighted if name in chosen], {}
@@ -56,6 +56,13 @@ def choose_layers(
 def weighted_layers(net: nn.Module) -> list[str]:
     """Names of all Linear and Conv2d modules, in the order of the network; one that two parents share is named once."""
     return [name for name, module in net.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)]
+
+
+def weight_of(net: nn.Module, name: str) -> Tensor:
+    """The weight of a layer: Linear [N, K], Conv2d [C_out, C_in, kh, kw]."""
+    weight = net.get_submodule(name).weight
+    assert isinstance(weight, Tensor)
+    return weight
 
 
 def called_layers(net: nn.Module, inputs: dict[str, Tensor]) -> list[str]:

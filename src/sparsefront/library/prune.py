@@ -12,7 +12,7 @@ from sparsefront.importance.base import Importance
 from sparsefront.importance.finite import refuse_non_finite
 from sparsefront.library.calibration import Batches, open_calibration
 from sparsefront.library.inputs import named_inputs_on
-from sparsefront.library.layers import Layers, choose_layers, ignored_layers
+from sparsefront.library.layers import Layers, choose_layers, ignored_layers, weight_of
 from sparsefront.library.masks import Masks
 from sparsefront.library.options import option
 from sparsefront.library.plain_task import Loss, PlainTask
@@ -73,10 +73,9 @@ def prune(
     """
     pruning = pruning_settings(pattern, sparsity, granularity, importance, allocation, schedule)
     open_loader = open_calibration(net, calibration, pruning.importance)
-    if example_inputs is not None:
-        inputs = named_inputs_on(net, example_inputs)
-    else:
-        inputs = None if calibration is None or layers is not None else open_loader.first_inputs()
+    inputs = None if example_inputs is None else named_inputs_on(net, example_inputs)
+    if inputs is None and layers is None and calibration is not None:
+        inputs = open_loader.first_inputs()
     chosen, left_out = choose_layers(net, layers, inputs)
     plan = plan_pruning(net, chosen, pattern=pruning.pattern, sparsity=sparsity, ignored=ignored_layers(chosen, ignore))
     _require_layers(plan, pruning)
@@ -86,7 +85,7 @@ def prune(
     movement = AccumulateMovement(net, plan.layers)  # nothing has moved yet: all of its scores are zero
     scores = score_weights(task, plan.layers, importance=pruning.importance, open_loader=open_loader, movement=movement)
     refuse_non_finite(scores)
-    weights = {name: net.get_submodule(name).weight for name in plan.layers}
+    weights = {name: weight_of(net, name) for name in plan.layers}
     shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
     structure = settle(scores, pruning.pattern, pruning.allocation, sparsity, weight_shapes=shapes)
     first = pruning.first_sparsity

@@ -93,8 +93,9 @@ def recover(
     chosen.check_schedule(pruning.schedule.name)
     chosen.check(setup)
     setup.trainer.check()
-    own = not isinstance(train_dataloader, pl.LightningDataModule)
-    data = NamedBatches(train_dataloader, net, argument="train_dataloader") if own else train_dataloader
+    data = train_dataloader
+    if not isinstance(data, pl.LightningDataModule):
+        data = NamedBatches(data, net, argument="train_dataloader")
     if chosen.starts_dense:
         net.load_state_dict(_fresh(dense_net or net).state_dict())
     source = Source(

@@ -1,0 +1,46 @@
+"""docs/library.md: every block of Python runs as it stands, in a process and a folder of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sparsefront
+
+ROOT = Path(sparsefront.__file__).parents[2]
+DOCUMENT = (ROOT / "docs" / "library.md").read_text()
+SECTIONS = {
+    part.partition("\n")[0]: part.split("```python\n")[1].split("```")[0]
+    for part in DOCUMENT.split("\n## ")
+    if "```python\n" in part
+}
+SAID = {
+    "ResNet-18 of torchvision": ["19 of 21 layers run a sparse kernel", "95 % interval", "conv1"],
+    "BERT of transformers": ["12 of 12 layers run a sparse kernel", "95 % interval"],
+    "In a folder": ["prune: n_m at 0 in 1 layers"],
+    "The program from Python": ["Quality(metric_name='accuracy'", "Masks(24 layers, pattern=n_m, sparsity=0.5"],
+}
+
+
+def test_every_block_is_expected():
+    assert SECTIONS.keys() == SAID.keys()
+    assert DOCUMENT.count("```python\n") == len(SECTIONS)
+
+
+@pytest.mark.parametrize("section", SAID)
+def test_a_block_runs(tmp_path: Path, section: str):
+    done = subprocess.run(
+        [sys.executable, "-c", SECTIONS[section]], cwd=tmp_path, env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert all(text in done.stdout for text in SAID[section]), done.stdout
+    if section.startswith("ResNet"):
+        (left_out,) = (line for line in done.stdout.splitlines() if line.startswith("prune: "))
+        assert left_out in DOCUMENT
+
+
+def environment() -> dict[str, str]:
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "kernels"), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
