@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sparsefront_kernels.semi_structured.torch_spmm import SemiStructuredPacked
 
 KERNEL = "semi_structured_torch"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -23,17 +23,20 @@ class CusparseltProblem:
 
     Args:
         m, k, n: of the product.
-        feature_major: whether X is [K, M].
+        x_feature_major: whether X is [K, M].
+        y_row_major: whether Y is stored as [M, N] rather than [N, M].
     """
 
     m: int
     k: int
     n: int
-    feature_major: bool
+    x_feature_major: bool
+    y_row_major: bool
 
     @property
     def shape(self) -> str:
-        return f"m={padded_rows(self.m)} k={self.k} n={self.n} feature_major={int(self.feature_major)} kept="
+        layouts = f"x_feature_major={int(self.x_feature_major)} y_row_major={int(self.y_row_major)}"
+        return f"m={padded_rows(self.m)} k={self.k} n={self.n} {layouts} kept="
 
     @property
     def amount(self) -> float:
@@ -53,7 +56,13 @@ class CusparseltAlgorithms(TunedLaunches):
         columns = torch.randn(problem.k, rows, dtype=problem.dtype, device=problem.device)
         x = columns if problem.layout in X_FEATURE_MAJOR else columns.t().contiguous().t()
         with torch.cuda.device_of(x):
-            return list(dict.fromkeys([searched(prepared.packed, x), DEFAULT]))
+            found = searched(prepared.packed, x, transpose_result=_y_row_major(problem))
+        return list(dict.fromkeys([found, DEFAULT]))
+
+
+def _y_row_major(problem: Problem) -> bool:
+    """Whether the transposed store is wanted: where X is row-major the entry gives a transposed view instead."""
+    return problem.layout == "feature_to_row"
 
 
 ALGORITHMS = CusparseltAlgorithms(
@@ -61,7 +70,11 @@ ALGORITHMS = CusparseltAlgorithms(
     VERSION,
     Algorithm,
     describe=lambda prepared, problem: CusparseltProblem(
-        problem.m, problem.k, problem.n, problem.layout in X_FEATURE_MAJOR
+        problem.m,
+        problem.k,
+        problem.n,
+        x_feature_major=problem.layout in X_FEATURE_MAJOR,
+        y_row_major=_y_row_major(problem),
     ),
     worth_timing=lambda problem, device_processors: [DEFAULT],
     untuned=lambda problem, device_processors: DEFAULT,

@@ -26,14 +26,32 @@ def test_all_parts(bert):
     block = rewritten(bert(TileWise(16), 0.75), FusionParts())
     assert [len(product.layers) for product in block.products] == [3, 1, 1, 1]
     assert block.products[2].activation == "gelu" and block.products[2].vanished_outputs > 0
-    assert block.products[1].residual and block.products[3].residual and block.layout == "feature_major"
+    assert block.layout == "feature_major" and block.norms == block.residual_norms == 2
+    assert not any(product.residual for product in block.products), "the norms add it"
+
+
+def test_residuals_by_products(bert):
+    block = rewritten(bert(TileWise(16), 0.75), FusionParts(residual_in_norm=False))
+    assert block.norms == 2 and block.residual_norms == 0
+    assert block.products[1].residual and block.products[3].residual
+
+
+def test_a_sum_that_is_read_beside_its_norm(vit):
+    block = rewritten(vit(TileWise(16), 0.75), FusionParts())
+    assert (block.norms, block.residual_norms) == (2, 1), "the other sum is normalised by the next block"
+    assert [product.residual for product in block.products] == [False, False, False, True]
+
+
+def test_row_major_products_add_their_residuals(bert):
+    block = rewritten(bert(TileWise(16), 0.75), FusionParts(layouts=("row_major",)))
+    assert block.products[1].residual and block.products[3].residual
 
 
 @pytest.mark.parametrize("network", ["bert", "vit"])
 @pytest.mark.parametrize("part", ["joined", "activation", "residual", "compact"])
 def test_without_one_part(request, network, part):
     pruned = request.getfixturevalue(network)(TileWise(16), 0.75)
-    products = rewritten(pruned, FusionParts(**{part: False})).products
+    products = rewritten(pruned, FusionParts(**{part: False}, residual_in_norm=False)).products
     assert (len(products) == 6) == (part == "joined")
     assert any(product.activation == "gelu" for product in products) == (part != "activation")
     assert any(product.residual for product in products) == (part != "residual")

@@ -21,6 +21,7 @@ from sparsefront.inference.fusion.chain_choice import (
 )
 from sparsefront.inference.fusion.find import BlockCall, find_chains, observe_calls
 from sparsefront.inference.fusion.fused_block import FusedBlock
+from sparsefront.inference.fusion.fused_norm import FusedResidualNorm
 from sparsefront.inference.fusion.fused_product import FusedProduct
 from sparsefront.inference.fusion.parts import ALL_PARTS, FusionParts
 from sparsefront.inference.fusion.plan import FusionPlan
@@ -164,14 +165,22 @@ class BlockPass:
         for block, content in prepared.items():
             following = chain[chain.index(block) + 1] if block != chain[-1] else None
             try:
-                made = self._products(block, content, feature_major=layout_of[block] == "feature_major")
+                feature_major = layout_of[block] == "feature_major"
+                made = self._products(block, content, feature_major=feature_major)
+                layers = [product.layers_in(block) for _, product in made]
+                normed = [spec.normed and feature_major for spec in content.specs]
                 blocks[block] = FusedBlock(
                     content.bare,
-                    {product.layers_in(block): module for module, product in made},
+                    dict(zip(layers, (module for module, _ in made), strict=True)),
                     content.kept,
-                    feature_major=layout_of[block] == "feature_major",
+                    feature_major=feature_major,
                     row_major_exit=following not in self._groups or layout_of.get(following) == "row_major",
                     parts=self.parts,
+                    norm_biases={
+                        names: spec.weight.bias
+                        for names, spec, by_norm in zip(layers, content.specs, normed, strict=True)
+                        if by_norm
+                    },
                 )
                 blocks[block].add_call(content.key, content.captured)
                 products[block] = [product for _, product in made]
@@ -190,7 +199,8 @@ class BlockPass:
             if self.plan is not None and names not in kernels:
                 raise Unfusable(f"has no kernel for {names} in the plan, which is of other masks or another network")
             rows = self._rows[spec.weight.layers[0]]
-            made.append(self.chooser.choose(spec, rows, feature_major=feature_major, kernel=kernels.get(names)))
+            asked = spec.before_norm if spec.normed and feature_major else spec
+            made.append(self.chooser.choose(asked, rows, feature_major=feature_major, kernel=kernels.get(names)))
         return made
 
     def _put(self, name: str, block: FusedBlock, products: list[ProductReport], call: BlockCall) -> None:
@@ -208,4 +218,5 @@ class BlockPass:
         if name not in self.report.faster_dense:
             replace_module(self.net, original, block)
         layout = "feature_major" if block.feature_major else "row_major"
-        self.report.blocks[name] = BlockReport(layout, products, block.norms, error)
+        residual_norms = sum(isinstance(norm, FusedResidualNorm) for norm in block.norms)
+        self.report.blocks[name] = BlockReport(layout, products, len(block.norms), error, residual_norms)

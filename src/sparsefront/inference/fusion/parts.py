@@ -14,7 +14,8 @@ class FusionParts:
         joined: Linears that read the same activation are one product.
         activation: fused into the product before it. Without it hidden features stay as they are too, for products are then
             no neighbours.
-        residual: fused into the product before it.
+        residual: fused into the product before it, or into the norm behind it.
+        residual_in_norm: a residual whose sum is normalised is added there, in feature-major blocks; else by the product.
         compact: hidden features that are pruned vanish between two products, and values that are behind attention.
         layouts: of the residual stream, among which time decides; the first where nothing is timed.
     Raises:
@@ -24,6 +25,7 @@ class FusionParts:
     joined: bool = True
     activation: bool = True
     residual: bool = True
+    residual_in_norm: bool = True
     compact: bool = True
     layouts: tuple[str, ...] = LAYOUTS
 
