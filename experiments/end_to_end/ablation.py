@@ -85,7 +85,6 @@ LINES = (
     Line("row_major", "everything but the layout", FusionParts(layouts=("row_major",))),
     Line("three_products", "query, key and value are three products", FusionParts(joined=False)),
     Line("separate_gelu", "GELU follows its product, hidden features are not compact", FusionParts(activation=False)),
-    Line("residual_in_product", "residuals are added by products, not by norms", FusionParts(residual_in_norm=False)),
     Line("separate_residual", "residuals are added after their product", FusionParts(residual=False)),
     Line("not_compact", "hidden features that are pruned are computed and read", FusionParts(compact=False)),
     Line("shipped_launches", "launch parameters of other tiles, from the shipped tables", shipped_launches=True),

@@ -41,41 +41,44 @@ def _layer_norm_columns_kernel(
     BLOCK_M: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
-    column = (tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M))[None, :]
-    feature = tl.arange(0, BLOCK_D)
+    column = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    feature = tl.arange(0, BLOCK_D).to(tl.int64)
     if OVERLAP:
         tl.extra.cuda.gdc_wait()  # the kernel before may not have ended
         tl.extra.cuda.gdc_launch_dependents()  # who reads y waits for the end of this kernel
     if ONE_READ:  # BLOCK_D covers d
-        row = feature.to(tl.int64)[:, None]
-        inside = (row < d) & (column < m)
+        exists = feature < d
+        inside = exists[:, None] & (column < m)[None, :]
+        place = feature[:, None] * m + column[None, :]
         x = _sums(
-            x_ptr + row * stride_xd + column * stride_xm,
-            residual_ptr + row * stride_rd + column * stride_rm,
-            x_bias_ptr + row,
-            row < d,
+            x_ptr + feature[:, None] * stride_xd + column[None, :] * stride_xm,
+            residual_ptr + feature[:, None] * stride_rd + column[None, :] * stride_rm,
+            x_bias_ptr + feature,
+            exists,
             inside,
             HAS_RESIDUAL,
             HAS_X_BIAS,
         )
         if KEEP_SUMS:
-            tl.store(sums_ptr + row * m + column, x.to(y_ptr.dtype.element_ty), mask=inside)
+            tl.store(sums_ptr + place, x.to(y_ptr.dtype.element_ty), mask=inside)
         centred = tl.where(inside, x - tl.sum(x, axis=0)[None, :] / d, 0.0)
         scale = tl.rsqrt(tl.sum(centred * centred, axis=0) / d + eps)
-        y = _scaled(centred * scale[None, :], weight_ptr + row, bias_ptr + row, row < d, HAS_WEIGHT, HAS_BIAS)
-        tl.store(y_ptr + row * m + column, y.to(y_ptr.dtype.element_ty), mask=inside)
+        y = _scaled(centred * scale[None, :], weight_ptr + feature, bias_ptr + feature, exists, HAS_WEIGHT, HAS_BIAS)
+        tl.store(y_ptr + place, y.to(y_ptr.dtype.element_ty), mask=inside)
     else:
         mean = tl.zeros([BLOCK_M], tl.float32)
         scale = tl.zeros([BLOCK_M], tl.float32)
         for phase in tl.static_range(3):  # the mean, the variance, the result
             for start in range(0, d, BLOCK_D):
-                row = (start + feature.to(tl.int64))[:, None]
-                inside = (row < d) & (column < m)
+                row = start + feature
+                exists = row < d
+                inside = exists[:, None] & (column < m)[None, :]
+                place = row[:, None] * m + column[None, :]
                 x = _sums(
-                    x_ptr + row * stride_xd + column * stride_xm,
-                    residual_ptr + row * stride_rd + column * stride_rm,
+                    x_ptr + row[:, None] * stride_xd + column[None, :] * stride_xm,
+                    residual_ptr + row[:, None] * stride_rd + column[None, :] * stride_rm,
                     x_bias_ptr + row,
-                    row < d,
+                    exists,
                     inside,
                     HAS_RESIDUAL,
                     HAS_X_BIAS,
@@ -86,10 +89,10 @@ def _layer_norm_columns_kernel(
                 elif phase == 1:
                     scale += tl.sum(centred * centred, axis=0)
                 else:
-                    y = _scaled(centred * scale[None, :], weight_ptr + row, bias_ptr + row, row < d, HAS_WEIGHT, HAS_BIAS)
-                    tl.store(y_ptr + row * m + column, y.to(y_ptr.dtype.element_ty), mask=inside)
+                    y = _scaled(centred * scale[None, :], weight_ptr + row, bias_ptr + row, exists, HAS_WEIGHT, HAS_BIAS)
+                    tl.store(y_ptr + place, y.to(y_ptr.dtype.element_ty), mask=inside)
                     if KEEP_SUMS:
-                        tl.store(sums_ptr + row * m + column, x.to(y_ptr.dtype.element_ty), mask=inside)
+                        tl.store(sums_ptr + place, x.to(y_ptr.dtype.element_ty), mask=inside)
             if phase == 0:
                 mean /= d
             elif phase == 1:
@@ -102,7 +105,7 @@ def _sums(x, residual, x_bias, exists, inside, HAS_RESIDUAL: tl.constexpr, HAS_X
     loaded = tl.load(x, mask=inside, other=0.0)
     sums = loaded.to(tl.float32)
     if HAS_X_BIAS:
-        sums += tl.load(x_bias, mask=exists, other=0.0).to(tl.float32)
+        sums += tl.load(x_bias, mask=exists, other=0.0).to(tl.float32)[:, None]
     if HAS_RESIDUAL:
         sums += tl.load(residual, mask=inside, other=0.0).to(tl.float32)
     return tl.where(inside, sums.to(loaded.dtype).to(tl.float32), 0.0)
@@ -112,9 +115,9 @@ def _sums(x, residual, x_bias, exists, inside, HAS_RESIDUAL: tl.constexpr, HAS_X
 def _scaled(y, weight, bias, exists, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr):
     """y * weight + bias, where there are."""
     if HAS_WEIGHT:
-        y *= tl.load(weight, mask=exists, other=0.0).to(tl.float32)
+        y *= tl.load(weight, mask=exists, other=0.0).to(tl.float32)[:, None]
     if HAS_BIAS:
-        y += tl.load(bias, mask=exists, other=0.0).to(tl.float32)
+        y += tl.load(bias, mask=exists, other=0.0).to(tl.float32)[:, None]
     return y
 
 
@@ -156,6 +159,7 @@ def launch_layer_norm_columns(
         BLOCK_D=features if one_read else FEATURES_AT_A_TIME,
         BLOCK_M=COLUMNS,
         OVERLAP=overlap,
-        num_warps=4 if features * COLUMNS <= HELD // 2 else 8,
+        # on an H200, 1024 features: 8 warps take 4 % less than 4, and 12 % less with a residual
+        num_warps=4 if features * COLUMNS < HELD // 2 else 8,
         **({"launch_pdl": True} if overlap else {}),
     )

@@ -30,15 +30,14 @@ def padded_rows(m: int) -> int:
     return -(-m // ROW_MULTIPLE) * ROW_MULTIPLE
 
 
-def searched(packed: Tensor, x: Tensor, *, transpose_result: bool = False) -> Algorithm:
+def searched(packed: Tensor, x: Tensor) -> Algorithm:
     """What cuSPARSELt's search finds for packed · x; it times its algorithms, so that nothing else may run beside it.
 
     Args:
         packed: from `torch._cslt_compress`.
         x: [K, M] in the strides of the product; M a multiple of 8.
-        transpose_result: whether the product is stored as [M, N].
     """
     library = getattr(torch._C, "_cusparselt", None)
     if hasattr(library, "mm_search"):
-        return Algorithm(*library.mm_search(packed, x, None, None, None, transpose_result)[:3])
-    return Algorithm(int(torch._cslt_sparse_mm_search(packed, x, transpose_result=transpose_result)))  # PyTorch's older function tells only a part of it
+        return Algorithm(*library.mm_search(packed, x, None, None, None, False)[:3])
+    return Algorithm(int(torch._cslt_sparse_mm_search(packed, x)))  # PyTorch's older function tells only a part of it

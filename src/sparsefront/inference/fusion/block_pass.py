@@ -22,11 +22,10 @@ from sparsefront.inference.fusion.chain_choice import (
 from sparsefront.inference.fusion.find import BlockCall, find_chains, observe_calls
 from sparsefront.inference.fusion.fused_block import FusedBlock
 from sparsefront.inference.fusion.fused_norm import FusedResidualNorm
-from sparsefront.inference.fusion.fused_product import FusedProduct
 from sparsefront.inference.fusion.parts import ALL_PARTS, FusionParts
 from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.fusion.prepared_block import PreparedBlock, prepare_block, weights_of
-from sparsefront.inference.fusion.product_choice import ProductChooser
+from sparsefront.inference.fusion.product_choice import ChosenProduct, ProductChooser
 from sparsefront.inference.fusion.report import BlockReport, FusionReport, ProductReport
 from sparsefront.inference.fusion.unfusable import Unfusable
 from sparsefront.inference.problems import LayerInput, observe_problems
@@ -167,31 +166,28 @@ class BlockPass:
             try:
                 feature_major = layout_of[block] == "feature_major"
                 made = self._products(block, content, feature_major=feature_major)
-                layers = [product.layers_in(block) for _, product in made]
-                normed = [spec.normed and feature_major for spec in content.specs]
+                layers = [chosen.report.layers_in(block) for chosen in made]
                 blocks[block] = FusedBlock(
                     content.bare,
-                    dict(zip(layers, (module for module, _ in made), strict=True)),
+                    {names: chosen.product for names, chosen in zip(layers, made, strict=True)},
                     content.kept,
                     feature_major=feature_major,
                     row_major_exit=following not in self._groups or layout_of.get(following) == "row_major",
                     parts=self.parts,
                     norm_biases={
-                        names: spec.weight.bias
-                        for names, spec, by_norm in zip(layers, content.specs, normed, strict=True)
-                        if by_norm
+                        names: chosen.norm_bias
+                        for names, chosen in zip(layers, made, strict=True)
+                        if chosen.summed_by_norm
                     },
                 )
                 blocks[block].add_call(content.key, content.captured)
-                products[block] = [product for _, product in made]
+                products[block] = [chosen.report for chosen in made]
             except Unfusable as reason:
                 self.report.refusals[block] = str(reason)
                 blocks.pop(block, None)
         return Variant(name, blocks, products)
 
-    def _products(
-        self, block: str, content: PreparedBlock, *, feature_major: bool
-    ) -> list[tuple[FusedProduct, ProductReport]]:
+    def _products(self, block: str, content: PreparedBlock, *, feature_major: bool) -> list[ChosenProduct]:
         kernels = {} if self.plan is None else self.plan.blocks[block].kernels
         made = []
         for spec in content.specs:
@@ -199,8 +195,7 @@ class BlockPass:
             if self.plan is not None and names not in kernels:
                 raise Unfusable(f"has no kernel for {names} in the plan, which is of other masks or another network")
             rows = self._rows[spec.weight.layers[0]]
-            asked = spec.before_norm if spec.normed and feature_major else spec
-            made.append(self.chooser.choose(asked, rows, feature_major=feature_major, kernel=kernels.get(names)))
+            made.append(self.chooser.choose(spec, rows, feature_major=feature_major, kernel=kernels.get(names)))
         return made
 
     def _put(self, name: str, block: FusedBlock, products: list[ProductReport], call: BlockCall) -> None:

@@ -34,7 +34,8 @@ class FusedBlock(nn.Module):
         feature_major: whether the residual stream is feature-major; else row-major, and norms stay PyTorch's.
         row_major_exit: whether the result is brought back to row-major, for a reader that is no such block.
         parts: of the rewriting, with which the products were made.
-        norm_biases: names of the Linears of a product without bias and residual, which the norm behind it adds -> the bias.
+        norm_biases: names of the Linears of a product whose residual is added by the norm behind it -> the bias that the norm
+            adds too, None where the product does.
     """
 
     def __init__(

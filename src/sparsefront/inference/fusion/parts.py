@@ -15,7 +15,8 @@ class FusionParts:
         activation: fused into the product before it. Without it hidden features stay as they are too, for products are then
             no neighbours.
         residual: fused into the product before it, or into the norm behind it.
-        residual_in_norm: a residual whose sum is normalised is added there, in feature-major blocks; else by the product.
+        residual_in_norm: where the product's kernel cannot fuse the residual and its sum is normalised, the norm adds it, in
+            feature-major blocks; else it has a pass of its own.
         compact: hidden features that are pruned vanish between two products, and values that are behind attention.
         layouts: of the residual stream, among which time decides; the first where nothing is timed.
     Raises:

@@ -49,10 +49,10 @@ class ProductSpec:
     vanished_inputs: int = 0
     vanished_outputs: int = 0
 
-    @property
-    def before_norm(self) -> "ProductSpec":
-        """X · Wᵀ alone: bias and residual are added by the norm."""
-        return replace(self, weight=replace(self.weight, bias=None), residual=False)
+    def before_norm(self, *, with_bias: bool) -> "ProductSpec":
+        """The product alone: the norm adds the residual, and the bias where the product does not."""
+        weight = self.weight if with_bias else replace(self.weight, bias=None)
+        return replace(self, weight=weight, residual=False)
 
 
 @dataclass(frozen=True)

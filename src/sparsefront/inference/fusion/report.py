@@ -67,7 +67,7 @@ class BlockReport:
     Args:
         layout: of the residual stream.
         norms: LayerNorms that are feature-major.
-        residual_norms: of these, those that add a bias and a residual to what a product computes.
+        residual_norms: of these, those that add a residual to what a product computes.
         relative_error: of its output against the block with masked dense weights; None where it was not checked.
     """
 

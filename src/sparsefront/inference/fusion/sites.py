@@ -30,7 +30,7 @@ class ProductSite:
         x: what they read.
         activation: a name of the kernels' `ACTIVATIONS`.
         residual: node that is added, or None.
-        norm: LayerNorm of the residual stream that reads the sum with the residual, or None; then there is no activation.
+        norm: LayerNorm of the residual stream that reads the sum with the residual, where there is no activation; or None.
         out: last node that the product replaces; of several Linears the last of them, each of which keeps its own users.
     """
 
