@@ -65,7 +65,13 @@ def test_what_was_measured_runs_in_its_layout_alone(monkeypatch):
     monkeypatch.setattr(torch, "_cslt_sparse_mm", product)
     best = Algorithm(3, 4, 1)
     ALGORITHMS.remember(PACKED, problem("feature_major"), best, 1.0)
-    for rows, *layouts in ((13, True, False), (16, True, False), (17, True, False), (13, False, False), (13, True, True)):
+    for rows, *layouts in (
+        (13, True, False),
+        (16, True, False),
+        (17, True, False),
+        (13, False, False),
+        (13, True, True),
+    ):
         torch_spmm._product(PACKED.packed, torch.zeros(64, 16), None, CusparseltProblem(rows, 64, 32, *layouts))
     expected = ((False, best), (False, best), (False, DEFAULT), (False, DEFAULT), (True, DEFAULT))
     assert called == [(transposed, asdict(algorithm)) for transposed, algorithm in expected]

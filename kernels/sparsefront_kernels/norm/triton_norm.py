@@ -89,7 +89,9 @@ def _layer_norm_columns_kernel(
                 elif phase == 1:
                     scale += tl.sum(centred * centred, axis=0)
                 else:
-                    y = _scaled(centred * scale[None, :], weight_ptr + row, bias_ptr + row, exists, HAS_WEIGHT, HAS_BIAS)
+                    y = _scaled(
+                        centred * scale[None, :], weight_ptr + row, bias_ptr + row, exists, HAS_WEIGHT, HAS_BIAS
+                    )
                     tl.store(y_ptr + place, y.to(y_ptr.dtype.element_ty), mask=inside)
                     if KEEP_SUMS:
                         tl.store(sums_ptr + place, x.to(y_ptr.dtype.element_ty), mask=inside)

@@ -35,7 +35,9 @@ def test_all_parts(bert):
 
 
 @pytest.mark.parametrize("bias_in_product", [True, False])
-@pytest.mark.parametrize(("network", "by_norms"), [("bert", [1, 3]), ("vit", [1])])  # vit: the next block normalises the other
+@pytest.mark.parametrize(
+    ("network", "by_norms"), [("bert", [1, 3]), ("vit", [1])]
+)  # vit: the next block normalises the other
 def test_norms_add_what_kernels_cannot(request, monkeypatch, network, by_norms, bias_in_product):
     pruned = request.getfixturevalue(network)(TileWise(16), 0.75)
     reference = entry("gathered_reference")
