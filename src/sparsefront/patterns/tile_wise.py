@@ -64,8 +64,8 @@ class TileWise(Pattern):
     element_overlay: float = 0.0
     apriori_tuning: float = 0.0
     whole_tiles: bool = False
-    input_multiple: int = 1
-    aggregate: str = "l2_over_length"
+    input_multiple: int = 16
+    aggregate: str = "rms"
     name: ClassVar[str] = "tile_wise"
     uses_granularity: ClassVar[bool] = True
 
