@@ -15,10 +15,26 @@ from sparsefront.training.epoch_bar import EpochBar, EpochLines
 SMALL = ["trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1", "measure.evaluate_limit=8", "logger=csv"]
 
 
+@pytest.fixture(autouse=True)
+def shown():
+    with progress.showing(True):
+        yield
+
+
 @pytest.fixture
 def terminal(monkeypatch):
     watched = SimpleNamespace(isatty=lambda: True)
-    monkeypatch.setattr(progress, "sys", SimpleNamespace(stdout=watched, stderr=watched))
+    monkeypatch.setattr(progress, "sys", SimpleNamespace(stdout=watched, stderr=watched, modules={}))
+
+
+@pytest.mark.parametrize(
+    ("stderr", "modules", "wanted"), [(True, {}, True), (False, {}, False), (False, {"ipykernel": 1}, True)]
+)
+def test_where_nothing_is_said_bars_are_for_terminals_and_notebooks(monkeypatch, stderr, modules, wanted):
+    fake = SimpleNamespace(stderr=SimpleNamespace(isatty=lambda: stderr), modules=modules)
+    monkeypatch.setattr(progress, "sys", fake)
+    with progress.showing(None):
+        assert progress.shown() is wanted
 
 
 @pytest.fixture

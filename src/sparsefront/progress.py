@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
-_shown = True
+_shown: bool | None = None  # nobody said
 
 
 def bar(
@@ -32,15 +32,16 @@ def bar(
 
 
 def shown() -> bool:
-    """Whether this process shows bars: unless `showing` says otherwise, the first rank does."""
+    """Whether this process shows bars: the first rank does, on a terminal or in a notebook unless `showing` says it."""
     from sparsefront.training import ranks  # here: it imports torch, and settings import this module
 
-    return _shown and ranks.index() == 0
+    wanted = (sys.stderr.isatty() or "ipykernel" in sys.modules) if _shown is None else _shown
+    return wanted and ranks.index() == 0
 
 
 @contextmanager
-def showing(wanted: bool) -> Iterator[None]:
-    """Bars inside, or none."""
+def showing(wanted: bool | None) -> Iterator[None]:
+    """Bars inside, or none; None: where they can be watched."""
     global _shown
     before, _shown = _shown, wanted
     try:

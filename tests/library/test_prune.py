@@ -10,17 +10,18 @@ import sparsefront as sf
 
 def test_masks_obey_the_pattern_and_weights_are_zeroed_in_place(cnn, capsys):
     before = {name: layer.weight.detach().clone() for name, layer in cnn.named_modules() if hasattr(layer, "weight")}
-    masks = sf.prune(cnn, pattern="tile_wise", sparsity=0.75, granularity=4, example_inputs=(torch.randn(2, 3, 8, 8),))
+    inputs = (torch.randn(2, 3, 8, 8),)
+    masks = sf.prune(cnn, pattern="vector_wise", sparsity=0.75, granularity=4, example_inputs=inputs)
     assert list(masks) == ["body", "mlp"] and isinstance(masks, dict)
     for name, mask in masks.items():
         weight = cnn.get_submodule(name).weight
         assert mask.dtype == torch.bool and mask.shape == weight.shape
         assert torch.equal(weight, torch.where(mask, before[name], 0.0))
-        sf.patterns.TileWise(4).check(mask.flatten(1), 0.75)
+        sf.patterns.VectorWise(4).check(mask.flatten(1), 0.75)
     assert torch.equal(cnn.head.weight, before["head"])
     assert masks.sparsity == pytest.approx(0.75, abs=0.02)
     assert capsys.readouterr().out == (
-        "prune: tile_wise at 0.75 in 2 layers; left out: unused (the example inputs do not reach it); "
+        "prune: vector_wise at 0.75 in 2 layers; left out: unused (the example inputs do not reach it); "
         "stem (the first convolution, which reads the input); head (the last Linear, the head)\n"
     )
 
