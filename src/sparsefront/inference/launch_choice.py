@@ -22,7 +22,7 @@ class LaunchChoice:
     """
 
     tunable: Tunable
-    prepared: Any
+    prepared: object
     problem: Problem
     candidates: Sequence[Any]
 

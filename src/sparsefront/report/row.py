@@ -100,7 +100,7 @@ class Leaf:
 
     group: str
     name: str
-    hint: Any
+    hint: object
     required: bool
 
 

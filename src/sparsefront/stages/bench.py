@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
@@ -20,7 +21,7 @@ class Bench:
     """One for all networks of a run; `inputs` are the keyword arguments of a timed forward, on `device`."""
 
     experiment: Experiment
-    data: Any
+    data: pl.LightningDataModule
     task: Task
     inputs: dict[str, Tensor]
     device: torch.device
