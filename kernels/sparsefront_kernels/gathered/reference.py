@@ -9,7 +9,7 @@ from sparsefront_kernels.common.operands import check_epilogue
 from sparsefront_kernels.gathered.format import GatheredFormat
 
 
-def gathered_spmm_reference(
+def gathered_reference(
     x: Tensor,
     stored: GatheredFormat,
     bias: Tensor | None = None,

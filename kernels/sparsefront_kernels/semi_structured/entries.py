@@ -8,9 +8,9 @@ from sparsefront_kernels.semi_structured.reference import semi_structured_spmm_r
 from sparsefront_kernels.semi_structured.torch_spmm import (
     SemiStructuredPacked,
     pack_for_cusparselt,
-    semi_structured_refusal,
     semi_structured_spmm,
     semi_structured_spmm_columns,
+    semi_structured_unsupported_reason,
 )
 from sparsefront_kernels.semi_structured.tuning import ALGORITHMS
 
@@ -39,8 +39,8 @@ ENTRIES = (
         name="semi_structured_torch",
         family="semi_structured",
         run=_cusparselt,
-        prepare=pack_for_cusparselt,
-        limits=semi_structured_refusal,
+        pack=pack_for_cusparselt,
+        unsupported=semi_structured_unsupported_reason,
         requires_cuda=True,
         tunable=ALGORITHMS,
     ),
@@ -48,8 +48,8 @@ ENTRIES = (
         name="semi_structured_torch_feature_major",
         family="semi_structured",
         run=_cusparselt_columns,
-        prepare=pack_for_cusparselt,
-        limits=semi_structured_refusal,
+        pack=pack_for_cusparselt,
+        unsupported=semi_structured_unsupported_reason,
         requires_cuda=True,
         layout="feature_major",
         tunable=ALGORITHMS,
