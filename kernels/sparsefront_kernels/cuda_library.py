@@ -50,11 +50,11 @@ LINK_FLAGS = ("-Wl,--as-needed",)  # of the libraries that the builder names, th
 PLACES = ("CUDA_HOME", "CUDA_PATH")
 LOG = "build.log"
 
-_failures: dict[str, str] = {}  # name -> why its build failed: another attempt in this process would fail alike
+_failures: dict[str, str] = {}  # name -> why its build failed; this process does not try again
 
 
 class BuildFailed(RuntimeError):
-    """A library cannot be built. The message begins with the reason and holds what the compiler said."""
+    """A library cannot be built. The message begins with the reason and contains the compiler's output."""
 
 
 @functools.cache
@@ -175,12 +175,12 @@ def _warn_once(name: str, reason: str) -> None:
 
 
 def _first_error(output: str) -> str:
-    """The line that says what went wrong; the builder and the compiler surround it with pages."""
+    """The line that says what went wrong, out of all that the builder and the compiler print."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     wanted = (
         line for pattern in (r"\berror:|cannot find -l", r"Error: ") for line in lines if re.search(pattern, line)
     )
-    return next(wanted, lines[-1] if lines else "the builder said nothing")
+    return next(wanted, lines[-1] if lines else "the builder printed nothing")
 
 
 def _cache() -> Path:

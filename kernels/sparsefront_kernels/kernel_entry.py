@@ -1,4 +1,4 @@
-"""What the registry knows about one kernel."""
+"""One kernel of the registry: what it supports, how it packs a weight, how it runs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class KernelEntry:
     """One way to multiply by a weight of one family.
 
     Use: move the format to the problem's device and dtype, `packed = entry.pack(format)` once, then
-    `y = entry.run(x, packed, bias)` as often as wanted.
+    `y = entry.run(x, packed, bias)` as often as needed.
 
     Args:
         name: unique, for configurations and reports.
@@ -43,7 +43,7 @@ class KernelEntry:
             checks that all kernels share.
         pack: format -> what `run` reads, on the format's device. Packing and sorting happen here, untimed.
         requires_cuda: True where it is a GPU kernel (Triton's interpreter may still run it on a CPU, for tests).
-        is_reference: True for plain PyTorch that runs on any device: the truth for tests and the path on a CPU.
+        is_reference: True for plain PyTorch that runs on any device: the reference for tests, and the path on a CPU.
         layout: of X and Y, one of `problem.LAYOUTS`.
         dtype_name: what it computes in where the dtype of x does not say so: "tf32" for float32 operands whose products
             are rounded to TF32.
@@ -64,7 +64,7 @@ class KernelEntry:
     tunable: Tunable | None = None
 
     def computes_in(self, dtype_name: str) -> bool:
-        """Whether its products are of this dtype (fp16, bf16, fp32, tf32), as far as the entry tells.
+        """Whether its products are of this dtype (fp16, bf16, fp32, tf32), as far as the entry says.
 
         One that rounds to TF32 does not compute in fp32, nor one that does not say so in TF32.
         """

@@ -201,7 +201,7 @@ def _fraction(text: str) -> float:
 
 
 def _commit() -> str:
-    """The commit of the code that runs, or nothing where git does not know."""
+    """The commit of the code that runs; empty where git cannot say."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

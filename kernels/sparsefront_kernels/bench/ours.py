@@ -47,7 +47,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Ours:
-    """A kernel of ours on a problem: the provider, and what tuning needs besides."""
+    """A kernel of this package on a problem: the provider, and what tuning needs."""
 
     provider: Provider
     entry: KernelEntry

@@ -1,4 +1,4 @@
-"""The fastest settings of a peer: others' code, which may fail for reasons of its own."""
+"""The fastest settings of a peer: third-party code, which may fail for any reason."""
 
 from collections.abc import Callable, Iterable, Sequence
 

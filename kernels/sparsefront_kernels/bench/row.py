@@ -24,8 +24,8 @@ class Row:
         layout: of X and Y, one of `problem.LAYOUTS`.
         latency_us, p20_us, p80_us: median and percentiles of one call; empty (None) where the product was wrong.
         samples: graph replays that they are of.
-        predicted_us: predicted by `sparsefront_kernels.performance_model`; empty where it knows neither kernel nor GPU, and for
-            masks of a pattern, whose tiles it does not know.
+        predicted_us: predicted by `sparsefront_kernels.performance_model`; empty for kernels and GPUs without a model, and for
+            masks of a pattern, whose tiles it does not model.
         dense_us: the fastest dense layout in the same process, of the same dtype.
         baseline, baseline_us: the fastest peer that is not dense in the same results; empty where none ran.
         speedup: dense_us / latency_us.

@@ -14,7 +14,7 @@ from sparsefront_kernels.performance_model import Product, predicted_us
 
 
 def row_of(setting: Setting, provider: Provider, measured: Measured, rates: Rates, *, commit: str) -> Row:
-    """The row, but for what it is held against: dense, and the fastest peer."""
+    """The row without its comparison to dense and to the fastest peer."""
     shape, latency, gpu = setting.shape, measured.latency, torch.cuda.get_device_name()
     outputs = provider.outputs or shape.n
     roofline_us = roofline_bound_us(

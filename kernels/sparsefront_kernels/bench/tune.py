@@ -1,4 +1,4 @@
-"""Tuning before timing: every launch that a kernel's model holds possible, checked and timed on the problem at hand."""
+"""Tuning before timing: every candidate launch of a kernel is checked and timed on the problem at hand."""
 
 from collections.abc import Callable, Iterable
 
@@ -11,7 +11,7 @@ SAMPLES = 5
 
 
 class WrongLaunch(RuntimeError):
-    """A launch that a kernel offers gives a wrong product, or none."""
+    """A candidate launch gives a wrong product, or fails."""
 
 
 def tune(setting: Setting, found: Iterable[Ours], say: Callable[[str], None]) -> list[Tunable]:

@@ -30,7 +30,7 @@ def blocked_triton(
     y = x.new_empty(x.shape[0], n)
     if y.numel() == 0:
         return y
-    # Triton may be absent where only the reference is used, so it is imported by those who need it
+    # imported late: Triton may be absent where only references run
     from sparsefront_kernels.blocked.triton_spmm import launch_blocked_triton
 
     with torch.cuda.device_of(x):

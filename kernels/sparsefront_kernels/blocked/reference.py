@@ -1,4 +1,4 @@
-"""The blocked product in plain PyTorch: the truth for tests and the path on a CPU."""
+"""The blocked product in plain PyTorch: the reference for tests, and what runs on a CPU."""
 
 from itertools import pairwise
 

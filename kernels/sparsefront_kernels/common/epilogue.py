@@ -16,7 +16,7 @@ ACTIVATION_CODES = {name: code for code, name in enumerate(ACTIVATIONS)}  # thos
 
 
 def with_epilogue(sums: Tensor, bias: Tensor | None, activation: str, residual: Tensor | None) -> Tensor:
-    """activation(sums + bias) + residual in the precision of the sums: the truth for kernels that fuse it.
+    """activation(sums + bias) + residual in the precision of the sums: the reference for kernels that fuse it.
 
     Args:
         sums: [M, N].

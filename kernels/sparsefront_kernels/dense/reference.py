@@ -1,4 +1,4 @@
-"""The dense product: PyTorch's own linear, which is both the truth and the fast path here."""
+"""The dense product: PyTorch's own linear, which is both the reference and the fast path."""
 
 from torch import Tensor
 from torch.nn.functional import linear

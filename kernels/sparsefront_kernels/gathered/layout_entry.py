@@ -1,4 +1,4 @@
-"""A GPU kernel of this family in one layout, as the registry knows it."""
+"""The registry entry of a GPU kernel of this family in one layout."""
 
 from collections.abc import Callable
 from functools import partial

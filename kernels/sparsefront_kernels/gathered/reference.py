@@ -1,4 +1,4 @@
-"""The gathered product in plain PyTorch: the truth for tests and the path on a CPU."""
+"""The gathered product in plain PyTorch: the reference for tests, and what runs on a CPU."""
 
 import torch
 from torch import Tensor

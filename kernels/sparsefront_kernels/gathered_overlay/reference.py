@@ -1,4 +1,4 @@
-"""The product of tiles plus overlay in plain PyTorch: the truth for tests and the path on a CPU."""
+"""The product of tiles plus overlay in plain PyTorch: the reference for tests, and what runs on a CPU."""
 
 from torch import Tensor
 

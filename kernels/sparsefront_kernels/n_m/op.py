@@ -24,7 +24,7 @@ def n_m_triton(x: Tensor, values: Tensor, indices: Tensor, bias: Tensor | None, 
     y = x.new_empty(x.shape[0], n)
     if y.numel() == 0:
         return y
-    # Triton may be absent where only the reference is used, so it is imported by those who need it
+    # imported late: Triton may be absent where only references run
     from sparsefront_kernels.n_m.triton_spmm import launch_n_m_triton
 
     with torch.cuda.device_of(x):

@@ -1,4 +1,4 @@
-"""The n:m product in plain PyTorch: the truth for tests and the path on a CPU."""
+"""The n:m product in plain PyTorch: the reference for tests, and what runs on a CPU."""
 
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""What a product should take on a GPU, from the top down: shape, sparsity and granularity against the device's rates."""
+"""The performance model: predicted latency of a product from shape, sparsity, granularity and the device's rates."""
 
 from sparsefront_kernels.performance_model.predict import predicted_us
 from sparsefront_kernels.performance_model.product import Product

@@ -68,7 +68,7 @@ def rates_of(rows: Sequence[Mapping[str, str]], *, gpu: str, num_sms: int, made_
         if _useful_flops(product) / bound_us / 1e6 < COMPUTE_BOUND * dense[dtype]
     ]
     if not copies:
-        raise ValueError("no row is bound by bytes: the copy rate cannot be told")
+        raise ValueError("no row is bound by bytes, so the copy rate cannot be computed")
     return DeviceRates(gpu, num_sms, dict(dense), max(copies), made_with)
 
 
@@ -84,8 +84,8 @@ def fitted(samples: Sequence[Sample], rates: DeviceRates) -> DeviceRates:
     for key, group in sorted(groups.items()):
         if not (works := _works(group, rates)):
             continue
-        told = set.union(*(work.constants for work, _ in works))  # the others stay unknown
-        constants[key] = {name: round(value, 5) for name, value in _fit(works).items() if name in told}
+        fittable = set.union(*(work.constants for work, _ in works))  # nothing can be said of the others
+        constants[key] = {name: round(value, 5) for name, value in _fit(works).items() if name in fittable}
         found = Errors.of(_ratios(works, constants[key]))
         errors[key] = found.as_dict() | {f"held_out_{name}": value for name, value in _held_out(group, rates).items()}
     return replace(rates, constants=rates.constants | constants, errors=rates.errors | errors)

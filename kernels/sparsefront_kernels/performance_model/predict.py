@@ -1,4 +1,4 @@
-"""A kernel's predicted time."""
+"""A kernel's predicted latency."""
 
 from sparsefront_kernels.performance_model.families import FAMILIES, constants_key, family_of
 from sparsefront_kernels.performance_model.product import Product
@@ -7,7 +7,7 @@ from sparsefront_kernels.performance_model.work import time_us
 
 
 def predicted_us(kernel: str, product: Product, gpu: str) -> float | None:
-    """Microseconds that a kernel should take on a GPU model.
+    """Predicted microseconds of a kernel on a GPU model.
 
     None where the model does not know the kernel or the GPU, where the kernel does not take the product, and where
     something that its time depends on was never fitted, such as a layout that was not measured.

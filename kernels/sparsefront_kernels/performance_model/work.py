@@ -1,7 +1,7 @@
-"""From the work of a kernel to its time: the one formula of the model, whatever the kernel.
+"""From the work of a kernel to its predicted latency: one formula for all kernels.
 
 The method is that of "NM-SpMM: Accelerating Matrix Multiplication Using N:M Sparsity with GPGPU" (2025): a product is
-followed from the device down to what one block does in a k-block, and each level is held against the rate that the device
+followed from the device down to what one block does in a k-block, and each level is compared with the rate that the device
 has there. What each kernel does is written down in the modules of the kernels; what is fitted to measurements are the
 constants below, for each kernel and number format.
 

@@ -1,4 +1,4 @@
-"""Which launch a kernel uses: what was measured for a problem, or for the nearest like it; else what its model predicts."""
+"""Which launch a kernel uses: the one measured for the problem or for the nearest one, otherwise the one predicted fastest."""
 
 import functools
 from collections.abc import Callable, Hashable, Sequence
@@ -22,7 +22,7 @@ class DescribedProblem(Hashable, Protocol):
 
     @property
     def amount(self) -> float:
-        """Of work: measurements at the nearest amount serve too."""
+        """Amount of work; a measurement at the nearest amount is used where there is no exact one."""
         ...
 
 
@@ -32,12 +32,12 @@ class TunedLaunches:
 
     Args:
         kernel, version: under which `tuned_kernel` keeps what was measured; the version is raised when a change of the
-            kernel makes old measurements worthless.
+            kernel makes old measurements useless.
         launch_type: a frozen dataclass.
         describe: (what the entry's `pack` gave, problem) → DescribedProblem.
         worth_timing: (described problem, SMs of the device) → launches, the most promising first.
         untuned: as `worth_timing`, → the launch where nothing was measured.
-        similar: described problem → the `shape` of problems whose measurements serve where there are none of its own.
+        similar: described problem → the `shape` of other problems, whose measurements are used where it has none.
     """
 
     kernel: str
@@ -83,7 +83,7 @@ class TunedLaunches:
 
 @functools.lru_cache(maxsize=4096)
 def chosen_launch(launches: TunedLaunches, described: DescribedProblem, gpu: str, num_sms: int) -> Any:
-    """The launch of a kernel on a GPU model; kept, since it is asked for at every call."""
+    """The launch of a kernel on a GPU model; cached, since every call needs it."""
     entries = tuned_kernel(gpu, launches.kernel, launches.version).entries
     measured = _measured(entries, described.shape)
     if not measured and launches.similar is not None:

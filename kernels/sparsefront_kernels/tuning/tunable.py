@@ -11,7 +11,7 @@ from sparsefront_kernels.problem import Problem
 class Tunable(Protocol):
     """Launch parameters of one kernel: what is worth timing for a problem, and what to use from now on.
 
-    Entries that differ in layout only share one, so that tuning one of them serves all.
+    Entries that differ only in layout share one, so that tuning one entry tunes them all.
 
     Attributes:
         kernel, version: under which `tuned_kernel` keeps its entries.

@@ -64,8 +64,10 @@ def launch_narrow(
 
 
 def _granules_of_each_half(panels: Tensor, k_blocks: Tensor, cta_tiles: Tensor) -> int:
-    """How many granules each half of each CTA tile uses if they use all, as tiles of at least 128 do; else 0. It serves as a hint
-    only: what is prefetched by a wrong guess lies among the panels too."""
+    """How many granules each half of each CTA tile uses if they use all, as tiles of at least 128 do; else 0.
+
+    Only a prefetch hint: a wrong guess prefetches other panels.
+    """
     granules, rest = divmod(len(panels), 2 * len(cta_tiles))
     return granules if rest == 0 and -(-granules // K_BLOCK_GRANULES) * len(cta_tiles) == len(k_blocks) else 0
 

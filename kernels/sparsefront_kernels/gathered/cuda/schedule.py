@@ -56,7 +56,7 @@ def schedule(lengths: tuple[int, ...], m: int, blocks: int, raster_swizzle: int 
             so many at most, and rows of X for as many columns as these leave blocks for.
     """
     whole, kept = -(-m // WIDEST), [length for length in lengths if length]
-    # narrower tiles serve to fill the last round, or all columns where there are few
+    # narrower tiles fill the last round, or all columns where there are few
     most = min(whole, 2 + 2 * blocks // max(1, len(kept)))
     cuts = [(whole, WIDEST)]
     if whole * len(kept) < MANY * blocks:

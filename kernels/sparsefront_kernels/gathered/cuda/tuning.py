@@ -1,4 +1,4 @@
-"""Launch parameters of the Hopper kernel: the space, a model that says what is worth timing, and what was measured."""
+"""Launch parameters of the Hopper kernel: the search space, a performance model that prunes it, and what was measured."""
 
 import itertools
 from dataclasses import dataclass, replace
@@ -9,12 +9,12 @@ from sparsefront_kernels.gathered.cuda.schedule import ALL, schedule
 from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL = "gathered_cuda"
-VERSION = 2  # raised when a change of the kernel makes old measurements worthless
+VERSION = 2  # raised when a change of the kernel makes old measurements useless
 
 # Microseconds, by (columns of a block, blocks to a multiprocessor), fitted to measurements on an H200: of the launch, of
 # a work tile beyond its k-blocks, of a k-block.
 _COSTS = {
-    (256, 1): (3.2, 0.0, 0.0),  # the schedule knows the rest
+    (256, 1): (3.2, 0.0, 0.0),  # the schedule predicts the rest
     (128, 1): (2.9, 1.1, 0.43),
     (128, 2): (3.3, 2.3, 0.84),
     (64, 1): (2.1, 1.0, 0.33),
@@ -27,7 +27,7 @@ _PREFETCH_GAIN, _PREFETCH_COST = 0.3, 0.06  # of the launch; of every further k-
 _CYCLES_PER_US = 1700  # where the tensor cores are busy
 _RASTER_SWIZZLES = (64, 16, 4)  # the first is best for most large products
 _WIDE_RASTER_SWIZZLE = 32  # 132 blocks then work on four times 256 columns: half of L2 for weights, half for rows of X
-_STAGES = {(256, 1): 4, (128, 1): 6, (128, 2): 3, (64, 1): 8, (64, 2): 4}  # as many as fit: fewer never were faster
+_STAGES = {(256, 1): 4, (128, 1): 6, (128, 2): 3, (64, 1): 8, (64, 2): 4}  # as many as fit: fewer were never faster
 
 WIDE = CudaLaunch(256, 4, ALL, 1)  # the kernel for many rows makes its own schedule
 SPACE = (WIDE,) + tuple(
@@ -79,7 +79,7 @@ class CudaProblem:
 
     @property
     def _lists(self) -> str:
-        """Tells uneven lists apart, which call for other launches than equal ones: how many CTA tiles keep inputs, and how much
+        """Describes uneven lists, which need other launches than equal ones: how many CTA tiles keep inputs, and how much
         longer than the mean the longest list is, in tenths. Layers of one network then share what was measured."""
         kept = [length for length in self.lengths if length]
         if not kept or self.lengths[0] - self.lengths[-1] <= 1:
@@ -93,7 +93,7 @@ class CudaProblem:
 
 
 def predicted_us(problem: CudaProblem, launch: CudaLaunch, num_sms: int) -> float:
-    """A coarse model of the latency: rounds of blocks, each a start, its k-blocks and its stores."""
+    """Coarse predicted latency: rounds of blocks, each a start, its k-blocks and its stores."""
     start, tail, k_block = _COSTS[launch.block_m, launch.blocks_per_sm]
     if launch.wide:
         lengths = problem.lengths or (round(problem.amount),) * problem.cta_tiles
@@ -111,7 +111,7 @@ def predicted_us(problem: CudaProblem, launch: CudaLaunch, num_sms: int) -> floa
 def candidates(problem: CudaProblem, num_sms: int, *, slack: float = 1.4, most: int = 18) -> list[CudaLaunch]:
     """The launches worth timing, best predicted first: those predicted within `slack` of the best, `most` at most.
 
-    The model does not know what the order of work does to caches: the other orders are tried with the two best only.
+    The model does not predict how the rasterization order affects caches: other orders are tried with the two best only.
     """
     predicted = {launch: predicted_us(problem, launch, num_sms) for launch in SPACE}
     bound = slack * min(predicted.values())

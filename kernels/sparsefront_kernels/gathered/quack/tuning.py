@@ -8,7 +8,7 @@ from sparsefront_kernels.gathered.quack.packed_weight import QuackPackedWeight
 from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL = "gathered_quack"
-VERSION = 1  # raised when a change of the kernel makes old measurements worthless
+VERSION = 1  # raised when a change of the kernel makes old measurements useless
 
 # (rows of a block, pingpong, cluster): the first was the fastest of large products on an H200
 _BLOCKS = ((256, False, 1), (256, False, 2), (128, True, 1), (128, True, 2), (128, False, 1), (192, True, 1))

@@ -1,4 +1,4 @@
-"""Launch parameters of the float32 kernel: the space, a model that says what is worth timing, and what was measured."""
+"""Launch parameters of the float32 kernel: the search space, a performance model that prunes it, and what was measured."""
 
 import itertools
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from sparsefront_kernels.gathered.simt.spmm import MOST_STAGES, SimtLaunch
 from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL = "gathered_simt"
-VERSION = 1  # raised when a change of the kernel makes old measurements worthless
+VERSION = 1  # raised when a change of the kernel makes old measurements useless
 MOST_CANDIDATES = 18
 
 # Microseconds, fitted to measurements on an H200.
@@ -26,7 +26,7 @@ _RATE = {16: (150e3, 200e3), 8: (110e3, 165e3, 175e3)}
 
 
 def _space(width: int) -> tuple[SimtLaunch, ...]:
-    """All possible launches, with as many stages as fit: fewer never were faster."""
+    """All possible launches, with as many stages as fit: fewer were never faster."""
     chosen = []
     for columns, warp_split_k, splits in itertools.product((16, 8), (1, 2, 4), (1, 2, 3, 4, 5, 6, 8)):
         fitting = [
@@ -74,7 +74,7 @@ class SimtProblem:
 
 
 def predicted_us(problem: SimtProblem, launch: SimtLaunch, num_sms: int) -> float:
-    """A coarse model of the latency: full rounds of blocks, then one in which SMs have fewer blocks."""
+    """Coarse predicted latency: full rounds of blocks, then one in which SMs have fewer blocks."""
     block_m = launch.block_m(problem.width)
     products = problem.amount / launch.splits * problem.width * block_m  # of a block
     products *= _WARP_SPLIT_K[launch.warp_split_k] * (_LARGE_CLUSTER if launch.splits > 2 else 1.0)

@@ -1,4 +1,4 @@
-"""The kernel for few rows of X, as the registry knows it: one entry for each layout."""
+"""The kernel for few rows of X as entries of the registry, one for each layout."""
 
 from torch import Tensor
 

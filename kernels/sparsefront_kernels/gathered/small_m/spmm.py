@@ -26,8 +26,9 @@ class SmallMLaunch:
     """Launch parameters.
 
     Args:
-        gather: who gathers X. "lanes": every lane for itself, into its registers; the warps of a block share the chunks.
-            "shared": warps of their own, into shared memory; eight others share the outputs of a row tile. 16-bit only.
+        gather: how X is gathered. "lanes": each lane gathers its own elements into registers; the warps of a block share
+            the chunks. "shared": separate warps gather into shared memory, and eight other warps share the outputs of a
+            row tile; 16-bit only.
         fragments: of 16 outputs each, that one warp computes: 1, 2, 4 or 8.
         splits: blocks of a cluster, 1 to 8, that share the chunks of a row tile and add up through their shared memories.
         warps: of a block, 1 to 8, that multiply; 8 where X is gathered into shared memory.

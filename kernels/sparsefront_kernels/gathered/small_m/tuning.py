@@ -1,4 +1,4 @@
-"""Launch parameters of the kernel for few rows: the space, a model that prunes it, and what was measured."""
+"""Launch parameters of the kernel for few rows: the search space, a performance model that prunes it, and what was measured."""
 
 import itertools
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL = "gathered_small_m"  # with X feature-major
 KERNEL_ROW_X = "gathered_small_m_row_x"
-VERSION = 1  # raised when a change of the kernel makes old measurements worthless
+VERSION = 1  # raised when a change of the kernel makes old measurements useless
 MOST_CANDIDATES = 18
 
 _SPLITS = (1, 2, 3, 4, 6, 8)
@@ -83,7 +83,7 @@ _SMALL_BYTES = 3 << 20  # weights below: the next kernel may start at once, sinc
 
 
 def predicted_us(problem: SmallMProblem, launch: SmallMLaunch, num_sms: int) -> float:
-    """A coarse model of the latency in a stream of such kernels."""
+    """Coarse predicted latency in a stream of such kernels."""
     shared, rows = launch.gather == "shared", column_blocks(problem.m)
     outputs = problem.width if shared else FRAGMENT * launch.fragments  # of a block
     blocks = problem.row_tiles * (problem.width // outputs) * launch.splits

@@ -34,7 +34,7 @@ def _expand_kernel(
     place = tl.load(place_ptr + output, mask=output < n, other=-1).to(tl.int64)
     if PDL:
         tl.extra.cuda.gdc_wait()  # the kernel before may not have ended
-        tl.extra.cuda.gdc_launch_dependents()  # who reads y waits for the end of this kernel
+        tl.extra.cuda.gdc_launch_dependents()  # a kernel that reads y waits for the end of this one
     computed = (place >= 0)[:, None] & (row < m)[None, :]
     v = tl.load(sums_ptr + place[:, None] * sums_stride + row[None, :], mask=computed, other=0.0).to(tl.float32)
     if HAS_BIAS:

@@ -51,7 +51,7 @@ def gathered_triton(
     check_epilogue(y, activation, residual)
     if y.numel() == 0:
         return y
-    # Triton may be absent where only the reference is used, so it is imported by those who need it
+    # imported late: Triton may be absent where only references run
     from sparsefront_kernels.gathered.triton.spmm import launch_gathered_triton
 
     launch = None

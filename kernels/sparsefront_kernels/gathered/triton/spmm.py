@@ -107,9 +107,8 @@ def launch_gathered_triton(
 ) -> None:
     """Write Y[M, N] = activation(X[M, K] · Wᵀ + bias) + residual[M, N] on the current device.
 
-    The tensors are those of `TritonPackedWeight`; x, residual and y are read and written through
-    their strides, so transposed views serve feature-major activations: the gather of a kept input is then one contiguous
-    run of X.
+    The tensors are those of `TritonPackedWeight`. x, residual and y are read and written through their strides, so that
+    feature-major activations are passed as transposed views: the gather of a kept input is then one contiguous run of X.
 
     Args:
         tf32: the launch with which float32 operands are multiplied in TF32, None for exact products.

@@ -14,7 +14,7 @@ from sparsefront_kernels.problem import LAYOUTS, Problem
 
 
 def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
-    """Why the kernel is unsupported: nobody's float32 products are rounded who has not allowed it for PyTorch's own."""
+    """Why the kernel is unsupported: it needs the user's permission to round float32, as PyTorch's own products do."""
     if problem.dtype != torch.float32:
         return f"takes float32, not {problem.dtype}"
     if torch.backends.cuda.matmul.fp32_precision != "tf32":

@@ -1,4 +1,4 @@
-"""Launch parameters of the Triton kernel where it multiplies in TF32: the space, an order to time it in, what was measured."""
+"""Launch parameters of the Triton kernel in TF32: the search space, in the order in which it is timed, and what was measured."""
 
 import itertools
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from sparsefront_kernels.gathered.triton.packed_weight import TritonPackedWeight
 from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL = "gathered_triton_tf32"
-VERSION = 1  # raised when a change of the kernel makes old measurements worthless
+VERSION = 1  # raised when a change of the kernel makes old measurements useless
 MOST_CANDIDATES = 18
 SMALLEST_SHARED_BYTES = 101_376  # of a block on compute capability 8.9, which an untuned launch must fit
 SHARED_BYTES = 232_448  # of a block on compute capability 9.0

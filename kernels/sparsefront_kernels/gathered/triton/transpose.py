@@ -23,7 +23,7 @@ def _transpose_kernel(
     if PDL:
         # the kernel before may not have ended; ours is launched as soon as it lets us
         tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()  # who reads the target waits for the end of this kernel
+        tl.extra.cuda.gdc_launch_dependents()  # a kernel that reads the target waits for the end of this one
     row_blocks = tl.cdiv(rows, BLOCK)
     row = (tl.program_id(0) % row_blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     column = (tl.program_id(0) // row_blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
