@@ -121,11 +121,8 @@ if __name__ == "__main__":
         for name, kernel, launch in launches(dtype):
             options = {option: launch[option] for option in LAUNCH_OPTIONS if option in launch}
             for capability in capabilities:
-                for name_of_pdl in {
-                    "OVERLAP",
-                    "PDL",
-                } & launch.keys():  # programmatic dependent launch exists from 9.0 on
-                    launch[name_of_pdl] = capability >= 90
+                for flag in {"OVERLAP", "PDL"} & launch.keys():
+                    launch[flag] = capability >= 90  # programmatic dependent launch exists from 9.0 on
                 target = GPUTarget("cuda", capability, 32)
                 compiled = triton.compile(source_of(kernel, launch), target=target, options=options)
                 print(name, capability, compiled.metadata.shared, sep=" | ")

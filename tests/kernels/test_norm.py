@@ -2,7 +2,12 @@
 
 import pytest
 import torch
-from sparsefront_kernels.norm import layer_norm_columns, layer_norm_columns_reference
+from sparsefront_kernels.norm import (
+    add_layer_norm_columns,
+    add_layer_norm_columns_reference,
+    layer_norm_columns,
+    layer_norm_columns_reference,
+)
 from torch.nn.functional import layer_norm
 
 SHAPES = [(1, 1), (64, 5), (48, 130), (768, 33), (5000, 9)]  # the last is read three times
@@ -61,3 +66,47 @@ def test_gradients_are_those_of_layer_norm(device):
     theirs = torch.autograd.grad(layer_norm(x.t(), (8,), weight, bias, 1e-6).t(), (x, weight, bias), dy)
     for one, other in zip(ours, theirs, strict=True):
         assert torch.allclose(one, other, atol=1e-4)
+
+
+@pytest.mark.parametrize("keep_sums", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("d", "m"), SHAPES)
+def test_what_is_added_first(d, m, dtype, keep_sums, device):
+    x = torch.randn(d, m + 3, device=device, dtype=dtype)[:, :m]
+    residual = torch.randn(m, d, device=device, dtype=dtype).t()
+    weight, bias, x_bias = torch.randn(d, device=device, dtype=dtype), *torch.randn(2, d, device=device)
+    limit = {torch.float32: 5e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype]
+    for added in (x_bias, None):
+        total = x.double() + residual.double() + (0 if added is None else added.double()[:, None])
+        truth = expected(total.to(dtype), weight, bias, 1e-6)
+        y, sums = add_layer_norm_columns(x, added, residual, weight, bias, 1e-6, keep_sums)
+        for normed in (y, add_layer_norm_columns_reference(x, added, residual, weight, bias, 1e-6)[0]):
+            assert normed.dtype == dtype and normed.is_contiguous()
+            assert torch.allclose(normed.double(), truth, rtol=limit, atol=limit)
+        assert sums.shape == ((d, m) if keep_sums else (0, m))
+        if keep_sums:
+            assert torch.allclose(sums.double(), total, rtol=limit, atol=limit)
+
+
+def test_a_residual_of_another_shape_is_refused():
+    with pytest.raises(ValueError, match=r"residual must be torch.float32 \[8, 4\]"):
+        add_layer_norm_columns(torch.randn(8, 4), None, torch.randn(4, 8), None, None, 1e-6, False)
+
+
+@pytest.mark.parametrize("keep_sums", [False, True])
+def test_gradients_pass_through_the_sum(keep_sums, device):
+    x, residual = (torch.randn(8, 6, device=device, requires_grad=True) for _ in range(2))
+    weight, bias, x_bias = (torch.randn(8, device=device, requires_grad=True) for _ in range(3))
+    dy, dsums = torch.randn(2, 8, 6, device=device)
+    leaves = (x, x_bias, residual, weight, bias)
+    y, sums = add_layer_norm_columns(*leaves, 1e-6, keep_sums)
+    total = x + x_bias[:, None] + residual
+    truth = layer_norm(total.t(), (8,), weight, bias, 1e-6).t()
+    ours = torch.autograd.grad([y, sums] if keep_sums else [y], leaves, [dy, dsums] if keep_sums else [dy])
+    theirs = torch.autograd.grad([truth, total] if keep_sums else [truth], leaves, [dy, dsums] if keep_sums else [dy])
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.allclose(one, other, atol=1e-4)
+    operands = tuple(part.detach() for part in leaves)
+    torch.library.opcheck(
+        add_layer_norm_columns, (*operands, 1e-6, keep_sums), test_utils=("test_schema", "test_faketensor")
+    )

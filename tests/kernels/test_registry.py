@@ -41,6 +41,7 @@ def test_names_are_those_that_configurations_use():
         "semi_structured_reference",
         "semi_structured_torch",
         "semi_structured_torch_feature_major",
+        "semi_structured_torch_feature_to_row",
         "ell_reference",
         "csr_reference",
         "csr_torch",

@@ -44,6 +44,11 @@ def test_the_search_sees_the_product_as_it_will_run(monkeypatch, layout, strides
     assert seen == [(PACKED.packed, (64, 16), strides, torch.float16)], "rows are padded to a multiple of 8"
 
 
+def test_nothing_is_searched_for_the_transposed_store(monkeypatch):
+    monkeypatch.setattr(module, "searched", lambda packed, x: pytest.fail("an algorithm may end the process"))
+    assert ALGORITHMS.candidates(PACKED, problem("feature_to_row")) == [DEFAULT]
+
+
 def test_the_default_algorithm_is_offered_once(monkeypatch):
     monkeypatch.setattr(module, "searched", lambda packed, x: DEFAULT)
     assert ALGORITHMS.candidates(PACKED, problem("row_major")) == [DEFAULT]
@@ -53,22 +58,30 @@ def test_the_default_algorithm_is_offered_once(monkeypatch):
 def test_what_was_measured_runs_in_its_layout_alone(monkeypatch):
     called = []
 
-    def product(packed, x, bias=None, **algorithm):
-        called.append(algorithm)
+    def product(packed, x, bias=None, transpose_result=False, **algorithm):
+        called.append((transpose_result, algorithm))
         return torch.zeros(32, x.shape[1])
 
     monkeypatch.setattr(torch, "_cslt_sparse_mm", product)
     best = Algorithm(3, 4, 1)
     ALGORITHMS.remember(PACKED, problem("feature_major"), best, 1.0)
-    for rows, feature_major in ((13, True), (16, True), (17, True), (13, False)):
-        torch_spmm._product(PACKED.packed, torch.zeros(64, 16), None, CusparseltProblem(rows, 64, 32, feature_major))
-    assert called == [asdict(algorithm) for algorithm in (best, best, DEFAULT, DEFAULT)]
+    for rows, *layouts in (
+        (13, True, False),
+        (16, True, False),
+        (17, True, False),
+        (13, False, False),
+        (13, True, True),
+    ):
+        torch_spmm._product(PACKED.packed, torch.zeros(64, 16), None, CusparseltProblem(rows, 64, 32, *layouts))
+    expected = ((False, best), (False, best), (False, DEFAULT), (False, DEFAULT), (True, DEFAULT))
+    assert called == [(transposed, asdict(algorithm)) for transposed, algorithm in expected]
     assert ALGORITHMS.measured(PACKED, problem("feature_major"))
     assert not ALGORITHMS.measured(PACKED, problem("row_major"))
 
 
-def test_both_entries_may_be_tuned():
-    assert all(entry(f"semi_structured_torch{suffix}").tunable is ALGORITHMS for suffix in ("", "_feature_major"))
+def test_all_entries_may_be_tuned():
+    suffixes = ("", "_feature_major", "_feature_to_row")
+    assert all(entry(f"semi_structured_torch{suffix}").tunable is ALGORITHMS for suffix in suffixes)
 
 
 def test_older_pytorch_tells_the_number_alone(monkeypatch):

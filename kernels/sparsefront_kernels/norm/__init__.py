@@ -1,6 +1,11 @@
 """Layer normalisation of feature-major activations."""
 
-from sparsefront_kernels.norm.op import layer_norm_columns
-from sparsefront_kernels.norm.reference import layer_norm_columns_reference
+from sparsefront_kernels.norm.op import add_layer_norm_columns, layer_norm_columns
+from sparsefront_kernels.norm.reference import add_layer_norm_columns_reference, layer_norm_columns_reference
 
-__all__ = ["layer_norm_columns", "layer_norm_columns_reference"]
+__all__ = [
+    "add_layer_norm_columns",
+    "add_layer_norm_columns_reference",
+    "layer_norm_columns",
+    "layer_norm_columns_reference",
+]

@@ -19,3 +19,19 @@ def layer_norm_columns_reference(x: Tensor, weight: Tensor | None, bias: Tensor 
     if bias is not None:
         y = y + bias.to(y.dtype)[:, None]
     return y.to(x.dtype).contiguous()
+
+
+def add_layer_norm_columns_reference(
+    x: Tensor, x_bias: Tensor | None, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor]:
+    """The same for the columns of x + x_bias + residual, which is rounded to x's dtype; also that sum.
+
+    Args:
+        x_bias: [d], or None.
+        residual: [d, M].
+    """
+    sums = x.to(accumulation_dtype(x.dtype))
+    if x_bias is not None:
+        sums = sums + x_bias.to(sums.dtype)[:, None]
+    sums = (sums + residual.to(sums.dtype)).to(x.dtype).contiguous()
+    return layer_norm_columns_reference(sums, weight, bias, eps), sums

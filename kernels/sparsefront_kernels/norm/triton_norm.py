@@ -18,6 +18,9 @@ FEATURES_AT_A_TIME = 256  # where the block is not held
 @triton.jit
 def _layer_norm_columns_kernel(
     x_ptr,  # [d, m] through its strides
+    residual_ptr,  # [d, m] through its strides
+    x_bias_ptr,  # [d]
+    sums_ptr,  # [d, m], contiguous
     y_ptr,  # [d, m], contiguous
     weight_ptr,  # [d]
     bias_ptr,  # [d]
@@ -25,7 +28,12 @@ def _layer_norm_columns_kernel(
     m,
     stride_xd,
     stride_xm,
+    stride_rd,
+    stride_rm,
     eps,
+    HAS_RESIDUAL: tl.constexpr,
+    HAS_X_BIAS: tl.constexpr,
+    KEEP_SUMS: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     ONE_READ: tl.constexpr,
@@ -34,71 +42,126 @@ def _layer_norm_columns_kernel(
     OVERLAP: tl.constexpr,
 ):
     column = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    exists = (column < m)[None, :]
-    feature = tl.arange(0, BLOCK_D)
+    feature = tl.arange(0, BLOCK_D).to(tl.int64)
     if OVERLAP:
         tl.extra.cuda.gdc_wait()  # the kernel before may not have ended
         tl.extra.cuda.gdc_launch_dependents()  # who reads y waits for the end of this kernel
     if ONE_READ:  # BLOCK_D covers d
-        inside = (feature < d)[:, None] & exists
-        place = feature.to(tl.int64)[:, None] * stride_xd + column[None, :] * stride_xm
-        x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32)
+        exists = feature < d
+        inside = exists[:, None] & (column < m)[None, :]
+        place = feature[:, None] * m + column[None, :]
+        x = _sums(
+            x_ptr + feature[:, None] * stride_xd + column[None, :] * stride_xm,
+            residual_ptr + feature[:, None] * stride_rd + column[None, :] * stride_rm,
+            x_bias_ptr + feature,
+            exists,
+            inside,
+            HAS_RESIDUAL,
+            HAS_X_BIAS,
+        )
+        if KEEP_SUMS:
+            tl.store(sums_ptr + place, x.to(y_ptr.dtype.element_ty), mask=inside)
         centred = tl.where(inside, x - tl.sum(x, axis=0)[None, :] / d, 0.0)
         scale = tl.rsqrt(tl.sum(centred * centred, axis=0) / d + eps)
-        y = centred * scale[None, :]
-        if HAS_WEIGHT:
-            y *= tl.load(weight_ptr + feature, mask=feature < d, other=0.0).to(tl.float32)[:, None]
-        if HAS_BIAS:
-            y += tl.load(bias_ptr + feature, mask=feature < d, other=0.0).to(tl.float32)[:, None]
-        tl.store(y_ptr + feature.to(tl.int64)[:, None] * m + column[None, :], y.to(y_ptr.dtype.element_ty), mask=inside)
+        y = _scaled(centred * scale[None, :], weight_ptr + feature, bias_ptr + feature, exists, HAS_WEIGHT, HAS_BIAS)
+        tl.store(y_ptr + place, y.to(y_ptr.dtype.element_ty), mask=inside)
     else:
-        total = tl.zeros([BLOCK_M], tl.float32)
-        for start in range(0, d, BLOCK_D):
-            row = start + feature.to(tl.int64)
-            place = row[:, None] * stride_xd + column[None, :] * stride_xm
-            total += tl.sum(tl.load(x_ptr + place, mask=(row < d)[:, None] & exists, other=0.0).to(tl.float32), axis=0)
-        mean = total / d
-        squares = tl.zeros([BLOCK_M], tl.float32)
-        for start in range(0, d, BLOCK_D):
-            row = start + feature.to(tl.int64)
-            inside = (row < d)[:, None] & exists
-            place = row[:, None] * stride_xd + column[None, :] * stride_xm
-            centred = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32) - mean[None, :]
-            squares += tl.sum(tl.where(inside, centred * centred, 0.0), axis=0)
-        scale = tl.rsqrt(squares / d + eps)
-        for start in range(0, d, BLOCK_D):
-            row = start + feature.to(tl.int64)
-            inside = (row < d)[:, None] & exists
-            place = row[:, None] * stride_xd + column[None, :] * stride_xm
-            y = (tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32) - mean[None, :]) * scale[None, :]
-            if HAS_WEIGHT:
-                y *= tl.load(weight_ptr + row, mask=row < d, other=0.0).to(tl.float32)[:, None]
-            if HAS_BIAS:
-                y += tl.load(bias_ptr + row, mask=row < d, other=0.0).to(tl.float32)[:, None]
-            tl.store(y_ptr + row[:, None] * m + column[None, :], y.to(y_ptr.dtype.element_ty), mask=inside)
+        mean = tl.zeros([BLOCK_M], tl.float32)
+        scale = tl.zeros([BLOCK_M], tl.float32)
+        for phase in tl.static_range(3):  # the mean, the variance, the result
+            for start in range(0, d, BLOCK_D):
+                row = start + feature
+                exists = row < d
+                inside = exists[:, None] & (column < m)[None, :]
+                place = row[:, None] * m + column[None, :]
+                x = _sums(
+                    x_ptr + row[:, None] * stride_xd + column[None, :] * stride_xm,
+                    residual_ptr + row[:, None] * stride_rd + column[None, :] * stride_rm,
+                    x_bias_ptr + row,
+                    exists,
+                    inside,
+                    HAS_RESIDUAL,
+                    HAS_X_BIAS,
+                )
+                centred = tl.where(inside, x - mean[None, :], 0.0)
+                if phase == 0:
+                    mean += tl.sum(x, axis=0)
+                elif phase == 1:
+                    scale += tl.sum(centred * centred, axis=0)
+                else:
+                    y = _scaled(
+                        centred * scale[None, :], weight_ptr + row, bias_ptr + row, exists, HAS_WEIGHT, HAS_BIAS
+                    )
+                    tl.store(y_ptr + place, y.to(y_ptr.dtype.element_ty), mask=inside)
+                    if KEEP_SUMS:
+                        tl.store(sums_ptr + place, x.to(y_ptr.dtype.element_ty), mask=inside)
+            if phase == 0:
+                mean /= d
+            elif phase == 1:
+                scale = tl.rsqrt(scale / d + eps)
 
 
-def launch_layer_norm_columns(x: Tensor, y: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> None:
-    """Write y [d, M] on the current device; operands as those of the op."""
+@triton.jit
+def _sums(x, residual, x_bias, exists, inside, HAS_RESIDUAL: tl.constexpr, HAS_X_BIAS: tl.constexpr):
+    """What is normalised, in float32 but rounded as a sum of its own pass would be; 0 outside."""
+    loaded = tl.load(x, mask=inside, other=0.0)
+    sums = loaded.to(tl.float32)
+    if HAS_X_BIAS:
+        sums += tl.load(x_bias, mask=exists, other=0.0).to(tl.float32)[:, None]
+    if HAS_RESIDUAL:
+        sums += tl.load(residual, mask=inside, other=0.0).to(tl.float32)
+    return tl.where(inside, sums.to(loaded.dtype).to(tl.float32), 0.0)
+
+
+@triton.jit
+def _scaled(y, weight, bias, exists, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr):
+    """y * weight + bias, where there are."""
+    if HAS_WEIGHT:
+        y *= tl.load(weight, mask=exists, other=0.0).to(tl.float32)[:, None]
+    if HAS_BIAS:
+        y += tl.load(bias, mask=exists, other=0.0).to(tl.float32)[:, None]
+    return y
+
+
+def launch_layer_norm_columns(
+    x: Tensor,
+    y: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    *,
+    x_bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    sums: Tensor | None = None,
+) -> None:
+    """Write y [d, M], and x + x_bias + residual to sums, on the current device; operands as those of the ops."""
     d, m = x.shape
     features = triton.next_power_of_2(d)
     one_read = features * COLUMNS <= HELD
     overlap = supports_pdl(x.device)
     _layer_norm_columns_kernel[(triton.cdiv(m, COLUMNS),)](
         x,
+        y if residual is None else residual,
+        y if x_bias is None else x_bias,
+        y if sums is None else sums,
         y,
         y if weight is None else weight,
         y if bias is None else bias,
         d,
         m,
         *x.stride(),
+        *(y if residual is None else residual).stride(),
         eps,
+        HAS_RESIDUAL=residual is not None,
+        HAS_X_BIAS=x_bias is not None,
+        KEEP_SUMS=sums is not None,
         HAS_WEIGHT=weight is not None,
         HAS_BIAS=bias is not None,
         ONE_READ=one_read,
         BLOCK_D=features if one_read else FEATURES_AT_A_TIME,
         BLOCK_M=COLUMNS,
         OVERLAP=overlap,
-        num_warps=4 if features * COLUMNS <= HELD // 2 else 8,
+        # on an H200, 1024 features: 8 warps take 4 % less than 4, and 12 % less with a residual
+        num_warps=4 if features * COLUMNS < HELD // 2 else 8,
         **({"launch_pdl": True} if overlap else {}),
     )

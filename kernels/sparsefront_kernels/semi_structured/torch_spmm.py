@@ -83,7 +83,8 @@ def semi_structured_spmm(x: Tensor, packed: Tensor, bias: Tensor | None, n: int,
     rows = contiguous_at_16_bytes(_padded(x, dim=0))
     bias = bias if bias is None else contiguous_at_16_bytes(bias.to(x.dtype))
     with torch.cuda.device_of(x):
-        return _product(packed, rows.t(), bias, CusparseltProblem(x.shape[0], k, n, False)).t()[: x.shape[0]]
+        problem = CusparseltProblem(x.shape[0], k, n, x_feature_major=False, y_row_major=False)
+        return _product(packed, rows.t(), bias, problem).t()[: x.shape[0]]
 
 
 @semi_structured_spmm.register_fake
@@ -109,12 +110,40 @@ def semi_structured_spmm_columns(x: Tensor, packed: Tensor, bias: Tensor | None,
     columns = contiguous_at_16_bytes(_padded(x, dim=1))
     bias = bias if bias is None else contiguous_at_16_bytes(bias.to(x.dtype))
     with torch.cuda.device_of(x):
-        return _product(packed, columns, bias, CusparseltProblem(x.shape[1], k, n, True))[:, : x.shape[1]]
+        problem = CusparseltProblem(x.shape[1], k, n, x_feature_major=True, y_row_major=False)
+        return _product(packed, columns, bias, problem)[:, : x.shape[1]]
 
 
 @semi_structured_spmm_columns.register_fake
 def _(x, packed, bias, n, k):
     return _columns_output(x, n)
+
+
+@torch.library.custom_op("sparsefront::semi_structured_spmm_columns_to_rows", mutates_args=(), device_types="cuda")
+def semi_structured_spmm_columns_to_rows(x: Tensor, packed: Tensor, bias: Tensor | None, n: int, k: int) -> Tensor:
+    """Y[M, N] = X[K, M]ᵀ · Wᵀ + bias, by cuSPARSELt's transposed store: for who reads rows, as attention does.
+
+    Args:
+        x: as that of `semi_structured_spmm_columns`.
+        packed: from `pack_for_cusparselt`.
+        bias: [N], any float dtype, or None.
+    Returns:
+        [M, N], a row side by side in memory.
+    """
+    check_operands(x, packed, bias, k=k, n=n, feature_major=True)
+    y = _rows_output(x, n)
+    if y.numel() == 0:
+        return y
+    columns = contiguous_at_16_bytes(_padded(x, dim=1))
+    bias = bias if bias is None else contiguous_at_16_bytes(bias.to(x.dtype))
+    with torch.cuda.device_of(x):
+        problem = CusparseltProblem(x.shape[1], k, n, x_feature_major=True, y_row_major=True)
+        return _product(packed, columns, bias, problem)[: x.shape[1]]
+
+
+@semi_structured_spmm_columns_to_rows.register_fake
+def _(x, packed, bias, n, k):
+    return _rows_output(x, n)
 
 
 def _padded(x: Tensor, *, dim: int) -> Tensor:
@@ -124,14 +153,20 @@ def _padded(x: Tensor, *, dim: int) -> Tensor:
 
 
 def _product(packed: Tensor, x: Tensor, bias: Tensor | None, problem: CusparseltProblem) -> Tensor:
-    """W · X [K, M] + bias[:, None], by the algorithm that was measured to be the fastest."""
-    return torch._cslt_sparse_mm(packed, x, bias=bias, **asdict(ALGORITHMS.launch_for(problem, x.device)))
+    """W · X [K, M] + bias[:, None], or its transpose, by the algorithm that was measured to be the fastest."""
+    algorithm = ALGORITHMS.launch_for(problem, x.device)
+    return torch._cslt_sparse_mm(packed, x, bias=bias, transpose_result=problem.y_row_major, **asdict(algorithm))
 
 
 def _columns_output(x: Tensor, n: int) -> Tensor:
     """Empty [N, M] with the strides that the product has."""
     m = x.shape[1]
     return x.new_empty(n, padded_rows(m))[:, :m]
+
+
+def _rows_output(x: Tensor, n: int) -> Tensor:
+    """Empty [M, N], row-major."""
+    return x.new_empty(x.shape[1], n)
 
 
 def _transposed_output(x: Tensor, n: int) -> Tensor:

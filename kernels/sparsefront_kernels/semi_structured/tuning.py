@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sparsefront_kernels.semi_structured.torch_spmm import SemiStructuredPacked
 
 KERNEL = "semi_structured_torch"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -23,17 +23,20 @@ class CusparseltProblem:
 
     Args:
         m, k, n: of the product.
-        feature_major: whether X is [K, M].
+        x_feature_major: whether X is [K, M].
+        y_row_major: whether Y is stored as [M, N] rather than [N, M].
     """
 
     m: int
     k: int
     n: int
-    feature_major: bool
+    x_feature_major: bool
+    y_row_major: bool
 
     @property
     def shape(self) -> str:
-        return f"m={padded_rows(self.m)} k={self.k} n={self.n} feature_major={int(self.feature_major)} kept="
+        layouts = f"x_feature_major={int(self.x_feature_major)} y_row_major={int(self.y_row_major)}"
+        return f"m={padded_rows(self.m)} k={self.k} n={self.n} {layouts} kept="
 
     @property
     def amount(self) -> float:
@@ -46,9 +49,13 @@ class CusparseltAlgorithms(TunedLaunches):
     """As the other kernels' launches, but that the library itself says what is worth timing."""
 
     def candidates(self, packed: "SemiStructuredPacked", problem: Problem) -> Sequence[Algorithm]:
-        """What the library's search finds, and its default algorithm."""
+        """What the library's search finds, and its default algorithm.
+
+        With the transposed store only the default one: on an H200 the search ran into an illegal instruction for a small
+        product there, which ends every use of the GPU by the process, and found 4 % at best for large ones.
+        """
         rows = padded_rows(problem.m)
-        if rows == 0:
+        if rows == 0 or _y_row_major(problem):
             return [DEFAULT]
         columns = torch.randn(problem.k, rows, dtype=problem.dtype, device=problem.device)
         x = columns if problem.layout in X_FEATURE_MAJOR else columns.t().contiguous().t()
@@ -56,12 +63,21 @@ class CusparseltAlgorithms(TunedLaunches):
             return list(dict.fromkeys([searched(packed.packed, x), DEFAULT]))
 
 
+def _y_row_major(problem: Problem) -> bool:
+    """Whether the transposed store is wanted: where X is row-major the entry gives a transposed view instead."""
+    return problem.layout == "feature_to_row"
+
+
 ALGORITHMS = CusparseltAlgorithms(
     KERNEL,
     VERSION,
     Algorithm,
     describe=lambda packed, problem: CusparseltProblem(
-        problem.m, problem.k, problem.n, problem.layout in X_FEATURE_MAJOR
+        problem.m,
+        problem.k,
+        problem.n,
+        x_feature_major=problem.layout in X_FEATURE_MAJOR,
+        y_row_major=_y_row_major(problem),
     ),
     worth_timing=lambda problem, num_sms: [DEFAULT],
     untuned=lambda problem, num_sms: DEFAULT,

@@ -1,11 +1,15 @@
 """Parts of the rewriting that are left out: fewer things are fused, and the outputs stay."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from sparsefront_kernels import entry
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.agreement import output_error
 from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.fusion import product_choice
 from sparsefront.inference.fusion.fuse import fuse_blocks
 from sparsefront.inference.fusion.parts import FusionParts
 from sparsefront.patterns.tile_wise import TileWise
@@ -27,6 +31,35 @@ def test_all_parts(bert):
     assert [len(product.layers) for product in block.products] == [3, 1, 1, 1]
     assert block.products[2].activation == "gelu" and block.products[2].vanished_outputs > 0
     assert block.products[1].residual and block.products[3].residual and block.layout == "feature_major"
+    assert (block.norms, block.residual_norms) == (2, 0)
+
+
+@pytest.mark.parametrize("bias_in_product", [True, False])
+@pytest.mark.parametrize(
+    ("network", "by_norms"), [("bert", [1, 3]), ("vit", [1])]
+)  # vit: the next block normalises the other
+def test_norms_add_what_kernels_cannot(request, monkeypatch, network, by_norms, bias_in_product):
+    pruned = request.getfixturevalue(network)(TileWise(16), 0.75)
+    reference = entry("gathered_reference")
+    monkeypatch.setattr(product_choice, "entry", lambda name: replace(reference, fuses_epilogue=False))
+    if not bias_in_product:
+        monkeypatch.setattr(product_choice, "DENSE", "gathered_reference")
+    block = rewritten(pruned, FusionParts())
+    assert (block.norms, block.residual_norms) == (2, len(by_norms))
+    assert [place for place in (1, 3) if not block.products[place].residual] == by_norms
+
+
+def test_residuals_have_a_pass_of_their_own(bert, monkeypatch):
+    monkeypatch.setattr(product_choice, "entry", lambda name: pytest.fail("no norm may add it"))
+    block = rewritten(bert(TileWise(16), 0.75), FusionParts(residual_in_norm=False))
+    assert (block.norms, block.residual_norms) == (2, 0)
+    assert block.products[1].residual and block.products[3].residual
+
+
+def test_row_major_blocks_keep_their_norms(bert, monkeypatch):
+    monkeypatch.setattr(product_choice, "entry", lambda name: pytest.fail("no norm may add it"))
+    block = rewritten(bert(TileWise(16), 0.75), FusionParts(layouts=("row_major",)))
+    assert block.products[1].residual and block.products[3].residual and block.norms == 0
 
 
 @pytest.mark.parametrize("network", ["bert", "vit"])

@@ -21,11 +21,11 @@ from sparsefront.inference.fusion.chain_choice import (
 )
 from sparsefront.inference.fusion.find import BlockCall, find_chains, observe_calls
 from sparsefront.inference.fusion.fused_block import FusedBlock
-from sparsefront.inference.fusion.fused_product import FusedProduct
+from sparsefront.inference.fusion.fused_norm import FusedResidualNorm
 from sparsefront.inference.fusion.parts import ALL_PARTS, FusionParts
 from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.fusion.prepared_block import PreparedBlock, prepare_block, weights_of
-from sparsefront.inference.fusion.product_choice import ProductChooser
+from sparsefront.inference.fusion.product_choice import ChosenProduct, ProductChooser
 from sparsefront.inference.fusion.report import BlockReport, FusionReport, ProductReport
 from sparsefront.inference.fusion.unfusable import Unfusable
 from sparsefront.inference.problems import LayerInput, observe_problems
@@ -164,25 +164,30 @@ class BlockPass:
         for block, content in prepared.items():
             following = chain[chain.index(block) + 1] if block != chain[-1] else None
             try:
-                made = self._products(block, content, feature_major=layout_of[block] == "feature_major")
+                feature_major = layout_of[block] == "feature_major"
+                made = self._products(block, content, feature_major=feature_major)
+                layers = [chosen.report.layers_in(block) for chosen in made]
                 blocks[block] = FusedBlock(
                     content.bare,
-                    {product.layers_in(block): module for module, product in made},
+                    {names: chosen.product for names, chosen in zip(layers, made, strict=True)},
                     content.kept,
-                    feature_major=layout_of[block] == "feature_major",
+                    feature_major=feature_major,
                     row_major_exit=following not in self._groups or layout_of.get(following) == "row_major",
                     parts=self.parts,
+                    norm_biases={
+                        names: chosen.norm_bias
+                        for names, chosen in zip(layers, made, strict=True)
+                        if chosen.summed_by_norm
+                    },
                 )
                 blocks[block].add_call(content.key, content.captured)
-                products[block] = [product for _, product in made]
+                products[block] = [chosen.report for chosen in made]
             except Unfusable as reason:
                 self.report.refusals[block] = str(reason)
                 blocks.pop(block, None)
         return Variant(name, blocks, products)
 
-    def _products(
-        self, block: str, content: PreparedBlock, *, feature_major: bool
-    ) -> list[tuple[FusedProduct, ProductReport]]:
+    def _products(self, block: str, content: PreparedBlock, *, feature_major: bool) -> list[ChosenProduct]:
         kernels = {} if self.plan is None else self.plan.blocks[block].kernels
         made = []
         for spec in content.specs:
@@ -208,4 +213,5 @@ class BlockPass:
         if name not in self.report.faster_dense:
             replace_module(self.net, original, block)
         layout = "feature_major" if block.feature_major else "row_major"
-        self.report.blocks[name] = BlockReport(layout, products, block.norms, error)
+        residual_norms = sum(isinstance(norm, FusedResidualNorm) for norm in block.norms)
+        self.report.blocks[name] = BlockReport(layout, products, len(block.norms), error, residual_norms)

@@ -1,6 +1,8 @@
 """A block rewritten: it is called as the block was, and runs a graph of fused products."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -9,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from sparsefront.inference.fusion.call import Key, call_key, call_tensors
 from sparsefront.inference.fusion.capture import Captured, capture
+from sparsefront.inference.fusion.fused_norm import FusedNorm
 from sparsefront.inference.fusion.fused_product import FusedProduct
 from sparsefront.inference.fusion.parts import ALL_PARTS, FusionParts
 from sparsefront.inference.fusion.rewrite import copied, place_layouts, place_norms, place_products
@@ -31,6 +34,8 @@ class FusedBlock(nn.Module):
         feature_major: whether the residual stream is feature-major; else row-major, and norms stay PyTorch's.
         row_major_exit: whether the result is brought back to row-major, for a reader that is no such block.
         parts: of the rewriting, with which the products were made.
+        norm_biases: names of the Linears of a product whose residual is added by the norm behind it -> the bias that the norm
+            adds too, None where the product does.
     """
 
     def __init__(
@@ -42,6 +47,7 @@ class FusedBlock(nn.Module):
         feature_major: bool,
         row_major_exit: bool = False,
         parts: FusionParts = ALL_PARTS,
+        norm_biases: Mapping[Layers, Tensor | None] = MappingProxyType({}),
     ) -> None:
         super().__init__()
         self._parts = parts
@@ -55,6 +61,9 @@ class FusedBlock(nn.Module):
                 self.register_parameter(f"kept_{place}", tensor)
             else:
                 self.register_buffer(f"kept_{place}", tensor, persistent=False)
+        self._normed = tuple(norm_biases)
+        for place, bias in enumerate(norm_biases.values()):
+            self.register_buffer(f"norm_bias_{place}", bias, persistent=False)
         self.graphs = nn.ModuleList()
         self._graph_of: dict[Key, int] = {}
         self._out_specs: list[pytree.TreeSpec] = []
@@ -64,9 +73,9 @@ class FusedBlock(nn.Module):
         return dict(zip(self._layers, self.products, strict=True))
 
     @property
-    def norms(self) -> int:
+    def norms(self) -> list[FusedNorm]:
         """LayerNorms that are feature-major."""
-        return sum(name.startswith("norm_") for name, _ in self.graphs[0].named_children()) if len(self.graphs) else 0
+        return [part for part in self.graphs[0].children() if isinstance(part, FusedNorm)] if len(self.graphs) else []
 
     def add_call(self, key: Key, captured: Captured) -> None:
         """Serve one more kind of call.
@@ -76,11 +85,12 @@ class FusedBlock(nn.Module):
         """
         graph = copied(captured.graph)
         sites = dict(zip((f"product_{place}" for place in range(len(self._layers))), self._sites(graph), strict=True))
-        place_products(graph, sites)
+        added = self._added_by_norms(sites.values())
+        place_products(graph, {name: _without_sum(site, added) for name, site in sites.items()})
         modules: dict[str, Any] = dict(zip(sites, self.products, strict=True))
         kept = self._kept()
         if self.feature_major:
-            modules |= place_norms(graph, kept)
+            modules |= place_norms(graph, kept, added)
             place_layouts(graph, tuple(modules), row_major_exit=self.row_major_exit)
         modules |= {node.target: kept[node.target] for node in graph.find_nodes(op="get_attr")}
         graph.lint()
@@ -105,6 +115,21 @@ class FusedBlock(nn.Module):
     def _kept(self) -> dict[str, Tensor]:
         return {name: getattr(self, f"kept_{place}") for place, name in enumerate(self._kept_names)}
 
+    def _added_by_norms(self, sites: Iterable[ProductSite]) -> dict[fx.Node, tuple[int, Tensor | None]]:
+        """Norm -> which argument of the sum is the residual that it adds, and the bias of the product.
+
+        Raises:
+            Unfusable: a product that was made for a norm is followed by none in this graph.
+        """
+        biases = {layers: getattr(self, f"norm_bias_{place}") for place, layers in enumerate(self._normed)}
+        added = {}
+        for site in sites:
+            if site.layers in biases:
+                if site.norm is None:
+                    raise Unfusable(f"normalises the sum of {site.layers[0]} in one call and not in others")
+                added[site.norm] = site.out.args.index(site.residual), biases[site.layers]
+        return added
+
     def _sites(self, graph: fx.Graph) -> list[ProductSite]:
         """The site of each product, in their order."""
         found = {site.layers[0]: site for site in find_sites(graph, self._bare[0], self._parts)}
@@ -120,3 +145,8 @@ class FusedBlock(nn.Module):
             if site.activation != product.activation:
                 raise Unfusable(f"follows {site.layers[0]} by {site.activation} in one call and by another in others")
         return sites
+
+
+def _without_sum(site: ProductSite, added: Mapping[fx.Node, Any]) -> ProductSite:
+    """The site as far as its product goes, where the norm behind it adds the residual."""
+    return replace(site, residual=None, out=site.linears[0]) if site.norm in added else site

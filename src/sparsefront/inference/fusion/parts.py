@@ -14,7 +14,9 @@ class FusionParts:
         joined: Linears that read the same activation are one product.
         activation: fused into the product before it. Without it hidden features stay as they are too, for products are then
             no neighbours.
-        residual: fused into the product before it.
+        residual: fused into the product before it, or into the norm behind it.
+        residual_in_norm: where the product's kernel cannot fuse the residual and its sum is normalised, the norm adds it, in
+            feature-major blocks; else it has a pass of its own.
         compact: hidden features that are pruned vanish between two products, and values that are behind attention.
         layouts: of the residual stream, among which time decides; the first where nothing is timed.
     Raises:
@@ -24,6 +26,7 @@ class FusionParts:
     joined: bool = True
     activation: bool = True
     residual: bool = True
+    residual_in_norm: bool = True
     compact: bool = True
     layouts: tuple[str, ...] = LAYOUTS
 

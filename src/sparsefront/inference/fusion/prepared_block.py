@@ -1,7 +1,7 @@
 """A block taken apart: its graph, its products with their weights, and what they do not cover."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparsefront_kernels import SparseFormat
 from torch import Tensor, nn
@@ -33,6 +33,7 @@ class ProductSpec:
         activation, residual: of its epilogue.
         x_stream, y_stream: whether X and Y are of the residual stream or hidden features, so feature-major where the block is;
             else they belong to attention, which is row-major.
+        normed: whether a norm of the residual stream reads the sum with the residual, so that it can add it up itself.
         density: of its Linears as they were.
         vanished_inputs: hidden features that are gone, and inputs that it no longer reads since they are constants.
         vanished_outputs: hidden features that are gone.
@@ -43,9 +44,15 @@ class ProductSpec:
     residual: bool
     x_stream: bool
     y_stream: bool
+    normed: bool
     density: float
     vanished_inputs: int = 0
     vanished_outputs: int = 0
+
+    def before_norm(self, *, with_bias: bool) -> "ProductSpec":
+        """The product alone: the norm adds the residual, and the bias where the product does not."""
+        weight = self.weight if with_bias else replace(self.weight, bias=None)
+        return replace(self, weight=weight, residual=False)
 
 
 @dataclass(frozen=True)
@@ -133,6 +140,7 @@ def _spec(site: ProductSite, original: ProductWeight, weight: ProductWeight, con
         site.residual is not None,
         x_stream=is_feature_major(site.x),
         y_stream=len(site.layers) == 1 and is_stream(site.users),
+        normed=site.norm is not None,
         density=original.density,
         vanished_inputs=k - smaller_k + constants,
         vanished_outputs=n - smaller_n,

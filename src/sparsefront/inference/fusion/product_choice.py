@@ -1,11 +1,12 @@
 """The kernel of each product: right, and where there is a GPU the fastest at its real shape and in its layouts."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
-from sparsefront_kernels import Problem
+from sparsefront_kernels import Problem, entry
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
+from torch import Tensor
 
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.failure_reason import failure_reason
@@ -39,6 +40,21 @@ class TimedProduct:
     latencies_us: dict[str, float]
 
 
+@dataclass(frozen=True)
+class ChosenProduct:
+    """A product with its kernel.
+
+    Args:
+        report: the record of the choice.
+        summed_by_norm: whether the norm behind it adds the residual, and `norm_bias` where the product has no bias.
+    """
+
+    product: FusedProduct
+    report: ProductReport
+    summed_by_norm: bool = False
+    norm_bias: Tensor | None = None
+
+
 @dataclass
 class ProductChooser:
     """Chooses kernels one product after the other; products of equal work are timed once, each is checked.
@@ -53,10 +69,8 @@ class ProductChooser:
     dense: bool = False
     timed: dict[tuple, list[TimedProduct]] = field(default_factory=dict)
 
-    def choose(
-        self, spec: ProductSpec, m: int, *, feature_major: bool, kernel: str | None = None
-    ) -> tuple[FusedProduct, ProductReport]:
-        """The product with its kernel, and the record of the choice.
+    def choose(self, spec: ProductSpec, m: int, *, feature_major: bool, kernel: str | None = None) -> ChosenProduct:
+        """The product with its kernel; a residual that the kernel cannot fuse is left to a feature-major norm behind it.
 
         Args:
             m: rows of X.
@@ -65,6 +79,17 @@ class ProductChooser:
         Raises:
             Unfusable: no kernel that may run is right, or not the one that was chosen before.
         """
+        chosen = self._fastest(spec, m, feature_major, kernel)
+        name = chosen.report.kernel
+        if not feature_major or not spec.normed or entry(name).fuses_epilogue:
+            return chosen
+        with_bias = name != DENSE  # cuBLAS adds one to rows only, the others add it before they store
+        alone = self._fastest(spec.before_norm(with_bias=with_bias), m, feature_major, name)
+        report = replace(chosen.report, residual=False, relative_error=alone.report.relative_error)
+        return ChosenProduct(alone.product, report, True, None if with_bias else spec.weight.bias)
+
+    def _fastest(self, spec: ProductSpec, m: int, feature_major: bool, kernel: str | None) -> ChosenProduct:
+        """Of the kernels that are right, or the one that was chosen before."""
         trial = _Trial(spec, m, feature_major)
         candidates = self._candidates(trial, kernel)
         times = self._times(trial, candidates) if kernel is None and self.times_on(trial.problem.device) else None
@@ -73,7 +98,7 @@ class ProductChooser:
         for candidate in sorted(candidates, key=lambda candidate: latencies.get(candidate.entry.name, math.inf)):
             if (product := trial.product(candidate)) is not None:
                 timed_as = None if times is None or times.name == trial.name else times.name
-                return product, trial.report(product, latencies, timed_as)
+                return ChosenProduct(product, trial.report(product, latencies, timed_as))
         reasons = "; ".join(f"{name}: {why}" for name, why in trial.unsupported.items()) or "none may run"
         raise Unfusable(f"has no kernel for {trial.name}: {reasons}")
 

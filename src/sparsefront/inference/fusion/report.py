@@ -67,6 +67,7 @@ class BlockReport:
     Args:
         layout: of the residual stream.
         norms: LayerNorms that are feature-major.
+        residual_norms: of these, those that add a residual to what a product computes.
         relative_error: of its output against the block with masked dense weights; None where it was not checked.
     """
 
@@ -74,6 +75,7 @@ class BlockReport:
     products: list[ProductReport]
     norms: int
     relative_error: float | None = None
+    residual_norms: int = 0
 
     @property
     def plan(self) -> BlockPlan:
@@ -81,7 +83,8 @@ class BlockReport:
         return BlockPlan(self.layout, {"+".join(product.layers): product.kernel for product in self.products})
 
     def describe(self) -> str:
-        return f"{self.layout}: " + "; ".join(product.describe() for product in self.products) + f"; {self.norms} norms"
+        norms = f"{self.norms} norms" + f" ({self.residual_norms} add the residual)" * (self.residual_norms > 0)
+        return f"{self.layout}: " + "; ".join([*(product.describe() for product in self.products), norms])
 
 
 @dataclass(frozen=True)

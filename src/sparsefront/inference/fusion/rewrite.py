@@ -1,13 +1,14 @@
 """A captured graph with products and norms in place of their operators."""
 
+import operator
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import fx
 
-from sparsefront.inference.fusion.fused_norm import FusedNorm
+from sparsefront.inference.fusion.fused_norm import FusedNorm, FusedResidualNorm
 from sparsefront.inference.fusion.layout import activation_in_layout
-from sparsefront.inference.fusion.sites import ProductSite, is_stream
+from sparsefront.inference.fusion.sites import ProductSite, is_stream_norm
 
 aten = torch.ops.aten
 
@@ -31,7 +32,7 @@ def place_products(graph: fx.Graph, products: Mapping[str, ProductSite]) -> None
     """Call products instead of Linears and their epilogues.
 
     Args:
-        products: name of the module -> its site in this graph.
+        products: name of the module -> its site in this graph, without a residual where the norm behind it adds it.
     """
     now: dict[fx.Node, fx.Node] = {}  # what was replaced -> by what, since sites name nodes of the graph as it was
     for name, site in products.items():
@@ -56,21 +57,32 @@ def _slices(graph: fx.Graph, called: fx.Node, site: ProductSite) -> dict[fx.Node
     return parts
 
 
-def place_norms(graph: fx.Graph, parameters: Mapping[str, torch.Tensor]) -> dict[str, FusedNorm]:
+def place_norms(
+    graph: fx.Graph,
+    parameters: Mapping[str, torch.Tensor],
+    added: Mapping[fx.Node, tuple[int, torch.Tensor | None]],
+) -> dict[str, FusedNorm]:
     """Call feature-major norms where a norm stands in the residual stream.
 
     Args:
         parameters: of the block, by name.
+        added: norm that adds a residual to a product -> which argument of the sum is the residual, and the product's bias.
     Returns:
         name of the module -> norm.
     """
-    norms = {}
+    norms: dict[str, FusedNorm] = {}
     for node in graph.find_nodes(op="call_function", target=aten.layer_norm.default):
-        if len(node.args[1]) != 1 or not _is_read_token_wise(node):
+        if not is_stream_norm(node):
             continue
         weight, bias = (_parameter(parameters, node, place) for place in (2, 3))
         name = f"norm_{len(norms)}"
         eps = node.args[4] if len(node.args) > 4 else 1e-5
+        if node in added:
+            place, x_bias = added[node]
+            keep_sums = len(node.args[0].users) > 1
+            norms[name] = FusedResidualNorm(weight, bias, eps, x_bias=x_bias, keep_sums=keep_sums)
+            _place_with_residual(graph, name, node, place)
+            continue
         norms[name] = FusedNorm(weight, bias, eps)
         with graph.inserting_before(node):
             called = graph.call_module(name, (node.args[0],))
@@ -78,6 +90,24 @@ def place_norms(graph: fx.Graph, parameters: Mapping[str, torch.Tensor]) -> dict
         node.replace_all_uses_with(called)
     remove_unread(graph)
     return norms
+
+
+def _place_with_residual(graph: fx.Graph, name: str, norm: fx.Node, place: int) -> None:
+    """Call a norm instead of a sum and the norm of it; who reads the sum gets it from there.
+
+    Args:
+        place: of the residual among the two arguments of the sum.
+    """
+    total = norm.args[0]
+    sums, residual = total.args[1 - place], total.args[place]
+    with graph.inserting_after(total):
+        called = graph.call_module(name, (sums, residual))
+    with graph.inserting_after(called):
+        normed = graph.call_function(operator.getitem, (called, 0))
+        kept = graph.call_function(operator.getitem, (called, 1))
+    normed.meta, kept.meta = dict(norm.meta), dict(total.meta)
+    norm.replace_all_uses_with(normed)
+    total.replace_all_uses_with(kept, delete_user_cb=lambda user: user is not norm)
 
 
 def place_layouts(graph: fx.Graph, modules: Sequence[str], *, row_major_exit: bool) -> None:
@@ -101,11 +131,6 @@ def _leaving(graph: fx.Graph, node: fx.Node) -> fx.Node:
     if not isinstance(value, torch.Tensor) or value.dim() < 2 or not value.is_floating_point():
         return node
     return graph.call_function(activation_in_layout, (node,), {"feature_major": False})
-
-
-def _is_read_token_wise(node: fx.Node) -> bool:
-    """By products, sums, norms and the block's output, before or after products have been placed."""
-    return is_stream([user for user in node.users if user.op != "call_module"])
 
 
 def _parameter(parameters: Mapping[str, torch.Tensor], node: fx.Node, place: int) -> torch.Tensor | None:

@@ -30,6 +30,7 @@ class ProductSite:
         x: what they read.
         activation: a name of the kernels' `ACTIVATIONS`.
         residual: node that is added, or None.
+        norm: LayerNorm of the residual stream that reads the sum with the residual, where there is no activation; or None.
         out: last node that the product replaces; of several Linears the last of them, each of which keeps its own users.
     """
 
@@ -40,6 +41,7 @@ class ProductSite:
     activation: str
     residual: fx.Node | None
     out: fx.Node
+    norm: fx.Node | None = None
 
     @property
     def users(self) -> list[fx.Node]:
@@ -119,7 +121,21 @@ def _with_epilogue(node: fx.Node, layer: str, rows: int, taken: set[fx.Node], pa
         if len(other) == 1 and isinstance(other[0], fx.Node) and _same_shape(other[0], out):
             out, residual = user, other[0]
             taken.add(user)  # of two products that are added up, one fuses the sum
-    return ProductSite((node,), (layer,), (rows,), node.args[0], activation, residual, out)
+    norm = _norm_of(out) if parts.residual_in_norm and residual is not None and activation == "none" else None
+    return ProductSite((node,), (layer,), (rows,), node.args[0], activation, residual, out, norm)
+
+
+def is_stream_norm(node: fx.Node) -> bool:
+    """Whether it is a LayerNorm over features that is read token by token, before or after products have been placed."""
+    return (
+        node.target is aten.layer_norm.default
+        and len(node.args[1]) == 1
+        and is_stream([user for user in node.users if user.op != "call_module"])
+    )
+
+
+def _norm_of(total: fx.Node) -> fx.Node | None:
+    return next((user for user in total.users if is_stream_norm(user)), None)
 
 
 def _layer_of(node: fx.Node, block: nn.Module) -> str | None:
