@@ -2,7 +2,7 @@
 
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.formats import FORMATS
-from sparsefront_kernels.kernel_entry import KernelEntry, KernelRefused
+from sparsefront_kernels.kernel_entry import KernelEntry, UnsupportedProblem
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.registry import Found, entries, entry, families, find, names, reference
 
@@ -10,7 +10,7 @@ __all__ = [
     "FORMATS",
     "Found",
     "KernelEntry",
-    "KernelRefused",
+    "UnsupportedProblem",
     "Problem",
     "SparseFormat",
     "entries",

@@ -244,7 +244,7 @@ def test_a_line_of_the_ablation(modules, session):
 
 
 def test_launches_of_the_gpu_at_hand_do_not_count_for_a_while(modules):
-    from sparsefront_kernels.gathered.hopper.tuning import LAUNCHES
+    from sparsefront_kernels.gathered.cuda.tuning import LAUNCHES
     from sparsefront_kernels.tuning.store import tuned_kernel
 
     from sparsefront.inference import kernel_timer
@@ -261,12 +261,13 @@ def test_launches_of_the_gpu_at_hand_do_not_count_for_a_while(modules):
 
 def test_products_are_told_from_attention_and_norms(modules):
     profile = modules["kernel_profile"]
-    ours = "void sparsefront::gathered_spmm_kernel<__half>(sparsefront::Problem)"
+    ours = "void sparsefront::gathered_cuda_narrow_kernel<__half>(sparsefront::Problem)"
     products = [
         "nvjet_hsh_192x192_64x4_2x1_v_bz_coopA_TNT",
         "sm90_xmma_gemm_f16f16_f16f32_f32_tn_n",
         ours,
-        "_blocked_spmm_kernel",
+        "_blocked_triton_kernel",
+        "_n_m_triton_kernel",
     ]
     others = [
         "void pytorch_flash::flash_fwd_kernel<>",

@@ -31,15 +31,15 @@ class Described:
 def tunable(tmp_path, monkeypatch):
     monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
     monkeypatch.setattr(launches, "_model", lambda device: "Some GPU")
-    monkeypatch.setattr(launches, "processors", lambda device: 132)
+    monkeypatch.setattr(launches, "num_sms", lambda device: 132)
     tuned_kernel.cache_clear()
     yield TunedLaunches(
         "some_kernel",
         1,
         Launch,
-        describe=lambda prepared, problem: Described(problem.m, f"m={problem.m} amount="),
-        worth_timing=lambda problem, processors: [Launch(size) for size in range(8)],
-        untuned=lambda problem, processors: Launch(0),
+        describe=lambda packed, problem: Described(problem.m, f"m={problem.m} amount="),
+        worth_timing=lambda problem, num_sms: [Launch(size) for size in range(8)],
+        untuned=lambda problem, num_sms: Launch(0),
     )
     tuned_kernel.cache_clear()
 

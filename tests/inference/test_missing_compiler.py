@@ -18,10 +18,10 @@ def no_compiler(tmp_path, monkeypatch):
     """Neither a compiler nor a library that was built before."""
     monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(cuda_library, "compiler", lambda: None)
-    cuda_library._tell.cache_clear()
+    cuda_library._warn_once.cache_clear()
 
 
-def test_refused_with_the_reason_and_said_once(monkeypatch, caplog):
+def test_unsupported_with_the_reason_logged_once(monkeypatch, caplog):
     """As on a Hopper GPU; asking needs none."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
@@ -33,7 +33,7 @@ def test_refused_with_the_reason_and_said_once(monkeypatch, caplog):
     assert "gathered_triton" in [candidate.entry.name for candidate in found.usable]
     assert "needs CUDA's compiler nvcc" in found.refusals["gathered_cuda"]
     said = [record.getMessage() for record in caplog.records if "nvcc" in record.getMessage()]
-    assert len([line for line in said if "gathered_spmm " in line]) == 1
+    assert len([line for line in said if "gathered_cuda_narrow " in line]) == 1
 
 
 @pytest.mark.gpu

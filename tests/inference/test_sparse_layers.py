@@ -82,9 +82,9 @@ def test_a_feature_major_kernel_gets_and_gives_transposed_activations():
     dense, stored = pruned(nn.Linear(12, 8))
     shapes = []
 
-    def run(x, prepared, bias):
+    def run(x, packed, bias):
         shapes.append((tuple(x.shape), x.is_contiguous()))
-        return prepared.to_dense() @ x + bias[:, None]
+        return packed.to_dense() @ x + bias[:, None]
 
     kernel = KernelEntry(name="fake", family="csr", run=run, layout="feature_major")
     x = torch.randn(2, 3, 12)
@@ -95,20 +95,20 @@ def test_a_feature_major_kernel_gets_and_gives_transposed_activations():
 
 def test_the_weight_is_prepared_once_and_again_when_it_is_cast():
     dense, stored = pruned(nn.Linear(12, 8))
-    prepared = []
+    packed = []
 
-    def prepare(format):
-        prepared.append(format.dtype)
+    def pack(format):
+        packed.append(format.dtype)
         return format
 
-    kernel = KernelEntry(name="fake", family="csr", run=REFERENCE.run, prepare=prepare)
+    kernel = KernelEntry(name="fake", family="csr", run=REFERENCE.run, pack=pack)
     net = nn.Sequential(SparseLinear.replacing(dense, kernel, stored))
     net(torch.randn(2, 12)), net(torch.randn(2, 12))
-    assert prepared == [torch.float32]
+    assert packed == [torch.float32]
     net.to("cpu", torch.float32)  # nothing to do
-    assert prepared == [torch.float32]
+    assert packed == [torch.float32]
     net.double()
-    assert prepared == [torch.float32, torch.float64]
+    assert packed == [torch.float32, torch.float64]
     x = torch.randn(2, 12, dtype=torch.float64)
     torch.testing.assert_close(net(x), dense.double()(x))
 
@@ -154,7 +154,7 @@ def test_it_compiles_without_a_graph_break(kernel):
 
 
 class Packs:
-    """A kernel's `prepare` that copies the values; says on which devices it was asked to."""
+    """A kernel's `pack` that copies the values; says on which devices it was asked to."""
 
     def __init__(self):
         self.devices = []
@@ -168,7 +168,7 @@ def packing_layer():
     dense, stored = pruned(nn.Linear(12, 8))
     packs = Packs()
     kernel = KernelEntry(
-        name="packs", family="csr", prepare=packs, run=lambda x, weight, bias: torch.addmm(bias, x, weight.t())
+        name="packs", family="csr", pack=packs, run=lambda x, weight, bias: torch.addmm(bias, x, weight.t())
     )
     return dense, SparseLinear.replacing(dense, kernel, stored), packs
 

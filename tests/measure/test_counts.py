@@ -38,11 +38,11 @@ def test_weight_bytes_on_the_meta_device():
         assert weight_bytes(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), torch.float16) == 2 * 20 * 2
 
 
-def compressed(prepare):
-    """A layer whose kernel reads what `prepare` makes of its format."""
+def compressed(pack):
+    """A layer whose kernel reads what `pack` makes of its format."""
     mask = torch.ones(8, 8, dtype=torch.bool)
     stored = FORMATS["gathered"].from_dense(torch.randn(8, 8), mask, tile=8)
-    return SparseLinear(replace(entry("gathered_reference"), prepare=prepare), stored, torch.zeros(8)), stored
+    return SparseLinear(replace(entry("gathered_reference"), pack=pack), stored, torch.zeros(8)), stored
 
 
 def test_resident_bytes_count_what_a_kernel_packed():

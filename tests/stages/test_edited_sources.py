@@ -20,12 +20,12 @@ ON_CPU = ("trainer=cpu", "measure.device=cpu")
 ADDED = ("\n\n\n", "\n\nADDED = 1\n\n\n")  # after the imports, or between two definitions
 EDITS = {
     # file, what is replaced, by what, what is made anew
-    "a CUDA source": (KERNELS / "gathered/cuda/gathered_spmm.cu", "}", "; }", FROM_SWAP),
-    "a header": (KERNELS / "gathered/cuda/hopper.cuh", "}", "; }", FROM_SWAP),
+    "a CUDA source": (KERNELS / "gathered/csrc/gathered_cuda_narrow.cu", "}", "; }", FROM_SWAP),
+    "a header": (KERNELS / "gathered/csrc/hopper.cuh", "}", "; }", FROM_SWAP),
     "the table of launches": (KERNELS / "tuning/shipped/nvidia_h200.json", '"block_m"', '"block_n"', FROM_SWAP),
     "a Triton kernel": (KERNELS / "blocked/triton_spmm.py", *ADDED, FROM_SWAP),
     "a format": (KERNELS / "gathered/format.py", *ADDED, FROM_EXPORT),
-    "the forecasts": (KERNELS / "forecast/shipped/nvidia_h200.json", '"', ' "', set()),
+    "the measured latencies": (KERNELS / "prediction/shipped/nvidia_h200.json", '"', ' "', set()),
     "the kernels' benchmark": (KERNELS / "bench/run.py", *ADDED, set()),
     "the pattern": (SPARSEFRONT / "patterns/tile_wise.py", *ADDED, FROM_PRUNE),
     "what the pattern imports": (SPARSEFRONT / "patterns/tile_steps.py", *ADDED, FROM_PRUNE),
@@ -41,7 +41,7 @@ EDITS = {
     "the row": (SPARSEFRONT / "report/row_groups.py", *ADDED, {"row"}),
     "the page": (SPARSEFRONT / "report/html.py", *ADDED, set()),
     "the store": (SPARSEFRONT / "artifacts/store.py", *ADDED, set()),
-    "a comment in CUDA": (KERNELS / "gathered/cuda/gathered_spmm.cu", "// ", "// no longer ", set()),
+    "a comment in CUDA": (KERNELS / "gathered/csrc/gathered_cuda_narrow.cu", "// ", "// no longer ", set()),
     "a comment in Python": (SPARSEFRONT / "models/vit_small.py", "  # [B", "  # of [B", set()),
     "a docstring": (SPARSEFRONT / "patterns/tile_wise.py", '"""', '"""(Revised) ', set()),
     "blank lines": (SPARSEFRONT / "training/fit.py", "\n\n", "\n\n\n", set()),

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch_shape import launches_overlap
+from sparsefront_kernels.common.launch_shape import supports_pdl
 
 # Elements of a block that one program holds in registers as float32 (of the 64 Ki registers of a multiprocessor); with more
 # features a column is read three times, from the caches.
@@ -138,7 +138,7 @@ def launch_layer_norm_columns(
     d, m = x.shape
     features = triton.next_power_of_2(d)
     one_read = features * COLUMNS <= HELD
-    overlap = launches_overlap(x.device)
+    overlap = supports_pdl(x.device)
     _layer_norm_columns_kernel[(triton.cdiv(m, COLUMNS),)](
         x,
         y if residual is None else residual,

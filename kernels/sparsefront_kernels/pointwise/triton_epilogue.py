@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch_shape import launches_overlap
+from sparsefront_kernels.common.launch_shape import supports_pdl
 from sparsefront_kernels.common.triton_activation import activated
 
 ROWS, COLUMNS = 4, 512  # of a program: 16 elements a thread
@@ -50,7 +50,7 @@ def _epilogue_kernel(
 def launch_epilogue(sums: Tensor, y: Tensor, bias: Tensor | None, activation: str, residual: Tensor | None) -> None:
     """Write y on the current device; operands as those of the op."""
     rows, columns = sums.shape
-    overlap = launches_overlap(sums.device)
+    overlap = supports_pdl(sums.device)
     _epilogue_kernel[(triton.cdiv(rows, ROWS) * triton.cdiv(columns, COLUMNS),)](
         sums,
         y if bias is None else bias,

@@ -45,7 +45,7 @@ def find_candidates(
         stored = formats[kernel.family]
         if isinstance(stored, str):
             refusals[kernel.name] = stored
-        elif (reason := kernel.refusal(stored, replace(problem, layout=kernel.layout))) is not None:
+        elif (reason := kernel.unsupported_reason(stored, replace(problem, layout=kernel.layout))) is not None:
             refusals[kernel.name] = reason
         else:
             usable.append(Candidate(kernel, stored))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from sparsefront_kernels.forecast import Forecast, Forecaster, forecaster
+from sparsefront_kernels.prediction import LatencyPredictor, PredictedLatency, latency_predictor
 from torch import Tensor, nn
 
 from sparsefront.datasets.info import DataInfo
@@ -30,7 +30,7 @@ def warn_where_nothing_wins(experiment: Experiment) -> None:
     if device.type != "cuda":
         return
     try:
-        known = forecaster(torch.cuda.get_device_name(device))
+        known = latency_predictor(torch.cuda.get_device_name(device))
     except (OSError, ValueError, KeyError, TypeError) as error:
         log.warning("no forecast: the table of times cannot be read: %r", error)
         return
@@ -38,7 +38,7 @@ def warn_where_nothing_wins(experiment: Experiment) -> None:
         log.warning("%s", warning)
 
 
-def expected_loss(experiment: Experiment, known: Forecaster) -> str | None:
+def expected_loss(experiment: Experiment, known: LatencyPredictor) -> str | None:
     """The warning, or None where a layer may win or too little is known.
 
     Every layer is taken at the run's sparsity, whatever an allocation will make of it, and its time at the real batch.
@@ -107,14 +107,14 @@ def _problems(experiment: Experiment) -> dict[str, LayerInput]:
         return {}
 
 
-def _forecast(experiment: Experiment, known: Forecaster, seen: LayerInput) -> Forecast | None:
+def _forecast(experiment: Experiment, known: LatencyPredictor, seen: LayerInput) -> PredictedLatency | None:
     problem = seen.problem
     family, parameters = experiment.pattern.storage((problem.n, problem.k), experiment.sparsity)
     unit = storage_unit(family, parameters)
     if unit is None:
         return None
     dtype = next(name for name, value in DTYPES.items() if value == experiment.measure.torch_dtype)
-    return known.forecast(
+    return known.predict(
         family=family,
         granularity=unit,
         dtype=dtype,
@@ -127,10 +127,10 @@ def _forecast(experiment: Experiment, known: Forecaster, seen: LayerInput) -> Fo
 
 def _text(
     experiment: Experiment,
-    known: Forecaster,
+    known: LatencyPredictor,
     best: str,
     received: LayerInput,
-    forecasts: Mapping[str, Forecast],
+    forecasts: Mapping[str, PredictedLatency],
     layers: int,
 ) -> str:
     problem, forecast = received.problem, forecasts[best]
@@ -143,13 +143,16 @@ def _text(
     )
 
 
-def _source(known: Forecaster, forecast: Forecast) -> str:
+def _source(known: LatencyPredictor, forecast: PredictedLatency) -> str:
     """Where the forecast of the closest layer is from."""
     if forecast.source == "model":
         made_with = known.rates.made_with
-        how = f"Computed by sparsefront_kernels.model for {known.gpu} (its speedups may be {forecast.error:.0%} off), fitted to"
+        how = (
+            f"Computed by sparsefront_kernels.performance_model for {known.gpu} "
+            f"(its speedups may be {forecast.error:.0%} off), fitted to"
+        )
     else:
         made_with = known.table.made_with
-        how = f"Interpolated from sparsefront_kernels.forecast's table of {known.gpu},"
+        how = f"Interpolated from sparsefront_kernels.prediction's table of {known.gpu},"
     date, commit = made_with.get("date", "at an unknown date"), made_with.get("commit", "unknown")
     return f"{how} measurements of {date} at commit {commit}"

@@ -68,7 +68,7 @@ class KernelCall(nn.Module):
         self.format = self._kept(self.format)
 
     def _hold(self, format: SparseFormat) -> None:
-        self._device, self._operand = format.device, self._entry.prepare(format)
+        self._device, self._operand = format.device, self._entry.pack(format)
         self.format = self._kept(format)
 
     def _kept(self, format: SparseFormat) -> SparseFormat:
@@ -86,7 +86,7 @@ class KernelCall(nn.Module):
         other = copy.copy(self)
         other._parameters = copy.deepcopy(self._parameters, memo)
         tensors = {name: tensor.to(self._device, copy=True) for name, tensor in self.format.tensors().items()}
-        # prepared anew: what a library packed may refuse to be copied
+        # packed anew: what a library packed may not be copyable
         other._hold(type(self.format).from_tensors(tensors, self.format.meta()))
         return other
 

@@ -47,7 +47,11 @@ def sparse_candidates(
         if kernel.family not in formats:
             formats[kernel.family] = _held(kernel.family, weight)
         stored = formats[kernel.family]
-        reason = stored if isinstance(stored, str) else kernel.refusal(stored, replace(problem, layout=kernel.layout))
+        reason = (
+            stored
+            if isinstance(stored, str)
+            else kernel.unsupported_reason(stored, replace(problem, layout=kernel.layout))
+        )
         if reason is None:
             usable.append(Candidate(kernel, stored))
         else:
