@@ -13,7 +13,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from sparsefront import command_line
-from sparsefront.report.row import Row
+from sparsefront.report.result import Result
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = ["model.dim=64", "model.depth=1", "measure.evaluate_limit=8"]
@@ -30,8 +30,8 @@ def finish(tmp_path: Path, *overrides: str) -> subprocess.CompletedProcess:
     return subprocess.run(command(tmp_path, *overrides), capture_output=True, text=True, timeout=300)
 
 
-def rows(tmp_path: Path) -> list[Row]:
-    return [Row.from_json(file.read_text()) for file in sorted((tmp_path / "results").rglob("row.json"))]
+def rows(tmp_path: Path) -> list[Result]:
+    return [Result.from_json(file.read_text()) for file in sorted((tmp_path / "results").rglob("row.json"))]
 
 
 def test_help_lists_the_groups():
@@ -68,7 +68,7 @@ def test_bad_input_is_one_message(tmp_path, overrides, message):
     assert done.returncode != 0
     assert message in done.stderr
     assert "Traceback" not in done.stderr + done.stdout
-    assert not (tmp_path / "results").exists(), "a run that was refused leaves no folder"
+    assert not (tmp_path / "results").exists(), "a run that was rejected leaves no folder"
 
 
 def test_a_sweep_with_a_typo_leaves_no_folder(tmp_path):

@@ -101,9 +101,11 @@ def test_an_evaluation_knows_its_end(capsys, limit, batches):
     data = SimpleNamespace(
         prepare_data=lambda: None, setup=lambda stage: None, test_dataloader=lambda: DataLoader(samples, batch_size=4)
     )
-    judge = SimpleNamespace(update=lambda output, batch: None, compute=dict, standard_errors=dict, samples=20)
-    task = SimpleNamespace(net_inputs=lambda batch: batch, evaluator=lambda data, split: judge)
-    evaluate(task, net, data, "test", device=torch.device("cpu"), dtype=torch.float32, limit=limit, description="judge")
+    evaluator = SimpleNamespace(update=lambda output, batch: None, compute=dict, standard_errors=dict, samples=20)
+    task = SimpleNamespace(net_inputs=lambda batch: batch, evaluator=lambda data, split: evaluator)
+    evaluate(
+        task, net, data, "test", device=torch.device("cpu"), dtype=torch.float32, limit=limit, description="evaluate"
+    )
     shown = capsys.readouterr().err
     assert f"| 0/{batches} [" in shown
 

@@ -99,9 +99,9 @@ def built_from(target, **values):
     ],
 )
 def test_a_class_that_is_not_there_is_named_in_one_line(target, reason, caplog):
-    with pytest.raises(InvalidSetting, match=f"^pattern._target_={target}: .*{reason}") as refused:
+    with pytest.raises(InvalidSetting, match=f"^pattern._target_={target}: .*{reason}") as rejected:
         built_from(target)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(rejected.value)
     assert not caplog.records, "the message is the only line"
 
 

@@ -22,7 +22,7 @@ def build_settings(group: str, node: DictConfig | None) -> Any:
         node: its configuration, with `_target_` and that class's parameters.
     Raises:
         InvalidSetting: nothing chosen, a class that cannot be imported, a key that the class does not take, a value of the
-            wrong type, NaN or infinity, or one that the class itself refuses; the key is written from the root.
+            wrong type, NaN or infinity, or one that the class itself rejects; the key is written from the root.
     """
     if node is None or not OmegaConf.is_config(node) or "_target_" not in node:
         raise InvalidSetting(

@@ -109,7 +109,7 @@ def test_literals_stay_and_comments_go():
 
 
 def test_the_kernels_own_sources_are_found():
-    """All that is built, the headers and the table of launches; not the forecasts, which no result depends on."""
+    """All that is built, the headers and the table of launches; not the predicted latencies, which no result depends on."""
     modules = import_closure((("sparsefront_kernels.registry", None),))
     found = native_sources(modules, (*SOURCES, *TABLES))
     assert set(BUILT.values()) <= set(found.values())

@@ -24,7 +24,7 @@ def test_blocks_are_those_of_the_paper(side):
         Uniform(granularity=side)
 
 
-def test_an_unknown_aggregate_is_refused():
+def test_an_unknown_aggregate_is_rejected():
     with pytest.raises(InvalidSetting, match="aggregate=max: l2 .* or rms"):
         Uniform(1, aggregate="max")
 

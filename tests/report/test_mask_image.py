@@ -7,9 +7,9 @@ import torch
 from sparsefront.patterns.boundaries import Boundaries
 from sparsefront.report.mask_image import (
     EXACT_SIDE,
+    GROUP_COLOUR,
     KEPT_COLOUR,
     PRUNED_COLOUR,
-    UNIT_COLOUR,
     WINDOW_COLOUR,
     Scale,
     mask_image,
@@ -37,24 +37,24 @@ def test_lines_have_pixels_of_their_own():
     image = mask_image(mask, Boundaries(rows=[2], columns=[2, 4], windows=[4]), Scale(cell=6))
     rows, columns = [12], [12, 25]  # in the picture, each line moves what follows by one
     assert image.pixels.shape == (4 * 6 + 1, 6 * 6 + 2, 3)
-    assert (image.pixels[12, :12] == rgb(UNIT_COLOUR)).all() and (image.pixels[0, 12] == rgb(UNIT_COLOUR)).all()
-    assert (image.pixels[:, 25] == rgb(WINDOW_COLOUR)).all(), "a window of two units"
+    assert (image.pixels[12, :12] == rgb(GROUP_COLOUR)).all() and (image.pixels[0, 12] == rgb(GROUP_COLOUR)).all()
+    assert (image.pixels[:, 25] == rgb(WINDOW_COLOUR)).all(), "a window of two groups"
     bare = np.delete(np.delete(image.pixels, rows, axis=0), columns, axis=1)
     assert (bare == mask_image(mask, Boundaries(), Scale(cell=6)).pixels).all()
-    assert image.line_text == "orange lines: units, black lines: windows"
+    assert image.line_text == "orange lines: groups, black lines: windows"
 
 
 def test_where_two_lines_meet_the_coarser_is_shown():
     blocks_of_windows = Boundaries(columns=[4], windows=[2, 4, 6])
     pixels = mask_image(random_mask(4, 8), blocks_of_windows, Scale(cell=6)).pixels
-    colours = [WINDOW_COLOUR, UNIT_COLOUR, WINDOW_COLOUR]
+    colours = [WINDOW_COLOUR, GROUP_COLOUR, WINDOW_COLOUR]
     assert [tuple(pixels[0, place]) for place in (12, 25, 38)] == [tuple(rgb(colour)) for colour in colours]
 
 
 def test_lines_that_would_hide_the_mask_are_left_out():
     image = mask_image(random_mask(8, 8), Boundaries(rows=range(4, 8, 4), windows=range(1, 8)), Scale(cell=2))
     assert image.pixels.shape == (17, 16, 3), "rows 8 pixels apart are drawn, windows 2 pixels apart are not"
-    assert image.line_text == "orange lines: units"
+    assert image.line_text == "orange lines: groups"
 
 
 def test_pooled_pixels_average_what_is_there():
@@ -76,7 +76,7 @@ def test_pooled_pixels_average_what_is_there():
 
 def test_pooled_lines_fall_on_the_nearest_pixel():
     image = mask_image(random_mask(40, 4), Boundaries(rows=[17]), Scale(pooled=2))
-    assert image.rows.units == (9,)  # 17 / 2 = 8.5
+    assert image.rows.groups == (9,)  # 17 / 2 = 8.5
 
 
 @pytest.mark.parametrize(

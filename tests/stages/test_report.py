@@ -70,7 +70,7 @@ def test_the_row_holds_what_decides_whether_it_is_comparable(run):
     assert quality.evaluate_limit == quality.evaluated_samples == 8
     expected = (quality.dense * (1 - quality.dense) / 8) ** 0.5
     assert abs(quality.dense_standard_error - expected) < 1e-9
-    assert quality.masked_standard_error is not None and quality.kernel_standard_error is not None
+    assert quality.masked_standard_error is not None and quality.sparse_standard_error is not None
 
 
 def test_a_dense_run_has_no_pictures(run):

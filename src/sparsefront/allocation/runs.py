@@ -1,4 +1,4 @@
-"""Groups that survive in multiples: the groups of a line, best first, cut into runs that live or die together."""
+"""Groups that survive in multiples: the groups of a line, best first, cut into runs that are kept or pruned together."""
 
 import math
 from dataclasses import dataclass, replace

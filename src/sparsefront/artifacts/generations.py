@@ -3,9 +3,9 @@
     <key>          a finished stage
     <key>.again-1  made again while somebody read <key>; the highest number counts
 
-Who has a stage in hand holds a shared lock on its record, which the system takes back when the process ends, however it
+A process that uses a stage holds a shared lock on its record, which the system takes back when the process ends, however it
 ends. A stage that nobody reads is replaced under its own name. One that is read stays where it is, the new one lies
-beside it, and whoever makes the stage the next time removes it. Nobody ever waits, so that no two runs wait for each other.
+beside it, and the next process that makes the stage removes it. Nobody ever waits, so that no two runs wait for each other.
 """
 
 import os

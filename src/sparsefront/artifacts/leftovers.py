@@ -35,7 +35,7 @@ def remove_leftovers(root: Path) -> list[Path]:
 
 
 def _half_done(root: Path) -> Iterator[tuple[Path, Path]]:
-    """Folders of stages and files of prepared data, each with the lock of whoever works on it."""
+    """Folders of stages and files of prepared data, each with the lock of the process that works on it."""
     for path in [*root.glob(f"*/*{PARTIAL}*"), *root.glob(f"*/*{REMOVED}*")]:
         if path.is_dir():
             yield path, path.with_name(path.name.split(".")[0] + ".lock")

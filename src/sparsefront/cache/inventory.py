@@ -15,7 +15,7 @@ from sparsefront.artifacts.record import RECORD, read_record
 DATA = "data"  # downloads and tokenised text: no stages
 UNFINISHED = ".unfinished"
 # A stage that shares files with an earlier one (hard links) is not charged for them.
-ORDER = ("dense", "prune", "recover", "export", "dense_quality", "measure", "row")
+ORDER = ("dense", "prune", "recover", "export", "dense_quality", "measure", "result")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Stored:
 
     @property
     def lock(self) -> Path:
-        """Held by whoever makes it."""
+        """Held by the process that makes it."""
         return self.path.with_name(f"{self.key}.lock")
 
 

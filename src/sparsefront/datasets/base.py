@@ -46,7 +46,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Refuse, without the network and without reading much, what can be seen to fail later.
+        """Reject, without the network and without reading much, what can be seen to fail later.
 
         Raises:
             InvalidSetting: a path that is missing or not laid out as expected, with what is expected.
@@ -80,6 +80,6 @@ class Dataset(ABC):
         return self
 
     def fingerprint(self) -> dict[str, Any]:
-        """Everything that determines the batches apart from batch size, seed and tokenizer; JSON-able."""
+        """Everything that the batches depend on apart from batch size, seed and tokenizer; JSON-able."""
         settings = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.elsewhere}
         return {"name": self.name, "content": self.content(), "settings": settings}

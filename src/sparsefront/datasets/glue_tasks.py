@@ -1,4 +1,4 @@
-"""The tasks of GLUE: where each keeps its sentences and labels, and how it is judged."""
+"""The tasks of GLUE: where each keeps its sentences and labels, and how it is evaluated."""
 
 from dataclasses import dataclass
 

@@ -59,7 +59,7 @@ class ImageNet(Dataset):
     def check(self) -> None:
         train, val = (_classes(self._folder(part)) for part in ("train", "val"))
         if not train:
-            raise InvalidSetting("path", self.path, f"train/ holds no class folders; set dataset.path to {EXPECTED}")
+            raise InvalidSetting("path", self.path, f"train/ has no class folders; set dataset.path to {EXPECTED}")
         if train != val:
             differing = sorted(set(train) ^ set(val))[:3]
             raise InvalidSetting(

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sparsefront.artifacts.content_digest import file_digest
+from sparsefront.datasets.build_once import build_once
 from sparsefront.datasets.held_out import held_out
 from sparsefront.datasets.info import DataInfo
 from sparsefront.datasets.local_path import local_path
-from sparsefront.datasets.made_once import made_once
 from sparsefront.datasets.squad_json import HUB_ID, Question, read_squad, write_hub_squad
 from sparsefront.datasets.text_dataset import TextDataset
 from sparsefront.datasets.window_sizes import largest_stride
@@ -153,7 +153,7 @@ class SquadSource:
         settings = self._settings
         if not settings.from_hub:
             return read_squad(settings.files()[part])
-        file = made_once(
+        file = build_once(
             self._downloads / settings.revision / f"{part}.json",
             lambda target: write_hub_squad(target, part=part, revision=settings.revision),
         )

@@ -21,7 +21,7 @@ class Evaluation:
     Args:
         metrics: metric -> fraction in [0, 1]; logits reach the metric in fp32, on the CPU.
         standard_errors: of the same metrics, in the same unit: what the split being a sample does to them.
-        samples: inputs, or questions, that were judged.
+        samples: inputs, or questions, that were evaluated.
     """
 
     metrics: dict[str, float]

@@ -40,7 +40,7 @@ class Model(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Refuse what can be refused without data, download or weights.
+        """Reject what can be rejected without data, download or weights.
 
         Raises:
             InvalidSetting: a path that does not exist, a name that nobody knows, settings that exclude each other.
@@ -56,7 +56,7 @@ class Model(ABC):
 
     @abstractmethod
     def fingerprint(self) -> dict[str, Any]:
-        """What determines the initial weights, JSON-able: at least what the settings named in `fingerprinted` do to them.
+        """What the initial weights depend on, JSON-able: at least what the settings named in `fingerprinted` do to them.
 
         Local files count by content (sha256), not by where they lie; what only concerns pruning is left out.
         """

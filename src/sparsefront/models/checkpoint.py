@@ -37,13 +37,13 @@ def weights_file(path: str) -> Path:
 
 
 def read_weights(path: str) -> dict[str, Tensor]:
-    """State dict of a checkpoint, on the CPU. Pickled objects other than tensors and plain containers are refused.
+    """State dict of a checkpoint, on the CPU. Pickled objects other than tensors and plain containers are rejected.
 
     A state dict wrapped as {"state_dict": ...} or {"model": ...} is unwrapped, and a prefix that training tools put
     before every key ("module.", "net.", "model.") is taken off.
 
     Raises:
-        InvalidSetting: the file cannot be read so, holds no tensors, or one with NaN or infinity.
+        InvalidSetting: the file cannot be read so, has no tensors, or one with NaN or infinity.
     """
     file = weights_file(path)
     try:
@@ -59,7 +59,7 @@ def read_weights(path: str) -> dict[str, Tensor]:
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
             content = content[wrapper]
     if not isinstance(content, dict) or not content or not all(isinstance(value, Tensor) for value in content.values()):
-        raise InvalidSetting("path", path, "holds no state dict: a mapping from names to tensors is expected")
+        raise InvalidSetting("path", path, "has no state dict: a mapping from names to tensors is expected")
     for prefix in ("module.", "net.", "model."):
         if all(key.startswith(prefix) for key in content):
             content = {key.removeprefix(prefix): value for key, value in content.items()}

@@ -59,7 +59,7 @@ class ResNet50(Model):
         return {"model": "resnet50", "small_images": self.small_images, "weights": self.source.fingerprint()}
 
     def build(self, info: "DataInfo") -> nn.Module:
-        self.source.refuse_other_channels(info.channels)
+        self.source.validate_channels(info.channels)
         net = self._net(info)
         weights = self.source.state_dict()
         if weights is not None:

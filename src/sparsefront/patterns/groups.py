@@ -25,7 +25,7 @@ class Guide:
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """The groups of one layer that a step lets live or die.
+    """The groups of one layer that a step keeps or prunes.
 
     Args:
         scores: float32 of any shape, one per group, larger = more worth keeping. -inf marks a group that is already

@@ -55,11 +55,11 @@ def _searched(importance: Tensor, groups: Tensor, sparsity: float, rounds: int) 
 
 def _kept_importance(importance: Tensor, groups: Tensor, sparsity: float) -> tuple[float, Tensor]:
     """What vector-wise pruning keeps with these groups (int64 [G, v]), and which inputs each keeps (bool [G, K])."""
-    arranged = importance[groups.flatten()]
+    permuted = importance[groups.flatten()]
     step = BlockStep(sparsity, (groups.shape[1], 1))
-    offered = step.groups(arranged, torch.ones_like(arranged, dtype=torch.bool))
-    inputs = select_in_layer(offered, arranged.numel(), sparsity)
-    per_input = arranged.view(*groups.shape, -1).sum(dim=1)
+    offered = step.groups(permuted, torch.ones_like(permuted, dtype=torch.bool))
+    inputs = select_in_layer(offered, permuted.numel(), sparsity)
+    per_input = permuted.view(*groups.shape, -1).sum(dim=1)
     return float(per_input[inputs].sum(dtype=torch.float64)), inputs
 
 
@@ -105,7 +105,7 @@ def _redistributed(groups: Tensor, worth: Tensor) -> Tensor:
 @functools.cache
 def _round_robin(count: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
     """Every pair of `count` groups once, in rounds of disjoint pairs (first < second), as a tournament is drawn up."""
-    seats = count + count % 2  # with an odd count, who meets the last seat has a rest
+    seats = count + count % 2  # with an odd count one seat stays empty, and whatever is paired with it waits
     rounds = []
     circle = torch.arange(1, seats)
     for turn in range(seats - 1):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparsefront.artifacts.durable import whole_file
-from sparsefront.report.row import Row
+from sparsefront.report.result import Result
 from sparsefront.report.series_style import COLOURS, DENSE_COLOUR, FRONT_COLOUR
 
 WIDTH_INCHES, BAR_INCHES, FRAME_INCHES = 7.2, 0.17, 1.3
@@ -13,19 +13,19 @@ WIDTH_INCHES, BAR_INCHES, FRAME_INCHES = 7.2, 0.17, 1.3
 
 @dataclass(frozen=True)
 class LayerDensity:
-    """Kept fraction of one layer's weights, in [0, 1]; `stays_dense`: it was not pruned, for a reason in the row."""
+    """Kept fraction of one layer's weights, in [0, 1]; `stays_dense`: it was not pruned, for a reason in the result."""
 
     layer: str
     density: float
     stays_dense: bool
 
 
-def layer_densities(row: Row) -> list[LayerDensity]:
+def layer_densities(result: Result) -> list[LayerDensity]:
     """All prunable layers of a run, in the network's order."""
-    dense = row.sparsity.dense_layers
+    dense = result.sparsity.dense_layers
     return [
         LayerDensity(layer, 1 - sparsity, stays_dense=layer in dense)
-        for layer, sparsity in row.sparsity.sparsity_per_layer.items()
+        for layer, sparsity in result.sparsity.sparsity_per_layer.items()
     ]
 
 

@@ -118,7 +118,7 @@ class _Other:
         theirs.close()  # so that its end is noticed here
 
     def wait_until_ready(self) -> None:
-        """Until it has imported what it needs; nothing can wait for it in vain before that."""
+        """Until it has imported what it needs; nothing waits for it before that."""
         if not self._reports.poll(READY_TIMEOUT_S):
             raise RankFailed(f"rank {self.rank} did not start within {READY_TIMEOUT_S} s")
         self._raise_if_failed()

@@ -24,14 +24,14 @@ import torch
 from safetensors.torch import load_file
 
 from sparsefront.datasets.info import DataInfo
-from sparsefront.inference import layer_trial
+from sparsefront.inference import autotune
 from sparsefront.inference.fusion import chain_choice, product_choice
 from sparsefront.inference.fusion.fused_block import FusedBlock
 from sparsefront.inference.saved_swap import load_swapped
 from sparsefront.models.bert import Bert
 
-for module in (layer_trial, chain_choice, product_choice):
-    module.time_layer = None  # whoever times something fails
+for module in (autotune, chain_choice, product_choice):
+    module.time_layer = None  # anything that is timed fails
 folder, device = Path(sys.argv[1]), torch.device(sys.argv[2])
 dtype = torch.float16 if device.type == "cuda" else torch.float32
 kept = {name: tensor.to(device) for name, tensor in load_file(folder / "kept.safetensors").items()}

@@ -1,4 +1,4 @@
-"""Who wins which cell: dense where no kernel is faster, and only kernels with all shapes."""
+"""Which kernel wins which cell: dense where no kernel is faster, and only kernels with all shapes."""
 
 import math
 

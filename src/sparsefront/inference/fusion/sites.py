@@ -43,7 +43,7 @@ class ProductSite:
 
     @property
     def users(self) -> list[fx.Node]:
-        """Who reads the result."""
+        """What reads the result."""
         ends = self.linears if len(self.linears) > 1 else (self.out,)
         return [user for end in ends for user in end.users]
 

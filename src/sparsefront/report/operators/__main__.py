@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
         results = read_measurements(asked.csv)
         shown = [one for one in results.measurements if wanted.passes(one)]
         if not shown:
-            raise ValueError(f"{asked.csv} holds no right product that passes the filters")
+            raise ValueError(f"{asked.csv} has no right product that passes the filters")
         asked.out.mkdir(parents=True, exist_ok=True)
         written = write_all(replace(results, measurements=shown), asked.out)
     except (OSError, ValueError) as error:

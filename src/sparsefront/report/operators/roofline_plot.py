@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PANEL_INCHES = (5.6, 4.6)
-COMPUTE_BOUND = 0.9  # of the highest dense rate: runs of one file differ by less, so a floor below this is of bytes
+COMPUTE_BOUND = 0.9  # of the highest dense rate: runs of one file differ by less, so a bound below this is of bytes
 
 
 def dense_rate(measurements: Sequence[Measurement]) -> float:
-    """FLOP/s of the compute floor, of the fastest run: no floor allows more useful work per second."""
-    return max(one.useful_flops / one.floor_us for one in measurements) * 1e6
+    """FLOP/s of the compute bound, of the fastest run: no bound allows more useful work per second."""
+    return max(one.useful_flops / one.roofline_bound_us for one in measurements) * 1e6
 
 
 def copy_rate(measurements: Sequence[Measurement]) -> float | None:
-    """Bytes/s of the byte floor: no floor allows more bytes per second; None where bytes bind no product.
+    """Bytes/s of the byte bound: no bound allows more bytes per second; None where bytes bind no product.
 
     Too low by the share of the indices, whose bytes the CSV does not tell, where no product with few of them is bound.
     """
     peak = dense_rate(measurements)
-    bound = [one for one in measurements if one.useful_flops / one.floor_us * 1e6 < COMPUTE_BOUND * peak]
-    return max((one.bytes_moved / one.floor_us * 1e6 for one in bound), default=None)
+    bound = [one for one in measurements if one.useful_flops / one.roofline_bound_us * 1e6 < COMPUTE_BOUND * peak]
+    return max((one.bytes_moved / one.roofline_bound_us * 1e6 for one in bound), default=None)
 
 
 def write_roofline_png(measurements: Sequence[Measurement], path: Path) -> Path:
@@ -117,5 +117,5 @@ def _add_legend(figure, styles: dict[str, SeriesStyle], markers: dict[MClass, st
         Line2D([], [], color=FRONT_COLOUR, marker=marker, label=sizes.label, **plain)
         for sizes, marker in markers.items()
     ]
-    handles.append(Line2D([], [], color=FRONT_COLOUR, label="floor: dense rate, copy rate"))
+    handles.append(Line2D([], [], color=FRONT_COLOUR, label="roofline bound: dense rate, copy rate"))
     figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=7)

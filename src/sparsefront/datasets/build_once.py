@@ -12,8 +12,8 @@ log = logging.getLogger(__name__)
 _sound: set[tuple[Path, int]] = set()  # files that this process has read whole, with their times
 
 
-def made_once(target: Path, make: Callable[[Path], None]) -> Path:
-    """`target`, made by the first process that asks; the others wait for it. A damaged one is told, and made again.
+def build_once(target: Path, make: Callable[[Path], None]) -> Path:
+    """`target`, made by the first process that asks; the others wait for it. A damaged one is reported and made again.
 
     Args:
         target: where the file belongs; its folder is created. Its checksum lies beside it.

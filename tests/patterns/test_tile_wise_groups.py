@@ -162,7 +162,7 @@ def test_layers_keep_whole_tiles_and_tiles_inputs_in_multiples_of_16(allocation,
 @by_allocation
 @pytest.mark.parametrize("sparsity", [0.3, 0.5, 0.75, 0.9])
 @pytest.mark.parametrize("apriori_tuning", [0.0, 0.5, 1.0])
-def test_the_total_is_within_one_unit_of_inputs(allocation, sparsity, apriori_tuning):
+def test_the_total_is_within_one_group_of_inputs(allocation, sparsity, apriori_tuning):
     """Step 2 makes up for the outputs that whole tiles leave: 16 inputs of a tile of 16 outputs are 256 weights."""
     importance = layers()
     masks = make_masks(importance, suited(16, apriori_tuning=apriori_tuning), allocation, sparsity)
