@@ -32,7 +32,7 @@ def swept(composed):
     return make
 
 
-REFUSED = {
+REJECTED = {
     "nothing is pruned": (["pattern=dense"], "sparse: a run with pattern=dense does not measure sparse"),
     "no kernels": (["kernel=none"], "sparse: a run with kernel=none does not measure sparse"),
     "no swap": (
@@ -47,7 +47,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("overrides", "message"), REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize(("overrides", "message"), REJECTED.values(), ids=REJECTED.keys())
 def test_what_the_record_will_not_hold_is_rejected_before_training(swept, composed, overrides, message):
     with pytest.raises(InvalidSetting, match=f"^optimize={message}") as rejected:
         validate(swept(*overrides))

@@ -24,7 +24,7 @@ PATTERNS = {
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_masked_and_swapped_agree(run, pattern):
+def test_masked_and_sparse_agree(run, pattern):
     result = run(f"pattern={pattern}", *PATTERNS[pattern], *ON_CPU)
     assert result.quality.masked == pytest.approx(result.quality.sparse, abs=1e-3)
     assert result.sparsity.sparsity_achieved == pytest.approx(result.sparsity.sparsity_target, abs=0.01)

@@ -11,7 +11,7 @@ from sparsefront.validate import validate
 
 WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
 
-REFUSED = {
+REJECTED = {
     "sparsity 1": (["sparsity=1"], "sparsity=1.0: .*in \\[0, 1\\)"),
     "sparsity negative": (["sparsity=-0.1"], "sparsity=-0.1"),
     "m cannot express": (["pattern=n_m", "pattern.m=4", "sparsity=0.6"], r"pattern\.m=4: .*0\.5.*0\.75"),
@@ -57,7 +57,7 @@ REFUSED = {
     ),
     "swap and a record without measure": (["stages=[swap,report]"], r"stages=\[swap,report\]: .*add measure"),
     "no stage": (["stages=[]"], r"stages=\[\]: names at least one of dense"),
-    "unknown leaf": (["optimize=[speed]"], "optimize=speed: .*latency_sparse_ms"),
+    "unknown field": (["optimize=[speed]"], "optimize=speed: .*latency_sparse_ms"),
     "unknown kernel": (["kernel.name=gathered_fpga"], r"kernel\.name=gathered_fpga: .*gathered_triton"),
     "unknown family": (["kernel.family=ellpack"], r"kernel\.family=ellpack: .*gathered"),
     "family of another pattern": (["kernel=sparse", "kernel.family=blocked"], r"kernel\.family=blocked: .*tile_wise"),
@@ -164,7 +164,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("overrides", "message"), REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize(("overrides", "message"), REJECTED.values(), ids=REJECTED.keys())
 def test_rejected_with_its_key(composed, overrides, message):
     with pytest.raises(InvalidSetting, match=message):
         validate(composed(*overrides))

@@ -1,4 +1,4 @@
-"""On a GPU kernels are chosen by time, and swapped networks live in graphs and compiled code."""
+"""On a GPU kernels are chosen by time, and sparse networks live in graphs and compiled code."""
 
 import copy
 import gc
@@ -57,7 +57,7 @@ def mlp():
 
 
 def swapped(exported, pattern, choice, dtype=torch.float16):
-    """(masked dense on the GPU, swapped, inputs, report)."""
+    """(masked on the GPU, sparse, inputs, report)."""
     masked = mlp()
     export = exported(masked, pattern, 0.5, ["up", "down"])
     masked.to(CUDA, dtype)
@@ -111,7 +111,7 @@ def test_the_reference_can_be_asked_for(exported):
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_a_swapped_network_runs_in_every_execution_mode(pattern, exported):
+def test_a_sparse_network_runs_in_every_execution_mode(pattern, exported):
     masked, net, inputs, _ = swapped(exported, PATTERNS[pattern], KernelChoice("sparse"))
     modes = [mode for mode in EXECUTION_MODES if not mode.startswith("max_autotune")]  # it tunes dense products only
     found = fastest_execution_mode(net, inputs, execution_modes=modes, device=CUDA, dtype=torch.float16)
@@ -177,8 +177,8 @@ def allocated():
 
 @pytest.mark.parametrize("pattern", [pattern for pattern in PATTERNS if pattern not in USES_CUSPARSE])
 @pytest.mark.parametrize("choice", [KernelChoice(), KernelChoice("sparse")], ids=["auto", "sparse"])
-def test_a_swapped_network_occupies_what_it_says(pattern, choice, exported):
-    """Trials, graphs and the dense weights of swapped layers are gone; what a kernel packed is there once."""
+def test_a_sparse_network_occupies_what_it_says(pattern, choice, exported):
+    """Candidates, graphs and the dense weights of sparse layers are gone; what a kernel packed is there once."""
     masked = mlp()
     export = exported(masked, PATTERNS[pattern], 0.5, ["up", "down"])
     masked.to(CUDA, torch.float16)

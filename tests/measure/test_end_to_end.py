@@ -56,7 +56,7 @@ def test_sparsity_is_held_against_the_fastest_dense_version(depth, wins):
 
 
 def test_short_trials_do_not_decide_which_dense_version_is_the_baseline(monkeypatch):
-    """The fused graph won the trial and loses the timing, or the other way round: the timing counts."""
+    """The fused graph won the short timing and loses the timing, or the other way round: the timing counts."""
     taken = {"eager": 1.0, "eager+fused_graph": 2.0, "dense": 5.0, "fused_dense": 3.0, "sparse": 4.0}
     for module in (search, execution_mode, end_to_end):
         monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""torchvision's ResNet-50: stems, checkpoints, refusals."""
+"""torchvision's ResNet-50: stems, checkpoints, errors."""
 
 from collections.abc import Callable
 from pathlib import Path

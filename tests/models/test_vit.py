@@ -1,4 +1,4 @@
-"""torchvision's ViT: sizes, checkpoints, refusals."""
+"""torchvision's ViT: sizes, checkpoints, errors."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -68,7 +68,7 @@ def test_a_permuted_pattern_holds_in_its_order_and_masks_come_back_in_the_networ
         pattern.check(uneven, 0.5, pattern.find_permutation(uneven, 0.5))
 
 
-def test_assigned_sparsities_hold_layer_by_layer_and_are_asked_for_once():
+def test_sparsities_of_layers_apply_layer_by_layer_and_are_asked_for_once():
     importance = {"a": scores(seed=1), "b": scores(seed=2)}
     allocation = Given({"a": 0.75, "b": 0.0}, [])
     shapes = {"a": (6, 2, 2, 2), "b": (6, 8)}
@@ -82,7 +82,7 @@ def test_assigned_sparsities_hold_layer_by_layer_and_are_asked_for_once():
     assert lost("a", 0.25) == pytest.approx(importance["a"].flatten().sort().values[:12].sum().item())
 
 
-def test_layers_that_are_ranked_together_are_assigned_nothing():
+def test_layers_under_a_global_allocation_have_no_sparsity_of_their_own():
     assert fix_layout({"a": scores()}, ElementWise(), GlobalThreshold(), 0.5).sparsities is None
 
 

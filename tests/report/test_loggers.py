@@ -126,14 +126,14 @@ def test_wandb_that_does_not_answer_keeps_the_run_offline_unless_online_was_aske
 
     started = []
 
-    def refuse_online(*, mode: str, **rest: object) -> object:
+    def reject_online(*, mode: str, **rest: object) -> object:
         started.append(mode)
         if mode == "online":
             raise wandb.errors.CommError("timed out\nat length")
         return types.SimpleNamespace(define_metric=lambda *_, **__: None)
 
     monkeypatch.setenv("WANDB_API_KEY", "key")
-    monkeypatch.setattr(wandb, "init", refuse_online)
+    monkeypatch.setattr(wandb, "init", reject_online)
     arguments = {"run_name": "a", "output_dir": tmp_path, "group": None, "config": {}}
     if mode == "online":
         with pytest.raises(InvalidSetting, match="mode=online: W&B did not take the run .timed out."):

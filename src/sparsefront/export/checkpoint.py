@@ -58,7 +58,7 @@ def write_export(
         pattern: decides how layers are stored.
         sparsity: the target of the whole network, for the record, and of every layer that `sparsities` does not name.
         permutations: layer -> the order in which its mask obeys the pattern; absent where that is its own.
-        sparsities: layer -> its own final sparsity, where the allocation assigned one. What a pattern stores may depend on
+        sparsities: layer -> its own final sparsity, where the allocation gave it one. What a pattern stores may depend on
             it (the window of n:m); a layer of sparsity 0 is stored dense.
         dense_reasons: prunable layers without a mask -> why.
         model: where it has `save_pretrained_files`, it adds what from_pretrained wants beside the weights.

@@ -56,8 +56,8 @@ def _held(family: str, canonical: SparseFormat, mask: Tensor) -> SparseFormat | 
     if family == canonical.family:
         return canonical
     if family not in TAKES_ANY_PATTERN:
-        offered = dict.fromkeys((canonical.family, *TAKES_ANY_PATTERN))
-        return f"these masks are stored as {', '.join(offered)}, not as {family}"
+        families = dict.fromkeys((canonical.family, *TAKES_ANY_PATTERN))
+        return f"these masks are stored as {', '.join(families)}, not as {family}"
     orders = {}
     if family in READS_IN_ORDER and getattr(canonical, "input_order", None) is not None:
         orders["input_order"] = canonical.input_order

@@ -111,7 +111,7 @@ class KernelChoice:
 
         Args:
             shapes: layer that will be pruned -> [N, K] of its weight.
-            device, dtype: where and in what the swapped network will run.
+            device, dtype: where and in what the sparse network will run.
         Raises:
             InvalidSetting: key `name` or `family`, with the reason.
         """

@@ -1,4 +1,4 @@
-"""The part that all swapped layers share: a compressed weight and the kernel that multiplies by it."""
+"""The part that all sparse layers share: a compressed weight and the kernel that multiplies by it."""
 
 import copy
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 class SparseLayer(nn.Module):
     """Y[M, N] = X[M, K] · W[N, K]ᵀ + bias through one kernel.
 
-    The compressed weight is no parameter: exports are what gets saved, and swapped networks are made from them. Moving,
+    The compressed weight is no parameter: exports are what gets saved, and sparse networks are made from them. Moving,
     casting or copying the module moves, casts or copies the weight. What the kernel reads may be a packed copy of the
     format; `release_format` then leaves that copy alone on the device.
 

@@ -140,7 +140,7 @@ def record_layer(
     """What the report says of a layer.
 
     Args:
-        chosen: kernel of one of the tuned's modules; None = the dense layer stays, whatever it received.
+        chosen: kernel of one of the autotuned modules; None = the dense layer stays, whatever it received.
     """
     runs = layer if chosen is None else tuned.modules[chosen]
     return LayerSwap(

@@ -44,7 +44,7 @@ def evaluate(
 
     Args:
         task: gives net_inputs(batch) and evaluator(data, split); its own network is not used.
-        net: dense, masked or swapped; left in eval mode on `device`, in `dtype`.
+        net: dense, masked or sparse; left in eval mode on `device`, in `dtype`.
         data: the data module; set up here.
         split: val (held-out part of train, for choices) or test (for reporting).
         limit: stop after the batch in which this many samples have been seen; None = the whole split.

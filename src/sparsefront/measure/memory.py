@@ -14,7 +14,7 @@ def weight_bytes(net: nn.Module, dtype: torch.dtype | None = None) -> int:
     """Bytes of all parameters, buffers and compressed weights; tensors that share memory count once.
 
     Args:
-        net: dense or swapped.
+        net: dense or sparse.
         dtype: count floating parameters and buffers as if they had this type (a dense net before it is cast); None
             takes them as they are. Compressed weights always count as they are.
     """

@@ -70,7 +70,7 @@ def fastest_execution(
         execution_modes: execution modes, out of EXECUTION_MODES.
         variants: out of VARIANTS; tried in the order of that tuple.
         seconds: after these only what every search does is still tried: each mode but max_autotune on the best form of
-            the network and on its fused graph. A trial that has begun is never cut short.
+            the network and on its fused graph. A timing that has begun is never cut short.
         fuse: makes the fused graph of the network; None where there is none.
     Raises:
         NothingRuns: no execution mode could run the network as it is.
@@ -164,7 +164,7 @@ class _Search:
         """The fastest of these modes for this form; None where none works, or where the time that is left is too short.
 
         Args:
-            expected_seconds: of a trial that may be left out; None for one that is always made.
+            expected_seconds: of a timing that may be left out; None for one that is always done.
         """
         left = self.ends - time.perf_counter()
         if expected_seconds is not None and expected_seconds > left:

@@ -29,7 +29,7 @@ class Measure:
         warmup: untimed rounds before the samples of a repeat.
         samples: timed forwards of each network per repeat.
         repeats: how often the interleaved timing is done; the interval on the speedup comes from all of them.
-        execution_modes: ways to run a network, each tried, the fastest kept; dense and sparse are offered the same ones.
+        execution_modes: ways to run a network, each tried, the fastest kept; the same for dense and sparse.
         variants: other forms of a network with the same outputs, tried likewise; none where the list is empty.
         search_seconds: of the search for the fastest way, for each network; see `fastest_execution`.
         evaluate_limit: evaluations stop after this many samples; null = the whole split.

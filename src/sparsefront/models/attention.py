@@ -1,7 +1,7 @@
 """Self-attention whose four projections are separate Linears, so that each can be pruned and swapped.
 
 `nn.MultiheadAttention` packs query, key and value into one parameter that is no module, and in inference takes a fused
-path that never calls its output projection: a swapped layer would be silently bypassed. `replace_multihead_attention`
+path that never calls its output projection: a sparse layer would be silently bypassed. `replace_multihead_attention`
 rebuilds such modules, `split_packed_projections` does the same to a checkpoint.
 """
 

@@ -1,4 +1,4 @@
-"""What every model settings class offers to the pipeline."""
+"""What every model settings class provides to the pipeline."""
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""What a pattern's step offers to an allocation: one score and one size per group of weights."""
+"""What a pattern's step gives to an allocation: one score and one size per group of weights."""
 
 import math
 from dataclasses import dataclass

@@ -57,8 +57,8 @@ def _kept_importance(importance: Tensor, groups: Tensor, sparsity: float) -> tup
     """What vector-wise pruning keeps with these groups (int64 [G, v]), and which inputs each keeps (bool [G, K])."""
     permuted = importance[groups.flatten()]
     step = BlockStep(sparsity, (groups.shape[1], 1))
-    offered = step.groups(permuted, torch.ones_like(permuted, dtype=torch.bool))
-    inputs = select_in_layer(offered, permuted.numel(), sparsity)
+    vectors = step.groups(permuted, torch.ones_like(permuted, dtype=torch.bool))
+    inputs = select_in_layer(vectors, permuted.numel(), sparsity)
     per_input = permuted.view(*groups.shape, -1).sum(dim=1)
     return float(per_input[inputs].sum(dtype=torch.float64)), inputs
 
@@ -66,8 +66,8 @@ def _kept_importance(importance: Tensor, groups: Tensor, sparsity: float) -> tup
 def _element_wise(importance: Tensor, sparsity: float) -> Tensor:
     """The mask [N, K] without structure."""
     step = BlockStep(sparsity, (1, 1))
-    offered = step.groups(importance, torch.ones_like(importance, dtype=torch.bool))
-    return select_in_layer(offered, importance.numel(), sparsity)
+    groups = step.groups(importance, torch.ones_like(importance, dtype=torch.bool))
+    return select_in_layer(groups, importance.numel(), sparsity)
 
 
 def _alike(mask: Tensor, length: int) -> Tensor:

@@ -66,7 +66,7 @@ def fix_layout(
     *,
     weight_shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> MaskLayout:
-    """Decide what follows from the first scores alone; a layer's order at its own sparsity, where one is assigned.
+    """Decide what follows from the first scores alone; a layer's order at its own sparsity, where it has one.
 
     Args:
         importance: layer name -> [N, K], finite, of layers that the pattern can divide.

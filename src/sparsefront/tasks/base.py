@@ -48,7 +48,7 @@ class Task(LightningModule, ABC):
     """Trains a network for one kind of task and evaluates it.
 
     Knows nothing of the network but the names of its inputs and the form of its output, so that a dense network, a
-    masked one and one with swapped layers are trained and evaluated by the same lines.
+    masked one and one with sparse layers are trained and evaluated by the same lines.
 
     Args:
         net: taken as it is; it keeps the tensors that it has.

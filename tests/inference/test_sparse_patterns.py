@@ -108,7 +108,7 @@ def case(request, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_the_swapped_network_computes_the_masked_one(case, dtype):
+def test_the_sparse_network_computes_the_masked_one(case, dtype):
     masked, export, kernel = case
     x = torch.randn(3, 4, 6, 6, generator=torch.Generator().manual_seed(1))
     net, chosen = Net().eval(), KernelChoice()
@@ -149,7 +149,7 @@ def test_a_permuted_2_4_layer_is_offered_to_sparse_tensor_cores(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["shuffled_block", "n_m-permuted", "uniform", "tew"])
-def test_a_layer_that_is_assigned_no_sparsity_is_stored_dense(tmp_path, name):
+def test_a_layer_whose_own_sparsity_is_0_is_stored_dense(tmp_path, name):
     pattern, _ = PATTERNS[name]
     masked, masks, layout = pruned(pattern, FirstStaysDense())
     fixed = {"permutations": layout.permutations, "sparsities": layout.sparsities}
