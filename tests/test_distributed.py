@@ -155,7 +155,7 @@ def test_no_rank_outlives_a_killed_run(tmp_path):
 
 
 def _alive(pid: int) -> bool:
-    """Also not as a zombie that nobody has asked about."""
+    """Not even as a zombie that was never waited for."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:

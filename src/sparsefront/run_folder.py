@@ -19,7 +19,7 @@ KILLED = "the process was killed; what it had finished is stored, and a run with
 
 @contextmanager
 def occupied(folder: Path) -> Iterator[None]:
-    """Marks the folder of a run as somebody's, until the block ends or the process dies."""
+    """Marks the folder of a run as in use, until the block ends or the process dies."""
     marker, hold = folder / RUNNING, None
     try:
         hold = _mark(marker)
@@ -62,7 +62,7 @@ def close_killed_runs(results: Path) -> None:
         results: the folder of results; the points of sweeps lie one level deeper.
     """
     for marker in [*results.glob(f"*/{RUNNING}"), *results.glob(f"*/*/{RUNNING}")]:
-        with suppress(OSError):  # another run does the same at this moment, or the folder is somebody else's
+        with suppress(OSError):  # another run does the same at this moment, or the folder belongs to another user
             _settle(marker)
 
 

@@ -19,8 +19,8 @@ def test_npz_by_its_own_path_or_its_folder(tiny, opened) -> None:
     assert by_file.fingerprint() == by_folder.fingerprint()
     test = opened(by_file).part("test")
     assert len(test) == 20
-    grey = test.__getitems__([7])["x"][0, :, 5, 5] * torch.tensor(STD) + torch.tensor(MEAN)
-    assert torch.allclose(grey, torch.full((3,), 107 / 255))
+    gray = test.__getitems__([7])["x"][0, :, 5, 5] * torch.tensor(STD) + torch.tensor(MEAN)
+    assert torch.allclose(gray, torch.full((3,), 107 / 255))
 
 
 def test_training_images_are_augmented_and_others_are_not(tiny, opened) -> None:

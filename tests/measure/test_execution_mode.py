@@ -115,7 +115,7 @@ def test_every_execution_mode_runs_and_agrees_on_a_gpu(net, inputs, dtype):
 
 
 def test_a_recorded_graph_keeps_what_it_reads(monkeypatch):
-    """A graph replays addresses: memory that nobody else holds would be given to others."""
+    """A graph replays addresses: memory that nothing else holds would be given to others."""
 
     class Graph:
         def replay(self) -> None:

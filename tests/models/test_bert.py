@@ -98,7 +98,7 @@ def test_new_heads_are_one_logged_line(
     with caplog.at_level(logging.INFO):
         Bert(path=str(bert_folder)).build(spans)
     assert [record.getMessage() for record in caplog.records if record.name.startswith("sparsefront")] == [
-        "newly initialised, because no weights fit: qa_outputs.bias, qa_outputs.weight"
+        "newly initialized, because no weights fit: qa_outputs.bias, qa_outputs.weight"
     ]
     assert capfd.readouterr() == ("", "")
 

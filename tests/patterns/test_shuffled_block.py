@@ -1,4 +1,4 @@
-"""shuffled_block: groups of outputs that are no neighbours, and the search that finds them."""
+"""shuffled_block: groups of outputs that are no neighbors, and the search that finds them."""
 
 import itertools
 
@@ -58,7 +58,7 @@ def test_a_planted_shuffle_is_undone(outputs, length, seed):
 
 
 def test_worked_example():
-    """Outputs 0 and 2 share inputs 0 and 3, outputs 1 and 3 share 1 and 2: neighbours could keep half of it at best."""
+    """Outputs 0 and 2 share inputs 0 and 3, outputs 1 and 3 share 1 and 2: neighbors could keep half of it at best."""
     importance = torch.tensor([[9, 0, 0, 8], [0, 7, 9, 0], [8, 1, 0, 9], [1, 9, 8, 0]]).float()
     permutation = ShuffledBlock(granularity=2).permutation(importance, 0.5)
     assert permutation.outputs.tolist() == [0, 2, 1, 3]
@@ -75,10 +75,10 @@ few = settings(max_examples=40, deadline=None, derandomize=True)
     length=st.sampled_from([1, 2, 4, 8]),
     sparsity=st.floats(0, 0.95),
 )
-def test_never_less_than_neighbours_keep(importance, length, sparsity):
+def test_never_less_than_neighbors_keep(importance, length, sparsity):
     importance = torch.tensor(importance).float()
-    shuffled, neighbours = ShuffledBlock(granularity=length), VectorWise(granularity=length)
-    assert kept_importance(shuffled, importance, sparsity) >= kept_importance(neighbours, importance, sparsity)
+    shuffled, neighbors = ShuffledBlock(granularity=length), VectorWise(granularity=length)
+    assert kept_importance(shuffled, importance, sparsity) >= kept_importance(neighbors, importance, sparsity)
     shuffled.check(shuffled.mask(importance, sparsity), sparsity)
 
 
@@ -92,8 +92,8 @@ def test_more_is_kept_of_outputs_that_are_alike(rounds):
     assert kept > 1.5 * before
 
 
-def test_neighbours_that_are_alike_are_a_start_too():
-    """Groups of neighbours share what they weigh more, too little for their masks to show it; then two outputs change
+def test_neighbors_that_are_alike_are_a_start_too():
+    """Groups of neighbors share what they weigh more, too little for their masks to show it; then two outputs change
     places. Grouped by their masks outputs keep less than in the groups that they were in.
     """
     shared = 0.4 * scores(8, 64, seed=1).repeat_interleave(8, dim=0)

@@ -243,7 +243,7 @@ def test_a_narrow_tile_is_scored_like_the_others():
     full, narrow = narrow_and_full("rms")
     assert 0.8 < narrow / full < 1.2, "sums of fewer squares vary more, and are as large on average"
     full, narrow = narrow_and_full("l2_over_length")
-    assert narrow > 1.9 * full, "the sources' score favours it so much that it keeps nearly all of 2048"
+    assert narrow > 1.9 * full, "the sources' score favors it so much that it keeps nearly all of 2048"
 
 
 def test_layers_with_long_outputs_are_scored_like_the_others():

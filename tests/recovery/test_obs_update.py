@@ -38,7 +38,7 @@ class Net(nn.Module):
 
 
 def smooth_images(count: int, seed: int) -> torch.Tensor:
-    """Neighbouring pixels tell of each other, as in real images: else no weight could make up for another."""
+    """Neighboring pixels tell of each other, as in real images: else no weight could make up for another."""
     coarse = torch.randn(count, 2, 4, 4, generator=torch.Generator().manual_seed(seed))
     return nn.functional.interpolate(coarse, scale_factor=2, mode="bilinear")
 

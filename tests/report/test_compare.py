@@ -150,7 +150,7 @@ def test_paths_sort_and_out_are_taken_from_the_command_line(tmp_path, make_resul
     [
         ((), "no results found"),
         (("nowhere",), "nowhere: no such file or folder"),
-        (("colour=red",), "no such option; there are out, sort, axis, source, project, entity"),
+        (("color=red",), "no such option; there are out, sort, axis, source, project, entity"),
         (("--fast",), "no such option"),
         (("axis=seconds",), "axis=seconds: is one of speedup, latency_ms"),
         (("source=cloud",), "source=cloud: disk or wandb"),

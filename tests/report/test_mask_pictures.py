@@ -13,7 +13,7 @@ from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.permutation import Permutation
 from sparsefront.patterns.vector_wise import VectorWise
 from sparsefront.pruning.mask_layout import MaskLayout
-from sparsefront.report.mask_image import KEPT_COLOUR, Scale, mask_image, rgb
+from sparsefront.report.mask_image import KEPT_COLOR, Scale, mask_image, rgb
 from sparsefront.report.mask_pictures import GAP, MARGIN, PrunedLayers, write_mask_pictures, write_panels
 from sparsefront.report.run_report import write_report
 from sparsefront.report.settings import Report
@@ -47,7 +47,7 @@ def test_one_file_per_chosen_layer_with_its_own_mask(tmp_path):
     paths = write_mask_pictures(pruned, tmp_path / "masks", ["a.1", "conv"])
     assert [path.name for path in paths] == ["a.1.png", "conv.png"]
     assert sorted(path.name for path in (tmp_path / "masks").iterdir()) == ["a.1.png", "conv.png"]
-    kept = [(pixels_of(path) == rgb(KEPT_COLOUR)).all(axis=-1).sum() for path in paths]
+    kept = [(pixels_of(path) == rgb(KEPT_COLOR)).all(axis=-1).sum() for path in paths]
     cell = Scale.of((16, 8)).cell ** 2
     assert kept == [cell * int(pruned.masks[name].sum()) for name in ("a.1", "conv")]
 

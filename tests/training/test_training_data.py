@@ -18,7 +18,7 @@ def data():
 
 
 def rows(loader) -> list[float]:
-    """One number per batch, by which to recognise it."""
+    """One number per batch, by which to recognize it."""
     return [batch["x"].sum().item() for batch in loader]
 
 

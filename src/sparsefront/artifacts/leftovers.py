@@ -14,7 +14,7 @@ REMOVED = ".removed-"  # in the name of a stage that is being removed: renamed f
 
 
 def remove_leftovers(root: Path) -> list[Path]:
-    """Remove what nobody works on any more: its lock is free. What a later run can go on from (`.unfinished`) stays.
+    """Remove what no process works on any more: its lock is free. What a later run can go on from (`.unfinished`) stays.
 
     Args:
         root: the cache folder.

@@ -30,5 +30,5 @@ def _path(text: str) -> Path | None:
         path = Path(text).expanduser()
         named = text.startswith("~") or len(path.parts) > 1 or path.is_absolute() or path.suffix
         return path if named and path.exists() else None
-    except (OSError, ValueError, RuntimeError):  # too long for a path, a null in it, a user that nobody knows
+    except (OSError, ValueError, RuntimeError):  # too long for a path, a null in it, a user that does not knows
         return None

@@ -1,8 +1,8 @@
 """Stages stored on disk under the digest of their cache key.
 
     <root>/<stage>/<key>/             a finished stage: whatever it wrote, plus determined_by.json, with a checksum of each file
-    <root>/<stage>/<key>.again-<n>/   the same, made again while somebody read it: see `generations`
-    <root>/<stage>/<key>.lock         held while somebody makes it; others wait, then find it finished. Its time: the last use
+    <root>/<stage>/<key>.again-<n>/   the same, made again while a process read it: see `generations`
+    <root>/<stage>/<key>.lock         locked while a process makes it; others wait, then find it finished. Its time: the last use
     <root>/<stage>/<key>.partial-<pid>  work in progress; becomes <key> by one rename. A failing maker removes it; what a
                                       killed one left is removed by the next run (`artifacts.leftovers`)
     <root>/<stage>/<key>.unfinished/  what a maker left for the next one to go on from, should it be killed
@@ -80,7 +80,7 @@ class ArtifactStore:
         self._used.clear()
 
     def find(self, kind: str, cache_key: dict[str, Any], *, stage: str | None = None) -> Artifact | None:
-        """The finished stage, or None: nobody made it, it is damaged (told on the terminal), or it is to be made again."""
+        """The finished stage, or None: it was never made, it is damaged (reported on the terminal), or it is to be made again."""
         key = digest(cache_key)
         folder = self.root / kind / key
         again = not self.reuse and (stage or kind) in self.runnable
@@ -93,7 +93,7 @@ class ArtifactStore:
     def get_or_create(
         self, kind: str, cache_key: dict[str, Any], make: Callable[[Path], float | None], *, stage: str | None = None
     ) -> Artifact:
-        """The finished stage, made now if nobody has.
+        """The finished stage, made now if it is missing.
 
         Args:
             kind: folder name below the root.

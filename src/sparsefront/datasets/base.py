@@ -65,7 +65,7 @@ class Dataset(ABC):
         Args:
             batch_size: rows of one batch, in all three loaders.
             seed: decides order and augmentation of train; the same seed gives the same batches, run after run.
-            cache_dir: where downloads and tokenised text are kept for the next run.
+            cache_dir: where downloads and tokenized text are kept for the next run.
             tokenizer_from: needed by text, ignored by images.
         """
 
@@ -75,7 +75,7 @@ class Dataset(ABC):
         Args:
             cache_dir: as in `data_module`.
         Raises:
-            InvalidSetting: no such revision, or nobody who knows it can be reached.
+            InvalidSetting: no such revision, or no host that has it can be reached.
         """
         return self
 

@@ -17,7 +17,7 @@ def build_once(target: Path, make: Callable[[Path], None]) -> Path:
 
     Args:
         target: where the file belongs; its folder is created. Its checksum lies beside it.
-        make: writes the whole file to the path it is given, a neighbour that is renamed to `target` when complete, so
+        make: writes the whole file to the path it is given, a neighbor that is renamed to `target` when complete, so
             that a process killed halfway leaves nothing that could be taken for the file.
     """
     from filelock import FileLock

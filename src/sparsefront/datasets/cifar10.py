@@ -37,7 +37,7 @@ EXPECTED = (
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar10(Dataset):
-    """Colour images of 32 x 32 pixels in ten classes, 50000 to train on and 10000 to report on, or fewer in an .npz.
+    """Color images of 32 x 32 pixels in ten classes, 50000 to train on and 10000 to report on, or fewer in an .npz.
 
     Training images are shifted by up to 4 pixels and mirrored.
     Source: Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009; the augmentation is that of

@@ -25,7 +25,7 @@ def require_reachable(url: str, *, missing: str) -> None:
         url: of the server; any answer from it will do.
         missing: what to set instead, for the message.
     Raises:
-        InvalidSetting: nobody answered in time; names `path`.
+        InvalidSetting: no answer in time; names `path`.
     """
     failure: list[object] = [f"no answer within {ANSWER_TIMEOUT_S} s"]
 

@@ -111,7 +111,7 @@ class GlueSource:
     def encode(self, split: str, tokenizer: "PreTrainedTokenizerFast") -> "EncodedText":
         import torch
 
-        from sparsefront.datasets.sentence_tokens import tokenised
+        from sparsefront.datasets.sentence_tokens import tokenized
 
         rows = self._read("dev") if split == "test" else self._train
         if split != "test":
@@ -122,13 +122,13 @@ class GlueSource:
             [row.label for row in rows], dtype=torch.int64 if self._settings.layout.label_names else None
         )
         firsts, seconds, _ = zip(*rows, strict=True)
-        return tokenised(
+        return tokenized(
             firsts,
             None if seconds[0] is None else seconds,
             tokenizer=tokenizer,
             max_length=self._settings.max_length,
             columns={"labels": labels},
-            description=f"tokenising {self.name} {split}",
+            description=f"tokenizing {self.name} {split}",
         )
 
     @cached_property

@@ -8,7 +8,7 @@ from sparsefront.errors import InvalidSetting
 
 
 def hub_commit(hub_id: str, revision: str, *, cache_dir: Path, missing: str) -> str:
-    """The commit: noted in `cache_dir` when it was first needed; else as the hub says, or where nobody answers as the
+    """The commit: noted in `cache_dir` when it was first needed; else as the hub says, or, without an answer as the
     libraries' own cache on this machine says. So data stay what they were until `cache_dir` goes.
 
     Args:

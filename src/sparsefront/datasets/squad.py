@@ -36,7 +36,7 @@ class Squad(TextDataset):
         path: a folder with one train*.json and one dev*.json; None and no files named below takes the hub's copy.
         train_file, dev_file: where the two lie, instead of `path`, or where a folder holds several.
         max_length: tokens of a window: the question and a part of the context.
-        stride: context tokens that two neighbouring windows share.
+        stride: context tokens that two neighboring windows share.
         revision, pad: as in `TextDataset`.
     """
 
@@ -142,7 +142,7 @@ class SquadSource:
             max_length=self._settings.max_length,
             stride=self._settings.stride,
             training=split == "train",
-            description=f"tokenising {self.name} {split}",
+            description=f"tokenizing {self.name} {split}",
         )
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The data module of text sets: tokenised once, read from the cache ever after."""
+"""The data module of text sets: tokenized once, read from the cache ever after."""
 
 import json
 import os
@@ -37,7 +37,7 @@ class TextSource(Protocol):
 
 
 class TextData(SplitData):
-    """Loaders over tokenised text.
+    """Loaders over tokenized text.
 
     Args:
         source: where the text comes from.
@@ -71,7 +71,7 @@ class TextData(SplitData):
 
     @cached_property
     def tokenizer(self) -> "PreTrainedTokenizerFast":
-        # Set either way it silences a warning for every loader process; those never tokenise, so nothing can lock up.
+        # Set either way it silences a warning for every loader process; those never tokenize, so nothing can lock up.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
         return self._tokenizer_from(self._texts())
 
@@ -80,7 +80,7 @@ class TextData(SplitData):
             yield from self.source.texts()
 
     def encoded(self, split: str) -> EncodedText:
-        """The rows of a split: from the cache, or tokenised now and put there."""
+        """The rows of a split: from the cache, or tokenized now and put there."""
         from safetensors.torch import load_file, save_file
 
         key = {"format": FORMAT, "split": split, "tokenizer": tokenizer_digest(self.tokenizer)} | self.source.key()

@@ -69,7 +69,7 @@ def split_multihead_attention(packed: nn.MultiheadAttention) -> MultiheadSelfAtt
     bias = packed.in_proj_bias is not None
     split = MultiheadSelfAttention(
         packed.embed_dim, packed.num_heads, bias=bias, dropout=packed.dropout, device="meta"
-    )  # on meta: its own random initialisation would be wasted
+    )  # on meta: its own random initialization would be wasted
     for name, weight in zip(PROJECTIONS, packed.in_proj_weight.detach().chunk(3)):
         getattr(split, name).weight = nn.Parameter(weight.clone())
     if bias:

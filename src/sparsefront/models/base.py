@@ -43,14 +43,14 @@ class Model(ABC):
         """Reject what can be rejected without data, download or weights.
 
         Raises:
-            InvalidSetting: a path that does not exist, a name that nobody knows, settings that exclude each other.
+            InvalidSetting: a path that does not exist, an unknown name, settings that exclude each other.
         """
 
     def at_commit(self) -> Self:
         """These settings with a branch or tag of a hub replaced by the commit that it stands for; others as they are.
 
         Raises:
-            InvalidSetting: no such revision, or nobody who knows it can be reached.
+            InvalidSetting: no such revision, or no host that has it can be reached.
         """
         return self
 

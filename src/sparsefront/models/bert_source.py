@@ -104,7 +104,7 @@ class BertSource:
         """The network in fp32 and training mode, whatever the dtype on disk.
 
         Args:
-            head: modules that may be absent from the weights, or have other shapes there; they are newly initialised.
+            head: modules that may be absent from the weights, or have other shapes there; they are newly initialized.
         Raises:
             InvalidSetting: the weights cannot be read, do not fit anywhere else, or hold NaN or infinity.
         """
@@ -140,7 +140,7 @@ class BertSource:
             raise self.invalid(complaint)
         new = sorted(filter(of_head, {*report["missing_keys"], *reshaped}))
         if new:
-            log.info("newly initialised, because no weights fit: %s", ", ".join(new))
+            log.info("newly initialized, because no weights fit: %s", ", ".join(new))
 
     def _folder(self, *needed: tuple[str, ...], wanted: tuple[str, ...] = ()) -> Path:
         if self.path is not None:

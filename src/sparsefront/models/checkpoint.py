@@ -73,7 +73,7 @@ def load_weights(net: nn.Module, weights: dict[str, Tensor], *, head: str, path:
 
     Args:
         head: name of the task head. Where it is absent from the checkpoint or has other shapes (another number of
-            classes), the net's own initialisation is kept; everything else must fit exactly.
+            classes), the net's own initialization is kept; everything else must fit exactly.
         path: where the weights come from, for the message.
     Raises:
         InvalidSetting: missing or unexpected keys or other shapes; the first few are named.
@@ -82,7 +82,7 @@ def load_weights(net: nn.Module, weights: dict[str, Tensor], *, head: str, path:
     given = {key: tuple(tensor.shape) for key, tensor in weights.items()}
     head_keys = [key for key in own if key.startswith(f"{head}.")]
     if any(given.get(key) != own[key] for key in head_keys):
-        log.info("%s: not in the checkpoint in this shape, newly initialised (%s)", head, path)
+        log.info("%s: not in the checkpoint in this shape, newly initialized (%s)", head, path)
         weights = {key: tensor for key, tensor in weights.items() if not key.startswith(f"{head}.")}
     else:
         head_keys = []

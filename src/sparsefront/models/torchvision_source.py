@@ -14,7 +14,7 @@ from sparsefront.models.checkpoint import read_weights, weights_file
 
 @dataclass(frozen=True)
 class TorchvisionSource:
-    """At most one of `weights` and `path`; neither means random initialisation.
+    """At most one of `weights` and `path`; neither means random initialization.
 
     Args:
         variant: torchvision's builder, e.g. resnet50.

@@ -92,7 +92,7 @@ class Vit(Model):
 
 
 def _patch_projection(channels: int, width: int) -> nn.Conv2d:
-    """torchvision's patch projection and its initialisation, for another number of channels."""
+    """torchvision's patch projection and its initialization, for another number of channels."""
     projection = nn.Conv2d(channels, width, kernel_size=PATCH_SIZE, stride=PATCH_SIZE)
     nn.init.trunc_normal_(projection.weight, std=math.sqrt(1 / (channels * PATCH_SIZE**2)))
     nn.init.zeros_(projection.bias)

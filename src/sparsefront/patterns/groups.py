@@ -33,7 +33,7 @@ class Groups:
         sizes: weights that go when the group goes, counting only those still alive: one number for all groups, or an
             integer tensor that broadcasts to the shape of scores.
         keep_of_last: set where the distribution is balanced: exactly this many survive along the last dimension of
-            scores, and no allocation has a say.
+            scores, and no allocation is asked.
         guide: another ranking that comes before the scores; None where there is none.
         stays, gone: bool, shape of scores: +inf and -inf where True, whatever the scores say. Where single weights are
             groups, this spares a marked copy of the importance of the whole network.

@@ -1,4 +1,4 @@
-"""An order of the outputs in which vectors of neighbours keep more importance."""
+"""An order of the outputs in which vectors of neighbors keep more importance."""
 
 import functools
 
@@ -16,7 +16,7 @@ def shuffled_outputs(importance: Tensor, length: int, sparsity: float, rounds: i
        output that is left, each group takes the `length - 1` that are most like it.
     2. Prune vector-wise in these groups. What output r would keep in group g is then a sum over g's inputs, A[r, g]. Every
        pair of groups in turn (a round-robin) redistributes its outputs so that the sum of A is largest. Prune again;
-       repeat while more is kept. The same from the outputs' own order: neighbours of one attention head may be alike in
+       repeat while more is kept. The same from the outputs' own order: neighbors of one attention head may be alike in
        ways that masks do not show. The better of both is taken.
 
     Args:
@@ -29,16 +29,16 @@ def shuffled_outputs(importance: Tensor, length: int, sparsity: float, rounds: i
         keeps as much.
     Source: Huang et al., "Shfl-BW: Accelerating Deep Neural Network Inference with Tensor-Core Aware Weight Pruning", DAC
         2022, searches in the same two stages: a mask pruned without structure, then outputs with like masks grouped (by
-        k-means). Departures: groups are of equal size from the start, and step 2 maximises the importance that is really
+        k-means). Departures: groups are of equal size from the start, and step 2 maximizes the importance that is really
         kept instead of a distance between masks.
     """
     if length in (1, importance.shape[0]):
         return None
     own = torch.arange(importance.shape[0], device=importance.device).view(-1, length)
-    neighbours = _kept_importance(importance, own, sparsity)[0]
+    neighbors = _kept_importance(importance, own, sparsity)[0]
     starts = _alike(_element_wise(importance, sparsity), length), own
     most, best = max((_searched(importance, start, sparsity, rounds) for start in starts), key=lambda found: found[0])
-    return _ascending(best) if most > neighbours else None
+    return _ascending(best) if most > neighbors else None
 
 
 def _searched(importance: Tensor, groups: Tensor, sparsity: float, rounds: int) -> tuple[float, Tensor]:

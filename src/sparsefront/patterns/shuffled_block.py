@@ -1,4 +1,4 @@
-"""Vectors of outputs that need not be neighbours: vector-wise after a permutation of the outputs."""
+"""Vectors of outputs that need not be neighbors: vector-wise after a permutation of the outputs."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,7 +19,7 @@ class ShuffledBlock(BlockPattern):
 
     The groups are found once, from the first scores and at the final sparsity (the layer's own where the allocation assigns
     one); see `output_shuffle`. The order lives in storage (the tiles of the gathered format name their outputs), so the
-    function of the network is unchanged. In a layer where no grouping keeps more than neighbours do, at that sparsity, the
+    function of the network is unchanged. In a layer where no grouping keeps more than neighbors do, at that sparsity, the
     outputs stay in their own order.
 
     Args:

@@ -75,7 +75,7 @@ class Uniform(BlockPattern):
 
     Args:
         granularity: side of a block, which divides the layer: 1, 2 or 4.
-        aggregate: l2, the norm of a rank column as in the paper, or rms, the same per row, which does not favour layers
+        aggregate: l2, the norm of a rank column as in the paper, or rms, the same per row, which does not favor layers
             with many rows.
     Source: Muralidharan, "Uniform Sparsity in Deep Neural Networks", 2023, sections 2.2 and 4.2 ("Blocked Uniform
         Sparsity"). The paper sorts by |w|; here importance is sorted, which is |w| where it is the magnitude.

@@ -39,7 +39,7 @@ def score_weights(
 class NetworkCalibration:
     """`importance.base.Calibration` of a network.
 
-    Dropout is off and batch normalisation uses its running statistics, so scores depend on no draw and leave no trace.
+    Dropout is off and batch normalization uses its running statistics, so scores depend on no draw and leave no trace.
     Of the batches, rank r of R reads r, r + R, r + 2R, ...; the data goes round where there are too few.
     What layers are given at the padding of a text is left out.
 

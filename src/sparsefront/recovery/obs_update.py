@@ -95,7 +95,7 @@ class ObsUpdate(Recovery):
         mask = round.masks[layer].reshape(len(weight), -1).to(weight.device)
         if bool(mask.all()):
             return mask
-        # In the order in which the layer obeys its pattern, so that windows are neighbours; rows do not meet in a sweep.
+        # In the order in which the layer obeys its pattern, so that windows are neighbors; rows do not meet in a sweep.
         inputs = round.layout.permutation(layer).inputs if self.reselect else None
         order = torch.arange(mask.shape[1]) if inputs is None else inputs
         order = order.to(weight.device)

@@ -1,7 +1,7 @@
 """Which results may share a plot, and what each of them draws there.
 
 A speedup or a latency means something only beside others of the same model, data, device, batch and dtype, evaluated on the
-same samples and held against a baseline that was searched for alike: results are split by these before anything is drawn.
+same samples and compared with a baseline from the same search: results are split by these before anything is drawn.
 What else differs is reported (`differences`).
 """
 
@@ -15,7 +15,7 @@ from sparsefront.report.differences import differences
 from sparsefront.report.pareto import pareto_front
 from sparsefront.report.result import Result
 
-# Always in this order, so that a pattern keeps its colour from plot to plot; patterns not named here follow by name.
+# Always in this order, so that a pattern keeps its color from plot to plot; patterns not named here follow by name.
 FIRST_PATTERNS = ("tile_wise", "vector_wise", "block_wise", "n_m", "element_wise", "dense")
 LOG_FROM_RATIO = 8
 CPU_NOTE = "CPU reference, not a GPU latency"
@@ -127,7 +127,7 @@ def by_pattern(points: Iterable[Point]) -> dict[str, list[Point]]:
 
 
 def pattern_order(results: Iterable[Result]) -> list[str]:
-    """The patterns met in the results; the position decides colour and marker."""
+    """The patterns met in the results; the position decides color and marker."""
     met = {result.choice.pattern for result in results}
     return [*FIRST_PATTERNS, *sorted(met - set(FIRST_PATTERNS))]
 

@@ -15,7 +15,7 @@ from sparsefront.report.comparable import ComparableResults, Point, by_pattern, 
 from sparsefront.report.latency_curve import crossover_text, curve_figure, curve_lines
 from sparsefront.report.pattern_summary import pattern_summary
 from sparsefront.report.result import Result
-from sparsefront.report.series_style import DENSE_COLOUR, FRONT_COLOUR, SeriesStyle, series_styles
+from sparsefront.report.series_style import DENSE_COLOR, FRONT_COLOR, SeriesStyle, series_styles
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -100,11 +100,11 @@ def _latency_figure(group: ComparableResults, styles: dict[str, SeriesStyle]) ->
         for pattern, series in by_pattern(group.timed_points()).items()
     ]
     if (front := group.front()) and len(front) > 1:
-        line = {"color": FRONT_COLOUR, "dash": "dash", "width": 1.5, "shape": "hv"}
+        line = {"color": FRONT_COLOR, "dash": "dash", "width": 1.5, "shape": "hv"}
         x, y = zip(*front)
         traces.insert(0, Scatter(x=x, y=y, mode="lines", name="Pareto front", line=line, hoverinfo="skip"))
     if (dense := group.dense_point()) is not None:
-        marker = {"color": DENSE_COLOUR, "symbol": "star", "size": 15}
+        marker = {"color": DENSE_COLOR, "symbol": "star", "size": 15}
         text = (
             f"dense baseline<br>{dense[1]:.2f} % · {group.axis.text(dense[0])}<br>median of {len(group.results)} run(s)"
         )
@@ -126,7 +126,7 @@ def _sparsity_figure(group: ComparableResults, styles: dict[str, SeriesStyle]) -
     figure = _figure(traces, x_label="achieved sparsity, fraction of zeros", y_label=group.quality_label)
     figure.update_xaxes(range=[0, 1])
     if (dense := group.dense_quality()) is not None:
-        figure.add_hline(y=dense, line_dash="dot", line_color=DENSE_COLOUR, annotation_text="dense")
+        figure.add_hline(y=dense, line_dash="dot", line_color=DENSE_COLOR, annotation_text="dense")
     return figure
 
 
@@ -139,7 +139,7 @@ def _points_trace(series: list[Point], style: SeriesStyle, *, name: str, x: list
         y=[point.quality for point in series],
         mode="markers",
         name=name,
-        marker={"color": style.colour, "symbol": symbols, "size": 10},
+        marker={"color": style.color, "symbol": symbols, "size": 10},
         hovertext=[_hover(point) for point in series],
         hoverinfo="text",
         error_y={"array": [point.standard_error or 0 for point in series], **ERROR_BARS},

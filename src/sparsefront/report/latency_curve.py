@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparsefront.report.columns import fraction, milliseconds, plain, times
 from sparsefront.report.result import Result
-from sparsefront.report.series_style import DENSE_COLOUR, series_styles
+from sparsefront.report.series_style import DENSE_COLOR, series_styles
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -99,8 +99,8 @@ def curve_figure(result: Result) -> "Figure":
             if timed:
                 x, y = zip(*timed)
                 name = side if length is None else f"{side}, length {length}"
-                colour = DENSE_COLOUR if len(lengths) == 1 and side == "dense" else styles[str(length)].colour
-                line = {"color": colour, "dash": "dash" if side == "dense" else "solid"}
+                color = DENSE_COLOR if len(lengths) == 1 and side == "dense" else styles[str(length)].color
+                line = {"color": color, "dash": "dash" if side == "dense" else "solid"}
                 figure.add_trace(Scatter(x=x, y=y, mode="lines+markers", name=name, line=line))
     figure.update_layout(template="plotly_white", height=430, legend={"orientation": "h", "y": -0.2}, hovermode="x")
     figure.update_xaxes(type="log", title="batch size", tickvals=sorted({point.batch_size for point in points}))

@@ -100,8 +100,8 @@ def write_mask_png(
 
 
 def _key(images: Sequence[MaskImage]) -> str:
-    """What colours and pixels mean, in one line."""
-    return ", ".join(filter(None, ("blue: kept, grey: pruned", images[-1].line_text, images[-1].scale.text)))
+    """What colors and pixels mean, in one line."""
+    return ", ".join(filter(None, ("blue: kept, gray: pruned", images[-1].line_text, images[-1].scale.text)))
 
 
 def write_panels(panels: Mapping[str, MaskImage], path: Path, *, heading: Sequence[str] = ()) -> None:

@@ -58,7 +58,7 @@ class Choice(_CheckedFields):
     """What was chosen, by the names of the configuration; parameters of a part are in its mapping.
 
     `model_variant` tells networks of one model apart: `vit_b_16`, a BERT's size, hub name or folder name.
-    `model_parameters` hold only what had a say in what was loaded, and what the loaded network says of itself.
+    `model_parameters` hold only what decided what was loaded, and what the loaded network says of itself.
     `trainer_parameters` are those that change what is trained, with `auto` resolved.
     """
 

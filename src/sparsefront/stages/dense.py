@@ -43,7 +43,7 @@ def train_body(experiment: Experiment, unfinished: Path, folder: Path, loggers: 
         the seconds that a killed run spent on what this one went on from.
     """
     recipe = experiment.recipe
-    # The network first: a checkpoint that does not fit is reported before data is fetched and tokenised.
+    # The network first: a checkpoint that does not fit is reported before data is fetched and tokenized.
     net = build_net(experiment)
     data = open_data(experiment)
     # All that is needed later, now: a test part that cannot be read is reported before the training, not after it.

@@ -1,6 +1,6 @@
 """The cache key of each stage: one chain, each link with the digest of the one before.
 
-Keys follow from the configuration and the sources alone, so a finished run is recognised without opening any stage. Sources
+Keys follow from the configuration and the sources alone, so a finished run is recognized without opening any stage. Sources
 are those that a stage can reach by imports from the classes that the configuration names and from the stage itself.
 """
 

@@ -27,7 +27,7 @@ class Evaluator(Protocol):
 
 
 class Objective(Protocol):
-    """What a training minimises in place of the task's own loss."""
+    """What a training minimizes in place of the task's own loss."""
 
     def __call__(self, task: "Task", output: Any, batch: Batch) -> Tensor:
         """Mean over a batch, a scalar.
@@ -99,7 +99,7 @@ class Task(LightningModule, ABC):
         """
 
     def training_loss(self, output: Any, batch: Batch) -> Tensor:
-        """What a training step minimises: the objective where one is set, else the loss."""
+        """What a training step minimizes: the objective where one is set, else the loss."""
         return self.loss(output, batch) if self.objective is None else self.objective(self, output, batch)
 
     @abstractmethod

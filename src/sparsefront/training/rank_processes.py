@@ -193,7 +193,7 @@ def _reported(reports: Connection) -> Iterator[None]:
 
 
 def _end_with_parent() -> None:
-    """A killed rank 0 ends nobody: without this the others would wait for it until their timeout."""
+    """A killed rank 0 ends no other process: without this the others would wait for it until their timeout."""
     wait([multiprocessing.parent_process().sentinel])
     os._exit(1)
 
@@ -228,7 +228,7 @@ def _member(rank: int, group: _Group, store: dist.Store) -> Iterator[None]:
 
 @contextmanager
 def _environment(rank: int, group: _Group) -> Iterator[None]:
-    """The variables by which Lightning knows that its processes were started by somebody else."""
+    """The variables by which Lightning knows that its processes were started by another program."""
     values = {
         "LOCAL_RANK": rank,
         "NODE_RANK": 0,

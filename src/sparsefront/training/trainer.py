@@ -22,7 +22,7 @@ class TrainerSettings:
         accumulate_grad_batches: batches whose gradients are averaged into one optimizer step; schedules count optimizer steps.
         limit_batches: train and validate on this many batches an epoch at most; null = all (for trials and tests).
         checkpoint: keep the state after every epoch, so that a killed training goes on from there.
-        progress_bar: false silences all bars, also those of evaluation and tokenisation. Without a terminal there are none.
+        progress_bar: false silences all bars, also those of evaluation and tokenization. Without a terminal there are none.
     """
 
     accelerator: str = "auto"

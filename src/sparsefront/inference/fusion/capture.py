@@ -106,7 +106,7 @@ def _module_of(exported: torch.export.ExportedProgram) -> fx.GraphModule:
 
 @contextmanager
 def _silent():
-    """Export warns of every size of 1; nobody can act on that."""
+    """Export warns of every size of 1; no user can act on that."""
     logger = logging.getLogger("torch._export.non_strict_utils")
     level, logger.level = logger.level, logging.ERROR
     try:

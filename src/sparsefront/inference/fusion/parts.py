@@ -13,7 +13,7 @@ class FusionParts:
     Args:
         joined: Linears that read the same activation are one product.
         activation: fused into the product before it. Without it hidden features stay as they are too, for products are then
-            no neighbours.
+            no neighbors.
         residual: fused into the product before it.
         compact: hidden features that are pruned vanish between two products, and values that are behind attention.
         layouts: of the residual stream, among which time decides; the first where nothing is timed.

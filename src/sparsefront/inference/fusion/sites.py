@@ -80,7 +80,7 @@ def merged(group: list[ProductSite]) -> ProductSite:
 
 
 def hidden_pairs(sites: Iterable[ProductSite]) -> list[tuple[ProductSite, ProductSite]]:
-    """(up, down): everything that up computes is read by down and nobody else, features side by side."""
+    """(up, down): everything that up computes is read by down alone, features side by side."""
     sites = list(sites)
     readers = {site.x: site for site in sites if len(site.layers) == 1}
     return [
