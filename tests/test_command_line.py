@@ -89,7 +89,7 @@ def test_a_results_folder_that_cannot_be_written(tmp_path, folder, message):
     assert "Traceback" not in done.stderr
 
 
-def test_a_disk_without_room_for_a_row_is_told_before_the_run(tmp_path, monkeypatch, capsys):
+def test_a_disk_without_room_for_a_result_is_told_before_the_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(command_line, "free_bytes", lambda folder: 12_300)
     config = OmegaConf.create(
         {"results_dir": str(tmp_path / "new"), "hydra": {"run": {"dir": str(tmp_path / "new" / "1")}}}
@@ -145,7 +145,7 @@ def kill_during(stage: str, tmp_path: Path) -> None:
     process.wait(30)
 
 
-def test_a_run_killed_again_and_again_gives_the_same_row(tmp_path):
+def test_a_run_killed_again_and_again_gives_the_same_result(tmp_path):
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     for stage in ("dense", "recover", "measure"):
         kill_during(stage, killed)

@@ -58,7 +58,7 @@ def test_gradual_ends_where_it_promised(run, composed, pattern):
 @pytest.mark.parametrize(
     "overrides", [["recovery=none"], ["recovery=lr_rewind"], ["importance=taylor", "importance.batches=2"]]
 )
-def test_every_way_of_pruning_gives_a_row(run, overrides):
+def test_every_way_of_pruning_gives_a_result(run, overrides):
     result = run(*overrides, *ON_CPU)
     assert result.quality.sparse is not None
     assert (result.choice.recovery == "none") == (overrides == ["recovery=none"])
@@ -172,7 +172,7 @@ def test_a_page_that_cannot_be_written_leaves_no_result(run, monkeypatch):
     assert run("sparsity=0.9", *ON_CPU).sparsity.sparsity_target == 0.9
 
 
-def test_the_same_seed_gives_the_same_row(composed, tmp_path):
+def test_the_same_seed_gives_the_same_result(composed, tmp_path):
     from hydra.core.hydra_config import HydraConfig
 
     from sparsefront.pipeline import run_experiment

@@ -23,7 +23,7 @@ def test_another_model_data_device_batch_or_dtype_is_another_group(make_result):
     assert sorted(len(group.results) for group in groups) == [1] * 8 + [2]
 
 
-def test_only_timed_rows_stand_against_latency(make_result):
+def test_only_timed_results_stand_against_latency(make_result):
     untimed = make_result(latency_sparse_ms=None, speedup=None, sparse=None, masked=0.5)
     for axis, x in ((SPEEDUP, 1.5), (LATENCY, 3.5)):
         (group,) = split_comparable([make_result(), untimed], axis)
@@ -83,7 +83,7 @@ RECORDED = {
         ({"processor": "Epyc"}, ("Xeon, 2 threads", "Epyc, 2 threads")),
     ],
 )
-def test_rows_of_another_protocol_are_another_front_that_says_so(make_result, change, told):
+def test_results_of_another_protocol_are_another_front_that_says_so(make_result, change, told):
     groups = split_comparable(
         [make_result(**RECORDED), make_result(**RECORDED | change), make_result(**RECORDED, seed=4)]
     )
@@ -98,7 +98,7 @@ def test_processor_and_threads_do_not_part_times_of_a_gpu(make_result):
     assert len(split_comparable([make_result(**gpu), make_result(**gpu | {"threads": None, "processor": None})])) == 1
 
 
-def test_what_an_older_row_does_not_tell_agrees_with_nothing_that_is_known(make_result):
+def test_what_an_older_result_does_not_tell_agrees_with_nothing_that_is_known(make_result):
     old = [make_result(schema_version=3, seed=seed) for seed in (0, 1)]
     groups = split_comparable([make_result(**RECORDED), *old])
     assert sorted(len(group.results) for group in groups) == [1, 2]
@@ -108,7 +108,7 @@ def test_what_an_older_row_does_not_tell_agrees_with_nothing_that_is_known(make_
     assert any("not known to be comparable" in note for note in older.notes())
 
 
-def test_rows_that_measured_nothing_draw_nothing(make_result):
+def test_results_that_measured_nothing_draw_nothing(make_result):
     nothing = dict.fromkeys(("dense", "masked", "sparse", "latency_dense_ms", "latency_sparse_ms", "latency_device"))
     (group,) = split_comparable([make_result(**nothing)])
     assert group.points() == [] and group.dense_point() is None and group.front() == []

@@ -85,7 +85,7 @@ def test_what_differs_is_said_and_what_may_not_be_compared_is_apart(tmp_path, ma
     assert "99 test samples" in page and "evaluated samples not recorded" in page
 
 
-def test_rows_of_the_version_before_are_read_and_told(tmp_path, make_result):
+def test_results_of_the_version_before_are_read_and_told(tmp_path, make_result):
     since = ("processor", "threads", "dense_weights_sha256", "weights_sha256", "n_of_m", "evaluated_samples", "repeats")
     for number in range(2):
         content = json.loads(make_result(run_id=f"run-{number}").to_json())
@@ -175,7 +175,7 @@ def test_help(tmp_path):
     assert done.returncode == 0 and done.stdout.startswith("usage: python compare.py")
 
 
-def test_the_page_keeps_groups_apart_and_escapes_what_rows_hold(tmp_path, make_result):
+def test_the_page_keeps_groups_apart_and_escapes_what_results_hold(tmp_path, make_result):
     results = [
         make_result(),
         make_result(model="bert", run_id="</script><b>"),

@@ -5,7 +5,7 @@ from matplotlib.image import imread
 from sparsefront.report.density_chart import LayerDensity, layer_densities, write_density_png
 
 
-def test_densities_follow_the_row(make_result):
+def test_densities_follow_the_result(make_result):
     result = make_result(
         sparsity_per_layer={"z.first": 0.75, "a.second": 0.0, "m.third": 0.0}, dense_layers={"a.second": "too small"}
     )

@@ -39,7 +39,7 @@ def result(make_result):
     )
 
 
-def test_points_are_ordered_with_the_rows_own_among_them(result):
+def test_points_are_ordered_with_the_results_own_among_them(result):
     assert [(p.batch_size, p.sequence_length) for p in curve_points(result)] == [
         (1, 128), (8, 128), (32, 128), (128, 128), (1, 384), (32, 384)
     ]  # fmt: skip

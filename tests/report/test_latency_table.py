@@ -58,7 +58,7 @@ def test_what_the_command_calls_the_largest_speedup_can_be_had(sweep, tmp_path):
     allocation.check_layers(NM(), {"fc1": (32, 16), "fc2": (16, 32)}, 0.75)
 
 
-def test_several_rows_of_one_level_give_the_lower_median(sweep, tmp_path, make_result):
+def test_several_results_of_one_level_give_the_lower_median(sweep, tmp_path, make_result):
     for number, latency_us in enumerate((3.0, 5.0, 7.0)):
         layers = {"fc1": layer(20.0, "n_m_triton", latency_us)}
         result = make_result(run_id=str(number), seed=number, sparsity_target=0.75, kernel_per_layer=layers, **ON_GPU)
@@ -79,7 +79,9 @@ def test_several_rows_of_one_level_give_the_lower_median(sweep, tmp_path, make_r
         ("pattern_parameters", {"n": None, "m": 16}, '{"m": null, "n": null}'),
     ],
 )
-def test_rows_that_differ_are_rejected_unless_one_is_chosen(sweep, tmp_path, make_result, capsys, field, other, given):
+def test_results_that_differ_are_rejected_unless_one_is_chosen(
+    sweep, tmp_path, make_result, capsys, field, other, given
+):
     layers = {"fc1": layer(10.0, "n_m_triton", 1.0)}
     changed = ON_GPU | {field: other}
     write_result_json(
@@ -102,7 +104,7 @@ def test_rows_that_differ_are_rejected_unless_one_is_chosen(sweep, tmp_path, mak
     ],
     ids=["cpu", "masked", "allocation", "untimed"],
 )
-def test_rows_without_layer_times_are_left_out_with_the_reason(tmp_path, make_result, capsys, changes, reason):
+def test_results_without_layer_times_are_left_out_with_the_reason(tmp_path, make_result, capsys, changes, reason):
     layers = {"kernel_per_layer": {"fc1": layer(10.0, "n_m_triton", 8.0)}}
     write_result_json(tmp_path / "row.json", make_result(**(ON_GPU | layers | changes)))
     assert main([str(tmp_path), "-o", str(tmp_path / "table.csv")]) == 1
@@ -110,12 +112,12 @@ def test_rows_without_layer_times_are_left_out_with_the_reason(tmp_path, make_re
     assert re.search(f"left out: run run-0: .*{reason}", said) and "no result gives layer times, of 1 read" in said
 
 
-def test_a_filter_that_names_no_leaf(sweep, tmp_path, capsys):
+def test_a_filter_that_names_no_field(sweep, tmp_path, capsys):
     assert main([str(sweep), "-o", str(tmp_path / "table.csv"), "--only", "patern=n_m"]) == 1
     assert "--only=patern=n_m: is FIELD=VALUE" in capsys.readouterr().err
 
 
-def test_a_row_of_a_run_on_a_cpu_is_rejected(tmp_path, run, capsys):
+def test_a_result_of_a_run_on_a_cpu_is_rejected(tmp_path, run, capsys):
     """What a real run leaves: its layers have kernels and no times."""
     result = run("pattern=n_m", "allocation=per_layer")
     assert result.kernels.kernel_per_layer and result.speed.latency_device == "cpu"

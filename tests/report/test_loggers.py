@@ -103,7 +103,7 @@ def test_settings_that_cannot_work_are_rejected(no_account, monkeypatch):
         WandbLogging().check()
 
 
-def test_csv_logger_keeps_curves_and_the_row(tmp_path, make_result):
+def test_csv_logger_keeps_curves_and_the_result(tmp_path, make_result):
     loggers = CsvLogging().build(run_name="a", output_dir=tmp_path, group=None, config={})
     loggers[0].log_metrics({"train/loss": 1.0}, step=0)
     log_result(loggers, make_result())
@@ -111,7 +111,7 @@ def test_csv_logger_keeps_curves_and_the_row(tmp_path, make_result):
     assert "train/loss" in text and "latency_sparse_ms" in text and "3.5" in text
 
 
-def test_no_logger_takes_a_row(make_result, tmp_path):
+def test_no_logger_takes_a_result(make_result, tmp_path):
     loggers = NoLogging().build(run_name="a", output_dir=tmp_path, group=None, config={})
     log_result(loggers, make_result())
     close_loggers(loggers, failed=True)
@@ -163,7 +163,7 @@ def test_reading_from_wandb_that_fails_is_one_message(no_account, monkeypatch, e
         read_wandb_results(entity="e", project="p")
 
 
-def test_the_row_that_wandb_was_given_comes_back(no_account, monkeypatch, make_result):
+def test_the_result_that_wandb_was_given_comes_back(no_account, monkeypatch, make_result):
     import wandb
     from pytorch_lightning.loggers import WandbLogger
 

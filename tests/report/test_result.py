@@ -10,7 +10,7 @@ from sparsefront.report.result import Result, result_fields
 from sparsefront.report.result_groups import SCHEMA_VERSION, Speed
 
 
-def test_leaf_names_are_unique_over_the_whole_row():
+def test_field_names_are_unique_over_the_whole_result():
     names = [field.name for field in result_fields()] + [group.name for group in dataclasses.fields(Result)]
     assert [name for name, count in Counter(names).items() if count > 1] == []
 
@@ -32,7 +32,7 @@ def test_flat_round_trip_through_text(make_result, granularity):
     assert Result.from_flat(cells) == result
 
 
-def test_flat_has_every_leaf_once_and_mappings_as_json(make_result):
+def test_flat_has_every_field_once_and_mappings_as_json(make_result):
     flat = make_result().flat()
     assert list(flat) == [field.name for field in result_fields()]
     assert json.loads(flat["sparsity_per_layer"]) == {"block.0.fc1": 0.8, "block.0.fc2": 0.0}
@@ -57,7 +57,7 @@ def test_unknown_and_missing_keys_are_all_named(make_result):
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"identity": 3}', "no json"])
-def test_other_files_are_no_rows(text):
+def test_other_files_are_no_results(text):
     with pytest.raises(ValueError):
         Result.from_json(text)
 
@@ -69,7 +69,7 @@ def test_another_schema_version_is_rejected(make_result):
         Result.from_json(json.dumps(content))
 
 
-def test_a_row_of_an_older_version_is_read_and_stays_one(make_result):
+def test_a_result_of_an_older_version_is_read_and_stays_one(make_result):
     result = make_result(schema_version=1, recovery_parameters={})
     content, cells = (
         json.loads(result.to_json()),
@@ -101,7 +101,7 @@ def test_a_wrong_value_is_rejected_where_it_is_passed_in(field, value):
         Speed(**{field: value})
 
 
-def test_leaf_by_name(make_result):
+def test_field_by_name(make_result):
     assert make_result().value_of("speedup") == 1.5
     with pytest.raises(KeyError):
         make_result().value_of("speed")

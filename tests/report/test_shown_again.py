@@ -91,7 +91,7 @@ def test_a_point_that_nobody_logged_before_is_in_its_summary(composed, monkeypat
     assert run.summary["sparsity_achieved"] == pytest.approx(0.75) and run.exit_codes == [0]
 
 
-def test_a_repeated_point_replaces_its_row(composed, monkeypatch, server):
+def test_a_repeated_point_replaces_its_result(composed, monkeypatch, server):
     point = logging_to(composed, monkeypatch, WandbLogging(mode="offline"))
     run_experiment(point())
     (run,) = server.values()

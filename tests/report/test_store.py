@@ -27,7 +27,7 @@ def lines_of(store: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_rows_come_back_as_they_were(tmp_path, make_result):
+def test_results_come_back_as_they_were(tmp_path, make_result):
     results = [make_result(run_id=f"run-{number}", seed=number) for number in range(3)]
     for result in results:
         append_result(tmp_path / "deep" / "rows.csv", result)
@@ -120,7 +120,7 @@ def test_folders_are_searched_and_broken_files_reported(tmp_path, make_result):
     assert "broken" in reading.problems[0] and "nowhere" in reading.problems[1]
 
 
-def test_a_folder_without_row_files_falls_back_to_its_store(tmp_path, make_result):
+def test_a_folder_without_result_files_falls_back_to_its_store(tmp_path, make_result):
     append_result(tmp_path / "study" / "rows.csv", make_result())
     assert read_results([tmp_path]).results == [make_result()]
 

@@ -79,7 +79,7 @@ def test_a_win_needs_an_interval_beyond_one(make_result, low, high, verdict):
     assert verdict in text_of(run_table(make_result(speedup_low=low, speedup_high=high)))
 
 
-def test_rows_table_always_shows_the_promised_columns(make_result):
+def test_results_table_always_shows_the_promised_columns(make_result):
     text = text_of(results_table([make_result(), make_result(run_id="run-1")]))
     header = "".join(text.split())
     for words in ("dense", "masked", "sparse", "seed", "speedup"):
@@ -87,7 +87,7 @@ def test_rows_table_always_shows_the_promised_columns(make_result):
     assert "98.00%" in header and "3.50" in header and "1.50×" in header and "run-1" in header
 
 
-def test_rows_table_sets_shared_values_aside(make_result):
+def test_results_table_sets_shared_values_aside(make_result):
     same = text_of(results_table([make_result(), make_result()]))
     different = text_of(results_table([make_result(), make_result(model="bert")]))
     assert "model vit_small" in same and same.count("vit_small") == 1

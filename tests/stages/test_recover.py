@@ -224,7 +224,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
-def test_every_way_back_gives_a_row(run, way):
+def test_every_way_back_gives_a_result(run, way):
     row = run(*ON_CPU, *way)
     assert row.sparsity.sparsity_achieved == pytest.approx(0.75, abs=0.01)
     assert row.quality.sparse == pytest.approx(row.quality.masked, abs=1e-3)

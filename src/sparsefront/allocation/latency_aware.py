@@ -52,7 +52,7 @@ class LatencyAware(PerLayerAllocation):
         read_table(self.table)
 
     def check_layers(self, pattern: Pattern, shapes: Mapping[str, tuple[int, int]], sparsity: float) -> None:
-        """Reject, before anything is trained, what this table cannot give.
+        """Check, before anything is trained, that this table has what is asked for.
 
         Args:
             shapes: the layers that will be pruned -> [N, K].

@@ -46,7 +46,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Reject, without the network and without reading much, what can be seen to fail later.
+        """Raise for what can be seen to fail later, without the network and without reading much.
 
         Raises:
             InvalidSetting: a path that is missing or not laid out as expected, with what is expected.

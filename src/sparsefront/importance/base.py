@@ -75,7 +75,7 @@ class Importance(ABC):
         """
 
     def check(self, experiment: "Experiment") -> None:
-        """Reject, before anything is trained, what cannot work with the rest of the configuration.
+        """Check, before anything is trained, that this works with the rest of the configuration.
 
         Raises:
             InvalidSetting: with its key written from the root.

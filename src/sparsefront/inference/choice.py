@@ -105,7 +105,7 @@ class KernelChoice:
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        """Reject, before anything is trained, a forced kernel that can run on none of the layers.
+        """Check, before anything is trained, that a forced kernel can run on some layer.
 
         Asked with a sample mask of the pattern per distinct shape.
 

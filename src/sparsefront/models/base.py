@@ -40,7 +40,7 @@ class Model(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Reject what can be rejected without data, download or weights.
+        """Check what can be checked without data, download or weights.
 
         Raises:
             InvalidSetting: a path that does not exist, an unknown name, settings that exclude each other.

@@ -1,4 +1,4 @@
-"""An order of outputs and inputs in which a weight obeys its pattern, while the network keeps its own order."""
+"""A permutation of outputs and inputs in which a weight obeys its pattern, while the network keeps its own order."""
 
 from dataclasses import dataclass
 
@@ -31,7 +31,7 @@ class Permutation:
         return matrix
 
     def invert(self, matrix: Tensor) -> Tensor:
-        """The way back: an permuted [N, K] in the network's order."""
+        """The inverse: a permuted [N, K] back in the network's order."""
         if self.outputs is not None:
             matrix = matrix.index_select(0, torch.argsort(self.outputs).to(matrix.device))
         if self.inputs is not None:

@@ -51,7 +51,7 @@ class ShuffledBlock(BlockPattern):
         return "gathered", {"tile": self.granularity, "drop_empty_outputs": False}
 
     def check(self, mask: Tensor, sparsity: float, permutation: Permutation | None = None) -> None:
-        """As for every pattern; without an permutation any order will do that puts equal outputs side by side."""
+        """As for every pattern; without a permutation any order will do that puts equal outputs side by side."""
         if permutation is None and mask.dtype == torch.bool and mask.dim() == 2:
             kinds = torch.unique(mask, dim=0, return_inverse=True)[1]
             permutation = Permutation(outputs=kinds.argsort(stable=True))

@@ -90,7 +90,7 @@ class Recovery(ABC):
     schedules: tuple[str, ...]
 
     def check_schedule(self, schedule: str) -> None:
-        """Reject a schedule, by its name, that this recovery does not go with.
+        """Check that this recovery works with a schedule, given by its name.
 
         Raises:
             InvalidSetting: with its key written from the root.
@@ -103,7 +103,7 @@ class Recovery(ABC):
             raise InvalidSetting(key, value, f"goes with schedule {', '.join(self.schedules)}, not with {schedule}")
 
     def check(self, experiment: "Experiment") -> None:
-        """Reject, before anything is trained, what cannot work with the rest of the configuration.
+        """Check, before anything is trained, that this works with the rest of the configuration.
 
         Raises:
             InvalidSetting: with its key written from the root.

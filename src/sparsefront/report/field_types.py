@@ -15,7 +15,7 @@ def alternatives(hint: Any) -> tuple[Any, ...]:
 
 
 def check_field(name: str, value: Any, hint: Any) -> None:
-    """Reject a value that the field cannot hold.
+    """Check that a value fits the field.
 
     Raises:
         ValueError: of another type than the hint's (an int stands for a float, a bool never for a number), not finite,

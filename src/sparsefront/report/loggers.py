@@ -72,7 +72,7 @@ class WandbLogging:
             raise InvalidSetting("mode", self.mode, f"one of {', '.join(MODES)}")
 
     def check(self) -> None:
-        """Reject what cannot work, before anything runs.
+        """Check, before anything runs, that this logger can work.
 
         Raises:
             InvalidSetting: wandb is not installed, or `mode=online` without an API key.

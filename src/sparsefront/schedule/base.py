@@ -29,7 +29,7 @@ class Schedule(ABC):
         return {}
 
     def check_sparsity(self, sparsity: float) -> None:
-        """Reject a final sparsity that the settings do not lead to.
+        """Require a final sparsity that the settings lead to.
 
         Raises:
             InvalidSetting: with its key written from the root.

@@ -9,7 +9,7 @@ from sparsefront.training.recipe import Recipe
 
 
 def require_room(net: nn.Module, folder: Path, *, epochs: int, recipe: Recipe, keeps_epochs: bool) -> None:
-    """Reject a training that the disk of its folder cannot hold, before its first step.
+    """Require, before the first step, that the disk has room for this training.
 
     Args:
         folder: of the stage, in the cache.

@@ -45,7 +45,7 @@ class TrainerSettings:
             raise InvalidSetting("limit_batches", self.limit_batches, "must be at least 1, or null for all")
 
     def check(self) -> None:
-        """Reject a GPU where there is none, and what needs one.
+        """Require the GPU that the settings ask for.
 
         Raises:
             InvalidSetting: accelerator gpu, more devices than there are, or fp16 on a CPU.
