@@ -67,6 +67,8 @@ def _target_class(group: str, name: Any) -> type:
         raise InvalidSetting(key, name, f"cannot be imported ({reason}); {remedy}") from error
     if not isinstance(target, type):
         raise InvalidSetting(key, name, "is no class; package.module.Class is expected")
+    if missing := sorted(getattr(target, "__abstractmethods__", ())):
+        raise InvalidSetting(key, name, f"does not define {', '.join(missing)}, which {group} needs")
     return target
 
 

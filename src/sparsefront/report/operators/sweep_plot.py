@@ -30,7 +30,7 @@ class Sweep:
     """One (K, N) in one layout.
 
     Args:
-        unit: granularity of ours, the one with most M.
+        granularity: of ours, the one with most M.
         ours: asked sparsity -> our fastest kernel.
         peers: asked sparsity -> the fastest kernel of another library, in any layout and of any granularity.
     """
@@ -38,7 +38,7 @@ class Sweep:
     k: int
     n: int
     layout: str
-    unit: int
+    granularity: int
     ours: dict[float, Line]
     peers: dict[float, Line] = field(default_factory=dict)
 
@@ -119,7 +119,7 @@ def _draw(axes: "Axes", sweep: Sweep, colors: dict[float, str]) -> None:
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_title(f"{sweep.k} → {sweep.n}, units of {sweep.unit}\n{sweep.layout.replace('_', '-')}", fontsize=8)
+    axes.set_title(f"{sweep.k} → {sweep.n}, granularity {sweep.granularity}\n{sweep.layout.replace('_', '-')}", fontsize=8)
     axes.set_xlabel("M", fontsize=8)
     axes.tick_params(labelsize=7, which="both")
     axes.grid(alpha=0.25)
