@@ -112,7 +112,7 @@ def test_nothing_to_gain_is_no_order():
     assert permuted_inputs(torch.ones(4, 8), Window(2, 4), 10) is None
     assert permuted_inputs(scores(4, 8), Window(4, 4), 10) is None
     assert permuted_inputs(scores(4, 8), Window(2, 8), 10) is None
-    assert NM(2, 4).permutation(scores(4, 8), 0.5) is None
+    assert NM(2, 4).find_permutation(scores(4, 8), 0.5) is None
 
 
 def test_negative_importance_is_ranked_too():

@@ -60,7 +60,7 @@ def test_a_planted_shuffle_is_undone(outputs, length, seed):
 def test_worked_example():
     """Outputs 0 and 2 share inputs 0 and 3, outputs 1 and 3 share 1 and 2: neighbors could keep half of it at best."""
     importance = torch.tensor([[9, 0, 0, 8], [0, 7, 9, 0], [8, 1, 0, 9], [1, 9, 8, 0]]).float()
-    permutation = ShuffledBlock(granularity=2).permutation(importance, 0.5)
+    permutation = ShuffledBlock(granularity=2).find_permutation(importance, 0.5)
     assert permutation.outputs.tolist() == [0, 2, 1, 3]
     mask = ShuffledBlock(granularity=2).mask(importance, 0.5)
     assert mask.int().tolist() == [[1, 0, 0, 1], [0, 1, 1, 0], [1, 0, 0, 1], [0, 1, 1, 0]]
@@ -106,10 +106,10 @@ def test_neighbors_that_are_alike_are_a_start_too():
 
 
 def test_without_anything_to_gain_outputs_stay_where_they_are():
-    assert ShuffledBlock(granularity=4).permutation(torch.ones(16, 8), 0.5) is None
-    assert ShuffledBlock(granularity=1).permutation(scores(16, 8), 0.5) is None
-    assert ShuffledBlock(granularity=16).permutation(scores(16, 8), 0.5) is None
-    assert ShuffledBlock(granularity=4).permutation(scores(16, 8), 0.0) is None
+    assert ShuffledBlock(granularity=4).find_permutation(torch.ones(16, 8), 0.5) is None
+    assert ShuffledBlock(granularity=1).find_permutation(scores(16, 8), 0.5) is None
+    assert ShuffledBlock(granularity=16).find_permutation(scores(16, 8), 0.5) is None
+    assert ShuffledBlock(granularity=4).find_permutation(scores(16, 8), 0.0) is None
 
 
 def test_the_same_scores_give_the_same_order_whatever_their_scale():

@@ -133,7 +133,7 @@ class Run:
 @pytest.mark.parametrize("recipe", [MOMENTUM, ADAMW], ids=["momentum", "adamw"])
 @pytest.mark.parametrize(
     "how",
-    [{}, {"accumulate_grad_batches": 3}, {"precision": "bf16-mixed"}, {"recompute": True}],
+    [{}, {"accumulate": 3}, {"precision": "bf16-mixed"}, {"recompute": True}],
     ids=["plain", "accumulated", "bf16", "checkpointed"],
 )
 def test_pruned_weights_are_zero_after_every_step(tmp_path, recipe, how):
