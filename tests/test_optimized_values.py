@@ -40,7 +40,10 @@ REJECTED = {
         "speedup: a run with stages without swap does not measure speedup",
     ),
     "no record": (["stages=[dense,prune,recover]"], "sparse: there will be no record: stages ends with recover"),
-    "no GPU": (["optimize=[peak_memory_bytes_sparse]"], "peak_memory_bytes_sparse: .*measure.device=cpu does not measure peak"),
+    "no GPU": (
+        ["optimize=[peak_memory_bytes_sparse]"],
+        "peak_memory_bytes_sparse: .*measure.device=cpu does not measure peak",
+    ),
     "a word": (["optimize=[sparse,commit]"], "commit: is no number"),
     "a mapping": (["optimize=[sparsity_per_layer]"], "sparsity_per_layer: is no number"),
     "nothing": (["optimize=[]"], r"\[\]: OptunaSweeper needs at least one value"),

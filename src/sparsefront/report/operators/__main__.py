@@ -69,7 +69,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="where the files go")
     parser.add_argument("--dtype", nargs="+", default=[], choices=ELEMENT_BYTES, help="only these")
     parser.add_argument("--layout", nargs="+", default=[], choices=LAYOUTS, help="only these, of X and Y")
-    parser.add_argument("--granularity", nargs="+", default=[], type=int, help="only sparse weights of these granularities")
+    parser.add_argument(
+        "--granularity", nargs="+", default=[], type=int, help="only sparse weights of these granularities"
+    )
     parser.add_argument("--m", nargs="+", default=[], type=int, help="only these M")
     return parser
 

@@ -119,7 +119,9 @@ def _draw(axes: "Axes", sweep: Sweep, colors: dict[float, str]) -> None:
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_title(f"{sweep.k} → {sweep.n}, granularity {sweep.granularity}\n{sweep.layout.replace('_', '-')}", fontsize=8)
+    axes.set_title(
+        f"{sweep.k} → {sweep.n}, granularity {sweep.granularity}\n{sweep.layout.replace('_', '-')}", fontsize=8
+    )
     axes.set_xlabel("M", fontsize=8)
     axes.tick_params(labelsize=7, which="both")
     axes.grid(alpha=0.25)
