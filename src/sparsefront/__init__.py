@@ -1,1 +1,1 @@
-"""sparsefront: accuracy and measured latency of sparse networks, from one configuration to one row."""
+"""sparsefront: accuracy and measured latency of sparse networks, from one configuration to one result."""

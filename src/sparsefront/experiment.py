@@ -57,8 +57,8 @@ class Experiment:
 
     @property
     def swaps(self) -> bool:
-        """Whether kernels are swapped in; otherwise the row has masked accuracy and no sparse latency."""
-        return "swap" in self.stages and not self.kernel.keeps_dense
+        """Whether kernels are swapped in; otherwise the result has masked accuracy and no sparse latency."""
+        return "swap" in self.stages and not self.kernel.swaps_nothing
 
     def goes_on_to(self, stage: str) -> bool:
         """Whether this stage, or one after it, is asked for."""
@@ -66,7 +66,7 @@ class Experiment:
 
     @property
     def config_hash(self) -> str:
-        """Digest of everything that a user configured and that can change the row."""
+        """Digest of everything that a user configured and that can change the result."""
         return digest(
             {
                 "settings": {group: value for group, value in self.settings.items() if group not in OUTPUT_GROUPS},

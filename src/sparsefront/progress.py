@@ -33,9 +33,9 @@ def bar(
 
 def shown() -> bool:
     """Whether this process shows bars: unless `showing` says otherwise, the first rank does."""
-    from sparsefront.training import ranks  # here: it imports torch, and settings import this module
+    from sparsefront.training import distributed  # here: it imports torch, and settings import this module
 
-    return _shown and ranks.index() == 0
+    return _shown and distributed.rank() == 0
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.measure.settings import Measure
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "end_to_end"
-CPU = Measure(device="cpu", wrappings=["eager"], variants=[], samples=5, warmup=0)
+CPU = Measure(device="cpu", execution_modes=["eager"], variants=[], samples=5, warmup=0)
 ASKED_FOR = (
     "model,batch,sequence_length,dtype,pattern,granularity,distribution,group_m,sparsity,allocation,min_layer_density,kernel_mode,"
     "latency_ms,latency_p20_ms,latency_p80_ms,dense_latency_ms,dense_variant,fused_dense_latency_ms,speedup,gemm_share,"
@@ -169,12 +169,14 @@ def test_a_dense_version_is_made_again_by_its_name(modules, session):
     again = modules["dense"]._execution("eager+fused_qkv", dense, CPU)
     assert again.name == "eager+fused_qkv"
     expected = dense.net(**dense.inputs).logits
-    assert torch.allclose(again.wrapped.call().logits, expected, atol=1e-5)
+    assert torch.allclose(again.fastest.call().logits, expected, atol=1e-5)
 
 
 def test_the_whole_way_of_a_row(modules, session, monkeypatch):
     """All that a GPU does but graphs: clocks of a CPU, behind the refusal."""
-    measure = Measure(device="cpu", wrappings=["eager"], variants=["fused_qkv", "fused_graph"], samples=5, warmup=0)
+    measure = Measure(
+        device="cpu", execution_modes=["eager"], variants=["fused_qkv", "fused_graph"], samples=5, warmup=0
+    )
     session.options = replace(session.options, dense=measure, sparse=replace(measure, variants=[]), timed=True)
     point = replace(point_of(modules), dtype="fp32")
     session.measure(point)

@@ -1,4 +1,4 @@
-"""Without nvcc the CUDA kernels are refused, Triton's run, and both stand in the row."""
+"""Without nvcc the CUDA kernels are rejected, Triton's run, and both stand in the row."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def test_unsupported_with_the_reason_logged_once(monkeypatch, caplog):
     problem = Problem(128, 48, 64, torch.float16, "cuda")
     found = find_candidates(stored, mask, problem, lambda kernel: kernel.family == "gathered" and kernel.requires_cuda)
     assert "gathered_triton" in [candidate.entry.name for candidate in found.usable]
-    assert "needs CUDA's compiler nvcc" in found.refusals["gathered_cuda"]
+    assert "needs CUDA's compiler nvcc" in found.unsupported["gathered_cuda"]
     said = [record.getMessage() for record in caplog.records if "nvcc" in record.getMessage()]
     assert len([line for line in said if "gathered_cuda_narrow " in line]) == 1
 
@@ -52,4 +52,4 @@ def test_the_row_holds_what_ran_and_why_not_the_cuda_kernel(exported):
     report = swap(net, export, problems, KernelChoice("sparse"), device=device, dtype=torch.float16)
     layer = report.to_json()["layers"]["0"]
     assert layer["chosen"].startswith("gathered_triton")
-    assert "needs CUDA's compiler nvcc" in layer["refusals"]["gathered_cuda"]
+    assert "needs CUDA's compiler nvcc" in layer["unsupported"]["gathered_cuda"]

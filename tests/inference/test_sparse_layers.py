@@ -7,7 +7,7 @@ import torch
 from sparsefront_kernels import FORMATS, KernelEntry, entry
 from torch import nn
 
-from sparsefront.inference.sparse_conv import SparseConv2d, conv_refusal
+from sparsefront.inference.sparse_conv import SparseConv2d, conv_unsupported_reason
 from sparsefront.inference.sparse_linear import SparseLinear
 from sparsefront.patterns.weight_view import as_matrix
 
@@ -71,9 +71,9 @@ def test_conv_is_the_same_product(settings):
     ],
     ids=str,
 )
-def test_conv_that_is_no_single_product_is_refused(settings, reason):
+def test_conv_that_is_no_single_product_is_rejected(settings, reason):
     layer = nn.Conv2d(4, 4, 3, **settings)
-    assert reason in conv_refusal(layer)
+    assert reason in conv_unsupported_reason(layer)
     with pytest.raises(ValueError, match=reason):
         SparseConv2d.replacing(layer, REFERENCE, pruned(nn.Conv2d(4, 4, 3))[1])
 
@@ -116,13 +116,13 @@ def test_the_weight_is_prepared_once_and_again_when_it_is_cast():
 def test_a_copy_owns_its_memory():
     dense, stored = pruned(nn.Linear(12, 8))
     sparse = SparseLinear.replacing(dense, REFERENCE, stored)
-    twin = copy.deepcopy(nn.Sequential(sparse))[0]
-    assert twin.format.values.data_ptr() != sparse.format.values.data_ptr()
-    assert twin.bias.data_ptr() != sparse.bias.data_ptr()
+    copied = copy.deepcopy(nn.Sequential(sparse))[0]
+    assert copied.format.values.data_ptr() != sparse.format.values.data_ptr()
+    assert copied.bias.data_ptr() != sparse.bias.data_ptr()
     x = torch.randn(2, 12)
     expected = sparse(x)
     sparse.format.values.zero_()
-    torch.testing.assert_close(twin(x), expected)
+    torch.testing.assert_close(copied(x), expected)
 
 
 def test_autocast_has_no_say_in_the_kernels_dtype():

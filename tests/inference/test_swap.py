@@ -1,4 +1,4 @@
-"""Masked-dense and swapped networks agree, and everything that stayed dense says why."""
+"""Masked and sparse networks agree, and everything that stayed dense says why."""
 
 import copy
 import gc
@@ -13,9 +13,9 @@ from sparsefront.datasets.info import DataInfo
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.agreement import output_error
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.kernel_call import KernelCall
 from sparsefront.inference.problems import observe_problems
 from sparsefront.inference.sparse_conv import SparseConv2d
+from sparsefront.inference.sparse_layer import SparseLayer
 from sparsefront.inference.swap import swap
 from sparsefront.models.bert import Bert
 from sparsefront.models.resnet50 import ResNet50
@@ -64,7 +64,7 @@ def swapped(net, export, inputs, choice=AUTO, prunable=None, dtype=torch.float32
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("model", ["vit_small", "bert", "resnet50"])
-def test_masked_dense_and_swapped_outputs_agree(model, pattern, networks, exported):
+def test_masked_and_sparse_outputs_agree(model, pattern, networks, exported):
     net, inputs, layers = networks[model]
     masked, chosen = copy.deepcopy(net), PATTERNS[pattern]
     export = exported(masked, chosen[0], 0.5, layers)
@@ -116,7 +116,7 @@ def test_a_shared_layer_is_swapped_once_and_everywhere(exported):
     export = exported(masked, TileWise(8), 0.5, ["one.0"])
     net, x = Shared().eval(), torch.randn(4, 32)
     report = swapped(net, export, {"x": x})
-    assert isinstance(net.one[0], KernelCall)
+    assert isinstance(net.one[0], SparseLayer)
     assert net.one[0] is net.two["a"] is net.two["b"]
     assert list(report.layers) == ["one.0"]
     with torch.inference_mode():
@@ -159,7 +159,7 @@ def test_masked_dense_swaps_nothing(choice, mlp, exported):
     export = exported(masked, TileWise(16), 0.5, ["first", "second"])
     net = mlp()
     report = swapped(net, export, {"x": x}, choice)
-    assert not any(isinstance(module, KernelCall) for module in net.modules())
+    assert not any(isinstance(module, SparseLayer) for module in net.modules())
     assert report.kernels == {"dense_linear": 2} and report.sparse_flops_share == 0.0
     assert all(reason.startswith("kernel=none") for reason in report.dense_layers.values())
     torch.testing.assert_close(net(x), masked(x), rtol=0, atol=0)  # the exported weights, not those it was built with
@@ -185,7 +185,7 @@ def test_a_forced_kernel_that_runs_nowhere_is_an_error(mlp, exported):
     net = mlp()
     with pytest.raises(InvalidSetting, match="name=semi_structured_reference: runs on none of the pruned layers"):
         swapped(net, export, {"x": torch.randn(4, 64)}, KernelChoice(name="semi_structured_reference"))
-    assert not any(isinstance(module, KernelCall) for module in net.modules())
+    assert not any(isinstance(module, SparseLayer) for module in net.modules())
 
 
 def test_convolutions_stay_channels_first_for_the_caller(networks, exported):
@@ -202,7 +202,7 @@ def test_the_report_is_json_with_the_rows_names(mlp, exported):
     content = json.loads(json.dumps(swapped(mlp(), export, {"x": torch.randn(4, 64)}).to_json(), allow_nan=False))
     layer = content["layers"]["first"]
     assert (layer["chosen"], layer["family"]) == ("gathered_reference", "gathered")
-    assert not {"latency_us", "candidates", "refusals", "notes"} & set(layer)  # nothing is known of them here
+    assert not {"latency_us", "candidates", "unsupported", "notes"} & set(layer)  # nothing is known of them here
 
 
 def test_bf16_runs_on_a_cpu(mlp, exported):

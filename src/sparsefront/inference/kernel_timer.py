@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from sparsefront.inference.agreement import floating_tensors
 from sparsefront.inference.failure_reason import failure_reason
 from sparsefront.inference.graph_capture import record
-from sparsefront.inference.kernel_call import KernelCall
 from sparsefront.inference.launch_choice import untried_launches
+from sparsefront.inference.sparse_layer import SparseLayer
 from sparsefront.inference.stored_bytes import stored_bytes
 
 SAMPLES, FEWEST = 20, 3
@@ -51,7 +51,7 @@ def time_layer(layer: nn.Module, x: Tensor, *more: Any, **keywords: Any) -> Kern
         raise RuntimeError(f"kernels are timed on a CUDA device, not on {x.device}")
     with torch.inference_mode(), torch.cuda.device(x.device):
         calls = _rotation(layer, (x, *more), keywords)
-        launches = untried_launches(layer, layer(x, *more, **keywords)) if isinstance(layer, KernelCall) else None
+        launches = untried_launches(layer, layer(x, *more, **keywords)) if isinstance(layer, SparseLayer) else None
         if launches is None:
             return _time(calls)
         times = {}
@@ -66,7 +66,7 @@ def time_layer(layer: nn.Module, x: Tensor, *more: Any, **keywords: Any) -> Kern
 def _time(calls: list[Callable[[], Any]]) -> KernelTime:
     try:
         graph, _ = record(calls, warmup=1)
-    except Exception as error:  # a library that synchronises or allocates by itself cannot be recorded
+    except Exception as error:  # a library that synchronizes or allocates by itself cannot be recorded
         torch.cuda.synchronize()
         reason = f"cannot be recorded in a CUDA graph ({failure_reason(error)})"
         return KernelTime(_median_us(calls[0], per_sample=1), reason)

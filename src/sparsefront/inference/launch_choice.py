@@ -8,7 +8,7 @@ from sparsefront_kernels import Problem
 from sparsefront_kernels.tuning.tunable import Tunable
 from torch import Tensor
 
-from sparsefront.inference.kernel_call import KernelCall
+from sparsefront.inference.sparse_layer import SparseLayer
 
 MOST = 4  # the kernel's own model puts the most promising first
 
@@ -37,7 +37,7 @@ class LaunchChoice:
         self.tunable.save(self.problem.device)
 
 
-def untried_launches(layer: KernelCall, output: Tensor) -> LaunchChoice | None:
+def untried_launches(layer: SparseLayer, output: Tensor) -> LaunchChoice | None:
     """What to try for this layer; None where its kernel has nothing to choose or was measured for such a product.
 
     Args:
@@ -54,7 +54,7 @@ def untried_launches(layer: KernelCall, output: Tensor) -> LaunchChoice | None:
     return LaunchChoice(tunable, packed, problem, candidates) if len(candidates) > 1 else None
 
 
-def launch_in_use(layer: KernelCall, problem: Problem) -> dict[str, Any]:
+def launch_in_use(layer: SparseLayer, problem: Problem) -> dict[str, Any]:
     """The launch parameters by name with which the layer runs this product; empty where its kernel has none."""
     tunable, packed = layer.tunable
     return {} if tunable is None else asdict(tunable.launch(packed, replace(problem, layout=layer.kernel_layout)))

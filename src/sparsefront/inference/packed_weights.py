@@ -1,12 +1,12 @@
-"""Weights of a swapped network as its kernels read them, and nothing twice on the device."""
+"""Weights of a sparse network as its kernels read them, and nothing twice on the device."""
 
 from torch import nn
 
-from sparsefront.inference.kernel_call import KernelCall
+from sparsefront.inference.sparse_layer import SparseLayer
 
 
 def release_formats(net: nn.Module) -> None:
     """Move every format to the CPU whose kernel reads a packed copy of it; layers still give, move and copy their weight."""
     for module in net.modules():
-        if isinstance(module, KernelCall):
+        if isinstance(module, SparseLayer):
             module.release_format()

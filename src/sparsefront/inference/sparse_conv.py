@@ -4,18 +4,18 @@ import torch.nn.functional as F
 from sparsefront_kernels import KernelEntry, SparseFormat
 from torch import Tensor, nn
 
-from sparsefront.inference.kernel_call import KernelCall
+from sparsefront.inference.sparse_layer import SparseLayer
 
 
-class SparseConv2d(KernelCall):
+class SparseConv2d(SparseLayer):
     """Takes [B, C_in, H, W] and gives [B, C_out, H', W'] (channels last in memory), as nn.Conv2d does.
 
     A 1x1 filter reads the pixels as they are; larger ones go through im2col, whose copy is part of the layer's time.
     """
 
     def __init__(self, entry: KernelEntry, format: SparseFormat, layer: nn.Conv2d) -> None:
-        if (refusal := conv_refusal(layer)) is not None:
-            raise ValueError(refusal)
+        if (reason := conv_unsupported_reason(layer)) is not None:
+            raise ValueError(reason)
         super().__init__(entry, format, layer.bias)
         self.in_channels, self.out_channels = layer.in_channels, layer.out_channels
         self.kernel_size, self.stride = layer.kernel_size, layer.stride
@@ -48,7 +48,7 @@ class SparseConv2d(KernelCall):
         return seen.reshape(-1, seen.shape[-1])
 
 
-def conv_refusal(layer: nn.Conv2d) -> str | None:
+def conv_unsupported_reason(layer: nn.Conv2d) -> str | None:
     """Why this convolution cannot be one product, or None."""
     if layer.groups != 1:
         return f"convolution in {layer.groups} groups"

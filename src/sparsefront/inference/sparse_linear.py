@@ -3,10 +3,10 @@
 from sparsefront_kernels import KernelEntry, SparseFormat
 from torch import Tensor, nn
 
-from sparsefront.inference.kernel_call import KernelCall
+from sparsefront.inference.sparse_layer import SparseLayer
 
 
-class SparseLinear(KernelCall):
+class SparseLinear(SparseLayer):
     """Takes [..., K] and gives [..., N], as nn.Linear does."""
 
     def __init__(self, entry: KernelEntry, format: SparseFormat, bias: Tensor | None) -> None:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparsefront.inference.kernel_call import KernelCall
+from sparsefront.inference.sparse_layer import SparseLayer
 
 
 class FusedLinears(nn.Module):
@@ -113,7 +113,7 @@ def shared_input_linears(net: nn.Module, inputs: dict[str, Tensor]) -> list[list
 def copy_sharing_weights(net: nn.Module) -> nn.Module:
     """The network's modules copied, its parameters, buffers and compressed layers shared."""
     shared = chain(
-        net.parameters(), net.buffers(), (module for module in net.modules() if isinstance(module, KernelCall))
+        net.parameters(), net.buffers(), (module for module in net.modules() if isinstance(module, SparseLayer))
     )
     return copy.deepcopy(net, {id(part): part for part in shared})
 

@@ -1,1 +1,1 @@
-"""Sparsity patterns: which weights live or die together, and where the survivors may be."""
+"""Sparsity patterns: which weights are kept or pruned together, and where the survivors may be."""

@@ -37,10 +37,10 @@ def plan_pruning(
     for name in prunable:
         module = net.get_submodule(name)
         shapes[name] = (module.weight.shape[0], module.weight[0].numel())
-        if (expression := recipe.keeps_dense(name)) is not None:
-            reasons[name] = f"recipe.keep_dense: {expression}"
+        if (expression := recipe.ignored_by(name)) is not None:
+            reasons[name] = f"recipe.ignore: {expression}"
         elif getattr(module, "groups", 1) != 1:
             reasons[name] = f"convolution in {module.groups} groups"
-        elif (refusal := pattern.refusal(shapes[name], sparsity)) is not None:
-            reasons[name] = refusal
+        elif (reason := pattern.unsupported_reason(shapes[name], sparsity)) is not None:
+            reasons[name] = reason
     return PruningPlan(shapes, reasons)

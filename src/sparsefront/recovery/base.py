@@ -10,8 +10,8 @@ import pytorch_lightning as pl
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.pruning.masked_weights import MaskedWeights
-from sparsefront.pruning.structure import Structure
 from sparsefront.tasks.base import Task
 from sparsefront.training.optimization import Optimization
 
@@ -29,11 +29,11 @@ class Round:
         sparsity: of `masks`.
         net: fp32; in the first round the dense weights, unpruned; later what the round before left.
         masks: layer name -> bool, shaped like the weight or [N, K]; not applied yet, within those of the round before.
-        masked: holds the masks of `net`; in the first round it has none yet, later those of the round before.
-        structure: the layers' orders and final sparsities, settled before the first masks.
+        masked: applies the masks of `net`; in the first round it has none yet, later those of the round before.
+        layout: the layers' permutations and final sparsities, fixed before the first masks.
         data: of training; its loader starts from the same order each time.
         make_masks: (sparsity, masks so far) -> masks for the weights of `net` as they are when it is called.
-        make_task: (optimization, or None to judge only) -> a task around `net`.
+        make_task: (optimization, or None to evaluate only) -> a task around `net`.
         initial_net: a fresh network with the weights that the dense run started from.
         dense: folder of the stage that trained the dense network.
         folder: of stage recover, in the making.
@@ -47,7 +47,7 @@ class Round:
     net: nn.Module
     masks: Masks
     masked: MaskedWeights
-    structure: Structure
+    layout: MaskLayout
     data: pl.LightningDataModule
     make_masks: Callable[[float, Masks | None], Masks]
     make_task: Callable[[Optimization | None], Task]
@@ -90,20 +90,20 @@ class Recovery(ABC):
     schedules: tuple[str, ...]
 
     def check_schedule(self, schedule: str) -> None:
-        """Refuse a schedule, by its name, that this recovery does not go with.
+        """Check that this recovery works with a schedule, given by its name.
 
         Raises:
             InvalidSetting: with its key written from the root.
         """
-        self._refuse_others(schedule, "recovery", self.name)
+        self._validate_schedule(schedule, "recovery", self.name)
 
-    def _refuse_others(self, schedule: str, key: str, value: str) -> None:
-        """The refusal of `check_schedule`; key and value are of the setting that rules the schedule out."""
+    def _validate_schedule(self, schedule: str, key: str, value: str) -> None:
+        """The error of `check_schedule`; key and value are of the setting that rules the schedule out."""
         if schedule not in self.schedules:
             raise InvalidSetting(key, value, f"goes with schedule {', '.join(self.schedules)}, not with {schedule}")
 
     def check(self, experiment: "Experiment") -> None:
-        """Refuse, before anything is trained, what cannot work with the rest of the configuration.
+        """Check, before anything is trained, that this works with the rest of the configuration.
 
         Raises:
             InvalidSetting: with its key written from the root.
@@ -117,6 +117,6 @@ class Recovery(ABC):
     def recover(self, round: Round) -> RoundRecord:
         """Apply the round's masks and bring accuracy back, in place.
 
-        Afterwards `round.masked` holds the masks that the network ends the round with, and every weight that they prune
+        Afterwards `round.masked` has the masks that the network ends the round with, and every weight that they prune
         is exactly zero.
         """

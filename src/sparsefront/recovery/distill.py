@@ -68,7 +68,7 @@ class Distill(TrainingRecovery):
             raise InvalidSetting(
                 "hidden_layers", self.hidden_layers, "names at least one module, and needs hidden_states above 0"
             )
-        _ = self._along  # refuses its own settings
+        _ = self._along  # rejects its own settings
 
     @property
     def schedules(self) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ class Distill(TrainingRecovery):
 
     def check_schedule(self, schedule: str) -> None:
         """`along` rules schedules out, not the teacher."""
-        self._refuse_others(schedule, "recovery.along", self.along)
+        self._validate_schedule(schedule, "recovery.along", self.along)
 
     @property
     def _along(self) -> TrainingRecovery:
@@ -100,7 +100,7 @@ class Distill(TrainingRecovery):
         return self._along.plan(recipe, steps_per_epoch)
 
     def callbacks(self, round: Round) -> tuple[pl.Callback, ...]:
-        """The teacher, read anew: it is no part of any training's state."""
+        """The teacher, read again: it is no part of any training's state."""
         teacher = round.initial_net()
         dense = str(round.dense / WEIGHTS)
         teacher.load_state_dict(read_weights(dense) if self.teacher is None else self._teacher_weights(teacher))

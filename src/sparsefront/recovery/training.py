@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytorch_lightning as pl
 
-from sparsefront.pruning.callback import HoldMasks
+from sparsefront.pruning.callback import ApplyMasks
 from sparsefront.recovery.base import Recovery, Round, RoundRecord
 from sparsefront.recovery.training_plan import TrainingPlan
 from sparsefront.training.fit import FitTime, fit, steps_per_epoch
@@ -42,15 +42,15 @@ class TrainingRecovery(Recovery):
         plan = self.plan(experiment.recipe, steps)
         self.set_weights(round)
         round.masked.set(round.masks)
-        hold = HoldMasks(
+        apply_masks = ApplyMasks(
             round.masked,
             schedule=experiment.schedule,
             sparsity=experiment.sparsity,
             make_masks=round.make_masks,
             total_steps=plan.epochs * steps,
         )
-        time = fit_round(round, plan, (hold, *self.callbacks(round)))
-        return RoundRecord(time.seconds, time.earlier_seconds, plan.epochs, plan.epochs * steps, hold.reached)
+        time = fit_round(round, plan, (apply_masks, *self.callbacks(round)))
+        return RoundRecord(time.seconds, time.earlier_seconds, plan.epochs, plan.epochs * steps, apply_masks.reached)
 
 
 def fit_round(round: Round, plan: TrainingPlan, callbacks: tuple[pl.Callback, ...] = ()) -> FitTime:

@@ -10,7 +10,7 @@ from sparsefront.recovery.base import Round
 from sparsefront.recovery.rewinding import check_epochs, first_epoch, rewound_plan
 from sparsefront.recovery.training import TrainingRecovery
 from sparsefront.recovery.training_plan import TrainingPlan
-from sparsefront.training.history import history_file
+from sparsefront.training.epoch_weights import epoch_weights_file
 from sparsefront.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ class WeightRewind(TrainingRecovery):
 
     def check(self, experiment: "Experiment") -> None:
         super().check(experiment)
-        if not experiment.recipe.history:
+        if not experiment.recipe.save_epoch_weights:
             raise InvalidSetting(
-                "recipe.history",
+                "recipe.save_epoch_weights",
                 False,
                 "recovery=weight_rewind goes back to weights that the dense run had on its way: "
-                "set recipe.history=true, and it keeps them",
+                "set recipe.save_epoch_weights=true, and it keeps them",
             )
 
     def plan(self, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
@@ -54,4 +54,4 @@ class WeightRewind(TrainingRecovery):
     def set_weights(self, round: Round) -> None:
         """Those of the dense run at the start of epoch T - K."""
         epoch = first_epoch(self.epochs, round.experiment.recipe)
-        round.net.load_state_dict(load_file(history_file(round.dense, epoch)))
+        round.net.load_state_dict(load_file(epoch_weights_file(round.dense, epoch)))

@@ -80,22 +80,22 @@ class Bench:
             description=f"evaluate {what}",
         )
 
-    def require_agreement(self, masked: nn.Module, swapped: nn.Module) -> None:
+    def require_agreement(self, masked: nn.Module, sparse: nn.Module) -> None:
         """No accuracy and no latency of a network that computes something else.
 
         Raises:
-            RuntimeError: the swapped network's outputs are not those of the masked one.
+            RuntimeError: the sparse network's outputs are not those of the masked one.
         """
         with torch.inference_mode():
-            error = output_error(swapped(**self.inputs), masked(**self.inputs))
+            error = output_error(sparse(**self.inputs), masked(**self.inputs))
         if not error <= NETWORK_ERROR_LIMIT[self.dtype]:
             raise RuntimeError(
-                f"the swapped network disagrees with the masked one: relative error {error:.1e}, "
+                f"the sparse network disagrees with the masked one: relative error {error:.1e}, "
                 f"at most {NETWORK_ERROR_LIMIT[self.dtype]:.0e} is rounding; nothing is measured"
             )
 
     def conditions(self) -> dict[str, Any]:
-        """What the latencies were taken with, as leaves of the row."""
+        """What the latencies were taken with, as fields of the result."""
         return {
             "latency_device": self.device.type,
             "batch_size": self.batch_size,

@@ -15,7 +15,7 @@ from sparsefront.pruning.mask_file import load_masks, save_masks
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.pruning.movement import AccumulateMovement
 from sparsefront.stages.network import MASKS, WEIGHTS, save_weights
-from sparsefront.training import ranks
+from sparsefront.training import distributed
 
 log = logging.getLogger(__name__)
 RECORDS, MOVEMENT, CHECKSUMS = "rounds.json", "movement.safetensors", "checksums.json"
@@ -29,7 +29,7 @@ class FinishedRounds:
         folder: outlives a killed run.
         enabled: False = nothing is kept, nor looked for.
         net: the network that the rounds train.
-        masked: holds its masks.
+        masked: applies its masks.
         movement: the accumulator that all rounds share, where the importance has one.
     """
 
@@ -61,7 +61,7 @@ class FinishedRounds:
             return []
         last = found[-1]
         if (damage := _damage(last)) is not None:
-            if ranks.index() == 0:
+            if distributed.rank() == 0:
                 log.warning("damaged, so the rounds start again: %s: %s", last, damage)
             return []
         self.net.load_state_dict(load_file(last / WEIGHTS))
@@ -72,7 +72,7 @@ class FinishedRounds:
 
     def keep(self, records: Records) -> None:
         """After a round that others follow; whole or not at all, on rank 0. What it was itself made from is forgotten."""
-        if not self.enabled or ranks.index() != 0:
+        if not self.enabled or distributed.rank() != 0:
             return
         done = self._after(len(records))
         new = done.with_suffix(".new")

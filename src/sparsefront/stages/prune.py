@@ -10,15 +10,15 @@ from torch import Tensor, nn
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
-from sparsefront.importance.finite import refuse_non_finite
+from sparsefront.importance.finite import require_finite
 from sparsefront.measure.sparsity import achieved_sparsity
 from sparsefront.pruning.calibration import score_weights
 from sparsefront.pruning.collapse import collapse_warning
 from sparsefront.pruning.layers import PruningPlan, plan_pruning
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.mask_file import save_masks
+from sparsefront.pruning.mask_layout import MaskLayout, fix_layout
 from sparsefront.pruning.movement import AccumulateMovement
-from sparsefront.pruning.structure import Structure, settle
 from sparsefront.stages.network import MASKS, WEIGHTS, device_of, load_net, make_task, open_data, reseed
 from sparsefront.tasks.base import Batch, Task
 
@@ -45,7 +45,7 @@ def mask_maker(
     task: Task,
     layers: list[str],
     open_loader: Callable[[], Iterable[Batch]],
-    structure: Structure,
+    layout: MaskLayout,
     movement: AccumulateMovement | None = None,
 ) -> Callable[[float, dict[str, Tensor] | None], dict[str, Tensor]]:
     """A function from a sparsity, and the masks so far, to masks of the task's network as it is when called.
@@ -65,14 +65,14 @@ def mask_maker(
             sparsity,
             final_sparsity=experiment.sparsity,
             previous=previous,
-            structure=structure,
+            layout=layout,
         )
 
     return masks_at
 
 
-def run(experiment: Experiment, store: ArtifactStore, determines: dict[str, Any], dense: Artifact) -> Artifact:
-    """masks.safetensors, plan.json (layers that stay dense and why), and what `Structure.save` writes."""
+def run(experiment: Experiment, store: ArtifactStore, cache_key: dict[str, Any], dense: Artifact) -> Artifact:
+    """masks.safetensors, plan.json (layers that stay dense and why), and what `MaskLayout.save` writes."""
 
     def make(folder: Path) -> None:
         net = load_net(experiment, dense.path / WEIGHTS).to(device_of(experiment))
@@ -90,14 +90,14 @@ def run(experiment: Experiment, store: ArtifactStore, determines: dict[str, Any]
         )
         parts = experiment.pattern, experiment.allocation
         shapes = weight_shapes_of(net, plan.layers)
-        refuse_non_finite(scores)
-        structure = settle(scores, *parts, experiment.sparsity, weight_shapes=shapes)
-        masks = make_masks(scores, *parts, first, final_sparsity=experiment.sparsity, structure=structure)
+        require_finite(scores)
+        layout = fix_layout(scores, *parts, experiment.sparsity, weight_shapes=shapes)
+        masks = make_masks(scores, *parts, first, final_sparsity=experiment.sparsity, layout=layout)
         sparsities = achieved_sparsity(net, masks, plan.shapes).layers
         if warning := collapse_warning(sparsities, first, experiment.allocation.name):
             log.warning("prune: %s", warning)  # now: what follows may train for hours
         save_masks(masks, folder / MASKS)
-        structure.save(folder)
+        layout.save(folder)
         (folder / "plan.json").write_text(json.dumps({"dense_layers": plan.dense_reasons}))
 
-    return store.obtain("prune", determines, make)
+    return store.get_or_create("prune", cache_key, make)

@@ -12,9 +12,9 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.experiment import Experiment
 from sparsefront.finite import first_non_finite
 from sparsefront.pruning.mask_file import load_masks, save_masks
+from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.pruning.movement import AccumulateMovement
-from sparsefront.pruning.structure import Structure
 from sparsefront.recovery.base import Round, RoundRecord
 from sparsefront.stages.finished_rounds import FinishedRounds
 from sparsefront.stages.network import (
@@ -45,7 +45,7 @@ class RecoverInputs:
 def run(
     experiment: Experiment,
     store: ArtifactStore,
-    determines: dict[str, Any],
+    cache_key: dict[str, Any],
     dense: Artifact,
     pruned: Artifact,
     loggers: list,
@@ -57,13 +57,13 @@ def run(
             train_body,
             experiment,
             RecoverInputs(dense.path, pruned.path),
-            store.unfinished("recover", determines),
+            store.unfinished("recover", cache_key),
             trainer=experiment.trainer,
             folder=folder,
             loggers=loggers,
         )
 
-    return store.obtain("recover", determines, make)
+    return store.get_or_create("recover", cache_key, make)
 
 
 def train_body(experiment: Experiment, paths: RecoverInputs, unfinished: Path, folder: Path, loggers: list) -> float:
@@ -78,11 +78,11 @@ def train_body(experiment: Experiment, paths: RecoverInputs, unfinished: Path, f
     net = load_net(experiment, paths.dense / WEIGHTS)
     masks = load_masks(paths.pruned / MASKS)
     masked = MaskedWeights(net, masks)
-    structure = Structure.load(paths.pruned)
+    layout = MaskLayout.load(paths.pruned)
     data = open_data(experiment)
     movement = AccumulateMovement(net, list(masks)) if experiment.importance.source == "training" else None
     make_masks = mask_maker(
-        experiment, make_task(experiment, net), list(masks), data.train_dataloader, structure, movement
+        experiment, make_task(experiment, net), list(masks), data.train_dataloader, layout, movement
     )
     levels = experiment.schedule.round_sparsities(experiment.sparsity)
     tightens = bool(experiment.schedule.updates_of(1, experiment.sparsity))
@@ -112,7 +112,7 @@ def train_body(experiment: Experiment, paths: RecoverInputs, unfinished: Path, f
                 net=net,
                 masks=masks,
                 masked=masked,
-                structure=structure,
+                layout=layout,
                 data=data,
                 make_masks=make_masks,
                 make_task=partial(make_task, experiment, net),

@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from sparsefront.inference.fusion.layout import in_layout, layout_name
-from sparsefront.inference.kernel_call import KernelCall
+from sparsefront.inference.sparse_layer import SparseLayer
 
 READS_ANY_STRIDES = ("dense", "gathered", "blocked")  # their row-major kernels lose nothing where X is feature-major
 
 
-class FusedProduct(KernelCall):
+class FusedProduct(SparseLayer):
     """[..., K] -> [..., N]: act(x · Wᵀ + bias) + residual, through one kernel, whatever the strides of its operands.
 
     Args:

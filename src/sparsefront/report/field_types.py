@@ -1,4 +1,4 @@
-"""The types that a leaf of a row may have: checked when a row is made, written to and read from cells of a CSV file."""
+"""The types that a field of a result may have: checked when a result is made, written to and read from cells of a CSV file."""
 
 import json
 import math
@@ -14,8 +14,8 @@ def alternatives(hint: Any) -> tuple[Any, ...]:
     return (typing.get_origin(hint) or hint,)
 
 
-def check_leaf(name: str, value: Any, hint: Any) -> None:
-    """Refuse a value that the leaf cannot hold.
+def check_field(name: str, value: Any, hint: Any) -> None:
+    """Check that a value fits the field.
 
     Raises:
         ValueError: of another type than the hint's (an int stands for a float, a bool never for a number), not finite,
@@ -26,9 +26,9 @@ def check_leaf(name: str, value: Any, hint: Any) -> None:
     if isinstance(value, bool) and bool not in allowed:
         fits = False
     if not fits:
-        raise ValueError(f"{name} is {value!r}, a {type(value).__name__}, where the row holds {hint_text(hint)}")
+        raise ValueError(f"{name} is {value!r}, a {type(value).__name__}, where the result holds {hint_text(hint)}")
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{name} is {value}: a row holds finite numbers, and None where nothing was measured")
+        raise ValueError(f"{name} is {value}: a result holds finite numbers, and None where nothing was measured")
     if isinstance(value, dict | list):
         try:
             json.dumps(value, allow_nan=False)
@@ -42,15 +42,15 @@ def hint_text(hint: Any) -> str:
 
 
 def to_cell(value: Any) -> Any:
-    """A leaf as one cell: mappings and lists as JSON text with sorted keys, everything else (None too) unchanged."""
+    """A field as one cell: mappings and lists as JSON text with sorted keys, everything else (None too) unchanged."""
     return json.dumps(value, sort_keys=True, allow_nan=False) if isinstance(value, dict | list) else value
 
 
 def from_cell(name: str, text: str, hint: Any) -> Any:
-    """A leaf from the text of its cell; an empty cell is None where the leaf allows None.
+    """A field from the text of its cell; an empty cell is None where the field allows None.
 
     Raises:
-        ValueError: the text is none of the leaf's types.
+        ValueError: the text is none of the field's types.
     """
     allowed = alternatives(hint)
     if text == "" and type(None) in allowed:
@@ -63,7 +63,7 @@ def from_cell(name: str, text: str, hint: Any) -> Any:
             return _parse(text, kind)
         except ValueError:
             continue
-    raise ValueError(f"{name} is {text!r}, where the row holds {hint_text(hint)}")
+    raise ValueError(f"{name} is {text!r}, where the result holds {hint_text(hint)}")
 
 
 def _parse(text: str, kind: type) -> Any:

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from sparsefront.allocation.base import Assigned
+from sparsefront.allocation.base import PerLayerAllocation
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.export.checkpoint import read_export, write_export
 from sparsefront.inference.agreement import output_error
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.kernel_call import KernelCall
 from sparsefront.inference.problems import observe_problems
+from sparsefront.inference.sparse_layer import SparseLayer
 from sparsefront.inference.swap import swap
 from sparsefront.patterns.block_2_4 import Block24
 from sparsefront.patterns.block_wise import BlockWise
@@ -27,7 +27,7 @@ from sparsefront.patterns.uniform import Uniform
 from sparsefront.patterns.vector_wise import VectorWise
 from sparsefront.patterns.weight_view import as_matrix, like_weight
 from sparsefront.pruning.make_masks import make_masks
-from sparsefront.pruning.structure import Structure, settle
+from sparsefront.pruning.mask_layout import MaskLayout, fix_layout
 
 PATTERNS = {
     "element_wise": (ElementWise(), "csr_reference"),
@@ -70,45 +70,45 @@ LAYERS = ("conv", "narrowing", "first", "second")
 
 
 @dataclass(frozen=True)
-class FirstStaysDense(Assigned):
+class FirstStaysDense(PerLayerAllocation):
     """As erk and latency_aware may have it."""
 
     def layer_sparsities(self, weight_shapes, sparsity, lost):
         return {layer: 0.0 if layer == "first" else sparsity for layer in weight_shapes}
 
 
-def pruned(pattern, allocation: Assigned) -> tuple[Net, dict[str, torch.Tensor], Structure]:
+def pruned(pattern, allocation: PerLayerAllocation) -> tuple[Net, dict[str, torch.Tensor], MaskLayout]:
     torch.manual_seed(0)
     net = Net().eval().requires_grad_(False)
     weights = {name: as_matrix(net.get_submodule(name).weight) for name in LAYERS}
     scores = {name: weight.abs() for name, weight in weights.items()}
-    structure = settle(scores, pattern, allocation, 0.5)
-    masks = make_masks(scores, pattern, allocation, 0.5, structure=structure)
+    layout = fix_layout(scores, pattern, allocation, 0.5)
+    masks = make_masks(scores, pattern, allocation, 0.5, layout=layout)
     for name, mask in masks.items():
         weight = net.get_submodule(name).weight
         weight.mul_(like_weight(mask, weight))
-    return net, masks, structure
+    return net, masks, layout
 
 
 @pytest.fixture(params=PATTERNS)
 def case(request, tmp_path):
     """(masked net, its export, name of the reference)."""
     pattern, kernel = PATTERNS[request.param]
-    net, masks, structure = pruned(pattern, PerLayer())
+    net, masks, layout = pruned(pattern, PerLayer())
     write_export(
         tmp_path,
         net,
         masks,
         pattern=pattern,
         sparsity=0.5,
-        arrangements=structure.arrangements,
-        sparsities=structure.sparsities,
+        permutations=layout.permutations,
+        sparsities=layout.sparsities,
     )
     return net, read_export(tmp_path), kernel
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_the_swapped_network_computes_the_masked_one(case, dtype):
+def test_the_sparse_network_computes_the_masked_one(case, dtype):
     masked, export, kernel = case
     x = torch.randn(3, 4, 6, 6, generator=torch.Generator().manual_seed(1))
     net, chosen = Net().eval(), KernelChoice()
@@ -119,20 +119,20 @@ def test_the_swapped_network_computes_the_masked_one(case, dtype):
     with torch.inference_mode():
         limit = 1e-5 if dtype == torch.float32 else 3e-2
         assert output_error(net(x.to(dtype)), masked(x)) < limit
-        twin = copy.deepcopy(net)
-        torch.testing.assert_close(twin(x.to(dtype)), net(x.to(dtype)), rtol=0, atol=0)
+        copied = copy.deepcopy(net)
+        torch.testing.assert_close(copied(x.to(dtype)), net(x.to(dtype)), rtol=0, atol=0)
     for name in LAYERS:
         layer = net.get_submodule(name)
-        assert isinstance(layer, KernelCall)
+        assert isinstance(layer, SparseLayer)
         assert torch.equal(layer.weight, masked.get_submodule(name).weight.to(dtype))
 
 
 def test_a_permuted_2_4_layer_is_offered_to_sparse_tensor_cores(tmp_path):
     """On a CPU their reference stands in: 2:4 is found in the order that the export holds, and only there."""
     pattern = PATTERNS["n_m-permuted"][0]
-    masked, masks, structure = pruned(pattern, PerLayer())
-    assert structure.arrangements
-    write_export(tmp_path, masked, masks, pattern=pattern, sparsity=0.5, arrangements=structure.arrangements)
+    masked, masks, layout = pruned(pattern, PerLayer())
+    assert layout.permutations
+    write_export(tmp_path, masked, masks, pattern=pattern, sparsity=0.5, permutations=layout.permutations)
     x, net = torch.randn(3, 4, 6, 6), Net().eval()
     report = swap(
         net,
@@ -149,11 +149,11 @@ def test_a_permuted_2_4_layer_is_offered_to_sparse_tensor_cores(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["shuffled_block", "n_m-permuted", "uniform", "tew"])
-def test_a_layer_that_is_assigned_no_sparsity_is_stored_dense(tmp_path, name):
+def test_a_layer_whose_own_sparsity_is_0_is_stored_dense(tmp_path, name):
     pattern, _ = PATTERNS[name]
-    masked, masks, structure = pruned(pattern, FirstStaysDense())
-    settled = {"arrangements": structure.arrangements, "sparsities": structure.sparsities}
-    write_export(tmp_path, masked, masks, pattern=pattern, sparsity=0.5, **settled)
+    masked, masks, layout = pruned(pattern, FirstStaysDense())
+    fixed = {"permutations": layout.permutations, "sparsities": layout.sparsities}
+    write_export(tmp_path, masked, masks, pattern=pattern, sparsity=0.5, **fixed)
     export = read_export(tmp_path)
     assert export.manifest.layers["first"].family == "dense" != export.manifest.layers["second"].family
     for layer in LAYERS:

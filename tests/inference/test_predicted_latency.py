@@ -10,8 +10,13 @@ from sparsefront_kernels.prediction.table import Measured
 
 from sparsefront import pipeline
 from sparsefront.datasets.info import DataInfo
-from sparsefront.inference import forecast
-from sparsefront.inference.forecast import expected_loss, shape_inputs, storage_unit, warn_where_nothing_wins
+from sparsefront.inference import predicted_latency
+from sparsefront.inference.predicted_latency import (
+    expected_loss,
+    shape_inputs,
+    storage_granularity,
+    warn_where_nothing_wins,
+)
 from sparsefront.inference.problems import observe_problems
 from sparsefront.models.bert import Bert
 from sparsefront.validate import validate
@@ -100,11 +105,11 @@ def test_sparse_kernels_and_tiles_are_asked_too(experiment):
 
 
 def test_units_of_storage():
-    assert storage_unit("gathered", {"tile": 64, "drop_empty_outputs": True}) == 64
-    assert storage_unit("gathered", {"tile": 64, "drop_empty_outputs": True, "fill": True}) is None
-    assert storage_unit("blocked", {"block": [32, 32]}) == 32
-    assert storage_unit("blocked", {"block": [4, 64]}) is None
-    assert storage_unit("csr", {}) is None
+    assert storage_granularity("gathered", {"tile": 64, "drop_empty_outputs": True}) == 64
+    assert storage_granularity("gathered", {"tile": 64, "drop_empty_outputs": True, "fill": True}) is None
+    assert storage_granularity("blocked", {"block": [32, 32]}) == 32
+    assert storage_granularity("blocked", {"block": [4, 64]}) is None
+    assert storage_granularity("csr", {}) is None
 
 
 def test_convolutions_are_left_out(experiment):
@@ -123,13 +128,15 @@ def test_text_is_followed_without_data():
 
 
 def test_a_network_that_looks_at_values_is_no_error(experiment, monkeypatch):
-    monkeypatch.setattr(forecast, "shape_inputs", lambda info, **sizes: {"x": torch.empty(2, 2, device="meta")})
+    monkeypatch.setattr(
+        predicted_latency, "shape_inputs", lambda info, **sizes: {"x": torch.empty(2, 2, device="meta")}
+    )
     assert expected_loss(experiment(), table(0.1)) is None
 
 
 def test_never_on_a_cpu(experiment, monkeypatch, caplog):
-    monkeypatch.setattr(forecast, "latency_predictor", lambda gpu: pytest.fail("asked for a table"))
-    with caplog.at_level(logging.DEBUG, forecast.__name__):
+    monkeypatch.setattr(predicted_latency, "latency_predictor", lambda gpu: pytest.fail("asked for a table"))
+    with caplog.at_level(logging.DEBUG, predicted_latency.__name__):
         warn_where_nothing_wins(experiment("measure.device=cpu"))
     assert not caplog.records
 
@@ -144,14 +151,14 @@ def on_a_gpu(experiment, monkeypatch):
 
 
 def test_one_warning_for_the_gpu_at_hand(on_a_gpu, monkeypatch, caplog):
-    monkeypatch.setattr(forecast, "latency_predictor", {"Some GPU": table(0.8)}.get)
+    monkeypatch.setattr(predicted_latency, "latency_predictor", {"Some GPU": table(0.8)}.get)
     warn_where_nothing_wins(on_a_gpu)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert caplog.messages[0].startswith("prediction, not measurement")
 
 
 def test_no_table_for_the_gpu_no_word(on_a_gpu, monkeypatch, caplog):
-    monkeypatch.setattr(forecast, "latency_predictor", {}.get)
+    monkeypatch.setattr(predicted_latency, "latency_predictor", {}.get)
     warn_where_nothing_wins(on_a_gpu)
     assert not caplog.records
 
@@ -161,7 +168,7 @@ def test_a_broken_table_is_no_error(on_a_gpu, monkeypatch, caplog, tmp_path):
     (tmp_path / "forecast").mkdir()
     (tmp_path / "forecast" / "some_gpu.json").write_text("{}")
     warn_where_nothing_wins(on_a_gpu)
-    assert "no forecast: the table of times cannot be read" in caplog.text
+    assert "no prediction: the table of times cannot be read" in caplog.text
 
 
 def test_asked_before_anything_is_trained(composed, monkeypatch):

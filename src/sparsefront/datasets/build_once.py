@@ -12,12 +12,12 @@ log = logging.getLogger(__name__)
 _sound: set[tuple[Path, int]] = set()  # files that this process has read whole, with their times
 
 
-def made_once(target: Path, make: Callable[[Path], None]) -> Path:
-    """`target`, made by the first process that asks; the others wait for it. A damaged one is told, and made again.
+def build_once(target: Path, make: Callable[[Path], None]) -> Path:
+    """`target`, made by the first process that asks; the others wait for it. A damaged one is reported and made again.
 
     Args:
         target: where the file belongs; its folder is created. Its checksum lies beside it.
-        make: writes the whole file to the path it is given, a neighbour that is renamed to `target` when complete, so
+        make: writes the whole file to the path it is given, a neighbor that is renamed to `target` when complete, so
             that a process killed halfway leaves nothing that could be taken for the file.
     """
     from filelock import FileLock

@@ -1,4 +1,4 @@
-"""Is this layer's output right? Asked before a kernel is timed: a wrong one is refused, however fast it is."""
+"""Is this layer's output right? Asked before a kernel is timed: a wrong one is rejected, however fast it is."""
 
 import math
 
@@ -12,7 +12,7 @@ CPU_ROWS = 64  # M on a CPU: references do the same for every row, and fp64 prod
 CHUNK_ELEMENTS = 1 << 25  # of the fp64 input and output at a time: 256 MiB
 
 
-class ProductCheck:
+class CorrectnessCheck:
     """Compares layers that claim to compute the same as a dense one.
 
     A candidate is called twice on one buffer that is refilled in between, and both results are read only afterwards. So
@@ -56,7 +56,7 @@ class ProductCheck:
             outputs.append(candidate(buffer))
         return max(self._distance(output, x) for output, x in zip(outputs, self._inputs, strict=True))
 
-    def judge(self, candidate: nn.Module) -> tuple[float, str | None]:
+    def evaluate(self, candidate: nn.Module) -> tuple[float, str | None]:
         """The relative error, and why the candidate must not be used or None."""
         error = self.error(candidate)
         if error <= self.limit:

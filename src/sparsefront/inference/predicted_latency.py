@@ -17,11 +17,11 @@ from sparsefront.pruning.layers import plan_pruning
 
 log = logging.getLogger(__name__)
 ASKS = ("auto", "sparse")  # kernel modes in which a sparse kernel has to be fast
-LEAST_COVERED = 0.5  # of the multiply-adds of the pruned layers: with fewer that can be forecast it is silent
+LEAST_COVERED = 0.5  # of the multiply-adds of the pruned layers: with fewer whose latency can be predicted it is silent
 
 
 def warn_where_nothing_wins(experiment: Experiment) -> None:
-    """Log one warning where every pruned layer that can be forecast is expected to be slower than dense.
+    """Log one warning where every pruned layer whose latency can be predicted is expected to be slower than dense.
 
     Silent on a CPU, where neither measurements nor a model of the GPU at hand exist, for storage that neither knows, and
     where the network cannot be followed without data. It never fails: the run itself will tell.
@@ -32,7 +32,7 @@ def warn_where_nothing_wins(experiment: Experiment) -> None:
     try:
         known = latency_predictor(torch.cuda.get_device_name(device))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        log.warning("no forecast: the table of times cannot be read: %r", error)
+        log.warning("no prediction: the table of times cannot be read: %r", error)
         return
     if known is not None and (warning := expected_loss(experiment, known)) is not None:
         log.warning("%s", warning)
@@ -42,25 +42,25 @@ def expected_loss(experiment: Experiment, known: LatencyPredictor) -> str | None
     """The warning, or None where a layer may win or too little is known.
 
     Every layer is taken at the run's sparsity, whatever an allocation will make of it, and its time at the real batch.
-    A layer that the model has to answer for may win as long as the error that the model is known for allows it.
+    A layer that only the performance model knows may win as long as the error that the model has allows it.
     """
     kernel = experiment.kernel
     if not experiment.swaps or kernel.mode not in ASKS or kernel.forced or experiment.pattern.name == "dense":
         return None
     problems = _problems(experiment)
-    found = {name: _forecast(experiment, known, seen) for name, seen in problems.items()}
-    forecasts = {name: forecast for name, forecast in found.items() if forecast is not None}
+    found = {name: _predict(experiment, known, seen) for name, seen in problems.items()}
+    predictions = {name: predicted for name, predicted in found.items() if predicted is not None}
     flops = {name: theoretical_dense_flops(seen.problem) for name, seen in problems.items()}
-    covered = sum(flops[name] for name in forecasts)
-    if not forecasts or covered < LEAST_COVERED * sum(flops.values()):
+    covered = sum(flops[name] for name in predictions)
+    if not predictions or covered < LEAST_COVERED * sum(flops.values()):
         return None
-    best = max(forecasts, key=lambda name: forecasts[name].speedup)
-    if any(forecast.may_win for forecast in forecasts.values()):
+    best = max(predictions, key=lambda name: predictions[name].speedup)
+    if any(predicted.may_win for predicted in predictions.values()):
         return None
-    return _text(experiment, known, best, problems[best], forecasts, len(problems))
+    return _text(experiment, known, best, problems[best], predictions, len(problems))
 
 
-def storage_unit(family: str, parameters: Mapping[str, Any]) -> int | None:
+def storage_granularity(family: str, parameters: Mapping[str, Any]) -> int | None:
     """The granularity under which the benchmark lists such storage; None where it measures nothing like it.
 
     Args:
@@ -102,15 +102,15 @@ def _problems(experiment: Experiment) -> dict[str, LayerInput]:
     inputs = shape_inputs(info, batch_size=measure.batch_sizes[0], sequence_length=measure.sequence_lengths[0])
     try:
         return observe_problems(net, inputs, layers)
-    except Exception as error:  # a network may look at values, which are not here; a forecast is worth no failed run
-        log.debug("no forecast: the network cannot be followed without data: %s", error)
+    except Exception as error:  # a network may look at values, which are not here; a prediction is worth no failed run
+        log.debug("no prediction: the network cannot be followed without data: %s", error)
         return {}
 
 
-def _forecast(experiment: Experiment, known: LatencyPredictor, seen: LayerInput) -> PredictedLatency | None:
+def _predict(experiment: Experiment, known: LatencyPredictor, seen: LayerInput) -> PredictedLatency | None:
     problem = seen.problem
     family, parameters = experiment.pattern.storage((problem.n, problem.k), experiment.sparsity)
-    unit = storage_unit(family, parameters)
+    unit = storage_granularity(family, parameters)
     if unit is None:
         return None
     dtype = next(name for name, value in DTYPES.items() if value == experiment.measure.torch_dtype)
@@ -130,26 +130,26 @@ def _text(
     known: LatencyPredictor,
     best: str,
     received: LayerInput,
-    forecasts: Mapping[str, PredictedLatency],
+    predictions: Mapping[str, PredictedLatency],
     layers: int,
 ) -> str:
-    problem, forecast = received.problem, forecasts[best]
-    outside = f" ({layers - len(forecasts)} more are outside its range)" if layers > len(forecasts) else ""
+    problem, predicted = received.problem, predictions[best]
+    outside = f" ({layers - len(predictions)} more are outside its range)" if layers > len(predictions) else ""
     return (
         f"prediction, not measurement: with pattern {experiment.pattern.name} at sparsity {experiment.sparsity:g} "
-        f"none of {len(forecasts)} pruned layers{outside} is expected to beat dense. Closest: {best}, MxKxN = "
-        f"{problem.m}x{problem.k}x{problem.n}, {forecast.latency_us:.1f} us against {forecast.dense_us:.1f} us dense "
-        f"({forecast.speedup:.2f}x). {_source(known, forecast)}"
+        f"none of {len(predictions)} pruned layers{outside} is expected to beat dense. Closest: {best}, MxKxN = "
+        f"{problem.m}x{problem.k}x{problem.n}, {predicted.latency_us:.1f} us against {predicted.dense_us:.1f} us dense "
+        f"({predicted.speedup:.2f}x). {_source(known, predicted)}"
     )
 
 
-def _source(known: LatencyPredictor, forecast: PredictedLatency) -> str:
-    """Where the forecast of the closest layer is from."""
-    if forecast.source == "model":
+def _source(known: LatencyPredictor, predicted: PredictedLatency) -> str:
+    """Where the prediction for the closest layer is from."""
+    if predicted.source == "model":
         made_with = known.rates.made_with
         how = (
             f"Computed by sparsefront_kernels.performance_model for {known.gpu} "
-            f"(its speedups may be {forecast.error:.0%} off), fitted to"
+            f"(its speedups may be {predicted.error:.0%} off), fitted to"
         )
     else:
         made_with = known.table.made_with

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.tile_wise import TileWise
-from sparsefront.pruning.callback import HoldMasks
+from sparsefront.pruning.callback import ApplyMasks
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.schedule.gradual import Gradual
@@ -39,14 +39,14 @@ def loader(rows: int) -> DataLoader:
     return DataLoader(TensorDataset(torch.randn(rows, 32), torch.randn(rows, 16)), batch_size=16)
 
 
-def trainer(hold: HoldMasks, **length) -> pl.Trainer:
+def trainer(apply_masks: ApplyMasks, **length) -> pl.Trainer:
     quiet = {
         "logger": False,
         "enable_checkpointing": False,
         "enable_progress_bar": False,
         "enable_model_summary": False,
     }
-    return pl.Trainer(accelerator="cpu", callbacks=[hold], **quiet, **length)
+    return pl.Trainer(accelerator="cpu", callbacks=[apply_masks], **quiet, **length)
 
 
 def train(schedule, pattern, *, accumulate: int = 1, total_steps: int = 12) -> tuple[Regression, MaskedWeights, list]:
@@ -64,8 +64,10 @@ def train(schedule, pattern, *, accumulate: int = 1, total_steps: int = 12) -> t
         return masks
 
     masked.set(masks_at(schedule.sparsity_at(0.0, FINAL), None))
-    hold = HoldMasks(masked, schedule=schedule, sparsity=FINAL, make_masks=masks_at, total_steps=total_steps)
-    trainer(hold, max_epochs=1, accumulate_grad_batches=accumulate).fit(module, loader(16 * accumulate * total_steps))
+    apply_masks = ApplyMasks(masked, schedule=schedule, sparsity=FINAL, make_masks=masks_at, total_steps=total_steps)
+    trainer(apply_masks, max_epochs=1, accumulate_grad_batches=accumulate).fit(
+        module, loader(16 * accumulate * total_steps)
+    )
     return module, masked, history
 
 
@@ -74,7 +76,7 @@ def check_end(module: Regression, masked: MaskedWeights, pattern) -> None:
     for name, mask in masked.masks().items():
         pattern.check(mask, FINAL)
         sparsity = 1 - mask.float().mean().item()
-        assert sparsity == pytest.approx(FINAL, abs=pattern.granule(tuple(mask.shape)) / mask.numel() + 1e-6)
+        assert sparsity == pytest.approx(FINAL, abs=pattern.rounding_unit(tuple(mask.shape)) / mask.numel() + 1e-6)
         weight = module.net.get_submodule(name).weight
         assert torch.equal(weight[~mask], torch.zeros_like(weight[~mask]))
 
@@ -98,9 +100,9 @@ def test_one_shot_masks_never_change(name):
     check_end(module, masked, PATTERNS[name])
 
 
-def test_a_training_that_ends_before_its_last_update_is_refused():
+def test_a_training_that_ends_before_its_last_update_is_rejected():
     module = Regression()
     masked = MaskedWeights(module.net, LAYERS)
-    hold = HoldMasks(masked, schedule=Gradual(), sparsity=FINAL, make_masks=lambda *_: {}, total_steps=100)
+    apply_masks = ApplyMasks(masked, schedule=Gradual(), sparsity=FINAL, make_masks=lambda *_: {}, total_steps=100)
     with pytest.raises(RuntimeError, match="ended before steps"):
-        trainer(hold, max_steps=2).fit(module, loader(64))
+        trainer(apply_masks, max_steps=2).fit(module, loader(64))

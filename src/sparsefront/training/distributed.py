@@ -1,6 +1,6 @@
 """What the processes of a distributed training tell each other; in a single process every function gives back what it got.
 
-Rank is the field's word for such a process: each has the whole network and trains it on its own share of the batches.
+A rank is such a process: each has the whole network and trains it on its own share of the batches.
 """
 
 import torch
@@ -8,17 +8,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 
-def count() -> int:
+def world_size() -> int:
     """How many ranks train together; 1 in a single process."""
     return dist.get_world_size() if _distributed() else 1
 
 
-def index() -> int:
+def rank() -> int:
     """This process's own rank, from 0."""
     return dist.get_rank() if _distributed() else 0
 
 
-def total(tensor: Tensor) -> Tensor:
+def all_reduce_sum(tensor: Tensor) -> Tensor:
     """The sum over the ranks, with the same bits on every rank; a new tensor of the same shape, dtype and device."""
     if not _distributed():
         return tensor
@@ -27,7 +27,7 @@ def total(tensor: Tensor) -> Tensor:
     return summed
 
 
-def of_first(tensor: Tensor) -> Tensor:
+def broadcast(tensor: Tensor) -> Tensor:
     """Rank 0's tensor on every rank; a new tensor of the same shape and dtype on the device of the one given."""
     if not _distributed():
         return tensor
@@ -36,11 +36,11 @@ def of_first(tensor: Tensor) -> Tensor:
     return sent
 
 
-def gathered(content: object) -> list:
+def all_gather(content: object) -> list:
     """What every rank gave, in their order; `content` can be pickled."""
     if not _distributed():
         return [content]
-    contents: list = [None] * count()
+    contents: list = [None] * world_size()
     dist.all_gather_object(contents, content)
     return contents
 

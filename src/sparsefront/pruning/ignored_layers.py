@@ -9,7 +9,7 @@ from sparsefront.training.recipe import Recipe
 
 
 def require_matches(recipe: Recipe, net: nn.Module, prunable: list[str]) -> None:
-    """Each expression of `recipe.keep_dense` must find a layer of the network.
+    """Each expression of `recipe.ignore` must find a layer of the network.
 
     One that finds only layers which are never pruned (an embedding, the head) states a fact and may stay.
 
@@ -20,10 +20,10 @@ def require_matches(recipe: Recipe, net: nn.Module, prunable: list[str]) -> None
         InvalidSetting: an expression that finds nothing; names the layers that there are.
     """
     layers = [name for name, module in net.named_modules() if getattr(module, "weight", None) is not None]
-    for expression in recipe.keep_dense:
+    for expression in recipe.ignore:
         if not any(re.search(expression, name) for name in layers):
             allowed = f"finds no layer; there are {', '.join(numbered_alike(prunable))} (N: the number of a block)"
-            raise InvalidSetting("keep_dense", expression, allowed)
+            raise InvalidSetting("ignore", expression, allowed)
 
 
 def numbered_alike(names: list[str]) -> list[str]:

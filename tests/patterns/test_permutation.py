@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sparsefront.patterns.arrangement import Arrangement
+from sparsefront.patterns.permutation import Permutation
 
 
 def order(length: int, seed: int) -> torch.Tensor:
@@ -11,46 +11,46 @@ def order(length: int, seed: int) -> torch.Tensor:
 
 
 OUTPUTS, INPUTS = order(6, 1), order(9, 2)
-ARRANGEMENTS = {
-    "none": Arrangement(),
-    "outputs": Arrangement(outputs=OUTPUTS),
-    "inputs": Arrangement(inputs=INPUTS),
-    "both": Arrangement(OUTPUTS, INPUTS),
+PERMUTATIONS = {
+    "none": Permutation(),
+    "outputs": Permutation(outputs=OUTPUTS),
+    "inputs": Permutation(inputs=INPUTS),
+    "both": Permutation(OUTPUTS, INPUTS),
 }
 
 
-@pytest.fixture(params=ARRANGEMENTS)
-def arrangement(request) -> Arrangement:
-    return ARRANGEMENTS[request.param]
+@pytest.fixture(params=PERMUTATIONS)
+def permutation(request) -> Permutation:
+    return PERMUTATIONS[request.param]
 
 
-def test_restoring_is_the_way_back(arrangement):
+def test_restoring_is_the_way_back(permutation):
     matrix = torch.arange(54).view(6, 9)
-    arranged = arrangement.arrange(matrix)
-    assert torch.equal(arrangement.restore(arranged), matrix)
-    assert arranged.shape == matrix.shape
+    permuted = permutation.apply(matrix)
+    assert torch.equal(permutation.invert(permuted), matrix)
+    assert permuted.shape == matrix.shape
 
 
 def test_place_i_holds_output_i_of_the_order():
     matrix = torch.arange(54).view(6, 9)
-    arranged = ARRANGEMENTS["both"].arrange(matrix)
+    permuted = PERMUTATIONS["both"].apply(matrix)
     for i, output in enumerate(OUTPUTS.tolist()):
         for j, column in enumerate(INPUTS.tolist()):
-            assert arranged[i, j] == matrix[output, column]
+            assert permuted[i, j] == matrix[output, column]
 
 
-def test_the_product_is_the_same_through_the_orders(arrangement):
+def test_the_product_is_the_same_through_the_orders(permutation):
     weight, x = torch.randn(6, 9, dtype=torch.float64), torch.randn(4, 9, dtype=torch.float64)
-    orders = arrangement.orders()
+    orders = permutation.orders()
     read = x if "input_order" not in orders else x[:, orders["input_order"]]
-    y = read @ arrangement.arrange(weight).t()
+    y = read @ permutation.apply(weight).t()
     if "output_order" in orders:
         y = torch.empty_like(y).index_copy_(1, orders["output_order"], y)
     torch.testing.assert_close(y, x @ weight.t())
 
 
 def test_orders_name_those_that_there_are():
-    assert {name: set(each.orders()) for name, each in ARRANGEMENTS.items()} == {
+    assert {name: set(each.orders()) for name, each in PERMUTATIONS.items()} == {
         "none": set(),
         "outputs": {"output_order"},
         "inputs": {"input_order"},

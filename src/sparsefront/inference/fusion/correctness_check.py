@@ -15,7 +15,7 @@ CHUNK_ROWS = 8192  # of the fp64 product at a time
 SEPARATE = 2.0  # times the limit where an epilogue follows the product, with roundings of its own
 
 
-class FusedProductCheck:
+class FusedCorrectnessCheck:
     """Random operands in the layouts of a product's place, and the largest relative error that passes.
 
     Memory for outputs holds NaN before a candidate is called, so that it cannot leave elements unwritten.
@@ -45,7 +45,7 @@ class FusedProductCheck:
         return limit * (SEPARATE if self.spec.activation != "none" or self.spec.residual else 1.0)
 
     @torch.no_grad()
-    def judge(self, candidate: nn.Module) -> tuple[float, str | None]:
+    def evaluate(self, candidate: nn.Module) -> tuple[float, str | None]:
         """The relative error, and why the candidate must not be used or None."""
         spoiled = self.x.new_full((len(self.x), len(self.spec.weight.weight)), math.nan)
         del spoiled

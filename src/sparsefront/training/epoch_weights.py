@@ -7,15 +7,15 @@ from pathlib import Path
 import pytorch_lightning as pl
 from torch import nn
 
-HISTORY = "history"
+EPOCH_WEIGHTS = "epoch_weights"
 
 
-def history_file(folder: Path, epoch: int) -> Path:
+def epoch_weights_file(folder: Path, epoch: int) -> Path:
     """Where the weights at the start of an epoch, counted from 0, lie in the folder of a training."""
-    return folder / HISTORY / f"epoch_{epoch:04d}.safetensors"
+    return folder / EPOCH_WEIGHTS / f"epoch_{epoch:04d}.safetensors"
 
 
-class KeepHistory(pl.Callback):
+class SaveEpochWeights(pl.Callback):
     """Lightning callback that stores the network's state dict at the start of every epoch, before its first step.
 
     Args:
@@ -29,10 +29,10 @@ class KeepHistory(pl.Callback):
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if trainer.is_global_zero:
-            file = history_file(self.unfinished, trainer.current_epoch)
+            file = epoch_weights_file(self.unfinished, trainer.current_epoch)
             file.parent.mkdir(parents=True, exist_ok=True)
             self.save(module.net, file)
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if trainer.is_global_zero:
-            shutil.copytree(self.unfinished / HISTORY, self.folder / HISTORY)
+            shutil.copytree(self.unfinished / EPOCH_WEIGHTS, self.folder / EPOCH_WEIGHTS)

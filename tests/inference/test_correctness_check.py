@@ -1,4 +1,4 @@
-"""A kernel that is wrong is refused before anything is timed, however it cheats."""
+"""A kernel that is wrong is rejected before anything is timed, however it cheats."""
 
 import math
 
@@ -7,10 +7,10 @@ import torch
 from sparsefront_kernels import KernelEntry, entry
 from torch import nn
 
-from sparsefront.inference import candidates, layer_trial
+from sparsefront.inference import autotune, candidates
 from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.correctness_check import CPU_ROWS, CorrectnessCheck
 from sparsefront.inference.problems import observe_problems
-from sparsefront.inference.product_check import CPU_ROWS, ProductCheck
 from sparsefront.inference.swap import swap
 from sparsefront.patterns.tile_wise import TileWise
 
@@ -90,7 +90,7 @@ def swap_with(kernel, monkeypatch, mlp, exported):
     """Swap where `kernel` stands for gathered_reference; anything that is timed is noted."""
     timed = []
     monkeypatch.setattr(candidates, "entries", lambda: (kernel,))
-    monkeypatch.setattr(layer_trial, "time_layer", lambda layer, x: timed.append(layer))
+    monkeypatch.setattr(autotune, "time_layer", lambda layer, x: timed.append(layer))
     net = mlp()
     export = exported(net, TileWise(16), 0.5, ["first"])
     problems = observe_problems(net, {"x": torch.randn(100, 64)}, ["first"])
@@ -98,11 +98,11 @@ def swap_with(kernel, monkeypatch, mlp, exported):
 
 
 @pytest.mark.parametrize("cheat", CHEATS)
-def test_a_cheating_kernel_is_refused_and_never_timed(cheat, monkeypatch, mlp, exported):
+def test_a_cheating_kernel_is_rejected_and_never_timed(cheat, monkeypatch, mlp, exported):
     kernel = KernelEntry(name="fake", family="gathered", run=CHEATS[cheat](), is_reference=True)
     report, timed = swap_with(kernel, monkeypatch, mlp, exported)
     assert report.layers["first"].kernel == "dense_linear"
-    assert report.layers["first"].refusals["fake"].startswith("relative error")
+    assert report.layers["first"].unsupported["fake"].startswith("relative error")
     assert "fake: relative error" in report.dense_layers["first"]
     assert timed == []
 
@@ -111,11 +111,11 @@ def test_a_cheating_kernel_is_refused_and_never_timed(cheat, monkeypatch, mlp, e
     ("run", "words"),
     [(fails, "RuntimeError: launch failed"), (returns_fewer_rows, "RuntimeError: shape '[64, 96]' is invalid")],
 )
-def test_a_kernel_that_fails_is_refused_with_its_words(run, words, monkeypatch, mlp, exported):
+def test_a_kernel_that_fails_is_rejected_with_its_words(run, words, monkeypatch, mlp, exported):
     kernel = KernelEntry(name="fake", family="gathered", run=run, is_reference=True)
     report, timed = swap_with(kernel, monkeypatch, mlp, exported)
-    assert report.layers["first"].refusals["fake"].startswith(words)
-    assert "long trace" not in report.layers["first"].refusals["fake"]
+    assert report.layers["first"].unsupported["fake"].startswith(words)
+    assert "long trace" not in report.layers["first"].unsupported["fake"]
     assert timed == []
 
 
@@ -127,19 +127,19 @@ def test_a_right_kernel_passes(monkeypatch, mlp, exported):
 
 
 def test_the_dense_layer_agrees_with_itself_in_chunks(monkeypatch):
-    monkeypatch.setattr("sparsefront.inference.product_check.CHUNK_ELEMENTS", 64)
+    monkeypatch.setattr("sparsefront.inference.correctness_check.CHUNK_ELEMENTS", 64)
     for layer, shape in ((nn.Linear(16, 8), (3, 10, 16)), (nn.Conv2d(4, 8, 3, padding=1), (1, 4, 6, 6))):
-        assert ProductCheck(layer, shape).error(layer) < 1e-6
+        assert CorrectnessCheck(layer, shape).error(layer) < 1e-6
 
 
 def test_a_cpu_checks_fewer_rows():
-    assert ProductCheck(nn.Linear(16, 8), (100, 10, 16)).x.shape == (CPU_ROWS, 16)
-    assert ProductCheck(nn.Conv2d(4, 8, 3), (32, 4, 6, 6)).x.shape == (1, 4, 6, 6)
+    assert CorrectnessCheck(nn.Linear(16, 8), (100, 10, 16)).x.shape == (CPU_ROWS, 16)
+    assert CorrectnessCheck(nn.Conv2d(4, 8, 3), (32, 4, 6, 6)).x.shape == (1, 4, 6, 6)
 
 
 def test_a_layer_that_lost_everything_is_still_checked():
     layer = nn.Linear(16, 8, bias=False).requires_grad_(False)
     layer.weight.zero_()
-    check = ProductCheck(layer, (4, 16))
-    assert check.judge(layer) == (0.0, None)
-    assert check.judge(nn.Linear(16, 8))[0] == math.inf
+    check = CorrectnessCheck(layer, (4, 16))
+    assert check.evaluate(layer) == (0.0, None)
+    assert check.evaluate(nn.Linear(16, 8))[0] == math.inf

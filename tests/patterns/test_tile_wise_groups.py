@@ -162,7 +162,7 @@ def test_layers_keep_whole_tiles_and_tiles_inputs_in_multiples_of_16(allocation,
 @by_allocation
 @pytest.mark.parametrize("sparsity", [0.3, 0.5, 0.75, 0.9])
 @pytest.mark.parametrize("apriori_tuning", [0.0, 0.5, 1.0])
-def test_the_total_is_within_one_unit_of_inputs(allocation, sparsity, apriori_tuning):
+def test_the_total_is_within_one_group_of_inputs(allocation, sparsity, apriori_tuning):
     """Step 2 makes up for the outputs that whole tiles leave: 16 inputs of a tile of 16 outputs are 256 weights."""
     importance = layers()
     masks = make_masks(importance, suited(16, apriori_tuning=apriori_tuning), allocation, sparsity)
@@ -243,7 +243,7 @@ def test_a_narrow_tile_is_scored_like_the_others():
     full, narrow = narrow_and_full("rms")
     assert 0.8 < narrow / full < 1.2, "sums of fewer squares vary more, and are as large on average"
     full, narrow = narrow_and_full("l2_over_length")
-    assert narrow > 1.9 * full, "the sources' score favours it so much that it keeps nearly all of 2048"
+    assert narrow > 1.9 * full, "the sources' score favors it so much that it keeps nearly all of 2048"
 
 
 def test_layers_with_long_outputs_are_scored_like_the_others():

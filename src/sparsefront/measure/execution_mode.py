@@ -1,4 +1,4 @@
-"""Ways to run the same network on the same input, and the fastest of them that is right.
+"""Execution modes: ways to run one network on one input, and the fastest mode whose output is correct.
 
     eager                 operator by operator
     compile               torch.compile, default mode
@@ -7,7 +7,7 @@
     max_autotune          torch.compile that also times Triton's matrix products against cuBLAS, which takes long
     max_autotune_cuda_graph
 
-Dense and sparse networks are offered the same ways, so that a wrapping is never sold as sparsity.
+Dense and sparse networks are tried in the same modes, so a speedup never comes from the mode instead of the sparsity.
 """
 
 import logging
@@ -24,97 +24,97 @@ from sparsefront.inference.graph_capture import record
 from sparsefront.measure.latency import summarise, time_interleaved
 
 log = logging.getLogger(__name__)
-WRAPPINGS = ("eager", "cuda_graph", "compile", "compile_cuda_graph", "max_autotune", "max_autotune_cuda_graph")
+EXECUTION_MODES = ("eager", "cuda_graph", "compile", "compile_cuda_graph", "max_autotune", "max_autotune_cuda_graph")
 GRAPH_WARMUP = 3  # the first call compiles, the next ones may still tune
-TRIAL_WARMUP, TRIAL_SAMPLES = 5, 15  # enough to tell ways apart; the reported latency is timed anew
+TRIAL_WARMUP, TRIAL_SAMPLES = 5, 15  # enough to rank the modes; the reported latency is timed again
 
 
 @dataclass(frozen=True)
-class Wrapped:
-    """A network ready to be timed.
+class FastestMode:
+    """A network in its fastest execution mode, ready to be timed.
 
     Args:
-        name: the wrapping, one of WRAPPINGS.
+        name: the execution mode, one of EXECUTION_MODES.
         net: the network that runs.
         call: runs the network on the inputs it was given, without arguments; graphs return the same tensors each time.
-        medians_ms: wrapping -> median of its short trial.
-        refused: wrapping -> why it cannot be used here or was found wrong.
+        medians_ms: execution mode -> median of a short timing.
+        not_timed: execution mode -> why it is unsupported here, failed or gave a wrong output.
     """
 
     name: str
     net: nn.Module
     call: Callable[[], Any]
     medians_ms: dict[str, float] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
+    not_timed: dict[str, str] = field(default_factory=dict)
 
     @property
     def median_ms(self) -> float:
-        """Of its short trial."""
+        """Of the short timing."""
         return self.medians_ms[self.name]
 
 
 class NothingRuns(RuntimeError):
-    """No wrapping could run a network; `refused`: wrapping -> why."""
+    """No execution mode could run a network; `reasons`: execution mode -> why."""
 
-    def __init__(self, refused: dict[str, str]) -> None:
+    def __init__(self, reasons: dict[str, str]) -> None:
         super().__init__(
-            f"no wrapping could run the network: {'; '.join(f'{name}: {why}' for name, why in refused.items())}"
+            f"no execution mode could run the network: {'; '.join(f'{name}: {why}' for name, why in reasons.items())}"
         )
-        self.refused = refused
+        self.reasons = reasons
 
 
-def is_compiled(wrapping: str) -> bool:
+def is_compiled(mode: str) -> bool:
     """Whether it goes through torch.compile, which takes seconds to minutes."""
-    return wrapping.startswith(("compile", "max_autotune"))
+    return mode.startswith(("compile", "max_autotune"))
 
 
-def best_wrapping(
+def fastest_execution_mode(
     net: nn.Module,
     inputs: dict[str, Tensor],
     *,
-    wrappings: Sequence[str],
+    execution_modes: Sequence[str],
     device: torch.device,
     dtype: torch.dtype,
     original: nn.Module | None = None,
-) -> Wrapped:
-    """Try the wrappings, drop those that fail or disagree with eager, and keep the fastest.
+) -> FastestMode:
+    """Try the execution modes, drop those that fail or disagree with eager, and keep the fastest.
 
     Args:
         net: in eval mode on `device`, in `dtype`.
         original: the network that `net` is another form of: all have to agree with it, eager too. None: `net` itself.
         inputs: keyword arguments of the net, on `device`; copied, so that graphs own what they read.
-        wrappings: names out of WRAPPINGS, tried in this order.
-        dtype: bounds how far a wrapping's output may lie from eager's.
+        execution_modes: names out of EXECUTION_MODES, tried in this order.
+        dtype: bounds how far a mode's output may lie from eager's.
     Raises:
         NothingRuns: none of them ran; the message holds each one's reason.
     """
     with torch.inference_mode():
         static = {name: value.clone() for name, value in inputs.items()}
     ready: dict[str, Callable[[], Any]] = {}
-    refused: dict[str, str] = {}
-    for name in wrappings:
+    not_timed: dict[str, str] = {}
+    for name in execution_modes:
         reason = None if name == "eager" or device.type == "cuda" else "needs a CUDA device"
         if reason is None:
             try:
-                ready[name] = wrap(name, net, static)
+                ready[name] = call_in_mode(name, net, static)
                 if name != "eager" or original is not None:
                     reason = _disagreement(ready[name], original or net, static, dtype)
-            except Exception as error:  # a compiler or a capture may fail in any way; the reason stands in the row
+            except Exception as error:  # a compiler or a capture may fail in any way; the reason stands in the result
                 reason = failure_reason(error)
-                log.warning("wrapping %s failed: %s", name, reason)
+                log.warning("execution mode %s failed: %s", name, reason)
         if reason is not None:
-            refused[name] = reason
+            not_timed[name] = reason
             ready.pop(name, None)
     if not ready:
-        raise NothingRuns(refused)
+        raise NothingRuns(not_timed)
     taken = time_interleaved(ready, device=device, warmup=TRIAL_WARMUP, samples=TRIAL_SAMPLES)
     medians_ms = {name: summarise(samples).median_ms for name, samples in taken.items()}
     fastest = min(medians_ms, key=medians_ms.__getitem__)
-    return Wrapped(fastest, net, ready[fastest], medians_ms, refused)
+    return FastestMode(fastest, net, ready[fastest], medians_ms, not_timed)
 
 
-def wrap(name: str, net: nn.Module, static: dict[str, Tensor]) -> Callable[[], Any]:
-    """One wrapping of the net over the tensors in `static`, which are read again at each call."""
+def call_in_mode(name: str, net: nn.Module, static: dict[str, Tensor]) -> Callable[[], Any]:
+    """The net in one execution mode, over the tensors in `static`, which are read again at each call."""
     runner = net
     if is_compiled(name):
         mode = "max-autotune-no-cudagraphs" if name.startswith("max_autotune") else None
@@ -140,8 +140,8 @@ def _replayed(call: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _disagreement(call: Callable[[], Any], net: nn.Module, static: dict[str, Tensor], dtype: torch.dtype) -> str | None:
-    """Why this wrapping is wrong, or None: it must follow eager on its inputs and, against stale results, on others."""
-    eager = wrap("eager", net, static)
+    """Why this mode is wrong, or None: it must follow eager on its inputs and, against stale results, on others."""
+    eager = call_in_mode("eager", net, static)
     original = {name: value.clone() for name, value in static.items()}
     try:
         for values in (original, {name: _reordered(value) for name, value in original.items()}):

@@ -1,28 +1,28 @@
-"""The groups of a row, with the meaning and unit of each leaf. None means "not measured", never "zero" or "failed"."""
+"""The groups of a result, with the meaning and unit of each field. None means "not measured", never "zero" or "failed"."""
 
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
-from sparsefront.report.leaf_types import check_leaf
+from sparsefront.report.field_types import check_field
 
 # 2: the parameters of every part in Choice. 3: variants and the curve in Speed, resident bytes in Size. 4: collapsed
-# layers, what decides whether two rows are comparable, checkpoint. Leaves are only ever added, so rows of older versions are
-# read as well.
-SCHEMA_VERSION = 4
+# layers, what decides whether two results are comparable, checkpoint. 5: names of today (`renamed_fields`). Fields are only
+# ever added or renamed, so results of older versions are read as well.
+SCHEMA_VERSION = 5
 
 
-class _Leaves:
-    """Checks the types of a group's leaves when it is made: a wrong value is refused where it is passed in."""
+class _CheckedFields:
+    """Checks the types of a group's fields when it is made: a wrong value is rejected where it is passed in."""
 
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(type(self)).items():
-            check_leaf(f"{type(self).__name__.lower()}.{name}", getattr(self, name), hint)
+            check_field(f"{type(self).__name__.lower()}.{name}", getattr(self, name), hint)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Identity(_Leaves):
+class Identity(_CheckedFields):
     """Which run this is and what it was measured on; enough to run it again. All of it is of the moment of the measurement:
-    a row that is shown or written again keeps it.
+    a result that is shown or written again keeps it.
 
     `time` is ISO 8601 with its zone; `commit` is None outside a checkout; `gpu`, `driver`, `cuda` are None on a CPU.
     `gpu_clock_mhz` is the SM clock of that GPU while it ran what was timed, where the driver tells. `processor` and `threads`
@@ -54,11 +54,11 @@ class Identity(_Leaves):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice(_Leaves):
+class Choice(_CheckedFields):
     """What was chosen, by the names of the configuration; parameters of a part are in its mapping.
 
     `model_variant` tells networks of one model apart: `vit_b_16`, a BERT's size, hub name or folder name.
-    `model_parameters` hold only what had a say in what was loaded, and what the loaded network says of itself.
+    `model_parameters` hold only what decided what was loaded, and what the loaded network says of itself.
     `trainer_parameters` are those that change what is trained, with `auto` resolved.
     """
 
@@ -86,7 +86,7 @@ class Choice(_Leaves):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sparsity(_Leaves):
+class Sparsity(_CheckedFields):
     """Fractions of zeros in [0, 1], never percent.
 
     `sparsity_achieved` is over the prunable weights, with the layers that stayed dense counted in;
@@ -105,38 +105,38 @@ class Sparsity(_Leaves):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quality(_Leaves):
+class Quality(_CheckedFields):
     """The task's metric as a fraction, on the same data in the same dtype.
 
-    `dense`: before pruning; `masked`: the sparse weights through dense layers; `kernel`: the same weights through the
-    swapped layers. `extra_metrics`: "dense" | "masked" | "kernel" -> metric -> value. `*_standard_error`: what the test set
-    being a sample does to the metric, of one network by itself (networks that were judged on the same samples differ more
-    surely than that). `evaluated_samples`: inputs or questions that were judged, `evaluate_limit` the most that were allowed.
+    `dense`: before pruning; `masked`: the sparse weights through dense layers; `sparse`: the same weights
+    with the sparse kernels running. `extra_metrics`: "dense" | "masked" | "sparse" -> metric -> value. `*_standard_error`:
+    the sampling error of the test set, for one network by itself (networks evaluated on the same samples differ more surely
+    than that). `evaluated_samples`: inputs or questions that were evaluated, `evaluate_limit` the most that were allowed.
     """
 
     metric_name: str
     dense: float | None = None
     masked: float | None = None
-    kernel: float | None = None
+    sparse: float | None = None
     dense_standard_error: float | None = None
     masked_standard_error: float | None = None
-    kernel_standard_error: float | None = None
+    sparse_standard_error: float | None = None
     evaluate_limit: int | None = None
     evaluated_samples: int | None = None
     extra_metrics: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Speed(_Leaves):
-    """Latency of one batch in milliseconds, of the swapped model and its dense twin: median, 20th, 80th percentile.
+class Speed(_CheckedFields):
+    """Latency of one batch in milliseconds, of the sparse network and its dense baseline: median, 20th, 80th percentile.
 
     `speedup` is dense over sparse, with the interval `speedup_low` .. `speedup_high`. `latency_device`: "cpu" | "cuda";
-    `latency_kernel` names what ran in the swapped layers: "reference" on a CPU, which never stands for a GPU latency.
-    `wrapping_*` is the fastest execution mode: eager, compiled, CUDA graph ...; `*_variant` adds the form of the network that
-    was fastest in it: "compile_cuda_graph+fused_qkv". Dense is the fastest dense version of all.
-    `variant_medians_ms`: "dense/<candidate>" or "sparse/<candidate>" -> median of a short trial; `wrapping_refusals`:
+    `latency_kernel` names what ran in the pruned layers: "reference" on a CPU, which never stands for a GPU latency.
+    `execution_mode_*` is the fastest execution mode: eager, compiled, CUDA graph ...; `*_variant` adds the form of the network
+    that was fastest in it: "compile_cuda_graph+fused_qkv". Dense is the fastest dense version of all.
+    `variant_medians_ms`: "dense/<candidate>" or "sparse/<candidate>" -> median of a short timing; `variants_not_timed`:
     the same -> why it was not timed. `fused_dense_latency_ms`: our own fused graph with every layer dense.
-    `curve`: the other batch sizes and sequence lengths of the same weights, each with kernels chosen anew: leaves of this
+    `curve`: the other batch sizes and sequence lengths of the same weights, each with kernels chosen again: fields of this
     group, "kernels": kernel -> number of pruned layers, "sparse_flops_share"; or "not_measured" with the reason.
     `samples_file`, relative to the run's folder, holds every sample: `samples_per_repeat` in each of `repeats` repeats, after
     `warmup_rounds`. `modes_searched`, `variants_searched`: what was tried to find the fastest way, in about `search_seconds`
@@ -154,11 +154,11 @@ class Speed(_Leaves):
     speedup_high: float | None = None
     latency_device: str | None = None
     latency_kernel: str | None = None
-    wrapping_dense: str | None = None
-    wrapping_sparse: str | None = None
+    execution_mode_dense: str | None = None
+    execution_mode_sparse: str | None = None
     dense_variant: str | None = None
     sparse_variant: str | None = None
-    wrapping_refusals: dict[str, str] = field(default_factory=dict)
+    variants_not_timed: dict[str, str] = field(default_factory=dict)
     variant_medians_ms: dict[str, float] = field(default_factory=dict)
     fused_dense_latency_ms: float | None = None
     batch_size: int | None = None
@@ -178,11 +178,11 @@ class Speed(_Leaves):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size(_Leaves):
+class Size(_CheckedFields):
     """Bytes: of all weights as stored for inference, what the network keeps on its device (weights and packed operands), and
     the peak of one forward pass there.
 
-    `dense_bytes_per_layer`: prunable layers that the swapped network still holds dense -> bytes of their weight.
+    `dense_bytes_per_layer`: prunable layers that the sparse network still holds dense -> bytes of their weight.
     """
 
     weight_bytes_dense: int | None = None
@@ -195,11 +195,11 @@ class Size(_Leaves):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kernels(_Leaves):
+class Kernels(_CheckedFields):
     """What the swap chose.
 
     `kernel_per_layer`: layer -> {"chosen", "family", "density", "weight_bytes", "latency_us", "candidates": kernel ->
-    microseconds, "roofline_fraction", "relative_error", "refusals": kernel -> reason, "notes", "launch": its parameters,
+    microseconds, "roofline_fraction", "relative_error", "unsupported": kernel -> reason, "notes", "launch": its parameters,
     "why_dense" where a pruned layer runs dense, "m", "k", "n" of its product}, keys absent where nothing is known. Shares are
     fractions of the prunable layers, by count and by dense floating-point operations, that run a sparse kernel.
     `fused_blocks`: how encoder blocks were rewritten, or why they were not -> number of blocks; `block_variants_ms`: chain of
@@ -214,7 +214,7 @@ class Kernels(_Leaves):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cost(_Leaves):
+class Cost(_CheckedFields):
     """Wall seconds of the stages, as first made, those of killed runs that they went on from included; `dense_reused`:
     the dense weights were found finished.
     """

@@ -1,4 +1,4 @@
-"""An order of outputs and inputs in which a weight obeys its pattern, while the network keeps its own order."""
+"""A permutation of outputs and inputs in which a weight obeys its pattern, while the network keeps its own order."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Arrangement:
+class Permutation:
     """A permutation of the outputs, of the inputs, or of both, of a weight [N, K].
 
     Masks and weights stay in the network's order everywhere but in storage: a format keeps its rows or columns in this
@@ -22,7 +22,7 @@ class Arrangement:
     outputs: Tensor | None = None
     inputs: Tensor | None = None
 
-    def arrange(self, matrix: Tensor) -> Tensor:
+    def apply(self, matrix: Tensor) -> Tensor:
         """A matrix [N, K] (weight, scores or mask) in this order; a copy where there is one."""
         if self.outputs is not None:
             matrix = matrix.index_select(0, self.outputs.to(matrix.device))
@@ -30,8 +30,8 @@ class Arrangement:
             matrix = matrix.index_select(1, self.inputs.to(matrix.device))
         return matrix
 
-    def restore(self, matrix: Tensor) -> Tensor:
-        """The way back: an arranged [N, K] in the network's order."""
+    def invert(self, matrix: Tensor) -> Tensor:
+        """The inverse: a permuted [N, K] back in the network's order."""
         if self.outputs is not None:
             matrix = matrix.index_select(0, torch.argsort(self.outputs).to(matrix.device))
         if self.inputs is not None:
