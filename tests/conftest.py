@@ -126,10 +126,10 @@ def run(composed: Callable) -> Callable:
     from hydra.core.hydra_config import HydraConfig
 
     from sparsefront.pipeline import run_experiment
-    from sparsefront.report.row import Row
+    from sparsefront.report.result import Result
 
-    def make(*overrides: str) -> Row:
+    def make(*overrides: str) -> Result:
         run_experiment(composed("debug=tiny", *overrides))
-        return Row.from_json((Path(HydraConfig.get().runtime.output_dir) / "row.json").read_text())
+        return Result.from_json((Path(HydraConfig.get().runtime.output_dir) / "row.json").read_text())
 
     return make

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from sparsefront.pruning.masked_weights import MaskedWeights
-from sparsefront.training import ranks
+from sparsefront.training import distributed
 from sparsefront.training.trainer import TrainerSettings
 
 LAYERS = ["1", "3"]
@@ -19,16 +19,16 @@ SPARSITY = 0.75
 
 def statistics(folder: Path, loggers: list) -> dict:
     """What the functions of `ranks` give each rank."""
-    own = torch.full((2, 3), float(ranks.index() + 1))
+    own = torch.full((2, 3), float(distributed.rank() + 1))
     mask = own > 1
-    summed, first, first_mask = ranks.total(own), ranks.of_first(own), ranks.of_first(mask)
-    (folder / "written.txt").write_text(str(ranks.index()))
+    summed, first, first_mask = distributed.all_reduce_sum(own), distributed.broadcast(own), distributed.broadcast(mask)
+    (folder / "written.txt").write_text(str(distributed.rank()))
     net = torch.nn.Sequential(torch.nn.Linear(3, 2))
     masked = MaskedWeights(net, ["0"])
-    masked.set({"0": torch.full((2, 3), ranks.index() == 0)})
+    masked.set({"0": torch.full((2, 3), distributed.rank() == 0)})
     told = {
-        "count": ranks.count(),
-        "index": ranks.index(),
+        "count": distributed.world_size(),
+        "index": distributed.rank(),
         "own": own,
         "total": summed,
         "first": first,
@@ -37,30 +37,30 @@ def statistics(folder: Path, loggers: list) -> dict:
         "loggers": loggers,
         "folder": folder,
     }
-    return {"told": ranks.gathered(told)}
+    return {"told": distributed.all_gather(told)}
 
 
 def fail(how: str, folder: Path, loggers: list) -> None:
     """Rank 1 (or 0) goes wrong while the other waits for it."""
-    if how == "raises" and ranks.index() == 1:
+    if how == "raises" and distributed.rank() == 1:
         raise ValueError("no room left")
-    if how == "killed" and ranks.index() == 1:
+    if how == "killed" and distributed.rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    if how == "rank 0" and ranks.index() == 0:
+    if how == "rank 0" and distributed.rank() == 0:
         raise KeyError("rank 0's own")
-    ranks.total(torch.ones(1))
+    distributed.all_reduce_sum(torch.ones(1))
 
 
 def crash_when_the_interpreter_ends(folder: Path, loggers: list) -> int:
     """Rank 1 does its part, and would be aborted in the interpreter's own end, as libraries' threads now and then do."""
-    if ranks.index() == 1:
+    if distributed.rank() == 1:
         atexit.register(os.abort)
-    return int(ranks.total(torch.ones(1)))
+    return int(distributed.all_reduce_sum(torch.ones(1)))
 
 
 def wait_to_be_killed(pids: Path, folder: Path, loggers: list) -> None:
     """Every rank leaves its process id, then hangs."""
-    (pids / str(ranks.index())).write_text(str(os.getpid()))
+    (pids / str(distributed.rank())).write_text(str(os.getpid()))
     time.sleep(600)
 
 
@@ -92,7 +92,7 @@ def diverge_on_one_rank(trainer: TrainerSettings, folder: Path, loggers: list) -
             self.steps += 1
             loss = super().training_loss(output, batch)
             # without a gradient, so that nothing of it reaches rank 0 but through what the ranks tell each other
-            return loss + float("nan") if ranks.index() == 1 and self.steps == 3 else loss
+            return loss + float("nan") if distributed.rank() == 1 and self.steps == 3 else loss
 
     data = Digits().data_module(batch_size=32, seed=0, cache_dir=folder)
     recipe = Recipe(epochs=1)
@@ -110,7 +110,7 @@ def train_in_every_way(trainer: TrainerSettings, folder: Path, loggers: list) ->
     from sparsefront.importance.movement import Movement
     from sparsefront.patterns.n_m import NM
     from sparsefront.pruning.calibration import score_weights
-    from sparsefront.pruning.callback import HoldMasks
+    from sparsefront.pruning.callback import ApplyMasks
     from sparsefront.pruning.make_masks import make_masks
     from sparsefront.pruning.movement import AccumulateMovement
     from sparsefront.pruning.straight_through import StraightThrough
@@ -150,11 +150,11 @@ def train_in_every_way(trainer: TrainerSettings, folder: Path, loggers: list) ->
             callbacks = (refined,)
         else:
             masked.set(masks_at(0.0))
-            hold = HoldMasks(
+            apply_masks = ApplyMasks(
                 masked, schedule=Gradual(updates=2), sparsity=SPARSITY, make_masks=masks_at, total_steps=steps
             )
             teacher = Distillation(digits_net(), hardness=0.5, temperature=2.0, hidden_states=1.0, hidden_layers=["3"])
-            callbacks = (movement, hold) if way == "movement" else (hold, teacher)
+            callbacks = (movement, apply_masks) if way == "movement" else (apply_masks, teacher)
         fit(
             task, data, epochs=1, recipe=recipe, trainer=trainer, loggers=loggers, directory=folder, callbacks=callbacks
         )
@@ -164,7 +164,7 @@ def train_in_every_way(trainer: TrainerSettings, folder: Path, loggers: list) ->
             "masks": {name: mask.clone() for name, mask in masked.masks().items()},
             "weights": {name: value.detach().clone() for name, value in net.state_dict().items()},
         }
-        ends[way] = ranks.gathered(own)
+        ends[way] = distributed.all_gather(own)
     return ends
 
 
@@ -177,7 +177,7 @@ def train_gradually(trainer: TrainerSettings, epochs: int, folder: Path, loggers
     from sparsefront.importance.taylor import Taylor
     from sparsefront.patterns.n_m import NM
     from sparsefront.pruning.calibration import score_weights
-    from sparsefront.pruning.callback import HoldMasks
+    from sparsefront.pruning.callback import ApplyMasks
     from sparsefront.pruning.make_masks import make_masks
     from sparsefront.schedule.gradual import Gradual
     from sparsefront.tasks.image_classification import ImageClassification
@@ -205,7 +205,7 @@ def train_gradually(trainer: TrainerSettings, epochs: int, folder: Path, loggers
     untrained = masks_at(SPARSITY, None)
     masked = MaskedWeights(net, LAYERS)
     masked.set(masks_at(0.0, None))
-    hold = HoldMasks(
+    apply_masks = ApplyMasks(
         masked, schedule=Gradual(updates=4), sparsity=SPARSITY, make_masks=masks_at, total_steps=epochs * steps
     )
     fit(
@@ -216,7 +216,7 @@ def train_gradually(trainer: TrainerSettings, epochs: int, folder: Path, loggers
         trainer=trainer,
         loggers=loggers,
         directory=folder,
-        callbacks=(hold, Note()),
+        callbacks=(apply_masks, Note()),
         unfinished=folder / "unfinished",
     )
     end = {
@@ -226,6 +226,6 @@ def train_gradually(trainer: TrainerSettings, epochs: int, folder: Path, loggers
         "weights": {name: value.detach().cpu().clone() for name, value in net.state_dict().items()},
         "metrics": seen,
         "broadcast": broadcast,
-        "reached": hold.reached,
+        "reached": apply_masks.reached,
     }
-    return {"ends": ranks.gathered(end)}
+    return {"ends": distributed.all_gather(end)}

@@ -6,6 +6,7 @@ import pytest
 
 from sparsefront import arguments
 from sparsefront.arguments import GROUPS, understood
+from sparsefront.renamed_keys import RENAMED_KEYS
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
@@ -47,3 +48,11 @@ def test_a_missing_plugin_is_told_with_what_installs_it(monkeypatch, argument, m
         understood(["-m", argument, "seed=1,2"])
     monkeypatch.setattr(arguments, "_installed", lambda distribution: True)
     assert understood([argument]) == [argument]
+
+
+@pytest.mark.parametrize("prefix", ["", "+", "++", "~"])
+@pytest.mark.parametrize(("old", "new"), RENAMED_KEYS.items())
+def test_a_key_of_an_earlier_version_names_the_present_one(old, new, prefix):
+    with pytest.raises(SystemExit, match=rf"^{old}=3: is {new} now$"):
+        understood(["-m", "seed=1,2", f"{prefix}{old}=3"])
+    assert understood([f"{new}=3"]) == [f"{new}=3"]

@@ -13,7 +13,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from sparsefront import command_line
-from sparsefront.report.row import Row
+from sparsefront.report.result import Result
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = ["model.dim=64", "model.depth=1", "measure.evaluate_limit=8"]
@@ -30,8 +30,8 @@ def finish(tmp_path: Path, *overrides: str) -> subprocess.CompletedProcess:
     return subprocess.run(command(tmp_path, *overrides), capture_output=True, text=True, timeout=300)
 
 
-def rows(tmp_path: Path) -> list[Row]:
-    return [Row.from_json(file.read_text()) for file in sorted((tmp_path / "results").rglob("row.json"))]
+def rows(tmp_path: Path) -> list[Result]:
+    return [Result.from_json(file.read_text()) for file in sorted((tmp_path / "results").rglob("row.json"))]
 
 
 def test_help_lists_the_groups():
@@ -68,7 +68,7 @@ def test_bad_input_is_one_message(tmp_path, overrides, message):
     assert done.returncode != 0
     assert message in done.stderr
     assert "Traceback" not in done.stderr + done.stdout
-    assert not (tmp_path / "results").exists(), "a run that was refused leaves no folder"
+    assert not (tmp_path / "results").exists(), "a run that was rejected leaves no folder"
 
 
 def test_a_sweep_with_a_typo_leaves_no_folder(tmp_path):
@@ -89,7 +89,7 @@ def test_a_results_folder_that_cannot_be_written(tmp_path, folder, message):
     assert "Traceback" not in done.stderr
 
 
-def test_a_disk_without_room_for_a_row_is_told_before_the_run(tmp_path, monkeypatch, capsys):
+def test_a_disk_without_room_for_a_result_is_told_before_the_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(command_line, "free_bytes", lambda folder: 12_300)
     config = OmegaConf.create(
         {"results_dir": str(tmp_path / "new"), "hydra": {"run": {"dir": str(tmp_path / "new" / "1")}}}
@@ -145,7 +145,7 @@ def kill_during(stage: str, tmp_path: Path) -> None:
     process.wait(30)
 
 
-def test_a_run_killed_again_and_again_gives_the_same_row(tmp_path):
+def test_a_run_killed_again_and_again_gives_the_same_result(tmp_path):
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     for stage in ("dense", "recover", "measure"):
         kill_during(stage, killed)

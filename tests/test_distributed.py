@@ -37,7 +37,7 @@ def trained(bodies, tmp_path_factory):
 @pytest.fixture(scope="module")
 def alone(bodies, tmp_path_factory):
     """The same batches by one process: two of them accumulated where two ranks take one each."""
-    one = TrainerSettings(**CPU, accumulate=2, limit_batches=12)
+    one = TrainerSettings(**CPU, accumulate_grad_batches=2, limit_batches=12)
     folder = tmp_path_factory.mktemp("one")
     return on_every_rank(bodies.train_gradually, one, 2, trainer=one, folder=folder, loggers=[])["ends"][0]
 
@@ -155,14 +155,14 @@ def test_no_rank_outlives_a_killed_run(tmp_path):
 
 
 def _alive(pid: int) -> bool:
-    """Also not as a zombie that nobody has asked about."""
+    """Not even as a zombie that was never waited for."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
         return False
 
 
-def test_more_devices_than_ranks_are_refused(tmp_path):
+def test_more_devices_than_ranks_are_rejected(tmp_path):
     with pytest.raises(RuntimeError, match="devices=2, but 1 ranks train"):
         TWO.build(epochs=1, gradient_clip=None, callbacks=[], loggers=[], directory=tmp_path)
 

@@ -35,7 +35,7 @@ def test_every_granularity_of_the_bars_is_stored_as_the_pattern_made_it(pattern,
     assert weight.tile == granularity
     assert torch.equal(weight.to_dense(), torch.where(drawn.mask, drawn.weight, 0.0))
     kept = int(drawn.mask.sum())
-    assert abs(kept - (1 - sparsity) * 512 * 384) <= source.of.granule((512, 384))
+    assert abs(kept - (1 - sparsity) * 512 * 384) <= source.of.rounding_unit((512, 384))
     assert weight.values.numel() == kept, "the density of what is stored is that of the mask"
 
 

@@ -1,4 +1,4 @@
-"""One configuration -> one row, on the embedded data with two batches an epoch."""
+"""One configuration -> one result, on the embedded data with two batches an epoch."""
 
 import errno
 import json
@@ -24,53 +24,53 @@ PATTERNS = {
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_masked_and_swapped_agree(run, pattern):
-    row = run(f"pattern={pattern}", *PATTERNS[pattern], *ON_CPU)
-    assert row.quality.masked == pytest.approx(row.quality.kernel, abs=1e-3)
-    assert row.sparsity.sparsity_achieved == pytest.approx(row.sparsity.sparsity_target, abs=0.01)
-    assert row.speed.latency_device == "cpu" and row.speed.latency_kernel == "reference"
-    assert row.speed.latency_sparse_ms > 0 and row.speed.latency_dense_ms > 0
-    assert row.kernels.sparse_layer_share == 1.0
-    assert row.size.weight_bytes_sparse < row.size.weight_bytes_dense
+def test_masked_and_sparse_agree(run, pattern):
+    result = run(f"pattern={pattern}", *PATTERNS[pattern], *ON_CPU)
+    assert result.quality.masked == pytest.approx(result.quality.sparse, abs=1e-3)
+    assert result.sparsity.sparsity_achieved == pytest.approx(result.sparsity.sparsity_target, abs=0.01)
+    assert result.speed.latency_device == "cpu" and result.speed.latency_kernel == "reference"
+    assert result.speed.latency_sparse_ms > 0 and result.speed.latency_dense_ms > 0
+    assert result.kernels.sparse_layer_share == 1.0
+    assert result.size.weight_bytes_sparse < result.size.weight_bytes_dense
 
 
 def test_the_dense_pattern_has_no_sparse_side(run):
-    row = run("pattern=dense", *ON_CPU)
-    assert row.sparsity.sparsity_target == row.sparsity.sparsity_achieved == 0.0
-    assert row.quality.dense is not None and row.quality.masked is None and row.quality.kernel is None
-    assert row.speed.latency_dense_ms > 0 and row.speed.latency_sparse_ms is None
-    assert row.choice.recovery is None
+    result = run("pattern=dense", *ON_CPU)
+    assert result.sparsity.sparsity_target == result.sparsity.sparsity_achieved == 0.0
+    assert result.quality.dense is not None and result.quality.masked is None and result.quality.sparse is None
+    assert result.speed.latency_dense_ms > 0 and result.speed.latency_sparse_ms is None
+    assert result.choice.recovery is None
 
 
 @pytest.mark.parametrize("overrides", [["kernel=none"], ["stages=[dense,prune,recover,export,measure,report]"]])
 def test_without_a_swap_there_is_no_sparse_latency(run, overrides):
-    row = run(*overrides, *ON_CPU)
-    assert row.quality.masked is not None and row.quality.kernel is None
-    assert row.speed.latency_sparse_ms is None and row.speed.latency_kernel is None
+    result = run(*overrides, *ON_CPU)
+    assert result.quality.masked is not None and result.quality.sparse is None
+    assert result.speed.latency_sparse_ms is None and result.speed.latency_kernel is None
 
 
 @pytest.mark.parametrize("pattern", ["tile_wise", "n_m", "block_wise"])
 def test_gradual_ends_where_it_promised(run, composed, pattern):
-    row = run("schedule=gradual", f"pattern={pattern}", "trainer.limit_batches=6", *ON_CPU)
-    assert row.sparsity.sparsity_achieved == pytest.approx(0.75, abs=0.01)
+    result = run("schedule=gradual", f"pattern={pattern}", "trainer.limit_batches=6", *ON_CPU)
+    assert result.sparsity.sparsity_achieved == pytest.approx(0.75, abs=0.01)
 
 
 @pytest.mark.parametrize(
     "overrides", [["recovery=none"], ["recovery=lr_rewind"], ["importance=taylor", "importance.batches=2"]]
 )
-def test_every_way_of_pruning_gives_a_row(run, overrides):
-    row = run(*overrides, *ON_CPU)
-    assert row.quality.kernel is not None
-    assert (row.choice.recovery == "none") == (overrides == ["recovery=none"])
+def test_every_way_of_pruning_gives_a_result(run, overrides):
+    result = run(*overrides, *ON_CPU)
+    assert result.quality.sparse is not None
+    assert (result.choice.recovery == "none") == (overrides == ["recovery=none"])
 
 
 def test_layers_that_do_not_fit_are_listed(run):
-    row = run("pattern=vector_wise", "granularity=512", *ON_CPU)
-    fitting = [name for name, sparsity in row.sparsity.sparsity_per_layer.items() if sparsity > 0]
+    result = run("pattern=vector_wise", "granularity=512", *ON_CPU)
+    fitting = [name for name, sparsity in result.sparsity.sparsity_per_layer.items() if sparsity > 0]
     assert fitting and all(name.endswith("fc1") for name in fitting)
-    assert "512" in row.sparsity.dense_layers["blocks.0.attn.q"]
-    assert row.sparsity.sparsity_achieved < 0.75
-    assert row.kernels.sparse_layer_share < 0.5
+    assert "512" in result.sparsity.dense_layers["blocks.0.attn.q"]
+    assert result.sparsity.sparsity_achieved < 0.75
+    assert result.kernels.sparse_layer_share < 0.5
 
 
 def artifacts(cache: Path, kind: str) -> list[Path]:
@@ -125,9 +125,9 @@ def test_the_exported_checkpoint_is_found_from_the_run(run, composed, tmp_path, 
     from sparsefront.pipeline import run_experiment
 
     with caplog.at_level("INFO"):
-        row = run(*ON_CPU)
+        result = run(*ON_CPU)
     (export,) = artifacts(tmp_path / "cache", "export")
-    assert row.identity.checkpoint == f"export/{export.name}", "relative to the cache, which may be moved"
+    assert result.identity.checkpoint == f"export/{export.name}", "relative to the cache, which may be moved"
     link = Path(HydraConfig.get().runtime.output_dir) / "checkpoint"
     assert link.is_symlink() and link.resolve() == export.resolve()
     assert f"exported checkpoint: {tmp_path / 'cache' / 'export' / export.name}" in caplog.text
@@ -138,7 +138,7 @@ def test_the_exported_checkpoint_is_found_from_the_run(run, composed, tmp_path, 
     assert (Path(HydraConfig.get().runtime.output_dir) / "checkpoint").resolve() == export.resolve()
     shutil.rmtree(export)
     with caplog.at_level("INFO"):
-        assert run(*ON_CPU) == row
+        assert run(*ON_CPU) == result
     assert not (Path(HydraConfig.get().runtime.output_dir) / "checkpoint").exists()
     assert "exported checkpoint: not stored any more" in caplog.text
     assert run("pattern=dense", *ON_CPU).identity.checkpoint is None
@@ -172,18 +172,18 @@ def test_a_page_that_cannot_be_written_leaves_no_result(run, monkeypatch):
     assert run("sparsity=0.9", *ON_CPU).sparsity.sparsity_target == 0.9
 
 
-def test_the_same_seed_gives_the_same_row(composed, tmp_path):
+def test_the_same_seed_gives_the_same_result(composed, tmp_path):
     from hydra.core.hydra_config import HydraConfig
 
     from sparsefront.pipeline import run_experiment
-    from sparsefront.report.row import Row
+    from sparsefront.report.result import Result
 
-    rows = []
+    results = []
     for cache in ("one", "two"):
         run_experiment(composed("debug=tiny", f"cache_dir={tmp_path / cache}", *ON_CPU))
-        rows.append(Row.from_json((Path(HydraConfig.get().runtime.output_dir) / "row.json").read_text()))
-    assert rows[0].quality == rows[1].quality
-    assert rows[0].sparsity == rows[1].sparsity
+        results.append(Result.from_json((Path(HydraConfig.get().runtime.output_dir) / "row.json").read_text()))
+    assert results[0].quality == results[1].quality
+    assert results[0].sparsity == results[1].sparsity
     masks = [load_masks(artifacts(tmp_path / cache, "recover")[0] / "masks.safetensors") for cache in ("one", "two")]
     assert all(torch.equal(masks[0][layer], masks[1][layer]) for layer in masks[0])
 
@@ -192,5 +192,5 @@ def test_optimize_names_what_a_sweeper_gets(composed):
     from sparsefront.pipeline import run_experiment
 
     single = run_experiment(composed("debug=tiny", *ON_CPU))
-    both = run_experiment(composed("debug=tiny", "optimize=[kernel,latency_sparse_ms]", *ON_CPU))
+    both = run_experiment(composed("debug=tiny", "optimize=[sparse,latency_sparse_ms]", *ON_CPU))
     assert isinstance(single, float) and len(both) == 2 and both[0] == single and both[1] > 0

@@ -69,18 +69,18 @@ def test_a_run_without_bars(run, capfd, overrides, request, tmp_path):
     assert not [file for file in tmp_path.rglob("*.log") if "%|" in file.read_text()]
 
 
-def test_tokenisation_is_silenced_too(capsys, tmp_path):
-    from sparsefront.datasets.sentence_tokens import tokenised
+def test_tokenization_is_silenced_too(capsys, tmp_path):
+    from sparsefront.datasets.sentence_tokens import tokenized
     from sparsefront.models.wordpiece import train_wordpiece
 
-    def tokenise() -> str:
+    def tokenize() -> str:
         tokenizer = train_wordpiece(["good bad film"] * 4, vocabulary_size=40, max_length=16)
-        tokenised(["good film"] * 4, None, tokenizer=tokenizer, max_length=16, columns={}, description="tokenising")
+        tokenized(["good film"] * 4, None, tokenizer=tokenizer, max_length=16, columns={}, description="tokenizing")
         return capsys.readouterr().err
 
-    assert "tokenising" in tokenise()
+    assert "tokenizing" in tokenize()
     with progress.showing(False):
-        assert tokenise() == ""
+        assert tokenize() == ""
 
 
 def test_bars_of_libraries_follow_ours(library):
@@ -117,9 +117,11 @@ def test_an_evaluation_knows_its_end(capsys, limit, batches):
     data = SimpleNamespace(
         prepare_data=lambda: None, setup=lambda stage: None, test_dataloader=lambda: DataLoader(samples, batch_size=4)
     )
-    judge = SimpleNamespace(update=lambda output, batch: None, compute=dict, standard_errors=dict, samples=20)
-    task = SimpleNamespace(net_inputs=lambda batch: batch, evaluator=lambda data, split: judge)
-    evaluate(task, net, data, "test", device=torch.device("cpu"), dtype=torch.float32, limit=limit, description="judge")
+    evaluator = SimpleNamespace(update=lambda output, batch: None, compute=dict, standard_errors=dict, samples=20)
+    task = SimpleNamespace(net_inputs=lambda batch: batch, evaluator=lambda data, split: evaluator)
+    evaluate(
+        task, net, data, "test", device=torch.device("cpu"), dtype=torch.float32, limit=limit, description="evaluate"
+    )
     shown = capsys.readouterr().err
     assert f"| 0/{batches} [" in shown
 

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from sparsefront import command_line, run_folder
-from sparsefront.run_folder import discard_if_empty, occupied, record_failure, settle_killed_runs
+from sparsefront.run_folder import close_killed_runs, discard_if_empty, occupied, record_failure
 
 CHILD = """
 import sys, time
@@ -49,7 +49,7 @@ def killed(tmp_path):
         process.wait(30)
 
 
-def test_a_killed_run_is_settled_by_the_next_one_and_a_living_one_left_alone(tmp_path, killed):
+def test_a_killed_run_is_closed_by_the_next_one_and_a_living_one_left_alone(tmp_path, killed):
     names = {"dead": "dense: training", "alive": "dense: training", "2026/dead point": "dense", "nothing": ""}
     folders = {name: begin(tmp_path / name, log) for name, log in names.items()}
     finished = begin(tmp_path / "finished", "all")
@@ -61,7 +61,7 @@ def test_a_killed_run_is_settled_by_the_next_one_and_a_living_one_left_alone(tmp
         if name != "alive":
             os.kill(process.pid, signal.SIGKILL)
             process.wait(30)
-    settle_killed_runs(tmp_path)
+    close_killed_runs(tmp_path)
     for name in ("dead", "2026/dead point"):
         left = {path.name for path in folders[name].iterdir()}
         assert left == {".hydra", "run.log", "failure.json"}
@@ -74,19 +74,19 @@ def test_a_killed_run_is_settled_by_the_next_one_and_a_living_one_left_alone(tmp
 def test_a_run_that_begins_at_this_moment_is_left_alone(tmp_path):
     folder = begin(tmp_path / "run")
     (folder / ".running").touch()  # made, and not held yet
-    settle_killed_runs(tmp_path)
+    close_killed_runs(tmp_path)
     with occupied(folder):
         assert (folder / ".running").read_text() == str(os.getpid())
-        settle_killed_runs(tmp_path)
+        close_killed_runs(tmp_path)
         assert folder.is_dir()
     assert not (folder / ".running").exists()
 
 
 def test_only_a_folder_that_holds_nothing_is_discarded(tmp_path):
-    refused = begin(tmp_path / "results" / "refused", "granularity is ignored\n")
-    assert not discard_if_empty(refused, log_counts=True)
-    record_failure(refused, ValueError("wrong"))
-    assert discard_if_empty(refused, log_counts=False)
+    rejected = begin(tmp_path / "results" / "rejected", "granularity is ignored\n")
+    assert not discard_if_empty(rejected, log_counts=True)
+    record_failure(rejected, ValueError("wrong"))
+    assert discard_if_empty(rejected, log_counts=False)
     assert not (tmp_path / "results").exists(), "nor the folder of results that was made for it"
     curves = begin(tmp_path / "results" / "failed")
     (curves / "wandb").mkdir()

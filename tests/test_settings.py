@@ -96,12 +96,13 @@ def built_from(target, **values):
         ("sparsefront.patterns", "is no class"),
         ("os.getcwd", "is no class"),
         (3, "must be the full name of a class"),
+        ("sparsefront.patterns.base.Pattern", "does not define rounding_unit, steps, storage, which pattern needs"),
     ],
 )
 def test_a_class_that_is_not_there_is_named_in_one_line(target, reason, caplog):
-    with pytest.raises(InvalidSetting, match=f"^pattern._target_={target}: .*{reason}") as refused:
+    with pytest.raises(InvalidSetting, match=f"^pattern._target_={target}: .*{reason}") as rejected:
         built_from(target)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(rejected.value)
     assert not caplog.records, "the message is the only line"
 
 

@@ -44,7 +44,7 @@ def in_turn(*points: tuple[float, bool, float]) -> tuple[list[Point], float]:
     return ended, now
 
 
-def test_points_that_were_finished_before_or_refused_do_not_count():
+def test_points_that_were_finished_before_or_rejected_do_not_count():
     ended, now = in_turn((60, True, 0), (0.2, False, 0), (0.2, False, 0), (0.1, False, 0))
     assert seconds_left(3, ended, now=now) == pytest.approx(180)
     ended, now = in_turn((0.2, False, 0), (0.1, False, 0))

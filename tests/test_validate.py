@@ -1,4 +1,4 @@
-"""Bad input is refused before any training, with its key, its value and what is allowed."""
+"""Bad input is rejected before any training, with its key, its value and what is allowed."""
 
 import importlib.util
 from pathlib import Path
@@ -11,7 +11,7 @@ from sparsefront.validate import validate
 
 WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
 
-REFUSED = {
+REJECTED = {
     "sparsity 1": (["sparsity=1"], "sparsity=1.0: .*in \\[0, 1\\)"),
     "sparsity negative": (["sparsity=-0.1"], "sparsity=-0.1"),
     "m cannot express": (["pattern=n_m", "pattern.m=4", "sparsity=0.6"], r"pattern\.m=4: .*0\.5.*0\.75"),
@@ -57,7 +57,7 @@ REFUSED = {
     ),
     "swap and a record without measure": (["stages=[swap,report]"], r"stages=\[swap,report\]: .*add measure"),
     "no stage": (["stages=[]"], r"stages=\[\]: names at least one of dense"),
-    "unknown leaf": (["optimize=[speed]"], "optimize=speed: .*latency_sparse_ms"),
+    "unknown field": (["optimize=[speed]"], "optimize=speed: .*latency_sparse_ms"),
     "unknown kernel": (["kernel.name=gathered_fpga"], r"kernel\.name=gathered_fpga: .*gathered_triton"),
     "unknown family": (["kernel.family=ellpack"], r"kernel\.family=ellpack: .*gathered"),
     "family of another pattern": (["kernel=sparse", "kernel.family=blocked"], r"kernel\.family=blocked: .*tile_wise"),
@@ -86,6 +86,15 @@ REFUSED = {
         ["allocation.min_density=0.1"],
         r"^allocation\.min_density=0\.1: .*allocation=global_threshold allocation\.min_density_share=",
     ),
+    "renamed key of a user's own YAML": (
+        ["+recipe.keep_dense=[attn]"],
+        r"^recipe\.keep_dense=\['attn'\]: is recipe\.ignore now$",
+    ),
+    "renamed key of measure": (
+        ["+measure.wrappings=[eager]"],
+        r"^measure\.wrappings=\['eager'\]: is measure\.execution_modes now$",
+    ),
+    "renamed field": (["optimize=[kernel]"], r"^optimize=kernel: is sparse now$"),
     "share above 1": (
         ["allocation=global_threshold", "allocation.min_density_share=2"],
         r"allocation\.min_density_share=2: a share of the target density, from 0 to 1",
@@ -104,12 +113,12 @@ REFUSED = {
         ["schedule=gradual", "schedule.initial_sparsity=0.8"],
         r"schedule\.initial_sparsity=0\.8: must be below the final sparsity=0\.75",
     ),
-    "weights rewound without history": (
+    "weights rewound without epoch weights": (
         ["recovery=weight_rewind"],
-        r"recipe\.history=False: .*set recipe\.history=true",
+        r"recipe\.save_epoch_weights=False: .*set recipe\.save_epoch_weights=true",
     ),
     "weights rewound too far": (
-        ["recovery=weight_rewind", "recovery.epochs=17", "recipe.history=true"],
+        ["recovery=weight_rewind", "recovery.epochs=17", "recipe.save_epoch_weights=true"],
         r"recovery\.epochs=17: .*16 epochs",
     ),
     "a teacher that is not there": (
@@ -148,15 +157,15 @@ REFUSED = {
     "cache without a name": (["cache_dir="], "^cache_dir=: names no folder"),
     "cache that cannot be": (["cache_dir=/proc/sparsefront"], "cache_dir=/proc/sparsefront: cannot be written"),
     "expression that finds nothing": (
-        ["recipe.keep_dense=[fc1,nomatch]"],
-        r"^recipe\.keep_dense=nomatch: finds no layer; there are blocks\.N\.attn\.q, .*blocks\.N\.mlp\.fc2 ",
+        ["recipe.ignore=[fc1,nomatch]"],
+        r"^recipe\.ignore=nomatch: finds no layer; there are blocks\.N\.attn\.q, .*blocks\.N\.mlp\.fc2 ",
     ),
-    "expression": (["recipe.keep_dense=['(']"], r"recipe\.keep_dense=\(: is not a regular expression"),
+    "expression": (["recipe.ignore=['(']"], r"recipe\.ignore=\(: is not a regular expression"),
 }
 
 
-@pytest.mark.parametrize(("overrides", "message"), REFUSED.values(), ids=REFUSED.keys())
-def test_refused_with_its_key(composed, overrides, message):
+@pytest.mark.parametrize(("overrides", "message"), REJECTED.values(), ids=REJECTED.keys())
+def test_rejected_with_its_key(composed, overrides, message):
     with pytest.raises(InvalidSetting, match=message):
         validate(composed(*overrides))
 
@@ -167,7 +176,7 @@ GOES_WITH = {
     "none": ([], {"one_shot"}),
     "finetune": ([], {"one_shot", "iterative", "gradual"}),
     "lr_rewind": ([], {"one_shot", "iterative"}),
-    "weight_rewind": (["recipe.history=true"], {"one_shot", "iterative"}),
+    "weight_rewind": (["recipe.save_epoch_weights=true"], {"one_shot", "iterative"}),
     "distill": ([], {"one_shot", "iterative", "gradual"}),
     "distill recovery.along=lr_rewind": ([], {"one_shot", "iterative"}),
     "obs_update": ([], {"one_shot", "iterative"}),
@@ -192,9 +201,9 @@ def test_schedule_by_recovery(composed, schedule, recovery):
     if schedule in schedules:
         assert validate(config).recovery.name == recovery.split()[0]
         return
-    with pytest.raises(InvalidSetting) as refused:
+    with pytest.raises(InvalidSetting) as rejected:
         validate(config)
-    message, ruling_out = str(refused.value), f"recovery={recovery}".split()[-1]
+    message, ruling_out = str(rejected.value), f"recovery={recovery}".split()[-1]
     assert message.startswith(f"{ruling_out}: ") and message.endswith(f"not with {schedule}")
     assert all(name in message.partition(", not with ")[0] for name in schedules), "what is allowed is named"
 
@@ -256,20 +265,20 @@ def test_a_teacher_of_another_network(composed, tmp_path):
         validate(composed("recovery=distill", f"recovery.teacher={file}"))
 
 
-def test_patterns_without_a_unit_ignore_granularity_aloud(composed, caplog):
+def test_patterns_without_a_group_size_say_that_they_ignore_granularity(composed, caplog):
     with caplog.at_level("INFO"):
         validate(composed("pattern=element_wise", "granularity=64"))
-    assert "granularity=64: pattern element_wise has no unit and ignores it" in caplog.text
+    assert "granularity=64: pattern element_wise has no group size and ignores it" in caplog.text
 
 
 def test_a_recipe_may_keep_every_layer_dense_but_then_nothing_is_left(composed):
-    with pytest.raises(InvalidSetting, match=r"^recipe\.keep_dense=\[attn,mlp\]: keeps all 24 prunable layers dense"):
-        validate(composed("recipe.keep_dense=[attn,mlp]"))
+    with pytest.raises(InvalidSetting, match=r"^recipe\.ignore=\[attn,mlp\]: keeps all 24 prunable layers dense"):
+        validate(composed("recipe.ignore=[attn,mlp]"))
 
 
-def test_what_does_not_fit_beside_layers_kept_dense_is_told_by_its_own_key(composed):
-    with pytest.raises(InvalidSetting, match=r"^granularity=96: fits no prunable layer .*recipe.keep_dense: attn"):
-        validate(composed("pattern=vector_wise", "granularity=96", "recipe.keep_dense=[attn]"))
+def test_what_does_not_fit_beside_ignored_layers_is_reported_by_its_own_key(composed):
+    with pytest.raises(InvalidSetting, match=r"^granularity=96: fits no prunable layer .*recipe.ignore: attn"):
+        validate(composed("pattern=vector_wise", "granularity=96", "recipe.ignore=[attn]"))
 
 
 @pytest.mark.parametrize(
@@ -291,7 +300,7 @@ def test_a_package_that_is_needed_last_is_missed_first(composed, monkeypatch, pa
 
 
 def test_a_recipe_may_name_layers_that_are_never_pruned(composed):
-    validate(composed("recipe.keep_dense=[head,patch_embed]"))
+    validate(composed("recipe.ignore=[head,patch_embed]"))
 
 
 def test_some_layers_may_stay_dense(composed):

@@ -130,8 +130,8 @@ class Ablation:
         with shipped_launches_only() if line.shipped_launches else nullcontext():
             net, facts = rewritten(dense, masked, masks, line)
             if self.options.timed:
-                settings = replace(self.options.sparse, dtype=point.dtype, wrappings=["cuda_graph"])
-                call = find_execution(net, dense.inputs, settings).wrapped.call
+                settings = replace(self.options.sparse, dtype=point.dtype, execution_modes=["cuda_graph"])
+                call = find_execution(net, dense.inputs, settings).fastest.call
         errors = Reference(dense, masked).errors(net)
         del masked
         log.info("%s %s: %s, error ratio %.3f", point, line.name, facts, errors.ratio)

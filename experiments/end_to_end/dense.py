@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from sparsefront.inference.failure_reason import failure_reason
 from sparsefront.measure.end_to_end import find_execution
+from sparsefront.measure.execution_mode import fastest_execution_mode
 from sparsefront.measure.fused_graph import fused_dense_graph
 from sparsefront.measure.latency import summarise
 from sparsefront.measure.search import Execution
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.variants import make_variant
-from sparsefront.measure.wrapping import best_wrapping
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def find_dense(network: Network, point: Point, settings: Measure, known: KnownVa
     plain = without_timing(network, point, settings.torch_device, settings.torch_dtype)
     executions = _again(plain, settings, known.of(point.place)) or _search(plain, settings)
     known.note(point.place, [one.name for one in executions])
-    calls = {one.name: one.wrapped.call for one in executions}
+    calls = {one.name: one.fastest.call for one in executions}
     medians = {name: summarise(sum(runs, [])).median_ms for name, runs in timed_in_turn(calls, settings).items()}
     best = min(executions, key=lambda one: medians[one.name])
     fused = [medians[one.name] for one in executions if "fused_graph" in one.variants]
@@ -90,7 +90,7 @@ def find_dense(network: Network, point: Point, settings: Measure, known: KnownVa
         network,
         plain.net,
         plain.inputs,
-        best.wrapped.call,
+        best.fastest.call,
         best.name,
         medians[best.name],
         min(fused, default=None),
@@ -100,7 +100,7 @@ def find_dense(network: Network, point: Point, settings: Measure, known: KnownVa
 def _search(plain: Dense, settings: Measure) -> list[Execution]:
     found = find_execution(plain.net, plain.inputs, settings, fused_dense_graph)
     log.info("dense candidates: %s", ", ".join(f"{name} {ms:.3f} ms" for name, ms in found.medians_ms.items()))
-    for name, why in found.refused.items():
+    for name, why in found.not_timed.items():
         log.info("dense candidate %s: %s", name, why)
     return [found] if found.fused is None or found.fused.name == found.name else [found, found.fused]
 
@@ -119,15 +119,15 @@ def _execution(name: str, plain: Dense, settings: Measure) -> Execution:
     net = plain.net
     for variant in variants:
         net = make_variant(variant, net, plain.inputs, fuse=fused_dense_graph)
-    wrapped = best_wrapping(
+    fastest = fastest_execution_mode(
         net,
         plain.inputs,
-        wrappings=[mode],
+        execution_modes=[mode],
         device=settings.torch_device,
         dtype=settings.torch_dtype,
         original=plain.net if variants else None,
     )
-    return Execution(wrapped, tuple(variants))
+    return Execution(fastest, tuple(variants))
 
 
 def _in_dtype(net: nn.Module, dtype: torch.dtype) -> nn.Module:

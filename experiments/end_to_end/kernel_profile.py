@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity
 CALLS, MOST = 3, 12
 # Products with weights, whoever's: cuBLAS (nvjet, cutlass, gemm, xmma), cuSPARSELt (sparse ones among them), ours.
 PRODUCT = re.compile(
-    r"gemm|nvjet|cutlass|xmma|wgmma|gemv|gathered|blocked|n_m_spmm|spmm|bsr|splitk|sparse", re.IGNORECASE
+    r"gemm|nvjet|cutlass|xmma|wgmma|gemv|gathered|blocked|n_m_triton|spmm|bsr|splitk|sparse", re.IGNORECASE
 )
 NO_PRODUCT = re.compile(r"fmha|flash|attention|mha_|softmax", re.IGNORECASE)
 

@@ -67,7 +67,11 @@ def prune(network: Network, point: Point) -> Masks:
     """Masks of a network's own weights, on its device; the network stays as it is."""
     pattern, sparsity = pattern_of(point), point.setting.sparsity
     weights = {name: network.net.get_submodule(name).weight.detach() for name in network.prunable}
-    dense = {name: why for name, weight in weights.items() if (why := pattern.refusal(tuple(weight.shape), sparsity))}
+    dense = {
+        name: why
+        for name, weight in weights.items()
+        if (why := pattern.unsupported_reason(tuple(weight.shape), sparsity))
+    }
     if point.allocation not in ALLOCATIONS:
         raise InvalidSetting("allocation", point.allocation, f"is one of {', '.join(ALLOCATIONS)}")
     importance = Magnitude().scores({name: weight for name, weight in weights.items() if name not in dense})

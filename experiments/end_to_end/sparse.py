@@ -143,4 +143,4 @@ def make_sparse(dense: Dense, masks: Masks, choice: KernelChoice, settings: Meas
         return Sparse(report, errors, dense.call, f"dense: {dense.variant}")
     with steps("wrap"):
         found = find_execution(net, dense.inputs, settings)
-    return Sparse(report, errors, found.wrapped.call, found.name)
+    return Sparse(report, errors, found.fastest.call, found.name)

@@ -23,9 +23,9 @@ from session import Options, Session, free_memory
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.failure_reason import failure_reason
+from sparsefront.measure.execution_mode import EXECUTION_MODES
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.variants import VARIANTS
-from sparsefront.measure.wrapping import WRAPPINGS
 
 log = logging.getLogger("study")
 HERE = Path(__file__).resolve().parent
@@ -91,11 +91,16 @@ def options_of(asked: argparse.Namespace) -> Options:
     if torch.cuda.is_available():
         sampling = {"warmup": 3, "samples": asked.samples, "repeats": asked.repeats}
         dense = Measure(
-            wrappings=asked.dense_modes, variants=asked.dense_variants, search_seconds=asked.search_seconds, **sampling
+            execution_modes=asked.dense_modes,
+            variants=asked.dense_variants,
+            search_seconds=asked.search_seconds,
+            **sampling,
         )
-        sparse = Measure(wrappings=asked.sparse_modes, variants=[], search_seconds=asked.search_seconds, **sampling)
+        sparse = Measure(
+            execution_modes=asked.sparse_modes, variants=[], search_seconds=asked.search_seconds, **sampling
+        )
     else:
-        dense = sparse = Measure(wrappings=["eager"], variants=[])
+        dense = sparse = Measure(execution_modes=["eager"], variants=[])
     return Options(
         dense,
         sparse,
@@ -117,9 +122,11 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--profile", action="store_true", help="kernels of each row, and its gemm_share")
     parser.add_argument("--dry-run", action="store_true", help="swap and compare, time nothing")
     parser.add_argument("--tiny", action="store_true", help="networks of two narrow layers, with --dry-run only")
-    parser.add_argument("--dense-modes", nargs="+", default=["cuda_graph", "compile_cuda_graph"], choices=WRAPPINGS)
+    parser.add_argument(
+        "--dense-modes", nargs="+", default=["cuda_graph", "compile_cuda_graph"], choices=EXECUTION_MODES
+    )
     parser.add_argument("--dense-variants", nargs="*", default=list(VARIANTS), choices=VARIANTS)
-    parser.add_argument("--sparse-modes", nargs="+", default=["cuda_graph"], choices=WRAPPINGS)
+    parser.add_argument("--sparse-modes", nargs="+", default=["cuda_graph"], choices=EXECUTION_MODES)
     parser.add_argument("--search-seconds", type=float, default=10.0, help="of the search, beyond what is always tried")
     parser.add_argument(
         "--search-again", action="store_true", help="for the dense baseline, though it was found before"

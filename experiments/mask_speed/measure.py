@@ -105,7 +105,7 @@ def measure(case: Case, device_name: str, threads: int | None) -> dict[str, Any]
     weights = {
         layer: torch.randn(shape, generator=generator, device=device)
         for layer, shape in layer_shapes(case.size).items()
-        if pattern.refusal(shape, case.sparsity) is None
+        if pattern.unsupported_reason(shape, case.sparsity) is None
     }
     count = sum(weight.numel() for weight in weights.values())
     before = _memory_so_far(device)

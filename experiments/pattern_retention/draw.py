@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from sparsefront.report.comparable import FIRST_PATTERNS
-from sparsefront.report.series_style import FRONT_COLOUR, series_styles
+from sparsefront.report.series_style import FRONT_COLOR, series_styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,12 +71,12 @@ def _draw_panel(axes: "Axes", rows: pandas.DataFrame, settings: list[str], style
     """Filled: the pattern's own allocation; hollow: one sparsity in every layer."""
     for row in rows.itertuples():
         style = styles[row.setting.split()[0]]
-        face = style.colour if row.is_default else "none"
+        face = style.color if row.is_default else "none"
         place = settings.index(row.setting)
-        axes.scatter(row.relative, place, facecolors=face, edgecolors=style.colour, marker=style.marker, s=30, zorder=3)
+        axes.scatter(row.relative, place, facecolors=face, edgecolors=style.color, marker=style.marker, s=30, zorder=3)
     best = rows[(rows.setting == "element_wise") & (rows.allocation == "per_layer")].iloc[0]
-    axes.axvline((1 - best.sparsity_achieved) / best.retained, color=FRONT_COLOUR, linewidth=1, linestyle=":")
-    axes.axvline(1, color=FRONT_COLOUR, linewidth=1, linestyle="--")
+    axes.axvline((1 - best.sparsity_achieved) / best.retained, color=FRONT_COLOR, linewidth=1, linestyle=":")
+    axes.axvline(1, color=FRONT_COLOR, linewidth=1, linestyle="--")
     axes.set_yticks(range(len(settings)), settings, fontsize=7)
     axes.set_ylim(len(settings) - 0.5, -0.5)
     axes.grid(alpha=0.25)
@@ -86,7 +86,7 @@ def _legend() -> tuple[list, list[str]]:
     def mark(face: str) -> Line2D:
         return Line2D([], [], linestyle="", marker="o", markerfacecolor=face, markeredgecolor="#333333")
 
-    random = Line2D([], [], color=FRONT_COLOUR, linestyle=":")
+    random = Line2D([], [], color=FRONT_COLOR, linestyle=":")
     texts = ["the pattern's own allocation", "per_layer, where that is not its own", "a random mask, per_layer"]
     return [mark("#333333"), mark("none"), random], texts
 

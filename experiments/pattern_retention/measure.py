@@ -84,7 +84,7 @@ class Retention:
             the same allocation.
         relative: retained / retained_element_wise.
         dense_layers: layers that the pattern cannot divide.
-        seconds: to make all masks from the scores, orders of arranged patterns included.
+        seconds: to make all masks from the scores, orders of permuted patterns included.
         refusal: why there are no numbers; "" where there are.
     """
 
@@ -143,7 +143,9 @@ def measure(
     row["sparsity"] = sparsity
     try:
         pattern.check_sparsity(sparsity)
-        refusals = {name: pattern.refusal(tuple(w.shape), sparsity) for name, w in weights.importance.items()}
+        refusals = {
+            name: pattern.unsupported_reason(tuple(w.shape), sparsity) for name, w in weights.importance.items()
+        }
         divided = {name: weights.importance[name] for name, refusal in refusals.items() if refusal is None}
         if not divided:
             return Retention(**row, refusal=f"fits no layer: {next(iter(refusals.values()))}")

@@ -2,7 +2,7 @@
 
     python experiments/pattern_retention/pattern_pictures.py --model DIR        (DIR as for measure.py)
 
-All at one sparsity, magnitude, on the first 64 outputs x 64 inputs of a query layer; units are a quarter of their usual
+All at one sparsity, magnitude, on the first 64 outputs x 64 inputs of a query layer; groups are a quarter of their usual
 size or less, so that several fit.
 """
 
@@ -12,9 +12,9 @@ from pathlib import Path
 from measure import HERE, composed, read_importance
 from torch import Tensor
 
-from sparsefront.patterns.arrangement import Arrangement
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.boundaries import Boundaries
+from sparsefront.patterns.permutation import Permutation
 from sparsefront.report.mask_image import Scale, mask_image
 from sparsefront.report.mask_pictures import write_panels
 from sparsefront.settings import build_settings
@@ -42,10 +42,10 @@ PICTURES = {
 def draw(corner: Tensor, pattern: Pattern, path: Path) -> None:
     """The mask in the corner's own order and, where the pattern has another, in that one beside it."""
     mask = pattern.mask(corner, SPARSITY)
-    arrangement = pattern.arrangement(corner, SPARSITY)
-    arranged = (arrangement or Arrangement()).arrange(mask)
-    panels = {"": mask_image(arranged, pattern.boundaries(arranged, SPARSITY), SCALE)}
-    if arrangement is not None:
+    permutation = pattern.find_permutation(corner, SPARSITY)
+    permuted = (permutation or Permutation()).apply(mask)
+    panels = {"": mask_image(permuted, pattern.boundaries(permuted, SPARSITY), SCALE)}
+    if permutation is not None:
         panels = {"network's order": mask_image(mask, Boundaries(), SCALE), "pattern's order": panels[""]}
     write_panels(panels, path)
 

@@ -3,7 +3,7 @@
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.formats import FORMATS
 from sparsefront_kernels.kernel_choice import best_kernel
-from sparsefront_kernels.kernel_entry import KernelEntry, KernelRefused
+from sparsefront_kernels.kernel_entry import KernelEntry, UnsupportedProblem
 from sparsefront_kernels.linear import SparseLinear, sparse_linear
 from sparsefront_kernels.packing import mask_structure, pack
 from sparsefront_kernels.problem import Problem
@@ -14,7 +14,7 @@ __all__ = [
     "FORMATS",
     "Found",
     "KernelEntry",
-    "KernelRefused",
+    "UnsupportedProblem",
     "Problem",
     "SparseFormat",
     "SparseLayer",

@@ -1,6 +1,6 @@
 """`python -m sparsefront_kernels.build` compiles all CUDA sources ahead of their first use, at once.
 
-Prints where each library is and the seconds it took; says why, and ends with 1, where one cannot be built.
+Prints the path of each library and the seconds its build took; where one cannot be built, prints the reason and exits with 1.
 """
 
 import sys

@@ -27,10 +27,10 @@ import torch
 log = logging.getLogger(__name__)
 PACKAGE = Path(__file__).parent
 SOURCES = {
-    "gathered_spmm": PACKAGE / "gathered" / "cuda" / "gathered_spmm.cu",
-    "gathered_wide": PACKAGE / "gathered" / "cuda" / "gathered_wide.cu",
-    "gathered_fp32": PACKAGE / "gathered" / "cuda" / "gathered_fp32.cu",
-    "gathered_skinny": PACKAGE / "gathered" / "cuda" / "gathered_skinny.cu",
+    "gathered_cuda_narrow": PACKAGE / "gathered" / "csrc" / "gathered_cuda_narrow.cu",
+    "gathered_cuda_wide": PACKAGE / "gathered" / "csrc" / "gathered_cuda_wide.cu",
+    "gathered_simt": PACKAGE / "gathered" / "csrc" / "gathered_simt.cu",
+    "gathered_small_m": PACKAGE / "gathered" / "csrc" / "gathered_small_m.cu",
 }
 FLAGS = (
     "-std=c++17",
@@ -50,11 +50,11 @@ LINK_FLAGS = ("-Wl,--as-needed",)  # of the libraries that the builder names, th
 PLACES = ("CUDA_HOME", "CUDA_PATH")
 LOG = "build.log"
 
-_failures: dict[str, str] = {}  # name -> why its build failed: another attempt in this process would fail alike
+_failures: dict[str, str] = {}  # name -> why its build failed; this process does not try again
 
 
 class BuildFailed(RuntimeError):
-    """A library cannot be built. The message begins with the reason and holds what the compiler said."""
+    """A library cannot be built. The message begins with the reason and contains the compiler's output."""
 
 
 @functools.cache
@@ -71,13 +71,13 @@ def ninja() -> str | None:
     return shutil.which("ninja", path=os.pathsep.join(folders))
 
 
-def refusal(name: str) -> str | None:
-    """Why the library cannot be had, in words, or None where it is built or can be. The log says it once too."""
+def unavailable_reason(name: str) -> str | None:
+    """Why the library is unavailable, or None where it is built or can be. The reason is logged once."""
     if built(name) is not None:
         return None
     reason = _failures.get(name) or _missing_tool()
     if reason is not None:
-        _tell(name, reason)
+        _warn_once(name, reason)
     return reason
 
 
@@ -97,7 +97,7 @@ def build(name: str) -> Path:
     Returns:
         the shared library; the compiler's messages are beside it, in `build.log`.
     Raises:
-        BuildFailed: there is no nvcc or no ninja, the compiler refused the source, or the cache cannot be written.
+        BuildFailed: there is no nvcc or no ninja, the compiler rejected the source, or the cache cannot be written.
     """
     if (library := built(name)) is not None:
         return library
@@ -170,17 +170,17 @@ def _missing_tool() -> str | None:
 
 
 @functools.cache
-def _tell(name: str, reason: str) -> None:
-    log.warning("the CUDA library %s is not used, other kernels serve: %s", name, reason)
+def _warn_once(name: str, reason: str) -> None:
+    log.warning("the CUDA library %s is not used, other kernels run instead: %s", name, reason)
 
 
 def _first_error(output: str) -> str:
-    """The line that says what went wrong; the builder and the compiler surround it with pages."""
+    """The line that says what went wrong, out of all that the builder and the compiler print."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     wanted = (
         line for pattern in (r"\berror:|cannot find -l", r"Error: ") for line in lines if re.search(pattern, line)
     )
-    return next(wanted, lines[-1] if lines else "the builder said nothing")
+    return next(wanted, lines[-1] if lines else "the builder printed nothing")
 
 
 def _cache() -> Path:

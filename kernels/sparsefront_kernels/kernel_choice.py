@@ -4,7 +4,7 @@ import torch
 
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry
-from sparsefront_kernels.model import Product, predicted_us
+from sparsefront_kernels.performance_model import Product, predicted_us
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.registry import find
 
@@ -29,7 +29,7 @@ def best_kernel(packed: SparseFormat, problem: Problem) -> KernelEntry:
     compiled = [kernel for kernel in usable if kernel.requires_cuda] if on_gpu else []
     kernels = compiled or [kernel for kernel in usable if kernel.is_reference]
     if not kernels:
-        reasons = {name: why for name, why in found.refusals.items() if name.startswith(packed.family)}
+        reasons = {name: why for name, why in found.unsupported.items() if name.startswith(packed.family)}
         raise ValueError(f"no kernel can run {problem}: {'; '.join(f'{name}: {why}' for name, why in reasons.items())}")
     latencies_us = {kernel.name: _predicted_us(kernel, packed, problem) for kernel in kernels} if compiled else {}
     return min(kernels, key=lambda kernel: latencies_us.get(kernel.name, float("inf")))

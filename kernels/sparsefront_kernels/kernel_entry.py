@@ -1,4 +1,4 @@
-"""What the registry knows about one kernel."""
+"""One kernel of the registry: what it supports, how it packs a weight, how it runs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.tuning.tunable import Tunable
 
 
-class KernelRefused(ValueError):
-    """A kernel was asked for something that it cannot do; the message says what and why."""
+class UnsupportedProblem(ValueError):
+    """A kernel does not support what it was asked for; the message says which kernel and why."""
 
 
-def as_it_is(stored: SparseFormat) -> SparseFormat:
-    """The `prepare` of a kernel that reads the format directly."""
+def as_stored(stored: SparseFormat) -> SparseFormat:
+    """The `pack` of a kernel that reads the format directly."""
     return stored
 
 
-def no_limits(stored: SparseFormat, problem: Problem) -> str | None:
-    """The `limits` of a kernel that takes everything its family can hold."""
+def all_supported(stored: SparseFormat, problem: Problem) -> str | None:
+    """The `unsupported` of a kernel that supports everything its family can hold."""
     return None
 
 
@@ -29,20 +29,21 @@ def no_limits(stored: SparseFormat, problem: Problem) -> str | None:
 class KernelEntry:
     """One way to multiply by a weight of one family.
 
-    Use: move the format to the problem's device and dtype, `prepared = entry.prepare(format)` once, then
-    `y = entry.run(x, prepared, bias)` as often as wanted.
+    Use: move the format to the problem's device and dtype, `packed = entry.pack(format)` once, then
+    `y = entry.run(x, packed, bias)` as often as needed.
 
     Args:
         name: unique, for configurations and reports.
         family: the storage family it reads.
-        run: (x, prepared, bias or None) -> y, in the layouts of `problem.LAYOUTS`. x may have any strides; y's strides
+        run: (x, packed, bias or None) -> y, in the layouts of `problem.LAYOUTS`. x may have any strides; y's strides
             are the kernel's own choice. bias: [N]. Where `fuses_epilogue`, also with the keywords `activation` (a name
             of `common.epilogue.ACTIVATIONS`) and `residual` (of y's shape and dtype):
             y = activation(x · Wᵀ + bias) + residual.
-        limits: why this kernel cannot serve (format, problem), or None; called after the checks common to all.
-        prepare: format -> what `run` reads, on the format's device. Packing and sorting happen here, untimed.
+        unsupported: (format, problem) -> why this kernel does not support them, or None; `unsupported_reason` calls it after the
+            checks that all kernels share.
+        pack: format -> what `run` reads, on the format's device. Packing and sorting happen here, untimed.
         requires_cuda: True where it is a GPU kernel (Triton's interpreter may still run it on a CPU, for tests).
-        is_reference: True for plain PyTorch that runs on any device: the truth for tests and the path on a CPU.
+        is_reference: True for plain PyTorch that runs on any device: the reference for tests, and the path on a CPU.
         layout: of X and Y, one of `problem.LAYOUTS`.
         dtype_name: what it computes in where the dtype of x does not say so: "tf32" for float32 operands whose products
             are rounded to TF32.
@@ -53,8 +54,8 @@ class KernelEntry:
     name: str
     family: str
     run: Callable[[Tensor, Any, Tensor | None], Tensor]
-    limits: Callable[[SparseFormat, Problem], str | None] = no_limits
-    prepare: Callable[[SparseFormat], Any] = as_it_is
+    unsupported: Callable[[SparseFormat, Problem], str | None] = all_supported
+    pack: Callable[[SparseFormat], Any] = as_stored
     requires_cuda: bool = False
     is_reference: bool = False
     layout: str = "row_major"
@@ -63,19 +64,19 @@ class KernelEntry:
     tunable: Tunable | None = None
 
     def computes_in(self, dtype_name: str) -> bool:
-        """Whether its products are of this dtype (fp16, bf16, fp32, tf32), as far as the entry tells.
+        """Whether its products are of this dtype (fp16, bf16, fp32, tf32), as far as the entry says.
 
         One that rounds to TF32 does not compute in fp32, nor one that does not say so in TF32.
         """
         return self.dtype_name == dtype_name if self.dtype_name or dtype_name == "tf32" else True
 
-    def refusal(self, stored: SparseFormat, problem: Problem) -> str | None:
-        """Why this kernel cannot run, in words, or None when it can.
+    def unsupported_reason(self, stored: SparseFormat, problem: Problem) -> str | None:
+        """Why this kernel does not support the weight and the problem, or None where it does.
 
-        The format is judged as if it were already on the problem's device and in its dtype.
+        The format is taken as if it were already on the problem's device and in its dtype.
         """
         if stored.family != self.family:
-            return f"the weight is held as {stored.family}, not {self.family}"
+            return f"the weight is stored as {stored.family}, not {self.family}"
         if (problem.n, problem.k) != stored.shape:
             return f"the weight is [N, K] = {list(stored.shape)}, the problem asks for {[problem.n, problem.k]}"
         if problem.layout != self.layout:
@@ -84,9 +85,13 @@ class KernelEntry:
             return f"takes floating point, not {problem.dtype}"
         if problem.device.type == "meta":
             return "cannot run on the meta device, which holds no data"
-        return self.limits(stored, problem)
+        return self.unsupported(stored, problem)
 
-    def require(self, stored: SparseFormat, problem: Problem) -> None:
-        """Raise KernelRefused with this kernel's name and reason where it cannot run."""
-        if reason := self.refusal(stored, problem):
-            raise KernelRefused(f"{self.name}: {reason}")
+    def supports(self, stored: SparseFormat, problem: Problem) -> bool:
+        """Whether this kernel can multiply by this weight."""
+        return self.unsupported_reason(stored, problem) is None
+
+    def require_supported(self, stored: SparseFormat, problem: Problem) -> None:
+        """Raise UnsupportedProblem with this kernel's name and the reason where `unsupported_reason` gives one."""
+        if reason := self.unsupported_reason(stored, problem):
+            raise UnsupportedProblem(f"{self.name}: {reason}")

@@ -52,7 +52,7 @@ class SparseLinear(SparseLayer):
         packed = pack(linear.weight, mask, tile, family=family, **parameters)
         problem = _problem(packed, rows)
         chosen = best_kernel(packed, problem) if kernel is None else entry(kernel)
-        chosen.require(packed, problem)
+        chosen.require_supported(packed, problem)
         layer = cls(chosen, packed, linear.bias)
         layer._rows = rows if kernel is None else None
         return layer
@@ -66,11 +66,11 @@ class SparseLinear(SparseLayer):
         rows = x.reshape(-1, self.in_features)
         return self.product(rows).reshape(*x.shape[:-1], self.out_features)
 
-    def _hold(self, format: SparseFormat) -> None:
+    def _set_format(self, format: SparseFormat) -> None:
         if self._rows is not None:
             self._entry = best_kernel(format, _problem(format, self._rows))
             self.kernel_name = self._entry.name
-        super()._hold(format)
+        super()._set_format(format)
 
 
 def sparse_linear(x: Tensor, packed: SparseFormat, bias: Tensor | None = None) -> Tensor:
@@ -95,7 +95,7 @@ def sparse_linear(x: Tensor, packed: SparseFormat, bias: Tensor | None = None) -
     chosen = _chosen(packed, len(rows))
     operands = _OPERANDS.setdefault(packed, {})
     if chosen.name not in operands:
-        operands[chosen.name] = chosen.prepare(packed)
+        operands[chosen.name] = chosen.pack(packed)
     return chosen.run(rows, operands[chosen.name], bias).contiguous().reshape(*x.shape[:-1], n)
 
 

@@ -1,8 +1,8 @@
-"""Every kernel by name, and which of them can serve a weight and a problem."""
+"""Every kernel by name, and which of them support a weight and a problem."""
 
 from dataclasses import dataclass
 
-from sparsefront_kernels import blocked, csr, dense, ell, gathered, gathered_overlay, n_m, semi_structured
+from sparsefront_kernels import blocked, csr, dense, ell, gathered, gathered_overlay, n_m, renamed, semi_structured
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.formats import FORMATS
 from sparsefront_kernels.kernel_entry import KernelEntry
@@ -15,10 +15,10 @@ _ENTRIES: dict[str, KernelEntry] = {entry.name: entry for module in _FAMILIES fo
 
 @dataclass(frozen=True)
 class Found:
-    """The answer of `find`: usable entries in the registry's order, and the reason of every other one by name."""
+    """What `find` returns: usable entries in the registry's order, and kernel -> why it is unsupported for every other one."""
 
     usable: list[KernelEntry]
-    refusals: dict[str, str]
+    unsupported: dict[str, str]
 
 
 def families() -> tuple[str, ...]:
@@ -43,7 +43,9 @@ def entry(name: str) -> KernelEntry:
         ValueError: no such kernel; the message lists those there are.
     """
     if name not in _ENTRIES:
-        raise ValueError(f"no kernel is called {name!r}; there are {', '.join(_ENTRIES)}")
+        now = renamed.kernel_name(name)
+        hint = f" (it is now {now!r})" if now in _ENTRIES else ""
+        raise ValueError(f"no kernel is called {name!r}{hint}; there are {', '.join(_ENTRIES)}")
     return _ENTRIES[name]
 
 
@@ -60,9 +62,9 @@ def reference(family: str) -> KernelEntry:
 
 
 def find(stored: SparseFormat, problem: Problem) -> Found:
-    """Sort all kernels into those that can multiply by this weight and those that refuse, each with its reason."""
-    reasons = {candidate.name: candidate.refusal(stored, problem) for candidate in entries()}
+    """Sort all kernels into those that support this weight and problem and those that do not, each with its reason."""
+    reasons = {candidate.name: candidate.unsupported_reason(stored, problem) for candidate in entries()}
     return Found(
         usable=[candidate for candidate in entries() if reasons[candidate.name] is None],
-        refusals={name: reason for name, reason in reasons.items() if reason is not None},
+        unsupported={name: reason for name, reason in reasons.items() if reason is not None},
     )

@@ -16,7 +16,7 @@ from sparsefront_kernels.tuning.tunable import Tunable
 class SparseLayer(nn.Module):
     """Y[M, N] = X[M, K] · W[N, K]ᵀ + bias through one kernel.
 
-    The compressed weight is no parameter: exports are what gets saved, and swapped networks are made from them. Moving,
+    The compressed weight is no parameter: exports are what gets saved, and sparse networks are made from them. Moving,
     casting or copying the module moves, casts or copies the weight. What the kernel reads may be a packed copy of the
     format; `release_format` then leaves that copy alone on the device.
 
@@ -33,7 +33,7 @@ class SparseLayer(nn.Module):
         self.kernel_name = entry.name
         self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
         self._entry, self._released = entry, False
-        self._hold(format)
+        self._set_format(format)
 
     @property
     def weight(self) -> Tensor:
@@ -71,8 +71,8 @@ class SparseLayer(nn.Module):
         self._released = True
         self.format = self._kept(self.format)
 
-    def _hold(self, format: SparseFormat) -> None:
-        self._device, self._operand = format.device, self._entry.prepare(format)
+    def _set_format(self, format: SparseFormat) -> None:
+        self._device, self._operand = format.device, self._entry.pack(format)
         self.format = self._kept(format)
 
     def _kept(self, format: SparseFormat) -> SparseFormat:
@@ -83,15 +83,15 @@ class SparseLayer(nn.Module):
         # fn is asked what it would make of the weight, without touching all of it
         probe = fn(torch.empty(0, dtype=self.format.dtype, device=self._device))
         if (probe.dtype, probe.device) != (self.format.dtype, self._device):
-            self._hold(self.format.to(device=probe.device, dtype=probe.dtype))
+            self._set_format(self.format.to(device=probe.device, dtype=probe.dtype))
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         other = copy.copy(self)
         other._parameters = copy.deepcopy(self._parameters, memo)
         tensors = {name: tensor.to(self._device, copy=True) for name, tensor in self.format.tensors().items()}
-        # prepared anew: what a library packed may refuse to be copied
-        other._hold(type(self.format).from_tensors(tensors, self.format.meta()))
+        # packed again: what a library packed cannot always be copied
+        other._set_format(type(self.format).from_tensors(tensors, self.format.meta()))
         return other
 
     def extra_repr(self) -> str:

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from sparsefront.config import Config
+from sparsefront.renamed_keys import RENAMED_KEYS, renamed_key
 
 # of the defaults list in conf/config.yaml; Hydra takes GROUP=NAME for these, and +GROUP=NAME for none of them
 OPTIONAL = ("experiment", "debug")
@@ -28,9 +29,11 @@ def understood(arguments: Sequence[str]) -> list[str]:
     Args:
         arguments: of the command line, without the program's name.
     Raises:
-        SystemExit: a plugin of Hydra's that is not installed, with the command that installs it, or a group without an option.
+        SystemExit: a plugin of Hydra's that is not installed, with the command that installs it, a group without an option, or a
+            key that was renamed, with its new name.
     """
     _require_plugins(arguments)
+    _require_present_names(arguments)
     for group in REQUIRED:
         if f"{group}=null" in arguments:
             raise SystemExit(f"{group}=null: choose an option of the group: {group}=NAME; --help lists them")
@@ -44,6 +47,13 @@ def _require_plugins(arguments: Sequence[str]) -> None:
         if f"hydra/{kind}={option}" in arguments and not _installed(distribution):
             install = f'pip install -e ".[{extra}]" in the checkout'
             raise SystemExit(f"hydra/{kind}={option}: the package {distribution} is not installed: {install}")
+
+
+def _require_present_names(arguments: Sequence[str]) -> None:
+    for argument in arguments:
+        key, equals, value = argument.lstrip("+~").partition("=")
+        if key in RENAMED_KEYS:
+            raise SystemExit(f"{key}{equals}{value}: {renamed_key(key)}")
 
 
 def _installed(distribution: str) -> bool:

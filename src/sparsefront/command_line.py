@@ -23,10 +23,10 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.run_folder import FAILURE_FILE, discard_if_empty, occupied, record_failure
 from sparsefront.sweep_progress import begin_sweep, count_points, point_of_sweep
 
-LEAST_FREE_BYTES = 2**18  # for Hydra's files, the log and a row; without them Hydra fails with a stack trace
+LEAST_FREE_BYTES = 2**18  # for Hydra's files, the log and a result; without them Hydra fails with a stack trace
 
 
-class Refused(CompactHydraException):
+class BadInput(CompactHydraException):
     """Bad input: Hydra prints its message alone, without a stack trace unless HYDRA_FULL_ERROR=1."""
 
 
@@ -38,7 +38,7 @@ def job() -> Iterator[Path]:
     A single run that was refused, or failed before it did anything, leaves no folder.
 
     Raises:
-        Refused: for an `InvalidSetting`, with its message.
+        BadInput: for an `InvalidSetting`, with its message.
     """
     directory = Path(HydraConfig.get().runtime.output_dir)
     # Read by OpenMP when torch is first imported. Threads that spin while they wait make runs that share cores, such as the
@@ -49,11 +49,11 @@ def job() -> Iterator[Path]:
             yield directory
     except BaseException as error:
         record_failure(directory, error)
-        refused = isinstance(error, InvalidSetting)
+        rejected = isinstance(error, InvalidSetting)
         if HydraConfig.get().mode is not RunMode.MULTIRUN:  # a sweep tells of each point at its end
-            discard_if_empty(directory, log_counts=not refused)
-        if refused:
-            raise Refused(str(error)) from error
+            discard_if_empty(directory, log_counts=not rejected)
+        if rejected:
+            raise BadInput(str(error)) from error
         raise
 
 
@@ -84,7 +84,7 @@ def run_overrides(overrides: Sequence[str], config_dir: Path) -> Path:
         OmegaConf.save(list(overrides), directory / ".hydra" / "overrides.yaml")
         with job(), in_one_line(config, directory):
             run_experiment(config)
-    except Refused as error:
+    except BadInput as error:
         raise error.__cause__ or error from None
     finally:
         hydra.cfg = before
@@ -101,7 +101,7 @@ def _composed(overrides: Sequence[str], config_dir: Path) -> DictConfig:
 
 
 class Sweep(Callback):
-    """Hydra callback: refuses a results folder that cannot be written, and remembers where a sweep writes its points."""
+    """Hydra callback: rejects a results folder that cannot be written, and remembers where a sweep writes its points."""
 
     directory: Path | None = None
     single_run: Path | None = None
@@ -139,23 +139,25 @@ def print_sweep(directory: Path) -> None:
     Args:
         directory: the sweep's folder, one subfolder per point.
     """
-    from sparsefront.report.store import read_rows
-    from sparsefront.report.table import rows_table, table_console
+    from sparsefront.report.store import read_results
+    from sparsefront.report.table import results_table, table_console
     from sparsefront.report.terminal import Failure, print_failures
 
-    reading = read_rows([directory])
+    reading = read_results([directory])
     failures = []
     for file in sorted(directory.glob(f"*/{FAILURE_FILE}")):
         failures.append(Failure(file.parent.name, _overrides(file.parent), _message(file)))
     console = table_console()
-    if reading.rows:
-        by_pattern = sorted(reading.rows, key=lambda row: (row.choice.pattern, row.sparsity.sparsity_target))
-        console.print(rows_table(by_pattern))
+    if reading.results:
+        by_pattern = sorted(
+            reading.results, key=lambda result: (result.choice.pattern, result.sparsity.sparsity_target)
+        )
+        console.print(results_table(by_pattern))
     for problem in reading.problems:
         print(problem)
     if failures:
         print_failures(failures)
-    print(f"{len(reading.rows)} points finished, {len(failures)} failed: {directory}")
+    print(f"{len(reading.results)} points finished, {len(failures)} failed: {directory}")
 
 
 def _require_named(results_dir: str) -> None:
@@ -172,7 +174,7 @@ def _counted() -> AbstractContextManager:
 
 
 def _close_sweep(directory: Path) -> None:
-    """The tables of a sweep; a sweep that began no point leaves no folder. Whatever ended it is told by its own error."""
+    """The tables of a sweep; a sweep that began no point leaves no folder. Whatever ended it is named by its own error."""
     try:
         if any(path.is_dir() for path in directory.iterdir()):
             print_sweep(directory)

@@ -17,14 +17,14 @@ STAGES = ("dense", "prune", "recover", "export", "swap", "measure", "report")
 
 @dataclass
 class Config:
-    """Root keys, typed: a wrong type or an unknown key is refused by Hydra itself; groups are checked by `validate`."""
+    """Root keys, typed: a wrong type or an unknown key is rejected by Hydra itself; groups are checked by `validate`."""
 
     sparsity: float = 0.75
     granularity: int | str | None = None
     seed: int = 0
     stages: list[str] = field(default_factory=lambda: list(STAGES))
     reuse: bool = True
-    optimize: list[str] = field(default_factory=lambda: ["kernel"])
+    optimize: list[str] = field(default_factory=lambda: ["sparse"])
     cache_dir: str = ".cache/sparsefront"
     results_dir: str = "results"
 

@@ -71,8 +71,8 @@ class Experiment:
 
     @property
     def swaps(self) -> bool:
-        """Whether kernels are swapped in; otherwise the row has masked accuracy and no sparse latency."""
-        return "swap" in self.stages and not self.kernel.keeps_dense
+        """Whether kernels are swapped in; otherwise the result has masked accuracy and no sparse latency."""
+        return "swap" in self.stages and not self.kernel.swaps_nothing
 
     @property
     def pruning(self) -> PruningSettings:
@@ -87,7 +87,7 @@ class Experiment:
             trainer=self.trainer,
             architecture=lambda: self.model.skeleton(self.dataset.info),
             prunable=self.model.prunable,
-            history=self.recipe.history,
+            epoch_weights=self.recipe.save_epoch_weights,
         )
 
     def goes_on_to(self, stage: str) -> bool:
@@ -96,7 +96,7 @@ class Experiment:
 
     @property
     def config_hash(self) -> str:
-        """Digest of everything that a user configured and that can change the row."""
+        """Digest of everything that a user configured and that can change the result."""
         return digest(
             {
                 "settings": {group: value for group, value in self.settings.items() if group not in OUTPUT_GROUPS},

@@ -42,8 +42,8 @@ def _complaint(error: Exception, config: DictConfig, output_dir: Path) -> Invali
         return missing_package(error)
     if isinstance(error, PermissionError) and error.filename is not None:
         return Obstacle(str(error.filename), None, f"{error.strerror}: make it readable and writable for you")
-    if type(error).__name__ == "OutOfMemoryError":  # torch's; its name alone, so that nobody waits for an import
-        remedy = "lower recipe.batch_size (trainer.accumulate makes up for it) or measure.batch_size"
+    if type(error).__name__ == "OutOfMemoryError":  # torch's; its name alone, so that no import is needed
+        remedy = "lower recipe.batch_size (trainer.accumulate_grad_batches makes up for it) or measure.batch_size"
         return Obstacle("memory of the GPU", None, f"{str(error).partition('. ')[0]}: {remedy}")
     return _of_a_loader(error)
 

@@ -6,12 +6,7 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from sparsefront.errors import InvalidSetting, UnknownKey
-
-# Keys of earlier versions -> what has taken their place.
-RENAMED = {
-    "allocation.min_density": "is allocation.min_density_share now, a share of the target density: what was 0.1 at "
-    "sparsity 0.75 is allocation=global_threshold allocation.min_density_share=0.4",
-}
+from sparsefront.renamed_keys import renamed_key
 
 
 def say_where(error: UnknownKey, chosen: str, folders: Iterable[Path]) -> InvalidSetting:
@@ -22,8 +17,8 @@ def say_where(error: UnknownKey, chosen: str, folders: Iterable[Path]) -> Invali
         chosen: name of the option that does not take the key.
         folders: those that Hydra searches for options.
     """
-    if error.key in RENAMED:
-        return InvalidSetting(error.key, error.value, RENAMED[error.key])
+    if (renamed := renamed_key(error.key)) is not None:
+        return InvalidSetting(error.key, error.value, renamed)
     group, _, key = error.key.partition(".")
     options = _options_with(group, key, folders)
     if not options or chosen in options:

@@ -82,7 +82,7 @@ class CheckpointWeights:
         """float32 [n, k].
 
         Raises:
-            InvalidSetting: the file holds no such weight.
+            InvalidSetting: the file has no such weight.
         """
         with safe_open(self.checkpoint, framework="pt") as stored:
             shapes = {name: stored.get_slice(name).get_shape() for name in sorted(stored.keys())}
@@ -129,8 +129,8 @@ class PatternMasks:
         weight = self.weights.weight(n, k, device)
         scores = self.importance.of(weight)
         mask = self.of.mask(scores, sparsity)
-        arrangement = self.of.arrangement(scores, sparsity)
-        orders = {} if arrangement is None else arrangement.orders()
+        permutation = self.of.find_permutation(scores, sparsity)
+        orders = {} if permutation is None else permutation.orders()
         return MaskedWeight(weight, mask, self._storage((n, k), sparsity) | orders, self.compact)
 
     def _storage(self, shape: tuple[int, int], sparsity: float) -> dict[str, Any]:

@@ -10,7 +10,7 @@ OURS = ("sparsefront", "sparsefront_kernels")
 
 
 def require_package(package: str, *, key: str, value: object, instead: str) -> None:
-    """Refuse a setting whose package is not installed; the package itself is not imported.
+    """Require the package of a setting; it is looked for, not imported.
 
     Args:
         package: its name, for import and for pip alike.

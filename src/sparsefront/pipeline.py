@@ -1,4 +1,4 @@
-"""The stages of one run in order, from a configuration to its row."""
+"""The stages of one run in order, from a configuration to its result."""
 
 import logging
 from collections.abc import Iterator
@@ -15,13 +15,13 @@ from sparsefront.measure.fused_graph import fused_dense_graph
 from sparsefront.progress import bars_as_configured
 from sparsefront.provenance import code_commit
 from sparsefront.report.checkpoint_link import link_checkpoint
-from sparsefront.report.loggers import close_loggers, log_row
-from sparsefront.report.row import Row
-from sparsefront.run_folder import settle_killed_runs
+from sparsefront.report.loggers import close_loggers, log_result
+from sparsefront.report.result import Result
+from sparsefront.run_folder import close_killed_runs
 from sparsefront.stages import dense, export, measure, prune, recover, report
-from sparsefront.stages.forecast import warn_where_nothing_wins
 from sparsefront.stages.keys import StageKeys, stage_keys
 from sparsefront.stages.optimized_values import require_found
+from sparsefront.stages.predicted_latency import warn_where_nothing_wins
 from sparsefront.sweep_progress import note_work
 from sparsefront.validate import validate
 
@@ -35,25 +35,25 @@ def run_experiment(config: DictConfig) -> float | tuple[float, ...] | None:
     Args:
         config: composed by Hydra.
     Returns:
-        the row's values named by `optimize`: one number, or a tuple for a multi-objective sweeper; None where `stages` ends
+        the result's values named by `optimize`: one number, or a tuple for a multi-objective sweeper; None where `stages` ends
         before the report.
     Raises:
         InvalidSetting: before anything is downloaded or trained, wherever the configuration cannot work.
     """
     experiment = validate(config)
     remove_leftovers(experiment.cache_dir)
-    settle_killed_runs(experiment.results_dir)
+    close_killed_runs(experiment.results_dir)
     remember_results(experiment.cache_dir, experiment.results_dir)
     with ArtifactStore(experiment.cache_dir, runnable=experiment.stages, reuse=experiment.reuse) as store:
-        row = _find_or_make_row(experiment, store, stage_keys(experiment))
-    if row is not None:
-        require_found(row, experiment.optimize)
-    values = None if row is None else tuple(row.leaf(name) for name in experiment.optimize)
+        result = _find_or_make_result(experiment, store, stage_keys(experiment))
+    if result is not None:
+        require_found(result, experiment.optimize)
+    values = None if result is None else tuple(result.value_of(name) for name in experiment.optimize)
     return values[0] if values is not None and len(values) == 1 else values
 
 
-def _find_or_make_row(experiment: Experiment, store: ArtifactStore, keys: StageKeys) -> Row | None:
-    finished = store.find("row", keys.row, stage="report")
+def _find_or_make_result(experiment: Experiment, store: ArtifactStore, keys: StageKeys) -> Result | None:
+    finished = store.find("result", keys.result, stage="report")
     if finished is not None:
         log.info("finished before, nothing is repeated (reuse=false repeats the stages): %s", finished.path)
         return _show_again(experiment, store, keys, finished)
@@ -62,29 +62,29 @@ def _find_or_make_row(experiment: Experiment, store: ArtifactStore, keys: StageK
     return _make_row(experiment, store, keys)
 
 
-def _show_again(experiment: Experiment, store: ArtifactStore, keys: StageKeys, finished: Artifact) -> Row:
+def _show_again(experiment: Experiment, store: ArtifactStore, keys: StageKeys, finished: Artifact) -> Result:
     pruned = recovered = None
     if experiment.report.mask_pictures:
         pruned, recovered = store.find("prune", keys.prune), store.find("recover", keys.recover)
-    row = report.publish(experiment, finished, pruned=pruned, recovered=recovered)
+    result = report.publish(experiment, finished, pruned=pruned, recovered=recovered)
     with _open_loggers(experiment, keys) as loggers:
-        log_row(loggers, row, again=True)
-    return row
+        log_result(loggers, result, again=True)
+    return result
 
 
-def _make_row(experiment: Experiment, store: ArtifactStore, keys: StageKeys) -> Row | None:
+def _make_row(experiment: Experiment, store: ArtifactStore, keys: StageKeys) -> Result | None:
     code_commit()  # now: what is checked out while this trains is not what runs
     with _open_loggers(experiment, keys) as loggers:
-        row = _run_stages(experiment, store, keys, loggers)
-    if row is None:
+        result = _run_stages(experiment, store, keys, loggers)
+    if result is None:
         close_loggers(loggers)
-        log.info("ended after stage %s, as stages asks: there is no row", experiment.stages[-1])
-    return row
+        log.info("ended after stage %s, as stages asks: there is no result", experiment.stages[-1])
+    return result
 
 
 @contextmanager
 def _open_loggers(experiment: Experiment, keys: StageKeys) -> Iterator[list]:
-    """The loggers of this run, under the id that its row has; closed as failed where it fails."""
+    """The loggers of this run, under the id that its result has; closed as failed where it fails."""
     loggers = experiment.logger.build(
         run_name=experiment.name,
         output_dir=experiment.output_dir,
@@ -99,7 +99,7 @@ def _open_loggers(experiment: Experiment, keys: StageKeys) -> Iterator[list]:
         raise
 
 
-def _run_stages(experiment: Experiment, store: ArtifactStore, keys: StageKeys, loggers: list) -> Row | None:
+def _run_stages(experiment: Experiment, store: ArtifactStore, keys: StageKeys, loggers: list) -> Result | None:
     """Each stage in turn, up to the last one that is asked for."""
     trained = dense.run(experiment, store, keys.dense, loggers)
     if not trained.reused:

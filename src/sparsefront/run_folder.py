@@ -13,13 +13,13 @@ from sparsefront.artifacts.durable import PARTIAL, whole_file
 from sparsefront.artifacts.file_hold import Hold, hold_alone
 
 log = logging.getLogger(__name__)
-RUNNING, ROW_FILE, FAILURE_FILE = ".running", "row.json", "failure.json"
+RUNNING, RESULT_FILE, FAILURE_FILE = ".running", "row.json", "failure.json"
 KILLED = "the process was killed; what it had finished is stored, and a run with the same settings goes on from there"
 
 
 @contextmanager
 def occupied(folder: Path) -> Iterator[None]:
-    """Marks the folder of a run as somebody's, until the block ends or the process dies."""
+    """Marks the folder of a run as in use, until the block ends or the process dies."""
     marker, hold = folder / RUNNING, None
     try:
         hold = _mark(marker)
@@ -55,14 +55,14 @@ def discard_if_empty(folder: Path, *, log_counts: bool) -> bool:
     return True
 
 
-def settle_killed_runs(results: Path) -> None:
+def close_killed_runs(results: Path) -> None:
     """Of runs whose process is dead: what was half-written is removed, and a folder without a result says why.
 
     Args:
         results: the folder of results; the points of sweeps lie one level deeper.
     """
     for marker in [*results.glob(f"*/{RUNNING}"), *results.glob(f"*/*/{RUNNING}")]:
-        with suppress(OSError):  # another run does the same at this moment, or the folder is somebody else's
+        with suppress(OSError):  # another run does the same at this moment, or the folder belongs to another user
             _settle(marker)
 
 
@@ -77,7 +77,7 @@ def _settle(marker: Path) -> None:
         for path in folder.rglob(f"{PARTIAL}*"):
             path.unlink(missing_ok=True)
         marker.unlink()
-        if not (folder / ROW_FILE).exists() and not discard_if_empty(folder, log_counts=True):
+        if not (folder / RESULT_FILE).exists() and not discard_if_empty(folder, log_counts=True):
             _write_failure(folder, "Killed", KILLED)
     finally:
         hold.release()
@@ -85,7 +85,7 @@ def _settle(marker: Path) -> None:
 
 def _mark(marker: Path) -> Hold:
     marker.touch()
-    while (hold := hold_alone(marker)) is None:  # a run that settles others looks at it for a moment
+    while (hold := hold_alone(marker)) is None:  # a run that closes others looks at it for a moment
         time.sleep(0.01)
         marker.touch()
     marker.write_text(str(os.getpid()))  # only now: an empty one is of a run that is about to hold it

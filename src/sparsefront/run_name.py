@@ -12,7 +12,7 @@ def run_label(*, _root_: Container) -> str:
         _root_: the configuration, given by OmegaConf.
     """
     pattern = OmegaConf.select(_root_, "hydra.runtime.choices.pattern")
-    # One that cannot be resolved is told by the run, in one line; here Hydra would end it with a stack trace.
+    # One that cannot be resolved is reported by the run, in one line; here Hydra would end it with a stack trace.
     found = OmegaConf.select(_root_, "sparsity", throw_on_resolution_failure=False)
     sparsity = None if pattern == "dense" else found
     parts = (pattern, None if sparsity is None else f"{sparsity:g}")

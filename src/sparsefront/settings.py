@@ -22,7 +22,7 @@ def build_settings(group: str, node: DictConfig | None) -> Any:
         node: its configuration, with `_target_` and that class's parameters.
     Raises:
         InvalidSetting: nothing chosen, a class that cannot be imported, a key that the class does not take, a value of the
-            wrong type, NaN or infinity, or one that the class itself refuses; the key is written from the root.
+            wrong type, NaN or infinity, or one that the class itself rejects; the key is written from the root.
     """
     if node is None or not OmegaConf.is_config(node) or "_target_" not in node:
         raise InvalidSetting(
@@ -67,6 +67,8 @@ def _target_class(group: str, name: Any) -> type:
         raise InvalidSetting(key, name, f"cannot be imported ({reason}); {remedy}") from error
     if not isinstance(target, type):
         raise InvalidSetting(key, name, "is no class; package.module.Class is expected")
+    if missing := sorted(getattr(target, "__abstractmethods__", ())):
+        raise InvalidSetting(key, name, f"does not define {', '.join(missing)}, which {group} needs")
     return target
 
 

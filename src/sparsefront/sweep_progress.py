@@ -81,7 +81,7 @@ def point_of_sweep(folder: Path, index: int) -> Iterator[None]:
     finally:
         _running.remove(point)
         point.seconds = time.time() - point.started
-        with suppress(OSError), (folder / PROGRESS_FILE).open("a") as file:  # a full disk is told elsewhere
+        with suppress(OSError), (folder / PROGRESS_FILE).open("a") as file:  # a full disk is reported elsewhere
             file.write(json.dumps(asdict(point)) + "\n")
 
 

@@ -14,9 +14,10 @@ from sparsefront.config import STAGES, Config
 from sparsefront.errors import InvalidSetting, UnknownKey
 from sparsefront.experiment import Experiment
 from sparsefront.group_options import say_where
-from sparsefront.pruning.kept_dense import require_matches
+from sparsefront.pruning.ignored_layers import require_matches
 from sparsefront.pruning.layers import PruningPlan, plan_pruning
-from sparsefront.report.row import leaves
+from sparsefront.report.renamed_fields import new_name
+from sparsefront.report.result import result_fields
 from sparsefront.settings import build_settings
 from sparsefront.stages.optimized_values import require_optimized_values
 
@@ -76,10 +77,12 @@ def _check_root(config: DictConfig) -> None:
     for stage in config.stages:
         if stage not in STAGES:
             raise InvalidSetting("stages", stage, f"is not a stage; there are {', '.join(STAGES)}")
-    names = [leaf.name for leaf in leaves()]
-    for leaf in config.optimize:
-        if leaf not in names:
-            raise InvalidSetting("optimize", leaf, f"is not a value of the row; there are {', '.join(names)}")
+    names = [field.name for field in result_fields()]
+    for name in config.optimize:
+        if (renamed := new_name(name)) is not None:
+            raise InvalidSetting("optimize", name, f"is {renamed} now")
+        if name not in names:
+            raise InvalidSetting("optimize", name, f"is not a field of the result; there are {', '.join(names)}")
     if not config.stages:
         raise InvalidSetting("stages", [], f"names at least one of {', '.join(STAGES)}")
     if "swap" in config.stages and "measure" not in config.stages:
@@ -177,7 +180,7 @@ def _at_commits(experiment: Experiment) -> Experiment:
 
 
 def _check_timed_lengths(experiment: Experiment) -> None:
-    """Every sequence length that is timed must be one that the network takes; for images one is ignored, several refused."""
+    """Every sequence length that is timed must be one that the network takes; for images one is ignored, several rejected."""
     info, measure = experiment.dataset.info, experiment.measure
     key, lengths = "measure.sequence_length", measure.sequence_lengths
     if info.sequence_length is None:
@@ -199,7 +202,7 @@ def _check_recovery(experiment: Experiment) -> None:
         experiment.importance.check(experiment.pruning)
 
 
-def _refuse_to_fit_nothing(experiment: Experiment, plan: PruningPlan) -> NoReturn:
+def _raise_nothing_fits(experiment: Experiment, plan: PruningPlan) -> NoReturn:
     """Raise InvalidSetting with each reason once, the first layer that it holds for and how many others."""
     layers_of: dict[str, list[str]] = {}
     for name, reason in plan.dense_reasons.items():
@@ -210,11 +213,9 @@ def _refuse_to_fit_nothing(experiment: Experiment, plan: PruningPlan) -> NoRetur
         reasons.append(f"{first} {list(plan.shapes[first])}{more}: {reason}")
     pattern = experiment.pattern
     key, value = "pattern", pattern.name
-    if all(experiment.recipe.keeps_dense(name) for name in plan.dense_reasons):
-        layers, kept = len(plan.shapes), ",".join(experiment.recipe.keep_dense)
-        raise InvalidSetting(
-            "recipe.keep_dense", f"[{kept}]", f"keeps all {layers} prunable layers dense: nothing is left"
-        )
+    if all(experiment.recipe.ignored_by(name) for name in plan.dense_reasons):
+        layers, kept = len(plan.shapes), ",".join(experiment.recipe.ignore)
+        raise InvalidSetting("recipe.ignore", f"[{kept}]", f"keeps all {layers} prunable layers dense: nothing is left")
     if pattern.uses_granularity:
         key, value = "granularity", pattern.granularity
     elif getattr(pattern, "m", None) is not None:
@@ -228,21 +229,17 @@ def _check_pattern(experiment: Experiment) -> None:
     if pattern.name == "dense":
         return
     if experiment.granularity is not None and not pattern.uses_granularity:
-        log.info("granularity=%s: pattern %s has no unit and ignores it", experiment.granularity, pattern.name)
+        log.info("granularity=%s: pattern %s has no group size and ignores it", experiment.granularity, pattern.name)
     _call("pattern", pattern.check_sparsity, experiment.sparsity)
     _call("allocation", experiment.allocation.check_sparsity, experiment.sparsity)
     net = _call("model", experiment.model.skeleton, experiment.dataset.info)
     _call("recipe", require_matches, experiment.recipe, net, experiment.model.prunable(net))
     prunable = experiment.model.prunable(net)
     plan = plan_pruning(
-        net,
-        prunable,
-        pattern=pattern,
-        sparsity=experiment.sparsity,
-        ignored=experiment.recipe.ignored(prunable),
+        net, prunable, pattern=pattern, sparsity=experiment.sparsity, ignored=experiment.recipe.ignored(prunable)
     )
     if not plan.layers:
-        _refuse_to_fit_nothing(experiment, plan)
+        _raise_nothing_fits(experiment, plan)
     shapes = {name: plan.shapes[name] for name in plan.layers}
     _call("report", experiment.report.check_layers, shapes)
     _call("allocation", experiment.allocation.check_layers, pattern, shapes, experiment.sparsity)

@@ -1,4 +1,4 @@
-"""latency_aware: the speedup is met, at the least importance, or refused with what can be met."""
+"""latency_aware: the speedup is met, at the least importance, or rejected with what can be met."""
 
 import itertools
 from fractions import Fraction
@@ -96,7 +96,7 @@ def test_a_larger_target_never_loses_less(table_of):
     ids=lambda pattern: f"{pattern.name}-{getattr(pattern, 'distribution', '')}",
 )
 def test_masks_have_the_chosen_sparsities(table_of, pattern):
-    """From table to masks: every layer is at one of its levels within a granule, and together they are fast enough."""
+    """From table to masks: every layer is at one of its levels within a rounding unit, and together they are fast enough."""
     allocation = LatencyAware(table_of(TIMES), speedup=1.7)
     allocation.check_layers(pattern, SHAPES, 0.9)
     scores = importance({"fc3": 5.0})
@@ -104,7 +104,7 @@ def test_masks_have_the_chosen_sparsities(table_of, pattern):
     chosen = {}
     for layer, mask in masks.items():
         gone = int((~mask).sum())
-        levels = [s for s in TIMES[layer] if abs(s * mask.numel() - gone) <= pattern.granule(SHAPES[layer])]
+        levels = [s for s in TIMES[layer] if abs(s * mask.numel() - gone) <= pattern.rounding_unit(SHAPES[layer])]
         assert len(levels) == 1, f"{layer} is at {gone / mask.numel()}"
         chosen[layer] = levels[0]
     assert speedup_of(TIMES, chosen) >= Fraction("1.7")
@@ -147,7 +147,7 @@ def test_levels_that_the_pattern_cannot_express(table_of):
 
 
 def test_levels_that_no_layer_can_have(table_of):
-    """What a pattern refuses by its settings alone, whatever the shape."""
+    """What a pattern rejects by its settings alone, whatever the shape."""
     allocation = LatencyAware(table_of({"fc1": {0: 4.0, 0.5: 3.0, 0.75: 2.0}}), 1.1)
     with pytest.raises(InvalidSetting, match=r"^table=.*times fc1 at sparsity 0\.75, which n_m cannot express: n=2: "):
         allocation.check_layers(NM(n=2, m=4), {"fc1": (8, 64)}, 0.75)
@@ -176,7 +176,7 @@ def test_speedups_that_are_none(speedup):
         LatencyAware(speedup=speedup)
 
 
-def test_no_table_is_refused_before_scores_are_read():
+def test_no_table_is_rejected_before_scores_are_read():
     with pytest.raises(InvalidSetting, match="bins=0"):
         LatencyAware(bins=0)
     with pytest.raises(InvalidSetting, match="^table=None: latency_aware needs a table"):

@@ -29,7 +29,7 @@ def test_no_table_says_how_to_make_one():
 
 WRONG = {
     "column": ("layer,latency_us\na,1\n", "lacks column sparsity; a table has layer,sparsity,latency_us"),
-    "nothing": ("layer,sparsity,latency_us\n", "holds no times"),
+    "nothing": ("layer,sparsity,latency_us\n", "has no times"),
     "empty file": ("", "lacks column layer, sparsity, latency_us"),
     "text": ("layer,sparsity,latency_us\na,half,1\n", "line 2: sparsity 'half' and latency_us '1' are not both"),
     "short line": ("layer,sparsity,latency_us\na,0\n", "line 2: .*latency_us '' are not both numbers"),

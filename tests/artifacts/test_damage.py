@@ -26,8 +26,8 @@ def store(root: Path, *runnable: str) -> ArtifactStore:
 
 def write(folder: Path) -> None:
     (folder / "weights").write_bytes(WHOLE)
-    (folder / "history").mkdir()
-    (folder / "history" / "epoch").write_bytes(WHOLE)
+    (folder / "epoch_weights").mkdir()
+    (folder / "epoch_weights" / "epoch").write_bytes(WHOLE)
 
 
 def truncate(folder: Path) -> str:
@@ -36,8 +36,8 @@ def truncate(folder: Path) -> str:
 
 
 def flip(folder: Path) -> str:
-    (folder / "history" / "epoch").write_bytes(b"W" + WHOLE[1:])
-    return "history/epoch does not hold what was stored"
+    (folder / "epoch_weights" / "epoch").write_bytes(b"W" + WHOLE[1:])
+    return "epoch_weights/epoch does not hold what was stored"
 
 
 def remove(folder: Path) -> str:
@@ -58,7 +58,7 @@ def damaged(tmp_path, monkeypatch):
     """A function that stores a stage and damages it, as a later process finds it: (folder, what is said)."""
 
     def make(damage) -> tuple[Path, str]:
-        folder = store(tmp_path).obtain("dense", {}, write).path
+        folder = store(tmp_path).get_or_create("dense", {}, write).path
         monkeypatch.setattr(record, "_sound", set())
         return folder, damage(folder)
 
@@ -69,26 +69,26 @@ def damaged(tmp_path, monkeypatch):
 def test_damage_is_named_and_the_stage_made_again(tmp_path, caplog, damaged, damage):
     folder, said = damaged(damage)
     with caplog.at_level(logging.INFO):
-        again = store(tmp_path).obtain("dense", {}, write)
+        again = store(tmp_path).get_or_create("dense", {}, write)
     assert not again.reused and again.path == folder
-    assert (folder / "weights").read_bytes() == (folder / "history" / "epoch").read_bytes() == WHOLE
+    assert (folder / "weights").read_bytes() == (folder / "epoch_weights" / "epoch").read_bytes() == WHOLE
     assert f"{folder}: {said}" in caplog.text and caplog.text.count("damaged") == 1
-    assert store(tmp_path).obtain("dense", {}, write).reused
+    assert store(tmp_path).get_or_create("dense", {}, write).reused
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_where_the_stage_may_not_be_made(tmp_path, damaged, damage):
     folder, said = damaged(damage)
-    with pytest.raises(InvalidSetting, match="stages=.*dense is damaged .*add dense to stages") as refused:
-        store(tmp_path, "measure").obtain("dense", {}, write)
-    assert said in str(refused.value) and str(folder) in str(refused.value)
+    with pytest.raises(InvalidSetting, match="stages=.*dense is damaged .*add dense to stages") as rejected:
+        store(tmp_path, "measure").get_or_create("dense", {}, write)
+    assert said in str(rejected.value) and str(folder) in str(rejected.value)
 
 
 def test_damage_that_somebody_reads_is_left_to_them(tmp_path, damaged):
     folder, _ = damaged(flip)
     reading = hold_shared(folder / "determined_by.json")
-    again = store(tmp_path).obtain("dense", {}, write)
-    assert again.path != folder and folder.is_dir() and (again.path / "history" / "epoch").read_bytes() == WHOLE
+    again = store(tmp_path).get_or_create("dense", {}, write)
+    assert again.path != folder and folder.is_dir() and (again.path / "epoch_weights" / "epoch").read_bytes() == WHOLE
     assert store(tmp_path).find("dense", {}).path == again.path
     reading.release()
 
@@ -112,10 +112,10 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch, where):
     if where != "make":
         monkeypatch.setattr(where, full)
     with pytest.raises(OSError, match="No space left"):
-        store(tmp_path).obtain("dense", {}, torn if where == "make" else write)
+        store(tmp_path).get_or_create("dense", {}, torn if where == "make" else write)
     monkeypatch.undo()
     assert [path.suffix for path in (tmp_path / "dense").iterdir()] == [".lock"]
-    assert store(tmp_path).obtain("dense", {}, write).reused is False
+    assert store(tmp_path).get_or_create("dense", {}, write).reused is False
 
 
 def test_everything_is_synced_before_it_gets_its_name(tmp_path, monkeypatch):
@@ -132,7 +132,7 @@ def test_everything_is_synced_before_it_gets_its_name(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", note)
     monkeypatch.setattr(os, "replace", check)
-    folder = store(tmp_path).obtain("dense", {}, write).path
+    folder = store(tmp_path).get_or_create("dense", {}, write).path
     assert synced == {folder.parent.stat().st_ino}, "the rename itself"
     with whole_file(tmp_path / "page.html") as page:
         page.write_text("whole")
@@ -143,7 +143,7 @@ MAKER = """
 import sys, time
 from pathlib import Path
 from sparsefront.artifacts.store import ArtifactStore
-ArtifactStore(Path(sys.argv[1]), reuse=True, runnable=("dense",)).obtain("dense", {}, lambda folder: time.sleep(60))
+ArtifactStore(Path(sys.argv[1]), reuse=True, runnable=("dense",)).get_or_create("dense", {}, lambda folder: time.sleep(60))
 """
 
 

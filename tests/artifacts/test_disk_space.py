@@ -16,9 +16,9 @@ def two_megabytes(monkeypatch):
 
 def test_too_little_room_names_path_free_and_needed(two_megabytes, tmp_path):
     folder = tmp_path / "not" / "there" / "yet"
-    with pytest.raises(InvalidSetting) as refused:
+    with pytest.raises(InvalidSetting) as rejected:
         require_space(folder, 3_456_789, key="cache_dir", what="this training", remedy="or train less")
-    assert str(refused.value) == (
+    assert str(rejected.value) == (
         f"cache_dir={folder}: 2 MB free where this training writes 3.46 MB: free some, name a folder on another disk "
         "or train less"
     )

@@ -23,7 +23,7 @@ def make(root: Path, text: str, *, reuse: bool = False) -> Artifact:
         for name in FILES:
             (folder / name).write_text(text)
 
-    return store(root, reuse=reuse).obtain("dense", {}, write)
+    return store(root, reuse=reuse).get_or_create("dense", {}, write)
 
 
 def content(artifact: Artifact) -> set[str]:
@@ -114,7 +114,7 @@ from pathlib import Path
 from sparsefront.artifacts.store import ArtifactStore
 root, found = Path(sys.argv[1]), set()
 while not (root / "enough").exists():
-    artifact = ArtifactStore(root, reuse=True, runnable=()).obtain("dense", {}, None)
+    artifact = ArtifactStore(root, reuse=True, runnable=()).get_or_create("dense", {}, None)
     masks = (artifact.path / "masks.txt").read_text()
     time.sleep(0.001)
     weights = (artifact.path / "weights.txt").read_text()

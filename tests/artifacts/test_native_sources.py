@@ -109,10 +109,10 @@ def test_literals_stay_and_comments_go():
 
 
 def test_the_kernels_own_sources_are_found():
-    """All that is built, the headers and the table of launches; not the forecasts, which no result depends on."""
+    """All that is built, the headers and the table of launches; not the measured latencies, which no result depends on."""
     modules = import_closure((("sparsefront_kernels.registry", None),))
     found = native_sources(modules, (*SOURCES, *TABLES))
     assert set(BUILT.values()) <= set(found.values())
-    assert "sparsefront_kernels.gathered/cuda/hopper.cuh" in found
+    assert "sparsefront_kernels.gathered/csrc/hopper.cuh" in found
     assert "sparsefront_kernels.tuning/shipped/nvidia_h200.json" in found
-    assert not any("forecast" in name for name in found)
+    assert not any("prediction" in name for name in found)

@@ -29,8 +29,8 @@ def writer(text: str):
 
 
 def test_second_call_reuses_the_first(tmp_path):
-    made = store(tmp_path).obtain("dense", {"a": 1}, writer("first"))
-    found = store(tmp_path).obtain("dense", {"a": 1}, writer("second"))
+    made = store(tmp_path).get_or_create("dense", {"a": 1}, writer("first"))
+    found = store(tmp_path).get_or_create("dense", {"a": 1}, writer("second"))
     assert not made.reused and found.reused
     assert (found.path / "content.txt").read_text() == "first"
     assert found.seconds == made.seconds
@@ -38,14 +38,14 @@ def test_second_call_reuses_the_first(tmp_path):
 
 
 def test_other_content_is_another_stage(tmp_path):
-    first = store(tmp_path).obtain("dense", {"lr": 0.1}, writer("0.1"))
-    other = store(tmp_path).obtain("dense", {"lr": 0.2}, writer("0.2"))
+    first = store(tmp_path).get_or_create("dense", {"lr": 0.1}, writer("0.1"))
+    other = store(tmp_path).get_or_create("dense", {"lr": 0.2}, writer("0.2"))
     assert first.path != other.path and not other.reused
 
 
 def test_without_reuse_the_stage_is_replaced(tmp_path):
-    store(tmp_path).obtain("dense", {}, writer("old"))
-    again = store(tmp_path, reuse=False).obtain("dense", {}, writer("new"))
+    store(tmp_path).get_or_create("dense", {}, writer("old"))
+    again = store(tmp_path, reuse=False).get_or_create("dense", {}, writer("new"))
     assert not again.reused
     assert (again.path / "content.txt").read_text() == "new"
 
@@ -56,9 +56,9 @@ def test_a_failing_maker_leaves_nothing_finished(tmp_path):
         raise RuntimeError("out of memory")
 
     with pytest.raises(RuntimeError):
-        store(tmp_path).obtain("dense", {}, fail)
+        store(tmp_path).get_or_create("dense", {}, fail)
     assert store(tmp_path).find("dense", {}) is None
-    whole = store(tmp_path).obtain("dense", {}, writer("whole"))
+    whole = store(tmp_path).get_or_create("dense", {}, writer("whole"))
     assert not (whole.path / "torn.txt").exists()
     assert not list(tmp_path.glob("dense/*.partial-*"))
 
@@ -76,14 +76,14 @@ def test_what_a_maker_leaves_for_the_next_one_is_gone_when_the_stage_is_finished
         (made / "content.txt").write_text("whole")
 
     with pytest.raises(KeyboardInterrupt):
-        store(tmp_path).obtain("dense", {}, begin)
-    store(tmp_path).obtain("dense", {}, go_on)
+        store(tmp_path).get_or_create("dense", {}, begin)
+    store(tmp_path).get_or_create("dense", {}, go_on)
     assert not folder.exists()
 
 
 def test_seconds_of_killed_makers_count(tmp_path):
-    assert 0 < store(tmp_path).obtain("dense", {}, writer("whole")).seconds < 100
-    assert 1000 < store(tmp_path).obtain("prune", {}, lambda folder: 1000.0).seconds < 1100
+    assert 0 < store(tmp_path).get_or_create("dense", {}, writer("whole")).seconds < 100
+    assert 1000 < store(tmp_path).get_or_create("prune", {}, lambda folder: 1000.0).seconds < 1100
     assert 1000 < store(tmp_path).find("prune", {}).seconds < 1100
 
 
@@ -91,13 +91,13 @@ def test_without_reuse_nothing_unfinished_is_gone_on_from(tmp_path):
     again = store(tmp_path, reuse=False)
     folder = again.unfinished("dense", {})
     folder.mkdir(parents=True)
-    again.obtain("dense", {}, lambda made: (made / "found.txt").write_text(str(folder.exists())))
+    again.get_or_create("dense", {}, lambda made: (made / "found.txt").write_text(str(folder.exists())))
     assert [file.read_text() for file in tmp_path.glob("dense/*/found.txt")] == ["False"]
 
 
 def test_a_stage_left_out_must_be_there(tmp_path):
     with pytest.raises(InvalidSetting, match="stages.*add dense to stages"):
-        store(tmp_path, runnable=("measure",)).obtain("dense", {}, writer(""))
+        store(tmp_path, runnable=("measure",)).get_or_create("dense", {}, writer(""))
 
 
 CHILD = """
@@ -111,7 +111,7 @@ def make(folder):
         log.write("made\\n")
     time.sleep(seconds)
     (folder / "content.txt").write_text("whole")
-artifact = ArtifactStore(root, reuse=True, runnable=("dense",)).obtain("dense", {}, make)
+artifact = ArtifactStore(root, reuse=True, runnable=("dense",)).get_or_create("dense", {}, make)
 assert (artifact.path / "content.txt").read_text() == "whole"
 """
 

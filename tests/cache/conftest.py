@@ -27,7 +27,7 @@ class Cache:
         """What a run does at its beginning."""
         self.store = ArtifactStore(self.root, reuse=True, runnable=STAGES)
 
-    def make(self, stage: str, determines: dict, *, share: Path | None = None) -> Path:
+    def make(self, stage: str, cache_key: dict, *, share: Path | None = None) -> Path:
         """A stage of SIZE bytes, or with a file that it shares."""
 
         def write(folder: Path) -> None:
@@ -36,7 +36,7 @@ class Cache:
             else:
                 link_or_copy(share, folder / "weights")
 
-        return self.store.obtain(stage, determines, write, stage="dense").path
+        return self.store.get_or_create(stage, cache_key, write, stage="dense").path
 
     def point(self, sparsity: float, *, name: str | None) -> dict[str, Path]:
         """A run of one sparsity, all of its stages; with a result where it has a name."""
@@ -49,7 +49,7 @@ class Cache:
         paths["export"] = self.make("export", export, share=paths["recover"] / "weights")
         self.make("dense_quality", {"quality": dense.name})
         paths["measure"] = self.make("measure", measure)
-        paths["row"] = self.make("row", {"measure": digest(measure)})
+        paths["result"] = self.make("result", {"measure": digest(measure)})
         if name is not None:
             self.result(name, sparsity, run_id=paths["measure"].name, checkpoint=f"export/{paths['export'].name}")
         self.close()

@@ -46,7 +46,7 @@ def test_show_tells_stages_runs_and_what_no_result_uses(filled, capsys):
     cache.result("2026_c", 0.5, run_id=paths["first_measure"].name)
     assert cache.command() == cache.command("show") == 0
     shown = capsys.readouterr().out
-    for stage in ("dense", "recover", "export", "measure", "row", "prepared"):
+    for stage in ("dense", "recover", "export", "measure", "result", "prepared"):
         assert stage in first_column(shown)
     assert re.search(r"2026_a.* n_m 0.5 +\d+.*kB +\d+.*kB", shown) and "sweep/001_b" in shown
     assert re.search(r"used by no result: [45] stages", shown)
@@ -59,9 +59,9 @@ def test_removal_is_shown_before_it_is_done(filled, capsys):
     shown = capsys.readouterr().out
     assert present(paths) == before
     assert "4 stages" in shown and "nothing was removed: add --yes" in shown
-    assert all(paths[f"alone_{stage}"].name in shown for stage in ("recover", "export", "measure", "row"))
+    assert all(paths[f"alone_{stage}"].name in shown for stage in ("recover", "export", "measure", "result"))
     assert cache.command("remove", "--unused", "--yes") == 0
-    assert before - present(paths) == {f"alone_{stage}" for stage in ("recover", "export", "measure", "row")}
+    assert before - present(paths) == {f"alone_{stage}" for stage in ("recover", "export", "measure", "result")}
     assert "4 stages removed" in capsys.readouterr().out
     assert not list(cache.root.rglob("*removed*"))
 
@@ -72,7 +72,7 @@ def test_a_run_goes_with_what_it_alone_used(filled, named):
     before = present(paths)
     names = {"folder": str(cache.results / "2026_a"), "name": "2026_a", "run_id": paths["first_measure"].name}
     assert cache.command("remove", "--run", names[named], "--yes") == 0
-    assert before - present(paths) == {f"first_{stage}" for stage in ("recover", "export", "measure", "row")}
+    assert before - present(paths) == {f"first_{stage}" for stage in ("recover", "export", "measure", "result")}
     assert (cache.results / "2026_a" / "row.json").exists(), "results are never touched"
 
 
@@ -126,12 +126,12 @@ from pathlib import Path
 from sparsefront.artifacts.store import ArtifactStore
 root, key = Path(sys.argv[1]), sys.argv[2]
 with ArtifactStore(root, reuse=True, runnable=("dense", "recover")) as store:
-    store.obtain("dense", {"seed": 0}, None)
+    store.get_or_create("dense", {"seed": 0}, None)
     def make(folder):
         (store.unfinished("recover", {}) / "epochs").mkdir(parents=True)
         (root / "ready").touch()
         time.sleep(60)
-    store.obtain("recover", {}, make)
+    store.get_or_create("recover", {}, make)
 """
 
 
@@ -172,7 +172,7 @@ def test_unused_needs_to_know_every_result(filled, capsys, tmp_path):
     assert "2026_a/row.json" in capsys.readouterr().err and present(paths) == before
     (elsewhere / "2026_a" / "row.json").unlink()
     assert cache.command("remove", "--unused", "--yes") == 0
-    assert present(paths) == {"dense"} | {f"second_{stage}" for stage in ("recover", "export", "measure", "row")}
+    assert present(paths) == {"dense"} | {f"second_{stage}" for stage in ("recover", "export", "measure", "result")}
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_a_stage_that_was_made_again_while_it_was_read(filled, capsys):
     cache.open()
     reader = cache.store.find("dense", {"seed": 0})
     again = ArtifactStore(cache.root, reuse=False, runnable=("dense",))
-    newer = again.obtain("dense", {"seed": 0}, lambda folder: (folder / "weights").write_bytes(bytes(10))).path
+    newer = again.get_or_create("dense", {"seed": 0}, lambda folder: (folder / "weights").write_bytes(bytes(10))).path
     assert newer != paths["dense"] == reader.path
     inventory = read_inventory(cache.root)
     assert inventory.by_key[paths["dense"].name].path == newer

@@ -9,7 +9,7 @@ import pytest
 
 from sparsefront.datasets.glue_tasks import GLUE_TASKS
 
-WORDS = "red green blue black white brown yellow purple orange silver golden grey pink dark light plain".split()
+WORDS = "red green blue black white brown yellow purple orange silver golden gray pink dark light plain".split()
 
 
 @pytest.fixture(scope="session")
@@ -22,12 +22,12 @@ def tokenizer() -> Any:
 
 
 def write_cifar(folder: Path, *, train: int = 40, test: int = 20) -> Path:
-    """An .npz whose images are of one colour each, so that a batch shows which rows it holds."""
+    """An .npz whose images are of one color each, so that a batch shows which rows it holds."""
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {}
     for part, count in (("train", train), ("test", test)):
-        grey = np.arange(100, 100 + count, dtype=np.uint8)
-        arrays[f"x_{part}"] = np.broadcast_to(grey[:, None, None, None], (count, 32, 32, 3)).copy()
+        gray = np.arange(100, 100 + count, dtype=np.uint8)
+        arrays[f"x_{part}"] = np.broadcast_to(gray[:, None, None, None], (count, 32, 32, 3)).copy()
         arrays[f"y_{part}"] = (np.arange(count) % 10).astype(np.uint8)
     np.savez(folder / "cifar10_subset.npz", **arrays)
     return folder
@@ -83,7 +83,7 @@ def write_glue(folder: Path, task: str, *, train: int = 40, dev: int = 12) -> Pa
 
 
 def squad_file(file: Path, *, paragraphs: int, questions: int = 2) -> Path:
-    """A file in the form of SQuAD v1.1: each paragraph is a list of colours, each answer one or two of them."""
+    """A file in the form of SQuAD v1.1: each paragraph is a list of colors, each answer one or two of them."""
     part, entries = file.stem.split("-")[0], []
     for number in range(paragraphs):
         context = f"{part} {number} has " + " , ".join(WORDS[(number + place) % 16] for place in range(14)) + " ."
@@ -96,7 +96,7 @@ def squad_file(file: Path, *, paragraphs: int, questions: int = 2) -> Path:
             )
         entries.append({"context": context, "qas": asked})
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"version": "1.1", "data": [{"title": "colours", "paragraphs": entries}]}))
+    file.write_text(json.dumps({"version": "1.1", "data": [{"title": "colors", "paragraphs": entries}]}))
     return file
 
 

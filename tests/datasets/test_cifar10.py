@@ -19,8 +19,8 @@ def test_npz_by_its_own_path_or_its_folder(tiny, opened) -> None:
     assert by_file.fingerprint() == by_folder.fingerprint()
     test = opened(by_file).part("test")
     assert len(test) == 20
-    grey = test.__getitems__([7])["x"][0, :, 5, 5] * torch.tensor(STD) + torch.tensor(MEAN)
-    assert torch.allclose(grey, torch.full((3,), 107 / 255))
+    gray = test.__getitems__([7])["x"][0, :, 5, 5] * torch.tensor(STD) + torch.tensor(MEAN)
+    assert torch.allclose(gray, torch.full((3,), 107 / 255))
 
 
 def test_training_images_are_augmented_and_others_are_not(tiny, opened) -> None:
@@ -36,7 +36,7 @@ def test_training_images_are_augmented_and_others_are_not(tiny, opened) -> None:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"x_train": np.zeros((2, 32, 32, 3), np.uint8), "y_train": np.zeros(2)}, "holds no x_test, y_test"),
+        ({"x_train": np.zeros((2, 32, 32, 3), np.uint8), "y_train": np.zeros(2)}, "has no x_test, y_test"),
         (dict.fromkeys(("x_train", "y_train", "x_test", "y_test"), np.zeros((4, 3, 32, 32), np.uint8)), "are expected"),
     ],
 )
@@ -66,9 +66,9 @@ def test_a_damaged_npz_is_named(tiny, opened, damage) -> None:
     damage(file)
     with pytest.raises(
         InvalidSetting, match=f"^dataset.path={file}: cannot be read as an .npz: .*copy it again"
-    ) as refused:
+    ) as rejected:
         opened(settings).part("train")
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(rejected.value)
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def test_a_split_without_rows(tmp_path: Path) -> None:
     images, labels = np.zeros((0, 32, 32, 3), np.uint8), np.zeros(0, np.int64)
     np.savez(tmp_path / "images.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
     data = Cifar10(path=str(tmp_path / "images.npz")).data_module(batch_size=2, seed=0, cache_dir=tmp_path)
-    with pytest.raises(InvalidSetting, match="dataset.path=.*images.npz: x_train holds no rows"):
+    with pytest.raises(InvalidSetting, match="dataset.path=.*images.npz: x_train has no rows"):
         data.part("train")
 
 
 def test_folder_without_cifar(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSetting, match="holds no CIFAR-10; set dataset.path to a folder that holds"):
+    with pytest.raises(InvalidSetting, match="has no CIFAR-10; set dataset.path to a folder that holds"):
         Cifar10(path=str(tmp_path)).check()
 
 
@@ -134,12 +134,12 @@ def test_nothing_with_another_digest_is_unpickled(torchvision_folder: Path, tmp_
 
 
 def test_download_without_network_fails_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download.urllib.request, "urlopen", refuse)
+    monkeypatch.setattr(download.urllib.request, "urlopen", reject)
     start = time.perf_counter()
     with pytest.raises(InvalidSetting, match="path=None: https://.* cannot be reached .*set dataset.path to"):
         Cifar10().data_module(batch_size=1, seed=0, cache_dir=tmp_path).setup()
     assert time.perf_counter() - start < 10
 
 
-def refuse(*_: object, **__: object) -> None:
+def reject(*_: object, **__: object) -> None:
     raise OSError("no network in this test")

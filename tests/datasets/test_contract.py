@@ -89,7 +89,7 @@ def test_batches_have_the_form_of_their_task(name: str, tiny: Any, opened: Any) 
 def test_same_seed_same_batches(name: str, tiny: Any, opened: Any) -> None:
     settings = tiny(name)
     first = batches(opened(settings), "train")
-    torch.manual_seed(17)  # the run's own generator has no say
+    torch.manual_seed(17)  # the run's own generator does not matter
     again = opened(settings)
     assert equal(first, batches(again, "train"))
     assert equal(first, batches(again, "train")), "a second loader of one data module starts anew"

@@ -69,7 +69,7 @@ def test_broken_rows_are_named(tmp_path: Path, line: str, message: str) -> None:
     [
         ("sentence\tlabel\nplain\t1\ncaf\xe9\t0\n".encode("latin-1"), r"line 3 is not UTF-8 \(byte 0xe9\).*iconv"),
         ("sentence\tlabel\nplain\t1\n".encode("utf-16"), r"line 1 is not UTF-8"),
-        (b"sentence\tlabel\n", "holds no rows, only a header"),
+        (b"sentence\tlabel\n", "has no rows, only a header"),
     ],
     ids=["latin-1", "utf-16", "header alone"],
 )
@@ -79,10 +79,10 @@ def test_a_file_that_cannot_be_used_is_named(
     settings = tiny("glue")
     file = settings.files()[part]
     file.write_bytes(content)
-    with pytest.raises(InvalidSetting, match=f"^(dataset.)?path={file}: .*{message}") as refused:
+    with pytest.raises(InvalidSetting, match=f"^(dataset.)?path={file}: .*{message}") as rejected:
         settings.check()
         opened(settings).part(split)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(rejected.value)
 
 
 def test_a_late_complaint_is_told_by_the_whole_key(tiny: Any, opened: Any) -> None:
@@ -175,14 +175,14 @@ def test_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch, opened: Any, tmp_path
     assert not list((tmp_path / "cache").rglob("*.jsonl"))
 
 
-def test_hub_that_refuses(monkeypatch: pytest.MonkeyPatch, opened: Any) -> None:
+def test_hub_that_rejects(monkeypatch: pytest.MonkeyPatch, opened: Any) -> None:
     import datasets
 
     Hub(monkeypatch, [])
 
-    def refuse(*_: object, **__: object) -> None:
+    def reject(*_: object, **__: object) -> None:
         raise RuntimeError("no such revision\nand a long trace")
 
-    monkeypatch.setattr(datasets, "load_dataset", refuse)
+    monkeypatch.setattr(datasets, "load_dataset", reject)
     with pytest.raises(InvalidSetting, match="could not be loaded from the hub .no such revision.; set dataset.path"):
         opened(Glue()).setup()

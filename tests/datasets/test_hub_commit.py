@@ -83,7 +83,7 @@ def test_local_files_have_no_revision(hub: SimpleNamespace, tmp_path: Path):
     assert not hub.asked
 
 
-def test_a_copy_of_another_revision_is_refused(monkeypatch: pytest.MonkeyPatch):
+def test_a_copy_of_another_revision_is_rejected(monkeypatch: pytest.MonkeyPatch):
     """Where the hub is silent, the library takes the newest copy that it has, whatever it was asked for."""
     rows = SimpleNamespace(cache_files=[{"filename": f"/cache/nyu-mll___glue/sst2/0.0.0/{SECOND}/glue-train.arrow"}])
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)

@@ -1,4 +1,4 @@
-"""Normalisation and augmentation of images in memory."""
+"""Normalization and augmentation of images in memory."""
 
 import torch
 
@@ -14,7 +14,7 @@ def arrays(
     return ImageArrays(images, torch.arange(count), (0.5, 0.25, 0.0), (0.5, 1.0, 2.0), image_size, augmentation)
 
 
-def test_normalised_per_channel() -> None:
+def test_normalized_per_channel() -> None:
     part = arrays()
     part.images[0] = torch.tensor([255, 0, 51], dtype=torch.uint8)[:, None, None]
     x = part.__getitems__([0])["x"]

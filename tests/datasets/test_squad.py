@@ -112,5 +112,5 @@ def test_a_file_without_questions(tiny: Any, opened: Any, part: str) -> None:
     settings = tiny("squad")
     file = settings.files()[part]
     file.write_text(json.dumps({"data": []}))
-    with pytest.raises(InvalidSetting, match=f"^dataset.path={file}: holds no question"):
+    with pytest.raises(InvalidSetting, match=f"^dataset.path={file}: has no question"):
         opened(settings).setup()

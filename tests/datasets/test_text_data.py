@@ -1,4 +1,4 @@
-"""Tokenised once, then read; padded as asked."""
+"""Tokenized once, then read; padded as asked."""
 
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,13 @@ TEXT = EncodedText(
 )
 
 
-def test_second_run_does_not_tokenise(tiny: Any, opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_run_does_not_tokenize(tiny: Any, opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("glue", "squad"):
         settings = tiny(name)
         first = opened(settings)
         first.setup()
         with monkeypatch.context() as patch:
-            patch.setattr(type(first.source), "encode", lambda *_: pytest.fail("tokenised again"))
+            patch.setattr(type(first.source), "encode", lambda *_: pytest.fail("tokenized again"))
             second = opened(settings)
             second.setup()
         for split in ("train", "val", "test"):

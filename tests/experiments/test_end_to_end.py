@@ -12,7 +12,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.measure.settings import Measure
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "end_to_end"
-CPU = Measure(device="cpu", wrappings=["eager"], variants=[], samples=5, warmup=0)
+CPU = Measure(device="cpu", execution_modes=["eager"], variants=[], samples=5, warmup=0)
 ASKED_FOR = (
     "model,batch,sequence_length,dtype,pattern,granularity,distribution,group_m,sparsity,allocation,min_layer_density,kernel_mode,"
     "latency_ms,latency_p20_ms,latency_p80_ms,dense_latency_ms,dense_variant,fused_dense_latency_ms,speedup,gemm_share,"
@@ -169,12 +169,14 @@ def test_a_dense_version_is_made_again_by_its_name(modules, session):
     again = modules["dense"]._execution("eager+fused_qkv", dense, CPU)
     assert again.name == "eager+fused_qkv"
     expected = dense.net(**dense.inputs).logits
-    assert torch.allclose(again.wrapped.call().logits, expected, atol=1e-5)
+    assert torch.allclose(again.fastest.call().logits, expected, atol=1e-5)
 
 
 def test_the_whole_way_of_a_row(modules, session, monkeypatch):
     """All that a GPU does but graphs: clocks of a CPU, behind the refusal."""
-    measure = Measure(device="cpu", wrappings=["eager"], variants=["fused_qkv", "fused_graph"], samples=5, warmup=0)
+    measure = Measure(
+        device="cpu", execution_modes=["eager"], variants=["fused_qkv", "fused_graph"], samples=5, warmup=0
+    )
     session.options = replace(session.options, dense=measure, sparse=replace(measure, variants=[]), timed=True)
     point = replace(point_of(modules), dtype="fp32")
     session.measure(point)
@@ -244,7 +246,7 @@ def test_a_line_of_the_ablation(modules, session):
 
 
 def test_launches_of_the_gpu_at_hand_do_not_count_for_a_while(modules):
-    from sparsefront_kernels.gathered.hopper.tuning import LAUNCHES
+    from sparsefront_kernels.gathered.cuda.tuning import LAUNCHES
     from sparsefront_kernels.tuning.store import tuned_kernel
 
     from sparsefront.inference import kernel_timer
@@ -261,12 +263,13 @@ def test_launches_of_the_gpu_at_hand_do_not_count_for_a_while(modules):
 
 def test_products_are_told_from_attention_and_norms(modules):
     profile = modules["kernel_profile"]
-    ours = "void sparsefront::gathered_spmm_kernel<__half>(sparsefront::Problem)"
+    ours = "void sparsefront::gathered_cuda_narrow_kernel<__half>(sparsefront::Problem)"
     products = [
         "nvjet_hsh_192x192_64x4_2x1_v_bz_coopA_TNT",
         "sm90_xmma_gemm_f16f16_f16f32_f32_tn_n",
         ours,
-        "_blocked_spmm_kernel",
+        "_blocked_triton_kernel",
+        "_n_m_triton_kernel",
     ]
     others = [
         "void pytorch_flash::flash_fwd_kernel<>",

@@ -17,7 +17,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "mask_speed"
 
 @pytest.fixture
 def script(monkeypatch):
-    """script(name) -> the module, which finds its neighbours as when it is run."""
+    """script(name) -> the module, which finds its neighbors as when it is run."""
     monkeypatch.syspath_prepend(str(FOLDER))
 
     def load(name: str) -> ModuleType:

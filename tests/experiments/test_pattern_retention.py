@@ -60,7 +60,7 @@ def test_layers_that_stay_dense_are_dense_for_element_wise_too(experiment, weigh
     [(NM(m=4), "m=4: cannot express sparsity 0.9"), (BlockWise(granularity=64), "fits no layer: ")],
 )
 def test_a_refusal_is_a_row(experiment, weights, pattern, refusal):
-    row = experiment.measure("refused", "", pattern, PerLayer(), 0.9, weights)
+    row = experiment.measure("rejected", "", pattern, PerLayer(), 0.9, weights)
     assert row.refusal.startswith(refusal) and row.relative is None
 
 

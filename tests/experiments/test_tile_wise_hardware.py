@@ -104,7 +104,7 @@ def test_the_table_takes_differences_seed_by_seed(modules, tmp_path):
     assert "| whole_tiles | 2 | 87.00 | +2.00 ± 1.00 | 86.00 | +2.00 ± 1.00 |" in second
 
 
-def test_a_point_is_trained_and_judged_on_both_splits(modules, tmp_path):
+def test_a_point_is_trained_and_evaluated_on_both_splits(modules, tmp_path):
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.hydra_config import HydraConfig
 

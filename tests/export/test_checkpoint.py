@@ -1,4 +1,4 @@
-"""An export is plain safetensors and JSON, reads back as it was, and refuses what is not pruned."""
+"""An export is plain safetensors and JSON, reads back as it was, and rejects what is not pruned."""
 
 import json
 from dataclasses import asdict
@@ -51,25 +51,25 @@ def test_everything_reads_back(pattern, tmp_path):
     assert all(torch.equal(export.masks[name], mask) for name, mask in masks.items())
     for name in masks:
         assert torch.equal(export.format(name).to_dense(), as_matrix(net.get_submodule(name).weight))
-    twin = network()
-    twin.load_state_dict(export.state_dict())
-    assert all(torch.equal(value, net.state_dict()[name]) for name, value in twin.state_dict().items())
+    copied = network()
+    copied.load_state_dict(export.state_dict())
+    assert all(torch.equal(value, net.state_dict()[name]) for name, value in copied.state_dict().items())
 
 
-ARRANGED = [(ShuffledBlock(8), "0.output_index"), (NM(2, 4, permutation="search"), "0.input_order")]
+PERMUTED = [(ShuffledBlock(8), "0.output_index"), (NM(2, 4, permutation="search"), "0.input_order")]
 
 
-@pytest.mark.parametrize(("pattern", "order"), ARRANGED, ids=lambda part: getattr(part, "name", part))
+@pytest.mark.parametrize(("pattern", "order"), PERMUTED, ids=lambda part: getattr(part, "name", part))
 def test_an_order_is_stored_with_the_layer_and_nowhere_else(pattern, order, tmp_path):
     net, masks = pruned(pattern)
     weights = {name: as_matrix(network().get_submodule(name).weight).abs().detach() for name in masks}
-    arrangements = {name: pattern.arrangement(weight, 0.5) for name, weight in weights.items()}
-    manifest = write_export(tmp_path, net, masks, pattern=pattern, sparsity=0.5, arrangements=arrangements)
+    permutations = {name: pattern.find_permutation(weight, 0.5) for name, weight in weights.items()}
+    manifest = write_export(tmp_path, net, masks, pattern=pattern, sparsity=0.5, permutations=permutations)
     export = read_export(tmp_path)
     for name, mask in masks.items():
         assert torch.equal(export.masks[name], mask)
         assert torch.equal(export.format(name).to_dense(), as_matrix(net.get_submodule(name).weight))
-    chosen = arrangements["0"].outputs if pattern.name == "shuffled_block" else arrangements["0"].inputs
+    chosen = permutations["0"].outputs if pattern.name == "shuffled_block" else permutations["0"].inputs
     assert torch.equal(load_file(tmp_path / "compressed.safetensors")[order].long(), chosen)
     assert json.loads((tmp_path / "manifest.json").read_text())["layers"] == json.loads(
         json.dumps(manifest.to_json()["layers"])
@@ -126,7 +126,7 @@ def test_weight_shaped_masks_are_taken_too(tmp_path):
     assert all(torch.equal(read_export(tmp_path).masks[name], mask) for name, mask in masks.items())
 
 
-def test_a_pruned_weight_that_is_not_zero_is_refused(tmp_path):
+def test_a_pruned_weight_that_is_not_zero_is_rejected(tmp_path):
     net, masks = pruned(TILE_WISE)
     dropped = (~masks["3"]).nonzero()[0]
     net[3].weight.data[tuple(dropped)] = 1e-30
@@ -135,7 +135,7 @@ def test_a_pruned_weight_that_is_not_zero_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_mask_that_does_not_fit_is_refused(tmp_path):
+def test_a_mask_that_does_not_fit_is_rejected(tmp_path):
     net, masks = pruned(TILE_WISE)
     with pytest.raises(ValueError, match=r"0: a bool mask \(16, 16\) was expected"):
         write_export(tmp_path, net, masks | {"0": masks["3"]}, pattern=TILE_WISE, sparsity=0.5)
@@ -191,7 +191,7 @@ def test_a_folder_that_is_no_export_is_named(tmp_path):
         read_export(tmp_path)
 
 
-def test_another_version_is_refused(tmp_path):
+def test_another_version_is_rejected(tmp_path):
     write(tmp_path)
     manifest = tmp_path / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"format_version": 2', '"format_version": 3'))

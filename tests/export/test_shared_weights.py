@@ -64,10 +64,10 @@ def test_a_copy_of_the_export_stands_alone(tmp_path, recovered):
 
 
 def test_where_there_are_no_hard_links_the_weights_are_copied(tmp_path, recovered, monkeypatch):
-    def refuse(*_):
+    def reject(*_):
         raise OSError("Operation not supported")
 
-    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(os, "link", reject)
     net, masks = write(tmp_path / "export", recovered)
     assert (tmp_path / "export" / "model.safetensors").read_bytes() == recovered.read_bytes()
     assert not os.path.samefile(tmp_path / "export" / "model.safetensors", recovered)

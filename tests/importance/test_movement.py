@@ -33,7 +33,7 @@ def test_a_movement_that_is_not_finite_is_named(hand_made):
     ],
     ids=lambda overrides: overrides[-1],
 )
-def test_masks_that_prune_before_any_training_are_refused(composed, schedule):
+def test_masks_that_prune_before_any_training_are_rejected(composed, schedule):
     with pytest.raises(InvalidSetting, match="importance=movement.*initial_sparsity=0.*levels"):
         validate(composed("importance=movement", *schedule))
 
@@ -45,7 +45,7 @@ def test_schedules_that_begin_dense_are_allowed(composed, schedule):
     assert validate(composed("importance=movement", *schedule)).importance.name == "movement"
 
 
-def test_a_recovery_that_trains_nothing_is_refused(composed):
+def test_a_recovery_that_trains_nothing_is_rejected(composed):
     with pytest.raises(InvalidSetting, match="importance=movement.*obs_update trains nothing"):
         validate(
             composed("importance=movement", "schedule=iterative", "schedule.levels=[0,0.75]", "recovery=obs_update")
@@ -61,7 +61,7 @@ def test_a_recovery_that_trains_nothing_is_refused(composed):
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-def test_what_is_settled_by_the_first_scores_is_refused(allocation, pattern, named):
+def test_what_is_settled_by_the_first_scores_is_rejected(allocation, pattern, named):
     experiment = SimpleNamespace(
         schedule=SimpleNamespace(name="gradual", sparsity_at=lambda progress, final: 0.0),
         allocation=SimpleNamespace(name=allocation),

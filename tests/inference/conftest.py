@@ -44,15 +44,15 @@ def exported(tmp_path) -> Callable[..., Export]:
         layers: Iterable[str],
         dense_reasons: dict[str, str] | None = None,
     ) -> Export:
-        masks, arrangements = {}, {}
+        masks, permutations = {}, {}
         for name in layers:
             weight = net.get_submodule(name).weight.data
-            arrangements[name] = pattern.arrangement(as_matrix(weight).abs(), sparsity)
+            permutations[name] = pattern.find_permutation(as_matrix(weight).abs(), sparsity)
             masks[name] = pattern.mask(as_matrix(weight).abs(), sparsity)
             weight.mul_(like_weight(masks[name], weight))
         directory = tmp_path / "export"
         directory.mkdir()
-        settings = {"pattern": pattern, "sparsity": sparsity, "arrangements": arrangements}
+        settings = {"pattern": pattern, "sparsity": sparsity, "permutations": permutations}
         write_export(directory, net, masks, **settings, dense_reasons=dense_reasons)
         return read_export(directory)
 

@@ -35,7 +35,7 @@ def test_zeros_agree_with_zeros():
 
 def test_the_worst_tensor_of_an_output_counts():
     expected = {"a": torch.ones(4), "b": (torch.ones(4), torch.arange(4))}
-    actual = {"a": torch.ones(4), "b": (torch.ones(4) * 1.5, torch.zeros(4).long())}  # integers are not judged
+    actual = {"a": torch.ones(4), "b": (torch.ones(4) * 1.5, torch.zeros(4).long())}  # integers are not evaluated
     assert output_error(actual, expected) == pytest.approx(0.5)
 
 

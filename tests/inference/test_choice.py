@@ -25,7 +25,7 @@ WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a G
     ],
     ids=str,
 )
-def test_what_cannot_be_is_refused(settings, message):
+def test_what_cannot_be_is_rejected(settings, message):
     with pytest.raises(InvalidSetting, match=message):
         KernelChoice(**settings)
 
@@ -61,7 +61,7 @@ def test_which_kernels_are_tried_for_a_gathered_layer(choice, device, kernel, wa
 def test_dense_may_win_only_where_nothing_is_forced():
     assert KernelChoice().dense_allowed
     assert not any(choice.dense_allowed for choice in (KernelChoice("sparse"), KernelChoice(family="csr")))
-    assert KernelChoice("none").keeps_dense and KernelChoice(name="dense_linear").keeps_dense
+    assert KernelChoice("none").swaps_nothing and KernelChoice(name="dense_linear").swaps_nothing
 
 
 def ask(choice, pattern, device=CPU, shapes=None):
@@ -86,18 +86,18 @@ def test_what_can_run_passes(choice):
 
 
 @WITHOUT_GPU
-def test_a_triton_kernel_on_a_cpu_is_refused_before_training(monkeypatch):
+def test_a_triton_kernel_on_a_cpu_is_rejected_before_training(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET")
     with pytest.raises(InvalidSetting, match="name=gathered_triton: cannot run with .* on cpu: .*CUDA device"):
         ask(KernelChoice(name="gathered_triton"), TileWise(16))
 
 
-def test_a_family_of_another_pattern_is_refused():
+def test_a_family_of_another_pattern_is_rejected():
     with pytest.raises(InvalidSetting, match="family=blocked: .* stored as gathered, .*, not as blocked"):
         ask(KernelChoice(family="blocked"), TileWise(16))
 
 
-def test_a_mask_that_the_family_cannot_hold_is_refused():
+def test_a_mask_that_the_family_cannot_hold_is_rejected():
     ask(KernelChoice(family="semi_structured"), NM(2, 4))
     with pytest.raises(InvalidSetting, match="family=semi_structured"):
         ask(KernelChoice(family="semi_structured"), TileWise(16))

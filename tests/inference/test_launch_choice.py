@@ -9,8 +9,8 @@ from sparsefront_kernels.linear import SparseLinear
 from sparsefront_kernels.tuning import TunedLaunches, launches, store
 from sparsefront_kernels.tuning.store import tuned_kernel
 
+from sparsefront.inference.autotune import Autotuned
 from sparsefront.inference.launch_choice import MOST, launch_in_use, untried_launches
-from sparsefront.inference.layer_trial import Trial
 from sparsefront.inference.problems import LayerInput
 from sparsefront.inference.swap import record_layer
 
@@ -31,15 +31,15 @@ class Described:
 def tunable(tmp_path, monkeypatch):
     monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
     monkeypatch.setattr(launches, "_model", lambda device: "Some GPU")
-    monkeypatch.setattr(launches, "processors", lambda device: 132)
+    monkeypatch.setattr(launches, "num_sms", lambda device: 132)
     tuned_kernel.cache_clear()
     yield TunedLaunches(
         "some_kernel",
         1,
         Launch,
-        describe=lambda prepared, problem: Described(problem.m, f"m={problem.m} amount="),
-        worth_timing=lambda problem, processors: [Launch(size) for size in range(8)],
-        untuned=lambda problem, processors: Launch(0),
+        describe=lambda packed, problem: Described(problem.m, f"m={problem.m} amount="),
+        worth_timing=lambda problem, num_sms: [Launch(size) for size in range(8)],
+        untuned=lambda problem, num_sms: Launch(0),
     )
     tuned_kernel.cache_clear()
 
@@ -74,8 +74,8 @@ def test_the_record_holds_the_launch_that_runs(tunable):
     """Timed now, in an earlier process or never: no key of a stored stage tells it."""
     layer = layer_with(tunable)
     received = LayerInput(Problem(10, 6, 8, torch.float32, torch.device("cpu")), (2, 5, 6))
-    trial = Trial("dense_linear", modules={"some_kernel": layer}, errors={"some_kernel": 0.0})
-    assert record_layer(layer, trial, "some_kernel", received, density=0.5).to_json()["launch"] == {"size": 0}
+    tuned = Autotuned("dense_linear", modules={"some_kernel": layer}, errors={"some_kernel": 0.0})
+    assert record_layer(layer, tuned, "some_kernel", received, density=0.5).to_json()["launch"] == {"size": 0}
     untried_launches(layer, layer(torch.randn(10, 6))).keep(Launch(3), 1.5)
-    assert record_layer(layer, trial, "some_kernel", received, density=0.5).to_json()["launch"] == {"size": 3}
+    assert record_layer(layer, tuned, "some_kernel", received, density=0.5).to_json()["launch"] == {"size": 3}
     assert launch_in_use(layer_with(None), received.problem) == {}

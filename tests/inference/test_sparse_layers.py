@@ -8,7 +8,7 @@ from sparsefront_kernels import FORMATS, KernelEntry, entry
 from sparsefront_kernels.linear import SparseLinear
 from torch import nn
 
-from sparsefront.inference.sparse_conv import SparseConv2d, conv_refusal
+from sparsefront.inference.sparse_conv import SparseConv2d, conv_unsupported_reason
 from sparsefront.patterns.weight_view import as_matrix
 
 
@@ -71,9 +71,9 @@ def test_conv_is_the_same_product(settings):
     ],
     ids=str,
 )
-def test_conv_that_is_no_single_product_is_refused(settings, reason):
+def test_conv_that_is_no_single_product_is_rejected(settings, reason):
     layer = nn.Conv2d(4, 4, 3, **settings)
-    assert reason in conv_refusal(layer)
+    assert reason in conv_unsupported_reason(layer)
     with pytest.raises(ValueError, match=reason):
         SparseConv2d.replacing(layer, REFERENCE, pruned(nn.Conv2d(4, 4, 3))[1])
 
@@ -82,9 +82,9 @@ def test_a_feature_major_kernel_gets_and_gives_transposed_activations():
     dense, stored = pruned(nn.Linear(12, 8))
     shapes = []
 
-    def run(x, prepared, bias):
+    def run(x, packed, bias):
         shapes.append((tuple(x.shape), x.is_contiguous()))
-        return prepared.to_dense() @ x + bias[:, None]
+        return packed.to_dense() @ x + bias[:, None]
 
     kernel = KernelEntry(name="fake", family="csr", run=run, layout="feature_major")
     x = torch.randn(2, 3, 12)
@@ -95,20 +95,20 @@ def test_a_feature_major_kernel_gets_and_gives_transposed_activations():
 
 def test_the_weight_is_prepared_once_and_again_when_it_is_cast():
     dense, stored = pruned(nn.Linear(12, 8))
-    prepared = []
+    packed = []
 
-    def prepare(format):
-        prepared.append(format.dtype)
+    def pack(format):
+        packed.append(format.dtype)
         return format
 
-    kernel = KernelEntry(name="fake", family="csr", run=REFERENCE.run, prepare=prepare)
+    kernel = KernelEntry(name="fake", family="csr", run=REFERENCE.run, pack=pack)
     net = nn.Sequential(SparseLinear.replacing(dense, kernel, stored))
     net(torch.randn(2, 12)), net(torch.randn(2, 12))
-    assert prepared == [torch.float32]
+    assert packed == [torch.float32]
     net.to("cpu", torch.float32)  # nothing to do
-    assert prepared == [torch.float32]
+    assert packed == [torch.float32]
     net.double()
-    assert prepared == [torch.float32, torch.float64]
+    assert packed == [torch.float32, torch.float64]
     x = torch.randn(2, 12, dtype=torch.float64)
     torch.testing.assert_close(net(x), dense.double()(x))
 
@@ -116,13 +116,13 @@ def test_the_weight_is_prepared_once_and_again_when_it_is_cast():
 def test_a_copy_owns_its_memory():
     dense, stored = pruned(nn.Linear(12, 8))
     sparse = SparseLinear.replacing(dense, REFERENCE, stored)
-    twin = copy.deepcopy(nn.Sequential(sparse))[0]
-    assert twin.format.values.data_ptr() != sparse.format.values.data_ptr()
-    assert twin.bias.data_ptr() != sparse.bias.data_ptr()
+    copied = copy.deepcopy(nn.Sequential(sparse))[0]
+    assert copied.format.values.data_ptr() != sparse.format.values.data_ptr()
+    assert copied.bias.data_ptr() != sparse.bias.data_ptr()
     x = torch.randn(2, 12)
     expected = sparse(x)
     sparse.format.values.zero_()
-    torch.testing.assert_close(twin(x), expected)
+    torch.testing.assert_close(copied(x), expected)
 
 
 def test_autocast_has_no_say_in_the_kernels_dtype():
@@ -154,7 +154,7 @@ def test_it_compiles_without_a_graph_break(kernel):
 
 
 class Packs:
-    """A kernel's `prepare` that copies the values; says on which devices it was asked to."""
+    """A kernel's `pack` that copies the values; says on which devices it was asked to."""
 
     def __init__(self):
         self.devices = []
@@ -168,7 +168,7 @@ def packing_layer():
     dense, stored = pruned(nn.Linear(12, 8))
     packs = Packs()
     kernel = KernelEntry(
-        name="packs", family="csr", prepare=packs, run=lambda x, weight, bias: torch.addmm(bias, x, weight.t())
+        name="packs", family="csr", pack=packs, run=lambda x, weight, bias: torch.addmm(bias, x, weight.t())
     )
     return dense, SparseLinear.replacing(dense, kernel, stored), packs
 

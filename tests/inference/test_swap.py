@@ -1,4 +1,4 @@
-"""Masked-dense and swapped networks agree, and everything that stayed dense says why."""
+"""Masked and sparse networks agree, and everything that stayed dense says why."""
 
 import copy
 import gc
@@ -64,7 +64,7 @@ def swapped(net, export, inputs, choice=AUTO, prunable=None, dtype=torch.float32
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("model", ["vit_small", "bert", "resnet50"])
-def test_masked_dense_and_swapped_outputs_agree(model, pattern, networks, exported):
+def test_masked_and_sparse_outputs_agree(model, pattern, networks, exported):
     net, inputs, layers = networks[model]
     masked, chosen = copy.deepcopy(net), PATTERNS[pattern]
     export = exported(masked, chosen[0], 0.5, layers)
@@ -202,7 +202,7 @@ def test_the_report_is_json_with_the_rows_names(mlp, exported):
     content = json.loads(json.dumps(swapped(mlp(), export, {"x": torch.randn(4, 64)}).to_json(), allow_nan=False))
     layer = content["layers"]["first"]
     assert (layer["chosen"], layer["family"]) == ("gathered_reference", "gathered")
-    assert not {"latency_us", "candidates", "refusals", "notes"} & set(layer)  # nothing is known of them here
+    assert not {"latency_us", "candidates", "unsupported", "notes"} & set(layer)  # nothing is known of them here
 
 
 def test_bf16_runs_on_a_cpu(mlp, exported):

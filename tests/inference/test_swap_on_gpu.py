@@ -1,4 +1,4 @@
-"""On a GPU kernels are chosen by time, and swapped networks live in graphs and compiled code."""
+"""On a GPU kernels are chosen by time, and sparse networks live in graphs and compiled code."""
 
 import copy
 import gc
@@ -16,8 +16,8 @@ from sparsefront.inference.kernel_timer import time_layer
 from sparsefront.inference.packed_weights import release_formats
 from sparsefront.inference.problems import observe_problems
 from sparsefront.inference.swap import swap
+from sparsefront.measure.execution_mode import EXECUTION_MODES, fastest_execution_mode
 from sparsefront.measure.memory import resident_bytes
-from sparsefront.measure.wrapping import WRAPPINGS, best_wrapping
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
@@ -57,7 +57,7 @@ def mlp():
 
 
 def swapped(exported, pattern, choice, dtype=torch.float16):
-    """(masked dense on the GPU, swapped, inputs, report)."""
+    """(masked on the GPU, sparse, inputs, report)."""
     masked = mlp()
     export = exported(masked, pattern, 0.5, ["up", "down"])
     masked.to(CUDA, dtype)
@@ -101,7 +101,7 @@ def test_a_permuted_weight_runs_in_its_own_order(family, exported):
 @pytest.mark.parametrize("pattern", ["n_m", "n_m-permuted", "n_m-transposable"])
 def test_two_four_masks_are_offered_to_sparse_tensor_cores(pattern, exported):
     *_, report = swapped(exported, PATTERNS[pattern], KernelChoice("sparse"))
-    tried = {**report.layers["up"].candidates, **report.layers["up"].refusals}
+    tried = {**report.layers["up"].candidates, **report.layers["up"].unsupported}
     assert {"n_m_triton", "semi_structured_torch", "csr_torch"} <= tried.keys()
 
 
@@ -111,30 +111,30 @@ def test_the_reference_can_be_asked_for(exported):
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_a_swapped_network_runs_in_every_wrapping(pattern, exported):
+def test_a_sparse_network_runs_in_every_execution_mode(pattern, exported):
     masked, net, inputs, _ = swapped(exported, PATTERNS[pattern], KernelChoice("sparse"))
-    modes = [mode for mode in WRAPPINGS if not mode.startswith("max_autotune")]  # it tunes dense products only
-    found = best_wrapping(net, inputs, wrappings=modes, device=CUDA, dtype=torch.float16)
+    modes = [mode for mode in EXECUTION_MODES if not mode.startswith("max_autotune")]  # it tunes dense products only
+    found = fastest_execution_mode(net, inputs, execution_modes=modes, device=CUDA, dtype=torch.float16)
     if pattern not in USES_CUSPARSE:  # cuSPARSE may allocate by itself, which a capture forbids
-        assert found.refused == {}
+        assert found.rejected == {}
     with torch.inference_mode():
         assert output_error(found.call(), masked(**inputs)) < 2e-2
 
 
 def test_a_cheat_is_not_timed(exported, monkeypatch):
-    from sparsefront.inference import candidates, layer_trial
+    from sparsefront.inference import autotune, candidates
 
     def zeros(x, stored, bias):
         return x.new_zeros(len(x), stored.shape[0])
 
     cheat = KernelEntry(name="cheat", family="gathered", run=zeros)
     timed = []
-    real = layer_trial.time_layer
+    real = autotune.time_layer
     monkeypatch.setattr(candidates, "entries", lambda: (cheat,))
-    monkeypatch.setattr(layer_trial, "time_layer", lambda layer, x: timed.append(type(layer)) or real(layer, x))
+    monkeypatch.setattr(autotune, "time_layer", lambda layer, x: timed.append(type(layer)) or real(layer, x))
     *_, report = swapped(exported, TileWise(64), KernelChoice())
     assert timed == [nn.Linear, nn.Linear]
-    assert all("relative error" in layer.refusals["cheat"] for layer in report.layers.values())
+    assert all("relative error" in layer.unsupported["cheat"] for layer in report.layers.values())
 
 
 def test_times_are_of_the_device_and_do_not_depend_on_the_copies():
@@ -160,11 +160,11 @@ def test_what_cannot_be_captured_is_timed_launch_by_launch():
 
 def test_a_copied_layer_prepares_its_own_weight(exported):
     _, net, inputs, _ = swapped(exported, NM(2, 4), KernelChoice("sparse"))
-    twin = copy.deepcopy(net)
+    copied = copy.deepcopy(net)
     with torch.inference_mode():
-        torch.testing.assert_close(twin(**inputs), net(**inputs), rtol=0, atol=0)
-    assert isinstance(twin.up, SparseLinear)
-    assert twin.up.format.values.data_ptr() != net.up.format.values.data_ptr()
+        torch.testing.assert_close(copied(**inputs), net(**inputs), rtol=0, atol=0)
+    assert isinstance(copied.up, SparseLinear)
+    assert copied.up.format.values.data_ptr() != net.up.format.values.data_ptr()
 
 
 def allocated():
@@ -177,8 +177,8 @@ def allocated():
 
 @pytest.mark.parametrize("pattern", [pattern for pattern in PATTERNS if pattern not in USES_CUSPARSE])
 @pytest.mark.parametrize("choice", [KernelChoice(), KernelChoice("sparse")], ids=["auto", "sparse"])
-def test_a_swapped_network_occupies_what_it_says(pattern, choice, exported):
-    """Trials, graphs and the dense weights of swapped layers are gone; what a kernel packed is there once."""
+def test_a_sparse_network_occupies_what_it_says(pattern, choice, exported):
+    """Candidates, graphs and the dense weights of sparse layers are gone; what a kernel packed is there once."""
     masked = mlp()
     export = exported(masked, PATTERNS[pattern], 0.5, ["up", "down"])
     masked.to(CUDA, torch.float16)

@@ -6,13 +6,13 @@ import itertools
 import pytest
 import torch
 from sparsefront_kernels import registry
-from sparsefront_kernels.bench import contender, ours, run
+from sparsefront_kernels.bench import ours, provider, run
 from sparsefront_kernels.bench.baselines import Peer
-from sparsefront_kernels.bench.contender import Contender
-from sparsefront_kernels.bench.floor import Rates
 from sparsefront_kernels.bench.ours import Chosen
 from sparsefront_kernels.bench.plan import Plan
+from sparsefront_kernels.bench.provider import Provider
 from sparsefront_kernels.bench.results import Results
+from sparsefront_kernels.bench.roofline import Rates
 from sparsefront_kernels.bench.run import Run
 from sparsefront_kernels.bench.setting import Setting
 from sparsefront_kernels.bench.shapes import Shape
@@ -37,16 +37,16 @@ class WidthsTunable:
     def __init__(self) -> None:
         self.now, self.wrong, self.log = Launch(1), None, []
 
-    def candidates(self, prepared, problem):
+    def candidates(self, packed, problem):
         return [Launch(1), Launch(2), Launch(3)]
 
-    def remember(self, prepared, problem, launch, latency_us):
+    def remember(self, packed, problem, launch, latency_us):
         self.now = launch
         self.log.append((problem.layout, launch.width, latency_us))
 
 
 def fake_entries(tunable):
-    """A kernel in every layout, one that computes in TF32, and one that refuses an odd M."""
+    """A kernel in every layout, one that computes in TF32, and one that does not support an odd M."""
     reference = registry.reference("gathered")
 
     def entry(layout: str, **changed):
@@ -62,7 +62,7 @@ def fake_entries(tunable):
     fast = [entry(layout, tunable=tunable) for layout in LAYOUTS]
     rounded = entry("row_major", name="fake_tf32", dtype_name="tf32")
     even = entry(
-        "row_major", name="fake_even", limits=lambda stored, problem: "takes an even M" if problem.m % 2 else None
+        "row_major", name="fake_even", unsupported=lambda stored, problem: "takes an even M" if problem.m % 2 else None
     )
     return (*fast, rounded, even)
 
@@ -85,17 +85,17 @@ def no_gpu(monkeypatch, tunable):
     monkeypatch.setattr(run, "require_gpu", lambda: None)
     monkeypatch.setattr(run, "measured_rates", lambda dtype, device: Rates(100.0, 1000.0))
     monkeypatch.setattr(run, "_device", lambda: CPU)
-    monkeypatch.setattr(contender, "time_calls", time_calls)
+    monkeypatch.setattr(provider, "time_calls", time_calls)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "Some GPU")
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     properties = type("Properties", (), {"L2_cache_size": 10_000})
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(ours, "entries", lambda: fake_entries(tunable))
-    monkeypatch.setattr(run, "PEERS", {"peer": Peer(peer_contenders, lambda dtype, sparsity: None)})
+    monkeypatch.setattr(run, "PEERS", {"peer": Peer(peer_providers, lambda dtype, sparsity: None)})
 
 
-def peer_contenders(setting: Setting) -> list[Contender]:
+def peer_providers(setting: Setting) -> list[Provider]:
     """Two settings of one kernel; the second is the slower one."""
     weight = setting.weight()
 
@@ -103,7 +103,7 @@ def peer_contenders(setting: Setting) -> list[Contender]:
         x = setting.x_in("row_major", copy)
         return lambda: x @ weight.t()
 
-    one = Contender(
+    one = Provider(
         family="blocked",
         kernel="peer",
         pattern="block_wise",
@@ -115,7 +115,7 @@ def peer_contenders(setting: Setting) -> list[Contender]:
         operand_bytes=1000,
         weight_bytes=500,
         make=make,
-        expected=setting.expected(weight),
+        reference=setting.reference(weight),
     )
     return [one, dataclasses.replace(one)]
 

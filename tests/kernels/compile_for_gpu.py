@@ -76,7 +76,7 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, triton.runtime.JITFuncti
     ):
         stored = FORMATS[family].from_dense(weight, mask, **parameters)
         with recorded() as recorders:
-            entry(name).run(torch.ones(256, 256, dtype=dtype), entry(name).prepare(stored), weight[0])
+            entry(name).run(torch.ones(256, 256, dtype=dtype), entry(name).pack(stored), weight[0])
         yield from launches_of(f"{name} {parameters} {dtype}", recorders)
     for features in (768, 1024, 5000):  # the last is not held in registers
         columns, parameters = torch.ones(features, 64, dtype=dtype), torch.ones(features, dtype=dtype)
@@ -121,8 +121,8 @@ if __name__ == "__main__":
         for name, kernel, launch in launches(dtype):
             options = {option: launch[option] for option in LAUNCH_OPTIONS if option in launch}
             for capability in capabilities:
-                if "OVERLAP" in launch:  # launches overlap from 9.0 on
-                    launch["OVERLAP"] = capability >= 90
+                for flag in {"OVERLAP", "PDL"} & launch.keys():
+                    launch[flag] = capability >= 90  # programmatic dependent launch exists from 9.0 on
                 target = GPUTarget("cuda", capability, 32)
                 compiled = triton.compile(source_of(kernel, launch), target=target, options=options)
                 print(name, capability, compiled.metadata.shared, sep=" | ")

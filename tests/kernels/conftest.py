@@ -147,7 +147,7 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 @pytest.fixture(autouse=True)
 def triton_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a GPU, Triton kernels run in the interpreter; only during these tests, since others expect a refusal.
+    """Without a GPU, Triton kernels run in the interpreter; only during these tests, since others expect it to be unsupported.
 
     Triton decides for each kernel when its module is first imported, which happens inside these tests.
     """

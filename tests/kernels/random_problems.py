@@ -36,7 +36,7 @@ LAYING = {"x is a window": "inside_nan", "x is transposed": "transposed", "x is 
 PRIMES = (2, 3, 5, 7, 13, 31, 61, 97, 131, 257, 389, 521, 599)
 ROWS = (2, 7, 8, 13, 33, 64, 100, 127, 256, 333)
 SHARING = 20  # seeds in a row that share what Triton compiles for
-DRAWS = 60  # of weights that a kernel may refuse before it counts as refusing all
+DRAWS = 60  # of weights; a kernel that supports none of them counts as supporting no weight
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ class RandomProblem:
 
     Args:
         says: what was drawn, for a failing test's message.
-        prepared: the weight as the kernel reads it.
+        packed: the weight as the kernel reads it.
         epilogue: keywords of `run`: activation and residual where the kernel fuses them.
     """
 
     says: str
     kernel: KernelEntry
     stored: SparseFormat
-    prepared: Any
+    packed: Any
     problem: Problem
     x: Tensor
     bias: Tensor | None
@@ -69,7 +69,7 @@ class RandomProblem:
 
     def run(self) -> Tensor:
         with precision_allowed(self.kernel):
-            return self.kernel.run(self.x, self.prepared, self.bias, **self.epilogue)
+            return self.kernel.run(self.x, self.packed, self.bias, **self.epilogue)
 
     def expected(self) -> Tensor:
         """Y in float64, in the kernel's layout."""
@@ -158,7 +158,7 @@ def laid_out(values: Tensor, kind: str) -> Tensor:
 
 
 def draw(kernel: KernelEntry, seed: int, device: torch.device | str, *, largest: int = 600) -> RandomProblem | str:
-    """A problem that the kernel takes; or, where it refused all that was drawn, its last reason.
+    """A problem that the kernel supports; or, where it supports none that was drawn, its last reason.
 
     Args:
         largest: inputs, outputs and rows, at most.
@@ -175,7 +175,7 @@ def draw(kernel: KernelEntry, seed: int, device: torch.device | str, *, largest:
         problem = Problem(m, k, n, dtype, device, kernel.layout)
         stored = _stored(kernel.family, weight, own.randrange(2**31))
         with precision_allowed(kernel):
-            reason = kernel.refusal(stored, problem)
+            reason = kernel.unsupported_reason(stored, problem)
         if reason is not None:
             continue
         stored = stored.to(problem.device, dtype)
@@ -186,7 +186,7 @@ def draw(kernel: KernelEntry, seed: int, device: torch.device | str, *, largest:
             says=says,
             kernel=kernel,
             stored=stored,
-            prepared=kernel.prepare(stored),
+            packed=kernel.pack(stored),
             problem=problem,
             x=laid_out(_normal(problem.x_shape, problem, generator), kind),
             bias=None if bias_kind == "none" else _bias(bias_kind, kind, problem, generator),

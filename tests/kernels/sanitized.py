@@ -46,14 +46,14 @@ def launches(drawn: RandomProblem, turn: int) -> list:
     tunable = drawn.kernel.tunable
     if tunable is None:
         return [None]
-    possible = list(tunable.candidates(drawn.prepared, drawn.problem))
+    possible = list(tunable.candidates(drawn.packed, drawn.problem))
     return possible[turn % 3 :: 3] or possible[:1]
 
 
 def fault(drawn: RandomProblem, launch: object) -> str | None:
     """Run it; what is wrong with the result, or None."""
     if launch is not None:
-        drawn.kernel.tunable.remember(drawn.prepared, drawn.problem, launch, 0.0)
+        drawn.kernel.tunable.remember(drawn.packed, drawn.problem, launch, 0.0)
     y = drawn.run().cpu()
     here = {name: part.cpu() for name, part in drawn.epilogue.items() if name == "residual"}
     bias = None if drawn.bias is None else drawn.bias.cpu()

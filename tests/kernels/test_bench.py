@@ -1,4 +1,4 @@
-"""The operator benchmark's parts that need no GPU: shapes, weights, floor, rows, comparison, command line."""
+"""The operator benchmark's parts that need no GPU: shapes, weights, roofline bound, rows, comparison, command line."""
 
 import dataclasses
 import math
@@ -9,13 +9,13 @@ import torch
 from sparsefront_kernels.bench import __main__ as command
 from sparsefront_kernels.bench.baselines import PEERS
 from sparsefront_kernels.bench.compare import changes, report
-from sparsefront_kernels.bench.expected import expected, relative_error
-from sparsefront_kernels.bench.floor import Rates, floor_us
 from sparsefront_kernels.bench.masks import DISTRIBUTIONS, PATTERN, Masks, RandomTiles, setting
 from sparsefront_kernels.bench.ours import Chosen
 from sparsefront_kernels.bench.plan import Plan
 from sparsefront_kernels.bench.precision import DTYPES, TOLERANCE, products_in
+from sparsefront_kernels.bench.reference import reference_product, relative_error
 from sparsefront_kernels.bench.results import Results
+from sparsefront_kernels.bench.roofline import Rates, roofline_bound_us
 from sparsefront_kernels.bench.row import COLUMNS, LATER, Row, read_rows, write_rows
 from sparsefront_kernels.bench.run import Run
 from sparsefront_kernels.bench.shapes import Shape, all_shapes, any_shape, chosen_shapes, nmsparse_shapes
@@ -79,7 +79,7 @@ def test_filters_combine():
     assert [shape.name for shape in chosen_shapes(m=[4096], k=[4096])] == ["M17", "M26"]
     assert chosen_shapes() == nmsparse_shapes()
     assert {shape.m for shape in chosen_shapes(m=[2, 50432])} == {2, 50432}
-    assert {shape.m for shape in chosen_shapes(["skinny8-*", "M1?"], k=[4096])} == {8, 256, 1024, 4096}
+    assert {shape.m for shape in chosen_shapes(["small_m8-*", "M1?"], k=[4096])} == {8, 256, 1024, 4096}
     assert len({shape.name for shape in all_shapes()}) == len(all_shapes())
 
 
@@ -98,7 +98,7 @@ def test_the_batch_sweep_is_berts_body():
         (["M1"], {"batch": [8]}, "no shape passes the filters"),
     ],
 )
-def test_filters_that_fit_nothing_are_refused(names, filters, message):
+def test_filters_that_fit_nothing_are_rejected(names, filters, message):
     with pytest.raises(ValueError, match=message):
         chosen_shapes(names, **filters)
 
@@ -201,12 +201,12 @@ def test_blocks_and_halves_of_groups():
         assert (mask.view(8, -1, group_m).sum(dim=2) == group_m // 2).all()
 
 
-def test_floor_is_the_larger_of_arithmetic_and_bytes():
+def test_roofline_bound_is_the_larger_of_arithmetic_and_bytes():
     rates = Rates(dense_tflops=500.0, copy_gb_per_s=4000.0)
-    large = floor_us(4096, 4096, 4096, density=0.5, weight_bytes=0, element_bytes=2, rates=rates)
+    large = roofline_bound_us(4096, 4096, 4096, density=0.5, weight_bytes=0, element_bytes=2, rates=rates)
     assert large == pytest.approx(2 * 4096**3 * 0.5 / 500e6)
-    skinny = floor_us(1, 4096, 4096, density=0.5, weight_bytes=2**24, element_bytes=2, rates=rates)
-    assert skinny == pytest.approx((2**24 + 2 * 8192) / 4e6)
+    small_m = roofline_bound_us(1, 4096, 4096, density=0.5, weight_bytes=2**24, element_bytes=2, rates=rates)
+    assert small_m == pytest.approx((2**24 + 2 * 8192) / 4e6)
 
 
 def test_operands_rotate_until_they_fill_the_cache_twice():
@@ -224,8 +224,8 @@ def test_nan_never_passes():
 def test_large_products_are_checked_in_some_rows_and_for_nan_in_all():
     x, weight = torch.randn(40, 8), torch.randn(6, 8)
     right = (x.double() @ weight.double().t()).float()
-    assert expected(x, weight).rows is None
-    known = expected(x, weight, largest=10 * 48)
+    assert reference_product(x, weight).rows is None
+    known = reference_product(x, weight, largest=10 * 48)
     assert len(known.rows) == 10 and len(known.rows.unique()) == 10
     assert known.error(right) < 1e-6
     wrong = right.clone()
@@ -273,7 +273,7 @@ def test_older_files_are_read(tmp_path):
     assert found == dict.fromkeys(old, "1") | dict.fromkeys(LATER, "")
 
 
-def test_files_without_a_column_are_refused(tmp_path):
+def test_files_without_a_column_are_rejected(tmp_path):
     (tmp_path / "other.csv").write_text("kernel,m\na,1\n")
     with pytest.raises(ValueError, match="lacks the columns family"):
         read_rows(tmp_path / "other.csv")
@@ -320,8 +320,8 @@ def test_command_line_compares(tmp_path, capsys):
 
 def test_a_plan_is_several_runs(tmp_path):
     path = tmp_path / "all.plan"
-    path.write_text("# first\n--m 256 --kernels 'gathered_cuda*'  # fast\n\n--shapes 'skinny*'\n")
-    assert command._lines(path) == [["--m", "256", "--kernels", "gathered_cuda*"], ["--shapes", "skinny*"]]
+    path.write_text("# first\n--m 256 --kernels 'gathered_cuda*'  # fast\n\n--shapes 'small_m*'\n")
+    assert command._lines(path) == [["--m", "256", "--kernels", "gathered_cuda*"], ["--shapes", "small_m*"]]
     path.write_text("--m 3\n")
     with pytest.raises(ValueError, match="no shape passes the filters"):
         command.main(["--plan", str(path)])
@@ -341,7 +341,7 @@ def test_a_plan_is_several_runs(tmp_path):
         ["--mask-settings", "whole"],
     ],
 )
-def test_command_line_refuses_bad_values(arguments, capsys):
+def test_command_line_rejects_bad_values(arguments, capsys):
     with pytest.raises(SystemExit):
         command.main(arguments)
     assert "error" in capsys.readouterr().err

@@ -4,14 +4,14 @@ import dataclasses
 
 import pytest
 import torch
-from bench_stand_ins import measure, no_gpu, peer_contenders, plan, widths_tunable  # noqa: F401  (fixtures)
+from bench_stand_ins import measure, no_gpu, peer_providers, plan, widths_tunable  # noqa: F401  (fixtures)
 from sparsefront_kernels.bench import run
 from sparsefront_kernels.bench.baselines import Peer
-from sparsefront_kernels.bench.contender import Contender
 from sparsefront_kernels.bench.drawn import DrawnWeight
-from sparsefront_kernels.bench.floor import Rates, floor_us
 from sparsefront_kernels.bench.masks import PATTERN, MaskedWeight, Masks
+from sparsefront_kernels.bench.provider import Provider
 from sparsefront_kernels.bench.results import Results
+from sparsefront_kernels.bench.roofline import Rates, roofline_bound_us
 from sparsefront_kernels.bench.run import Run
 from sparsefront_kernels.bench.setting import Setting
 
@@ -54,21 +54,23 @@ def test_masks_of_a_pattern_are_measured_at_their_own_density():
         assert row.predicted_us is None
         rates = Rates(100.0, 1000.0)
         weight_bytes = 4 * kept * 48 * 32 + 4 * (2 * 3 + 32) + 8 * 4 + 4 * 32  # values, inputs, offsets, outputs
-        floor = floor_us(6, 32, 48, density=kept, weight_bytes=weight_bytes, element_bytes=4, rates=rates)
-        assert row.roofline_fraction == pytest.approx(floor / row.latency_us)
+        roofline_us = roofline_bound_us(
+            6, 32, 48, density=kept, weight_bytes=weight_bytes, element_bytes=4, rates=rates
+        )
+        assert row.roofline_fraction == pytest.approx(roofline_us / row.latency_us)
 
 
 def test_a_compact_product_leaves_pruned_outputs_out(monkeypatch):
     products, checks = [], []
-    ours = run.gathered_contenders
+    ours = run.gathered_providers
 
     def seen(drawn, **wanted):
         found = ours(drawn, **wanted)
         products.append(drawn.setting.problem("feature_major"))
-        checks.extend(tuple(one.contender.calls(1)[0]().shape) for one in found if one.entry.layout == "feature_major")
+        checks.extend(tuple(one.provider.calls(1)[0]().shape) for one in found if one.entry.layout == "feature_major")
         return found
 
-    monkeypatch.setattr(run, "gathered_contenders", seen)
+    monkeypatch.setattr(run, "gathered_providers", seen)
     rows = [row for row in measure(plan(sparsities=(0.5,), peers=(), **patterns(compact=True))) if row.granularity]
     assert [(problem.m, problem.k, problem.n) for problem in products] == [(6, 32, 32)], (
         "of 48 outputs every third is gone"
@@ -81,7 +83,7 @@ def test_a_compact_product_leaves_pruned_outputs_out(monkeypatch):
             "beside the whole product, and of the whole weight"
         )
         weight_bytes = 4 * kept * 48 * 32 + 4 * (2 * 3 + 32) + 8 * 4 + 4 * 32
-        less = floor_us(
+        less = roofline_bound_us(
             6, 32, 32, density=kept * 48 / 32, weight_bytes=weight_bytes, element_bytes=4, rates=Rates(100.0, 1000.0)
         )
         assert row.roofline_fraction == pytest.approx(less / row.latency_us)
@@ -97,17 +99,17 @@ def test_other_settings_of_a_pattern_are_measured_too(tmp_path):
 
 
 def test_a_mask_that_cannot_be_made_is_an_error_of_the_run(monkeypatch):
-    def refused(self, n, k, sparsity, device):
+    def rejected(self, n, k, sparsity, device):
         raise ValueError("has no weight of 32 inputs and 48 outputs")
 
-    monkeypatch.setattr(PrunedOutputs, "draw", refused)
+    monkeypatch.setattr(PrunedOutputs, "draw", rejected)
     measuring = Run(Results.opened(None, gpu="Some GPU", commit="abc", append=False), lambda line: None)
     measuring.measure(plan(sparsities=(0.5,), **patterns() | {"distributions": ("equal", PATTERN)}))
     assert measuring.errors == ["small pattern g=12: no mask: has no weight of 32 inputs and 48 outputs"]
     assert {row.distribution for row in measuring.rows if row.family == "gathered"} == {"equal"}
 
 
-def same_mask_peer(setting: Setting, drawn: DrawnWeight) -> list[Contender]:
+def same_mask_peer(setting: Setting, drawn: DrawnWeight) -> list[Provider]:
     """Multiplies by what our kernels multiply by, and leaves the pruned outputs out."""
     dense = drawn.stored.to_dense()
     outputs = drawn.stored.output_index.long()
@@ -119,7 +121,7 @@ def same_mask_peer(setting: Setting, drawn: DrawnWeight) -> list[Contender]:
     def whole(y):
         return torch.zeros(setting.shape.n, setting.shape.m).index_copy(0, outputs, y)
 
-    own = peer_contenders(setting)[0]
+    own = peer_providers(setting)[0]
     return [
         dataclasses.replace(
             own,
@@ -130,15 +132,15 @@ def same_mask_peer(setting: Setting, drawn: DrawnWeight) -> list[Contender]:
             pattern=drawn.pattern,
             layout="feature_major",
             make=make,
-            expected=drawn.expected,
+            reference=drawn.reference,
             whole=whole,
         )
     ]
 
 
 def test_a_peer_on_the_same_mask(tmp_path, monkeypatch):
-    none = {"refusal": lambda dtype, sparsity: None}
-    peers = {"peer": Peer(peer_contenders, **none), "same": Peer(same_mask_peer, same_mask=True, **none)}
+    none = {"unsupported_reason": lambda dtype, sparsity: None}
+    peers = {"peer": Peer(peer_providers, **none), "same": Peer(same_mask_peer, same_mask=True, **none)}
     monkeypatch.setattr(run, "PEERS", peers)
     path = tmp_path / "rows.csv"
     asked = plan(sparsities=(0.5,), peers=("same", "peer"), **patterns() | {"granularities": (12, 16)})

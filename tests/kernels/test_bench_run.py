@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from bench_stand_ins import ODD, SMALL, Launch, measure, no_gpu, peer_contenders, plan, widths_tunable  # noqa: F401  (fixtures)
+from bench_stand_ins import ODD, SMALL, Launch, measure, no_gpu, peer_providers, plan, widths_tunable  # noqa: F401  (fixtures)
 from sparsefront_kernels import registry
 from sparsefront_kernels.bench import run
 from sparsefront_kernels.bench.baselines import Peer
@@ -45,7 +45,7 @@ def test_tf32_is_measured_on_tf32_kernels_only():
     assert len([row for row in rows if row.dtype == "tf32" and row.family == "dense"]) == 8, "measured once"
 
 
-def test_refusals_are_said():
+def test_unsupported_kernels_are_logged():
     said = []
     rows = measure(plan(shapes=(ODD,), granularities=(8,)), said=said)
     assert said.count("fake_even is left out: takes an even M") == 1, "once for all sparsities"
@@ -83,7 +83,7 @@ def test_rows_are_on_disk_before_the_run_ends(tmp_path, monkeypatch):
     def killed(setting):
         if setting.sparsity == 0.75:
             raise KeyboardInterrupt
-        return peer_contenders(setting)
+        return peer_providers(setting)
 
     monkeypatch.setattr(run, "PEERS", {"peer": Peer(killed, lambda dtype, sparsity: None)})
     with pytest.raises(KeyboardInterrupt):
@@ -91,7 +91,7 @@ def test_rows_are_on_disk_before_the_run_ends(tmp_path, monkeypatch):
     held = read_rows(path)
     assert {row["asked_sparsity"] for row in held} == {"0", "0.5"}
     assert all(row["speedup"] for row in held)
-    monkeypatch.setattr(run, "PEERS", {"peer": Peer(peer_contenders, lambda dtype, sparsity: None)})
+    monkeypatch.setattr(run, "PEERS", {"peer": Peer(peer_providers, lambda dtype, sparsity: None)})
     new = measure(plan(), path)
     assert {row.asked_sparsity for row in new} == {0.75}, "what the file holds is not measured again"
     rows = read_rows(path)

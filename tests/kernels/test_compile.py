@@ -21,7 +21,7 @@ def test_kernels_compile_and_fit_into_shared_memory():
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [line.split(" | ") for line in done.stdout.splitlines()]
     kernels = {name.split()[-1] for name, *_ in lines}
-    products = {"_gathered_spmm_kernel", "_blocked_spmm_kernel", "_n_m_spmm_kernel"}
+    products = {"_gathered_triton_kernel", "_blocked_triton_kernel", "_n_m_triton_kernel"}
     assert kernels == {*products, "_transpose_kernel", "_layer_norm_columns_kernel", "_epilogue_kernel"}
     assert len(lines) >= 36
     for name, capability, shared in lines:

@@ -34,7 +34,7 @@ def empty_cache(tmp_path, monkeypatch):
     """No library is built; sources are what a test writes there with `source`."""
     monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(cuda_library, "_failures", {})
-    cuda_library._tell.cache_clear()
+    cuda_library._warn_once.cache_clear()
     return tmp_path / "cache"
 
 
@@ -82,15 +82,15 @@ class TestOurSources:
         assert cuda_library.load(name) is not None
 
 
-# Bytes of a thread, at most. gathered_spmm: where blocks of a cluster add up, after the main loop.
-MOST_SPILLED = {"gathered_spmm": 440, "gathered_skinny": 80}
+# Bytes of a thread, at most. gathered_cuda_narrow: where blocks of a cluster add up, after the main loop.
+MOST_SPILLED = {"gathered_cuda_narrow": 440, "gathered_small_m": 80}
 
 
 @pytest.mark.usefixtures("needs_tools")
 class TestBuilding:
     def test_once_for_each_source(self, empty_cache, source, monkeypatch):
         source("trivial", ANSWER.format(42))
-        assert cuda_library.built("trivial") is None and cuda_library.refusal("trivial") is None
+        assert cuda_library.built("trivial") is None and cuda_library.unavailable_reason("trivial") is None
         environment = dict(os.environ)
         library = cuda_library.build("trivial")
         assert dict(os.environ) == environment
@@ -99,7 +99,7 @@ class TestBuilding:
         assert cuda_library.load.__wrapped__("trivial").answer() == 42
         with monkeypatch.context() as without:  # built ahead of time, it serves where there is no compiler
             without.setattr(cuda_library, "compiler", lambda: None)
-            assert cuda_library.refusal("trivial") is None and cuda_library.build("trivial") == library
+            assert cuda_library.unavailable_reason("trivial") is None and cuda_library.build("trivial") == library
         source("trivial", ANSWER.format(43))
         assert cuda_library.build("trivial") != library
         assert [path.name for path in empty_cache.iterdir() if path.name.startswith("building")] == []
@@ -111,7 +111,7 @@ class TestBuilding:
         assert [process.returncode for process in builds] == [0, 0]
         assert paths == {str(cuda_library.built("trivial"))}
 
-    def test_a_killed_build_holds_up_nobody(self, empty_cache, source):
+    def test_a_killed_build_blocks_no_other(self, empty_cache, source):
         source("slow", "#include <cooperative_groups.h>\n" + ANSWER.format(5))
         process = _build_elsewhere("slow")
         deadline = time.monotonic() + 60
@@ -129,7 +129,7 @@ class TestBuilding:
             cuda_library.BuildFailed, match="(?s)^broken: its build failed: [^\n]*broken.cu.*error: .*nvcc"
         ):
             cuda_library.build("broken")
-        assert re.search("its build failed: .*broken.cu.*error: ", cuda_library.refusal("broken"))
+        assert re.search("its build failed: .*broken.cu.*error: ", cuda_library.unavailable_reason("broken"))
         monkeypatch.setattr(cuda_library, "_run_builder", lambda *_: pytest.fail("a second attempt would fail alike"))
         with pytest.raises(cuda_library.BuildFailed, match="its build failed"):
             cuda_library.build("broken")
@@ -168,7 +168,7 @@ class TestMissingTools:
             monkeypatch.setattr(cuda_library, "compiler", lambda: sys.executable)
         monkeypatch.setattr(cuda_library, tool, lambda: None)
         for _ in range(2):
-            assert named in cuda_library.refusal("trivial")
+            assert named in cuda_library.unavailable_reason("trivial")
         with pytest.raises(cuda_library.BuildFailed, match=f"trivial: needs .*{named.split()[-1]}"):
             cuda_library.build("trivial")
         assert [record.levelname for record in caplog.records if named in record.getMessage()] == ["WARNING"]
@@ -183,7 +183,7 @@ class TestMissingTools:
     def test_a_pytorch_without_cuda_is_named(self, empty_cache, source, monkeypatch):
         source("trivial", ANSWER.format(1))
         monkeypatch.setattr(torch.version, "cuda", None)
-        assert "without CUDA" in cuda_library.refusal("trivial")
+        assert "without CUDA" in cuda_library.unavailable_reason("trivial")
 
 
 def _build_elsewhere(name: str) -> subprocess.Popen:

@@ -1,4 +1,4 @@
-"""Storage formats: exact round trips, honest sizes, broken content refused."""
+"""Storage formats: exact round trips, honest sizes, broken content rejected."""
 
 import json
 
@@ -250,7 +250,7 @@ TWICE = torch.tensor([0, 1, 1, 3])
         ("semi_structured", W[:, :6], FULL[:, :6], {}, "do not divide K = 6"),
     ],
 )
-def test_wrong_structure_is_refused(family, weight, mask, parameters, message):
+def test_wrong_structure_is_rejected(family, weight, mask, parameters, message):
     with pytest.raises(ValueError, match=message):
         FORMATS[family].from_dense(weight, mask, **parameters)
 
@@ -296,7 +296,7 @@ def test_wrong_structure_is_refused(family, weight, mask, parameters, message):
         ("dense", "values", lambda t: t[1:], "values are"),
     ],
 )
-def test_damaged_content_is_refused(cases, name, part, damage, message):
+def test_damaged_content_is_rejected(cases, name, part, damage, message):
     stored = cases[name].build()
     tensors = stored.tensors()
     tensors[part] = damage(tensors[part])
@@ -310,7 +310,7 @@ def test_missing_and_unknown_parts_are_named(cases):
         type(stored).from_tensors(stored.tensors(), {"size": [1, 2]})
 
 
-def test_a_weight_in_a_tile_and_in_the_overlay_is_refused(cases):
+def test_a_weight_in_a_tile_and_in_the_overlay_is_rejected(cases):
     stored = cases["gathered_overlay"].build()
     tiles = FORMATS["gathered"].from_dense(
         torch.ones(stored.shape), torch.ones(stored.shape, dtype=torch.bool), tile=16

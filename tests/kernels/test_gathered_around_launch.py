@@ -1,4 +1,4 @@
-"""What the ops of the CUDA kernels do around a launch, on a CPU: a float64 product from the tables stands in for the kernel.
+"""What the ops of the CUDA kernels do around a launch, on a CPU: a float64 product stands in for the kernel.
 
 It takes only what the kernel takes: aligned rows, whole runs, the kernel's own layout.
 """
@@ -12,7 +12,7 @@ from random_problems import OCCASIONS, draw
 from sparsefront_kernels import entry
 from sparsefront_kernels.bench.poison import poisoned_memory
 from sparsefront_kernels.common.epilogue import with_epilogue
-from sparsefront_kernels.gathered import cuda_cores, hopper, skinny
+from sparsefront_kernels.gathered import cuda, simt, small_m
 from sparsefront_kernels.gathered.aligned_operands import RUN_BYTES, run_length
 from sparsefront_kernels.gathered.layout_entry import entry_name
 from sparsefront_kernels.problem import LAYOUTS
@@ -33,32 +33,32 @@ class Kernel:
 
 
 KERNELS = [
-    Kernel("gathered_cuda", hopper, "launch_pairs_spmm", ("panels", "steps", "pairs", "outputs")),
-    Kernel("gathered_fp32_cuda", cuda_cores, "launch_fp32_spmm", ("panels", "kept", "tiles", "outputs")),
-    Kernel("gathered_skinny", skinny, "launch_skinny_spmm", ("panels", "lists", "strips", "outputs")),
+    Kernel("gathered_cuda", cuda, "launch_gathered_cuda", ("panels", "k_blocks", "cta_tiles", "outputs")),
+    Kernel("gathered_simt", simt, "launch_gathered_simt", ("panels", "kept", "tiles", "outputs")),
+    Kernel("gathered_small_m", small_m, "launch_gathered_small_m", ("panels", "lists", "row_tiles", "outputs")),
 ]
 
 
 @pytest.fixture(params=KERNELS, ids=lambda kernel: kernel.name)
 def launched(request, monkeypatch):
-    """(name of the kernel, the launches it was asked for) with a GPU of 132 processors pretended."""
+    """(name of the kernel, the launches it was asked for) with a GPU of 132 SMs pretended."""
     if torch.cuda.is_available():
         pytest.skip("X is transposed in Triton, whose interpreter is off where there is a GPU")
     kernel, asked = request.param, []
 
     def stand_in(
-        x: Tensor, y: Tensor, *, launch, bias=None, activation="none", residual=None, y_row_major=False, **tables
+        x: Tensor, y: Tensor, *, launch, bias=None, activation="none", residual=None, y_row_major=False, **packed
     ) -> None:
         asked.append(launch)
-        by_output = kernel.folder is not skinny and not y_row_major
-        if kernel.folder is not skinny:
+        by_output = kernel.folder is not small_m and not y_row_major
+        if kernel.folder is not small_m:
             assert all(is_aligned(matrix) for matrix in (x, y, residual) if matrix is not None)
             assert x.shape[1] % run_length(x.dtype) == 0
         assert bias is None or (bias.is_contiguous() and bias.dtype != torch.float64)
         assert residual is None or (residual.shape, residual.dtype) == (y.shape, y.dtype)
-        rows = x if kernel.folder is skinny else x.t()
+        rows = x if kernel.folder is small_m else x.t()
         k, n = rows.shape[1], y.shape[0 if by_output else 1]
-        weight = kernel.folder.op.dense_weight(*(tables[name] for name in kernel.stored), n=n, k=k)
+        weight = kernel.folder.op.dense_weight(*(packed[name] for name in kernel.stored), n=n, k=k)
         sums = (rows.double() @ weight.double().t())[: y.shape[1 if by_output else 0]]
         product = with_epilogue(
             sums, bias, activation, residual.t() if by_output and residual is not None else residual
@@ -66,13 +66,13 @@ def launched(request, monkeypatch):
         y.copy_(product.t() if by_output else product)
 
     monkeypatch.setattr(kernel.folder.op, kernel.launch, stand_in)
-    monkeypatch.setattr(kernel.folder.entries, "hopper_refusal", lambda problem, library: None)
-    monkeypatch.setattr(launches, "processors", lambda device: 132)
+    monkeypatch.setattr(kernel.folder.entries, "hopper_unsupported_reason", lambda problem, library: None)
+    monkeypatch.setattr(launches, "num_sms", lambda device: 132)
     return kernel.name, asked
 
 
 def is_aligned(matrix: Tensor) -> bool:
-    """Rows in one piece each, which begin at whole runs."""
+    """Contiguous rows, which begin at whole runs."""
     in_runs = matrix.stride(0) % run_length(matrix.dtype) == 0 and matrix.data_ptr() % RUN_BYTES == 0
     return matrix.stride(1) == 1 and in_runs
 
@@ -93,8 +93,8 @@ def test_random_problems(launched, layout, nothing_tuned):
 def test_what_is_remembered_is_launched(launched, layout, nothing_tuned):
     name, asked = launched
     drawn = draw(entry(entry_name(name, layout)), 0, "cpu", largest=150)
-    worst = drawn.kernel.tunable.candidates(drawn.prepared, drawn.problem)[-1]
+    worst = drawn.kernel.tunable.candidates(drawn.packed, drawn.problem)[-1]
     drawn.run()
-    drawn.kernel.tunable.remember(drawn.prepared, drawn.problem, worst, 1.0)
+    drawn.kernel.tunable.remember(drawn.packed, drawn.problem, worst, 1.0)
     drawn.run()
     assert asked[0] != worst == asked[1]

@@ -1,4 +1,4 @@
-"""The Hopper kernel: what it refuses, how X reaches it, and every launch of its space.
+"""The Hopper kernel: what it does not support, how X reaches it, and every launch of its space.
 
 What holds for all kernels is in test_random_problems.py and test_ops.py.
 """
@@ -7,27 +7,27 @@ import pytest
 import torch
 from sparsefront_kernels import FORMATS, Problem, entries, entry
 from sparsefront_kernels.gathered.aligned_operands import aligned_by_input
-from sparsefront_kernels.gathered.hopper import tuning
-from sparsefront_kernels.gathered.hopper.launch import TABLE_FIELDS, launch_pairs_spmm
-from sparsefront_kernels.gathered.hopper.tables import pair_tables
+from sparsefront_kernels.gathered.cuda import tuning
+from sparsefront_kernels.gathered.cuda.launch import PACKED_FIELDS, launch_gathered_cuda
+from sparsefront_kernels.gathered.cuda.packed_weight import pack_for_cuda
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 ENTRIES = tuple(kernel.name for kernel in entries() if kernel.name.startswith("gathered_cuda"))
 
 
 class TestWithoutGPU:
-    def test_refuses_what_it_cannot_do(self):
+    def test_unsupported_problems(self):
         stored = FORMATS["gathered"].from_dense(torch.randn(48, 8), torch.ones(48, 8, dtype=torch.bool), tile=24)
         problem = {"m": 8, "k": 8, "n": 48, "device": torch.device("cpu")}
         for name in ENTRIES:
             layout = entry(name).layout
-            assert "not torch.float32" in entry(name).refusal(
+            assert "not torch.float32" in entry(name).unsupported_reason(
                 stored, Problem(dtype=torch.float32, layout=layout, **problem)
             )
             half = Problem(dtype=torch.float16, layout=layout, **problem)
-            assert "not tiles of 24 outputs" in entry(name).refusal(stored, half)
+            assert "not tiles of 24 outputs" in entry(name).unsupported_reason(stored, half)
             stored_64 = FORMATS["gathered"].from_dense(torch.randn(48, 8), torch.ones(48, 8, dtype=torch.bool), tile=64)
-            assert "needs a CUDA device" in entry(name).refusal(stored_64, half)
+            assert "needs a CUDA device" in entry(name).unsupported_reason(stored_64, half)
 
     @pytest.mark.parametrize("kind", ["plain", "inside_nan", "transposed"])
     @pytest.mark.parametrize("m", [8, 13])
@@ -42,11 +42,11 @@ class TestWithoutGPU:
     def test_fake_kernel_gives_the_shape(self, name):
         kernel = entry(name)
         problem = Problem(5, 8, 64, torch.float32, "cpu", kernel.layout)
-        tables = pair_tables(
+        packed = pack_for_cuda(
             FORMATS["gathered"].from_dense(torch.randn(64, 8), torch.ones(64, 8, dtype=torch.bool), tile=64)
         )
         with FakeTensorMode(allow_non_fake_inputs=True):
-            y = kernel.run(torch.empty(problem.x_shape), tables, None)
+            y = kernel.run(torch.empty(problem.x_shape), packed, None)
         assert y.shape == problem.y_shape
 
 
@@ -60,24 +60,24 @@ class TestOnGPU:
         stored = FORMATS["gathered"].from_dense(
             torch.randn(640, 700, device="cuda", dtype=torch.float16), mask, tile=tile
         )
-        tables = pair_tables(stored)
+        packed = pack_for_cuda(stored)
         bias = torch.randn(640, device="cuda")
         x = torch.randn(700, 1032, device="cuda", dtype=torch.float16)
         expected = stored.to_dense().double() @ x.double() + bias.double()[:, None]
         for launch in tuning.SPACE:
             y = torch.full((640, 1032), torch.nan, device="cuda", dtype=torch.float16)
-            tensors = {name: getattr(tables, name) for name in TABLE_FIELDS}
-            launch_pairs_spmm(x, y, bias=bias, launch=launch, **tensors)
+            tensors = {name: getattr(packed, name) for name in PACKED_FIELDS}
+            launch_gathered_cuda(x, y, bias=bias, launch=launch, **tensors)
             assert_close(y, expected)
 
     def test_many_steps_and_items(self, assert_close):
-        """Rings that go round often, blocks with several items of different length."""
+        """Rings that go round often, blocks with several work tiles of different length."""
         mask = (torch.rand(24, 5000, device="cuda") < torch.rand(24, 1, device="cuda")).repeat_interleave(128, 0)
         stored = FORMATS["gathered"].from_dense(
             torch.randn(3072, 5000, device="cuda", dtype=torch.float16), mask, tile=128
         )
         x = torch.randn(5000, 4096, device="cuda", dtype=torch.float16)
-        y = entry("gathered_cuda_feature_major").run(x, pair_tables(stored), None)
+        y = entry("gathered_cuda_feature_major").run(x, pack_for_cuda(stored), None)
         assert_close(y, stored.to_dense().double() @ x.double())
 
     def test_repeated_runs_give_the_same_bits(self):
@@ -86,13 +86,13 @@ class TestOnGPU:
         stored = FORMATS["gathered"].from_dense(
             torch.randn(512, 2000, device="cuda", dtype=torch.float16), mask, tile=64
         )
-        tables = pair_tables(stored)
+        packed = pack_for_cuda(stored)
         x = torch.randn(2000, 512, device="cuda", dtype=torch.float16)
-        tensors = {name: getattr(tables, name) for name in TABLE_FIELDS}
+        tensors = {name: getattr(packed, name) for name in PACKED_FIELDS}
         for launch in tuning.SPACE:
             first = torch.empty(512, 512, device="cuda", dtype=torch.float16)
-            launch_pairs_spmm(x, first, bias=None, launch=launch, **tensors)
+            launch_gathered_cuda(x, first, bias=None, launch=launch, **tensors)
             for _ in range(10):
                 again = torch.full_like(first, torch.nan)
-                launch_pairs_spmm(x, again, bias=None, launch=launch, **tensors)
+                launch_gathered_cuda(x, again, bias=None, launch=launch, **tensors)
                 assert torch.equal(first, again), launch

@@ -6,9 +6,9 @@ import pytest
 import torch
 from sparsefront_kernels import FORMATS, Problem, entries, entry
 from sparsefront_kernels.common.epilogue import ACTIVATIONS
-from sparsefront_kernels.gathered.hopper import tuning
-from sparsefront_kernels.gathered.hopper.launch import TABLE_FIELDS, launch_pairs_spmm
-from sparsefront_kernels.gathered.hopper.tables import pair_tables
+from sparsefront_kernels.gathered.cuda import tuning
+from sparsefront_kernels.gathered.cuda.launch import PACKED_FIELDS, launch_gathered_cuda
+from sparsefront_kernels.gathered.cuda.packed_weight import pack_for_cuda
 
 KINDS = ["plain", "inside_nan", "transposed"]
 FUSING = [kernel.name for kernel in entries() if kernel.family == "gathered" and kernel.fuses_epilogue]
@@ -38,16 +38,16 @@ def draw_stored(case: random.Random, dtype: torch.dtype, device: str, *, largest
 
 @pytest.fixture
 def check(activations, expected_product, assert_close, poisoned_memory):
-    """(name, case, format, prepared, m, activation): the kernel on random operands; some problems lack bias or residual."""
+    """(name, case, format, packed, m, activation): the kernel on random operands; some problems lack bias or residual."""
 
-    def run(name, case, stored, prepared, m, activation):
+    def run(name, case, stored, packed, m, activation):
         kernel, (n, k), device = entry(name), stored.shape, stored.device
         problem = Problem(m, k, n, stored.dtype, device, kernel.layout)
         x = activations(problem, case.choice(KINDS))
         residual = activations(problem, case.choice(KINDS), problem.y_shape) if case.random() < 0.6 else None
         bias = case.choice([None, torch.randn(n, device=device), torch.randn(n, device=device).to(stored.dtype)])
         with poisoned_memory():
-            y = kernel.run(x, prepared, bias, activation=activation, residual=residual)
+            y = kernel.run(x, packed, bias, activation=activation, residual=residual)
         expected = expected_product(x, stored, bias, kernel.layout, activation=activation, residual=residual)
         assert_close(y, expected)
 
@@ -62,11 +62,13 @@ def test_random_problems(name, seed, check):
     dtype = case.choice([torch.float32, torch.float16])
     stored = draw_stored(case, dtype, "cpu", largest=150)
     m = case.choice([1, 7, 8, 13, 40])
-    if reason := kernel.refusal(stored, Problem(m, stored.shape[1], stored.shape[0], dtype, "cpu", kernel.layout)):
+    if reason := kernel.unsupported_reason(
+        stored, Problem(m, stored.shape[1], stored.shape[0], dtype, "cpu", kernel.layout)
+    ):
         pytest.skip(reason)
-    prepared = kernel.prepare(stored)
+    packed = kernel.pack(stored)
     for activation in ACTIVATIONS:
-        check(name, case, stored, prepared, m, activation)
+        check(name, case, stored, packed, m, activation)
 
 
 @pytest.mark.parametrize("name", ["gathered_reference", "gathered_triton", "gathered_triton_feature_major"])
@@ -79,11 +81,11 @@ def test_random_problems(name, seed, check):
     ],
     ids=["activation", "shape", "dtype"],
 )
-def test_what_does_not_fit_is_refused(name, keywords, message, device):
+def test_what_does_not_fit_is_rejected(name, keywords, message, device):
     stored = FORMATS["gathered"].from_dense(torch.randn(5, 5), torch.ones(5, 5, dtype=torch.bool), tile=4).to(device)
     moved = {key: value.to(device) if isinstance(value, torch.Tensor) else value for key, value in keywords.items()}
     with pytest.raises(ValueError, match=message):
-        entry(name).run(torch.ones(5, 5, device=device), entry(name).prepare(stored), None, **moved)
+        entry(name).run(torch.ones(5, 5, device=device), entry(name).pack(stored), None, **moved)
 
 
 @pytest.mark.parametrize("name", TRITON)
@@ -94,7 +96,7 @@ def test_infinities_and_nan_pass_as_in_pytorch(name, activation, device):
     kernel = entry(name)
     x = torch.tensor([torch.inf, -torch.inf, torch.nan, -3e38, 3e38, 0.0], device=device)
     x = x.view(Problem(6, 1, 4, x.dtype, device, kernel.layout).x_shape)
-    plain, fused = (kernel.run(x, kernel.prepare(stored), None, activation=code) for code in ("none", activation))
+    plain, fused = (kernel.run(x, kernel.pack(stored), None, activation=code) for code in ("none", activation))
     torch.testing.assert_close(fused, ACTIVATIONS[activation](plain.double()).float(), equal_nan=True)
 
 
@@ -118,14 +120,14 @@ class TestWholeRuns:
         stored = FORMATS["gathered"].from_dense(
             torch.randn(n, 8), torch.ones(n, 8, dtype=torch.bool), tile=tile, output_order=order
         )
-        assert pair_tables(stored).whole_runs is whole
+        assert pack_for_cuda(stored).whole_runs is whole
 
     @pytest.mark.parametrize(("dropped", "whole"), [(range(8, 24), True), (range(10, 12), False), (range(256), True)])
     def test_by_dropped_outputs(self, dropped, whole):
         mask = torch.ones(256, 8, dtype=torch.bool)
         mask[list(dropped)] = False
         stored = FORMATS["gathered"].from_dense(torch.randn(256, 8), mask, tile=64)
-        assert pair_tables(stored).whole_runs is whole
+        assert pack_for_cuda(stored).whole_runs is whole
 
 
 @pytest.mark.gpu
@@ -137,10 +139,10 @@ class TestOnHopper:
         torch.manual_seed(seed)
         case = random.Random(seed)
         stored = draw_stored(case, dtype, "cuda", largest=600)
-        prepared = pair_tables(stored)
+        packed = pack_for_cuda(stored)
         m = case.choice([1, 2, 7, 8, 13, 64, 100, 127, 256, 333])
         for name in HOPPER:
-            check(name, case, stored, prepared, m, case.choice(list(ACTIVATIONS)))
+            check(name, case, stored, packed, m, case.choice(list(ACTIVATIONS)))
 
     @pytest.mark.parametrize("tile", [32, 64, 128])
     @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -151,8 +153,8 @@ class TestOnHopper:
         stored = FORMATS["gathered"].from_dense(
             torch.randn(640, 700, device="cuda", dtype=torch.float16), mask, tile=tile
         )
-        tables = pair_tables(stored)
-        tensors = {name: getattr(tables, name) for name in TABLE_FIELDS}
+        packed = pack_for_cuda(stored)
+        tensors = {name: getattr(packed, name) for name in PACKED_FIELDS}
         x = torch.randn(700, 1032, device="cuda", dtype=torch.float16)
         bias = torch.randn(640, device="cuda")
         for shape, layout in (((640, 1032), "feature_major"), ((1029, 640), "feature_to_row")):
@@ -162,7 +164,7 @@ class TestOnHopper:
                 expected = expected_product(used, stored, bias, layout, activation=activation, residual=residual)
                 for launch in tuning.SPACE:
                     y = torch.full(shape, torch.nan, device="cuda", dtype=torch.float16)
-                    launch_pairs_spmm(
+                    launch_gathered_cuda(
                         x,
                         y,
                         bias=bias,
@@ -188,7 +190,7 @@ class TestOnHopper:
         x, residual = (
             torch.empty(s, device="cuda", dtype=torch.float16).normal_() for s in (problem.x_shape, problem.y_shape)
         )
-        y = kernel.run(x, pair_tables(stored), None, activation="relu", residual=residual)
+        y = kernel.run(x, pack_for_cuda(stored), None, activation="relu", residual=residual)
         x, residual, y = (part if part.shape[0] == m else part.t() for part in (x, residual, y))
         for rows in (slice(0, 64), slice(-64, None)):
             sums = x[rows].double() @ stored.to_dense().double().t()

@@ -5,10 +5,10 @@ import torch
 from random_problems import precision_allowed
 from sparsefront_kernels import FORMATS, Problem, entries, entry
 from sparsefront_kernels.common.epilogue import ACTIVATIONS
-from sparsefront_kernels.gathered.hopper import tables as pairs
-from sparsefront_kernels.gathered.hopper.tables import pair_tables
-from sparsefront_kernels.gathered.triton import tables
-from sparsefront_kernels.gathered.triton.tables import gathered_tables
+from sparsefront_kernels.gathered.cuda import packed_weight as cuda_packed_weight
+from sparsefront_kernels.gathered.cuda.packed_weight import pack_for_cuda
+from sparsefront_kernels.gathered.triton import packed_weight as triton_packed_weight
+from sparsefront_kernels.gathered.triton.packed_weight import pack_for_triton
 
 KERNELS = [kernel.name for kernel in entries() if kernel.family == "gathered" and kernel.requires_cuda]
 WEIGHTS = ["gathered-uneven", "gathered-kept", "gathered-pruned"]
@@ -25,15 +25,15 @@ def kernel(request):
 
 @pytest.fixture
 def setting(kernel, request, cases, device):
-    """(format, prepared weight, problem) for a weight of the table, or a skip with the kernel's own reason."""
+    """(format, packed weight, problem) for a weight of the table, or a skip with the kernel's own reason."""
 
     def make(weight, m=9):
         dtype = torch.float16 if kernel.name.startswith("gathered_cuda") else torch.float32
         stored = cases[weight].build().to(device, dtype)
         problem = Problem(m, stored.shape[1], stored.shape[0], dtype, device, kernel.layout)
-        if reason := kernel.refusal(stored, problem):
+        if reason := kernel.unsupported_reason(stored, problem):
             pytest.skip(reason)
-        return stored, kernel.prepare(stored), problem
+        return stored, kernel.pack(stored), problem
 
     return make
 
@@ -47,10 +47,10 @@ def operands(problem):
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_gradients_against_float64(kernel, setting, weight, activation, expected_product):
-    stored, prepared, problem = setting(weight)
+    stored, packed, problem = setting(weight)
     wanted = operands(problem)
     x, bias, residual = wanted
-    y = kernel.run(x, prepared, bias, activation=activation, residual=residual)
+    y = kernel.run(x, packed, bias, activation=activation, residual=residual)
     dy = torch.randn_like(y)
     if activation == "relu":  # its gradient jumps where rounding takes a sum to the other side of zero
         sums = expected_product(x.detach(), stored, bias.detach(), kernel.layout)
@@ -67,37 +67,37 @@ def test_gradients_against_float64(kernel, setting, weight, activation, expected
 
 
 def test_only_what_is_wanted(kernel, setting):
-    _, prepared, problem = setting("gathered-uneven")
+    _, packed, problem = setting("gathered-uneven")
     x, bias, residual = operands(problem)
-    y = kernel.run(x, prepared, bias.detach(), activation="relu", residual=residual.detach())
+    y = kernel.run(x, packed, bias.detach(), activation="relu", residual=residual.detach())
     y.sum().backward()
     assert x.grad.shape == x.shape and bias.grad is None and residual.grad is None
-    assert not kernel.run(x.detach(), prepared, None).requires_grad
+    assert not kernel.run(x.detach(), packed, None).requires_grad
 
 
 def test_no_rows(kernel, setting):
-    _, prepared, problem = setting("gathered-uneven", m=0)
+    _, packed, problem = setting("gathered-uneven", m=0)
     x, bias, residual = operands(problem)
-    y = kernel.run(x, prepared, bias, activation="gelu", residual=residual)
+    y = kernel.run(x, packed, bias, activation="gelu", residual=residual)
     y.sum().backward()
     assert x.grad.shape == x.shape and not bias.grad.any()
 
 
 def test_a_stored_weight_has_no_gradient(kernel, setting):
-    _, prepared, problem = setting("gathered-uneven")
+    _, packed, problem = setting("gathered-uneven")
     for values in ("values", "panels"):
-        if hasattr(prepared, values):
-            getattr(prepared, values).requires_grad_()
+        if hasattr(packed, values):
+            getattr(packed, values).requires_grad_()
     with pytest.raises(ValueError, match="the weight is stored, not trained"):
-        kernel.run(operands(problem)[0], prepared, None)
+        kernel.run(operands(problem)[0], packed, None)
 
 
 def test_compiled_gradients_are_the_eager_ones(kernel, setting):
-    _, prepared, problem = setting("gathered-uneven")
+    _, packed, problem = setting("gathered-uneven")
     wanted = operands(problem)
 
     def loss(x, bias, residual):
-        y = kernel.run(x, prepared, bias, activation="gelu", residual=residual)
+        y = kernel.run(x, packed, bias, activation="gelu", residual=residual)
         return (y * y).sum()
 
     eager = torch.autograd.grad(loss(*wanted), wanted)
@@ -109,16 +109,11 @@ def test_compiled_gradients_are_the_eager_ones(kernel, setting):
 
 def test_opcheck(kernel, setting):
     """PyTorch's own checks, those of registered gradients included."""
-    _, prepared, problem = setting("gathered-uneven")
+    _, packed, problem = setting("gathered-uneven")
     x, bias, residual = operands(problem)
-    op = {
-        "gathered_cuda": torch.ops.sparsefront.gathered_pairs_spmm,
-        "gathered_triton": torch.ops.sparsefront.gathered_spmm,
-        "gathered_fp32": torch.ops.sparsefront.gathered_fp32_spmm,
-        "gathered_tf32": torch.ops.sparsefront.gathered_spmm,
-        "gathered_skinny": torch.ops.sparsefront.gathered_skinny_spmm,
-    }["_".join(kernel.name.split("_")[:2])].default
-    given = {"x": x, "bias": bias, "residual": residual, "activation": "gelu_tanh"} | vars(prepared)
+    ops = ("gathered_cuda", "gathered_triton", "gathered_simt", "gathered_small_m")
+    op = getattr(torch.ops.sparsefront, next(name for name in ops if kernel.name.startswith(name))).default
+    given = {"x": x, "bias": bias, "residual": residual, "activation": "gelu_tanh"} | vars(packed)
     given |= {
         "x_feature_major": problem.x_shape[0] == problem.k,
         "y_feature_major": problem.y_shape[0] == problem.n,
@@ -140,7 +135,11 @@ def test_the_dense_weight_comes_back_from_either_table(seed):
     stored = FORMATS["gathered"].from_dense(
         torch.randn(n, k, generator=generator), mask, tile=tile, drop_empty_outputs=bool(seed % 2)
     )
-    plain, paired = gathered_tables(stored), pair_tables(stored)
-    from_tiles = tables.dense_weight(plain.values, plain.kept_inputs, plain.tile_offsets, plain.outputs, n, k)
-    from_pairs = pairs.dense_weight(paired.panels, paired.steps, paired.pairs, paired.outputs, n, k)
-    assert torch.equal(from_tiles, stored.to_dense()) and torch.equal(from_pairs, stored.to_dense())
+    plain, paired = pack_for_triton(stored), pack_for_cuda(stored)
+    from_tiles = triton_packed_weight.dense_weight(
+        plain.values, plain.kept_inputs, plain.tile_offsets, plain.outputs, n, k
+    )
+    from_halves = cuda_packed_weight.dense_weight(
+        paired.panels, paired.k_blocks, paired.cta_tiles, paired.outputs, n, k
+    )
+    assert torch.equal(from_tiles, stored.to_dense()) and torch.equal(from_halves, stored.to_dense())

@@ -9,15 +9,15 @@ import torch
 from random_problems import OCCASIONS, draw, exact_product
 from sparsefront_kernels import Problem, entry, find
 from sparsefront_kernels.bench.baselines import PEERS, quack
-from sparsefront_kernels.bench.contender import checked
 from sparsefront_kernels.bench.drawn import DrawnWeight
 from sparsefront_kernels.bench.poison import poisoned_memory
+from sparsefront_kernels.bench.provider import checked
 from sparsefront_kernels.bench.setting import Setting
 from sparsefront_kernels.bench.shapes import Shape
 from sparsefront_kernels.gathered.quack import entries, library, product
-from sparsefront_kernels.gathered.quack.library import STEP, QuackLaunch
-from sparsefront_kernels.gathered.quack.op import gathered_quack_spmm
-from sparsefront_kernels.gathered.quack.tables import dense_weight, quack_tables
+from sparsefront_kernels.gathered.quack.library import K_BLOCK, QuackLaunch
+from sparsefront_kernels.gathered.quack.op import gathered_quack
+from sparsefront_kernels.gathered.quack.packed_weight import dense_weight, pack_for_quack
 from sparsefront_kernels.gathered.quack.tuning import QuackProblem, candidates
 from sparsefront_kernels.tuning import launches
 
@@ -36,7 +36,7 @@ EMPTY = ("gathered-pruned", "gathered-pruned-held")
 
 @pytest.fixture
 def asked(monkeypatch, nothing_tuned):
-    """The launches that the stand-in was asked for, with a GPU of 132 processors pretended."""
+    """The launches that the stand-in was asked for, with a GPU of 132 SMs pretended."""
     found = []
 
     def stand_in(a, b, out, *, offsets, kept, order, launch):
@@ -48,7 +48,7 @@ def asked(monkeypatch, nothing_tuned):
         assert b.shape == (len(kept), n) and b.is_contiguous() and n % 8 == 0 and len(kept) > 0
         assert out.stride(1) == 1 and out.stride(2) % 8 == 0 and offsets.shape == (groups + 1,)
         counts = offsets.diff()
-        assert (counts % STEP == 0).all() and int(offsets[-1]) == len(kept)
+        assert (counts % K_BLOCK == 0).all() and int(offsets[-1]) == len(kept)
         if order is not None:
             assert order.dtype == torch.int32 and sorted(order.tolist()) == list(range(groups))
             assert (counts[order.long()].diff() <= 0).all()
@@ -57,8 +57,10 @@ def asked(monkeypatch, nothing_tuned):
             out[group] = (gathered @ b[start:stop].double()).to(out.dtype)
 
     monkeypatch.setattr(product, "grouped_gemm", stand_in)
-    monkeypatch.setattr(entries, "refusal", lambda problem: None if problem.dtype.itemsize == 2 else "takes 16 bits")
-    monkeypatch.setattr(launches, "processors", lambda device: 132)
+    monkeypatch.setattr(
+        entries, "unsupported_reason", lambda problem: None if problem.dtype.itemsize == 2 else "takes 16 bits"
+    )
+    monkeypatch.setattr(launches, "num_sms", lambda device: 132)
     return found
 
 
@@ -82,11 +84,11 @@ def test_random_problems(asked):
 def test_every_kind_of_weight(asked, cases, weight, m):
     stored, problem = stored_and_problem(cases, weight, m)
     kernel = entry(NAME)
-    if reason := kernel.refusal(stored, problem):
+    if reason := kernel.unsupported_reason(stored, problem):
         pytest.skip(reason)
     x, bias = torch.randn(problem.x_shape).half(), torch.randn(problem.n)
     with poisoned_memory():
-        y = kernel.run(x, kernel.prepare(stored), bias)
+        y = kernel.run(x, kernel.pack(stored), bias)
     exact = exact_product(x, stored, bias, "feature_major")
     assert y.shape == problem.y_shape and y.is_contiguous()
     assert torch.linalg.norm(y.double() - exact) <= 1e-3 * torch.linalg.norm(exact)
@@ -96,11 +98,11 @@ def test_every_kind_of_weight(asked, cases, weight, m):
 def test_what_is_remembered_is_launched(asked, cases):
     stored, problem = stored_and_problem(cases, "gathered-uneven")
     kernel = entry(NAME)
-    tables, x = kernel.prepare(stored), torch.randn(problem.x_shape).half()
-    offered = kernel.tunable.candidates(tables, problem)
-    kernel.run(x, tables, None)
-    kernel.tunable.remember(tables, problem, offered[-1], 1.0)
-    kernel.run(x, tables, None)
+    packed, x = kernel.pack(stored), torch.randn(problem.x_shape).half()
+    offered = kernel.tunable.candidates(packed, problem)
+    kernel.run(x, packed, None)
+    kernel.tunable.remember(packed, problem, offered[-1], 1.0)
+    kernel.run(x, packed, None)
     assert [launch for launch, _ in asked] == [offered[0], offered[-1]]
     assert [ordered for _, ordered in asked] == [True, False], "the last one leaves the tiles in their order"
 
@@ -126,44 +128,46 @@ def test_tables_hold_the_weight(cases, weight):
     stored = cases[weight].build()
     if stored.tile % 8:
         pytest.skip("no group")
-    tables = quack_tables(stored)
-    dense = dense_weight(tables.panels, tables.kept, tables.offsets, tables.rows, tables.k)
+    packed = pack_for_quack(stored)
+    dense = dense_weight(packed.panels, packed.kept, packed.offsets, packed.rows, packed.k)
     assert torch.equal(dense, stored.to_dense())
-    counts, own = tables.offsets.diff(), stored.tile_offsets.diff()
-    assert ((counts >= own) & (counts < own + STEP) & (counts % STEP == 0)).all(), "no step more than there was"
-    assert (tables.order is None) == (len(counts.unique()) <= 1)
-    for tile, (start, stop) in enumerate(pairwise(tables.offsets.tolist())):
+    counts, own = packed.offsets.diff(), stored.tile_offsets.diff()
+    assert ((counts >= own) & (counts < own + K_BLOCK) & (counts % K_BLOCK == 0)).all(), (
+        "no k-block more than there was"
+    )
+    assert (packed.order is None) == (len(counts.unique()) <= 1)
+    for tile, (start, stop) in enumerate(pairwise(packed.offsets.tolist())):
         inputs = stored.kept_inputs[stored.tile_offsets[tile] : stored.tile_offsets[tile + 1]]
-        listed = tables.kept[start:stop]
+        listed = packed.kept[start:stop]
         assert torch.equal(listed[: len(inputs)], inputs) and listed.unique().tolist() == inputs.tolist()
-        assert not tables.panels[start + len(inputs) : stop].any()
+        assert not packed.panels[start + len(inputs) : stop].any()
     last = len(stored.output_index) % stored.tile
     if last and stored.tiles:
-        assert not tables.panels[tables.offsets[-2] :, last:].any(), "the narrow tile is filled up with zeros"
+        assert not packed.panels[packed.offsets[-2] :, last:].any(), "the narrow tile is filled up with zeros"
 
 
 def test_gradient_of_x(asked, cases):
     stored, problem = stored_and_problem(cases, "gathered-uneven")
     kernel = entry(NAME)
     x, bias = torch.randn(problem.x_shape).half().requires_grad_(), torch.randn(problem.n).half().requires_grad_()
-    y = kernel.run(x, kernel.prepare(stored), bias)
+    y = kernel.run(x, kernel.pack(stored), bias)
     dy = torch.randn_like(y)
     dx, dbias = torch.autograd.grad(y, (x, bias), dy)
     exact = stored.to_dense().double().t() @ dy.double()
     assert torch.linalg.norm(dx.double() - exact) <= 2e-3 * torch.linalg.norm(exact)
     assert torch.allclose(dbias.float(), dy.float().sum(dim=1), rtol=1e-2, atol=1e-2)
-    tables = kernel.prepare(stored)
+    packed = kernel.pack(stored)
     with pytest.raises(ValueError, match="panels has no gradient"):
-        kernel.run(x, type(tables)(**{**vars(tables), "panels": tables.panels.clone().requires_grad_()}), None)
+        kernel.run(x, type(packed)(**{**vars(packed), "panels": packed.panels.clone().requires_grad_()}), None)
 
 
 @pytest.mark.parametrize("weight", ["gathered-uneven", "gathered-kept"])
 def test_opcheck(asked, cases, weight):
     stored, problem = stored_and_problem(cases, weight)
-    tables = entry(NAME).prepare(stored)
+    packed = entry(NAME).pack(stored)
     names = ("panels", "kept", "offsets", "order", "rows", "n", "k", "consecutive")
-    arguments = (torch.randn(problem.x_shape).half(), *(getattr(tables, name) for name in names))
-    torch.library.opcheck(gathered_quack_spmm, arguments)
+    arguments = (torch.randn(problem.x_shape).half(), *(getattr(packed, name) for name in names))
+    torch.library.opcheck(gathered_quack, arguments)
 
 
 def pretend_gpu(monkeypatch, capability=(9, 0)):
@@ -180,13 +184,13 @@ def missing(monkeypatch, package):
 
 def test_reasons_on_a_cpu(cases):
     stored, problem = stored_and_problem(cases, "gathered-uneven")
-    assert find(stored, problem).refusals[NAME] == "needs a CUDA device, not cpu"
+    assert find(stored, problem).unsupported[NAME] == "needs a CUDA device, not cpu"
     stored, problem = stored_and_problem(cases, "gathered-uneven", dtype=torch.float32)
-    assert find(stored, problem).refusals[NAME] == "takes float16 or bfloat16, not torch.float32"
+    assert find(stored, problem).unsupported[NAME] == "takes float16 or bfloat16, not torch.float32"
     stored, problem = stored_and_problem(cases, "gathered-tile4")
-    assert find(stored, problem).refusals[NAME] == "takes tiles whose outputs are a multiple of 8, not 4"
+    assert find(stored, problem).unsupported[NAME] == "takes tiles whose outputs are a multiple of 8, not 4"
     with pytest.raises(ValueError, match="takes tiles whose outputs are a multiple of 8, not 4"):
-        quack_tables(stored)
+        pack_for_quack(stored)
 
 
 @pytest.mark.parametrize(
@@ -197,15 +201,17 @@ def test_reason_where_a_package_is_absent(monkeypatch, package, reason):
     pretend_gpu(monkeypatch)
     missing(monkeypatch, package)
     problem = Problem(8, 8, 8, torch.float16, torch.device("cuda"), "feature_major")
-    assert library.refusal(problem) == f"{reason}: it comes with sparsefront's extra `quack`"
-    assert PEERS["quack_compact"].refusal("fp16", 0.5) == library.refusal(problem), "the peer says the same"
-    assert PEERS["quack_compact"].refusal("fp32", 0.5) == "it gathers 16-bit types alone"
+    assert library.unsupported_reason(problem) == f"{reason}: it comes with sparsefront's extra `quack`"
+    assert PEERS["quack_compact"].unsupported_reason("fp16", 0.5) == library.unsupported_reason(problem), (
+        "the peer says the same"
+    )
+    assert PEERS["quack_compact"].unsupported_reason("fp32", 0.5) == "it gathers 16-bit types alone"
 
 
 def test_reasons_of_other_gpus_and_of_a_broken_installation(monkeypatch):
     problem = Problem(8, 8, 8, torch.float16, torch.device("cuda"), "feature_major")
     pretend_gpu(monkeypatch, (10, 0))
-    assert library.refusal(problem) == "was tried on compute capability 9.0 alone, this GPU has 10.0"
+    assert library.unsupported_reason(problem) == "was tried on compute capability 9.0 alone, this GPU has 10.0"
     pretend_gpu(monkeypatch)
     missing(monkeypatch, "nothing")
 
@@ -214,7 +220,7 @@ def test_reasons_of_other_gpus_and_of_a_broken_installation(monkeypatch):
 
     library._import_error.cache_clear()
     monkeypatch.setattr(library, "_modules", broken)
-    assert library.refusal(problem) == "quack-kernels cannot be imported: libcute.so: not found"
+    assert library.unsupported_reason(problem) == "quack-kernels cannot be imported: libcute.so: not found"
     library._import_error.cache_clear()
 
 
@@ -246,9 +252,11 @@ def test_the_peer_multiplies_by_our_weight(asked, cases, m):
     stored = cases["gathered-uneven"].build().to(CPU, torch.float16)
     n, k = stored.shape
     setting = Setting(Shape("small", m, k, n), "fp16", 0.5, CPU)
-    drawn = DrawnWeight("tile_wise", 16, "pattern", "seed=0", setting, stored, setting.expected(stored.to_dense()), 0.5)
-    found = quack.contenders(setting, drawn)
-    assert len(found) == len(candidates(QuackProblem.of(quack_tables(stored), m), 1)) > 6
+    drawn = DrawnWeight(
+        "tile_wise", 16, "pattern", "seed=0", setting, stored, setting.reference(stored.to_dense()), 0.5
+    )
+    found = quack.providers(setting, drawn)
+    assert len(found) == len(candidates(QuackProblem.of(pack_for_quack(stored), m), 1)) > 6
     for one in found:
         assert checked(one) < 1e-3
         y = one.calls(1)[0]()

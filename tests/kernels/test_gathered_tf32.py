@@ -8,7 +8,7 @@ from sparsefront_kernels import FORMATS, Problem, entry
 from sparsefront_kernels.common.launch_shape import LaunchShape
 from sparsefront_kernels.gathered.layout_entry import entry_name
 from sparsefront_kernels.gathered.triton import tf32_tuning
-from sparsefront_kernels.gathered.triton.tables import gathered_tables
+from sparsefront_kernels.gathered.triton.packed_weight import pack_for_triton
 from sparsefront_kernels.gathered.triton.tf32_tuning import (
     LAUNCHES,
     SHARED_BYTES,
@@ -20,7 +20,7 @@ from sparsefront_kernels.gathered.triton.tf32_tuning import (
 from sparsefront_kernels.problem import LAYOUTS
 from sparsefront_kernels.tuning.launches import chosen_launch
 
-NAMES = {layout: entry_name("gathered_tf32_triton", layout) for layout in LAYOUTS}
+NAMES = {layout: entry_name("gathered_triton_tf32", layout) for layout in LAYOUTS}
 TOLERANCE = 1e-3
 PROBLEMS = [
     Tf32Problem(m, 4096, 4096, tile, 4096 // tile, 2048 * 4096 // tile) for m in (1, 256, 4096) for tile in (8, 32, 128)
@@ -43,14 +43,14 @@ def error(y, expected):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_refused_unless_the_user_allows_it(layout, cases, device, allowed):
+def test_unsupported_unless_the_user_allows_it(layout, cases, device, allowed):
     kernel, stored = entry(NAMES[layout]), cases["gathered-uneven"].build()
     problem = Problem(8, stored.shape[1], stored.shape[0], torch.float32, device, layout)
-    assert kernel.dtype_name == "tf32" and kernel.refusal(stored, problem) is None
+    assert kernel.dtype_name == "tf32" and kernel.unsupported_reason(stored, problem) is None
     torch.backends.cuda.matmul.fp32_precision = "ieee"
-    assert "fp32_precision" in kernel.refusal(stored, problem)
+    assert "fp32_precision" in kernel.unsupported_reason(stored, problem)
     half = Problem(8, stored.shape[1], stored.shape[0], torch.float16, device, layout)
-    assert "takes float32, not torch.float16" in kernel.refusal(stored, half)
+    assert "takes float32, not torch.float16" in kernel.unsupported_reason(stored, half)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -61,7 +61,7 @@ def test_product(layout, weight, cases, device, activations, expected_product, p
     problem = Problem(33, k, n, torch.float32, device, layout)
     x, bias = activations(problem, "inside_nan"), torch.randn(n, device=device)
     with poisoned_memory():
-        y = entry(NAMES[layout]).run(x, gathered_tables(stored), bias)
+        y = entry(NAMES[layout]).run(x, pack_for_triton(stored), bias)
     assert tuple(y.shape) == problem.y_shape
     assert error(y, expected_product(x, stored, bias, layout)) <= TOLERANCE
 
@@ -77,11 +77,11 @@ def test_candidates(problem):
 
 def test_measured_launches_are_found_again(nothing_tuned, monkeypatch, cases):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "Some GPU")
-    tables = gathered_tables(cases["gathered-uneven"].build())
+    packed = pack_for_triton(cases["gathered-uneven"].build())
     odd = LaunchShape(64, 16, 64, 8, 3)
-    LAUNCHES.remember(tables, Problem(64, tables.k, tables.n, torch.float32, "cuda"), odd, 1.0)
-    tiles, tile = tables.outputs.shape
-    problem = Tf32Problem(64, tables.k, tables.n, tile, tiles, len(tables.kept_inputs) + 1)
+    LAUNCHES.remember(packed, Problem(64, packed.k, packed.n, torch.float32, "cuda"), odd, 1.0)
+    tiles, tile = packed.outputs.shape
+    problem = Tf32Problem(64, packed.k, packed.n, tile, tiles, len(packed.kept_inputs) + 1)
     assert chosen_launch(LAUNCHES, problem, "Some GPU", 132) == odd
     assert chosen_launch(LAUNCHES, problem, "Another GPU", 132) != odd
 
@@ -106,24 +106,24 @@ class TestOnGPU:
         problem = Problem(case.choice([1, 7, 64, 333]), k, n, torch.float32, "cuda", layout)
         x = activations(problem, case.choice(["plain", "inside_nan", "transposed"]))
         with poisoned_memory():
-            y = entry(NAMES[layout]).run(x, gathered_tables(stored), None)
+            y = entry(NAMES[layout]).run(x, pack_for_triton(stored), None)
         assert error(y, expected_product(x, stored, None, layout)) <= TOLERANCE
 
     @pytest.mark.parametrize("tile", [32, 128])
     def test_every_candidate(self, tile, allowed):
-        from sparsefront_kernels.gathered.triton.spmm import launch_gathered_spmm
+        from sparsefront_kernels.gathered.triton.spmm import launch_gathered_triton
 
         mask = (torch.rand(512 // tile, 700, device="cuda") < 0.4).repeat_interleave(tile, 0)
         stored = FORMATS["gathered"].from_dense(torch.randn(512, 700, device="cuda"), mask, tile=tile)
-        tables, x = gathered_tables(stored), torch.randn(700, 1000, device="cuda")
+        packed, x = pack_for_triton(stored), torch.randn(700, 1000, device="cuda")
         names = ("values", "kept_inputs", "tile_offsets", "order", "outputs", "consecutive")
-        common = {name: getattr(tables, name) for name in names} | {
+        common = {name: getattr(packed, name) for name in names} | {
             "bias": None,
             "residual": None,
             "activation": "none",
         }
         problem = Problem(1000, 700, 512, torch.float32, "cuda", "feature_major")
-        for launch in LAUNCHES.candidates(tables, problem):
+        for launch in LAUNCHES.candidates(packed, problem):
             y = torch.full((512, 1000), torch.nan, device="cuda")
-            launch_gathered_spmm(x.t(), y.t(), tf32=launch, **common)
+            launch_gathered_triton(x.t(), y.t(), tf32=launch, **common)
             assert 1e-6 < error(y, stored.to_dense().double() @ x.double()) <= TOLERANCE, launch

@@ -3,16 +3,16 @@
 import pytest
 import torch
 from sparsefront_kernels import FORMATS, Problem, entries
-from sparsefront_kernels.gathered.hopper import tuning
-from sparsefront_kernels.gathered.hopper.parameters import PairLaunch
-from sparsefront_kernels.gathered.hopper.schedule import ALL
-from sparsefront_kernels.gathered.hopper.tables import pair_tables
-from sparsefront_kernels.gathered.hopper.tuning import LAUNCHES, SPACE, PairProblem, candidates, predicted_us
+from sparsefront_kernels.gathered.cuda import tuning
+from sparsefront_kernels.gathered.cuda.packed_weight import pack_for_cuda
+from sparsefront_kernels.gathered.cuda.parameters import CudaLaunch
+from sparsefront_kernels.gathered.cuda.schedule import ALL
+from sparsefront_kernels.gathered.cuda.tuning import LAUNCHES, SPACE, CudaProblem, candidates, predicted_us
 from sparsefront_kernels.tuning import launches, store
 from sparsefront_kernels.tuning.launches import chosen_launch
 
-LARGE = PairProblem(m=4096, k=4096, n=4096, pairs=32, steps=1024)
-SMALL = PairProblem(m=256, k=1024, n=1024, pairs=8, steps=64)
+LARGE = CudaProblem(m=4096, k=4096, n=4096, cta_tiles=32, k_blocks=1024)
+SMALL = CudaProblem(m=256, k=1024, n=1024, cta_tiles=8, k_blocks=64)
 
 
 def test_every_launch_of_the_space_is_possible():
@@ -23,14 +23,14 @@ def test_every_launch_of_the_space_is_possible():
 @pytest.mark.parametrize(
     "launch",
     [
-        PairLaunch(256, 5, 4, 1),  # more shared memory than there is
-        PairLaunch(256, 3, 4, 2),  # registers for one block only
-        PairLaunch(128, 6, 4, 2),
-        PairLaunch(128, 3, 4, 1),  # fewer stages than teams of producers
-        PairLaunch(128, 3, 4, 2, 2),  # no registers left to add up with
-        PairLaunch(64, 4, 4, 2, 8),  # partial sums would not fit
-        PairLaunch(96, 4, 4, 1),
-        PairLaunch(64, 4, 0, 1),
+        CudaLaunch(256, 5, 4, 1),  # more shared memory than there is
+        CudaLaunch(256, 3, 4, 2),  # registers for one block only
+        CudaLaunch(128, 6, 4, 2),
+        CudaLaunch(128, 3, 4, 1),  # fewer stages than teams of producers
+        CudaLaunch(128, 3, 4, 2, 2),  # no registers left to add up with
+        CudaLaunch(64, 4, 4, 2, 8),  # partial sums would not fit
+        CudaLaunch(96, 4, 4, 1),
+        CudaLaunch(64, 4, 0, 1),
     ],
 )
 def test_impossible_launches(launch):
@@ -52,53 +52,55 @@ def test_model_prefers_wide_blocks_for_large_products_and_narrow_ones_for_small(
 
 
 def test_orders_of_work_are_tried_where_there_are_several_columns_of_blocks():
-    assert {launch.group for launch in candidates(LARGE, 132) if not launch.wide} == {4, 16, 64}
-    assert {launch.group for launch in candidates(PairProblem(64, 1024, 1024, 8, 64), 132) if not launch.wide} == {64}
+    assert {launch.raster_swizzle for launch in candidates(LARGE, 132) if not launch.wide} == {4, 16, 64}
+    assert {
+        launch.raster_swizzle for launch in candidates(CudaProblem(64, 1024, 1024, 8, 64), 132) if not launch.wide
+    } == {64}
 
 
 def test_the_kernel_for_many_rows_is_tried_in_groups_where_there_are_many_pairs():
-    large = PairProblem(4096, 5120, 20480, 107, 107 * 40)
-    assert [launch.group for launch in candidates(large, 132) if launch.wide] == [ALL, 32]
-    assert [launch.group for launch in candidates(PairProblem(4096, 4096, 4096, 32, 32 * 32), 132) if launch.wide] == [
-        ALL
-    ]
+    large = CudaProblem(4096, 5120, 20480, 107, 107 * 40)
+    assert [launch.raster_swizzle for launch in candidates(large, 132) if launch.wide] == [ALL, 32]
+    assert [
+        launch.raster_swizzle for launch in candidates(CudaProblem(4096, 4096, 4096, 32, 32 * 32), 132) if launch.wide
+    ] == [ALL]
 
 
 def test_tunable_serves_every_layout(nothing_tuned, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
-    monkeypatch.setattr(launches, "processors", lambda device: 132)
+    monkeypatch.setattr(launches, "num_sms", lambda device: 132)
     mask = (torch.rand(2, 96) < 0.5).repeat_interleave(128, 0)
-    tables = pair_tables(FORMATS["gathered"].from_dense(torch.randn(256, 96), mask, tile=128))
+    packed = pack_for_cuda(FORMATS["gathered"].from_dense(torch.randn(256, 96), mask, tile=128))
     tunables = {entry.tunable for entry in entries() if entry.name.startswith("gathered_cuda")}
     assert len(tunables) == 1
     (tunable,) = tunables
     problem = Problem(m=60, k=96, n=256, dtype=torch.float16, device="cuda", layout="row_major")
-    chosen = tunable.candidates(tables, problem)[-1]
-    tunable.remember(tables, problem, chosen, 1.0)
-    assert LAUNCHES.launch_for(PairProblem.of(tables, 64), torch.device("cuda")) == chosen
+    chosen = tunable.candidates(packed, problem)[-1]
+    tunable.remember(packed, problem, chosen, 1.0)
+    assert LAUNCHES.launch_for(CudaProblem.of(packed, 64), torch.device("cuda")) == chosen
 
 
 def test_measured_launches_are_used_for_their_shape_only(nothing_tuned):
-    odd = PairLaunch(64, 4, 16, 2)
+    odd = CudaLaunch(64, 4, 16, 2)
     LAUNCHES.record(LARGE, odd, 123.456, "Some GPU")
-    near = PairProblem(LARGE.m, LARGE.k, LARGE.n, LARGE.pairs, LARGE.steps + 3)
+    near = CudaProblem(LARGE.m, LARGE.k, LARGE.n, LARGE.cta_tiles, LARGE.k_blocks + 3)
     assert chosen_launch(LAUNCHES, LARGE, "Some GPU", 132) == chosen_launch(LAUNCHES, near, "Some GPU", 132) == odd
     assert chosen_launch(LAUNCHES, SMALL, "Some GPU", 132) == candidates(SMALL, 132, slack=1.0)[0]
     assert chosen_launch(LAUNCHES, LARGE, "Another GPU", 132) == candidates(LARGE, 132, slack=1.0)[0]
 
 
 def test_nearest_number_of_steps_is_taken(nothing_tuned):
-    few, many = PairLaunch(64, 4, 16, 2), PairLaunch(128, 6, 16, 1)
-    LAUNCHES.record(PairProblem(64, 64, 128, 1, 2), few, 1.0, "GPU")
-    LAUNCHES.record(PairProblem(64, 64, 128, 1, 20), many, 1.0, "GPU")
-    assert chosen_launch(LAUNCHES, PairProblem(64, 64, 128, 1, 8), "GPU", 132) == few
-    assert chosen_launch(LAUNCHES, PairProblem(64, 64, 128, 1, 14), "GPU", 132) == many
+    few, many = CudaLaunch(64, 4, 16, 2), CudaLaunch(128, 6, 16, 1)
+    LAUNCHES.record(CudaProblem(64, 64, 128, 1, 2), few, 1.0, "GPU")
+    LAUNCHES.record(CudaProblem(64, 64, 128, 1, 20), many, 1.0, "GPU")
+    assert chosen_launch(LAUNCHES, CudaProblem(64, 64, 128, 1, 8), "GPU", 132) == few
+    assert chosen_launch(LAUNCHES, CudaProblem(64, 64, 128, 1, 14), "GPU", 132) == many
 
 
 def test_uneven_lists_have_launches_of_their_own_and_else_those_of_equal_lists(nothing_tuned):
-    equal = PairProblem(64, 64, 512, 4, 16, (4, 4, 4, 4))
-    uneven = PairProblem(64, 64, 512, 4, 16, (9, 4, 3, 0))
-    of_equal, of_uneven = PairLaunch(64, 4, 16, 2), PairLaunch(128, 6, 16, 1)
+    equal = CudaProblem(64, 64, 512, 4, 16, (4, 4, 4, 4))
+    uneven = CudaProblem(64, 64, 512, 4, 16, (9, 4, 3, 0))
+    of_equal, of_uneven = CudaLaunch(64, 4, 16, 2), CudaLaunch(128, 6, 16, 1)
     LAUNCHES.record(equal, of_equal, 1.0, "GPU")
     assert chosen_launch(LAUNCHES, uneven, "GPU", 132) == of_equal
     LAUNCHES.record(uneven, of_uneven, 1.0, "GPU")
@@ -111,7 +113,7 @@ def test_shipped_tables_hold_possible_launches():
         kernels = store._read(path)["kernels"]
         for entry in kernels.get(tuning.KERNEL, {"entries": {}})["entries"].values():
             parameters = {name: value for name, value in entry.items() if name != "latency_us"}
-            assert PairLaunch(**parameters).possible, (path.name, entry)
+            assert CudaLaunch(**parameters).possible, (path.name, entry)
 
 
 def test_launch_for_asks_the_device():

@@ -100,7 +100,7 @@ def test_what_cannot_work_says_why():
         SparseLinear.from_masked(linear, mask, family="tiled")
     with pytest.raises(ValueError, match="gathered: tile 0"):
         SparseLinear.from_masked(linear, mask, family="gathered")
-    with pytest.raises(ValueError, match="csr_reference: the weight is held as"):
+    with pytest.raises(ValueError, match="csr_reference: the weight is stored as"):
         SparseLinear.from_masked(linear, tiles(16), kernel="csr_reference")
     with pytest.raises(ValueError, match=r"mask must be bool \[64, 96\] as the weight"):
         SparseLinear.from_masked(linear, mask[:4])

@@ -45,7 +45,7 @@ def test_a_large_mean_does_not_spoil_the_variance(device):
     assert torch.allclose(y.double(), expected(x, None, None, 1e-12), atol=2e-3)
 
 
-def test_operands_that_do_not_fit_are_refused():
+def test_operands_that_do_not_fit_are_rejected():
     x = torch.randn(8, 4)
     with pytest.raises(ValueError, match=r"weight must be a float \[8\]"):
         layer_norm_columns(x, torch.ones(4), None, 1e-6)

@@ -9,7 +9,7 @@ from random_problems import precision_allowed
 from sparsefront_kernels import Problem, entries
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 
-# A weight that asks much of the family's kernels comes first; a kernel that refuses it is given another of the family.
+# A weight that asks much of the family's kernels comes first; a kernel that does not support it is given another of the family.
 TELLING = ("gathered-uneven", "n_m-3:7-permuted", "semi_structured-permuted", "blocked-4x64", "gathered_overlay", "csr")
 DTYPES = (torch.float16, torch.float32, torch.bfloat16)
 KERNELS = [kernel for kernel in entries() if kernel.requires_cuda or kernel.name == "csr_reference"]
@@ -29,7 +29,7 @@ def taken(kernel, cases, device, m, wanted=TELLING):
         for dtype in DTYPES:
             stored = case.build()
             problem = Problem(m, stored.shape[1], stored.shape[0], dtype, device, kernel.layout)
-            reasons.append(kernel.refusal(stored, problem))
+            reasons.append(kernel.unsupported_reason(stored, problem))
             if reasons[-1] is None:
                 return stored.to(device, dtype), problem
     pytest.skip(reasons[0])
@@ -37,9 +37,9 @@ def taken(kernel, cases, device, m, wanted=TELLING):
 
 @pytest.fixture
 def setting(kernel, cases, device, activations):
-    """(x, prepared weight, bias) for the kernel, or a skip with the kernel's own reason."""
+    """(x, packed weight, bias) for the kernel, or a skip with the kernel's own reason."""
     stored, problem = taken(kernel, cases, device, 6)
-    return activations(problem), kernel.prepare(stored), torch.randn(problem.n, device=device)
+    return activations(problem), kernel.pack(stored), torch.randn(problem.n, device=device)
 
 
 def rows_of(x, kernel):
@@ -49,12 +49,12 @@ def rows_of(x, kernel):
 
 def test_opcheck(kernel, setting):
     """PyTorch's own checks of the ops behind the kernel, on the arguments that the kernel hands them."""
-    x, prepared, bias = setting
+    x, packed, bias = setting
     with RecordCalls() as calls:
-        y = kernel.run(x, prepared, bias)
-        kernel.run(x, prepared, None)
+        y = kernel.run(x, packed, bias)
+        kernel.run(x, packed, None)
         if kernel.fuses_epilogue:
-            kernel.run(x, prepared, None, activation="gelu", residual=torch.randn_like(y))
+            kernel.run(x, packed, None, activation="gelu", residual=torch.randn_like(y))
     assert len(calls.made) >= (3 if kernel.fuses_epilogue else 2)
     for op, arguments, keywords in calls.made:
         torch.library.opcheck(op, arguments, keywords)
@@ -74,24 +74,24 @@ class RecordCalls(torch.utils._python_dispatch.TorchDispatchMode):
 
 
 def test_compiles_without_a_graph_break(kernel, setting):
-    x, prepared, bias = setting
+    x, packed, bias = setting
     torch._dynamo.reset()
-    compiled = torch.compile(lambda x: kernel.run(x, prepared, bias) * 2, fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(x), kernel.run(x, prepared, bias) * 2, rtol=0, atol=0)
+    compiled = torch.compile(lambda x: kernel.run(x, packed, bias) * 2, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x), kernel.run(x, packed, bias) * 2, rtol=0, atol=0)
 
 
 def test_compiled_for_any_number_of_rows(kernel, setting):
-    x, prepared, bias = setting
+    x, packed, bias = setting
     torch._dynamo.reset()
-    compiled = torch.compile(lambda x: kernel.run(x, prepared, bias), fullgraph=True, backend="eager", dynamic=True)
+    compiled = torch.compile(lambda x: kernel.run(x, packed, bias), fullgraph=True, backend="eager", dynamic=True)
     for rows in (6, 5, 3):
         part = x.narrow(rows_of(x, kernel), 0, rows)
-        torch.testing.assert_close(compiled(part), kernel.run(part, prepared, bias), rtol=0, atol=0)
+        torch.testing.assert_close(compiled(part), kernel.run(part, packed, bias), rtol=0, atol=0)
 
 
 def test_no_rows_give_no_rows(kernel, setting):
-    x, prepared, bias = setting
-    y = kernel.run(x.narrow(rows_of(x, kernel), 0, 0), prepared, bias)
+    x, packed, bias = setting
+    y = kernel.run(x.narrow(rows_of(x, kernel), 0, 0), packed, bias)
     assert y.shape == ((len(bias), 0) if kernel.layout in Y_FEATURE_MAJOR else (0, len(bias)))
 
 
@@ -106,37 +106,37 @@ class TestOnGPU:
     @pytest.mark.parametrize("m", [1, 6, 64])
     def test_graph_replay_equals_eager(self, m, kernel, cases, device, activations):
         stored, problem = taken(kernel, cases, device, m)
-        x, prepared, bias = activations(problem), kernel.prepare(stored), torch.randn(problem.n, device=device)
+        x, packed, bias = activations(problem), kernel.pack(stored), torch.randn(problem.n, device=device)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())  # which may still be writing the operands
         with torch.cuda.stream(side):  # warm up off the default stream, as capturing asks for
             for _ in range(3):
-                kernel.run(x, prepared, bias)
+                kernel.run(x, packed, bias)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            y = kernel.run(x, prepared, bias)
+            y = kernel.run(x, packed, bias)
         x.copy_(torch.randn_like(x))
         y.fill_(torch.nan)
         graph.replay()
-        assert torch.equal(y, kernel.run(x, prepared, bias))
+        assert torch.equal(y, kernel.run(x, packed, bias))
 
     def test_inductor_agrees_with_eager(self, kernel, setting):
-        x, prepared, bias = setting
+        x, packed, bias = setting
         torch._dynamo.reset()
-        compiled = torch.compile(lambda x: torch.relu(kernel.run(x, prepared, bias)), fullgraph=True)
-        torch.testing.assert_close(compiled(x), torch.relu(kernel.run(x, prepared, bias)), rtol=0, atol=0)
+        compiled = torch.compile(lambda x: torch.relu(kernel.run(x, packed, bias)), fullgraph=True)
+        torch.testing.assert_close(compiled(x), torch.relu(kernel.run(x, packed, bias)), rtol=0, atol=0)
 
     def test_runs_on_the_current_stream(self, kernel, setting):
-        x, prepared, bias = setting
-        expected = kernel.run(x, prepared, bias)
+        x, packed, bias = setting
+        expected = kernel.run(x, packed, bias)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             late = torch.full_like(x, torch.nan)
             torch.cuda._sleep(50_000_000)  # a kernel launched on another stream would overtake the copy
             late.copy_(x)
-            y = kernel.run(late, prepared, bias)
+            y = kernel.run(late, packed, bias)
         side.synchronize()
         assert torch.equal(y, expected)
 
@@ -147,7 +147,7 @@ class TestOnGPU:
         stored, problem = taken(kernel, cases, device, 6)
         x = activations(problem)
         with torch.cuda.device(0):
-            y = kernel.run(x, kernel.prepare(stored), None)
+            y = kernel.run(x, kernel.pack(stored), None)
         assert y.device == device
         assert_close(y, expected_product(x, stored, None, kernel.layout), kernel.dtype_name)
 
@@ -161,13 +161,13 @@ def test_activations_past_two_to_the_31(kernel, cases, expected_product, assert_
     n, k = small.shape
     m = 2**31 // min(n, k) + 257  # both X and Y pass 2^31 elements
     problem = Problem(m, k, n, small.dtype, "cuda", kernel.layout)
-    if reason := kernel.refusal(small, problem):
+    if reason := kernel.unsupported_reason(small, problem):
         pytest.skip(reason)
     torch.cuda.empty_cache()
     if torch.cuda.mem_get_info()[0] < 2 * small.values.element_size() * m * (n + k) + 2**32:
         pytest.skip("not enough GPU memory")  # a kernel may copy X and Y into another layout
     x = torch.empty(problem.x_shape, dtype=small.dtype, device="cuda").normal_()
-    y = kernel.run(x, kernel.prepare(small), None)
+    y = kernel.run(x, kernel.pack(small), None)
     for first in (0, m // 2, m - 300):
         part = x.narrow(rows_of(x, kernel), first, 300)
         result = y.narrow(1 if kernel.layout in Y_FEATURE_MAJOR else 0, first, 300)

@@ -53,15 +53,15 @@ def test_imports_alone_and_without_triton():
     assert loaded.strip() == "[]"
 
 
-def test_interpreter_asked_for_too_late_is_refused():
+def test_interpreter_asked_for_too_late_is_unsupported():
     """Kernels that were loaded for a GPU cannot be interpreted any more, and say so instead of failing inside."""
     reason = run_python(
         "import os, torch, sparsefront_kernels as kernels\n"
-        "import sparsefront_kernels.common.program_order\n"
+        "import sparsefront_kernels.common.rasterization\n"
         "os.environ['TRITON_INTERPRET'] = '1'\n"
         "stored = kernels.FORMATS['n_m'].from_dense(torch.ones(4, 4), torch.eye(4).bool(), n=1, m=4)\n"
         "problem = kernels.Problem(4, 4, 4, torch.float32, 'cpu')\n"
-        "print(kernels.entry('n_m_triton').refusal(stored, problem))"
+        "print(kernels.entry('n_m_triton').unsupported_reason(stored, problem))"
     )
     assert "after the kernels had been loaded" in reason
 

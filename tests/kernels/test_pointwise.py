@@ -39,7 +39,7 @@ def test_gelu_in_16_bits_is_right_over_its_whole_range(device, dtype):
     assert (error <= 4e-5 + rounding * expected.abs()).all()
 
 
-def test_operands_that_do_not_fit_are_refused():
+def test_operands_that_do_not_fit_are_rejected():
     sums = torch.randn(4, 6)
     with pytest.raises(ValueError, match=r"bias must be a float \[4\]"):
         epilogue(sums, torch.ones(6), "none", None)

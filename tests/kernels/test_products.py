@@ -25,13 +25,13 @@ def test_product_against_float64(case, m, dtype, device, activations, expected_p
     n, k = stored.shape
     bias = torch.randn(n, device=device)
     for kernel, problem in kernels_for(stored, Problem(m, k, n, dtype, device)):
-        prepared = kernel.prepare(stored)
+        packed = kernel.pack(stored)
         for kind, added in (("inside_nan", bias), ("plain", None)):
             x = activations(problem, kind)
             while cancels(x, stored, added, kernel.layout):
                 x = activations(problem, kind)
             with poisoned_memory():
-                y = kernel.run(x, prepared, added)
+                y = kernel.run(x, packed, added)
             assert (y.dtype, y.device) == (dtype, x.device), kernel.name
             assert tuple(y.shape) == problem.y_shape, kernel.name
             assert_close(y, expected_product(x, stored, added, kernel.layout), kernel.dtype_name)
@@ -42,7 +42,7 @@ def test_transposed_activations(case, dtype, device, activations, expected_produ
     stored = case.build().to(device, dtype)
     for kernel, problem in kernels_for(stored, Problem(18, stored.shape[1], stored.shape[0], dtype, device)):
         x = activations(problem, "transposed")
-        y = kernel.run(x, kernel.prepare(stored), None)
+        y = kernel.run(x, kernel.pack(stored), None)
         assert_close(y, expected_product(x, stored, None, kernel.layout), kernel.dtype_name)
 
 
@@ -68,7 +68,7 @@ def test_pruned_inputs_are_never_read(device):
     for kernel, problem in kernels_for(stored, Problem(5, 83, 24, torch.float32, device)):
         x = torch.randn(problem.x_shape, device=device)
         (x.t() if kernel.layout in X_FEATURE_MAJOR else x)[:, ~mask.any(dim=0)] = torch.nan
-        assert not kernel.run(x, kernel.prepare(stored), None).isnan().any(), kernel.name
+        assert not kernel.run(x, kernel.pack(stored), None).isnan().any(), kernel.name
 
 
 @pytest.mark.parametrize("kernel", entries(), ids=lambda kernel: kernel.name)
@@ -77,7 +77,9 @@ def test_every_kernel_is_exercised(kernel, cases):
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with precision_allowed(kernel):
         reasons = {
-            kernel.refusal(stored, Problem(8, stored.shape[1], stored.shape[0], dtype, device, kernel.layout))
+            kernel.unsupported_reason(
+                stored, Problem(8, stored.shape[1], stored.shape[0], dtype, device, kernel.layout)
+            )
             for stored in (case.build() for case in cases.values() if case.family == kernel.family)
             for dtype in DTYPES
         }
@@ -99,8 +101,8 @@ def test_every_kernel_is_exercised(kernel, cases):
         (torch.ones(3, 149), torch.ones(101).int(), r"bias must be a float \[101\]"),
     ],
 )
-def test_operands_that_do_not_fit_are_refused(cases, x, bias, message, device):
+def test_operands_that_do_not_fit_are_rejected(cases, x, bias, message, device):
     stored = cases["gathered-uneven"].build().to(device)
     kernel = next(kernel for kernel in entries() if kernel.name == "gathered_triton")
     with pytest.raises(ValueError, match=message):
-        kernel.run(x.to(device), kernel.prepare(stored), bias if bias is None else bias.to(device))
+        kernel.run(x.to(device), kernel.pack(stored), bias if bias is None else bias.to(device))

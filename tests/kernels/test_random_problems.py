@@ -12,7 +12,7 @@ TUNABLE = [kernel for kernel in GPU_KERNELS if kernel.tunable is not None]
 
 
 def faults(kernel, seeds, device, largest):
-    """What is wrong with the kernel's results, by seed; skips where it refuses all problems."""
+    """What is wrong with the kernel's results, by seed; skips where it supports none of them."""
     found, reasons = [], []
     for seed in seeds:
         drawn = draw(kernel, seed, device, largest=largest)
@@ -57,8 +57,8 @@ def test_every_launch_that_tuning_may_choose(kernel, request):
             pytest.skip(drawn)
         drawn.run()  # builds its library, before the cache is another
         request.getfixturevalue("nothing_tuned")
-        for launch in kernel.tunable.candidates(drawn.prepared, drawn.problem):
-            kernel.tunable.remember(drawn.prepared, drawn.problem, launch, 0.0)
+        for launch in kernel.tunable.candidates(drawn.packed, drawn.problem):
+            kernel.tunable.remember(drawn.packed, drawn.problem, launch, 0.0)
             with poisoned_memory():
                 y = drawn.run()
             assert drawn.fault(y) is None, launch

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from sparsefront_kernels import FORMATS, KernelRefused, Problem, entries, entry, families, find, names, reference
+from sparsefront_kernels import FORMATS, Problem, UnsupportedProblem, entries, entry, families, find, names, reference
 
 CPU = torch.device("cpu")
 
@@ -19,18 +19,18 @@ def test_names_are_those_that_configurations_use():
         "gathered_cuda_feature_major",
         "gathered_cuda_row_to_feature",
         "gathered_cuda_feature_to_row",
-        "gathered_fp32_cuda",
-        "gathered_fp32_cuda_feature_major",
-        "gathered_fp32_cuda_row_to_feature",
-        "gathered_fp32_cuda_feature_to_row",
-        "gathered_skinny",
-        "gathered_skinny_feature_major",
-        "gathered_skinny_row_to_feature",
-        "gathered_skinny_feature_to_row",
-        "gathered_tf32_triton",
-        "gathered_tf32_triton_feature_major",
-        "gathered_tf32_triton_row_to_feature",
-        "gathered_tf32_triton_feature_to_row",
+        "gathered_simt",
+        "gathered_simt_feature_major",
+        "gathered_simt_row_to_feature",
+        "gathered_simt_feature_to_row",
+        "gathered_small_m",
+        "gathered_small_m_feature_major",
+        "gathered_small_m_row_to_feature",
+        "gathered_small_m_feature_to_row",
+        "gathered_triton_tf32",
+        "gathered_triton_tf32_feature_major",
+        "gathered_triton_tf32_row_to_feature",
+        "gathered_triton_tf32_feature_to_row",
         "gathered_quack_feature_major",
         "gathered_overlay_reference",
         "gathered_overlay_triton",
@@ -64,18 +64,18 @@ def test_unknown_names_list_what_exists():
         reference("bsr")
 
 
-def test_found_and_refused_cover_all_kernels(case):
+def test_usable_and_unsupported_cover_all_kernels(case):
     stored = case.build()
     found = find(stored, Problem(3, stored.shape[1], stored.shape[0], torch.float32, CPU))
-    assert {kernel.name for kernel in found.usable} | found.refusals.keys() == set(names())
+    assert {kernel.name for kernel in found.usable} | found.unsupported.keys() == set(names())
     assert reference(case.family) in found.usable
-    assert all(found.refusals.values())
+    assert all(found.unsupported.values())
 
 
 @pytest.mark.parametrize(
     ("weight", "kernel", "changes", "reason"),
     [
-        ("gathered-kept", "csr_torch", {}, "held as gathered, not csr"),
+        ("gathered-kept", "csr_torch", {}, "stored as gathered, not csr"),
         ("gathered-kept", "gathered_triton", {"k": 71}, r"\[N, K\] = \[32, 70\], the problem asks for \[32, 71\]"),
         ("gathered-kept", "gathered_triton", {"layout": "feature_major"}, "takes row_major activations"),
         ("gathered-kept", "gathered_triton_feature_major", {}, "takes feature_major activations"),
@@ -90,46 +90,49 @@ def test_found_and_refused_cover_all_kernels(case):
         ("semi_structured-short", "semi_structured_torch", {"dtype": torch.float16}, "multiples of 16"),
     ],
 )
-def test_refusals_say_why(cases, weight, kernel, changes, reason):
+def test_unsupported_problems_say_why(cases, weight, kernel, changes, reason):
     stored = cases[weight].build()
     asked = {"m": 4, "k": stored.shape[1], "n": stored.shape[0], "dtype": torch.float32, "device": CPU} | changes
     problem = Problem(**asked)
-    with pytest.raises(KernelRefused, match=f"{kernel}: .*{reason}"):
-        entry(kernel).require(stored, problem)
+    with pytest.raises(UnsupportedProblem, match=f"{kernel}: .*{reason}"):
+        entry(kernel).require_supported(stored, problem)
 
 
-def test_triton_refuses_a_cpu_without_the_interpreter(cases, monkeypatch):
+def test_triton_does_not_support_a_cpu_without_the_interpreter(cases, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     for weight in ("gathered-kept", "blocked-kept", "n_m-7:7"):
         stored = cases[weight].build()
         found = find(stored, Problem(4, stored.shape[1], stored.shape[0], torch.float32, CPU))
         assert [kernel.name for kernel in found.usable] == [reference(stored.family).name]
-        assert "needs a CUDA device" in found.refusals[f"{stored.family}_triton"]
+        assert "needs a CUDA device" in found.unsupported[f"{stored.family}_triton"]
 
 
-def test_triton_refuses_where_it_is_not_installed(cases, monkeypatch):
+def test_triton_is_unsupported_where_it_is_not_installed(cases, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     stored = cases["gathered-kept"].build()
-    assert entry("gathered_triton").refusal(stored, Problem(4, 70, 32, torch.float32, CPU)) == "Triton is not installed"
+    assert (
+        entry("gathered_triton").unsupported_reason(stored, Problem(4, 70, 32, torch.float32, CPU))
+        == "Triton is not installed"
+    )
 
 
-def test_interpreter_refuses_bfloat16(cases):
+def test_interpreter_does_not_support_bfloat16(cases):
     if torch.cuda.is_available():
         pytest.skip("the interpreter is off where there is a GPU")
     stored = cases["gathered-kept"].build()
-    assert "bfloat16" in entry("gathered_triton").refusal(stored, Problem(4, 70, 32, torch.bfloat16, CPU))
+    assert "bfloat16" in entry("gathered_triton").unsupported_reason(stored, Problem(4, 70, 32, torch.bfloat16, CPU))
 
 
-def test_packing_for_cusparselt_off_the_gpu_is_refused(cases):
-    with pytest.raises(KernelRefused, match="packs on a CUDA device"):
-        entry("semi_structured_torch").prepare(cases["semi_structured"].build().to(dtype=torch.float16))
+def test_packing_for_cusparselt_off_the_gpu_is_unsupported(cases):
+    with pytest.raises(UnsupportedProblem, match="packs on a CUDA device"):
+        entry("semi_structured_torch").pack(cases["semi_structured"].build().to(dtype=torch.float16))
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [({"m": -1}, "m >= 0"), ({"k": 0}, "k >= 1"), ({"n": 0}, "n >= 1"), ({"layout": "nchw"}, "'nchw' is not one of")],
 )
-def test_impossible_problems_are_refused(changes, message):
+def test_impossible_problems_are_rejected(changes, message):
     with pytest.raises(ValueError, match=message):
         Problem(**{"m": 1, "k": 1, "n": 1, "dtype": torch.float32, "device": CPU} | changes)
 

@@ -20,7 +20,7 @@ def test_clean(tool):
     if SANITIZER is None or not torch.cuda.is_available():
         pytest.skip("needs compute-sanitizer and a CUDA device")
     for name in cuda_library.SOURCES:
-        if reason := cuda_library.refusal(name):
+        if reason := cuda_library.unavailable_reason(name):
             pytest.skip(f"{name}: {reason}")
         cuda_library.build(name)  # not under the tool
     script = Path(__file__).with_name("sanitized.py")

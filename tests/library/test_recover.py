@@ -27,7 +27,13 @@ def test_every_recovery_runs(trained, recovery):
     pruned, distance = trained.loss(net), trained.distance(net)
     history = {0: trained.initial.state_dict()}
     after = recovered(
-        trained, masks, net, recovery=recovery, dense_net=trained.dense, initial_net=trained.initial, history=history
+        trained,
+        masks,
+        net,
+        recovery=recovery,
+        dense_net=trained.dense,
+        initial_net=trained.initial,
+        epoch_weights=history,
     )
     assert zeros_where_pruned(net, after) and after.sparsity == 0.75
     if recovery in ("finetune", "lr_rewind", "distill"):
@@ -105,7 +111,7 @@ BAD = {
     "recovery=fine: is one of distill, finetune, ": {"recovery": "fine"},
     "dense_net=None: recovery=distill needs it": {"recovery": "distill"},
     "initial_net=None: recovery=sr_ste needs it": {"recovery": "sr_ste"},
-    "history=None: recovery=weight_rewind needs it": {"recovery": "weight_rewind"},
+    "epoch_weights=None: recovery=weight_rewind needs it": {"recovery": "weight_rewind"},
     "lr=-1: must be greater than 0": {"lr": -1},
     "train_dataloader=int: is a DataLoader or another iterable": {"train_dataloader": 3},
     r"masks\['9'\]=given: names no layer": {"masks": {"9": torch.ones(2, 2).bool()}},

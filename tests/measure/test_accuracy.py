@@ -1,4 +1,4 @@
-"""Evaluation: every sample once, in the dtype that is measured, judged in fp32."""
+"""Evaluation: every sample once, in the dtype that is measured, evaluated in fp32."""
 
 from types import SimpleNamespace
 
@@ -87,7 +87,7 @@ def test_floats_take_the_measured_dtype_and_logits_come_back_in_fp32(task):
     assert task.used.dtypes == {torch.float32}
 
 
-def test_an_unknown_split_is_refused(task):
+def test_an_unknown_split_is_rejected(task):
     with pytest.raises(ValueError, match="train"):
         evaluate(task, Net(), Data(), "train", device=CPU, dtype=torch.float32)
 

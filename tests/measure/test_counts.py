@@ -1,4 +1,4 @@
-"""What is counted rather than timed: bytes, flops, zeros, and the roofline's floor."""
+"""What is counted rather than timed: bytes, flops, zeros, and the roofline bound."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from torch import nn
 from sparsefront.inference.problems import LayerInput
 from sparsefront.measure.flops import theoretical_flops
 from sparsefront.measure.memory import dense_layer_bytes, peak_memory_bytes, resident_bytes, weight_bytes
-from sparsefront.measure.roofline import MeasuredRates, floor_us, measured_rates, roofline_fraction
+from sparsefront.measure.roofline import MeasuredRates, measured_rates, roofline_bound_us, roofline_fraction
 from sparsefront.measure.sparsity import achieved_sparsity
 
 CPU = torch.device("cpu")
@@ -38,11 +38,11 @@ def test_weight_bytes_on_the_meta_device():
         assert weight_bytes(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), torch.float16) == 2 * 20 * 2
 
 
-def compressed(prepare):
-    """A layer whose kernel reads what `prepare` makes of its format."""
+def compressed(pack):
+    """A layer whose kernel reads what `pack` makes of its format."""
     mask = torch.ones(8, 8, dtype=torch.bool)
     stored = FORMATS["gathered"].from_dense(torch.randn(8, 8), mask, tile=8)
-    return SparseLinear(replace(entry("gathered_reference"), prepare=prepare), stored, torch.zeros(8)), stored
+    return SparseLinear(replace(entry("gathered_reference"), pack=pack), stored, torch.zeros(8)), stored
 
 
 def test_resident_bytes_count_what_a_kernel_packed():
@@ -108,12 +108,12 @@ def test_masks_must_fit(net):
 RATES = MeasuredRates(copy_gb_per_s=1000.0, dense_tflop_per_s=100.0)
 
 
-def test_the_floor_is_the_slower_of_computing_and_moving():
+def test_the_roofline_bound_is_the_slower_of_computing_and_moving():
     large = Problem(m=4096, k=4096, n=4096, dtype=torch.float16, device=CPU)
-    computing = floor_us(large, density=0.5, weight_bytes=2**24, rates=RATES)
+    computing = roofline_bound_us(large, density=0.5, weight_bytes=2**24, rates=RATES)
     assert computing == pytest.approx(2 * 4096**3 * 0.5 / 100e12 * 1e6)
     single = Problem(m=1, k=4096, n=4096, dtype=torch.float16, device=CPU)
-    moving = floor_us(single, density=0.5, weight_bytes=2**24, rates=RATES)
+    moving = roofline_bound_us(single, density=0.5, weight_bytes=2**24, rates=RATES)
     assert moving == pytest.approx((2**24 + 2 * 8192) / 1000e9 * 1e6)
     assert roofline_fraction(single, latency_us=2 * moving, density=0.5, weight_bytes=2**24, rates=RATES) == 0.5
 

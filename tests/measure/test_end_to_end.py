@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparsefront.measure import end_to_end, search, wrapping
+from sparsefront.measure import end_to_end, execution_mode, search
 from sparsefront.measure.end_to_end import time_alone, time_pair
 from sparsefront.measure.latency import summarise
 from sparsefront.measure.settings import Measure
@@ -33,7 +33,7 @@ def test_both_sides_keep_all_samples_of_all_repeats():
     assert found.speedup.speedup > 1  # a twelfth of the layers
     assert found.throughput_sparse_samples_per_s == pytest.approx(256 / found.sparse.median_ms * 1e3)
     assert found.dense.execution.name == found.execution.name == "eager"
-    assert found.refusals["sparse/cuda_graph"] == "needs a CUDA device"
+    assert found.not_timed["sparse/cuda_graph"] == "needs a CUDA device"
     assert set(found.medians_ms) == {"dense/eager", "sparse/eager"}
     assert found.dense.fused_latency is None
 
@@ -56,9 +56,9 @@ def test_sparsity_is_held_against_the_fastest_dense_version(depth, wins):
 
 
 def test_short_trials_do_not_decide_which_dense_version_is_the_baseline(monkeypatch):
-    """The fused graph won the trial and loses the timing, or the other way round: the timing counts."""
+    """The fused graph won the short timing and loses the timing, or the other way round: the timing counts."""
     taken = {"eager": 1.0, "eager+fused_graph": 2.0, "dense": 5.0, "fused_dense": 3.0, "sparse": 4.0}
-    for module in (search, wrapping, end_to_end):
+    for module in (search, execution_mode, end_to_end):
         monkeypatch.setattr(
             module, "time_interleaved", lambda functions, **rest: {n: [taken[n]] * 5 for n in functions}
         )
@@ -103,5 +103,5 @@ def test_graphs_beat_eager_on_small_layers():
     settings = Measure(device="cuda", samples=10)
     nets = (Layers(12).eval().to("cuda", torch.float16) for _ in range(2))
     found = time_pair(*nets, {"x": torch.randn(32, 128, device="cuda", dtype=torch.float16)}, settings)
-    assert "dense/cuda_graph" not in found.refusals
+    assert "dense/cuda_graph" not in found.not_timed
     assert found.medians_ms["dense/cuda_graph"] < found.medians_ms["dense/eager"]

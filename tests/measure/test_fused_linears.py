@@ -139,12 +139,12 @@ def test_it_compiles_without_a_graph_break(x):
 
 @pytest.mark.gpu
 def test_it_is_replayed_from_a_graph_with_new_values():
-    from sparsefront.measure.wrapping import best_wrapping
+    from sparsefront.measure.execution_mode import fastest_execution_mode
 
     device, dtype = torch.device("cuda"), torch.float16
     net = Encoder().eval().to(device, dtype)
     inputs = {"x": torch.randn(3, 5, 16, device=device, dtype=dtype)}
     fused = fuse_linears(net, inputs)
     modes = ["eager", "cuda_graph", "compile", "compile_cuda_graph"]
-    found = best_wrapping(fused, inputs, wrappings=modes, device=device, dtype=dtype, original=net)
-    assert found.refused == {} and set(found.medians_ms) == set(modes)
+    found = fastest_execution_mode(fused, inputs, execution_modes=modes, device=device, dtype=dtype, original=net)
+    assert found.not_timed == {} and set(found.medians_ms) == set(modes)

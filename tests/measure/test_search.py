@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from sparsefront.measure import search, wrapping
+from sparsefront.measure import execution_mode, search
+from sparsefront.measure.execution_mode import EXECUTION_MODES, NothingRuns
 from sparsefront.measure.search import fastest_execution
 from sparsefront.measure.variants import VARIANTS
-from sparsefront.measure.wrapping import WRAPPINGS, NothingRuns
 
 CPU = torch.device("cpu")
 
@@ -45,7 +45,12 @@ def as_another(net, seconds, scale=1.0):
 
 
 def find(net, inputs, device=CPU, **settings):
-    asked = {"wrappings": WRAPPINGS, "variants": VARIANTS, "seconds": 60.0, "dtype": torch.float32} | settings
+    asked = {
+        "execution_modes": EXECUTION_MODES,
+        "variants": VARIANTS,
+        "seconds": 60.0,
+        "dtype": torch.float32,
+    } | settings
     return fastest_execution(net, inputs, device=device, **asked)
 
 
@@ -53,11 +58,11 @@ def test_a_cpu_tries_variants_eagerly_and_says_why_not_the_rest(net, inputs):
     found = find(net, inputs)
     assert {"eager", "eager+fused_qkv"} == set(found.medians_ms)
     assert found.name in found.medians_ms and found.fused is None
-    assert {found.refused[mode] for mode in WRAPPINGS if mode != "eager"} == {"needs a CUDA device"}
-    assert found.refused["sdpa_flash"] == "needs a CUDA device"
-    assert "fewer than two convolutions" in found.refused["channels_last"]
-    assert found.refused["fused_graph"] == "no fused graph of this network"
-    torch.testing.assert_close(found.wrapped.call(), net(**inputs))
+    assert {found.not_timed[mode] for mode in EXECUTION_MODES if mode != "eager"} == {"needs a CUDA device"}
+    assert found.not_timed["sdpa_flash"] == "needs a CUDA device"
+    assert "fewer than two convolutions" in found.not_timed["channels_last"]
+    assert found.not_timed["fused_graph"] == "no fused graph of this network"
+    torch.testing.assert_close(found.fastest.call(), net(**inputs))
 
 
 def test_only_what_is_asked_for_is_tried(net, inputs):
@@ -67,7 +72,7 @@ def test_only_what_is_asked_for_is_tried(net, inputs):
 def test_a_faster_fused_graph_is_the_fastest_version(net, inputs):
     found = find(net, inputs, fuse=lambda given, inputs: as_another(given, 0.0))
     assert found.name == found.fused.name == "eager+fused_graph" and found.variants == ("fused_graph",)
-    torch.testing.assert_close(found.wrapped.call(), net(**inputs))
+    torch.testing.assert_close(found.fastest.call(), net(**inputs))
 
 
 def test_a_slower_fused_graph_is_timed_beside(net, inputs):
@@ -76,21 +81,21 @@ def test_a_slower_fused_graph_is_timed_beside(net, inputs):
     assert found.fused.name == "eager+fused_graph" and found.medians_ms[found.fused.name] > 20
 
 
-def test_a_wrong_variant_is_refused(net, inputs):
+def test_a_wrong_variant_is_rejected(net, inputs):
     found = find(net, inputs, fuse=lambda given, inputs: as_another(given, 0.0, scale=1.5))
-    assert "against eager" in found.refused["eager+fused_graph"] and found.fused is None
+    assert "against eager" in found.not_timed["eager+fused_graph"] and found.fused is None
 
 
 def test_a_rewrite_that_fails_leaves_its_reason(net, inputs):
     def fuse(given, inputs):
         raise KeyError("no such block")
 
-    assert "no such block" in find(net, inputs, fuse=fuse).refused["fused_graph"]
+    assert "no such block" in find(net, inputs, fuse=fuse).not_timed["fused_graph"]
 
 
 def test_a_network_that_fails_is_an_error(inputs):
     with pytest.raises(NothingRuns, match="needs a CUDA device"):
-        find(Net().eval(), inputs, wrappings=["cuda_graph"])
+        find(Net().eval(), inputs, execution_modes=["cuda_graph"])
 
 
 @pytest.fixture
@@ -99,17 +104,17 @@ def pretend_gpu(monkeypatch):
     made = []
 
     def pretend(seconds):
-        real_timer = wrapping.time_interleaved
+        real_timer = execution_mode.time_interleaved
 
-        def wrap(name, net, static):
+        def call_in_mode(name, net, static):
             made.append((name, type(net).__name__))
             clock[0] += seconds.get(name, 0.0)
             return torch.inference_mode()(lambda: net(**static))
 
         clock = [0.0]
         monkeypatch.setattr(search.time, "perf_counter", lambda: clock[0], raising=True)
-        monkeypatch.setattr(wrapping, "wrap", wrap)
-        for module in (wrapping, search):
+        monkeypatch.setattr(execution_mode, "call_in_mode", call_in_mode)
+        for module in (execution_mode, search):
             monkeypatch.setattr(
                 module, "time_interleaved", lambda functions, *, device, **rest: timed(real_timer, functions, **rest)
             )
@@ -124,15 +129,17 @@ def pretend_gpu(monkeypatch):
 def test_time_that_is_spent_leaves_out_what_takes_longest(net, inputs, pretend_gpu):
     device, made = pretend_gpu({"compile_cuda_graph": 20.0})
     modes = ["eager", "compile_cuda_graph", "max_autotune_cuda_graph"]
-    found = find(net, inputs, device=device, wrappings=modes, variants=[], seconds=45.0)
+    found = find(net, inputs, device=device, execution_modes=modes, variants=[], seconds=45.0)
     assert ("max_autotune_cuda_graph", "Net") not in made
-    assert found.refused["max_autotune_cuda_graph"] == ("not tried: about 50 s are needed, 25 s of the search are left")
+    assert found.not_timed["max_autotune_cuda_graph"] == (
+        "not tried: about 50 s are needed, 25 s of the search are left"
+    )
 
 
 def test_there_is_time_for_everything(net, inputs, pretend_gpu):
     device, made = pretend_gpu({"compile_cuda_graph": 20.0})
     modes = ["eager", "compile_cuda_graph", "max_autotune_cuda_graph"]
-    found = find(net, inputs, device=device, wrappings=modes, variants=[], seconds=71.0)
+    found = find(net, inputs, device=device, execution_modes=modes, variants=[], seconds=71.0)
     assert set(found.medians_ms) == set(modes)
 
 
@@ -140,9 +147,9 @@ def test_no_budget_leaves_out_a_mode_that_the_other_network_may_have(net, inputs
     """The best form and the fused graph run in every quick and compiled mode; only what comes on top is left out."""
     device, made = pretend_gpu({"eager": 5.0, "cuda_graph": 5.0, "compile_cuda_graph": 20.0})
     modes = ["eager", "cuda_graph", "compile_cuda_graph", "max_autotune_cuda_graph"]
-    settings = {"wrappings": modes, "variants": ["fused_graph"], "seconds": 0.0}
+    settings = {"execution_modes": modes, "variants": ["fused_graph"], "seconds": 0.0}
     found = find(net, inputs, device=device, fuse=lambda given, inputs: as_another(given, 0.0), **settings)
     assert set(found.medians_ms) == {mode + form for mode in modes[:3] for form in ("", "+fused_graph")}
-    assert set(found.refused) == {"max_autotune_cuda_graph"} or set(found.refused) == {
+    assert set(found.not_timed) == {"max_autotune_cuda_graph"} or set(found.not_timed) == {
         "max_autotune_cuda_graph+fused_graph"
     }

@@ -1,4 +1,4 @@
-"""Settings of group measure: what they mean on this machine and what they refuse."""
+"""Settings of group measure: what they mean on this machine and what they reject."""
 
 import pytest
 import torch
@@ -54,15 +54,15 @@ def test_the_gpu_must_exist(no_gpu):
         ("samples", 4),
         ("repeats", 0),
         ("evaluate_limit", 0),
-        ("wrappings", []),
-        ("wrappings", ["eager", "onnx"]),
-        ("wrappings", ["cuda_graph"]),
+        ("execution_modes", []),
+        ("execution_modes", ["eager", "onnx"]),
+        ("execution_modes", ["cuda_graph"]),
     ],
 )
 def test_a_value_that_cannot_be_used_is_named(no_gpu, key, value):
-    with pytest.raises(InvalidSetting) as refused:
+    with pytest.raises(InvalidSetting) as rejected:
         Measure(**{key: value})
-    assert refused.value.key == key
+    assert rejected.value.key == key
 
 
 def test_one_size_and_several(no_gpu):

@@ -6,9 +6,9 @@ import torch
 from sparsefront.measure.speedup import speedup_of
 
 
-def noisy(centre, spread, *, repeats=3, samples=30, seed=0):
+def noisy(center, spread, *, repeats=3, samples=30, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    return (centre + spread * torch.randn(repeats, samples, generator=generator)).tolist()
+    return (center + spread * torch.randn(repeats, samples, generator=generator)).tolist()
 
 
 def test_steady_times_give_the_ratio_and_no_width():

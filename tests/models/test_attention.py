@@ -97,7 +97,7 @@ def test_module_shared_by_two_parents_stays_shared():
     assert isinstance(net["a"][0], MultiheadSelfAttention)
 
 
-def test_what_cannot_be_split_is_refused():
+def test_what_cannot_be_split_is_rejected():
     with pytest.raises(ValueError, match="batch-first"):
         split_multihead_attention(nn.MultiheadAttention(8, 2))
     with pytest.raises(ValueError, match="equal widths"):

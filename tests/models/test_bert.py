@@ -98,7 +98,7 @@ def test_new_heads_are_one_logged_line(
     with caplog.at_level(logging.INFO):
         Bert(path=str(bert_folder)).build(spans)
     assert [record.getMessage() for record in caplog.records if record.name.startswith("sparsefront")] == [
-        "newly initialised, for want of weights that fit: qa_outputs.bias, qa_outputs.weight"
+        "newly initialized, because no weights fit: qa_outputs.bias, qa_outputs.weight"
     ]
     assert capfd.readouterr() == ("", "")
 
@@ -127,7 +127,7 @@ def test_pytorch_bin_is_read_too(folder: Path, pair_classes: DataInfo):
     assert torch.equal(model.build(pair_classes).classifier.weight, weights["classifier.weight"])
 
 
-def test_other_layer_counts_and_shapes_are_refused(folder: Path, pair_classes: DataInfo):
+def test_other_layer_counts_and_shapes_are_rejected(folder: Path, pair_classes: DataInfo):
     change_config(folder, num_hidden_layers=3)
     with pytest.raises(InvalidSetting, match="path=.*missing keys: bert.encoder.layer.2.*and 13 more"):
         Bert(path=str(folder)).build(pair_classes)
@@ -141,9 +141,9 @@ def test_other_layer_counts_and_shapes_are_refused(folder: Path, pair_classes: D
 
 def test_damaged_files_are_one_sentence(folder: Path, pair_classes: DataInfo):
     (folder / "model.safetensors").write_bytes(b"nothing")
-    with pytest.raises(InvalidSetting, match="its weights cannot be read: .") as refused:
+    with pytest.raises(InvalidSetting, match="its weights cannot be read: .") as rejected:
         Bert(path=str(folder)).build(pair_classes)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(rejected.value)
     (folder / "tokenizer.json").write_text("{}")
     with pytest.raises(InvalidSetting, match="its tokenizer cannot be read: ."):
         Bert(path=str(folder)).tokenizer()
@@ -152,12 +152,12 @@ def test_damaged_files_are_one_sentence(folder: Path, pair_classes: DataInfo):
         Bert(path=str(folder)).check()
 
 
-def test_folders_of_other_models_are_refused_by_type(folder: Path, pair_classes: DataInfo):
+def test_folders_of_other_models_are_rejected_by_type(folder: Path, pair_classes: DataInfo):
     change_config(folder, model_type="roberta")
     model = Bert(path=str(folder))
-    for refused in (model.check, lambda: model.skeleton(pair_classes), lambda: model.build(pair_classes)):
+    for rejected in (model.check, lambda: model.skeleton(pair_classes), lambda: model.build(pair_classes)):
         with pytest.raises(InvalidSetting, match="path=.*type roberta; only type bert is supported"):
-            refused()
+            rejected()
 
 
 def test_incomplete_folders_are_found_by_check(folder: Path, tmp_path: Path):
@@ -166,12 +166,12 @@ def test_incomplete_folders_are_found_by_check(folder: Path, tmp_path: Path):
     with pytest.raises(InvalidSetting, match="must be a folder with config.json"):
         Bert(path=str(tmp_path)).check()
     (folder / "tokenizer.json").rename(folder / "renamed")
-    with pytest.raises(InvalidSetting, match="holds no tokenizer.json or vocab.txt"):
+    with pytest.raises(InvalidSetting, match="has no tokenizer.json or vocab.txt"):
         Bert(path=str(folder)).check()
-    with pytest.raises(InvalidSetting, match="holds no tokenizer.json or vocab.txt"):
+    with pytest.raises(InvalidSetting, match="has no tokenizer.json or vocab.txt"):
         Bert(path=str(folder)).tokenizer()
     (folder / "model.safetensors").unlink()
-    with pytest.raises(InvalidSetting, match="holds no model.safetensors or"):
+    with pytest.raises(InvalidSetting, match="has no model.safetensors or"):
         Bert(path=str(folder)).check()
 
 
@@ -189,7 +189,7 @@ def test_sequences_must_fit_the_positions(bert_folder: Path):
         Bert(path=str(bert_folder)).skeleton(long)
 
 
-def test_bad_settings_are_refused_at_once():
+def test_bad_settings_are_rejected_at_once():
     with pytest.raises(InvalidSetting, match="size=huge: is one of tiny, base, large"):
         Bert(size="huge")
     with pytest.raises(InvalidSetting, match="excludes path"):

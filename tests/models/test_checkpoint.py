@@ -59,9 +59,9 @@ def test_the_objects_of_an_unsafe_checkpoint_are_named_to_the_end_of_the_line(tm
     from argparse import Namespace
 
     torch.save({"state_dict": Body().state_dict(), "options": Namespace(lr=1)}, tmp_path / "unsafe.pt")
-    with pytest.raises(InvalidSetting) as refused:
+    with pytest.raises(InvalidSetting) as rejected:
         read_weights(str(tmp_path / "unsafe.pt"))
-    message = str(refused.value)
+    message = str(rejected.value)
     assert "it holds objects of argparse.Namespace" in message and "\n" not in message
     assert message.endswith("save its state dict alone: torch.save(net.state_dict(), FILE), or .safetensors")
 
@@ -71,28 +71,28 @@ def test_a_checkpoint_that_was_cut_short_is_one_sentence(tmp_path: Path, suffix:
     file = tmp_path / f"whole{suffix}"
     save_file(Body().state_dict(), file) if suffix == ".safetensors" else torch.save(Body().state_dict(), file)
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    with pytest.raises(InvalidSetting, match="cannot be read as plain tensors: .") as refused:
+    with pytest.raises(InvalidSetting, match="cannot be read as plain tensors: .") as rejected:
         read_weights(str(file))
-    assert "\n" not in str(refused.value) and len(str(refused.value)) < 250 + len(str(tmp_path))
+    assert "\n" not in str(rejected.value) and len(str(rejected.value)) < 250 + len(str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["broken.safetensors", "broken.pth"])
 @pytest.mark.parametrize("content", [b"", b"no checkpoint at all", b"hello world"], ids=["empty", "text", "other_text"])
 def test_a_broken_file_is_one_sentence(tmp_path: Path, name: str, content: bytes):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(InvalidSetting, match="cannot be read as plain tensors: .") as refused:
+    with pytest.raises(InvalidSetting, match="cannot be read as plain tensors: .") as rejected:
         read_weights(str(tmp_path / name))
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(rejected.value)
 
 
-def test_files_that_hold_no_state_dict_are_refused(tmp_path: Path):
+def test_files_that_hold_no_state_dict_are_rejected(tmp_path: Path):
     for content in ({}, {"epoch": 3}, [torch.zeros(2)]):
         torch.save(content, tmp_path / "other.pth")
-        with pytest.raises(InvalidSetting, match="holds no state dict"):
+        with pytest.raises(InvalidSetting, match="has no state dict"):
             read_weights(str(tmp_path / "other.pth"))
 
 
-def test_paths_that_are_no_checkpoint_are_refused(tmp_path: Path):
+def test_paths_that_are_no_checkpoint_are_rejected(tmp_path: Path):
     (tmp_path / "weights.h5").touch()
     with pytest.raises(InvalidSetting, match="does not exist"):
         weights_file(str(tmp_path / "missing.pth"))

@@ -77,11 +77,11 @@ def test_only_the_best_of_the_alternatives_is_downloaded(cache: Path, monkeypatc
     wanted = ("tokenizer_config.json", "absent.json")
     assert hub_folder("someone/bert", "v2", needed=needed, wanted=wanted) == cache / "v2"
     assert asked == ["tokenizer_config.json", "config.json", "model.safetensors"]
-    with pytest.raises(InvalidSetting, match="holds no flax.msgpack or other.bin; set model.path"):
+    with pytest.raises(InvalidSetting, match="has no flax.msgpack or other.bin; set model.path"):
         hub_folder("someone/bert", "v2", needed=(("flax.msgpack", "other.bin"),))
 
 
-def test_ids_that_the_hub_cannot_have_are_refused(cache: Path, pair_classes: DataInfo):
+def test_ids_that_the_hub_cannot_have_are_rejected(cache: Path, pair_classes: DataInfo):
     with pytest.raises(InvalidSetting, match="name=two words: is no id of the hub"):
         Bert(name="two words").skeleton(pair_classes)
 

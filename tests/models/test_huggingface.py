@@ -93,4 +93,4 @@ def test_a_run(run, distilbert: Path, tmp_path: Path):
         "measure.device=cpu",
     )
     assert row.choice.model_parameters["model_type"] == "distilbert"
-    assert row.sparsity.sparsity_achieved == 0.5 and row.quality.kernel == pytest.approx(row.quality.masked, abs=1e-3)
+    assert row.sparsity.sparsity_achieved == 0.5 and row.quality.sparse == pytest.approx(row.quality.masked, abs=1e-3)

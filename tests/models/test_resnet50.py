@@ -1,4 +1,4 @@
-"""torchvision's ResNet-50: stems, checkpoints, refusals."""
+"""torchvision's ResNet-50: stems, checkpoints, errors."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -51,7 +51,7 @@ def test_stem_follows_the_channels(images: Callable):
     assert net.conv1.stride == (2, 2)
 
 
-def test_bad_settings_are_refused():
+def test_bad_settings_are_rejected():
     with pytest.raises(InvalidSetting, match="small_images=True: weights DEFAULT belong to the 7x7 stem"):
         ResNet50(weights="DEFAULT", small_images=True)
     with pytest.raises(InvalidSetting, match="weights=V3: resnet50 has IMAGENET1K_V1, IMAGENET1K_V2, DEFAULT"):

@@ -1,4 +1,4 @@
-"""torchvision's ViT: sizes, checkpoints, refusals."""
+"""torchvision's ViT: sizes, checkpoints, errors."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -91,7 +91,7 @@ def test_grey_images_with_random_weights_only(images: Callable, small: Callable)
         Vit(weights="DEFAULT").build(images(channels=1))
 
 
-def test_other_checkpoints_are_refused_with_their_keys(images: Callable, small: Callable, tmp_path: Path):
+def test_other_checkpoints_are_rejected_with_their_keys(images: Callable, small: Callable, tmp_path: Path):
     torch.save({"conv1.weight": torch.zeros(2)}, tmp_path / "other.pth")
     with pytest.raises(InvalidSetting, match="missing keys: class_token, conv_proj.*; unexpected keys: conv1.weight"):
         Vit(path=str(tmp_path / "other.pth")).build(images())

@@ -75,7 +75,7 @@ def test_fingerprint_follows_content_not_place(images: Callable, tmp_path: Path)
         ({"heads": 3}, "heads=3: must divide dim=256"),
     ],
 )
-def test_bad_settings_are_refused_at_once(changes: dict, message: str):
+def test_bad_settings_are_rejected_at_once(changes: dict, message: str):
     with pytest.raises(InvalidSetting, match=message):
         VitSmall(**changes)
 

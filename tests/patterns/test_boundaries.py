@@ -1,4 +1,4 @@
-"""Where the units of a mask begin, as pictures draw it."""
+"""Where the groups of a mask begin, as pictures draw it."""
 
 from pathlib import Path
 
@@ -21,9 +21,9 @@ def test_lines_of_every_pattern_lie_inside_its_mask_and_ascend(from_yaml, name, 
     pattern = from_yaml(name, granularity=4)
     importance = torch.rand(16, 32, generator=torch.Generator().manual_seed(0))
     mask = pattern.mask(importance, sparsity)
-    arrangement = pattern.arrangement(importance, sparsity)
-    arranged = mask if arrangement is None else arrangement.arrange(mask)
-    rows, columns, windows = lines(pattern, arranged, sparsity)
+    permutation = pattern.find_permutation(importance, sparsity)
+    permuted = mask if permutation is None else permutation.apply(mask)
+    rows, columns, windows = lines(pattern, permuted, sparsity)
     for places, count in ((rows, 16), (columns, 32), (windows, 32)):
         assert places == sorted(set(places)) and all(0 < place < count for place in places)
 
@@ -60,6 +60,6 @@ def test_an_overlay_hides_where_tiles_begin():
     assert lines(TileWise(granularity=2, element_overlay=0.1), torch.ones(8, 4, dtype=torch.bool), 0.5) == ([], [], [])
 
 
-def test_a_unit_of_the_whole_layer_has_no_lines():
+def test_a_group_of_the_whole_layer_has_no_lines():
     assert grid_boundaries((8, 16), (8, 16)) == Boundaries(range(8, 8, 8), range(16, 16, 16), ())
     assert not any(map(len, (grid_boundaries((8, 16), (8, 16)).rows, grid_boundaries((8, 16), (8, 16)).columns)))

@@ -336,8 +336,8 @@ def test_tile_2_4(importance, granularity, sparsity):
 @given(importance=matrices(8, 6), granularity=st.sampled_from([2, 4]), sparsity=fractions)
 def test_shuffled_block_in_the_order_that_it_finds(importance, granularity, sparsity):
     pattern = ShuffledBlock(granularity=granularity)
-    arrangement = pattern.arrangement(torch.tensor(importance).float(), sparsity)
-    order = list(range(8)) if arrangement is None else arrangement.outputs.tolist()
+    permutation = pattern.find_permutation(torch.tensor(importance).float(), sparsity)
+    order = list(range(8)) if permutation is None else permutation.outputs.tolist()
     gone = free_oracle([importance[row] for row in order], sparsity, granularity, 1)
     assert_prunes(pattern, importance, sparsity, {(order[i], j) for i, j in gone})
 
@@ -348,12 +348,12 @@ def test_n_m_in_the_order_that_it_finds(importance, window):
     n, m = window
     pattern = NM(n=n, m=m, permutation="search", permutation_rounds=3)
     matrix = torch.tensor(importance).float()
-    arrangement = pattern.arrangement(matrix, 1 - n / m)
-    order = list(range(24)) if arrangement is None else arrangement.inputs.tolist()
+    permutation = pattern.find_permutation(matrix, 1 - n / m)
+    order = list(range(24)) if permutation is None else permutation.inputs.tolist()
     gone = balanced_oracle([[row[column] for column in order] for row in importance], n, m, 1, 1)
     mask = pattern.mask(matrix, 1 - n / m)
     assert set(map(tuple, (~mask).nonzero().tolist())) == {(i, order[j]) for i, j in gone}
-    pattern.check(mask, 1 - n / m, arrangement)
+    pattern.check(mask, 1 - n / m, permutation)
 
 
 @few

@@ -8,19 +8,19 @@ import pytest
 import torch
 from sparsefront_kernels.registry import FORMATS
 
-from sparsefront.allocation.base import Assigned
+from sparsefront.allocation.base import PerLayerAllocation
 from sparsefront.allocation.erk import Erk
 from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.allocation.runs import in_runs
 from sparsefront.allocation.selection import follow_guides, select_in_layer
 from sparsefront.errors import InvalidSetting
-from sparsefront.patterns.arrangement import Arrangement
-from sparsefront.patterns.base import Pattern, expand, offer
+from sparsefront.patterns.base import Pattern, new_mask, step_groups
+from sparsefront.patterns.permutation import Permutation
 from sparsefront.patterns.tile_wise import SOURCES
 from sparsefront.patterns.weight_view import as_matrix, like_weight
 from sparsefront.pruning.make_masks import make_masks
-from sparsefront.pruning.structure import settle
+from sparsefront.pruning.mask_layout import fix_layout
 
 NAMES = sorted(path.stem for path in (Path(__file__).resolve().parents[2] / "conf" / "pattern").glob("*.yaml"))
 SUITED = {"whole_tiles": True, "input_multiple": 16, "aggregate": "rms"}  # to the hardware
@@ -46,11 +46,11 @@ VARIANTS = [(name, {}) for name in NAMES] + [
 ]
 SPARSITIES = (0.0, 0.5, 0.75, 0.9)
 ALLOCATIONS = {"per_layer": PerLayer(), "global_threshold": GlobalThreshold(), "erk": Erk()}
-UNIT = 4  # small, so that small layers hold many units
+UNIT = 4  # small, so that small layers have many groups
 
 
 @dataclass(frozen=True)
-class OfItsOwn(Assigned):
+class OfItsOwn(PerLayerAllocation):
     """Sparsities that are written down, as latency_aware finds them in a table."""
 
     of: dict[str, float]
@@ -78,7 +78,7 @@ def expressible(pattern: Pattern, shape: tuple[int, int]) -> list[float]:
             pattern.check_sparsity(sparsity)
         except InvalidSetting:
             continue
-        if pattern.refusal(shape, sparsity) is None:
+        if pattern.unsupported_reason(shape, sparsity) is None:
             fitting.append(sparsity)
     return fitting
 
@@ -89,7 +89,7 @@ def pruned(mask: torch.Tensor) -> int:
 
 def assert_near(pattern: Pattern, mask: torch.Tensor, sparsity: float) -> None:
     target = 0 if pattern.name == "dense" else sparsity * mask.numel()
-    assert abs(pruned(mask) - target) <= pattern.granule(tuple(mask.shape)), (pruned(mask), target)
+    assert abs(pruned(mask) - target) <= pattern.rounding_unit(tuple(mask.shape)), (pruned(mask), target)
 
 
 def test_the_granularity_of_a_yaml_is_its_own_where_the_root_has_none(from_yaml):
@@ -135,7 +135,7 @@ def test_sparsity_0_keeps_everything(pattern):
 
 
 def test_the_highest_sparsity_keeps_something(pattern):
-    """As high as the pattern goes, in a layer of few units: rounding must not take the last one."""
+    """As high as the pattern goes, in a layer of few groups: rounding must not take the last one."""
     for shape in ((UNIT, 64), (2 * UNIT, 64)):
         for sparsity in (0.999, 0.98, 0.9, 0.75, 0.5):
             try:
@@ -151,13 +151,13 @@ def test_the_highest_sparsity_keeps_something(pattern):
 
 
 @pytest.mark.parametrize("shape", [(25, 96), (24, 97), (23, 61), (1, 64), (1, 7), (13, 1), (1, 1)], ids=str)
-def test_odd_shapes_are_masked_or_refused_with_the_count(pattern, shape):
+def test_odd_shapes_are_masked_or_rejected_with_the_count(pattern, shape):
     for sparsity in (0.5, 0.75):
         try:
             pattern.check_sparsity(sparsity)
         except InvalidSetting:
             continue
-        reason = pattern.refusal(shape, sparsity)
+        reason = pattern.unsupported_reason(shape, sparsity)
         if reason is None:
             mask = pattern.mask(scores(*shape), sparsity)
             assert_near(pattern, mask, sparsity)
@@ -200,10 +200,10 @@ def test_several_layers_under_every_allocation_that_it_meets(pattern):
                 pattern.check(mask, sparsity)
             total = sum(mask.numel() for mask in masks.values())
             if pattern.name != "dense":
-                granules = [pattern.granule(tuple(mask.shape)) for mask in masks.values()]
-                # ranked together, all layers are within one granule; tile_2_4 rounds in the last window of every tile
+                rounding_units = [pattern.rounding_unit(tuple(mask.shape)) for mask in masks.values()]
+                # ranked together, all layers are within one rounding unit; tile_2_4 rounds in the last window of every tile
                 together = name == "global_threshold" and pattern.name != "tile_2_4"
-                slack = max(granules) if together else sum(granules)
+                slack = max(rounding_units) if together else sum(rounding_units)
                 assert abs(sum(map(pruned, masks.values())) - sparsity * total) <= slack
 
 
@@ -215,10 +215,10 @@ def test_layers_with_sparsities_of_their_own_tighten_towards_them(pattern):
     assert "latency_aware" in pattern.allocations
     own = {"dense": 0.0, "least": levels[0], "most": levels[-1]}
     allocation, final = OfItsOwn(own), levels[-1]
-    masks = structure = None
+    masks = layout = None
     for update, share in enumerate((0.3, 0.7, 1.0)):
         importance = {layer: scores(24, 96, seed=10 * update + i) for i, layer in enumerate(own)}
-        structure = structure or settle(importance, pattern, allocation, final)
+        layout = layout or fix_layout(importance, pattern, allocation, final)
         tighter = make_masks(
             importance,
             pattern,
@@ -226,15 +226,15 @@ def test_layers_with_sparsities_of_their_own_tighten_towards_them(pattern):
             share * final,
             final_sparsity=final,
             previous=masks,
-            structure=structure,
+            layout=layout,
         )
         assert masks is None or not any((tighter[layer] & ~masks[layer]).any() for layer in masks)
         masks = tighter
-    assert masks["dense"].all() and "dense" not in structure.arrangements
+    assert masks["dense"].all() and "dense" not in layout.permutations
     for layer in ("least", "most"):
         if own[layer] > 0:
             assert_near(pattern, masks[layer], own[layer])
-            pattern.check(masks[layer], own[layer], structure.arrangement(layer))
+            pattern.check(masks[layer], own[layer], layout.permutation(layer))
 
 
 def test_a_layer_that_a_threshold_empties_obeys_and_is_stored(pattern):
@@ -250,8 +250,8 @@ def test_a_layer_that_a_threshold_empties_obeys_and_is_stored(pattern):
         if pattern.name != "shuffled_block":  # whose order is another one in each layer
             pattern.check(mask, sparsity)
         family, parameters = pattern.storage((24, 96), sparsity)
-        arrangement = pattern.arrangement(importance[layer], sparsity) or Arrangement()
-        stored = FORMATS[family].from_dense(importance[layer], mask, **parameters, **arrangement.orders())
+        permutation = pattern.find_permutation(importance[layer], sparsity) or Permutation()
+        stored = FORMATS[family].from_dense(importance[layer], mask, **parameters, **permutation.orders())
         assert torch.equal(stored.to_dense(), importance[layer] * mask)
 
 
@@ -259,10 +259,10 @@ def test_masks_on_the_way_to_a_final_sparsity_are_nested_and_end_in_the_structur
     """New scores at every update, as in training; what is gone stays gone."""
     for final in expressible(pattern, (24, 96)):
         for name in ALLOCATIONS.keys() & set(pattern.allocations):
-            masks = structure = None
+            masks = layout = None
             for update, share in enumerate((0.0, 0.35, 0.6, 0.85, 0.97, 1.0)):
                 importance = {layer: scores(24, 96, seed=10 * update + i) for i, layer in enumerate("ab")}
-                structure = structure or settle(importance, pattern, ALLOCATIONS[name], final)
+                layout = layout or fix_layout(importance, pattern, ALLOCATIONS[name], final)
                 tighter = make_masks(
                     importance,
                     pattern,
@@ -270,15 +270,15 @@ def test_masks_on_the_way_to_a_final_sparsity_are_nested_and_end_in_the_structur
                     share * final,
                     final_sparsity=final,
                     previous=masks,
-                    structure=structure,
+                    layout=layout,
                 )
                 if masks is not None:
                     assert not any((tighter[layer] & ~masks[layer]).any() for layer in masks)
                 masks = tighter
             for layer, mask in masks.items():
-                pattern.check(mask, final, structure.arrangement(layer))
+                pattern.check(mask, final, layout.permutation(layer))
             if pattern.name != "dense":
-                slack = sum(pattern.granule((24, 96)) for _ in masks)
+                slack = sum(pattern.rounding_unit((24, 96)) for _ in masks)
                 assert abs(sum(map(pruned, masks.values())) - final * 2 * 24 * 96) <= slack
 
 
@@ -294,7 +294,7 @@ def test_a_broken_mask_is_named(pattern):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_scores_that_are_not_finite_are_refused(pattern, bad):
+def test_scores_that_are_not_finite_are_rejected(pattern, bad):
     importance = scores(24, 96)
     importance[3, 5] = bad
     with pytest.raises(ValueError, match="not finite"):
@@ -302,7 +302,7 @@ def test_scores_that_are_not_finite_are_refused(pattern, bad):
 
 
 @pytest.mark.parametrize("sparsity", [-0.1, 1.0, 1.5, float("nan")])
-def test_a_sparsity_out_of_range_is_refused(pattern, sparsity):
+def test_a_sparsity_out_of_range_is_rejected(pattern, sparsity):
     with pytest.raises(InvalidSetting, match="sparsity"):
         pattern.mask(scores(24, 96), sparsity)
 
@@ -316,10 +316,10 @@ def test_storage_names_a_family_and_plain_parameters(pattern):
 def test_the_canonical_format_holds_every_mask(pattern):
     for sparsity in expressible(pattern, (24, 96)):
         weight = scores(24, 96) + 0.5
-        arrangement = pattern.arrangement(weight, sparsity) or Arrangement()
+        permutation = pattern.find_permutation(weight, sparsity) or Permutation()
         mask = pattern.mask(weight, sparsity)
         family, parameters = pattern.storage((24, 96), sparsity)
-        stored = FORMATS[family].from_dense(weight * mask, mask, **parameters, **arrangement.orders())
+        stored = FORMATS[family].from_dense(weight * mask, mask, **parameters, **permutation.orders())
         assert torch.equal(stored.to_dense(), weight * mask)
 
 
@@ -352,26 +352,26 @@ def test_masks_that_have_arrived_lose_less_than_a_group_to_new_scores(pattern):
         for name in ALLOCATIONS.keys() & set(pattern.allocations):
             first = {layer: scores(24, 96, seed=i) for i, layer in enumerate("ab")}
             second = {layer: scores(24, 96, seed=9 + i) for i, layer in enumerate("ab")}
-            structure = settle(first, pattern, ALLOCATIONS[name], final)
-            masks = make_masks(first, pattern, ALLOCATIONS[name], final, structure=structure)
-            again = make_masks(second, pattern, ALLOCATIONS[name], final, structure=structure, previous=masks)
+            layout = fix_layout(first, pattern, ALLOCATIONS[name], final)
+            masks = make_masks(first, pattern, ALLOCATIONS[name], final, layout=layout)
+            again = make_masks(second, pattern, ALLOCATIONS[name], final, layout=layout, previous=masks)
             for layer, mask in again.items():
-                pattern.check(mask, final, structure.arrangement(layer))
+                pattern.check(mask, final, layout.permutation(layer))
                 assert not (mask & ~masks[layer]).any()
             lost = sum(pruned(again[layer]) - pruned(masks[layer]) for layer in masks)
-            assert lost <= sum(pattern.granule((24, 96)) for _ in masks)
+            assert lost <= sum(pattern.rounding_unit((24, 96)) for _ in masks)
 
 
 def test_no_exchange_of_a_kept_and_a_pruned_group_within_a_step_keeps_more(pattern):
     for sparsity in expressible(pattern, (24, 96)):
         importance = scores(24, 96, seed=5)
-        arrangement = pattern.arrangement(importance, sparsity) or Arrangement()
-        arranged = arrangement.arrange(importance)
-        mask = allowed = torch.ones_like(arranged, dtype=torch.bool)
+        permutation = pattern.find_permutation(importance, sparsity) or Permutation()
+        permuted = permutation.apply(importance)
+        mask = allowed = torch.ones_like(permuted, dtype=torch.bool)
         for step in pattern.steps(sparsity, (24, 96)):
-            groups = offer(step, arranged, mask, allowed)
-            kept = select_in_layer(groups, arranged.numel(), step.target)
-            [ranked] = follow_guides([groups], arranged.numel(), step.target)
+            groups = step_groups(step, permuted, mask, allowed)
+            kept = select_in_layer(groups, permuted.numel(), step.target)
+            [ranked] = follow_guides([groups], permuted.numel(), step.target)
             values, survives = ranked.marked(), kept
             if groups.multiple > 1:  # then runs of them are exchanged
                 runs = in_runs(ranked)
@@ -382,8 +382,8 @@ def test_no_exchange_of_a_kept_and_a_pruned_group_within_a_step_keeps_more(patte
             worst_kept = values.masked_fill(~survives, float("inf")).amin(dim=1)
             best_pruned = values.masked_fill(survives, float("-inf")).amax(dim=1)
             assert (worst_kept >= best_pruned).all()
-            mask = expand(step, kept, arranged, mask, allowed)
-        assert torch.equal(arrangement.restore(mask), pattern.mask(importance, sparsity))
+            mask = new_mask(step, kept, permuted, mask, allowed)
+        assert torch.equal(permutation.invert(mask), pattern.mask(importance, sparsity))
 
 
 def interchangeable(pattern: Pattern) -> tuple[int, int]:
@@ -401,11 +401,11 @@ def interchangeable(pattern: Pattern) -> tuple[int, int]:
     return pattern.block[0], 0 if pattern.balanced else pattern.block[1]
 
 
-def test_units_that_change_places_take_their_fate_with_them(pattern):
+def test_groups_that_change_places_keep_their_masks(pattern):
     outputs, inputs = interchangeable(pattern)
     for sparsity in expressible(pattern, (24, 96)):
         importance = scores(24, 96, seed=6)
-        if pattern.arrangement(importance, sparsity) is not None:
+        if pattern.find_permutation(importance, sparsity) is not None:
             continue
         mask = pattern.mask(importance, sparsity)
         for dim, unit in ((0, outputs), (1, inputs)):

@@ -1,4 +1,4 @@
-"""block_2_4 and tile_2_4: units first, then 2:4 inside."""
+"""block_2_4 and tile_2_4: groups first, then 2:4 inside."""
 
 import pytest
 import torch
@@ -29,11 +29,11 @@ def drawn(*lines: str) -> torch.Tensor:
 
 
 @with_outer
-def test_less_than_a_half_is_refused(pattern, outer):
-    with pytest.raises(InvalidSetting, match=r"sparsity=0.4: .* 2 of 4 in every unit: at least 0.5") as caught:
+def test_less_than_a_half_is_rejected(pattern, outer):
+    with pytest.raises(InvalidSetting, match=r"sparsity=0.4: .* 2 of 4 in every group: at least 0.5") as caught:
         pattern.check_sparsity(0.4)
     assert caught.value.key == "sparsity"
-    assert pattern.refusal((16, 16), 0.25) == "sparsity 0.25 is below the 0.5 of 2:4"
+    assert pattern.unsupported_reason((16, 16), 0.25) == "sparsity 0.25 is below the 0.5 of 2:4"
     assert "erk" not in pattern.allocations  # it may ask a layer for less than a half
 
 
@@ -41,7 +41,7 @@ def test_less_than_a_half_is_refused(pattern, outer):
 @pytest.mark.parametrize("allocation", [PerLayer(), GlobalThreshold()], ids=lambda allocation: allocation.name)
 @pytest.mark.parametrize("sparsity", [0.5, 0.75, 0.9])
 def test_densities_multiply(pattern, outer, allocation, sparsity):
-    """What stays are halves of the units that the outer pattern keeps at 2s - 1."""
+    """What stays are halves of the groups that the outer pattern keeps at 2s - 1."""
     importance = {"a": scores(32, 64, seed=1), "b": 2 * scores(64, 32, seed=2)}
     masks = make_masks(importance, pattern, allocation, sparsity)
     units = make_masks(importance, outer, allocation, 2 * sparsity - 1)

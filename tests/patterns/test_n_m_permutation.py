@@ -14,7 +14,7 @@ from sparsefront.patterns.channel_permutation import _Swaps, kept_importance, pe
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.window import Window
 from sparsefront.pruning.make_masks import make_masks
-from sparsefront.pruning.structure import settle
+from sparsefront.pruning.mask_layout import fix_layout
 
 
 def scores(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -112,7 +112,7 @@ def test_nothing_to_gain_is_no_order():
     assert permuted_inputs(torch.ones(4, 8), Window(2, 4), 10) is None
     assert permuted_inputs(scores(4, 8), Window(4, 4), 10) is None
     assert permuted_inputs(scores(4, 8), Window(2, 8), 10) is None
-    assert NM(2, 4).arrangement(scores(4, 8), 0.5) is None
+    assert NM(2, 4).find_permutation(scores(4, 8), 0.5) is None
 
 
 def test_negative_importance_is_ranked_too():
@@ -138,17 +138,17 @@ def test_more_rounds_never_keep_less():
     assert kept == sorted(kept)
 
 
-def test_masks_obey_the_order_that_was_settled():
+def test_masks_obey_the_permutation_that_was_fixed():
     pattern = NM(2, 4, permutation="search")
     layers = {"a": scores(8, 32, seed=1), "b": scores(12, 16, seed=2)}
-    structure = settle(layers, pattern, PerLayer(), 0.5)
-    masks = make_masks(layers, pattern, PerLayer(), 0.5, structure=structure)
+    layout = fix_layout(layers, pattern, PerLayer(), 0.5)
+    masks = make_masks(layers, pattern, PerLayer(), 0.5, layout=layout)
     for layer, mask in masks.items():
-        arrangement = structure.arrangement(layer)
-        pattern.check(mask, 0.5, arrangement)
+        permutation = layout.permutation(layer)
+        pattern.check(mask, 0.5, permutation)
         assert torch.equal(mask, pattern.mask(layers[layer], 0.5))
-        stored = store(layers[layer], mask, pattern.storage(tuple(mask.shape), 0.5), arrangement)
-        assert torch.equal(stored.input_order.long(), arrangement.inputs)
+        stored = store(layers[layer], mask, pattern.storage(tuple(mask.shape), 0.5), permutation)
+        assert torch.equal(stored.input_order.long(), permutation.inputs)
         assert torch.equal(stored.to_dense(), layers[layer] * mask)
         with pytest.raises(ValueError, match="window"):
             pattern.check(mask, 0.5)
@@ -156,15 +156,13 @@ def test_masks_obey_the_order_that_was_settled():
 
 def test_masks_on_the_way_nest_in_one_order():
     pattern, masks = NM(1, 4, permutation="search"), None
-    structure = settle({"a": scores(8, 32)}, pattern, PerLayer(), 0.75)
+    layout = fix_layout({"a": scores(8, 32)}, pattern, PerLayer(), 0.75)
     for update, sparsity in enumerate((0.0, 0.3, 0.5, 0.75)):
         layers = {"a": scores(8, 32, seed=10 + update)}
-        tighter = make_masks(
-            layers, pattern, PerLayer(), sparsity, final_sparsity=0.75, previous=masks, structure=structure
-        )
+        tighter = make_masks(layers, pattern, PerLayer(), sparsity, final_sparsity=0.75, previous=masks, layout=layout)
         assert masks is None or not (tighter["a"] & ~masks["a"]).any()
         masks = tighter
-    pattern.check(masks["a"], 0.75, structure.arrangement("a"))
+    pattern.check(masks["a"], 0.75, layout.permutation("a"))
 
 
 @pytest.mark.parametrize(

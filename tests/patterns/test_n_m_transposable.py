@@ -115,7 +115,7 @@ def test_within_every_mask_of_3_there_is_one_of_2():
     assert fits.any(dim=1).all()
 
 
-def test_a_mask_that_is_2_4_along_rows_alone_is_refused():
+def test_a_mask_that_is_2_4_along_rows_alone_is_rejected():
     strips = torch.tensor([[True, True, False, False]]).repeat(4, 2)
     NM(2, 4).check(strips, 0.5)
     with pytest.raises(ValueError, match="n_m: column 0 of the tiles in rows 0 to 3 keeps 4 of 4, not 2"):
@@ -131,7 +131,7 @@ def test_a_mask_that_is_2_4_along_rows_alone_is_refused():
         ({"permutation": "search"}, "permutation"),
     ],
 )
-def test_other_windows_and_a_permutation_are_refused(keys, key):
+def test_other_windows_and_a_permutation_are_rejected(keys, key):
     with pytest.raises(InvalidSetting, match="transposable") as caught:
         NM(transposable=True, **keys)
     assert caught.value.key == key
@@ -139,13 +139,15 @@ def test_other_windows_and_a_permutation_are_refused(keys, key):
 
 
 @pytest.mark.parametrize("sparsity", [0.0, 0.4, 0.75])
-def test_another_sparsity_is_refused(sparsity):
+def test_another_sparsity_is_rejected(sparsity):
     with pytest.raises(InvalidSetting, match=f"sparsity 0.5, not {sparsity:g}") as caught:
         TILES.check_sparsity(sparsity)
     assert caught.value.key == "transposable"
 
 
-def test_layers_that_tiles_do_not_divide_are_refused():
-    assert TILES.refusal((10, 16), 0.5) == "outputs 10 are not a multiple of 4, the side of a transposable tile"
-    assert TILES.refusal((8, 18), 0.5) == "inputs 18 are not a multiple of m 4"
-    assert TILES.refusal((8, 16), 0.5) is None
+def test_layers_that_tiles_do_not_divide_are_rejected():
+    assert (
+        TILES.unsupported_reason((10, 16), 0.5) == "outputs 10 are not a multiple of 4, the side of a transposable tile"
+    )
+    assert TILES.unsupported_reason((8, 18), 0.5) == "inputs 18 are not a multiple of m 4"
+    assert TILES.unsupported_reason((8, 16), 0.5) is None

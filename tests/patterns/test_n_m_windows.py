@@ -1,4 +1,4 @@
-"""Every n:m up to 64: masks, storage and the nearest that is offered."""
+"""Every n:m up to 64: masks, storage and the nearest that is named."""
 
 import pytest
 import torch

@@ -18,7 +18,7 @@ YAMLS = sorted(path for group in ("pattern", "importance", "allocation") for pat
 
 @pytest.mark.parametrize("granularity", [0, -4, "4x64", "wide", 2.5, True, None])
 @pytest.mark.parametrize("pattern", [VectorWise, TileWise])
-def test_a_unit_is_a_positive_whole_number(pattern, granularity):
+def test_a_group_size_is_a_positive_whole_number(pattern, granularity):
     with pytest.raises(InvalidSetting) as caught:
         pattern(granularity=granularity)
     assert caught.value.key == "granularity"
@@ -48,14 +48,20 @@ def test_distributions(pattern):
     assert "global_threshold" not in pattern(granularity=4, distribution="balanced").allocations
 
 
-def test_refusals_name_the_count_and_the_unit():
-    assert VectorWise(granularity=32).refusal((10, 64), 0.5) == "outputs 10 are not a multiple of granularity 32"
-    assert BlockWise(granularity=32).refusal((64, 100), 0.5) == "inputs 100 are not a multiple of granularity 32"
+def test_unsupported_reasons_name_the_count_and_the_group():
+    assert (
+        VectorWise(granularity=32).unsupported_reason((10, 64), 0.5)
+        == "outputs 10 are not a multiple of granularity 32"
+    )
+    assert (
+        BlockWise(granularity=32).unsupported_reason((64, 100), 0.5)
+        == "inputs 100 are not a multiple of granularity 32"
+    )
     oblong = BlockWise(granularity="4x64")
-    assert oblong.refusal((8, 100), 0.5) == "inputs 100 are not a multiple of 64 (granularity 4x64)"
+    assert oblong.unsupported_reason((8, 100), 0.5) == "inputs 100 are not a multiple of 64 (granularity 4x64)"
     balanced = BlockWise(granularity=32, distribution="balanced", m=8)
-    assert balanced.refusal((64, 128), 0.5) == "4 blocks of 32 inputs are not a multiple of m 8"
-    assert TileWise(granularity=128).refusal((10, 7), 0.5) is None
+    assert balanced.unsupported_reason((64, 128), 0.5) == "4 blocks of 32 inputs are not a multiple of m 8"
+    assert TileWise(granularity=128).unsupported_reason((10, 7), 0.5) is None
 
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda path: f"{path.parent.name}/{path.stem}")

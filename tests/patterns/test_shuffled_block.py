@@ -1,4 +1,4 @@
-"""shuffled_block: groups of outputs that are no neighbours, and the search that finds them."""
+"""shuffled_block: groups of outputs that are no neighbors, and the search that finds them."""
 
 import itertools
 
@@ -11,7 +11,6 @@ from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.errors import InvalidSetting
 from sparsefront.export.stored_weight import store
-from sparsefront.patterns.arrangement import Arrangement
 from sparsefront.patterns.output_shuffle import (
     _alike,
     _element_wise,
@@ -20,10 +19,11 @@ from sparsefront.patterns.output_shuffle import (
     _searched,
     shuffled_outputs,
 )
+from sparsefront.patterns.permutation import Permutation
 from sparsefront.patterns.shuffled_block import ShuffledBlock
 from sparsefront.patterns.vector_wise import VectorWise
 from sparsefront.pruning.make_masks import make_masks
-from sparsefront.pruning.structure import settle
+from sparsefront.pruning.mask_layout import fix_layout
 
 
 def scores(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -50,18 +50,18 @@ def test_a_planted_shuffle_is_undone(outputs, length, seed):
     sparsity = int((~kept).sum()) / kept.numel()
     pattern = ShuffledBlock(granularity=length)
     if outputs == length:
-        assert pattern.arrangement(importance, sparsity) is None
+        assert pattern.find_permutation(importance, sparsity) is None
         return
-    arrangement = pattern.arrangement(importance, sparsity)
-    assert all(len(set(members)) == 1 for members in group[arrangement.outputs].view(-1, length).tolist())
+    permutation = pattern.find_permutation(importance, sparsity)
+    assert all(len(set(members)) == 1 for members in group[permutation.outputs].view(-1, length).tolist())
     assert torch.equal(pattern.mask(importance, sparsity), kept)
 
 
 def test_worked_example():
-    """Outputs 0 and 2 share inputs 0 and 3, outputs 1 and 3 share 1 and 2: neighbours could keep half of it at best."""
+    """Outputs 0 and 2 share inputs 0 and 3, outputs 1 and 3 share 1 and 2: neighbors could keep half of it at best."""
     importance = torch.tensor([[9, 0, 0, 8], [0, 7, 9, 0], [8, 1, 0, 9], [1, 9, 8, 0]]).float()
-    arrangement = ShuffledBlock(granularity=2).arrangement(importance, 0.5)
-    assert arrangement.outputs.tolist() == [0, 2, 1, 3]
+    permutation = ShuffledBlock(granularity=2).find_permutation(importance, 0.5)
+    assert permutation.outputs.tolist() == [0, 2, 1, 3]
     mask = ShuffledBlock(granularity=2).mask(importance, 0.5)
     assert mask.int().tolist() == [[1, 0, 0, 1], [0, 1, 1, 0], [1, 0, 0, 1], [0, 1, 1, 0]]
 
@@ -75,10 +75,10 @@ few = settings(max_examples=40, deadline=None, derandomize=True)
     length=st.sampled_from([1, 2, 4, 8]),
     sparsity=st.floats(0, 0.95),
 )
-def test_never_less_than_neighbours_keep(importance, length, sparsity):
+def test_never_less_than_neighbors_keep(importance, length, sparsity):
     importance = torch.tensor(importance).float()
-    shuffled, neighbours = ShuffledBlock(granularity=length), VectorWise(granularity=length)
-    assert kept_importance(shuffled, importance, sparsity) >= kept_importance(neighbours, importance, sparsity)
+    shuffled, neighbors = ShuffledBlock(granularity=length), VectorWise(granularity=length)
+    assert kept_importance(shuffled, importance, sparsity) >= kept_importance(neighbors, importance, sparsity)
     shuffled.check(shuffled.mask(importance, sparsity), sparsity)
 
 
@@ -92,8 +92,8 @@ def test_more_is_kept_of_outputs_that_are_alike(rounds):
     assert kept > 1.5 * before
 
 
-def test_neighbours_that_are_alike_are_a_start_too():
-    """Groups of neighbours share what they weigh more, too little for their masks to show it; then two outputs change
+def test_neighbors_that_are_alike_are_a_start_too():
+    """Groups of neighbors share what they weigh more, too little for their masks to show it; then two outputs change
     places. Grouped by their masks outputs keep less than in the groups that they were in.
     """
     shared = 0.4 * scores(8, 64, seed=1).repeat_interleave(8, dim=0)
@@ -106,10 +106,10 @@ def test_neighbours_that_are_alike_are_a_start_too():
 
 
 def test_without_anything_to_gain_outputs_stay_where_they_are():
-    assert ShuffledBlock(granularity=4).arrangement(torch.ones(16, 8), 0.5) is None
-    assert ShuffledBlock(granularity=1).arrangement(scores(16, 8), 0.5) is None
-    assert ShuffledBlock(granularity=16).arrangement(scores(16, 8), 0.5) is None
-    assert ShuffledBlock(granularity=4).arrangement(scores(16, 8), 0.0) is None
+    assert ShuffledBlock(granularity=4).find_permutation(torch.ones(16, 8), 0.5) is None
+    assert ShuffledBlock(granularity=1).find_permutation(scores(16, 8), 0.5) is None
+    assert ShuffledBlock(granularity=16).find_permutation(scores(16, 8), 0.5) is None
+    assert ShuffledBlock(granularity=4).find_permutation(scores(16, 8), 0.0) is None
 
 
 def test_the_same_scores_give_the_same_order_whatever_their_scale():
@@ -150,11 +150,11 @@ def test_outputs_that_are_worth_the_same_stay():
 def test_the_structure_is_checked_with_the_order_and_without():
     importance, kept, _ = planted(32, 24, 8, seed=5)
     pattern = ShuffledBlock(granularity=8)
-    arrangement = pattern.arrangement(importance, 0.7)
-    pattern.check(kept, 0.7, arrangement)
+    permutation = pattern.find_permutation(importance, 0.7)
+    pattern.check(kept, 0.7, permutation)
     pattern.check(kept, 0.7)
     with pytest.raises(ValueError, match="shuffled_block: the block at row 0"):
-        pattern.check(kept, 0.7, Arrangement(outputs=torch.arange(32)))
+        pattern.check(kept, 0.7, Permutation(outputs=torch.arange(32)))
     kept[3, 2] = ~kept[3, 2]
     with pytest.raises(ValueError, match="shuffled_block: the block at row .* kept only in part"):
         pattern.check(kept, 0.7)
@@ -162,18 +162,18 @@ def test_the_structure_is_checked_with_the_order_and_without():
 
 @pytest.mark.parametrize("allocation", [GlobalThreshold(), PerLayer()], ids=lambda allocation: allocation.name)
 def test_masks_tighten_within_one_order(allocation):
-    """New scores at every update; the order is settled with the first."""
+    """New scores at every update; the permutation is fixed with the first."""
     pattern, layers = ShuffledBlock(granularity=4), "ab"
     first = {layer: scores(24, 32, seed=i) for i, layer in enumerate(layers)}
-    structure = settle(first, pattern, allocation, 0.8)
+    layout = fix_layout(first, pattern, allocation, 0.8)
     masks = None
     for update, sparsity in enumerate((0.0, 0.3, 0.6, 0.8)):
         importance = {layer: scores(24, 32, seed=10 * update + i) for i, layer in enumerate(layers)}
         tighter = make_masks(
-            importance, pattern, allocation, sparsity, final_sparsity=0.8, previous=masks, structure=structure
+            importance, pattern, allocation, sparsity, final_sparsity=0.8, previous=masks, layout=layout
         )
         for layer, mask in tighter.items():
-            pattern.check(mask, sparsity, structure.arrangement(layer))
+            pattern.check(mask, sparsity, layout.permutation(layer))
             assert masks is None or not (mask & ~masks[layer]).any()
         masks = tighter
     pruned = sum(int((~mask).sum()) for mask in masks.values())
@@ -183,20 +183,23 @@ def test_masks_tighten_within_one_order(allocation):
 def test_its_storage_holds_the_order():
     importance, _, _ = planted(32, 24, 8, seed=7)
     pattern = ShuffledBlock(granularity=8)
-    arrangement, mask = pattern.arrangement(importance, 0.7), pattern.mask(importance, 0.7)
-    stored = store(importance, mask, pattern.storage((32, 24), 0.7), arrangement)
-    assert stored.family == "gathered" and torch.equal(stored.output_index.long(), arrangement.outputs)
+    permutation, mask = pattern.find_permutation(importance, 0.7), pattern.mask(importance, 0.7)
+    stored = store(importance, mask, pattern.storage((32, 24), 0.7), permutation)
+    assert stored.family == "gathered" and torch.equal(stored.output_index.long(), permutation.outputs)
     assert torch.equal(stored.to_dense(), importance * mask)
     with pytest.raises(ValueError, match="some of its outputs keep"):
         store(importance, mask, pattern.storage((32, 24), 0.7))
 
 
 @pytest.mark.parametrize("rounds", [-1, 1.5, True, "many", None])
-def test_impossible_rounds_are_refused(rounds):
+def test_impossible_rounds_are_rejected(rounds):
     with pytest.raises(InvalidSetting) as caught:
         ShuffledBlock(granularity=4, search_rounds=rounds)
     assert caught.value.key == "search_rounds"
 
 
-def test_outputs_that_groups_do_not_divide_are_refused():
-    assert ShuffledBlock(granularity=8).refusal((20, 16), 0.5) == "outputs 20 are not a multiple of granularity 8"
+def test_outputs_that_groups_do_not_divide_are_rejected():
+    assert (
+        ShuffledBlock(granularity=8).unsupported_reason((20, 16), 0.5)
+        == "outputs 20 are not a multiple of granularity 8"
+    )

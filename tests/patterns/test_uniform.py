@@ -1,4 +1,4 @@
-"""uniform: rank columns over layers, what aggregates favour, signed scores."""
+"""uniform: rank columns over layers, what aggregates favor, signed scores."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def test_blocks_are_those_of_the_paper(side):
         Uniform(granularity=side)
 
 
-def test_an_unknown_aggregate_is_refused():
+def test_an_unknown_aggregate_is_rejected():
     with pytest.raises(InvalidSetting, match="aggregate=max: l2 .* or rms"):
         Uniform(1, aggregate="max")
 
@@ -60,7 +60,7 @@ def test_one_threshold_over_the_ranks_of_all_layers(sizes, sparsity, per_row, se
         assert (worst >= importance[layer].masked_fill(mask, -1.0).amax(dim=1)).all()
 
 
-def test_l2_favours_layers_with_many_rows_and_rms_does_not():
+def test_l2_favors_layers_with_many_rows_and_rms_does_not():
     """Rows are alike everywhere; the second layer has sixteen times as many."""
     row = torch.linspace(1.0, 2.0, 8)
     importance = {"few": row.repeat(4, 1), "many": row.repeat(64, 1)}

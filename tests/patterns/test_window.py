@@ -1,4 +1,4 @@
-"""Choosing and refusing windows."""
+"""Choosing and rejecting windows."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def test_on_the_way_no_window_exceeds_the_sparsity():
         (2, 4, 0.6, "m", r"0\.5 \(2:4\)"),
     ],
 )
-def test_what_no_layer_can_express_is_refused_with_the_nearest(n, m, sparsity, key, message):
+def test_what_no_layer_can_express_is_rejected_with_the_nearest(n, m, sparsity, key, message):
     with pytest.raises(InvalidSetting, match=message) as caught:
         NM(n=n, m=m).check_sparsity(sparsity)
     assert caught.value.key == key
@@ -70,10 +70,10 @@ def test_impossible_settings(n, m, key):
     assert caught.value.key == key
 
 
-def test_refusals_name_length_and_window():
-    assert NM(m=32).refusal((8, 100), 0.75) == "inputs 100 are not a multiple of m 32"
-    assert "inputs 67" in NM().refusal((8, 67), 0.5)
-    assert NM(m=4).refusal((8, 64), 0.75) is None
+def test_errors_name_length_and_window():
+    assert NM(m=32).unsupported_reason((8, 100), 0.75) == "inputs 100 are not a multiple of m 32"
+    assert "inputs 67" in NM().unsupported_reason((8, 67), 0.5)
+    assert NM(m=4).unsupported_reason((8, 64), 0.75) is None
     balanced = VectorWise(granularity=4, distribution="balanced", m=8)
-    assert balanced.refusal((8, 12), 0.5) == "inputs 12 are not a multiple of m 8"
-    assert balanced.refusal((10, 16), 0.5) == "outputs 10 are not a multiple of granularity 4"
+    assert balanced.unsupported_reason((8, 12), 0.5) == "inputs 12 are not a multiple of m 8"
+    assert balanced.unsupported_reason((10, 16), 0.5) == "outputs 10 are not a multiple of granularity 4"

@@ -79,7 +79,7 @@ def test_block_wise_balanced():
 def test_tile_wise():
     """s = 0.75, g = 2 on 4x4: the root split takes half of the outputs (0 and 2), then half of the inputs of the rest.
 
-    The survivors 1 and 3 form one tile although they are no neighbours. Its inputs hold the sums of squares
+    The survivors 1 and 3 form one tile although they are no neighbors. Its inputs hold the sums of squares
     16 + 4, 0 + 9, 4 + 25, 1 + 1: inputs 0 and 2 stay.
     """
     importance = torch.tensor([[1, 1, 1, 1], [4, 0, 2, 1], [2, 0, 0, 1], [2, 3, 5, 1]]).float()

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.datasets.digits import Digits
 from sparsefront.patterns.element_wise import ElementWise
-from sparsefront.pruning.callback import HoldMasks
+from sparsefront.pruning.callback import ApplyMasks
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.schedule.gradual import Gradual
@@ -86,7 +86,7 @@ class Run:
         trainer = TrainerSettings(
             accelerator=accelerator,
             precision=precision,
-            accumulate=accumulate,
+            accumulate_grad_batches=accumulate,
             limit_batches=6 * accumulate,
             progress_bar=False,
         )
@@ -104,7 +104,7 @@ class Run:
             )
 
         self.masked.set(masks_at(0.0, None))
-        hold = HoldMasks(
+        apply_masks = ApplyMasks(
             self.masked, schedule=Gradual(updates=5), sparsity=FINAL, make_masks=masks_at, total_steps=self.steps
         )
         self.seen = Inspect(self.net, self.masked)
@@ -117,7 +117,7 @@ class Run:
             trainer=trainer,
             loggers=[],
             directory=folder,
-            callbacks=(hold, self.seen),
+            callbacks=(apply_masks, self.seen),
         )
 
     def check_end(self) -> None:

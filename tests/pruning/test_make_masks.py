@@ -83,8 +83,8 @@ def test_tile_wise_outputs_go_first_on_the_way():
     on_the_way = make_masks(scores, TileWise(granularity=4, **SOURCES), PerLayer(), 0.4, final_sparsity=0.75)["layer0"]
     rows = on_the_way.any(dim=1)
     assert torch.equal(on_the_way, rows[:, None].expand(16, 8)) and (~rows).sum() == 6
-    settled = make_masks(scores, TileWise(granularity=4, **SOURCES), PerLayer(), 0.6, final_sparsity=0.75)["layer0"]
-    assert settled.any(dim=1).sum() == 8
+    fixed = make_masks(scores, TileWise(granularity=4, **SOURCES), PerLayer(), 0.6, final_sparsity=0.75)["layer0"]
+    assert fixed.any(dim=1).sum() == 8
 
 
 def test_previous_masks_bind_even_against_higher_scores_and_may_be_shaped_like_the_weight():

@@ -69,7 +69,7 @@ def test_masks_move_with_the_net_and_stay_out_of_its_state_dict(net):
     assert all(mask.device.type == "meta" for mask in masked.masks().values())
 
 
-def test_a_mask_of_another_shape_is_refused(net):
+def test_a_mask_of_another_shape_is_rejected(net):
     with pytest.raises(ValueError, match="mask of 2"):
         MaskedWeights(net, ["2"]).set({"2": torch.ones(3, 15, dtype=torch.bool)})
     with pytest.raises(ValueError, match="mask of 2"):

@@ -127,7 +127,7 @@ class WatchLoss(pl.Callback):
 
 
 @pytest.mark.parametrize(("hardness", "hidden"), [(0.25, 0.0), (1.0, 0.0), (0.9, 3.0), (0.0, 1.0)])
-def test_each_step_minimises_the_formula(hardness, hidden):
+def test_each_step_minimizes_the_formula(hardness, hidden):
     torch.manual_seed(5)
     layers = LAYERS if hidden else []
     distillation = Distillation(

@@ -1,4 +1,4 @@
-"""The closed-form update of a whole network: what each layer sees, what it keeps, and what is refused."""
+"""The closed-form update of a whole network: what each layer sees, what it keeps, and what is rejected."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,13 +11,13 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.obs.blockwise import sweep
 from sparsefront.obs.hessian import damped_hessian, input_hessian, inverse_factor
 from sparsefront.obs.selection import Given
-from sparsefront.patterns.arrangement import Arrangement
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
+from sparsefront.patterns.permutation import Permutation
 from sparsefront.pruning.layer_inputs import as_rows
+from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.pruning.settings import PruningSettings
-from sparsefront.pruning.structure import Structure
 from sparsefront.recovery.base import RecoverySetup, Round
 from sparsefront.recovery.obs_update import ObsUpdate
 from sparsefront.tasks.image_classification import ImageClassification
@@ -41,7 +41,7 @@ class Net(nn.Module):
 
 
 def smooth_images(count: int, seed: int) -> torch.Tensor:
-    """Neighbouring pixels tell of each other, as in real images: else no weight could make up for another."""
+    """Neighboring pixels tell of each other, as in real images: else no weight could make up for another."""
     coarse = torch.randn(count, 2, 4, 4, generator=torch.Generator().manual_seed(seed))
     return nn.functional.interpolate(coarse, scale_factor=2, mode="bilinear")
 
@@ -56,7 +56,7 @@ def net_of(seed: int = 0) -> Net:
     return Net()
 
 
-def round_of(net, masks, batches, *, pattern=None, sparsity=0.5, masked=None, structure=None) -> Round:
+def round_of(net, masks, batches, *, pattern=None, sparsity=0.5, masked=None, layout=None) -> Round:
     """Round 0 of one, of a network on the CPU."""
     return Round(
         setup=RecoverySetup(
@@ -65,19 +65,19 @@ def round_of(net, masks, batches, *, pattern=None, sparsity=0.5, masked=None, st
             trainer=TrainerSettings(accelerator="cpu"),
             architecture=lambda: net,
             prunable=lambda net: LAYERS,
-            history=False,
+            epoch_weights=False,
         ),
         sparsity=sparsity,
         net=net,
         masks=masks,
         masked=masked or MaskedWeights(net, masks),
-        structure=structure or Structure(),
+        layout=layout or MaskLayout(),
         data=SimpleNamespace(train_dataloader=lambda: iter(batches)),
         make_masks=None,
         make_task=lambda optimization: ImageClassification(net, num_classes=3),
         initial_net=None,
         dense_net=None,
-        history={},
+        epoch_weights={},
         folder=Path(),
         unfinished=Path(),
         loggers=[],
@@ -144,13 +144,13 @@ def test_the_output_comes_back_closer_than_by_masking(batches):
 
 
 @pytest.mark.parametrize(
-    ("pattern", "arranged"),
+    ("pattern", "permuted"),
     [(ElementWise(), False), (NM(m=2), False), (NM(m=2), True)],
-    ids=["single", "1:2", "arranged"],
+    ids=["single", "1:2", "permuted"],
 )
-def test_reselected_masks_obey_the_pattern_within_the_earlier_ones(batches, pattern, arranged):
-    orders = {"q": Arrangement(inputs=torch.randperm(64, generator=torch.Generator().manual_seed(5)))}
-    structure = Structure(orders if arranged else {})
+def test_reselected_masks_obey_the_pattern_within_the_earlier_ones(batches, pattern, permuted):
+    orders = {"q": Permutation(inputs=torch.randperm(64, generator=torch.Generator().manual_seed(5)))}
+    layout = MaskLayout(orders if permuted else {})
     net = net_of()
     first = {name: torch.ones_like(net.get_submodule(name).weight, dtype=torch.bool) for name in LAYERS}
     if pattern.name == "element_wise":  # an earlier round; windows of two leave no round between all and one
@@ -159,14 +159,14 @@ def test_reselected_masks_obey_the_pattern_within_the_earlier_ones(batches, patt
     masked.set(first)
     masks = {}
     for name, mask in first.items():
-        arrangement = structure.arrangement(name)
+        permutation = layout.permutation(name)
         scores = torch.rand(mask.flatten(1).shape).masked_fill(~mask.flatten(1), -1)
-        masks[name] = arrangement.restore(pattern.mask(arrangement.arrange(scores), 0.5))
-    round = round_of(net, masks, batches, pattern=pattern, masked=masked, structure=structure)
+        masks[name] = permutation.invert(pattern.mask(permutation.apply(scores), 0.5))
+    round = round_of(net, masks, batches, pattern=pattern, masked=masked, layout=layout)
     ObsUpdate(batches=6, reselect=True, block=3).recover(round)
     round.masked.check()
     for name, mask in round.masked.masks().items():
-        pattern.check(mask.flatten(1), 0.5, structure.arrangement(name))
+        pattern.check(mask.flatten(1), 0.5, layout.permutation(name))
         assert int(mask.sum()) == int(masks[name].sum()) and not (mask & ~first[name]).any()
     assert any(not torch.equal(mask.flatten(1), masks[name]) for name, mask in round.masked.masks().items())
 
@@ -217,7 +217,7 @@ def test_reselecting_needs_weights_that_are_chosen_one_by_one(composed, choice):
         validate(composed("recovery=obs_update", "recovery.reselect=true", f"pattern={name}", *more))
 
 
-def test_gradual_is_refused(composed):
+def test_gradual_is_rejected(composed):
     with pytest.raises(InvalidSetting, match="recovery=obs_update.*one_shot, iterative, not with gradual"):
         validate(composed("recovery=obs_update", "schedule=gradual"))
 

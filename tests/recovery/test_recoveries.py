@@ -54,7 +54,7 @@ def test_rewinding_all_the_way_is_the_dense_curve():
 
 
 @pytest.mark.parametrize("kind", [LearningRateRewind, WeightRewind, partial(Distill, along="lr_rewind")])
-def test_rewinding_past_the_start_is_refused(kind):
+def test_rewinding_past_the_start_is_rejected(kind):
     with pytest.raises(InvalidSetting, match="recovery.epochs=11.*10 epochs"):
         kind(epochs=11).plan(RECIPE, 7)
 
@@ -87,7 +87,7 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.parametrize(("key", "build"), [(key, build) for key, builds in IMPOSSIBLE.items() for build in builds])
-def test_impossible_settings_are_refused(key, build):
-    with pytest.raises(InvalidSetting) as refused:
+def test_impossible_settings_are_rejected(key, build):
+    with pytest.raises(InvalidSetting) as rejected:
         build()
-    assert refused.value.key == key
+    assert rejected.value.key == key

@@ -13,8 +13,8 @@ from sparsefront.importance.magnitude import Magnitude
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.vector_wise import VectorWise
+from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.pruning.straight_through import StraightThrough
-from sparsefront.pruning.structure import Structure
 from sparsefront.recovery.sr_ste import SrSte, WindowMasks
 from sparsefront.tasks.image_classification import ImageClassification
 from sparsefront.training.fit import fit
@@ -43,11 +43,11 @@ class Regression(pl.LightningModule):
 
 
 def masks_of(sparsity: float, pattern=None) -> WindowMasks:
-    return WindowMasks(pattern or NM(m=4), Magnitude(), Structure(), sparsity)
+    return WindowMasks(pattern or NM(m=4), Magnitude(), MaskLayout(), sparsity)
 
 
 def train(module: Regression, through: StraightThrough, data: list, *, accumulate: int = 1) -> None:
-    settings = TrainerSettings(accelerator="cpu", accumulate=accumulate, progress_bar=False)
+    settings = TrainerSettings(accelerator="cpu", accumulate_grad_batches=accumulate, progress_bar=False)
     trainer = settings.build(epochs=1, gradient_clip=None, callbacks=[through], loggers=[], directory=None)
     trainer.fit(module, _batches(data), _batches(data[:1]))
 
@@ -236,6 +236,6 @@ def test_its_schedule_is_as_long_as_the_dense_run_unless_told_otherwise():
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
 )
-def test_what_cannot_work_is_refused(composed, overrides, message):
+def test_what_cannot_work_is_rejected(composed, overrides, message):
     with pytest.raises(InvalidSetting, match=message):
         validate(composed("recovery=sr_ste", *overrides))

@@ -1,16 +1,16 @@
-"""Rows made up for the tests of the report."""
+"""Results made up for the tests of the report."""
 
 import dataclasses
 from collections.abc import Callable
 
 import pytest
 
-from sparsefront.report.row import Choice, Cost, Identity, Kernels, Quality, Row, Size, Sparsity, Speed
+from sparsefront.report.result import Choice, Cost, Identity, Kernels, Quality, Result, Size, Sparsity, Speed
 
 
-def made_up_row() -> Row:
-    """A run on a CPU with every kind of leaf filled, and text that is awkward in CSV and HTML."""
-    return Row(
+def made_up_result() -> Result:
+    """A run on a CPU with every kind of field filled, and text that is awkward in CSV and HTML."""
+    return Result(
         identity=Identity(
             run_id="run-0",
             time="2026-01-02T03:04:05+00:00",
@@ -35,7 +35,7 @@ def made_up_row() -> Row:
             dense_layers={"block.0.fc2": 'too small: 4 < 8, "so it stays",\n<dense>'},
         ),
         quality=Quality(
-            metric_name="accuracy", dense=0.98, masked=0.97, kernel=0.97, extra_metrics={"dense": {"f1": 0.5}}
+            metric_name="accuracy", dense=0.98, masked=0.97, sparse=0.97, extra_metrics={"dense": {"f1": 0.5}}
         ),
         speed=Speed(
             latency_dense_ms=5.25,
@@ -49,16 +49,16 @@ def made_up_row() -> Row:
             speedup_high=1.6,
             latency_device="cpu",
             latency_kernel="reference",
-            wrapping_dense="eager",
-            wrapping_sparse="eager",
-            wrapping_refusals={"cuda_graph": "needs a CUDA device"},
+            execution_mode_dense="eager",
+            execution_mode_sparse="eager",
+            variants_not_timed={"cuda_graph": "needs a CUDA device"},
             batch_size=64,
             dtype="fp32",
         ),
         size=Size(weight_bytes_dense=4_000_000, weight_bytes_sparse=1_500_000),
         kernels=Kernels(
             kernel_per_layer={
-                "block.0.fc1": {"chosen": "gathered_reference", "latency_us": 120.5, "refusals": {"csr": "no"}}
+                "block.0.fc1": {"chosen": "gathered_reference", "latency_us": 120.5, "unsupported": {"csr": "no"}}
             },
             sparse_layer_share=0.5,
             sparse_flops_share=0.5,
@@ -68,16 +68,16 @@ def made_up_row() -> Row:
 
 
 @pytest.fixture
-def make_row() -> Callable[..., Row]:
-    """The made-up row with some leaves replaced, by leaf name."""
+def make_result() -> Callable[..., Result]:
+    """The made-up result with some fields replaced, by field name."""
 
-    def make(**changes: object) -> Row:
-        row = made_up_row()
-        for leaf, value in changes.items():
-            for group in dataclasses.fields(row):
-                members = getattr(row, group.name)
-                if leaf in {entry.name for entry in dataclasses.fields(members)}:
-                    row = dataclasses.replace(row, **{group.name: dataclasses.replace(members, **{leaf: value})})
-        return row
+    def make(**changes: object) -> Result:
+        result = made_up_result()
+        for field, value in changes.items():
+            for group in dataclasses.fields(result):
+                members = getattr(result, group.name)
+                if field in {entry.name for entry in dataclasses.fields(members)}:
+                    result = dataclasses.replace(result, **{group.name: dataclasses.replace(members, **{field: value})})
+        return result
 
     return make

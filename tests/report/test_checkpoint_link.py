@@ -33,10 +33,10 @@ def test_a_cache_elsewhere_is_linked_by_its_whole_path(project, tmp_path):
 
 
 def test_without_links_a_file_holds_the_path(project, monkeypatch):
-    def refuse(*_, **__):
+    def reject(*_, **__):
         raise OSError("links are not supported")
 
-    monkeypatch.setattr(Path, "symlink_to", refuse)
+    monkeypatch.setattr(Path, "symlink_to", reject)
     link_checkpoint(Path(".cache/export/key"), project / "results" / "run")
     text = (project / "results" / "run" / "checkpoint.txt").read_text()
     assert Path(text.strip()).samefile(project / ".cache" / "export" / "key")

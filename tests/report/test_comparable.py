@@ -1,4 +1,4 @@
-"""Rows that do not belong in one plot are kept apart; untimed rows stay out of the plot of accuracy against time."""
+"""Results that do not belong in one plot are kept apart; untimed results stay out of the plot of accuracy against time."""
 
 import pytest
 
@@ -6,45 +6,45 @@ from sparsefront.report.axis import LATENCY, SPEEDUP
 from sparsefront.report.comparable import CPU_NOTE, split_comparable
 
 
-def test_another_model_data_device_batch_or_dtype_is_another_group(make_row):
-    rows = [
-        make_row(),
-        make_row(seed=4),
-        make_row(model="bert"),
-        make_row(dataset_task="sst2"),
-        make_row(latency_device="cuda", gpu="A"),
-        make_row(latency_device="cuda", gpu="B"),
-        make_row(batch_size=1),
-        make_row(sequence_length=128),
-        make_row(dtype="fp16"),
-        make_row(metric_name="f1"),
+def test_another_model_data_device_batch_or_dtype_is_another_group(make_result):
+    results = [
+        make_result(),
+        make_result(seed=4),
+        make_result(model="bert"),
+        make_result(dataset_task="sst2"),
+        make_result(latency_device="cuda", gpu="A"),
+        make_result(latency_device="cuda", gpu="B"),
+        make_result(batch_size=1),
+        make_result(sequence_length=128),
+        make_result(dtype="fp16"),
+        make_result(metric_name="f1"),
     ]
-    groups = split_comparable(rows)
-    assert sorted(len(group.rows) for group in groups) == [1] * 8 + [2]
+    groups = split_comparable(results)
+    assert sorted(len(group.results) for group in groups) == [1] * 8 + [2]
 
 
-def test_only_timed_rows_stand_against_latency(make_row):
-    untimed = make_row(latency_sparse_ms=None, speedup=None, kernel=None, masked=0.5)
+def test_only_timed_results_stand_against_latency(make_result):
+    untimed = make_result(latency_sparse_ms=None, speedup=None, sparse=None, masked=0.5)
     for axis, x in ((SPEEDUP, 1.5), (LATENCY, 3.5)):
-        (group,) = split_comparable([make_row(), untimed], axis)
+        (group,) = split_comparable([make_result(), untimed], axis)
         assert [point.quality for point in group.points()] == [97.0, 50.0]
         assert [point.x for point in group.timed_points()] == [x]
 
 
-def test_dense_is_the_median_baseline_and_part_of_the_front(make_row):
-    rows = [make_row(latency_dense_ms=ms, dense=0.98, run_id=str(ms)) for ms in (5.0, 6.0, 50.0)]
-    (group,) = split_comparable(rows, LATENCY)
+def test_dense_is_the_median_baseline_and_part_of_the_front(make_result):
+    results = [make_result(latency_dense_ms=ms, dense=0.98, run_id=str(ms)) for ms in (5.0, 6.0, 50.0)]
+    (group,) = split_comparable(results, LATENCY)
     assert group.dense_point() == (6.0, 98.0)
     assert group.front() == [(3.5, 97.0), (6.0, 98.0)]
-    (group,) = split_comparable(rows)
+    (group,) = split_comparable(results)
     assert group.dense_point() == (1.0, 98.0), "each speedup is over its own baseline"
     assert group.front() == [(1.5, 97.0), (1.0, 98.0)]
 
 
-def test_a_speedup_is_not_undone_by_another_process_dense_baseline(make_row):
+def test_a_speedup_is_not_undone_by_another_process_dense_baseline(make_result):
     """The case that milliseconds got wrong: 1.53x in a slow process beside 1.23x in a fast one."""
-    fast = make_row(run_id="fast", kernel=0.95, latency_dense_ms=9.18, latency_sparse_ms=6.0, speedup=1.53)
-    slow = make_row(run_id="slow", kernel=0.95, latency_dense_ms=7.0, latency_sparse_ms=5.69, speedup=1.23)
+    fast = make_result(run_id="fast", sparse=0.95, latency_dense_ms=9.18, latency_sparse_ms=6.0, speedup=1.53)
+    slow = make_result(run_id="slow", sparse=0.95, latency_dense_ms=7.0, latency_sparse_ms=5.69, speedup=1.23)
     (group,) = split_comparable([fast, slow])
     assert (1.53, 95.0) in group.front() and (1.23, 95.0) not in group.front()
     (group,) = split_comparable([fast, slow], LATENCY)
@@ -52,15 +52,15 @@ def test_a_speedup_is_not_undone_by_another_process_dense_baseline(make_row):
     assert any("compare speedups, not milliseconds" in note for note in group.notes())
 
 
-def test_a_run_that_is_slower_than_dense_is_never_on_the_front(make_row):
-    (group,) = split_comparable([make_row(speedup=0.6, kernel=0.98, dense=0.98)])
+def test_a_run_that_is_slower_than_dense_is_never_on_the_front(make_result):
+    (group,) = split_comparable([make_result(speedup=0.6, sparse=0.98, dense=0.98)])
     assert group.front() == [(1.0, 98.0)]
 
 
 @pytest.mark.parametrize("axis", [SPEEDUP, LATENCY])
-def test_values_of_very_different_size_want_a_logarithmic_axis(make_row, axis):
-    (near,) = split_comparable([make_row(), make_row(speedup=2.0, latency_sparse_ms=2.0)], axis)
-    (far,) = split_comparable([make_row(), make_row(speedup=30.0, latency_sparse_ms=0.1)], axis)
+def test_values_of_very_different_size_want_a_logarithmic_axis(make_result, axis):
+    (near,) = split_comparable([make_result(), make_result(speedup=2.0, latency_sparse_ms=2.0)], axis)
+    (far,) = split_comparable([make_result(), make_result(speedup=30.0, latency_sparse_ms=0.1)], axis)
     assert far.wants_log_axis() and not near.wants_log_axis()
 
 
@@ -83,38 +83,40 @@ RECORDED = {
         ({"processor": "Epyc"}, ("Xeon, 2 threads", "Epyc, 2 threads")),
     ],
 )
-def test_rows_of_another_protocol_are_another_front_that_says_so(make_row, change, told):
-    groups = split_comparable([make_row(**RECORDED), make_row(**RECORDED | change), make_row(**RECORDED, seed=4)])
-    assert sorted(len(group.rows) for group in groups) == [1, 2]
-    titles = {len(group.rows): group.title for group in groups}
+def test_results_of_another_protocol_are_another_front_that_says_so(make_result, change, told):
+    groups = split_comparable(
+        [make_result(**RECORDED), make_result(**RECORDED | change), make_result(**RECORDED, seed=4)]
+    )
+    assert sorted(len(group.results) for group in groups) == [1, 2]
+    titles = {len(group.results): group.title for group in groups}
     assert told[0] in titles[2] and told[1] in titles[1]
-    assert split_comparable([make_row(**RECORDED)])[0].title == split_comparable([make_row()])[0].title
+    assert split_comparable([make_result(**RECORDED)])[0].title == split_comparable([make_result()])[0].title
 
 
-def test_processor_and_threads_do_not_part_times_of_a_gpu(make_row):
+def test_processor_and_threads_do_not_part_times_of_a_gpu(make_result):
     gpu = RECORDED | {"latency_device": "cuda", "gpu": "H200"}
-    assert len(split_comparable([make_row(**gpu), make_row(**gpu | {"threads": None, "processor": None})])) == 1
+    assert len(split_comparable([make_result(**gpu), make_result(**gpu | {"threads": None, "processor": None})])) == 1
 
 
-def test_what_an_older_row_does_not_tell_agrees_with_nothing_that_is_known(make_row):
-    old = [make_row(schema_version=3, seed=seed) for seed in (0, 1)]
-    groups = split_comparable([make_row(**RECORDED), *old])
-    assert sorted(len(group.rows) for group in groups) == [1, 2]
-    (older,) = [group for group in groups if len(group.rows) == 2]
+def test_what_an_older_result_does_not_tell_agrees_with_nothing_that_is_known(make_result):
+    old = [make_result(schema_version=3, seed=seed) for seed in (0, 1)]
+    groups = split_comparable([make_result(**RECORDED), *old])
+    assert sorted(len(group.results) for group in groups) == [1, 2]
+    (older,) = [group for group in groups if len(group.results) == 2]
     for unknown in ("evaluated samples not recorded", "execution modes not recorded", "processor not recorded"):
         assert unknown in older.title
     assert any("not known to be comparable" in note for note in older.notes())
 
 
-def test_rows_that_measured_nothing_draw_nothing(make_row):
-    nothing = dict.fromkeys(("dense", "masked", "kernel", "latency_dense_ms", "latency_sparse_ms", "latency_device"))
-    (group,) = split_comparable([make_row(**nothing)])
+def test_results_that_measured_nothing_draw_nothing(make_result):
+    nothing = dict.fromkeys(("dense", "masked", "sparse", "latency_dense_ms", "latency_sparse_ms", "latency_device"))
+    (group,) = split_comparable([make_result(**nothing)])
     assert group.points() == [] and group.dense_point() is None and group.front() == []
     assert "not timed" in group.title
 
 
 @pytest.mark.parametrize("axis", [SPEEDUP, LATENCY])
-def test_what_a_cpu_took_says_so_on_its_axis(make_row, axis):
-    cpu, gpu = make_row(), make_row(latency_device="cuda", gpu="H200")
+def test_what_a_cpu_took_says_so_on_its_axis(make_result, axis):
+    cpu, gpu = make_result(), make_result(latency_device="cuda", gpu="H200")
     assert CPU_NOTE in split_comparable([cpu], axis)[0].axis_label
     assert "CPU" not in split_comparable([gpu], axis)[0].axis_label

@@ -15,7 +15,8 @@ from sparsefront.report.html import write_html
 from sparsefront.report.plots import write_pareto_png
 from sparsefront.report.run_report import write_report
 from sparsefront.report.settings import Report
-from sparsefront.report.store import write_row_json
+from sparsefront.report.store import write_result_json
+from sparsefront.report.table import results_table
 
 ROOT = Path(__file__).parents[2]
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
@@ -51,10 +52,12 @@ def assert_small(page: str, path: Path) -> None:
     assert f"{script}, which is not there" in page, "a page that was copied alone says what it needs"
 
 
-def test_a_results_folder_gives_a_table_a_plot_and_a_page(tmp_path, make_row):
+def test_a_results_folder_gives_a_table_a_plot_and_a_page(tmp_path, make_result):
     for number, pattern in enumerate(("tile_wise", "n_m", "n_m")):
-        row = make_row(run_id=f"run-{number}", pattern=pattern, speedup=1.0 + number, latency_sparse_ms=4.0 - number)
-        write_row_json(tmp_path / "results" / str(number) / "row.json", row)
+        result = make_result(
+            run_id=f"run-{number}", pattern=pattern, speedup=1.0 + number, latency_sparse_ms=4.0 - number
+        )
+        write_result_json(tmp_path / "results" / str(number) / "row.json", result)
     (tmp_path / "results" / "broken").mkdir()
     (tmp_path / "results" / "broken" / "row.json").write_text("{")
     done = compare(cwd=tmp_path)
@@ -68,9 +71,11 @@ def test_a_results_folder_gives_a_table_a_plot_and_a_page(tmp_path, make_row):
     assert "run-1" in page and "tile_wise" in page
 
 
-def test_what_differs_is_said_and_what_may_not_be_compared_is_apart(tmp_path, make_row):
+def test_what_differs_is_said_and_what_may_not_be_compared_is_apart(tmp_path, make_result):
     for number, changes in enumerate(({"repeats": 3}, {"repeats": 5}, {"evaluated_samples": 99})):
-        write_row_json(tmp_path / "results" / str(number) / "row.json", make_row(run_id=f"run-{number}", **changes))
+        write_result_json(
+            tmp_path / "results" / str(number) / "row.json", make_result(run_id=f"run-{number}", **changes)
+        )
     done = compare(cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "differs between these runs: repeats 3, 5" in done.stdout
@@ -80,42 +85,61 @@ def test_what_differs_is_said_and_what_may_not_be_compared_is_apart(tmp_path, ma
     assert "99 test samples" in page and "evaluated samples not recorded" in page
 
 
-def test_rows_of_the_version_before_are_read_and_told(tmp_path, make_row):
+def test_results_of_the_version_before_are_read_and_told(tmp_path, make_result):
     since = ("processor", "threads", "dense_weights_sha256", "weights_sha256", "n_of_m", "evaluated_samples", "repeats")
     for number in range(2):
-        content = json.loads(make_row(run_id=f"run-{number}").to_json())
+        content = json.loads(make_result(run_id=f"run-{number}").to_json())
         content["identity"]["schema_version"] = 3
         for group in content.values():
-            for leaf in since:
-                group.pop(leaf, None)
+            for field in since:
+                group.pop(field, None)
         (tmp_path / "results" / str(number)).mkdir(parents=True)
         (tmp_path / "results" / str(number) / "row.json").write_text(json.dumps(content))
     done = compare(cwd=tmp_path)
     assert done.returncode == 0 and "left out" not in done.stderr
-    assert "2 of 2 rows are of an older version" in done.stdout and "not known to be comparable" in done.stdout
+    assert "2 of 2 results are of an older version" in done.stdout and "not known to be comparable" in done.stdout
+
+
+def test_a_column_of_an_earlier_version_names_the_present_one(tmp_path, make_result):
+    write_result_json(tmp_path / "row.json", make_result())
+    done = compare("row.json", "sort=-kernel", cwd=tmp_path)
+    assert done.returncode == 1 and done.stderr == "sort=-kernel: is sparse now\n"
+
+
+def test_accuracies_are_headed_as_such(make_result):
+    text = text_of_table([make_result(metric_name="exact_match"), make_result(metric_name="exact_match", seed=4)])
+    assert "dense exact match" in text and "sparse exact match" in text
+    text = text_of_table([make_result(), make_result(metric_name="f1", seed=4)])
+    assert "dense accuracy" in text and "masked accuracy" in text and "sparse accuracy" in text
+
+
+def text_of_table(results) -> str:
+    """The headings, each on one line."""
+    table = results_table(results)
+    return " ".join(str(column.header).replace("\n", " ") for column in table.columns)
 
 
 @pytest.mark.parametrize(
     ("axis", "label"), [("speedup", "speedup over dense in the same process"), ("latency_ms", "latency of a batch")]
 )
-def test_the_axis_is_chosen(tmp_path, make_row, axis, label):
-    write_row_json(tmp_path / "row.json", make_row())
+def test_the_axis_is_chosen(tmp_path, make_result, axis, label):
+    write_result_json(tmp_path / "row.json", make_result())
     done = compare("row.json", f"axis={axis}", "out=here", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "here" / "compare.html").read_text()
     assert label in page
-    assert [path.name for path in write_report(make_row(), tmp_path, Report(axis=axis))] == [
+    assert [path.name for path in write_report(make_result(), tmp_path, Report(axis=axis))] == [
         "pareto.png",
         "report.html",
     ]
     assert label in (tmp_path / "report.html").read_text()
 
 
-def test_paths_sort_and_out_are_taken_from_the_command_line(tmp_path, make_row):
+def test_paths_sort_and_out_are_taken_from_the_command_line(tmp_path, make_result):
     folder = tmp_path / "sparsity=0.5,pattern=n_m"
     for number, quality in enumerate((0.5, 0.9)):
-        write_row_json(folder / str(number) / "row.json", make_row(run_id=f"run-{number}", kernel=quality))
-    done = compare(folder.name, "sort=-kernel", "out=here", cwd=tmp_path)
+        write_result_json(folder / str(number) / "row.json", make_result(run_id=f"run-{number}", sparse=quality))
+    done = compare(folder.name, "sort=-sparse", "out=here", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.findall(r"run-\d", done.stdout) == ["run-0", "run-1"]
     assert {file.name for file in (tmp_path / "here").iterdir()} == {"compare.png", "compare.html"}
@@ -124,9 +148,9 @@ def test_paths_sort_and_out_are_taken_from_the_command_line(tmp_path, make_row):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "no rows found"),
+        ((), "no results found"),
         (("nowhere",), "nowhere: no such file or folder"),
-        (("colour=red",), "no such option; there are out, sort, axis, source, project, entity"),
+        (("color=red",), "no such option; there are out, sort, axis, source, project, entity"),
         (("--fast",), "no such option"),
         (("axis=seconds",), "axis=seconds: is one of speedup, latency_ms"),
         (("source=cloud",), "source=cloud: disk or wandb"),
@@ -140,8 +164,8 @@ def test_what_cannot_work_ends_with_one_message(tmp_path, arguments, message):
     assert message in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_bad_sort_column_lists_the_columns(tmp_path, make_row):
-    write_row_json(tmp_path / "row.json", make_row())
+def test_a_bad_sort_column_lists_the_columns(tmp_path, make_result):
+    write_result_json(tmp_path / "row.json", make_result())
     done = compare("row.json", "sort=spedup", cwd=tmp_path)
     assert done.returncode == 1 and "sort=spedup: no such column; there are run_id" in done.stderr
 
@@ -151,50 +175,54 @@ def test_help(tmp_path):
     assert done.returncode == 0 and done.stdout.startswith("usage: python compare.py")
 
 
-def test_the_page_keeps_groups_apart_and_escapes_what_rows_hold(tmp_path, make_row):
-    rows = [make_row(), make_row(model="bert", run_id="</script><b>"), make_row(latency_sparse_ms=None, kernel=None)]
-    page = write_html(rows, tmp_path / "page.html", title="a < b").read_text()
+def test_the_page_keeps_groups_apart_and_escapes_what_results_hold(tmp_path, make_result):
+    results = [
+        make_result(),
+        make_result(model="bert", run_id="</script><b>"),
+        make_result(latency_sparse_ms=None, sparse=None),
+    ]
+    page = write_html(results, tmp_path / "page.html", title="a < b").read_text()
     assert_self_contained(page)
     assert page.count("<h2>") == 2
     assert "</script><b>" not in page and "a &lt; b" in page
 
 
-def test_a_run_with_nothing_timed_is_still_drawn(tmp_path, make_row):
-    row = make_row(latency_sparse_ms=None, latency_dense_ms=None, latency_device=None, kernel=None)
-    paths = write_report(row, tmp_path, Report())
+def test_a_run_with_nothing_timed_is_still_drawn(tmp_path, make_result):
+    result = make_result(latency_sparse_ms=None, latency_dense_ms=None, latency_device=None, sparse=None)
+    paths = write_report(result, tmp_path, Report())
     assert [path.name for path in paths] == ["pareto.png", "report.html"]
     assert paths[0].read_bytes().startswith(PNG_MAGIC)
     page = paths[1].read_text()
     assert_small(page, paths[1])
-    assert "too small: 4 &lt; 8" in page, "layers that stayed dense are told with their reason"
+    assert "too small: 4 &lt; 8" in page, "layers that stayed dense are listed with their reason"
 
 
-def test_an_unknown_axis_is_refused():
+def test_an_unknown_axis_is_rejected():
     with pytest.raises(InvalidSetting, match="axis=ms: is one of speedup, latency_ms"):
         Report(axis="ms")
 
 
-def test_pages_of_runs_share_one_script_beside_the_results(tmp_path, make_row):
+def test_pages_of_runs_share_one_script_beside_the_results(tmp_path, make_result):
     results = tmp_path / "results"
     for folder in (results / "a", results / "sweep" / "001"):
-        *_, page = write_report(make_row(), folder, Report(), results=results)
+        *_, page = write_report(make_result(), folder, Report(), results=results)
         assert_small(page.read_text(), page)
     assert len(list(tmp_path.rglob("*.js"))) == 1
     (script,) = results.glob("plotly-*.min.js")
     assert "Plotly" in script.read_text()
     script.write_text("half")
-    write_report(make_row(), results / "b", Report(), results=results)
+    write_report(make_result(), results / "b", Report(), results=results)
     assert script.stat().st_size > 1_000_000, "a torn one is written again"
 
 
-def test_a_run_outside_the_results_has_the_script_in_its_own_folder(tmp_path, make_row):
-    *_, page = write_report(make_row(), tmp_path / "own", Report(), results=tmp_path / "results")
+def test_a_run_outside_the_results_has_the_script_in_its_own_folder(tmp_path, make_result):
+    *_, page = write_report(make_result(), tmp_path / "own", Report(), results=tmp_path / "results")
     assert_small(page.read_text(), page)
     assert [file.parent for file in tmp_path.rglob("*.js")] == [tmp_path / "own"]
 
 
 @pytest.mark.parametrize("name", ["report.html", "pareto.png"])
-def test_a_full_disk_leaves_no_half_of_a_page(tmp_path, make_row, monkeypatch, name):
+def test_a_full_disk_leaves_no_half_of_a_page(tmp_path, make_result, monkeypatch, name):
     write, rename = Path.write_text, os.replace
 
     def torn(path, text, **settings):
@@ -203,21 +231,21 @@ def test_a_full_disk_leaves_no_half_of_a_page(tmp_path, make_row, monkeypatch, n
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(path, text, **settings)
 
-    def refuse(source, target):
+    def reject(source, target):
         if Path(target).name == name:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         rename(source, target)
 
     monkeypatch.setattr(Path, "write_text", torn)
-    monkeypatch.setattr(os, "replace", refuse)
+    monkeypatch.setattr(os, "replace", reject)
     with pytest.raises(OSError, match="No space left"):
-        write_report(make_row(), tmp_path / "run", Report(), results=tmp_path)
+        write_report(make_result(), tmp_path / "run", Report(), results=tmp_path)
     left = {path.name for path in (tmp_path / "run").iterdir()}
     assert left <= {"pareto.png"} - {name}
 
 
-def test_report_settings_switch_files_off(tmp_path, make_row):
-    assert write_report(make_row(), tmp_path, Report(plot=False, html=False)) == []
+def test_report_settings_switch_files_off(tmp_path, make_result):
+    assert write_report(make_result(), tmp_path, Report(plot=False, html=False)) == []
     assert list(tmp_path.iterdir()) == []
 
 

@@ -5,11 +5,11 @@ from matplotlib.image import imread
 from sparsefront.report.density_chart import LayerDensity, layer_densities, write_density_png
 
 
-def test_densities_follow_the_row(make_row):
-    row = make_row(
+def test_densities_follow_the_result(make_result):
+    result = make_result(
         sparsity_per_layer={"z.first": 0.75, "a.second": 0.0, "m.third": 0.0}, dense_layers={"a.second": "too small"}
     )
-    assert layer_densities(row) == [
+    assert layer_densities(result) == [
         LayerDensity("z.first", 0.25, stays_dense=False),
         LayerDensity("a.second", 1.0, stays_dense=True),
         LayerDensity("m.third", 1.0, stays_dense=False),

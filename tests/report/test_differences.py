@@ -1,4 +1,4 @@
-"""What still differs between rows of one plot is told, and what agrees is not."""
+"""What still differs between results of one plot is reported, and what agrees is not."""
 
 import pytest
 
@@ -16,9 +16,9 @@ ALIKE = {
 }
 
 
-def test_alike_and_alone_there_is_nothing_to_tell(make_row):
-    assert differences([make_row(**ALIKE), make_row(**ALIKE, pattern="n_m", kernel=0.9)]) == []
-    assert differences([make_row(schema_version=3)]) == []
+def test_alike_and_alone_there_is_nothing_to_tell(make_result):
+    assert differences([make_result(**ALIKE), make_result(**ALIKE, pattern="n_m", sparse=0.9)]) == []
+    assert differences([make_result(schema_version=3)]) == []
 
 
 @pytest.mark.parametrize(
@@ -37,32 +37,32 @@ def test_alike_and_alone_there_is_nothing_to_tell(make_row):
         ({"driver": "580.65"}, "driver unknown, 580.65"),
     ],
 )
-def test_each_difference_is_told_in_one_line(make_row, change, told):
-    lines = differences([make_row(**ALIKE), make_row(**ALIKE | change)])
+def test_each_difference_is_told_in_one_line(make_result, change, told):
+    lines = differences([make_result(**ALIKE), make_result(**ALIKE | change)])
     assert lines == [f"differs between these runs: {told}"]
 
 
-def test_several_differences_share_the_line(make_row):
-    (line,) = differences([make_row(**ALIKE), make_row(**ALIKE | {"repeats": 5, "torch_version": "2.14.0"})])
+def test_several_differences_share_the_line(make_result):
+    (line,) = differences([make_result(**ALIKE), make_result(**ALIKE | {"repeats": 5, "torch_version": "2.14.0"})])
     assert "repeats 3, 5; torch 2.15.0, 2.14.0" in line
 
 
-def test_two_windows_at_one_sparsity_are_told_and_those_of_a_sweep_are_not(make_row):
+def test_two_windows_at_one_sparsity_are_told_and_those_of_a_sweep_are_not(make_result):
     half = ALIKE | {"pattern": "n_m", "sparsity_target": 0.5}
-    rows = [make_row(**half, n_of_m="2:4"), make_row(**ALIKE | {"pattern": "n_m"}, n_of_m="1:4")]
-    assert differences(rows) == []
-    (line,) = differences([*rows, make_row(**half, n_of_m="4:8")])
+    results = [make_result(**half, n_of_m="2:4"), make_result(**ALIKE | {"pattern": "n_m"}, n_of_m="1:4")]
+    assert differences(results) == []
+    (line,) = differences([*results, make_result(**half, n_of_m="4:8")])
     assert line.endswith("n:m of n_m at sparsity 0.5 2:4 and 4:8")
 
 
-def test_rows_of_an_older_version_are_counted(make_row):
-    (line,) = differences([make_row(schema_version=3), make_row(schema_version=2)])
-    assert line.startswith("2 of 2 rows are of an older version") and line.endswith("not known to be comparable")
+def test_results_of_an_older_version_are_counted(make_result):
+    (line,) = differences([make_result(schema_version=3), make_result(schema_version=2)])
+    assert line.startswith("2 of 2 results are of an older version") and line.endswith("not known to be comparable")
 
 
-def test_a_wandering_baseline_is_told(make_row):
-    (line,) = differences([make_row(**ALIKE), make_row(**ALIKE, latency_dense_ms=6.5)])
+def test_a_wandering_baseline_is_told(make_result):
+    (line,) = differences([make_result(**ALIKE), make_result(**ALIKE, latency_dense_ms=6.5)])
     assert line == (
         "the dense baseline took 5.25 to 6.50 ms from process to process: compare speedups, not milliseconds"
     )
-    assert differences([make_row(**ALIKE), make_row(**ALIKE, latency_dense_ms=5.3)]) == []
+    assert differences([make_result(**ALIKE), make_result(**ALIKE, latency_dense_ms=5.3)]) == []

@@ -1,11 +1,11 @@
-"""Curves of rows: their points in order, where sparse begins to win, and what the page and the terminal say."""
+"""Curves of results: their points in order, where sparse begins to win, and what the page and the terminal say."""
 
 import pytest
 from rich.console import Console
 
 from sparsefront.report.html import write_html
 from sparsefront.report.latency_curve import crossover_text, crossovers, curve_figure, curve_lines, curve_points
-from sparsefront.report.row import Row
+from sparsefront.report.result import Result
 from sparsefront.report.table import run_table
 
 
@@ -25,10 +25,10 @@ def point(batch_size, length, speedup):
 
 
 @pytest.fixture
-def row(make_row):
+def result(make_result):
     """Own size 32 x 128, a win; batch 1 loses, batch 8 wins too little; at length 384 nothing wins."""
     curve = [point(1, 128, 0.6), point(8, 128, 1.02), point(128, 128, 1.4), point(1, 384, 0.5), point(32, 384, 0.9)]
-    return make_row(
+    return make_result(
         batch_size=32,
         sequence_length=128,
         speedup=1.2,
@@ -39,40 +39,40 @@ def row(make_row):
     )
 
 
-def test_points_are_ordered_with_the_rows_own_among_them(row):
-    assert [(p.batch_size, p.sequence_length) for p in curve_points(row)] == [
+def test_points_are_ordered_with_the_results_own_among_them(result):
+    assert [(p.batch_size, p.sequence_length) for p in curve_points(result)] == [
         (1, 128), (8, 128), (32, 128), (128, 128), (1, 384), (32, 384)
     ]  # fmt: skip
 
 
-def test_a_win_needs_its_whole_interval(row):
-    assert crossovers(row) == {128: 32, 384: None}
-    assert crossover_text(row) == "length 128: from batch 32; length 384: at no batch size"
+def test_a_win_needs_its_whole_interval(result):
+    assert crossovers(result) == {128: 32, 384: None}
+    assert crossover_text(result) == "length 128: from batch 32; length 384: at no batch size"
 
 
-def test_the_table_holds_every_point(row, make_row):
-    lines = curve_lines(row)
+def test_the_table_holds_every_point(result, make_result):
+    lines = curve_lines(result)
     assert [line["batch"] for line in lines] == ["1", "8", "32", "128", "1", "32"]
     assert lines[1]["speedup"] == "1.02×" and lines[1]["kernels, or not measured because"] == "5 × gathered_cuda"
     assert lines[2]["kernels, or not measured because"] == "1 × gathered_reference"
-    assert curve_lines(make_row()) == []
+    assert curve_lines(make_result()) == []
 
 
-def test_one_line_per_side_and_length(row):
-    names = [trace.name for trace in curve_figure(row).data]
+def test_one_line_per_side_and_length(result):
+    names = [trace.name for trace in curve_figure(result).data]
     assert names == ["dense, length 128", "sparse, length 128", "dense, length 384", "sparse, length 384"]
 
 
-def test_page_and_terminal_tell_it(row, make_row, tmp_path):
-    page = write_html([row], tmp_path / "page.html", title="run").read_text()
+def test_page_and_terminal_tell_it(result, make_result, tmp_path):
+    page = write_html([result], tmp_path / "page.html", title="run").read_text()
     assert "Latency over batch size" in page and "length 128: from batch 32" in page and "cuda_graph+fused_qkv" in page
-    assert "Latency over batch size" not in write_html([make_row()], tmp_path / "page.html", title="run").read_text()
+    assert "Latency over batch size" not in write_html([make_result()], tmp_path / "page.html", title="run").read_text()
     console = Console(width=200, record=True)
-    console.print(run_table(row))
+    console.print(run_table(result))
     assert "from batch 32" in console.export_text()
 
 
-def test_a_curve_survives_json_and_csv(row):
-    assert Row.from_json(row.to_json()) == row
-    cells = {name: "" if value is None else str(value) for name, value in row.flat().items()}
-    assert Row.from_flat(cells) == row
+def test_a_curve_survives_json_and_csv(result):
+    assert Result.from_json(result.to_json()) == result
+    cells = {name: "" if value is None else str(value) for name, value in result.flat().items()}
+    assert Result.from_flat(cells) == result

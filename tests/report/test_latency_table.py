@@ -1,4 +1,4 @@
-"""From rows to a table of layer times, as a user calls it."""
+"""From results to a table of layer times, as a user calls it."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from sparsefront.allocation.latency_aware import LatencyAware
 from sparsefront.allocation.latency_table import read_table
 from sparsefront.patterns.n_m import NM
 from sparsefront.report.latency_table import main
-from sparsefront.report.store import append_row, write_row_json
+from sparsefront.report.store import append_result, write_result_json
 
 ON_GPU = {
     "gpu": "NVIDIA H200",
@@ -29,15 +29,15 @@ def layer(dense: float, chosen: str, latency_us: float, **more: object) -> dict:
 
 
 @pytest.fixture
-def sweep(tmp_path: Path, make_row) -> Path:
+def sweep(tmp_path: Path, make_result) -> Path:
     """Two levels of two layers; the second layer runs dense at 0.5."""
     times = {
         0.5: {"fc1": layer(10.0, "n_m_triton", 8.0, m=64, k=16, n=32), "fc2": layer(6.0, "dense_linear", 6.0)},
         0.75: {"fc1": layer(10.5, "n_m_triton", 4.0, m=64, k=16, n=32), "fc2": layer(6.2, "n_m_triton", 5.0)},
     }
     for level, layers in times.items():
-        row = make_row(run_id=f"at {level}", sparsity_target=level, kernel_per_layer=layers, **ON_GPU)
-        write_row_json(tmp_path / "sweep" / str(level) / "row.json", row)
+        result = make_result(run_id=f"at {level}", sparsity_target=level, kernel_per_layer=layers, **ON_GPU)
+        write_result_json(tmp_path / "sweep" / str(level) / "row.json", result)
     return tmp_path / "sweep"
 
 
@@ -58,17 +58,17 @@ def test_what_the_command_calls_the_largest_speedup_can_be_had(sweep, tmp_path):
     allocation.check_layers(NM(), {"fc1": (32, 16), "fc2": (16, 32)}, 0.75)
 
 
-def test_several_rows_of_one_level_give_the_lower_median(sweep, tmp_path, make_row):
+def test_several_results_of_one_level_give_the_lower_median(sweep, tmp_path, make_result):
     for number, latency_us in enumerate((3.0, 5.0, 7.0)):
         layers = {"fc1": layer(20.0, "n_m_triton", latency_us)}
-        row = make_row(run_id=str(number), seed=number, sparsity_target=0.75, kernel_per_layer=layers, **ON_GPU)
-        append_row(tmp_path / "again.csv", row)
+        result = make_result(run_id=str(number), seed=number, sparsity_target=0.75, kernel_per_layer=layers, **ON_GPU)
+        append_result(tmp_path / "again.csv", result)
     main([str(sweep), str(tmp_path / "again.csv"), "-o", str(tmp_path / "table.csv")])
     assert read_table(str(tmp_path / "table.csv")).times["fc1"] == {0.0: 20.0, 0.5: 8.0, 0.75: 4.0}
 
 
 @pytest.mark.parametrize(
-    ("leaf", "other", "given"),
+    ("field", "other", "given"),
     [
         ("pattern", "block_wise", "n_m"),
         ("model", "bert", "vit_small"),
@@ -79,14 +79,18 @@ def test_several_rows_of_one_level_give_the_lower_median(sweep, tmp_path, make_r
         ("pattern_parameters", {"n": None, "m": 16}, '{"m": null, "n": null}'),
     ],
 )
-def test_rows_that_differ_are_refused_unless_one_is_chosen(sweep, tmp_path, make_row, capsys, leaf, other, given):
+def test_results_that_differ_are_rejected_unless_one_is_chosen(
+    sweep, tmp_path, make_result, capsys, field, other, given
+):
     layers = {"fc1": layer(10.0, "n_m_triton", 1.0)}
-    changed = ON_GPU | {leaf: other}
-    write_row_json(sweep / "other" / "row.json", make_row(sparsity_target=0.875, kernel_per_layer=layers, **changed))
+    changed = ON_GPU | {field: other}
+    write_result_json(
+        sweep / "other" / "row.json", make_result(sparsity_target=0.875, kernel_per_layer=layers, **changed)
+    )
     table = tmp_path / "table.csv"
     assert main([str(sweep), "-o", str(table)]) == 1 and not table.exists()
-    assert f"results={leaf}: rows differ" in (said := capsys.readouterr().err) and f"--only '{leaf}=" in said
-    assert main([str(sweep), "-o", str(table), "--only", f"{leaf}={given}"]) == 0
+    assert f"results={field}: results differ" in (said := capsys.readouterr().err) and f"--only '{field}=" in said
+    assert main([str(sweep), "-o", str(table), "--only", f"{field}={given}"]) == 0
     assert 0.875 not in read_table(str(table)).times["fc1"]
 
 
@@ -100,23 +104,23 @@ def test_rows_that_differ_are_refused_unless_one_is_chosen(sweep, tmp_path, make
     ],
     ids=["cpu", "masked", "allocation", "untimed"],
 )
-def test_rows_without_layer_times_are_left_out_with_the_reason(tmp_path, make_row, capsys, changes, reason):
+def test_results_without_layer_times_are_left_out_with_the_reason(tmp_path, make_result, capsys, changes, reason):
     layers = {"kernel_per_layer": {"fc1": layer(10.0, "n_m_triton", 8.0)}}
-    write_row_json(tmp_path / "row.json", make_row(**(ON_GPU | layers | changes)))
+    write_result_json(tmp_path / "row.json", make_result(**(ON_GPU | layers | changes)))
     assert main([str(tmp_path), "-o", str(tmp_path / "table.csv")]) == 1
     said = capsys.readouterr().err
-    assert re.search(f"left out: run run-0: .*{reason}", said) and "no row gives layer times, of 1 read" in said
+    assert re.search(f"left out: run run-0: .*{reason}", said) and "no result gives layer times, of 1 read" in said
 
 
-def test_a_filter_that_names_no_leaf(sweep, tmp_path, capsys):
+def test_a_filter_that_names_no_field(sweep, tmp_path, capsys):
     assert main([str(sweep), "-o", str(tmp_path / "table.csv"), "--only", "patern=n_m"]) == 1
-    assert "--only=patern=n_m: is LEAF=VALUE" in capsys.readouterr().err
+    assert "--only=patern=n_m: is FIELD=VALUE" in capsys.readouterr().err
 
 
-def test_a_row_of_a_run_on_a_cpu_is_refused(tmp_path, run, capsys):
+def test_a_result_of_a_run_on_a_cpu_is_rejected(tmp_path, run, capsys):
     """What a real run leaves: its layers have kernels and no times."""
-    row = run("pattern=n_m", "allocation=per_layer")
-    assert row.kernels.kernel_per_layer and row.speed.latency_device == "cpu"
-    assert {"m", "k", "n"} <= next(iter(row.kernels.kernel_per_layer.values())).keys()
+    result = run("pattern=n_m", "allocation=per_layer")
+    assert result.kernels.kernel_per_layer and result.speed.latency_device == "cpu"
+    assert {"m", "k", "n"} <= next(iter(result.kernels.kernel_per_layer.values())).keys()
     assert main([str(tmp_path / "results"), "-o", str(tmp_path / "table.csv")]) == 1
     assert "measured on a CPU" in capsys.readouterr().err

@@ -34,18 +34,18 @@ def test_expressions_choose_in_the_order_of_the_network():
     ]
 
 
-def test_an_expression_that_finds_nothing_is_refused_with_the_layers():
+def test_an_expression_that_finds_nothing_is_rejected_with_the_layers():
     with pytest.raises(InvalidSetting, match=r"mask_layers=fc3: finds no layer .*encoder\.0\.query.* and 72 more"):
         choose_layers(SHAPES, ["fc2", "fc3"])
 
 
 @pytest.mark.parametrize(("expressions", "message"), [([], "at least one layer"), (["("], "not a regular expression")])
-def test_settings_refuse_what_no_layer_could_meet(expressions, message):
+def test_settings_reject_what_no_layer_could_meet(expressions, message):
     with pytest.raises(InvalidSetting, match=f"mask_layers=.*{message}"):
         Report(mask_layers=expressions)
 
 
-def test_it_is_refused_before_training(composed):
+def test_it_is_rejected_before_training(composed):
     from sparsefront.validate import validate
 
     with pytest.raises(InvalidSetting, match=r"report\.mask_layers=quary: finds no layer that is pruned; there are "):

@@ -1,4 +1,4 @@
-"""Loggers: W&B offline without an account and without a prompt, its row readable again, CSV, none."""
+"""Loggers: W&B offline without an account and without a prompt, its result readable again, CSV, none."""
 
 import os
 import subprocess
@@ -11,23 +11,23 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.report.loggers import CsvLogging, NoLogging, WandbLogging, close_loggers, log_row
-from sparsefront.report.store import write_row_json
+from sparsefront.report.loggers import CsvLogging, NoLogging, WandbLogging, close_loggers, log_result
+from sparsefront.report.store import write_result_json
 from sparsefront.report.wandb_account import has_api_key
-from sparsefront.report.wandb_source import read_wandb_rows
+from sparsefront.report.wandb_source import read_wandb_results
 
 ROOT = Path(__file__).parents[2]
 OFFLINE_RUN = """
 import sys
 from pathlib import Path
-from sparsefront.report.loggers import WandbLogging, log_row
-from sparsefront.report.row import Row
+from sparsefront.report.loggers import WandbLogging, log_result
+from sparsefront.report.result import Result
 folder = Path(sys.argv[1])
 for number in range(2):
     output_dir, config = folder / str(number), {"a": {"b": [1, None]}}
     loggers = WandbLogging().build(run_name="test", output_dir=output_dir, group="sweep", config=config)
     loggers[0].log_metrics({"train/loss": 1.0}, step=0)
-    log_row(loggers, Row.from_json((folder / "row.json").read_text()))
+    log_result(loggers, Result.from_json((folder / "row.json").read_text()))
 """
 
 
@@ -45,8 +45,8 @@ def test_the_settings_of_each_logger_build(name):
     assert isinstance(settings, {"wandb": WandbLogging, "csv": CsvLogging, "none": NoLogging}[name])
 
 
-def test_wandb_offline_needs_no_account_and_asks_nothing(no_account, tmp_path, make_row):
-    write_row_json(tmp_path / "row.json", make_row())
+def test_wandb_offline_needs_no_account_and_asks_nothing(no_account, tmp_path, make_result):
+    write_result_json(tmp_path / "row.json", make_result())
     for number in range(2):
         (tmp_path / str(number)).mkdir()
     done = subprocess.run(
@@ -66,9 +66,9 @@ def test_wandb_offline_needs_no_account_and_asks_nothing(no_account, tmp_path, m
     assert not (tmp_path / "wandb").exists(), "nothing is written outside the folders of the runs"
 
 
-def test_wandb_disabled_writes_nothing(no_account, tmp_path, make_row):
+def test_wandb_disabled_writes_nothing(no_account, tmp_path, make_result):
     loggers = WandbLogging(mode="disabled").build(run_name="a", output_dir=tmp_path, group=None, config={})
-    log_row(loggers, make_row())
+    log_result(loggers, make_result())
     assert list(tmp_path.rglob("*.wandb")) == []
 
 
@@ -93,7 +93,7 @@ def test_auto_follows_the_account_and_the_environment(no_account, monkeypatch):
     assert WandbLogging(mode="offline")._mode_now() == "offline"
 
 
-def test_settings_that_cannot_work_are_refused(no_account, monkeypatch):
+def test_settings_that_cannot_work_are_rejected(no_account, monkeypatch):
     with pytest.raises(InvalidSetting, match="mode=on: one of auto, online"):
         WandbLogging(mode="on")
     with pytest.raises(InvalidSetting, match="WANDB_API_KEY"):
@@ -103,17 +103,17 @@ def test_settings_that_cannot_work_are_refused(no_account, monkeypatch):
         WandbLogging().check()
 
 
-def test_csv_logger_keeps_curves_and_the_row(tmp_path, make_row):
+def test_csv_logger_keeps_curves_and_the_result(tmp_path, make_result):
     loggers = CsvLogging().build(run_name="a", output_dir=tmp_path, group=None, config={})
     loggers[0].log_metrics({"train/loss": 1.0}, step=0)
-    log_row(loggers, make_row())
+    log_result(loggers, make_result())
     text = (tmp_path / "csv" / "metrics.csv").read_text()
     assert "train/loss" in text and "latency_sparse_ms" in text and "3.5" in text
 
 
-def test_no_logger_takes_a_row(make_row, tmp_path):
+def test_no_logger_takes_a_result(make_result, tmp_path):
     loggers = NoLogging().build(run_name="a", output_dir=tmp_path, group=None, config={})
-    log_row(loggers, make_row())
+    log_result(loggers, make_result())
     close_loggers(loggers, failed=True)
     assert loggers == []
 
@@ -126,14 +126,14 @@ def test_wandb_that_does_not_answer_keeps_the_run_offline_unless_online_was_aske
 
     started = []
 
-    def refuse_online(*, mode: str, **rest: object) -> object:
+    def reject_online(*, mode: str, **rest: object) -> object:
         started.append(mode)
         if mode == "online":
             raise wandb.errors.CommError("timed out\nat length")
         return types.SimpleNamespace(define_metric=lambda *_, **__: None)
 
     monkeypatch.setenv("WANDB_API_KEY", "key")
-    monkeypatch.setattr(wandb, "init", refuse_online)
+    monkeypatch.setattr(wandb, "init", reject_online)
     arguments = {"run_name": "a", "output_dir": tmp_path, "group": None, "config": {}}
     if mode == "online":
         with pytest.raises(InvalidSetting, match="mode=online: W&B did not take the run .timed out."):
@@ -154,16 +154,16 @@ def test_reading_from_wandb_that_fails_is_one_message(no_account, monkeypatch, e
         "ValueError": ValueError,
     }
 
-    def refuse(timeout: int) -> None:
+    def reject(timeout: int) -> None:
         raise errors[error]("no route\nto host")
 
     monkeypatch.setenv("WANDB_API_KEY", "key")
-    monkeypatch.setattr(wandb, "Api", refuse)
+    monkeypatch.setattr(wandb, "Api", reject)
     with pytest.raises(InvalidSetting, match="^source=wandb: e/p cannot be read: no route$"):
-        read_wandb_rows(entity="e", project="p")
+        read_wandb_results(entity="e", project="p")
 
 
-def test_the_row_that_wandb_was_given_comes_back(no_account, monkeypatch, make_row):
+def test_the_result_that_wandb_was_given_comes_back(no_account, monkeypatch, make_result):
     import wandb
     from pytorch_lightning.loggers import WandbLogger
 
@@ -171,17 +171,17 @@ def test_the_row_that_wandb_was_given_comes_back(no_account, monkeypatch, make_r
     run = types.SimpleNamespace(
         id="a", state="finished", summary={}, log=logged.update, finish=lambda exit_code: finished.append(exit_code)
     )
-    log_row([WandbLogger(experiment=run)], make_row())
+    log_result([WandbLogger(experiment=run)], make_result())
     assert logged["summary_table"].columns[0] == "run_id" and finished == [0]
     assert run.summary["latency_sparse_ms"] == 3.5
     others = [
         types.SimpleNamespace(id="b", state="running", summary={}),
-        types.SimpleNamespace(id="c", state="finished", summary={"row": "{}"}),
+        types.SimpleNamespace(id="c", state="finished", summary={"result": "{}"}),
     ]
     asked = []
     api = types.SimpleNamespace(runs=lambda path: asked.append(path) or [run, *others])
     monkeypatch.setenv("WANDB_API_KEY", "key")
     monkeypatch.setattr(wandb, "Api", lambda timeout: api)
-    reading = read_wandb_rows(entity="e", project="p")
-    assert asked == ["e/p"] and reading.rows == [make_row()]
+    reading = read_wandb_results(entity="e", project="p")
+    assert asked == ["e/p"] and reading.results == [make_result()]
     assert [problem.split()[2].strip(":") for problem in reading.problems] == ["b", "c"]

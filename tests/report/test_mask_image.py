@@ -7,10 +7,10 @@ import torch
 from sparsefront.patterns.boundaries import Boundaries
 from sparsefront.report.mask_image import (
     EXACT_SIDE,
-    KEPT_COLOUR,
-    PRUNED_COLOUR,
-    UNIT_COLOUR,
-    WINDOW_COLOUR,
+    GROUP_COLOR,
+    KEPT_COLOR,
+    PRUNED_COLOR,
+    WINDOW_COLOR,
     Scale,
     mask_image,
     pixel_density,
@@ -22,14 +22,14 @@ def random_mask(*shape: int) -> torch.Tensor:
     return torch.rand(shape, generator=torch.Generator().manual_seed(0)) < 0.5
 
 
-def test_every_weight_has_the_colour_of_its_fate():
+def test_every_weight_has_the_color_of_its_fate():
     mask = random_mask(5, 7)
     pixels = mask_image(mask, Boundaries(), Scale(cell=3)).pixels
     assert pixels.shape == (15, 21, 3) and pixels.dtype == np.uint8
     for row in range(15):
         for column in range(21):
             kept = bool(mask[row // 3, column // 3])
-            assert (pixels[row, column] == rgb(KEPT_COLOUR if kept else PRUNED_COLOUR)).all()
+            assert (pixels[row, column] == rgb(KEPT_COLOR if kept else PRUNED_COLOR)).all()
 
 
 def test_lines_have_pixels_of_their_own():
@@ -37,24 +37,24 @@ def test_lines_have_pixels_of_their_own():
     image = mask_image(mask, Boundaries(rows=[2], columns=[2, 4], windows=[4]), Scale(cell=6))
     rows, columns = [12], [12, 25]  # in the picture, each line moves what follows by one
     assert image.pixels.shape == (4 * 6 + 1, 6 * 6 + 2, 3)
-    assert (image.pixels[12, :12] == rgb(UNIT_COLOUR)).all() and (image.pixels[0, 12] == rgb(UNIT_COLOUR)).all()
-    assert (image.pixels[:, 25] == rgb(WINDOW_COLOUR)).all(), "a window of two units"
+    assert (image.pixels[12, :12] == rgb(GROUP_COLOR)).all() and (image.pixels[0, 12] == rgb(GROUP_COLOR)).all()
+    assert (image.pixels[:, 25] == rgb(WINDOW_COLOR)).all(), "a window of two groups"
     bare = np.delete(np.delete(image.pixels, rows, axis=0), columns, axis=1)
     assert (bare == mask_image(mask, Boundaries(), Scale(cell=6)).pixels).all()
-    assert image.line_text == "orange lines: units, black lines: windows"
+    assert image.line_text == "orange lines: groups, black lines: windows"
 
 
 def test_where_two_lines_meet_the_coarser_is_shown():
     blocks_of_windows = Boundaries(columns=[4], windows=[2, 4, 6])
     pixels = mask_image(random_mask(4, 8), blocks_of_windows, Scale(cell=6)).pixels
-    colours = [WINDOW_COLOUR, UNIT_COLOUR, WINDOW_COLOUR]
-    assert [tuple(pixels[0, place]) for place in (12, 25, 38)] == [tuple(rgb(colour)) for colour in colours]
+    colors = [WINDOW_COLOR, GROUP_COLOR, WINDOW_COLOR]
+    assert [tuple(pixels[0, place]) for place in (12, 25, 38)] == [tuple(rgb(color)) for color in colors]
 
 
 def test_lines_that_would_hide_the_mask_are_left_out():
     image = mask_image(random_mask(8, 8), Boundaries(rows=range(4, 8, 4), windows=range(1, 8)), Scale(cell=2))
     assert image.pixels.shape == (17, 16, 3), "rows 8 pixels apart are drawn, windows 2 pixels apart are not"
-    assert image.line_text == "orange lines: units"
+    assert image.line_text == "orange lines: groups"
 
 
 def test_pooled_pixels_average_what_is_there():
@@ -70,13 +70,13 @@ def test_pooled_pixels_average_what_is_there():
             ]
             assert pooled[row, column] == pytest.approx(sum(under) / len(under))
     half = torch.tensor([[True, False], [False, True]])
-    between = (rgb(KEPT_COLOUR).astype(float) + rgb(PRUNED_COLOUR)) / 2
+    between = (rgb(KEPT_COLOR).astype(float) + rgb(PRUNED_COLOR)) / 2
     assert np.abs(mask_image(half, Boundaries(), Scale(pooled=2)).pixels[0, 0] - between).max() <= 0.5
 
 
 def test_pooled_lines_fall_on_the_nearest_pixel():
     image = mask_image(random_mask(40, 4), Boundaries(rows=[17]), Scale(pooled=2))
-    assert image.rows.units == (9,)  # 17 / 2 = 8.5
+    assert image.rows.groups == (9,)  # 17 / 2 = 8.5
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sparsefront.pipeline import run_experiment
-from sparsefront.report.loggers import ROW_KEY, WandbLogging, log_row
-from sparsefront.report.row import Row
+from sparsefront.report.loggers import RESULT_KEY, WandbLogging, log_result
+from sparsefront.report.result import Result
 
 SMALL = ["debug=tiny", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1", "pattern=n_m"]
 
@@ -65,12 +65,12 @@ def test_a_point_shown_again_is_the_same_run_and_in_it_once(composed, monkeypatc
     run_experiment(point())
     (run,) = server.values()
     trained = len(run.logged)
-    row = Row.from_json(run.summary[ROW_KEY])
-    assert run.id == row.identity.run_id and len(run.tables()) == 1
+    result = Result.from_json(run.summary[RESULT_KEY])
+    assert run.id == result.identity.run_id and len(run.tables()) == 1
     for shown in (2, 3):
         run_experiment(point())
         assert list(server) == [run.id] and len(run.sessions) == shown
-        assert len(run.logged) == trained and Row.from_json(run.summary[ROW_KEY]) == row
+        assert len(run.logged) == trained and Result.from_json(run.summary[RESULT_KEY]) == result
     assert [session["resume"] for session in run.sessions] == ["allow"] * 3
     assert run.exit_codes == [0, 0, 0]
 
@@ -87,17 +87,17 @@ def test_a_point_that_nobody_logged_before_is_in_its_summary(composed, monkeypat
     assert not server
     run_experiment(logging_to(composed, monkeypatch, WandbLogging(mode="offline"))())
     (run,) = server.values()
-    assert Row.from_json(run.summary[ROW_KEY]).identity.run_id == run.id
+    assert Result.from_json(run.summary[RESULT_KEY]).identity.run_id == run.id
     assert run.summary["sparsity_achieved"] == pytest.approx(0.75) and run.exit_codes == [0]
 
 
-def test_a_repeated_point_replaces_its_row(composed, monkeypatch, server):
+def test_a_repeated_point_replaces_its_result(composed, monkeypatch, server):
     point = logging_to(composed, monkeypatch, WandbLogging(mode="offline"))
     run_experiment(point())
     (run,) = server.values()
-    first = run.summary[ROW_KEY]
+    first = run.summary[RESULT_KEY]
     run_experiment(point("reuse=false", "stages=[swap,measure,report]"))
-    assert list(server) == [run.id] and run.summary[ROW_KEY] != first
+    assert list(server) == [run.id] and run.summary[RESULT_KEY] != first
 
 
 def test_a_run_that_fails_is_closed_as_failed(composed, monkeypatch, server):
@@ -108,23 +108,29 @@ def test_a_run_that_fails_is_closed_as_failed(composed, monkeypatch, server):
     assert [run.exit_codes for run in server.values()] == [[1]]
 
 
-def test_offline_each_showing_lies_under_the_same_id(monkeypatch, tmp_path, make_row):
+def test_offline_each_showing_lies_under_the_same_id(monkeypatch, tmp_path, make_result):
     """For real: `wandb sync` of either uploads to one run."""
-    row = make_row()
+    result = make_result()
     for name, again in (("first", False), ("second", True)):
         folder = Path(tmp_path / name)
         folder.mkdir()
-        arguments = {"run_name": "a", "output_dir": folder, "group": None, "config": {}, "run_id": row.identity.run_id}
-        log_row(WandbLogging(mode="offline").build(**arguments), row, again=again)
+        arguments = {
+            "run_name": "a",
+            "output_dir": folder,
+            "group": None,
+            "config": {},
+            "run_id": result.identity.run_id,
+        }
+        log_result(WandbLogging(mode="offline").build(**arguments), result, again=again)
         (stored,) = folder.glob("wandb/offline-run-*/run-*.wandb")
-        assert stored.name == f"run-{row.identity.run_id}.wandb"
+        assert stored.name == f"run-{result.identity.run_id}.wandb"
         deadline = time.monotonic() + 30
         while b"latency_sparse_ms" not in stored.read_bytes():  # W&B's own process writes it a moment later
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
 
-def test_a_disabled_wandb_takes_it_too(tmp_path, make_row):
+def test_a_disabled_wandb_takes_it_too(tmp_path, make_result):
     arguments = {"run_name": "a", "output_dir": tmp_path, "group": None, "config": {}, "run_id": "0123456789abcdef"}
-    log_row(WandbLogging(mode="disabled").build(**arguments), make_row(), again=True)
+    log_result(WandbLogging(mode="disabled").build(**arguments), make_result(), again=True)
     assert not list(tmp_path.rglob("*.wandb"))

@@ -94,13 +94,13 @@ def test_a_part_of_the_way_is_the_level_of_the_round_in_progress():
         {"levels": [0.5, 1.0]},
     ],
 )
-def test_impossible_rounds_are_refused(bad):
-    with pytest.raises(InvalidSetting) as refused:
+def test_impossible_rounds_are_rejected(bad):
+    with pytest.raises(InvalidSetting) as rejected:
         Iterative(**bad)
-    assert refused.value.key == next(iter(bad))
+    assert rejected.value.key == next(iter(bad))
 
 
 @pytest.mark.parametrize("bad", [{"initial_sparsity": 1.0}, {"begin": 0.8}, {"end": 1.2}, {"updates": 0}])
-def test_impossible_schedules_are_refused(bad):
+def test_impossible_schedules_are_rejected(bad):
     with pytest.raises(InvalidSetting):
         Gradual(**bad)

@@ -37,6 +37,6 @@ def test_a_missing_stage_swap_is_not_blamed_on_measure(run, tmp_path):
     run(*SMALL)
     with pytest.raises(InvalidSetting, match=r"^stages=\[report\]: was measured with kernels swapped in.*add swap"):
         run(*SMALL, "stages=[report]")
-    assert run(*SMALL, "stages=[swap,measure,report]").quality.kernel is not None
+    assert run(*SMALL, "stages=[swap,measure,report]").quality.sparse is not None
     with pytest.raises(InvalidSetting, match="^stages=.*stage measure was never finished.*add measure"):
         run(*SMALL, "stages=[report]", "kernel=none")

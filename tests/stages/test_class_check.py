@@ -1,4 +1,4 @@
-"""Data of a single class is refused before training, and again where something else is evaluated."""
+"""Data of a single class is rejected before training, and again where something else is evaluated."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ MIXED, ONE = [0, 1] * 10, [1] * 20
 
 @pytest.mark.parametrize("write", [cifar10, glue])
 @pytest.mark.parametrize(("split", "labels"), [("train", (ONE, MIXED)), ("test", (MIXED, ONE))])
-def test_one_class_is_refused_with_its_number_and_rows(composed, tmp_path, write, split, labels):
+def test_one_class_is_rejected_with_its_number_and_rows(composed, tmp_path, write, split, labels):
     config = composed(*write(tmp_path / "data", train=labels[0], test=labels[1]))
     rows = 18 if split == "train" else 20
     line = rf"^dataset\.path=\S+: {split} holds 1 of (10|2) classes, number 1, in all of its {rows} rows: .*100 %$"

@@ -41,7 +41,7 @@ def test_what_the_warning_advises_helps(run, caplog, capsys, helps):
     assert "layers collapsed none" in " ".join(capsys.readouterr().out.split())
 
 
-def test_masks_that_tighten_later_are_judged_at_their_end(run, caplog):
+def test_masks_that_tighten_later_are_evaluated_at_their_end(run, caplog):
     row = run(*SMALL, "allocation=global_threshold", "schedule=gradual", "trainer.limit_batches=6")
     assert set(row.sparsity.collapsed_layers) == set(LONG_ROWS)
     (told,) = (text for text in warnings(caplog) if "collapsed" in text)

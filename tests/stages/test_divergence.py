@@ -22,7 +22,7 @@ WAYS = {
     "recovery=finetune schedule=iterative schedule.rounds=2 pattern=n_m schedule.spacing=linear": "recovery.lr",
     "recovery=finetune schedule=gradual schedule.updates=3 importance=movement pattern=element_wise": "recovery.lr",
     "recovery=lr_rewind pattern=n_m": "recipe.lr",
-    "recovery=weight_rewind recipe.history=true pattern=n_m": "recipe.lr",
+    "recovery=weight_rewind recipe.save_epoch_weights=true pattern=n_m": "recipe.lr",
     "recovery=distill pattern=n_m": "recovery.lr",
     "recovery=distill recovery.along=lr_rewind pattern=n_m": "recipe.lr",
     "recovery=sr_ste pattern=n_m": "recovery.lr",
@@ -132,7 +132,7 @@ def test_an_update_of_obs_that_is_not_finite(composed, monkeypatch):
         run_experiment(composed(*settings))
 
 
-def test_weights_that_are_loaded_broken_are_refused_before_training(composed, tmp_path, monkeypatch):
+def test_weights_that_are_loaded_broken_are_rejected_before_training(composed, tmp_path, monkeypatch):
     from sparsefront.stages.network import build_net
     from sparsefront.validate import validate
 

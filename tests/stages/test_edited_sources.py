@@ -1,4 +1,4 @@
-"""Which stages an edited source makes anew: those that it can change, and no others."""
+"""Which stages an edited source makes again: those that it can change, and no others."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -19,13 +19,13 @@ ON_CPU = ("trainer=cpu", "measure.device=cpu")
 
 ADDED = ("\n\n\n", "\n\nADDED = 1\n\n\n")  # after the imports, or between two definitions
 EDITS = {
-    # file, what is replaced, by what, what is made anew
-    "a CUDA source": (KERNELS / "gathered/cuda/gathered_spmm.cu", "}", "; }", FROM_SWAP),
-    "a header": (KERNELS / "gathered/cuda/hopper.cuh", "}", "; }", FROM_SWAP),
+    # file, what is replaced, by what, what is made again
+    "a CUDA source": (KERNELS / "gathered/csrc/gathered_cuda_narrow.cu", "}", "; }", FROM_SWAP),
+    "a header": (KERNELS / "gathered/csrc/hopper.cuh", "}", "; }", FROM_SWAP),
     "the table of launches": (KERNELS / "tuning/shipped/nvidia_h200.json", '"block_m"', '"block_n"', FROM_SWAP),
     "a Triton kernel": (KERNELS / "blocked/triton_spmm.py", *ADDED, FROM_SWAP),
     "a format": (KERNELS / "gathered/format.py", *ADDED, FROM_EXPORT),
-    "the forecasts": (KERNELS / "forecast/shipped/nvidia_h200.json", '"', ' "', set()),
+    "the predicted latencies": (KERNELS / "prediction/shipped/nvidia_h200.json", '"', ' "', set()),
     "the kernels' benchmark": (KERNELS / "bench/run.py", *ADDED, set()),
     "the pattern": (SPARSEFRONT / "patterns/tile_wise.py", *ADDED, FROM_PRUNE),
     "what the pattern imports": (SPARSEFRONT / "patterns/tile_steps.py", *ADDED, FROM_PRUNE),
@@ -38,10 +38,10 @@ EDITS = {
     "another dataset": (SPARSEFRONT / "datasets/squad_windows.py", *ADDED, set()),
     "the timer": (SPARSEFRONT / "measure/end_to_end.py", *ADDED, FROM_SWAP),
     "our fused graph": (SPARSEFRONT / "measure/fused_graph.py", *ADDED, FROM_SWAP),
-    "the row": (SPARSEFRONT / "report/row_groups.py", *ADDED, {"row"}),
+    "the result": (SPARSEFRONT / "report/result_groups.py", *ADDED, {"result"}),
     "the page": (SPARSEFRONT / "report/html.py", *ADDED, set()),
     "the store": (SPARSEFRONT / "artifacts/store.py", *ADDED, set()),
-    "a comment in CUDA": (KERNELS / "gathered/cuda/gathered_spmm.cu", "// ", "// no longer ", set()),
+    "a comment in CUDA": (KERNELS / "gathered/csrc/gathered_cuda_narrow.cu", "// ", "// no longer ", set()),
     "a comment in Python": (SPARSEFRONT / "models/vit_small.py", "  # [B", "  # of [B", set()),
     "a docstring": (SPARSEFRONT / "patterns/tile_wise.py", '"""', '"""(Revised) ', set()),
     "blank lines": (SPARSEFRONT / "training/fit.py", "\n\n", "\n\n\n", set()),
@@ -196,7 +196,7 @@ def test_a_class_that_is_named_inside_the_settings_counts(composed, own_modules)
     assert changed(before, digests(composed(*user))) == FROM_PRUNE
 
 
-def test_a_class_without_a_file_is_refused(composed, own_modules):
+def test_a_class_without_a_file_is_rejected(composed, own_modules):
     own_modules({"my_model.py": MODEL + "Mine.__module__ = 'nowhere'\n"})
     with pytest.raises(InvalidSetting, match="model._target_=nowhere.Mine: must be a class in a file"):
         stage_keys(validate(composed(*ON_CPU, "model._target_=my_model.Mine")))

@@ -1,4 +1,4 @@
-"""Which stages a change makes anew: all that depend on it, and no others."""
+"""Which stages a change makes again: all that depend on it, and no others."""
 
 import time
 from dataclasses import asdict
@@ -23,9 +23,9 @@ CHANGES = {
     "allocation=global_threshold": FROM_PRUNE,
     "schedule=gradual": FROM_PRUNE,
     "model.prune_head=true": FROM_PRUNE,
-    "recipe.keep_dense=[attn]": FROM_PRUNE,
+    "recipe.ignore=[attn]": FROM_PRUNE,
     "schedule=iterative": FROM_PRUNE,
-    "recipe.history=true": ALL,
+    "recipe.save_epoch_weights=true": ALL,
     "recovery=lr_rewind": FROM_RECOVER,
     "recovery=distill": FROM_RECOVER,
     "recovery.epochs=1": FROM_RECOVER,
@@ -62,7 +62,7 @@ def test_a_change_makes_anew_what_depends_on_it(composed, change):
 def test_the_dense_pattern_is_measured_once(composed, change):
     """A sweep over sparsities and recoveries holds one dense point."""
     dense = ["pattern=dense", "trainer=cpu", "measure.device=cpu"]
-    assert digests(composed(*dense))["row"] == digests(composed(*dense, change))["row"]
+    assert digests(composed(*dense))["result"] == digests(composed(*dense, change))["result"]
 
 
 def test_the_content_of_a_table_of_layer_times_counts(composed, tmp_path):

@@ -25,7 +25,7 @@ def as_of(monkeypatch):
     provenance.code_commit.cache_clear()
 
 
-def test_a_row_that_is_written_again_keeps_the_provenance_of_its_measurement(run, as_of, tmp_path, monkeypatch):
+def test_a_result_that_is_written_again_keeps_the_provenance_of_its_measurement(run, as_of, tmp_path, monkeypatch):
     monkeypatch.setattr(end_to_end, "clock_under_load", lambda calls, device: 1755.0)
     as_of("a" * 40, "2.14.0")
     first = run(*ON_CPU, *SHORT)
@@ -34,7 +34,7 @@ def test_a_row_that_is_written_again_keeps_the_provenance_of_its_measurement(run
     as_of("b" * 40, "2.15.0")
     monkeypatch.setattr(end_to_end, "clock_under_load", lambda calls, device: 345.0)
     assert run(*ON_CPU, *SHORT).identity == first.identity, "shown again"
-    shutil.rmtree(tmp_path / "cache" / "row")
+    shutil.rmtree(tmp_path / "cache" / "result")
     assert run(*ON_CPU, *SHORT).identity == first.identity, "composed again from the same measurement"
     again = run(*ON_CPU, *SHORT, "stages=[swap,measure,report]", "reuse=false").identity
     assert (again.commit, again.torch_version, again.gpu_clock_mhz) == ("b" * 40, "2.15.0", 345.0), "measured again"

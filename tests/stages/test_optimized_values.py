@@ -1,4 +1,4 @@
-"""A sweeper that optimizes is refused, before training, a value that the record will not hold; a plain sweep goes on."""
+"""A sweeper that optimizes is rejected, before training, a value that the record will not hold; a plain sweep goes on."""
 
 import pytest
 from hydra.core.hydra_config import HydraConfig
@@ -7,8 +7,8 @@ from omegaconf import open_dict, read_write
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.pipeline import run_experiment
-from sparsefront.report.leaf_types import alternatives
-from sparsefront.report.row import leaves
+from sparsefront.report.field_types import alternatives
+from sparsefront.report.result import result_fields
 from sparsefront.stages.optimized_values import OF_GPU, OF_KERNELS, OF_PRUNED
 from sparsefront.validate import validate
 
@@ -32,41 +32,47 @@ def swept(composed):
     return make
 
 
-REFUSED = {
-    "nothing is pruned": (["pattern=dense"], "kernel: the record of pattern=dense has no kernel"),
-    "no kernels": (["kernel=none"], "kernel: the record of kernel=none has no kernel"),
-    "no swap": ([NO_SWAP, "optimize=[masked,speedup]"], "speedup: the record of stages without swap has no speedup"),
-    "no record": (["stages=[dense,prune,recover]"], "kernel: there will be no record: stages ends with recover"),
-    "no GPU": (["optimize=[peak_memory_bytes_sparse]"], "peak_memory_bytes_sparse: .*measure.device=cpu has no peak"),
-    "a word": (["optimize=[kernel,commit]"], "commit: is no number"),
+REJECTED = {
+    "nothing is pruned": (["pattern=dense"], "sparse: a run with pattern=dense does not measure sparse"),
+    "no kernels": (["kernel=none"], "sparse: a run with kernel=none does not measure sparse"),
+    "no swap": (
+        [NO_SWAP, "optimize=[masked,speedup]"],
+        "speedup: a run with stages without swap does not measure speedup",
+    ),
+    "no record": (["stages=[dense,prune,recover]"], "sparse: there will be no record: stages ends with recover"),
+    "no GPU": (
+        ["optimize=[peak_memory_bytes_sparse]"],
+        "peak_memory_bytes_sparse: .*measure.device=cpu does not measure peak",
+    ),
+    "a word": (["optimize=[sparse,commit]"], "commit: is no number"),
     "a mapping": (["optimize=[sparsity_per_layer]"], "sparsity_per_layer: is no number"),
     "nothing": (["optimize=[]"], r"\[\]: OptunaSweeper needs at least one value"),
 }
 
 
-@pytest.mark.parametrize(("overrides", "message"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_the_record_will_not_hold_is_refused_before_training(swept, composed, overrides, message):
-    with pytest.raises(InvalidSetting, match=f"^optimize={message}") as refused:
+@pytest.mark.parametrize(("overrides", "message"), REJECTED.values(), ids=REJECTED.keys())
+def test_what_the_record_will_not_hold_is_rejected_before_training(swept, composed, overrides, message):
+    with pytest.raises(InvalidSetting, match=f"^optimize={message}") as rejected:
         validate(swept(*overrides))
-    assert "OptunaSweeper" in str(refused.value) and "\n" not in str(refused.value)
+    assert "OptunaSweeper" in str(rejected.value) and "\n" not in str(rejected.value)
     validate(composed(*ON_CPU, *overrides))
     validate(swept(*overrides, target="hydra._internal.core_plugins.basic_sweeper.BasicSweeper"))
 
 
-def test_what_it_will_hold_is_not_refused(swept):
-    validate(swept("optimize=[kernel,speedup,sparse_flops_share,latency_sparse_ms]"))
+def test_what_it_will_hold_is_not_rejected(swept):
+    validate(swept("optimize=[sparse,speedup,sparse_flops_share,latency_sparse_ms]"))
     validate(swept("pattern=dense", "optimize=[dense,latency_dense_ms]"))
     validate(swept("kernel=none", "optimize=[masked,latency_dense_ms]"))
 
 
 def test_in_a_plain_sweep_the_value_is_simply_absent(composed):
-    assert run_experiment(composed("debug=tiny", *ON_CPU, "pattern=dense", "optimize=[kernel,latency_sparse_ms]")) == (
+    assert run_experiment(composed("debug=tiny", *ON_CPU, "pattern=dense", "optimize=[sparse,latency_sparse_ms]")) == (
         None,
         None,
     )
 
 
-def test_a_value_that_no_configuration_foretells_is_refused_in_the_end(swept, monkeypatch):
+def test_a_value_that_no_configuration_foretells_is_rejected_in_the_end(swept, monkeypatch):
     monkeypatch.setattr("sparsefront.pipeline.fused_dense_graph", None)
     config = swept("debug=tiny", "pattern=dense", "optimize=[fused_dense_latency_ms]")
     for _ in range(2):  # also where the point is shown again
@@ -85,7 +91,7 @@ def test_a_value_that_no_configuration_foretells_is_refused_in_the_end(swept, mo
 )
 def test_the_lists_are_those_of_real_records(run, overrides, absent):
     """Which of the numbers that any run may hold this one lacks; what never says a number on images is no outcome."""
-    row = run(*ON_CPU, *overrides)
-    unforetold = {"sequence_length", "fused_dense_latency_ms", "granularity"}
-    numbers = {leaf.name for leaf in leaves() if {int, float} & set(alternatives(leaf.hint))} - unforetold
-    assert {name for name in numbers if row.leaf(name) is None} == absent
+    result = run(*ON_CPU, *overrides)
+    unpredictable = {"sequence_length", "fused_dense_latency_ms", "granularity"}
+    numbers = {field.name for field in result_fields() if {int, float} & set(alternatives(field.hint))} - unpredictable
+    assert {name for name in numbers if result.value_of(name) is None} == absent

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from sparsefront.pipeline import run_experiment
 from sparsefront.pruning.mask_file import load_masks
 from sparsefront.pruning.mask_maker import MaskMaker
-from sparsefront.training.history import history_file
+from sparsefront.training.epoch_weights import epoch_weights_file
 from sparsefront.training.trainer import TrainerSettings
 
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "pattern=element_wise", "model.dim=64"]
@@ -132,12 +132,14 @@ def test_gradual_records_its_updates(composed, tmp_path):
 def test_weights_go_back_to_the_dense_run_in_every_round(composed, fits, tmp_path):
     """T = 3, K = 2: at the start of each round every survivor is to the bit what it was when epoch 1 of dense began."""
     rounds = ["schedule=iterative", "schedule.rounds=2", "recovery=weight_rewind", "recovery.epochs=2"]
-    run_experiment(composed(*TRAIN, "recipe.epochs=3", "recipe.history=true", *rounds, "allocation=global_threshold"))
+    run_experiment(
+        composed(*TRAIN, "recipe.epochs=3", "recipe.save_epoch_weights=true", *rounds, "allocation=global_threshold")
+    )
     dense, *recovered = fits
-    history = finished(tmp_path / "cache", "dense") / "history"
-    assert len(list(history.iterdir())) == 3
+    epoch_weights = finished(tmp_path / "cache", "dense") / "epoch_weights"
+    assert len(list(epoch_weights.iterdir())) == 3
     for epoch, seen in enumerate(dense.weights):
-        kept = load_file(history_file(history.parent, epoch))
+        kept = load_file(epoch_weights_file(epoch_weights.parent, epoch))
         assert kept.keys() == seen.keys() and all(torch.equal(kept[name], seen[name]) for name in seen)
     assert len(recovered) == 2 and [len(watch.weights) for watch in recovered] == [2, 2]
     for watch in recovered:
@@ -153,9 +155,9 @@ def test_weights_go_back_to_the_dense_run_in_every_round(composed, fits, tmp_pat
     assert scores[kept].min() >= scores[~kept].max(), "the first masks come from the trained weights"
 
 
-def test_without_history_the_dense_run_keeps_none(composed, tmp_path):
+def test_without_save_epoch_weights_the_dense_run_keeps_none(composed, tmp_path):
     run_experiment(composed(*TRAIN, "stages=[dense]"))
-    assert not (finished(tmp_path / "cache", "dense") / "history").exists()
+    assert not (finished(tmp_path / "cache", "dense") / "epoch_weights").exists()
 
 
 def test_a_killed_run_goes_on_after_its_last_round(composed, fits, tmp_path, monkeypatch):
@@ -188,7 +190,7 @@ def test_a_killed_run_goes_on_after_its_last_round(composed, fits, tmp_path, mon
 
 
 def test_history_is_whole_after_a_kill(composed, fits, tmp_path, monkeypatch):
-    dense = ["stages=[dense]", "recipe.epochs=3", "recipe.history=true"]
+    dense = ["stages=[dense]", "recipe.epochs=3", "recipe.save_epoch_weights=true"]
     begin = Watch.on_train_epoch_start
 
     def die_in_the_last_epoch(self, trainer, module):
@@ -204,12 +206,12 @@ def test_history_is_whole_after_a_kill(composed, fits, tmp_path, monkeypatch):
     seen = [*fits[0].weights, *fits[1].weights]
     assert len(seen) == 3, "the second run begins with the last finished epoch"
     for epoch, weights in enumerate(seen):
-        kept = load_file(history_file(finished(tmp_path / "cache", "dense"), epoch))
+        kept = load_file(epoch_weights_file(finished(tmp_path / "cache", "dense"), epoch))
         assert all(torch.equal(kept[name], weights[name]) for name in weights)
 
 
 WAYS = {
-    "weight_rewind": ["recovery=weight_rewind", "recipe.history=true"],
+    "weight_rewind": ["recovery=weight_rewind", "recipe.save_epoch_weights=true"],
     "iterative n_m": ["schedule=iterative", "schedule.rounds=3", "schedule.spacing=linear", "pattern=n_m"],
     "distill gradual": ["recovery=distill", "schedule=gradual", "trainer.limit_batches=4"],
     "distill hidden states": ["recovery=distill", "recovery.hidden_states=1.0", "importance=taylor"],
@@ -217,7 +219,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
-def test_every_way_back_gives_a_row(run, way):
+def test_every_way_back_gives_a_result(run, way):
     row = run(*ON_CPU, *way)
     assert row.sparsity.sparsity_achieved == pytest.approx(0.75, abs=0.01)
-    assert row.quality.kernel == pytest.approx(row.quality.masked, abs=1e-3)
+    assert row.quality.sparse == pytest.approx(row.quality.masked, abs=1e-3)

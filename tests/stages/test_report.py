@@ -36,7 +36,7 @@ def test_a_finished_run_is_shown_again_with_pictures(run, caplog, tmp_path):
     assert not (folder() / "masks").exists() and not in_page()
 
 
-def test_the_row_names_the_settings_of_every_part(run):
+def test_the_result_names_the_settings_of_every_part(run):
     short = ("measure.evaluate_limit=8", "model.dim=64", "model.depth=1")
     choice = run(*ON_CPU, *short, "recovery.epochs=1", "recipe.weight_decay=0.25").choice
     assert choice.pattern_parameters == {"granularity": 32, "distribution": "free", "m": None}
@@ -52,7 +52,7 @@ def test_the_row_names_the_settings_of_every_part(run):
     assert dense.importance_parameters == dense.recovery_parameters == {} and dense.recipe_parameters
 
 
-def test_the_row_of_n_m_says_which_one_ran(run):
+def test_the_result_of_n_m_says_which_one_ran(run):
     short = ("measure.evaluate_limit=8", "model.dim=64", "model.depth=1", "report.html=false", "report.plot=false")
     half = ("trainer=cpu", "measure.device=cpu", "pattern=n_m", "sparsity=0.5", *short)
     assert run(*half).sparsity.n_of_m == "2:4"
@@ -60,7 +60,7 @@ def test_the_row_of_n_m_says_which_one_ran(run):
     assert run(*half, "pattern=dense").sparsity.n_of_m is None
 
 
-def test_the_row_holds_what_decides_whether_it_is_comparable(run):
+def test_the_result_holds_what_decides_whether_it_is_comparable(run):
     short = ("measure.evaluate_limit=8", "model.dim=64", "model.depth=1", "report.html=false", "report.plot=false")
     row = run(*ON_CPU, *short, "measure.repeats=2", "measure.samples=6", "measure.warmup=3", "measure.search_seconds=5")
     speed, quality = row.speed, row.quality
@@ -70,7 +70,7 @@ def test_the_row_holds_what_decides_whether_it_is_comparable(run):
     assert quality.evaluate_limit == quality.evaluated_samples == 8
     expected = (quality.dense * (1 - quality.dense) / 8) ** 0.5
     assert abs(quality.dense_standard_error - expected) < 1e-9
-    assert quality.masked_standard_error is not None and quality.kernel_standard_error is not None
+    assert quality.masked_standard_error is not None and quality.sparse_standard_error is not None
 
 
 def test_a_dense_run_has_no_pictures(run):

@@ -97,8 +97,8 @@ def test_one_size_has_no_curve(run):
     assert row.speed.curve == [] and curve_points(row) == []
     assert row.speed.dense_variant in {name.removeprefix("dense/") for name in row.speed.variant_medians_ms}
     assert row.speed.variant_medians_ms.keys() >= {"dense/eager", "sparse/eager", "dense/eager+fused_qkv"}
-    assert row.speed.wrapping_refusals["dense/cuda_graph"] == "needs a CUDA device"
-    assert row.speed.wrapping_dense == "eager"
+    assert row.speed.variants_not_timed["dense/cuda_graph"] == "needs a CUDA device"
+    assert row.speed.execution_mode_dense == "eager"
 
 
 def test_the_fused_graph_is_a_candidate_of_the_stage(run, monkeypatch):
@@ -114,7 +114,7 @@ def test_the_fused_graph_is_a_candidate_of_the_stage(run, monkeypatch):
     row = run(*ON_CPU, "measure.batch_size=[2,3]")
     assert given == [2, 3] and row.speed.fused_dense_latency_ms > 0
     assert "dense/eager+fused_graph" in row.speed.variant_medians_ms
-    assert row.speed.wrapping_refusals["sparse/fused_graph"].startswith("no fused graph")
+    assert row.speed.variants_not_timed["sparse/fused_graph"].startswith("no fused graph")
 
 
 @pytest.mark.parametrize("kernel", ["auto", "none"])

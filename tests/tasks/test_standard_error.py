@@ -12,7 +12,7 @@ from sparsefront.tasks.label_evaluator import LabelEvaluator
 from sparsefront.tasks.standard_error import error_of_mean, error_of_proportion
 
 
-def judged(metrics: tuple[str, ...], logits: torch.Tensor, labels: torch.Tensor, *, classes: int) -> LabelEvaluator:
+def evaluated(metrics: tuple[str, ...], logits: torch.Tensor, labels: torch.Tensor, *, classes: int) -> LabelEvaluator:
     """Taken in as two batches of unequal size."""
     evaluator = LabelEvaluator(metrics, classes, logits_of=lambda output: output)
     for part in (slice(0, 3), slice(3, None)):
@@ -30,7 +30,7 @@ def noisy(n: int, *, right: float) -> tuple[torch.Tensor, torch.Tensor]:
 def test_accuracy_in_closed_form():
     labels = torch.tensor([0] * 100)
     logits = torch.nn.functional.one_hot(torch.tensor([0] * 80 + [1] * 20), 2).float()
-    evaluator = judged(("accuracy",), logits, labels, classes=2)
+    evaluator = evaluated(("accuracy",), logits, labels, classes=2)
     assert evaluator.samples == 100
     assert evaluator.standard_errors() == {"accuracy": pytest.approx(0.04)}  # √(0.8 · 0.2 / 100)
 
@@ -54,15 +54,15 @@ def test_the_bootstrap_agrees_with_test_sets_drawn_anew(metric: str, classes: in
         scores = torch.randn(200, 1)
         return scores, (scores + torch.randn(200, 1)).squeeze(1)
 
-    again = [judged((metric,), *test_set(), classes=classes).compute()[metric] for _ in range(60)]
+    again = [evaluated((metric,), *test_set(), classes=classes).compute()[metric] for _ in range(60)]
     spread = float(torch.tensor(again).std())
-    evaluator = judged((metric,), *test_set(), classes=classes)
+    evaluator = evaluated((metric,), *test_set(), classes=classes)
     assert evaluator.standard_errors()[metric] == pytest.approx(spread, rel=0.35)
     assert evaluator.standard_errors() == evaluator.standard_errors(), "the same samples give the same error"
 
 
 def test_a_metric_that_is_not_defined_has_an_error_of_zero():
-    assert judged(("pearson",), torch.ones(8, 1), torch.arange(8.0), classes=1).standard_errors() == {"pearson": 0.0}
+    assert evaluated(("pearson",), torch.ones(8, 1), torch.arange(8.0), classes=1).standard_errors() == {"pearson": 0.0}
 
 
 def test_answers_by_question(monkeypatch):

@@ -1,4 +1,4 @@
-"""Every task trains and is judged in a Trainer, and asks the net by the right names."""
+"""Every task trains and is evaluated in a Trainer, and asks the net by the right names."""
 
 import subprocess
 import sys
@@ -100,7 +100,7 @@ def test_fast_dev_run(case: tuple[Task, Any], tmp_path: Path) -> None:
 
 
 @every_task
-def test_judged_without_a_trainer(case: tuple[Task, Any]) -> None:
+def test_evaluated_without_a_trainer(case: tuple[Task, Any]) -> None:
     """As the measurements do it: the loaders, the net called by `net_inputs`, the evaluator."""
     task, data = case
     for split, loader in (("val", data.val_dataloader()), ("test", data.test_dataloader())):
@@ -150,7 +150,7 @@ def test_a_task_without_optimization_cannot_be_trained(tiny_image_net: Any) -> N
         task.configure_optimizers()
 
 
-def test_unknown_kinds_are_refused_with_a_list(tiny_image_net: Any) -> None:
+def test_unknown_kinds_are_rejected_with_a_list(tiny_image_net: Any) -> None:
     with pytest.raises(
         ValueError, match="task translation: there are image_classification, sequence_classification, extractive_qa"
     ):

@@ -1,4 +1,4 @@
-"""A training that its disk cannot hold is refused before its first step."""
+"""A training that its disk cannot hold is rejected before its first step."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def test_what_a_training_writes_in_copies_of_its_weights(monkeypatch):
     assert needed(monkeypatch, epochs=3, optimizer="sgd") == 1 + 2 * 2
     assert needed(monkeypatch, epochs=3, optimizer="sgd", momentum=0.0) == 1 + 2 * 1
     assert needed(monkeypatch, epochs=3, ema=0.9) == 1 + 2 * 4
-    assert needed(monkeypatch, epochs=3, history=True) == 1 + 3 + 2 * 3
+    assert needed(monkeypatch, epochs=3, save_epoch_weights=True) == 1 + 3 + 2 * 3
 
 
 def test_a_full_disk_is_told_before_the_first_step(run, monkeypatch):

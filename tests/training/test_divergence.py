@@ -116,15 +116,15 @@ def test_no_checkpoint_to_go_on_from_is_left(tmp_path):
 
 
 def test_masks_that_fall_due_among_broken_weights_tell_the_loss_that_came_first(tmp_path):
-    class RefuseScores(pl.Callback):
+    class RejectScores(pl.Callback):
         def on_train_batch_start(self, trainer, module, batch, batch_index):
             if trainer.global_step == 6:
                 raise ValueError("the importance of 1 is not finite")
 
     with pytest.raises(Diverged, match="the loss is nan .epoch 1 of 3, step 4, "):
-        train(tmp_path, broken_at=3, callbacks=(RefuseScores(),))
+        train(tmp_path, broken_at=3, callbacks=(RejectScores(),))
     with pytest.raises(ValueError, match="the importance of 1 is not finite"):
-        train(tmp_path, callbacks=(RefuseScores(),))
+        train(tmp_path, callbacks=(RejectScores(),))
 
 
 def test_a_training_that_goes_well_is_left_alone(tmp_path):

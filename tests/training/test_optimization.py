@@ -77,18 +77,18 @@ def test_sgd_is_nesterov():
         {"warmup": 1.0},
         {"optimizer": "lion"},
         {"decay": "steps"},
-        {"keep_dense": ["("]},
+        {"ignore": ["("]},
     ],
     ids=lambda bad: next(iter(bad)),
 )
-def test_impossible_recipes_are_refused(bad):
-    with pytest.raises(InvalidSetting) as refused:
+def test_impossible_recipes_are_rejected(bad):
+    with pytest.raises(InvalidSetting) as rejected:
         Recipe(**bad)
-    assert refused.value.key == next(iter(bad))
+    assert rejected.value.key == next(iter(bad))
 
 
-def test_keep_dense_finds_by_expression():
-    recipe = Recipe(keep_dense=[r"layer\.0\.", "query$"])
-    assert recipe.keeps_dense("encoder.layer.0.output") == r"layer\.0\."
-    assert recipe.keeps_dense("encoder.layer.3.query") == "query$"
-    assert recipe.keeps_dense("encoder.layer.10.output") is None
+def test_ignore_finds_by_expression():
+    recipe = Recipe(ignore=[r"layer\.0\.", "query$"])
+    assert recipe.ignored_by("encoder.layer.0.output") == r"layer\.0\."
+    assert recipe.ignored_by("encoder.layer.3.query") == "query$"
+    assert recipe.ignored_by("encoder.layer.10.output") is None

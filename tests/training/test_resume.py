@@ -16,7 +16,7 @@ from torch import nn
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.datasets.digits import Digits
 from sparsefront.patterns.tile_wise import TileWise
-from sparsefront.pruning.callback import HoldMasks
+from sparsefront.pruning.callback import ApplyMasks
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.pruning.movement import AccumulateMovement
@@ -81,7 +81,7 @@ class Training:
     ) -> None:
         pl.seed_everything(0, verbose=False)
         trainer = TrainerSettings(
-            accelerator="cpu", progress_bar=False, accumulate=2, limit_batches=10, checkpoint=checkpoint
+            accelerator="cpu", progress_bar=False, accumulate_grad_batches=2, limit_batches=10, checkpoint=checkpoint
         )
         data = Digits(shift=1, num_workers=workers).data_module(batch_size=32, seed=0, cache_dir=folder)
         net = Net()
@@ -97,7 +97,9 @@ class Training:
             )
 
         masked.set(masks_at(0.0, None))
-        hold = HoldMasks(masked, schedule=Gradual(updates=6), sparsity=0.75, make_masks=masks_at, total_steps=steps)
+        apply_masks = ApplyMasks(
+            masked, schedule=Gradual(updates=6), sparsity=0.75, make_masks=masks_at, total_steps=steps
+        )
         watch = Watch()
         self.time = fit(
             ImageClassification(net, num_classes=10, optimization=Optimization(recipe, lr=0.01, total_steps=steps)),
@@ -107,10 +109,10 @@ class Training:
             trainer=trainer,
             loggers=[],
             directory=folder,
-            callbacks=(hold, movement, watch, *([Kill()] if kill else [])),
+            callbacks=(apply_masks, movement, watch, *([Kill()] if kill else [])),
             unfinished=folder,
         )
-        self.steps, self.reached = watch.steps, hold.reached
+        self.steps, self.reached = watch.steps, apply_masks.reached
         self.masks, self.weights, self.sums = masked.masks(), net.state_dict(), movement.sums()
 
 
@@ -175,7 +177,7 @@ def test_masks_come_back_though_no_state_dict_holds_them(tmp_path):
     assert not any("mask" in name for name in checkpoint["state_dict"]), "checkpoints stay plain"
     assert {"net.2.running_mean", "net.2.running_var"} <= checkpoint["state_dict"].keys(), "buffers are kept"
     resumed = Training(tmp_path)
-    kept = {name: int(mask.sum()) for name, mask in checkpoint["callbacks"]["HoldMasks"]["masks"].items()}
+    kept = {name: int(mask.sum()) for name, mask in checkpoint["callbacks"]["ApplyMasks"]["masks"].items()}
     assert resumed.steps[0]["kept"] == kept and kept["1"] < 32 * 64, "tightened masks, not those of the beginning"
     assert resumed.reached[0][0] < 10, "what was reached before the kill is not forgotten"
 

@@ -1,4 +1,4 @@
-"""Settings of the trainer: what is refused, and what changes the weights that are trained."""
+"""Settings of the trainer: what is rejected, and what changes the weights that are trained."""
 
 import pytest
 
@@ -13,15 +13,15 @@ from sparsefront.training.trainer import TrainerSettings
         {"accelerator": "tpu"},
         {"precision": "8"},
         {"devices": 0},
-        {"accumulate": 0},
+        {"accumulate_grad_batches": 0},
         {"limit_batches": 0},
     ],
     ids=lambda bad: next(iter(bad)),
 )
-def test_impossible_settings_are_refused(bad):
-    with pytest.raises(InvalidSetting) as refused:
+def test_impossible_settings_are_rejected(bad):
+    with pytest.raises(InvalidSetting) as rejected:
         TrainerSettings(**bad)
-    assert refused.value.key == next(iter(bad))
+    assert rejected.value.key == next(iter(bad))
 
 
 @pytest.mark.parametrize("ema", [0.0, 1.0, -0.5])
@@ -35,8 +35,8 @@ def test_any_number_of_processes_may_share_the_cpu():
 
 
 def test_what_changes_the_weights_determines_the_stage():
-    plain = TrainerSettings(accelerator="cpu").determines()
-    for other in ({"devices": 2}, {"accumulate": 2}, {"precision": "bf16-mixed"}, {"limit_batches": 3}):
-        assert TrainerSettings(accelerator="cpu", **other).determines() != plain
+    plain = TrainerSettings(accelerator="cpu").cache_key()
+    for other in ({"devices": 2}, {"accumulate_grad_batches": 2}, {"precision": "bf16-mixed"}, {"limit_batches": 3}):
+        assert TrainerSettings(accelerator="cpu", **other).cache_key() != plain
     for same in ({"checkpoint": False}, {"progress_bar": False}):
-        assert TrainerSettings(accelerator="cpu", **same).determines() == plain
+        assert TrainerSettings(accelerator="cpu", **same).cache_key() == plain

@@ -18,7 +18,7 @@ def data():
 
 
 def rows(loader) -> list[float]:
-    """One number per batch, by which to recognise it."""
+    """One number per batch, by which to recognize it."""
     return [batch["x"].sum().item() for batch in loader]
 
 
@@ -69,10 +69,10 @@ def test_everything_else_is_the_data_s_own(data):
     [
         ({}, 21),
         ({"devices": 2}, 11),
-        ({"accumulate": 4}, 6),
-        ({"devices": 2, "accumulate": 3}, 4),
+        ({"accumulate_grad_batches": 4}, 6),
+        ({"devices": 2, "accumulate_grad_batches": 3}, 4),
         ({"limit_batches": 5}, 5),
-        ({"limit_batches": 5, "devices": 2, "accumulate": 2}, 3),
+        ({"limit_batches": 5, "devices": 2, "accumulate_grad_batches": 2}, 3),
         ({"limit_batches": 500}, 21),
     ],
 )

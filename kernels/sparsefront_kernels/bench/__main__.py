@@ -32,7 +32,7 @@ Read = TypeVar("Read")
 def parser() -> argparse.ArgumentParser:
     """All options; every filter takes several values."""
     options = argparse.ArgumentParser(prog="python -m sparsefront_kernels.bench", description=__doc__.splitlines()[0])
-    options.add_argument("--shapes", nargs="+", default=[], help="names of shapes, such as M17 or 'skinny8-*'")
+    options.add_argument("--shapes", nargs="+", default=[], help="names of shapes, such as M17 or 'small_m8-*'")
     options.add_argument(
         "--shape", nargs="+", type=_sizes, default=[], metavar="MxKxN,...", help="any shape, such as 77x4096x11008"
     )
@@ -201,7 +201,7 @@ def _fraction(text: str) -> float:
 
 
 def _commit() -> str:
-    """The commit of the code that runs, or nothing where git does not know."""
+    """The commit of the code that runs; empty where git cannot say."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

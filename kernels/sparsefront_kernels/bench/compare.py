@@ -48,7 +48,7 @@ def _speedups(*files: Rows) -> list[dict[tuple[str, ...], float]]:
     """Of each file: measurement -> speedup.
 
     A random mask misses the sparsity that was asked for by another bit in each run, so that the latter names a
-    measurement where all rows know it; rows of older files do not.
+    measurement where all rows have it; rows of older files do not.
     """
     asked = all(row["asked_sparsity"] for rows in files for row in rows)
     names = [("asked_sparsity" if asked and name == "sparsity" else name) for name in KEY]

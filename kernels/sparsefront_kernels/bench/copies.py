@@ -1,4 +1,4 @@
-"""Operands in memory of their own, so that contenders can take turns with them."""
+"""Operands in memory of their own, so that providers can take turns with them."""
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace

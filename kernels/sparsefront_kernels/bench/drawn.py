@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from sparsefront_kernels.bench.expected import Expected
 from sparsefront_kernels.bench.masks import MaskSource
+from sparsefront_kernels.bench.reference import Reference
 from sparsefront_kernels.bench.setting import Setting
 from sparsefront_kernels.format import zero_where_pruned
 from sparsefront_kernels.gathered.format import GatheredFormat
@@ -19,7 +19,7 @@ class DrawnWeight:
         pattern, granularity, distribution, mask_settings: as they stand in the results.
         setting: the product with it; its n counts the stored outputs alone where the weight is compact.
         stored: the weight.
-        expected: what a product with it must be.
+        reference: what a product with it must be.
         sparsity: fraction of zeros of the mask, as it is: pruned outputs and long tiles included.
     """
 
@@ -29,7 +29,7 @@ class DrawnWeight:
     mask_settings: str
     setting: Setting
     stored: GatheredFormat
-    expected: Expected
+    reference: Reference
     sparsity: float
 
 
@@ -43,8 +43,8 @@ def drawn_weight(setting: Setting, source: MaskSource, *, granularity: int, dist
     if drawn.compact:
         weight = weight[stored.output_index.long()]
         setting, stored = _compact(setting, stored)
-    expected = setting.expected(weight)
-    return DrawnWeight(source.pattern, granularity, distribution, source.settings, setting, stored, expected, sparsity)
+    reference = setting.reference(weight)
+    return DrawnWeight(source.pattern, granularity, distribution, source.settings, setting, stored, reference, sparsity)
 
 
 def _compact(setting: Setting, stored: GatheredFormat) -> tuple[Setting, GatheredFormat]:

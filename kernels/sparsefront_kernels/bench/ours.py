@@ -1,13 +1,13 @@
-"""The kernels of this package as contenders."""
+"""The kernels of this package as providers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from sparsefront_kernels.bench.contender import Contender
 from sparsefront_kernels.bench.copies import numbered
 from sparsefront_kernels.bench.drawn import DrawnWeight
+from sparsefront_kernels.bench.provider import Provider
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.registry import entries
 
@@ -47,40 +47,42 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Ours:
-    """A kernel of ours on a problem: the contender, and what tuning needs besides."""
+    """A kernel of this package on a problem: the provider, and what tuning needs."""
 
-    contender: Contender
+    provider: Provider
     entry: KernelEntry
-    prepared: Any
+    packed: Any
 
 
-def gathered_contenders(drawn: DrawnWeight, *, wanted: list[KernelEntry], refused: Callable[[str], None]) -> list[Ours]:
-    """The wanted kernels that take the problem.
+def gathered_providers(
+    drawn: DrawnWeight, *, wanted: list[KernelEntry], report_unsupported: Callable[[str], None]
+) -> list[Ours]:
+    """The wanted kernels that support the problem.
 
     Args:
-        refused: takes the reason of each kernel that does not take it.
+        report_unsupported: called with the reason of each kernel that does not support it.
     """
     copies: dict[Any, Callable[[int], Any]] = {}  # entries that differ in layout prepare alike
     found = []
     for entry in wanted:
-        if reason := entry.refusal(drawn.stored, drawn.setting.problem(entry.layout)):
-            refused(f"{entry.name} is left out: {reason}")
+        if reason := entry.unsupported_reason(drawn.stored, drawn.setting.problem(entry.layout)):
+            report_unsupported(f"{entry.name} is left out: {reason}")
             continue
-        if entry.prepare not in copies:
-            copies[entry.prepare] = numbered(entry.prepare(drawn.stored))
-        contender = _contender(drawn, entry, copies[entry.prepare])
-        found.append(Ours(contender, entry, copies[entry.prepare](0)))
+        if entry.pack not in copies:
+            copies[entry.pack] = numbered(entry.pack(drawn.stored))
+        provider = _provider(drawn, entry, copies[entry.pack])
+        found.append(Ours(provider, entry, copies[entry.pack](0)))
     return found
 
 
-def _contender(drawn: DrawnWeight, entry: KernelEntry, prepared: Callable[[int], Any]) -> Contender:
+def _provider(drawn: DrawnWeight, entry: KernelEntry, packed: Callable[[int], Any]) -> Provider:
     setting = drawn.setting
 
     def make(copy: int):
-        x, own = setting.x_in(entry.layout, copy), prepared(copy)
+        x, own = setting.x_in(entry.layout, copy), packed(copy)
         return lambda: entry.run(x, own, None)
 
-    return Contender(
+    return Provider(
         family=entry.family,
         kernel=entry.name,
         pattern=drawn.pattern,
@@ -94,5 +96,5 @@ def _contender(drawn: DrawnWeight, entry: KernelEntry, prepared: Callable[[int],
         operand_bytes=drawn.stored.nbytes + setting.activation_bytes,
         weight_bytes=drawn.stored.nbytes,
         make=make,
-        expected=drawn.expected,
+        reference=drawn.reference,
     )

@@ -1,31 +1,31 @@
-"""The fastest settings of a peer: others' code, which may fail for reasons of its own."""
+"""The fastest settings of a peer: third-party code, which may fail for any reason."""
 
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from sparsefront_kernels.bench.contender import Contender, measure
+from sparsefront_kernels.bench.provider import Provider, measure
 from sparsefront_kernels.bench.row import Row
 
 Timed = tuple[str, float | None]  # a peer's kernel with its granularity, and microseconds; ("", None) where none ran
 QUICK_SAMPLES = 5  # where the fastest of a peer's settings is looked for
 
 
-def fastest_of_each(make: Callable[[], Iterable[Contender]], cannot: Callable[[Exception], None]) -> list[Contender]:
-    """Of each kernel and granularity of a peer the contender that is fastest.
+def fastest_of_each(make: Callable[[], Iterable[Provider]], cannot: Callable[[Exception], None]) -> list[Provider]:
+    """Of each kernel and granularity of a peer the provider that is fastest.
 
     Args:
-        make: its contenders.
+        make: its providers.
         cannot: takes why the peer, or one of its settings, does not run; the rest is measured all the same.
     """
-    settings: dict[tuple[str, int], list[Contender]] = {}
+    settings: dict[tuple[str, int], list[Provider]] = {}
     try:
-        for contender in make():
-            settings.setdefault((contender.kernel, contender.granularity), []).append(contender)
+        for provider in make():
+            settings.setdefault((provider.kernel, provider.granularity), []).append(provider)
     except Exception as error:  # any reason not to run: the row is left out and it is said
         cannot(error)
-    best = (_fastest(contenders, cannot) for contenders in settings.values())
-    return [contender for contender in best if contender is not None]
+    best = (_fastest(providers, cannot) for providers in settings.values())
+    return [provider for provider in best if provider is not None]
 
 
 def reason_of(error: Exception) -> str:
@@ -34,16 +34,16 @@ def reason_of(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _fastest(contenders: Sequence[Contender], cannot: Callable[[Exception], None]) -> Contender | None:
+def _fastest(providers: Sequence[Provider], cannot: Callable[[Exception], None]) -> Provider | None:
     times: list[tuple[float, int]] = []
-    for place, contender in enumerate(contenders):
+    for place, provider in enumerate(providers):
         try:
-            latency = measure(contender, samples=QUICK_SAMPLES).latency
+            latency = measure(provider, samples=QUICK_SAMPLES).latency
         except Exception as error:
             cannot(error)
             continue
         times.append((latency.median_us if latency else torch.inf, place))
-    return contenders[min(times)[1]] if times else None
+    return providers[min(times)[1]] if times else None
 
 
 def best_peer(rows: Iterable[Row], known: Iterable[dict[str, str]]) -> Timed:

@@ -1,4 +1,4 @@
-"""Memory in which an element that a kernel leaves out shows."""
+"""Memory full of NaN, so that an element that a kernel does not write shows."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from sparsefront_kernels import renamed
+
 
 @dataclass(frozen=True)
 class Row:
@@ -22,14 +24,14 @@ class Row:
         layout: of X and Y, one of `problem.LAYOUTS`.
         latency_us, p20_us, p80_us: median and percentiles of one call; empty (None) where the product was wrong.
         samples: graph replays that they are of.
-        predicted_us: what `sparsefront_kernels.model` expects; empty where it knows neither kernel nor GPU, and for
-            masks of a pattern, whose tiles it does not know.
+        predicted_us: predicted by `sparsefront_kernels.performance_model`; empty for kernels and GPUs without a model, and for
+            masks of a pattern, whose tiles it does not model.
         dense_us: the fastest dense layout in the same process, of the same dtype.
         baseline, baseline_us: the fastest peer that is not dense in the same results; empty where none ran.
         speedup: dense_us / latency_us.
         roofline_fraction: least possible time, from rates of the same run, over latency.
         relative_error, correct: against float64, before timing. Of products beyond 4096³ multiply-adds random rows of Y
-            are compared (`expected.LARGEST_REFERENCE`), and all of Y is searched for NaN.
+            are compared (`reference.LARGEST_REFERENCE`), and all of Y is searched for NaN.
         gpu, torch, triton, cuda, commit, date: where it was measured.
     """
 
@@ -112,7 +114,8 @@ def write_texts(path: Path, rows: Iterable[dict[str, str]]) -> None:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """The lines of a results file as text; columns that only newer files have are empty where they are missing.
+    """The lines of a results file as text; columns that only newer files have are empty where they are missing,
+    and kernels have their names of today.
 
     Raises:
         ValueError: a column is missing.
@@ -121,7 +124,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         reader = csv.DictReader(file)
         if missing := [name for name in COLUMNS if name not in (*LATER, *(reader.fieldnames or ()))]:
             raise ValueError(f"{path} lacks the columns {', '.join(missing)}")
-        return [dict.fromkeys(LATER, "") | row for row in reader]
+        return [renamed.result_row(dict.fromkeys(LATER, "") | row) for row in reader]
 
 
 def as_text(row: Row) -> dict[str, str]:

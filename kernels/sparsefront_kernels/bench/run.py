@@ -8,15 +8,15 @@ from functools import partial
 import torch
 
 from sparsefront_kernels.bench.baselines import DENSE, PEERS
-from sparsefront_kernels.bench.contender import Contender, measure
 from sparsefront_kernels.bench.drawn import DrawnWeight, drawn_weight
-from sparsefront_kernels.bench.floor import Rates, measured_rates
 from sparsefront_kernels.bench.kind import Kind
-from sparsefront_kernels.bench.ours import Ours, gathered_contenders
+from sparsefront_kernels.bench.ours import Ours, gathered_providers
 from sparsefront_kernels.bench.peer_search import Timed, best_peer, fastest, fastest_of_each, reason_of
 from sparsefront_kernels.bench.plan import Plan
 from sparsefront_kernels.bench.precision import DTYPES, products_in
+from sparsefront_kernels.bench.provider import Provider, measure
 from sparsefront_kernels.bench.results import Results
+from sparsefront_kernels.bench.roofline import Rates, measured_rates
 from sparsefront_kernels.bench.row import Row
 from sparsefront_kernels.bench.row_of import row_of
 from sparsefront_kernels.bench.setting import Setting
@@ -60,7 +60,7 @@ class Run:
         gc.freeze()  # what is imported stays: collecting after each shape is then quick
         self.plan = plan
         for dtype_name in plan.dtypes:
-            self._say_who_refuses(dtype_name)
+            self._log_unsupported(dtype_name)
             for shape in plan.shapes:
                 self._shape(shape, dtype_name)
                 if self._tuned:
@@ -75,9 +75,9 @@ class Run:
         self.say(f"ERROR: {error}")
         self.errors.append(error)
 
-    def _say_who_refuses(self, dtype_name: str) -> None:
+    def _log_unsupported(self, dtype_name: str) -> None:
         for name in self.plan.peers:
-            reasons = {PEERS[name].refusal(dtype_name, sparsity) for sparsity in self.plan.sparsities}
+            reasons = {PEERS[name].unsupported_reason(dtype_name, sparsity) for sparsity in self.plan.sparsities}
             for reason in sorted(reasons - {None}):
                 self._say_once(f"{dtype_name} {name} is left out: {reason}")
 
@@ -99,7 +99,9 @@ class Run:
     def _pending(self, shape: Shape, dtype_name: str, sparsity: float) -> tuple[list[str], list[Kind]]:
         """Peers with masks of their own, and kinds of mask of which the results lack a row of ours or of another peer."""
         known = self.results.known(dtype_name, shape.name, sparsity)
-        peers = [name for name in self.plan.peers_of(shape) if PEERS[name].refusal(dtype_name, sparsity) is None]
+        peers = [
+            name for name in self.plan.peers_of(shape) if PEERS[name].unsupported_reason(dtype_name, sparsity) is None
+        ]
         wanted = {entry.name for entry in self.plan.chosen.entries(dtype_name)}
         wanted |= {name for name in peers if PEERS[name].same_mask}
         missing = [kind for kind in self.plan.kinds() if wanted - {row["kernel"] for row in known if kind.holds(row)}]
@@ -110,7 +112,7 @@ class Run:
         """Microseconds of the fastest dense product; its rows are written where the results lack them."""
         with products_in(dtype_name):
             setting = Setting(shape, dtype_name, 0.0, _device())
-            rows = [self._row(setting, contender) for contender in DENSE(setting, self.plan.chosen.layouts)]
+            rows = [self._row(setting, provider) for provider in DENSE(setting, self.plan.chosen.layouts)]
         dense_us = min(row.latency_us for row in rows if row.latency_us is not None)
         known = {row["kernel"] for row in self.results.known(dtype_name, shape.name, 0.0)}
         self._finish([_against(row, dense_us, "", None) for row in rows if row.kernel not in known])
@@ -142,15 +144,15 @@ class Run:
             self._error(f"{setting.shape.name} {kind.distribution} g={kind.granularity}: no mask: {error}")
             return
         peers = [name for name in self.plan.peers_of(setting.shape) if PEERS[name].same_mask and name not in here]
-        peers = [name for name in peers if PEERS[name].refusal(setting.dtype_name, setting.sparsity) is None]
+        peers = [name for name in peers if PEERS[name].unsupported_reason(setting.dtype_name, setting.sparsity) is None]
         rows = [row for name in peers for row in self._peer(setting, name, drawn)]
         best = fastest(best, best_peer(rows, _of_peers(known, same_mask=True)))
         self._finish([_against(row, dense_us, *best) for row in rows])
         wanted = [entry for entry in self.plan.chosen.entries(setting.dtype_name) if entry.name not in here]
-        found = gathered_contenders(drawn, wanted=wanted, refused=self._say_once)
+        found = gathered_providers(drawn, wanted=wanted, report_unsupported=self._say_once)
         if self.plan.tune:
             found = self._tuned_ones(drawn.setting, found)
-        rows = [self._row(setting, one.contender) for one in found]
+        rows = [self._row(setting, one.provider) for one in found]
         self._finish([_against(row, dense_us, *best) for row in rows])
 
     def _known(self, setting: Setting) -> list[dict[str, str]]:
@@ -176,16 +178,16 @@ class Run:
             self._say_once(f"{setting.shape.name} {setting.dtype_name} {name} cannot run: {reason_of(error)}")
 
         product = drawn[0].setting if drawn else setting
-        best = fastest_of_each(partial(PEERS[name].contenders, product, *drawn), cannot)
-        return [self._row(setting, contender) for contender in best]
+        best = fastest_of_each(partial(PEERS[name].providers, product, *drawn), cannot)
+        return [self._row(setting, provider) for provider in best]
 
-    def _row(self, setting: Setting, contender: Contender) -> Row:
-        measured = measure(contender, samples=self.plan.samples)
+    def _row(self, setting: Setting, provider: Provider) -> Row:
+        measured = measure(provider, samples=self.plan.samples)
         time = f"{measured.latency.median_us:.1f} us" if measured.latency else f"wrong by {measured.relative_error:.2g}"
-        about = f"{contender.dtype_name} {setting.sparsity:g} {contender.kernel} g={contender.granularity}"
+        about = f"{provider.dtype_name} {setting.sparsity:g} {provider.kernel} g={provider.granularity}"
         self.say(f"{setting.shape.name} {about}: {time}")
         rates = self._rates_of(setting.dtype_name)
-        return row_of(setting, contender, measured, rates, commit=self.results.commit)
+        return row_of(setting, provider, measured, rates, commit=self.results.commit)
 
     def _rates_of(self, dtype_name: str) -> Rates:
         if dtype_name not in self._rates:

@@ -1,4 +1,4 @@
-"""What all contenders of one comparison share: shape, dtype, sparsity, and the X that they multiply."""
+"""What all providers of one comparison share: shape, dtype, sparsity, and the X that they multiply."""
 
 from dataclasses import dataclass, field
 
@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels.bench.expected import Expected, expected
 from sparsefront_kernels.bench.precision import DTYPES
+from sparsefront_kernels.bench.reference import Reference, reference_product
 from sparsefront_kernels.bench.shapes import Shape
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Problem
 
@@ -40,7 +40,7 @@ class Setting:
         return torch.randn(self.shape.n, self.shape.k, device=self.device, dtype=self.dtype)
 
     def x_in(self, layout: str, copy: int, *, rows: int | None = None) -> Tensor:
-        """X as the layout stores it, in memory of its own for each number of a copy; contenders share them.
+        """X as the layout stores it, in memory of its own for each number of a copy; providers share them.
 
         Args:
             rows: M padded with zeros, for a kernel that takes no other; by default M.
@@ -52,9 +52,9 @@ class Setting:
             self._copies[key] = x.t().contiguous() if by_feature else x.clone()
         return self._copies[key]
 
-    def expected(self, weight: Tensor) -> Expected:
+    def reference(self, weight: Tensor) -> Reference:
         """X · Wᵀ in float64, of a large product some rows."""
-        return expected(self.x, weight)
+        return reference_product(self.x, weight)
 
     @property
     def activation_bytes(self) -> int:

@@ -16,7 +16,7 @@ INPUTS_AND_OUTPUTS = (
     (5120, 20480),
     (20480, 5120),
 )
-SKINNY_M = (2, 4, 8, 16, 32, 64)
+SMALL_MS = (2, 4, 8, 16, 32, 64)
 VIT_L_TOKENS = 256 * 197  # images times tokens
 # the batch sweep: the products of BERT's body (attention, MLP up and down) on batches of 128 tokens each
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -49,9 +49,9 @@ def batch_shapes() -> list[Shape]:
 
 def all_shapes() -> list[Shape]:
     """nmSPARSE's list, more small M, the MLP of ViT-L on 256 images, and the batch sweep."""
-    skinny = [Shape(f"skinny{m}-{k}x{n}", m, k, n) for m in SKINNY_M for k, n in INPUTS_AND_OUTPUTS]
+    small_m = [Shape(f"small_m{m}-{k}x{n}", m, k, n) for m in SMALL_MS for k, n in INPUTS_AND_OUTPUTS]
     vit = [Shape("vit_l-up", VIT_L_TOKENS, 1024, 4096), Shape("vit_l-down", VIT_L_TOKENS, 4096, 1024)]
-    return nmsparse_shapes() + skinny + vit + batch_shapes()
+    return nmsparse_shapes() + small_m + vit + batch_shapes()
 
 
 def any_shape(text: str) -> Shape:
@@ -79,7 +79,7 @@ def chosen_shapes(
 
     Args:
         sized: shapes that are measured besides; where nothing is filtered, they alone.
-        names: of shapes, or patterns of names such as "skinny8-*".
+        names: of shapes, or patterns of names such as "small_m8-*".
         batch: only the batch sweep, at these batches. Sizes alone never choose from it, since it repeats others' sizes.
     Raises:
         ValueError: a name that no shape has, or filters that leave nothing.

@@ -1,9 +1,9 @@
-"""Tuning before timing: every launch that a kernel's model holds possible, checked and timed on the problem at hand."""
+"""Tuning before timing: every candidate launch of a kernel is checked and timed on the problem at hand."""
 
 from collections.abc import Callable, Iterable
 
-from sparsefront_kernels.bench.contender import measure
 from sparsefront_kernels.bench.ours import Ours
+from sparsefront_kernels.bench.provider import measure
 from sparsefront_kernels.bench.setting import Setting
 from sparsefront_kernels.tuning.tunable import Tunable
 
@@ -11,7 +11,7 @@ SAMPLES = 5
 
 
 class WrongLaunch(RuntimeError):
-    """A launch that a kernel offers gives a wrong product, or none."""
+    """A candidate launch gives a wrong product, or fails."""
 
 
 def tune(setting: Setting, found: Iterable[Ours], say: Callable[[str], None]) -> list[Tunable]:
@@ -40,10 +40,10 @@ def _tune_one(setting: Setting, one: Ours) -> int:
     """Try all candidates; the fastest right one is what is remembered, also where a wrong one is an error."""
     tunable, problem = one.entry.tunable, setting.problem(one.entry.layout)
     times, wrong = {}, []
-    for launch in tunable.candidates(one.prepared, problem):
-        tunable.remember(one.prepared, problem, launch, 0.0)
+    for launch in tunable.candidates(one.packed, problem):
+        tunable.remember(one.packed, problem, launch, 0.0)
         try:
-            measured = measure(one.contender, samples=SAMPLES)
+            measured = measure(one.provider, samples=SAMPLES)
         except Exception as error:  # of a library that compiles it, or at the launch: the others may run
             wrong.append(f"{launch} (cannot run: {(str(error).splitlines() or [type(error).__name__])[0]})")
             continue
@@ -53,7 +53,7 @@ def _tune_one(setting: Setting, one: Ours) -> int:
             times[launch] = measured.latency.median_us
     if times:
         best = min(times, key=times.__getitem__)
-        tunable.remember(one.prepared, problem, best, times[best])
+        tunable.remember(one.packed, problem, best, times[best])
     if wrong:
         raise WrongLaunch(f"{one.entry.name}: wrong products on {problem} by {', '.join(wrong)}")
     return len(times)

@@ -6,8 +6,8 @@ from torch import Tensor
 from sparsefront_kernels.common.operands import check_operands
 
 
-@torch.library.custom_op("sparsefront::blocked_spmm", mutates_args=())
-def blocked_spmm(
+@torch.library.custom_op("sparsefront::blocked_triton", mutates_args=())
+def blocked_triton(
     x: Tensor,
     values: Tensor,
     row_pointers: Tensor,
@@ -30,14 +30,14 @@ def blocked_spmm(
     y = x.new_empty(x.shape[0], n)
     if y.numel() == 0:
         return y
-    # Triton may be absent where only the reference is used, so it is imported by those who need it
-    from sparsefront_kernels.blocked.triton_spmm import launch_blocked_spmm
+    # imported late: Triton may be absent where only references run
+    from sparsefront_kernels.blocked.triton_spmm import launch_blocked_triton
 
     with torch.cuda.device_of(x):
-        launch_blocked_spmm(x, y, values=values, row_pointers=row_pointers, block_columns=block_columns, bias=bias)
+        launch_blocked_triton(x, y, values=values, row_pointers=row_pointers, block_columns=block_columns, bias=bias)
     return y
 
 
-@blocked_spmm.register_fake
+@blocked_triton.register_fake
 def _(x, values, row_pointers, block_columns, bias, n, k):
     return x.new_empty(x.shape[0], n)

@@ -1,4 +1,4 @@
-"""The blocked product in plain PyTorch: the truth for tests and the path on a CPU."""
+"""The blocked product in plain PyTorch: the reference for tests, and what runs on a CPU."""
 
 from itertools import pairwise
 
@@ -9,7 +9,7 @@ from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.common.accumulation import accumulation_dtype
 
 
-def blocked_spmm_reference(x: Tensor, stored: BlockedFormat, bias: Tensor | None = None) -> Tensor:
+def blocked_reference(x: Tensor, stored: BlockedFormat, bias: Tensor | None = None) -> Tensor:
     """Y[M, N] = X[M, K] · W[N, K]ᵀ + bias, block row by block row over its kept blocks.
 
     Args:

@@ -4,12 +4,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch_shape import GROUP_ROWS, launch_shape, power_of_two_within
-from sparsefront_kernels.common.program_order import output_tile
+from sparsefront_kernels.common.launch_shape import RASTER_SWIZZLE_ROWS, launch_shape, power_of_two_within
+from sparsefront_kernels.common.rasterization import swizzled_tile
 
 
 @triton.jit
-def _blocked_spmm_kernel(
+def _blocked_triton_kernel(
     x_ptr,  # [m, K] through its strides
     values_ptr,  # [blocks, BN, BK]
     pointers_ptr,  # int32 [block rows + 1]
@@ -28,11 +28,11 @@ def _blocked_spmm_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    GROUP: tl.constexpr,
+    RASTER_SWIZZLE: tl.constexpr,
 ):
     PARTS: tl.constexpr = (BN + BLOCK_N - 1) // BLOCK_N  # programs that share a block row higher than BLOCK_N
     STEPS: tl.constexpr = (BK + BLOCK_K - 1) // BLOCK_K  # per block
-    row_block, part = output_tile(tl.program_id(0), (m + BLOCK_M - 1) // BLOCK_M, block_rows * PARTS, GROUP)
+    row_block, part = swizzled_tile(tl.program_id(0), (m + BLOCK_M - 1) // BLOCK_M, block_rows * PARTS, RASTER_SWIZZLE)
     block_row = part // PARTS
     outputs = (part % PARTS) * BLOCK_N + tl.arange(0, BLOCK_N)  # within the block row
     output_exists = outputs < BN
@@ -68,7 +68,7 @@ def _blocked_spmm_kernel(
     tl.store(y, acc.to(y_ptr.dtype.element_ty), mask=row_exists[:, None] & output_exists[None, :])
 
 
-def launch_blocked_spmm(
+def launch_blocked_triton(
     x: Tensor, y: Tensor, *, values: Tensor, row_pointers: Tensor, block_columns: Tensor, bias: Tensor | None
 ) -> None:
     """Write Y[M, N] = X[M, K] · Wᵀ + bias; the tensors are those of `BlockedFormat`, on the current device.
@@ -80,7 +80,7 @@ def launch_blocked_spmm(
     block_n = power_of_two_within(block_height, lowest=16, highest=128)
     column_blocks = block_rows * -(-block_height // block_n)
     shape = launch_shape(m=m, block_n=block_n, column_blocks=column_blocks, dtype=x.dtype, device=x.device)
-    _blocked_spmm_kernel[(-(-m // shape.block_m) * column_blocks,)](
+    _blocked_triton_kernel[(-(-m // shape.block_m) * column_blocks,)](
         x,
         values,
         row_pointers,
@@ -97,7 +97,7 @@ def launch_blocked_spmm(
         BLOCK_M=shape.block_m,
         BLOCK_N=shape.block_n,
         BLOCK_K=power_of_two_within(block_width, lowest=16, highest=shape.block_k),
-        GROUP=GROUP_ROWS,
+        RASTER_SWIZZLE=RASTER_SWIZZLE_ROWS,
         num_warps=shape.num_warps,
         num_stages=shape.num_stages,
     )

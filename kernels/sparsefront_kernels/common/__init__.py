@@ -1,1 +1,1 @@
-"""What two or more families really share."""
+"""What two or more families share."""

@@ -12,11 +12,11 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
     "gelu_tanh": lambda y: functional.gelu(y, approximate="tanh"),
 }
-ACTIVATION_CODES = {name: code for code, name in enumerate(ACTIVATIONS)}  # those of cuda/epilogue_math.cuh
+ACTIVATION_CODES = {name: code for code, name in enumerate(ACTIVATIONS)}  # those of gathered/csrc/epilogue_math.cuh
 
 
 def with_epilogue(sums: Tensor, bias: Tensor | None, activation: str, residual: Tensor | None) -> Tensor:
-    """activation(sums + bias) + residual in the precision of the sums: the truth for kernels that fuse it.
+    """activation(sums + bias) + residual in the precision of the sums: the reference for kernels that fuse it.
 
     Args:
         sums: [M, N].

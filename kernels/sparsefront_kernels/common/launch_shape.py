@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import torch
 
-GROUP_ROWS = 8  # block rows of X that neighbouring programs share
+RASTER_SWIZZLE_ROWS = 8  # rasterization swizzle: block rows of X that neighbouring programs share
 
 
 @dataclass(frozen=True)
 class LaunchShape:
-    """Tile of Y per program (block_m × block_n), its step along K, warps and pipeline stages."""
+    """Tile of Y per program (block_m × block_n), its k-block, warps and pipeline stages."""
 
     block_m: int
     block_n: int
@@ -23,20 +23,20 @@ def launch_shape(
     *, m: int, block_n: int, column_blocks: int, dtype: torch.dtype, device: torch.device, largest_m: int = 128
 ) -> LaunchShape:
     """Choose the launch for `column_blocks` tiles of block_n outputs over m rows."""
-    block_m = rows_of_block(m, column_blocks, processors(device), largest=largest_m)
+    block_m = rows_of_block(m, column_blocks, num_sms(device), largest=largest_m)
     # 16-bit: the buffers of four stages of 128 × 64 still fit the 99 KiB of sm_89. float32 goes through the CUDA cores,
-    # where a longer step only costs registers.
+    # where a longer k-block only costs registers.
     block_k = 16 if dtype == torch.float32 else 64
     num_warps = 8 if block_m * block_n >= 128 * 128 else 4
     return LaunchShape(block_m, block_n, block_k, num_warps, num_stages=4)
 
 
-def rows_of_block(m: int, column_blocks: int, device_processors: int, *, largest: int = 128) -> int:
-    """Starts at `largest` and shrinks while half of it still covers m, or while the grid leaves processors idle."""
+def rows_of_block(m: int, column_blocks: int, num_sms: int, *, largest: int = 128) -> int:
+    """Starts at `largest` and shrinks while half of it still covers m, or while the grid leaves SMs idle."""
     block_m = largest
     while block_m > 16 and block_m >= 2 * m:
         block_m //= 2
-    while block_m > 32 and -(-m // block_m) * column_blocks < device_processors:
+    while block_m > 32 and -(-m // block_m) * column_blocks < num_sms:
         block_m //= 2
     return block_m
 
@@ -47,12 +47,12 @@ def power_of_two_within(size: int, *, lowest: int, highest: int) -> int:
 
 
 @functools.cache
-def processors(device: torch.device) -> int:
+def num_sms(device: torch.device) -> int:
     """Streaming multiprocessors; 1 in the interpreter, where fewer and larger programs are faster."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 @functools.cache
-def launches_overlap(device: torch.device) -> bool:
-    """Whether a Triton kernel may be launched before the one before it has ended (programmatic dependent launch)."""
+def supports_pdl(device: torch.device) -> bool:
+    """Whether the GPU has programmatic dependent launch: a kernel is launched before the one before it has ended."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)

@@ -1,4 +1,4 @@
-"""The checks of every op's run-time arguments: a kernel that trusts a wrong shape reads foreign memory."""
+"""The checks of every op's run-time arguments: a kernel given a wrong shape reads outside its operands."""
 
 import torch
 from torch import Tensor

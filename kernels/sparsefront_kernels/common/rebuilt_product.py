@@ -7,7 +7,7 @@ from sparsefront_kernels.format import SparseFormat
 
 
 def rebuilt_product(x: Tensor, stored: SparseFormat, bias: Tensor | None) -> Tensor:
-    """Y[M, N] = X[M, K] · W[N, K]ᵀ + bias: a truth, not a saving.
+    """Y[M, N] = X[M, K] · W[N, K]ᵀ + bias: a reference, which saves nothing.
 
     Args:
         x: [M, K], any float dtype; 16-bit inputs are added up in float32 and rounded once.

@@ -3,17 +3,19 @@
 from torch import Tensor
 
 from sparsefront_kernels.csr.format import CSRFormat
-from sparsefront_kernels.csr.reference import csr_spmm_reference
-from sparsefront_kernels.csr.torch_spmm import csr_refusal, csr_spmm
+from sparsefront_kernels.csr.reference import csr_reference
+from sparsefront_kernels.csr.torch_spmm import csr_torch, csr_unsupported_reason
 from sparsefront_kernels.kernel_entry import KernelEntry
 
 
 def _torch_sparse(x: Tensor, stored: CSRFormat, bias: Tensor | None = None) -> Tensor:
     """x [M, K] → [M, N]."""
-    return csr_spmm(x, stored.values, stored.row_pointers, stored.columns, bias, *stored.shape)
+    return csr_torch(x, stored.values, stored.row_pointers, stored.columns, bias, *stored.shape)
 
 
 ENTRIES = (
-    KernelEntry(name="csr_reference", family="csr", run=csr_spmm_reference, is_reference=True),
-    KernelEntry(name="csr_torch", family="csr", run=_torch_sparse, limits=csr_refusal, requires_cuda=True),
+    KernelEntry(name="csr_reference", family="csr", run=csr_reference, is_reference=True),
+    KernelEntry(
+        name="csr_torch", family="csr", run=_torch_sparse, unsupported=csr_unsupported_reason, requires_cuda=True
+    ),
 )

@@ -1,13 +1,13 @@
-"""The CSR product in plain PyTorch: the truth for tests and the path on a CPU."""
+"""The CSR product in plain PyTorch: the reference for tests, and what runs on a CPU."""
 
 from torch import Tensor
 
 from sparsefront_kernels.common.accumulation import accumulation_dtype
 from sparsefront_kernels.csr.format import CSRFormat
-from sparsefront_kernels.csr.torch_spmm import csr_spmm
+from sparsefront_kernels.csr.torch_spmm import csr_torch
 
 
-def csr_spmm_reference(x: Tensor, stored: CSRFormat, bias: Tensor | None = None) -> Tensor:
+def csr_reference(x: Tensor, stored: CSRFormat, bias: Tensor | None = None) -> Tensor:
     """Y[M, N] = X[M, K] · W[N, K]ᵀ + bias by `torch.sparse`, which multiplies by kept weights only.
 
     Args:
@@ -20,5 +20,5 @@ def csr_spmm_reference(x: Tensor, stored: CSRFormat, bias: Tensor | None = None)
     precision = accumulation_dtype(x.dtype)
     wide = x.to(precision)
     bias = bias if bias is None else bias.to(precision)
-    y = csr_spmm(wide, stored.values.to(precision), stored.row_pointers, stored.columns, bias, *stored.shape)
+    y = csr_torch(wide, stored.values.to(precision), stored.row_pointers, stored.columns, bias, *stored.shape)
     return y.to(x.dtype)

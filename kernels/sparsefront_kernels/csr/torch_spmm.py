@@ -5,7 +5,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.device_limits import cuda_refusal
+from sparsefront_kernels.common.device_support import cuda_unsupported_reason
 from sparsefront_kernels.common.operands import check_operands
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.problem import Problem
@@ -14,17 +14,17 @@ MOST_ROWS = 65_535 * 128  # seen on an H200 with CUDA 13.0, whatever N, K and dt
 MOST_ELEMENTS = 2**31
 
 
-def csr_refusal(stored: SparseFormat, problem: Problem) -> str | None:
-    """The limits of cuSPARSE as PyTorch offers it."""
+def csr_unsupported_reason(stored: SparseFormat, problem: Problem) -> str | None:
+    """Why cuSPARSE, as PyTorch exposes it, does not support a problem, or None."""
     if problem.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"takes float16, bfloat16 or float32, not {problem.dtype}"
     if problem.m > MOST_ROWS or problem.m * max(problem.k, problem.n) >= MOST_ELEMENTS:
         return f"cuSPARSE takes X of {MOST_ROWS} rows, and X and Y of less than 2^31 elements; beyond, Y stays zero"
-    return cuda_refusal(problem, minimum_capability=(7, 0))
+    return cuda_unsupported_reason(problem, minimum_capability=(7, 0))
 
 
-@torch.library.custom_op("sparsefront::csr_spmm", mutates_args=())
-def csr_spmm(
+@torch.library.custom_op("sparsefront::csr_torch", mutates_args=())
+def csr_torch(
     x: Tensor, values: Tensor, row_pointers: Tensor, columns: Tensor, bias: Tensor | None, n: int, k: int
 ) -> Tensor:
     """Y[M, N] = X[M, K] · Wᵀ + bias with the tensors of `CSRFormat`.
@@ -56,6 +56,6 @@ def csr_spmm(
     return y.to(x.dtype).t()
 
 
-@csr_spmm.register_fake
+@csr_torch.register_fake
 def _(x, values, row_pointers, columns, bias, n, k):
     return x.new_empty(n, x.shape[0]).t()

@@ -1,4 +1,4 @@
-"""The weight as it is: the twin that every sparse family has to beat."""
+"""All weights: the dense baseline that sparse families have to beat."""
 
 from sparsefront_kernels.dense.entries import ENTRIES
 from sparsefront_kernels.dense.format import DenseFormat

@@ -1,6 +1,6 @@
 """The kernels of the dense family."""
 
-from sparsefront_kernels.dense.reference import dense_spmm_reference
+from sparsefront_kernels.dense.reference import dense_linear
 from sparsefront_kernels.kernel_entry import KernelEntry
 
-ENTRIES = (KernelEntry(name="dense_linear", family="dense", run=dense_spmm_reference, is_reference=True),)
+ENTRIES = (KernelEntry(name="dense_linear", family="dense", run=dense_linear, is_reference=True),)

@@ -1,4 +1,4 @@
-"""The ELL product in plain PyTorch: the truth for tests and the path on a CPU."""
+"""The ELL product in plain PyTorch: the reference for tests, and what runs on a CPU."""
 
 from torch import Tensor
 
@@ -6,6 +6,6 @@ from sparsefront_kernels.common.rebuilt_product import rebuilt_product
 from sparsefront_kernels.ell.format import ELLFormat
 
 
-def ell_spmm_reference(x: Tensor, stored: ELLFormat, bias: Tensor | None = None) -> Tensor:
+def ell_reference(x: Tensor, stored: ELLFormat, bias: Tensor | None = None) -> Tensor:
     """See `rebuilt_product`: gathering X for every output would take `count` times its memory per output."""
     return rebuilt_product(x, stored, bias)

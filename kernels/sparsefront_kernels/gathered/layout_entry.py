@@ -1,4 +1,4 @@
-"""A GPU kernel of this family in one layout, as the registry knows it."""
+"""The registry entry of a GPU kernel of this family in one layout."""
 
 from collections.abc import Callable
 from functools import partial
@@ -22,8 +22,8 @@ def layout_entry(
     layout: str,
     *,
     product: Callable[..., Tensor],
-    prepare: Callable[[SparseFormat], Any],
-    limits: Callable[[SparseFormat, Problem], str | None],
+    pack: Callable[[SparseFormat], Any],
+    unsupported: Callable[[SparseFormat, Problem], str | None],
     tunable: Tunable | None = None,
     dtype_name: str | None = None,
 ) -> KernelEntry:
@@ -31,14 +31,14 @@ def layout_entry(
 
     Args:
         product: the entry's `run`, which also takes the layout as a keyword.
-        prepare, limits, tunable, dtype_name: as in `KernelEntry`.
+        pack, unsupported, tunable, dtype_name: as in `KernelEntry`.
     """
     return KernelEntry(
         name=entry_name(kernel, layout),
         family="gathered",
         run=partial(product, layout=layout),
-        prepare=prepare,
-        limits=limits,
+        pack=pack,
+        unsupported=unsupported,
         requires_cuda=True,
         layout=layout,
         dtype_name=dtype_name,

@@ -1,4 +1,4 @@
-"""The gathered product in plain PyTorch: the truth for tests and the path on a CPU."""
+"""The gathered product in plain PyTorch: the reference for tests, and what runs on a CPU."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from sparsefront_kernels.common.operands import check_epilogue
 from sparsefront_kernels.gathered.format import GatheredFormat
 
 
-def gathered_spmm_reference(
+def gathered_reference(
     x: Tensor,
     stored: GatheredFormat,
     bias: Tensor | None = None,

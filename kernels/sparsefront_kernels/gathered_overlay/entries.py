@@ -8,7 +8,7 @@ from sparsefront_kernels.csr.entries import ENTRIES as CSR_ENTRIES
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.entries import ENTRIES as GATHERED_ENTRIES
 from sparsefront_kernels.gathered_overlay.format import GatheredOverlayFormat
-from sparsefront_kernels.gathered_overlay.reference import gathered_overlay_spmm_reference
+from sparsefront_kernels.gathered_overlay.reference import gathered_overlay_reference
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import Problem
 
@@ -16,34 +16,34 @@ _TILES = next(entry for entry in GATHERED_ENTRIES if entry.name == "gathered_tri
 _OVERLAY = next(entry for entry in CSR_ENTRIES if entry.name == "csr_torch")
 
 
-def _prepare(stored: GatheredOverlayFormat) -> tuple[Any, Any]:
-    return _TILES.prepare(stored.tiles), _OVERLAY.prepare(stored.overlay)
+def _pack(stored: GatheredOverlayFormat) -> tuple[Any, Any]:
+    return _TILES.pack(stored.tiles), _OVERLAY.pack(stored.overlay)
 
 
-def _both(x: Tensor, prepared: tuple[Any, Any], bias: Tensor | None = None) -> Tensor:
+def _both(x: Tensor, packed: tuple[Any, Any], bias: Tensor | None = None) -> Tensor:
     """x [M, K] → [M, N]; in 16 bits each part is rounded before they are added."""
-    tiles, overlay = prepared
+    tiles, overlay = packed
     return _TILES.run(x, tiles, bias) + _OVERLAY.run(x, overlay, None)
 
 
-def _limits(stored: SparseFormat, problem: Problem) -> str | None:
-    """Either part's refusal is that of the whole."""
-    return _TILES.limits(stored.tiles, problem) or _OVERLAY.limits(stored.overlay, problem)
+def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
+    """Unsupported where either part is."""
+    return _TILES.unsupported(stored.tiles, problem) or _OVERLAY.unsupported(stored.overlay, problem)
 
 
 ENTRIES = (
     KernelEntry(
         name="gathered_overlay_reference",
         family="gathered_overlay",
-        run=gathered_overlay_spmm_reference,
+        run=gathered_overlay_reference,
         is_reference=True,
     ),
     KernelEntry(
         name="gathered_overlay_triton",
         family="gathered_overlay",
         run=_both,
-        prepare=_prepare,
-        limits=_limits,
+        pack=_pack,
+        unsupported=_unsupported,
         requires_cuda=True,
     ),
 )

@@ -1,14 +1,14 @@
-"""The product of tiles plus overlay in plain PyTorch: the truth for tests and the path on a CPU."""
+"""The product of tiles plus overlay in plain PyTorch: the reference for tests, and what runs on a CPU."""
 
 from torch import Tensor
 
 from sparsefront_kernels.common.accumulation import accumulation_dtype
-from sparsefront_kernels.csr.reference import csr_spmm_reference
-from sparsefront_kernels.gathered.reference import gathered_spmm_reference
+from sparsefront_kernels.csr.reference import csr_reference
+from sparsefront_kernels.gathered.reference import gathered_reference
 from sparsefront_kernels.gathered_overlay.format import GatheredOverlayFormat
 
 
-def gathered_overlay_spmm_reference(x: Tensor, stored: GatheredOverlayFormat, bias: Tensor | None = None) -> Tensor:
+def gathered_overlay_reference(x: Tensor, stored: GatheredOverlayFormat, bias: Tensor | None = None) -> Tensor:
     """Y[M, N] = X[M, K] · W[N, K]ᵀ + bias, the sum of the two parts' references.
 
     Args:
@@ -19,5 +19,5 @@ def gathered_overlay_spmm_reference(x: Tensor, stored: GatheredOverlayFormat, bi
         [M, N] in x's dtype.
     """
     wide = x.to(accumulation_dtype(x.dtype))
-    y = gathered_spmm_reference(wide, stored.tiles, bias) + csr_spmm_reference(wide, stored.overlay)
+    y = gathered_reference(wide, stored.tiles, bias) + csr_reference(wide, stored.overlay)
     return y.to(x.dtype)

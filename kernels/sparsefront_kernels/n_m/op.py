@@ -6,8 +6,8 @@ from torch import Tensor
 from sparsefront_kernels.common.operands import check_operands
 
 
-@torch.library.custom_op("sparsefront::n_m_spmm", mutates_args=())
-def n_m_spmm(x: Tensor, values: Tensor, indices: Tensor, bias: Tensor | None, m: int) -> Tensor:
+@torch.library.custom_op("sparsefront::n_m_triton", mutates_args=())
+def n_m_triton(x: Tensor, values: Tensor, indices: Tensor, bias: Tensor | None, m: int) -> Tensor:
     """Y[M, N] = X[M, K] · Wᵀ + bias with the tensors of `NMFormat`.
 
     Args:
@@ -24,14 +24,14 @@ def n_m_spmm(x: Tensor, values: Tensor, indices: Tensor, bias: Tensor | None, m:
     y = x.new_empty(x.shape[0], n)
     if y.numel() == 0:
         return y
-    # Triton may be absent where only the reference is used, so it is imported by those who need it
-    from sparsefront_kernels.n_m.triton_spmm import launch_n_m_spmm
+    # imported late: Triton may be absent where only references run
+    from sparsefront_kernels.n_m.triton_spmm import launch_n_m_triton
 
     with torch.cuda.device_of(x):
-        launch_n_m_spmm(x, y, values=values, indices=indices, bias=bias, group_size=m)
+        launch_n_m_triton(x, y, values=values, indices=indices, bias=bias, group_size=m)
     return y
 
 
-@n_m_spmm.register_fake
+@n_m_triton.register_fake
 def _(x, values, indices, bias, m):
     return x.new_empty(x.shape[0], values.shape[0])

@@ -1,4 +1,4 @@
-"""The n:m product in plain PyTorch: the truth for tests and the path on a CPU."""
+"""The n:m product in plain PyTorch: the reference for tests, and what runs on a CPU."""
 
 from torch import Tensor
 
@@ -6,6 +6,6 @@ from sparsefront_kernels.common.rebuilt_product import rebuilt_product
 from sparsefront_kernels.n_m.format import NMFormat
 
 
-def n_m_spmm_reference(x: Tensor, stored: NMFormat, bias: Tensor | None = None) -> Tensor:
+def n_m_reference(x: Tensor, stored: NMFormat, bias: Tensor | None = None) -> Tensor:
     """See `rebuilt_product`: every output keeps its own inputs, so PyTorch has no product that would use fewer of them."""
     return rebuilt_product(x, stored, bias)

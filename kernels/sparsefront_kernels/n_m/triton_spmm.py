@@ -5,8 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch_shape import GROUP_ROWS, launch_shape, power_of_two_within
-from sparsefront_kernels.common.program_order import output_tile
+from sparsefront_kernels.common.launch_shape import RASTER_SWIZZLE_ROWS, launch_shape, power_of_two_within
+from sparsefront_kernels.common.rasterization import swizzled_tile
 
 
 @triton.jit
@@ -18,7 +18,7 @@ def _with_kept(w, values_ptr, indices_ptr, stored, exists, places):
 
 
 @triton.jit
-def _n_m_spmm_kernel(
+def _n_m_triton_kernel(
     x_ptr,  # [m, K] through its strides
     values_ptr,  # [n, groups, KEPT]
     indices_ptr,  # uint8 [n, groups, KEPT]
@@ -38,11 +38,11 @@ def _n_m_spmm_kernel(
     HAS_BIAS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    GROUP: tl.constexpr,
+    RASTER_SWIZZLE: tl.constexpr,
 ):
     BLOCK_K: tl.constexpr = WINDOW * PADDED
-    row_block, column_block = output_tile(
-        tl.program_id(0), (m + BLOCK_M - 1) // BLOCK_M, (n + BLOCK_N - 1) // BLOCK_N, GROUP
+    row_block, column_block = swizzled_tile(
+        tl.program_id(0), (m + BLOCK_M - 1) // BLOCK_M, (n + BLOCK_N - 1) // BLOCK_N, RASTER_SWIZZLE
     )
     rows = row_block.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)  # int64: X and Y may pass 2^31 elements
     outputs = column_block.to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -82,7 +82,7 @@ def _n_m_spmm_kernel(
     tl.store(y, acc.to(y_ptr.dtype.element_ty), mask=output_exists[:, None] & row_exists[None, :])
 
 
-def launch_n_m_spmm(
+def launch_n_m_triton(
     x: Tensor, y: Tensor, *, values: Tensor, indices: Tensor, bias: Tensor | None, group_size: int
 ) -> None:
     """Write Y[M, N] = X[M, K] · Wᵀ + bias; the tensors are those of `NMFormat`, on the current device.
@@ -101,7 +101,7 @@ def launch_n_m_spmm(
         largest_m=64 if x.dtype == torch.float32 else 128,  # the window takes the registers of half a tile
     )
     padded = power_of_two_within(group_size, lowest=1, highest=64)
-    _n_m_spmm_kernel[(-(-m // shape.block_m) * column_blocks,)](
+    _n_m_triton_kernel[(-(-m // shape.block_m) * column_blocks,)](
         x,
         values,
         indices,
@@ -119,7 +119,7 @@ def launch_n_m_spmm(
         HAS_BIAS=bias is not None,
         BLOCK_M=shape.block_m,
         BLOCK_N=shape.block_n,
-        GROUP=GROUP_ROWS,
+        RASTER_SWIZZLE=RASTER_SWIZZLE_ROWS,
         num_warps=shape.num_warps,
         num_stages=shape.num_stages,
     )

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch_shape import launches_overlap
+from sparsefront_kernels.common.launch_shape import supports_pdl
 
 # Elements of a block that one program holds in registers as float32 (of the 64 Ki registers of a multiprocessor); with more
 # features a column is read three times, from the caches.
@@ -39,11 +39,11 @@ def _layer_norm_columns_kernel(
     ONE_READ: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     column = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     feature = tl.arange(0, BLOCK_D).to(tl.int64)
-    if OVERLAP:
+    if PDL:
         tl.extra.cuda.gdc_wait()  # the kernel before may not have ended
         tl.extra.cuda.gdc_launch_dependents()  # who reads y waits for the end of this kernel
     if ONE_READ:  # BLOCK_D covers d
@@ -138,7 +138,7 @@ def launch_layer_norm_columns(
     d, m = x.shape
     features = triton.next_power_of_2(d)
     one_read = features * COLUMNS <= HELD
-    overlap = launches_overlap(x.device)
+    pdl = supports_pdl(x.device)
     _layer_norm_columns_kernel[(triton.cdiv(m, COLUMNS),)](
         x,
         y if residual is None else residual,
@@ -160,8 +160,8 @@ def launch_layer_norm_columns(
         ONE_READ=one_read,
         BLOCK_D=features if one_read else FEATURES_AT_A_TIME,
         BLOCK_M=COLUMNS,
-        OVERLAP=overlap,
+        PDL=pdl,
         # on an H200, 1024 features: 8 warps take 4 % less than 4, and 12 % less with a residual
         num_warps=4 if features * COLUMNS < HELD // 2 else 8,
-        **({"launch_pdl": True} if overlap else {}),
+        **({"launch_pdl": True} if pdl else {}),
     )

@@ -46,7 +46,7 @@ def epilogue(sums: Tensor, bias: Tensor | None, activation: str, residual: Tenso
     y = sums.new_empty(sums.shape)
     if y.numel() == 0:
         return y
-    # Triton may be absent where only the reference is used, so it is imported by those who need it
+    # imported late: Triton may be absent where only references run
     from sparsefront_kernels.pointwise.triton_epilogue import launch_epilogue
 
     with torch.cuda.device_of(sums):

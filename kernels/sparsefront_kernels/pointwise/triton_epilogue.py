@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch_shape import launches_overlap
+from sparsefront_kernels.common.launch_shape import supports_pdl
 from sparsefront_kernels.common.triton_activation import activated
 
 ROWS, COLUMNS = 4, 512  # of a program: 16 elements a thread
@@ -27,9 +27,9 @@ def _epilogue_kernel(
     ACTIVATION: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    PDL: tl.constexpr,
 ):
-    if OVERLAP:
+    if PDL:
         tl.extra.cuda.gdc_wait()  # the product may not have ended
         tl.extra.cuda.gdc_launch_dependents()  # who reads y waits for the end of this kernel
     column_blocks = tl.cdiv(columns, BLOCK_C)
@@ -50,7 +50,7 @@ def _epilogue_kernel(
 def launch_epilogue(sums: Tensor, y: Tensor, bias: Tensor | None, activation: str, residual: Tensor | None) -> None:
     """Write y on the current device; operands as those of the op."""
     rows, columns = sums.shape
-    overlap = launches_overlap(sums.device)
+    pdl = supports_pdl(sums.device)
     _epilogue_kernel[(triton.cdiv(rows, ROWS) * triton.cdiv(columns, COLUMNS),)](
         sums,
         y if bias is None else bias,
@@ -65,7 +65,7 @@ def launch_epilogue(sums: Tensor, y: Tensor, bias: Tensor | None, activation: st
         ACTIVATION=activation,
         BLOCK_R=ROWS,
         BLOCK_C=COLUMNS,
-        OVERLAP=overlap,
+        PDL=pdl,
         num_warps=4,
-        **({"launch_pdl": True} if overlap else {}),
+        **({"launch_pdl": True} if pdl else {}),
     )

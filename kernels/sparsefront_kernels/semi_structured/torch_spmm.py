@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels.common.device_limits import cuda_refusal
+from sparsefront_kernels.common.device_support import cuda_unsupported_reason
 from sparsefront_kernels.common.operands import check_operands, contiguous_at_16_bytes
 from sparsefront_kernels.format import SparseFormat
-from sparsefront_kernels.kernel_entry import KernelRefused
+from sparsefront_kernels.kernel_entry import UnsupportedProblem
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.semi_structured.algorithm import padded_rows
 from sparsefront_kernels.semi_structured.format import SemiStructuredFormat
@@ -41,23 +41,23 @@ def pack_for_cusparselt(stored: SemiStructuredFormat) -> SemiStructuredPacked:
     """Compress on the format's CUDA device.
 
     Raises:
-        KernelRefused: the format lives on a CPU, where cuSPARSELt cannot pack.
+        UnsupportedProblem: the format lives on a CPU, where cuSPARSELt cannot pack.
     """
     if stored.device.type != "cuda":
-        raise KernelRefused(f"semi_structured_torch: packs on a CUDA device, the weight is on {stored.device}")
+        raise UnsupportedProblem(f"semi_structured_torch: packs on a CUDA device, the weight is on {stored.device}")
     with torch.cuda.device_of(stored.values):
         return SemiStructuredPacked(*stored.shape, torch._cslt_compress(stored.arranged()), stored.input_order)
 
 
-def semi_structured_refusal(stored: SparseFormat, problem: Problem) -> str | None:
-    """The limits of cuSPARSELt as PyTorch offers it."""
+def semi_structured_unsupported_reason(stored: SparseFormat, problem: Problem) -> str | None:
+    """Why cuSPARSELt, as PyTorch exposes it, does not support a problem, or None."""
     if problem.dtype not in (torch.float16, torch.bfloat16):
         return f"cuSPARSELt takes float16 or bfloat16 here, not {problem.dtype}"
     if problem.n % WEIGHT_MULTIPLE or problem.k % WEIGHT_MULTIPLE:
         return f"cuSPARSELt needs N and K in multiples of {WEIGHT_MULTIPLE}, the weight is {[problem.n, problem.k]}"
     if problem.m > MOST_ROWS or problem.m * max(problem.k, problem.n) >= MOST_ELEMENTS:
         return f"cuSPARSELt takes X of {MOST_ROWS} rows, and X and Y of less than 2^31 elements"
-    if reason := cuda_refusal(problem, minimum_capability=(8, 0)):
+    if reason := cuda_unsupported_reason(problem, minimum_capability=(8, 0)):
         return reason
     if not torch.backends.cusparselt.is_available():
         return "this PyTorch was built without cuSPARSELt"

@@ -48,7 +48,7 @@ class CusparseltProblem:
 class CusparseltAlgorithms(TunedLaunches):
     """As the other kernels' launches, but that the library itself says what is worth timing."""
 
-    def candidates(self, prepared: "SemiStructuredPacked", problem: Problem) -> Sequence[Algorithm]:
+    def candidates(self, packed: "SemiStructuredPacked", problem: Problem) -> Sequence[Algorithm]:
         """What the library's search finds, and its default algorithm.
 
         With the transposed store only the default one: on an H200 the search ran into an illegal instruction for a small
@@ -60,7 +60,7 @@ class CusparseltAlgorithms(TunedLaunches):
         columns = torch.randn(problem.k, rows, dtype=problem.dtype, device=problem.device)
         x = columns if problem.layout in X_FEATURE_MAJOR else columns.t().contiguous().t()
         with torch.cuda.device_of(x):
-            return list(dict.fromkeys([searched(prepared.packed, x), DEFAULT]))
+            return list(dict.fromkeys([searched(packed.packed, x), DEFAULT]))
 
 
 def _y_row_major(problem: Problem) -> bool:
@@ -72,13 +72,13 @@ ALGORITHMS = CusparseltAlgorithms(
     KERNEL,
     VERSION,
     Algorithm,
-    describe=lambda prepared, problem: CusparseltProblem(
+    describe=lambda packed, problem: CusparseltProblem(
         problem.m,
         problem.k,
         problem.n,
         x_feature_major=problem.layout in X_FEATURE_MAJOR,
         y_row_major=_y_row_major(problem),
     ),
-    worth_timing=lambda problem, device_processors: [DEFAULT],
-    untuned=lambda problem, device_processors: DEFAULT,
+    worth_timing=lambda problem, num_sms: [DEFAULT],
+    untuned=lambda problem, num_sms: DEFAULT,
 )

@@ -1,4 +1,4 @@
-"""Which launch a kernel uses: what was measured for a problem, or for the nearest like it; else what its model predicts."""
+"""Which launch a kernel uses: the one measured for the problem or for the nearest one, otherwise the one predicted fastest."""
 
 import functools
 from collections.abc import Callable, Hashable, Sequence
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from sparsefront_kernels.common.launch_shape import processors
+from sparsefront_kernels.common.launch_shape import num_sms
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.tuning.store import TunedKernel, tuned_kernel
 
@@ -22,7 +22,7 @@ class DescribedProblem(Hashable, Protocol):
 
     @property
     def amount(self) -> float:
-        """Of work: measurements at the nearest amount serve too."""
+        """Amount of work; a measurement at the nearest amount is used where there is no exact one."""
         ...
 
 
@@ -32,12 +32,12 @@ class TunedLaunches:
 
     Args:
         kernel, version: under which `tuned_kernel` keeps what was measured; the version is raised when a change of the
-            kernel makes old measurements worthless.
+            kernel makes old measurements useless.
         launch_type: a frozen dataclass.
-        describe: (what the entry's `prepare` gave, problem) → DescribedProblem.
-        worth_timing: (described problem, processors of the device) → launches, the most promising first.
+        describe: (what the entry's `pack` gave, problem) → DescribedProblem.
+        worth_timing: (described problem, SMs of the device) → launches, the most promising first.
         untuned: as `worth_timing`, → the launch where nothing was measured.
-        similar: described problem → the `shape` of problems whose measurements serve where there are none of its own.
+        similar: described problem → the `shape` of other problems, whose measurements are used where it has none.
     """
 
     kernel: str
@@ -48,21 +48,21 @@ class TunedLaunches:
     untuned: Callable[[Any, int], Any]
     similar: Callable[[Any], str] | None = None
 
-    def candidates(self, prepared: Any, problem: Problem) -> Sequence[Any]:
+    def candidates(self, packed: Any, problem: Problem) -> Sequence[Any]:
         """The launches worth timing on the problem's device, the most promising first."""
-        return self.worth_timing(self.describe(prepared, problem), processors(problem.device))
+        return self.worth_timing(self.describe(packed, problem), num_sms(problem.device))
 
-    def remember(self, prepared: Any, problem: Problem, launch: Any, latency_us: float) -> None:
+    def remember(self, packed: Any, problem: Problem, launch: Any, latency_us: float) -> None:
         """Use this launch for this problem from now on in this process; `tuned_kernel(...).save` keeps it."""
-        self.record(self.describe(prepared, problem), launch, latency_us, _model(problem.device))
+        self.record(self.describe(packed, problem), launch, latency_us, _model(problem.device))
 
-    def launch(self, prepared: Any, problem: Problem) -> Any:
+    def launch(self, packed: Any, problem: Problem) -> Any:
         """The launch in use for this problem on its device."""
-        return self.launch_for(self.describe(prepared, problem), problem.device)
+        return self.launch_for(self.describe(packed, problem), problem.device)
 
-    def measured(self, prepared: Any, problem: Problem) -> bool:
+    def measured(self, packed: Any, problem: Problem) -> bool:
         """Whether this very problem was measured on the GPU at hand, now or in an earlier process."""
-        described = self.describe(prepared, problem)
+        described = self.describe(packed, problem)
         return _key(described) in tuned_kernel(_model(problem.device), self.kernel, self.version).entries
 
     def save(self, device: torch.device) -> None:
@@ -78,18 +78,18 @@ class TunedLaunches:
 
     def launch_for(self, described: DescribedProblem, device: torch.device) -> Any:
         """The launch to use: measured for this shape, at the nearest amount of work, or else the untuned one."""
-        return chosen_launch(self, described, _model(device), processors(device))
+        return chosen_launch(self, described, _model(device), num_sms(device))
 
 
 @functools.lru_cache(maxsize=4096)
-def chosen_launch(launches: TunedLaunches, described: DescribedProblem, gpu: str, device_processors: int) -> Any:
-    """The launch of a kernel on a GPU model; kept, since it is asked for at every call."""
+def chosen_launch(launches: TunedLaunches, described: DescribedProblem, gpu: str, num_sms: int) -> Any:
+    """The launch of a kernel on a GPU model; cached, since every call needs it."""
     entries = tuned_kernel(gpu, launches.kernel, launches.version).entries
     measured = _measured(entries, described.shape)
     if not measured and launches.similar is not None:
         measured = _measured(entries, launches.similar(described))
     if not measured:
-        return launches.untuned(described, device_processors)
+        return launches.untuned(described, num_sms)
     entry = measured[min(measured, key=lambda amount: abs(amount - described.amount))]
     names = {part.name for part in fields(launches.launch_type)}
     return launches.launch_type(**{name: value for name, value in entry.items() if name in names})

@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 
+from sparsefront_kernels import renamed
+
 SHIPPED = Path(__file__).parent / "shipped"
 
 
@@ -83,4 +85,7 @@ def user_file(gpu: str) -> Path:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    return json.loads(path.read_text()) if path.exists() else None
+    if not path.exists():
+        return None
+    content = json.loads(path.read_text())
+    return content | {"kernels": renamed.tuned_kernels(content["kernels"])}

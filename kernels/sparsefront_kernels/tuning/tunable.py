@@ -1,4 +1,4 @@
-"""What a kernel with launch parameters offers to whoever tunes it."""
+"""What can be tuned of a kernel: its launch parameters."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -11,7 +11,7 @@ from sparsefront_kernels.problem import Problem
 class Tunable(Protocol):
     """Launch parameters of one kernel: what is worth timing for a problem, and what to use from now on.
 
-    Entries that differ in layout only share one, so that tuning one of them serves all.
+    Entries that differ only in layout share one, so that tuning one entry tunes them all.
 
     Attributes:
         kernel, version: under which `tuned_kernel` keeps its entries.
@@ -20,23 +20,23 @@ class Tunable(Protocol):
     kernel: str
     version: int
 
-    def candidates(self, prepared: Any, problem: Problem) -> Sequence[Any]:
+    def candidates(self, packed: Any, problem: Problem) -> Sequence[Any]:
         """The launches worth timing (frozen dataclasses), best predicted first, on the current CUDA device.
 
         Args:
-            prepared: what the entry's `prepare` gave.
+            packed: what the entry's `pack` gave.
         """
         ...
 
-    def remember(self, prepared: Any, problem: Problem, launch: Any, latency_us: float) -> None:
+    def remember(self, packed: Any, problem: Problem, launch: Any, latency_us: float) -> None:
         """Use this launch for this problem from now on in this process; `tuned_kernel(...).save` keeps it."""
         ...
 
-    def launch(self, prepared: Any, problem: Problem) -> Any:
+    def launch(self, packed: Any, problem: Problem) -> Any:
         """The launch in use for this problem: the one that was measured for it or for the nearest like it, or the untuned."""
         ...
 
-    def measured(self, prepared: Any, problem: Problem) -> bool:
+    def measured(self, packed: Any, problem: Problem) -> bool:
         """Whether this very problem was measured on the GPU at hand, now or in an earlier process."""
         ...
 

@@ -26,11 +26,11 @@ class Allocation(ABC):
         """Raise InvalidSetting where these layers ([N, K] of each) cannot be given what the settings ask for."""
 
     def fingerprint(self) -> dict[str, Any]:
-        """What beside the settings determines the choice (content of files), for the keys of stored stages."""
+        """What the choice depends on beside the settings (content of files), for the keys of stored stages."""
         return {}
 
 
-class Ranked(Allocation):
+class GlobalAllocation(Allocation):
     """Ranks the groups of all layers together, so that a layer's sparsity is an outcome of each step."""
 
     @abstractmethod
@@ -38,7 +38,7 @@ class Ranked(Allocation):
         """Pick the survivors of one free step.
 
         Args:
-            groups: per layer, what the step lets live or die; weights outside all groups are gone already.
+            groups: per layer, what the step keeps or prunes; weights outside all groups are gone already.
             numel: per layer, its number of weights.
             target: sparsity wanted over all weights of these layers when the step is done.
         Returns:
@@ -47,7 +47,7 @@ class Ranked(Allocation):
         """
 
 
-class Assigned(Allocation):
+class PerLayerAllocation(Allocation):
     """Gives every layer a sparsity of its own beforehand; the groups are then ranked within the layer."""
 
     @abstractmethod

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sparsefront.allocation.base import Assigned, LostImportance
+from sparsefront.allocation.base import LostImportance, PerLayerAllocation
 
 
 @dataclass(frozen=True)
-class Erk(Assigned):
+class Erk(PerLayerAllocation):
     """Density of a layer = epsilon * (C_in + C_out + kh + kw) / (C_in * C_out * kh * kw), at most 1.
 
     For a Linear this is epsilon * (N + K) / (N * K). epsilon follows from the total; a layer that it would push above

@@ -7,14 +7,14 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from sparsefront.allocation.base import Ranked
+from sparsefront.allocation.base import GlobalAllocation
 from sparsefront.allocation.selection import budget, follow_guides, keep_best, select_in_layer
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.groups import Groups
 
 
 @dataclass(frozen=True)
-class GlobalThreshold(Ranked):
+class GlobalThreshold(GlobalAllocation):
     """Groups of all layers are ranked together; sensitive layers keep more, and the total is the target.
 
     A ranking across layers is only as fair as its scores. Those of tile_wise fall with the length of a group, so where

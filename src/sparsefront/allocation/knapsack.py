@@ -24,7 +24,7 @@ def choose_within(
     Returns:
         per item the index of its choice, or None where even the fastest choices exceed the budget.
     Source: Frantar and Alistarh, "SPDY: Accurate Pruning with Speedup Guarantees", 2022, and Shen et al., "Structural
-        Pruning via Latency-Saliency Knapsack" (HALP), 2022, solve this by dynamic programming over discretised time.
+        Pruning via Latency-Saliency Knapsack" (HALP), 2022, solve this by dynamic programming over discretized time.
         Departure: they round every time to the grid; here the grid only limits how many exact totals are kept.
     """
     width = max(1, -(-sum(max(choices) for choices in times) // bins))

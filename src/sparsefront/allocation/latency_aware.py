@@ -7,7 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, ClassVar
 
-from sparsefront.allocation.base import Assigned, LostImportance
+from sparsefront.allocation.base import LostImportance, PerLayerAllocation
 from sparsefront.allocation.knapsack import choose_within
 from sparsefront.allocation.latency_table import LatencyTable, read_table
 from sparsefront.artifacts.content_digest import file_digest
@@ -20,7 +20,7 @@ Levels = dict[float, float]  # sparsity -> microseconds
 
 
 @dataclass(frozen=True)
-class LatencyAware(Assigned):
+class LatencyAware(PerLayerAllocation):
     """Every layer gets one of the sparsities at which it was timed, or stays dense.
 
     The sum of the dense times over the sum of the chosen ones is at least `speedup`, over the layers that are pruned;
@@ -29,7 +29,7 @@ class LatencyAware(Assigned):
     above it are not used.
 
     Args:
-        table: CSV of measured times (see `latency_table`); there is no default, and without one the run is refused.
+        table: CSV of measured times (see `latency_table`); there is no default, and without one the run is rejected.
         speedup: wanted over the sum of the dense layer times, above 1.
         bins: how many totals the search keeps after each layer; more bring it closer to the best choice.
     Source: Frantar and Alistarh, SPDY, 2022; Shen et al., HALP, 2022 (see `knapsack`). The importance lost is the sum
@@ -52,7 +52,7 @@ class LatencyAware(Assigned):
         read_table(self.table)
 
     def check_layers(self, pattern: Pattern, shapes: Mapping[str, tuple[int, int]], sparsity: float) -> None:
-        """Refuse, before anything is trained, what this table cannot give.
+        """Check, before anything is trained, that this table has what is asked for.
 
         Args:
             shapes: the layers that will be pruned -> [N, K].
@@ -62,14 +62,14 @@ class LatencyAware(Assigned):
                 express in its layer; key `speedup`: out of reach under this ceiling.
         """
         table = read_table(self.table)
-        _refuse_other_pattern(table, pattern)
+        _require_same_pattern(table, pattern)
         levels = {layer: table.levels(layer, sparsity) for layer in shapes}
         for layer, shape in shapes.items():
             for level in levels[layer]:
                 if level > 0 and (reason := _inexpressible(pattern, shape, level)) is not None:
                     why = f"times {layer} at sparsity {level:g}, which {pattern.name} cannot express: {reason}"
                     raise InvalidSetting("table", self.table, why)
-        self._refuse_out_of_reach(levels, sparsity)
+        self._require_within_reach(levels, sparsity)
 
     def layer_sparsities(
         self, weight_shapes: Mapping[str, tuple[int, ...]], sparsity: float, lost: LostImportance
@@ -77,7 +77,7 @@ class LatencyAware(Assigned):
         try:
             table = read_table(self.table)
             levels = {layer: table.levels(layer, sparsity) for layer in weight_shapes}
-            self._refuse_out_of_reach(levels, sparsity)
+            self._require_within_reach(levels, sparsity)
         except InvalidSetting as error:
             raise error.within("allocation") from error
         chosen = choose_within(
@@ -92,7 +92,7 @@ class LatencyAware(Assigned):
         file = Path(self.table or "").expanduser()
         return {"table": file_digest(file) if file.is_file() else None}
 
-    def _refuse_out_of_reach(self, levels: Mapping[str, Levels], sparsity: float) -> None:
+    def _require_within_reach(self, levels: Mapping[str, Levels], sparsity: float) -> None:
         fastest = sum(min(_at_most(latency_us) for latency_us in times.values()) for times in levels.values())
         if fastest <= _budget(levels, self.speedup):
             return
@@ -127,10 +127,10 @@ def _inexpressible(pattern: Pattern, shape: tuple[int, int], level: float) -> st
         pattern.check_sparsity(level)
     except InvalidSetting as error:
         return str(error)
-    return pattern.refusal(shape, level)
+    return pattern.unsupported_reason(shape, level)
 
 
-def _refuse_other_pattern(table: LatencyTable, pattern: Pattern) -> None:
+def _require_same_pattern(table: LatencyTable, pattern: Pattern) -> None:
     """Raise InvalidSetting where the table names another pattern or another granularity."""
     name, granularity = table.pattern
     unit = str(pattern.granularity) if pattern.uses_granularity else ""

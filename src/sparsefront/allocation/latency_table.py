@@ -69,7 +69,7 @@ class LatencyTable:
         if layer not in self.times:
             held = list(self.times)
             named = ", ".join(held[:3]) + (f" and {len(held) - 3} more" if len(held) > 3 else "")
-            why = f"holds no times of layer {layer}, which is to be pruned; it has {named}"
+            why = f"has no times of layer {layer}, which is to be pruned; it has {named}"
             raise InvalidSetting("table", self.path, why)
         return {level: time for level, time in self.times[layer].items() if level <= ceiling + 1e-9}
 
@@ -97,9 +97,9 @@ def read_table(path: str | None) -> LatencyTable:
         times[line.layer][line.sparsity] = line.latency_us
     for layer, levels in times.items():
         if 0.0 not in levels:
-            raise InvalidSetting("table", path, f"holds no dense time (sparsity 0) of layer {layer}")
+            raise InvalidSetting("table", path, f"has no dense time (sparsity 0) of layer {layer}")
         if len(levels) == 1:
-            raise InvalidSetting("table", path, f"holds only the dense time of layer {layer}, no sparsity to choose")
+            raise InvalidSetting("table", path, f"has only the dense time of layer {layer}, no sparsity to choose")
     patterns = {(line.pattern, line.granularity) for line in lines}
     if len(patterns) > 1:
         listed = ", ".join(" ".join(pattern).strip() or "unnamed" for pattern in sorted(patterns))
@@ -125,7 +125,7 @@ def _lines(file: Path) -> list[LayerTime]:
             raise ValueError(f"lacks column {', '.join(missing)}; a table has {','.join(COLUMNS)}")
         lines = [_line(cells, reader.line_num) for cells in reader]
     if not lines:
-        raise ValueError("holds no times")
+        raise ValueError("has no times")
     return lines
 
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sparsefront.allocation.base import Assigned, LostImportance
+from sparsefront.allocation.base import LostImportance, PerLayerAllocation
 
 
 @dataclass(frozen=True)
-class PerLayer(Assigned):
+class PerLayer(PerLayerAllocation):
     """Every layer loses the same fraction of its own weights, ranked within the layer."""
 
     name: ClassVar[str] = "per_layer"

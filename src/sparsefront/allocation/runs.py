@@ -1,4 +1,4 @@
-"""Groups that survive in multiples: the groups of a line, best first, cut into runs that live or die together."""
+"""Groups that survive in multiples: the groups of a line, best first, cut into runs that are kept or pruned together."""
 
 import math
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ class Runs:
 def in_runs(groups: Groups) -> Runs:
     """The runs of groups that survive in multiples.
 
-    What is gone (-inf) counts for nothing in the score and the size of its run; what must stay (+inf) holds its whole run.
+    What is gone (-inf) does not count in the score and the size of its run; what must stay (+inf) holds its whole run.
     """
     marked = groups.marked()
     scores, order = marked.sort(dim=-1, descending=True, stable=True)

@@ -49,7 +49,7 @@ def budget(groups: Sequence[Groups], numel: int, target: float) -> int:
 
 def keep_best_of_last(scores: Tensor, n: int) -> Tensor:
     """Keep the n best along the last dimension; ties go to the lower index, -inf is never kept."""
-    if n == 1:  # one pass and one index per group: a transposable tile offers 90 candidates
+    if n == 1:  # one pass and one index per group: a transposable tile has 90 candidates
         best = scores.argmax(dim=-1, keepdim=True)
     elif scores.shape[-1] <= FEW:
         return _fewer_than_n_are_better(scores, n) & (scores > -math.inf)

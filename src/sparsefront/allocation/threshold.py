@@ -17,7 +17,7 @@ SMALL_SHARE = 1 / 32  # of the weights: what is left between two guesses is sort
 def find_threshold(groups: Sequence[Groups], allowed: int) -> tuple[float, int]:
     """The largest float32 t, above -inf, such that the groups with score < t hold at most `allowed` weights.
 
-    The threshold is held between two floats. A sample of the scores guesses both; each guess is put to the test by
+    The threshold is bracketed by two floats. A sample of the scores guesses both; each guess is tested by
     counting the weights below it, and decides nothing by itself: while too much lies between the two, the interval is
     halved, in at most 32 counting passes over all scores. What lies between at last is sorted. A sort or a quickselect of
     all 10^8 scores would need their concatenation and 64-bit indices.

@@ -1,1 +1,1 @@
-"""Finished stages on disk, found again by everything that determines them."""
+"""Finished stages on disk, found again by their cache keys."""

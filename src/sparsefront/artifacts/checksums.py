@@ -20,7 +20,7 @@ def file_checksum(path: Path) -> dict[str, Any]:
 
 
 def find_damage(folder: Path, expected: Checksums) -> str | None:
-    """The first file that is not what it was, and how; None where all are. Files that nobody expects are left alone."""
+    """The first file that is not what it was, and how; None where all are. Files that are not expected are left alone."""
     for name, stored in expected.items():
         path = folder / name
         if not path.is_file():

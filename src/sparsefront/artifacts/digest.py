@@ -1,4 +1,4 @@
-"""Keys of stored stages: a digest of everything that determines the content."""
+"""Cache keys of stored stages: a digest of everything that the content depends on."""
 
 import hashlib
 import importlib.metadata

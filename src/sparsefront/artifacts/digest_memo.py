@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-MOST = 20_000  # entries; with more it starts anew, since most are of files that were edited
+MOST = 20_000  # entries; with more it starts over, since most are of files that were edited
 
 
 class DigestMemo:

@@ -16,7 +16,7 @@ NEARLY_FULL_BYTES = 64 * 2**20
 
 
 def require_space(folder: Path, needed_bytes: int, *, key: str, what: str, remedy: str = "") -> None:
-    """Refuse to begin what the disk cannot hold.
+    """Raise before the start of what does not fit on the disk.
 
     Args:
         folder: where it will be written; it need not be there yet.

@@ -13,7 +13,7 @@ _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # of folders, on some
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A neighbour of `path` to write to, with the same ending.
+    """A neighbor of `path` to write to, with the same ending.
 
     It becomes `path` when the block ends, and is removed when the block fails.
     """

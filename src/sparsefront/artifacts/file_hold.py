@@ -1,7 +1,7 @@
 """Locks on files that end with the process which took them, however it ends.
 
 Several processes may hold a file shared, one alone. `filelock` knows only the latter, and empties the file. On a file system
-without such locks everybody may read, and nothing can be held alone.
+without such locks every process may read, and none can lock a file exclusively.
 """
 
 import fcntl
@@ -25,12 +25,12 @@ class Hold:
 
 
 def hold_shared(path: Path) -> Hold | None:
-    """Hold a file with others, who cannot have it alone meanwhile; None where one has, or where there is no such file."""
+    """Hold a file with others, which cannot lock it exclusively meanwhile; None where one has, or where there is no such file."""
     return _hold(path, os.O_RDONLY, fcntl.LOCK_SH)
 
 
 def hold_alone(path: Path) -> Hold | None:
-    """Hold a file with no others; None where somebody holds it, or where there is no such file."""
+    """Hold a file with no others; None where another process holds it, or where there is no such file."""
     # For writing: some network file systems lock by oneself only what is open for that.
     return _hold(path, os.O_RDWR, fcntl.LOCK_EX)
 
@@ -47,7 +47,7 @@ def _hold(path: Path, flags: int, kind: int) -> Hold | None:
             hold.release()
             return None
     try:
-        # Removed or replaced between the two calls: the lock would be on a file that nobody else finds.
+        # Removed or replaced between the two calls: the lock would be on a file that no other process finds.
         there = os.path.samestat(os.fstat(hold.descriptor), os.stat(path))
     except FileNotFoundError:
         there = False

@@ -1,11 +1,11 @@
 """A finished stage that is made again while others read it.
 
     <key>          a finished stage
-    <key>.again-1  made again while somebody read <key>; the highest number counts
+    <key>.again-1  made again while a process read <key>; the highest number counts
 
-Who has a stage in hand holds a shared lock on its record, which the system takes back when the process ends, however it
-ends. A stage that nobody reads is replaced under its own name. One that is read stays where it is, the new one lies
-beside it, and whoever makes the stage the next time removes it. Nobody ever waits, so that no two runs wait for each other.
+A process that uses a stage holds a shared lock on its record, which the system takes back when the process ends, however it
+ends. A stage that no process reads is replaced under its own name. One that is read stays where it is, the new one lies
+beside it, and the next process that makes the stage removes it. No process ever waits, so that no two runs wait for each other.
 """
 
 import os
@@ -45,7 +45,7 @@ def hold_newest(folder: Path) -> Held | None:
 
 
 def put(partial: Path, folder: Path) -> Held:
-    """Give a finished folder the name `folder`, or one beside it where somebody reads what is there, and hold it.
+    """Give a finished folder the name `folder`, or one beside it where a process reads what is there, and hold it.
 
     The caller is the only maker of this stage.
     """
@@ -76,12 +76,12 @@ def _generations(folder: Path) -> list[Path]:
 
 
 def number(folder: Path) -> int:
-    """How often the stage was made again while somebody read the one before."""
+    """How often the stage was made again while a process read the one before."""
     return int(folder.name.rpartition(AGAIN)[2]) if AGAIN in folder.name else 0
 
 
 def _remove(folder: Path) -> None:
-    """Unless somebody reads it. Under the name of something unfinished, so that the next maker sweeps up after a kill."""
+    """Unless a process reads it. Under the name of something unfinished, so that the next maker sweeps up after a kill."""
     if (hold := hold_alone(folder / RECORD)) is None:
         return
     gone = folder.with_name(f"{folder.name.partition('.')[0]}.partial-{os.getpid()}-{number(folder)}")

@@ -15,7 +15,7 @@ def import_closure(roots: tuple[Import, ...], *, without: tuple[str, ...] = ()) 
 
     Followed are imports anywhere in a file, so also those inside functions, into every module that does not count by its
     version. The package of a root is followed wherever it lies. A package whose `__init__` only re-exports names is no
-    dependency of who imports one of them: the module that the name comes from is.
+    dependency of what imports one of them: the module that the name comes from is.
 
     Args:
         roots: what runs: (module, name), or (module, None) for all of it. A module that does not exist is left out.

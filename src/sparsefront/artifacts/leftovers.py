@@ -14,7 +14,7 @@ REMOVED = ".removed-"  # in the name of a stage that is being removed: renamed f
 
 
 def remove_leftovers(root: Path) -> list[Path]:
-    """Remove what nobody works on any more: its lock is free. What a later run can go on from (`.unfinished`) stays.
+    """Remove what no process works on any more: its lock is free. What a later run can go on from (`.unfinished`) stays.
 
     Args:
         root: the cache folder.
@@ -35,7 +35,7 @@ def remove_leftovers(root: Path) -> list[Path]:
 
 
 def _half_done(root: Path) -> Iterator[tuple[Path, Path]]:
-    """Folders of stages and files of prepared data, each with the lock of whoever works on it."""
+    """Folders of stages and files of prepared data, each with the lock of the process that works on it."""
     for path in [*root.glob(f"*/*{PARTIAL}*"), *root.glob(f"*/*{REMOVED}*")]:
         if path.is_dir():
             yield path, path.with_name(path.name.split(".")[0] + ".lock")

@@ -49,7 +49,7 @@ def read_python(code: bytes) -> PythonSource:
 
 @contextmanager
 def _collecting_nothing() -> Iterator[None]:
-    """A tree holds no cycles, and its many nodes would set off a search of all that torch has loaded: half of the time."""
+    """A tree has no cycles, and its many nodes would set off a search of all that torch has loaded: half of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

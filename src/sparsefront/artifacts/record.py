@@ -1,4 +1,4 @@
-"""What lies beside the files of a finished stage: seconds, what determines it, and the checksum of each file.
+"""What lies beside the files of a finished stage: seconds, its cache key, and the checksum of each file.
 
 Also `used`: the keys of the stages that its run had used until then, so that it is known what a result needs even where a
 stage between was removed.
@@ -15,9 +15,9 @@ RECORD = "determined_by.json"  # the last file that is written: a folder that ha
 _sound: set[tuple] = set()  # stages that this process has read whole, or made: they are not read again for a check
 
 
-def write_record(folder: Path, seconds: float, determines: dict[str, Any], *, used: Iterable[str] = ()) -> None:
+def write_record(folder: Path, seconds: float, cache_key: dict[str, Any], *, used: Iterable[str] = ()) -> None:
     """Of a stage whose files are all written."""
-    content = {"seconds": seconds, "determined_by": determines, "used": sorted(used), "files": checksums(folder)}
+    content = {"seconds": seconds, "determined_by": cache_key, "used": sorted(used), "files": checksums(folder)}
     (folder / RECORD).write_text(json.dumps(content, indent=2, default=str))
 
 

@@ -13,7 +13,7 @@ def by_content(settings: Any) -> Any:
 
     A text is taken for a path where it begins with `~`, holds a slash or ends with a suffix, and something lies there; so
     the name of an option is not, whatever lies in the working directory. What lies nowhere stays as it is, and so does what
-    is told under one of the keys `NAMES`.
+    is stored under one of the keys `NAMES`.
     """
     if isinstance(settings, dict):
         return {key: value if key in NAMES else by_content(value) for key, value in settings.items()}
@@ -30,5 +30,5 @@ def _path(text: str) -> Path | None:
         path = Path(text).expanduser()
         named = text.startswith("~") or len(path.parts) > 1 or path.is_absolute() or path.suffix
         return path if named and path.exists() else None
-    except (OSError, ValueError, RuntimeError):  # too long for a path, a null in it, a user that nobody knows
+    except (OSError, ValueError, RuntimeError):  # too long for a path, a null in it, a user that does not knows
         return None

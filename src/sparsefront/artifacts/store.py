@@ -1,14 +1,14 @@
-"""Stages stored on disk under the digest of what determines them.
+"""Stages stored on disk under the digest of their cache key.
 
     <root>/<stage>/<key>/             a finished stage: whatever it wrote, plus determined_by.json, with a checksum of each file
-    <root>/<stage>/<key>.again-<n>/   the same, made again while somebody read it: see `generations`
-    <root>/<stage>/<key>.lock         held while somebody makes it; others wait, then find it finished. Its time: the last use
+    <root>/<stage>/<key>.again-<n>/   the same, made again while a process read it: see `generations`
+    <root>/<stage>/<key>.lock         locked while a process makes it; others wait, then find it finished. Its time: the last use
     <root>/<stage>/<key>.partial-<pid>  work in progress; becomes <key> by one rename. A failing maker removes it; what a
                                       killed one left is removed by the next run (`artifacts.leftovers`)
     <root>/<stage>/<key>.unfinished/  what a maker left for the next one to go on from, should it be killed
 
 A stage is there whole or not at all, so a process killed at any instant loses only the stage that it was in, and of a
-training no more than an epoch. A stage whose files are not what was stored is told, and made again. A run holds
+training no more than an epoch. A stage whose files are not what was stored is reported and made again. A run holds
 determined_by.json of each stage that it uses, so that `python -m sparsefront.cache` removes none of them meanwhile.
 """
 
@@ -40,9 +40,9 @@ class Artifact:
 
     Args:
         path: its folder; read-only by convention.
-        key: digest of what determines it.
+        key: digest of its cache key.
         reused: found finished, rather than made by this call.
-        seconds: what making it took, whoever made it, with what killed makers left finished.
+        seconds: what making it took, in whichever process, with what killed makers left finished.
         held: keeps it from being removed for as long as this object lives.
     """
 
@@ -79,35 +79,35 @@ class ArtifactStore:
             held.hold.release()
         self._used.clear()
 
-    def find(self, kind: str, determines: dict[str, Any], *, stage: str | None = None) -> Artifact | None:
-        """The finished stage, or None: nobody made it, it is damaged (told on the terminal), or it is to be made again."""
-        key = digest(determines)
+    def find(self, kind: str, cache_key: dict[str, Any], *, stage: str | None = None) -> Artifact | None:
+        """The finished stage, or None: it was never made, it is damaged (reported on the terminal), or it is to be made again."""
+        key = digest(cache_key)
         folder = self.root / kind / key
         again = not self.reuse and (stage or kind) in self.runnable
         return None if again else self._usable(folder, key)
 
-    def unfinished(self, kind: str, determines: dict[str, Any]) -> Path:
+    def unfinished(self, kind: str, cache_key: dict[str, Any]) -> Path:
         """Where the maker of a stage keeps what a later one can go on from; gone once the stage is finished."""
-        return self.root / kind / f"{digest(determines)}.unfinished"
+        return self.root / kind / f"{digest(cache_key)}.unfinished"
 
-    def obtain(
-        self, kind: str, determines: dict[str, Any], make: Callable[[Path], float | None], *, stage: str | None = None
+    def get_or_create(
+        self, kind: str, cache_key: dict[str, Any], make: Callable[[Path], float | None], *, stage: str | None = None
     ) -> Artifact:
-        """The finished stage, made now if nobody has.
+        """The finished stage, made now if it is missing.
 
         Args:
             kind: folder name below the root.
             stage: the entry of root key `stages` that allows making it; None = the one called `kind`.
-            determines: JSON-able; equal content means an equal stage.
+            cache_key: JSON-able; equal content means an equal stage.
             make: writes the stage's files into the folder that it is given; may return the seconds that killed makers
                 spent on what it went on from.
         Raises:
             InvalidSetting: it is not there and `stages` does not allow making it.
         """
-        key = digest(determines)
+        key = digest(cache_key)
         folder = self.root / kind / key
         stage = stage or kind
-        found = self.find(kind, determines, stage=stage)
+        found = self.find(kind, cache_key, stage=stage)
         if found is not None:
             return found
         if stage not in self.runnable:
@@ -118,15 +118,15 @@ class ArtifactStore:
             )
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _held(FileLock(f"{folder}.lock"), f"{kind} {key}"):
-            found = self.find(kind, determines, stage=stage)  # another process may have finished it while we waited
+            found = self.find(kind, cache_key, stage=stage)  # another process may have finished it while we waited
             if found is not None:
                 return found
             if folder in self._damaged:
                 log.info("discarded, and made again: %s", folder)
-            return self._make(folder, key, determines, make)
+            return self._make(folder, key, cache_key, make)
 
     def _make(
-        self, folder: Path, key: str, determines: dict[str, Any], make: Callable[[Path], float | None]
+        self, folder: Path, key: str, cache_key: dict[str, Any], make: Callable[[Path], float | None]
     ) -> Artifact:
         for left_over in folder.parent.glob(f"{key}.partial-*"):  # of killed makers: we hold the lock
             shutil.rmtree(left_over)
@@ -138,7 +138,7 @@ class ArtifactStore:
             start = time.perf_counter()
             earlier_seconds = make(partial) or 0.0
             seconds = earlier_seconds + time.perf_counter() - start
-            write_record(partial, seconds, determines, used=self._used)
+            write_record(partial, seconds, cache_key, used=self._used)
             sync_tree(partial)
             held = put(partial, folder)
         except BaseException:

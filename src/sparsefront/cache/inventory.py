@@ -12,10 +12,10 @@ from sparsefront.artifacts.generations import number
 from sparsefront.artifacts.leftovers import REMOVED
 from sparsefront.artifacts.record import RECORD, read_record
 
-DATA = "data"  # downloads and tokenised text: no stages
+DATA = "data"  # downloads and tokenized text: no stages
 UNFINISHED = ".unfinished"
 # A stage that shares files with an earlier one (hard links) is not charged for them.
-ORDER = ("dense", "prune", "recover", "export", "dense_quality", "measure", "row")
+ORDER = ("dense", "prune", "recover", "export", "dense_quality", "measure", "result")
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ class Stored:
 
     @property
     def lock(self) -> Path:
-        """Held by whoever makes it."""
+        """Held by the process that makes it."""
         return self.path.with_name(f"{self.key}.lock")
 
 
 @dataclass(frozen=True)
 class Inventory:
     """`stored`: by stage, in the order of a run; `half_written`: of processes that work now, or were killed; `by_key`: of each
-    finished stage the newest, where it was made again while somebody read it.
+    finished stage the newest, where it was made again while a process read it.
     """
 
     root: Path

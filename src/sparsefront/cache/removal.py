@@ -56,7 +56,7 @@ def _remove(item: Stored) -> str | None:
 
 
 def _discard(path: Path) -> None:
-    """By one rename first: nobody finds it half there, also when this process is killed."""
+    """By one rename first: no process finds it half there, also when this process is killed."""
     if path.exists():
         aside = path.with_name(f"{path.name}{REMOVED}{os.getpid()}")
         os.rename(path, aside)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparsefront.report.store import ROW_FILE, STORE_FILE
+from sparsefront.report.store import RESULT_FILE, STORE_FILE
 
 FOLDERS_FILE = "results_folders.txt"  # in the cache folder: paths relative to it, a line each
 
@@ -65,10 +65,10 @@ def read_results(folders: Iterable[Path]) -> Results:
     runs: dict[str, Run] = {}
     problems: list[str] = []
     for folder in folders:
-        files = sorted(folder.rglob(ROW_FILE)) or sorted(folder.rglob(STORE_FILE))
+        files = sorted(folder.rglob(RESULT_FILE)) or sorted(folder.rglob(STORE_FILE))
         for file in files:
             try:
-                records = [json.loads(file.read_text())] if file.name == ROW_FILE else _csv_records(file)
+                records = [json.loads(file.read_text())] if file.name == RESULT_FILE else _csv_records(file)
                 for record in records:
                     _add(runs, record, file.parent, folder)
             except (OSError, ValueError, KeyError, TypeError) as error:

@@ -70,7 +70,7 @@ def _called(name: str, results: Sequence[Run]) -> list[Run]:
     found = [run for run in results if run.is_called(name)]
     if not found:
         raise InvalidSetting(
-            "--run", name, f"no such run among {len(results)} results; name its folder, or the run_id of its row"
+            "--run", name, f"no such run among {len(results)} results; name its folder, or the run_id of its result"
         )
     return found
 

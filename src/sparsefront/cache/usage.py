@@ -9,13 +9,13 @@ Usage = dict[str, list[Run]]  # key of a stored stage -> the results that were m
 
 
 def find_usage(inventory: Inventory, runs: Sequence[Run]) -> Usage:
-    """Every stage that a result was made from, over however many stages between, and the row that holds the result."""
+    """Every stage that a result was made from, over however many stages between, and the stage that holds the result itself."""
     usage: Usage = {item.key: [] for item in inventory.stored if item.finished}
     for run in runs:
         for key in _all_before(inventory, run.starts):
             usage[key].append(run)
     for item in inventory.stored:
-        if item.finished and item.stage == "row":
+        if item.finished and item.stage == "result":
             usage[item.key] += [run for run in runs if run.run_id in item.made_from]
     return usage
 

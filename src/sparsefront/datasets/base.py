@@ -46,7 +46,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Refuse, without the network and without reading much, what can be seen to fail later.
+        """Raise for what can be seen to fail later, without the network and without reading much.
 
         Raises:
             InvalidSetting: a path that is missing or not laid out as expected, with what is expected.
@@ -65,7 +65,7 @@ class Dataset(ABC):
         Args:
             batch_size: rows of one batch, in all three loaders.
             seed: decides order and augmentation of train; the same seed gives the same batches, run after run.
-            cache_dir: where downloads and tokenised text are kept for the next run.
+            cache_dir: where downloads and tokenized text are kept for the next run.
             tokenizer_from: needed by text, ignored by images.
         """
 
@@ -75,11 +75,11 @@ class Dataset(ABC):
         Args:
             cache_dir: as in `data_module`.
         Raises:
-            InvalidSetting: no such revision, or nobody who knows it can be reached.
+            InvalidSetting: no such revision, or no host that has it can be reached.
         """
         return self
 
     def fingerprint(self) -> dict[str, Any]:
-        """Everything that determines the batches apart from batch size, seed and tokenizer; JSON-able."""
+        """Everything that the batches depend on apart from batch size, seed and tokenizer; JSON-able."""
         settings = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.elsewhere}
         return {"name": self.name, "content": self.content(), "settings": settings}

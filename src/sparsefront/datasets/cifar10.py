@@ -37,7 +37,7 @@ EXPECTED = (
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar10(Dataset):
-    """Colour images of 32 x 32 pixels in ten classes, 50000 to train on and 10000 to report on, or fewer in an .npz.
+    """Color images of 32 x 32 pixels in ten classes, 50000 to train on and 10000 to report on, or fewer in an .npz.
 
     Training images are shifted by up to 4 pixels and mirrored.
     Source: Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009; the augmentation is that of
@@ -98,7 +98,7 @@ class Cifar10(Dataset):
             return [npz]
         batches = sorted((path / BATCHES).glob("*_batch*"))
         if not batches:
-            raise InvalidSetting("path", self.path, f"holds no CIFAR-10; set dataset.path to {EXPECTED}")
+            raise InvalidSetting("path", self.path, f"has no CIFAR-10; set dataset.path to {EXPECTED}")
         return batches
 
     def _read(self, split: str, cache_dir: Path) -> Arrays:
@@ -111,7 +111,7 @@ def _read_npz(file: Path, split: str) -> Arrays:
     try:
         with np.load(file, allow_pickle=False) as arrays:
             if missing := [name for name in ARRAYS if name not in arrays]:
-                raise InvalidSetting("path", file, f"holds no {', '.join(missing)}; set dataset.path to {EXPECTED}")
+                raise InvalidSetting("path", file, f"has no {', '.join(missing)}; set dataset.path to {EXPECTED}")
             images, labels = arrays[f"x_{split}"], arrays[f"y_{split}"]
     except InvalidSetting:
         raise
@@ -126,7 +126,7 @@ def _read_npz(file: Path, split: str) -> Arrays:
             "and [rows] are expected",
         )
     if not len(labels):
-        raise InvalidSetting("path", file, f"x_{split} holds no rows")
+        raise InvalidSetting("path", file, f"x_{split} has no rows")
     if labels.dtype.kind not in "iu" or not 0 <= labels.min() <= labels.max() < CLASSES:
         given = f"{labels.dtype} from {labels.min()} to {labels.max()}" if labels.dtype.kind in "iuf" else labels.dtype
         raise InvalidSetting("path", file, f"y_{split} is {given}: whole numbers from 0 to {CLASSES - 1} are expected")

@@ -24,7 +24,7 @@ MEAN, STD = (0.305,), (0.376,)
 
 @dataclass(frozen=True, kw_only=True)
 class Digits(Dataset):
-    """1797 grey images of 8 x 8 pixels, ten classes: 1438 to train on (with the held-out part), 359 to report on.
+    """1797 gray images of 8 x 8 pixels, ten classes: 1438 to train on (with the held-out part), 359 to report on.
 
     scikit-learn gives no division, so the test part is a fixed stratified fifth. Its standard error at 95 % accuracy is
     1.1 points.

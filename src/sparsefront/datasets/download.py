@@ -25,7 +25,7 @@ def require_reachable(url: str, *, missing: str) -> None:
         url: of the server; any answer from it will do.
         missing: what to set instead, for the message.
     Raises:
-        InvalidSetting: nobody answered in time; names `path`.
+        InvalidSetting: no answer in time; names `path`.
     """
     failure: list[object] = [f"no answer within {ANSWER_TIMEOUT_S} s"]
 
@@ -70,11 +70,11 @@ def hub_split(hub_id: str, *, config: str | None, revision: str, split: str, mis
         raise InvalidSetting(
             "path", None, f"{hub_id} could not be loaded from the hub ({reason}); {missing}"
         ) from error
-    _refuse_other_revision(found, hub_id, revision, missing)
+    _require_revision(found, hub_id, revision, missing)
     return found
 
 
-def _refuse_other_revision(found: "datasets.Dataset", hub_id: str, revision: str, missing: str) -> None:
+def _require_revision(found: "datasets.Dataset", hub_id: str, revision: str, missing: str) -> None:
     """Where the hub does not answer, the library takes the newest copy of its cache, whatever was asked for."""
     copies = {Path(file["filename"]).parent.name for file in found.cache_files}
     if COMMIT.fullmatch(revision) and (others := {copy for copy in copies if COMMIT.fullmatch(copy)} - {revision}):

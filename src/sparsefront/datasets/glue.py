@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sparsefront.artifacts.content_digest import file_digest
+from sparsefront.datasets.build_once import build_once
 from sparsefront.datasets.glue_rows import HUB_ID, GlueRow, columns_of, read_hub_rows, read_tsv, write_hub_rows
 from sparsefront.datasets.glue_tasks import GLUE_TASKS, GlueTask
 from sparsefront.datasets.held_out import held_out
 from sparsefront.datasets.info import DataInfo
 from sparsefront.datasets.local_path import local_path
-from sparsefront.datasets.made_once import made_once
 from sparsefront.datasets.text_dataset import TextDataset
 from sparsefront.errors import InvalidSetting
 
@@ -31,7 +31,7 @@ class Glue(TextDataset):
     Source: Wang et al., "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding", 2018.
 
     Attributes:
-        task: one of `GLUE_TASKS`. MNLI is judged on the matched dev file.
+        task: one of `GLUE_TASKS`. MNLI is evaluated on the matched dev file.
         path: the original layout: a folder that holds the task's folder (`SST-2/train.tsv`), or the task's own folder.
         max_length: longer inputs are cut, the longer sentence of a pair first.
         revision, pad: as in `TextDataset`.
@@ -53,7 +53,7 @@ class Glue(TextDataset):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """What the task is judged by; the first is tracked."""
+        """What the task is evaluated by; the first is tracked."""
         return self.layout.metrics
 
     @property
@@ -111,7 +111,7 @@ class GlueSource:
     def encode(self, split: str, tokenizer: "PreTrainedTokenizerFast") -> "EncodedText":
         import torch
 
-        from sparsefront.datasets.sentence_tokens import tokenised
+        from sparsefront.datasets.sentence_tokens import tokenized
 
         rows = self._read("dev") if split == "test" else self._train
         if split != "test":
@@ -122,13 +122,13 @@ class GlueSource:
             [row.label for row in rows], dtype=torch.int64 if self._settings.layout.label_names else None
         )
         firsts, seconds, _ = zip(*rows, strict=True)
-        return tokenised(
+        return tokenized(
             firsts,
             None if seconds[0] is None else seconds,
             tokenizer=tokenizer,
             max_length=self._settings.max_length,
             columns={"labels": labels},
-            description=f"tokenising {self.name} {split}",
+            description=f"tokenizing {self.name} {split}",
         )
 
     @cached_property
@@ -139,7 +139,7 @@ class GlueSource:
         settings = self._settings
         if settings.path is not None:
             return read_tsv(settings.files()[part], settings.layout)
-        file = made_once(
+        file = build_once(
             self._downloads / settings.revision / f"{part}.jsonl",
             lambda target: write_hub_rows(
                 target, settings.task, settings.layout, part=part, revision=settings.revision

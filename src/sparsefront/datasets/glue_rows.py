@@ -73,7 +73,7 @@ def read_tsv(file: Path, task: GlueTask) -> list[GlueRow]:
     if broken:
         log.info("%s: left out %d rows with too few fields", file, broken)
     if not rows:
-        raise InvalidSetting("path", file, "holds no rows" + (", only a header" if task.has_header else ""))
+        raise InvalidSetting("path", file, "has no rows" + (", only a header" if task.has_header else ""))
     return rows
 
 

@@ -1,4 +1,4 @@
-"""The tasks of GLUE: where each keeps its sentences and labels, and how it is judged."""
+"""The tasks of GLUE: where each keeps its sentences and labels, and how it is evaluated."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ class GlueTask:
         metrics: of the task, the first being the one that is tracked.
         dev_file: without its ending; the labels of the test files were never published, so dev is what is reported on.
         hub_dev: split on the hub.
-        skips_broken_rows: the original file holds rows with too few fields, which everybody leaves out.
+        skips_broken_rows: the original file holds rows with too few fields, which all loaders leave out.
     """
 
     folder: str

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
+from sparsefront.datasets.build_once import build_once
 from sparsefront.datasets.download import ANSWER_TIMEOUT_S, COMMIT, require_reachable
-from sparsefront.datasets.made_once import made_once
 from sparsefront.errors import InvalidSetting
 
 
 def hub_commit(hub_id: str, revision: str, *, cache_dir: Path, missing: str) -> str:
-    """The commit: noted in `cache_dir` when it was first needed; else as the hub says, or where nobody answers as the
+    """The commit: noted in `cache_dir` when it was first needed; else as the hub says, or, without an answer as the
     libraries' own cache on this machine says. So data stay what they were until `cache_dir` goes.
 
     Args:
@@ -24,7 +24,7 @@ def hub_commit(hub_id: str, revision: str, *, cache_dir: Path, missing: str) -> 
         file.write_text(_asked(hub_id, revision, missing=missing))
 
     name = f"{hub_id}@{revision}".replace("/", "--")
-    return made_once(cache_dir / "downloads" / "revisions" / name, note).read_text()
+    return build_once(cache_dir / "downloads" / "revisions" / name, note).read_text()
 
 
 def _asked(hub_id: str, revision: str, *, missing: str) -> str:

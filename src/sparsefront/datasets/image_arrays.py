@@ -1,4 +1,4 @@
-"""Images that fit into memory: cropped, flipped and normalised a batch at a time."""
+"""Images that fit into memory: cropped, flipped and normalized a batch at a time."""
 
 import zlib
 from dataclasses import dataclass

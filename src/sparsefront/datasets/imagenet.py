@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 # Of the ImageNet training set, pixels scaled to [0, 1]; what torchvision's weights were trained with.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-# Evaluation resizes the shorter side to 256 and cuts 224 out of its centre; the ratio is kept for other sizes.
+# Evaluation resizes the shorter side to 256 and cuts 224 out of its center; the ratio is kept for other sizes.
 RESIZE_PER_CROP = 256 / 224
 EXPECTED = "a folder with train/<class>/*.JPEG and val/<class>/*.JPEG, the same classes in both"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageNet(Dataset):
-    """Colour photographs in folders, one per class; ILSVRC 2012 has 1000 classes, 1.28 million images.
+    """Color photographs in folders, one per class; ILSVRC 2012 has 1000 classes, 1.28 million images.
 
-    Training images are random crops, mirrored at random; others are centre crops. `val/` of the folder is the test part
+    Training images are random crops, mirrored at random; others are center crops. `val/` of the folder is the test part
     here: reported on only.
     Source: Russakovsky et al., "ImageNet Large Scale Visual Recognition Challenge", 2015.
 
@@ -59,7 +59,7 @@ class ImageNet(Dataset):
     def check(self) -> None:
         train, val = (_classes(self._folder(part)) for part in ("train", "val"))
         if not train:
-            raise InvalidSetting("path", self.path, f"train/ holds no class folders; set dataset.path to {EXPECTED}")
+            raise InvalidSetting("path", self.path, f"train/ has no class folders; set dataset.path to {EXPECTED}")
         if train != val:
             differing = sorted(set(train) ^ set(val))[:3]
             raise InvalidSetting(

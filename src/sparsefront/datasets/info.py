@@ -11,7 +11,7 @@ class DataInfo:
         kind: the task that the data poses: `image_classification`, `sequence_classification` or `extractive_qa`.
         num_classes: outputs of the head; 1 means regression, 2 for `extractive_qa` (start and end).
         image_size: side of the square images in pixels; None for text.
-        channels: colour channels of the images; None for text.
+        channels: color channels of the images; None for text.
         sequence_length: the most tokens that one input may have; None for images.
     """
 

@@ -17,7 +17,7 @@ CHUNK = 1000
 """Texts between two steps of the progress bar; enough for the tokenizer to keep all cores busy."""
 
 
-def tokenised(
+def tokenized(
     firsts: Sequence[str],
     seconds: Sequence[str] | None,
     *,

@@ -63,7 +63,7 @@ class SplitData(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader:
         part = self.part("train")
-        # Batch normalisation over 1x1 maps fails on a lone example; a leftover of two or more is trained on.
+        # Batch normalization over 1x1 maps fails on a lone example; a leftover of two or more is trained on.
         lone_example = len(part) > self.batch_size and len(part) % self.batch_size == 1
         generator = torch.Generator().manual_seed(self.seed)
         return self._loader(part, shuffle=True, generator=generator, drop_last=lone_example)

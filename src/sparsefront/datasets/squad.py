@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sparsefront.artifacts.content_digest import file_digest
+from sparsefront.datasets.build_once import build_once
 from sparsefront.datasets.held_out import held_out
 from sparsefront.datasets.info import DataInfo
 from sparsefront.datasets.local_path import local_path
-from sparsefront.datasets.made_once import made_once
 from sparsefront.datasets.squad_json import HUB_ID, Question, read_squad, write_hub_squad
 from sparsefront.datasets.text_dataset import TextDataset
 from sparsefront.datasets.window_sizes import largest_stride
@@ -36,7 +36,7 @@ class Squad(TextDataset):
         path: a folder with one train*.json and one dev*.json; None and no files named below takes the hub's copy.
         train_file, dev_file: where the two lie, instead of `path`, or where a folder holds several.
         max_length: tokens of a window: the question and a part of the context.
-        stride: context tokens that two neighbouring windows share.
+        stride: context tokens that two neighboring windows share.
         revision, pad: as in `TextDataset`.
     """
 
@@ -142,7 +142,7 @@ class SquadSource:
             max_length=self._settings.max_length,
             stride=self._settings.stride,
             training=split == "train",
-            description=f"tokenising {self.name} {split}",
+            description=f"tokenizing {self.name} {split}",
         )
 
     @cached_property
@@ -153,7 +153,7 @@ class SquadSource:
         settings = self._settings
         if not settings.from_hub:
             return read_squad(settings.files()[part])
-        file = made_once(
+        file = build_once(
             self._downloads / settings.revision / f"{part}.json",
             lambda target: write_hub_squad(target, part=part, revision=settings.revision),
         )

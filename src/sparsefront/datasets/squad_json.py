@@ -42,7 +42,7 @@ def read_squad(file: Path) -> list[Question]:
             "path", file, f"not in the form of SQuAD v1.1 ({type(error).__name__}: {error})"
         ) from error
     if not questions:
-        raise InvalidSetting("path", file, "holds no question")
+        raise InvalidSetting("path", file, "has no question")
     for question in questions:
         if not question.answers:
             raise InvalidSetting("path", file, f"question {question.id} has no answer: SQuAD v1.1 is needed, not 2.0")

@@ -4,7 +4,7 @@
     window 0     CLS question SEP a b c d e f SEP
     window 1     CLS question SEP e f g h i j SEP          stride = 2: two tokens are in both
 
-An answer that a window cuts is whole in its neighbour, unless it is longer than the overlap.
+An answer that a window cuts is whole in its neighbor, unless it is longer than the overlap.
 """
 
 import unicodedata

@@ -1,4 +1,4 @@
-"""The data module of text sets: tokenised once, read from the cache ever after."""
+"""The data module of text sets: tokenized once, read from the cache ever after."""
 
 import json
 import os
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sparsefront.artifacts.digest import digest
 from sparsefront.datasets.base import TokenizerFrom
+from sparsefront.datasets.build_once import build_once
 from sparsefront.datasets.encoded_text import EncodedText, TextPart
-from sparsefront.datasets.made_once import made_once
 from sparsefront.datasets.split_data import SplitData
 from sparsefront.errors import keys_of
 
@@ -27,7 +27,7 @@ class TextSource(Protocol):
     name: str
 
     def key(self) -> dict[str, Any]:
-        """Everything that determines the encoded rows, apart from split and tokenizer; JSON-able."""
+        """Everything that the encoded rows depend on apart from split and tokenizer; JSON-able."""
 
     def texts(self) -> Iterable[str]:
         """The texts of train, for a tokenizer that learns its vocabulary; nothing is read before the first is taken."""
@@ -37,7 +37,7 @@ class TextSource(Protocol):
 
 
 class TextData(SplitData):
-    """Loaders over tokenised text.
+    """Loaders over tokenized text.
 
     Args:
         source: where the text comes from.
@@ -71,7 +71,7 @@ class TextData(SplitData):
 
     @cached_property
     def tokenizer(self) -> "PreTrainedTokenizerFast":
-        # Set either way it silences a warning for every loader process; those never tokenise, so nothing can lock up.
+        # Set either way it silences a warning for every loader process; those never tokenize, so nothing can lock up.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
         return self._tokenizer_from(self._texts())
 
@@ -80,7 +80,7 @@ class TextData(SplitData):
             yield from self.source.texts()
 
     def encoded(self, split: str) -> EncodedText:
-        """The rows of a split: from the cache, or tokenised now and put there."""
+        """The rows of a split: from the cache, or tokenized now and put there."""
         from safetensors.torch import load_file, save_file
 
         key = {"format": FORMAT, "split": split, "tokenizer": tokenizer_digest(self.tokenizer)} | self.source.key()
@@ -88,7 +88,7 @@ class TextData(SplitData):
         def make(file: Path) -> None:
             save_file(self.source.encode(split, self.tokenizer).to_tensors(), file, metadata={"key": json.dumps(key)})
 
-        file = made_once(self._features / f"{self.source.name}-{split}-{digest(key)}.safetensors", make)
+        file = build_once(self._features / f"{self.source.name}-{split}-{digest(key)}.safetensors", make)
         return EncodedText.from_tensors(load_file(file))
 
     def _load_part(self, split: str) -> TextPart:

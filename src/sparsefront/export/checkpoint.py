@@ -27,8 +27,8 @@ from sparsefront.artifacts.durable import link_or_copy
 from sparsefront.errors import InvalidSetting
 from sparsefront.export.manifest import Manifest
 from sparsefront.export.packed_layers import DENSE, pack_layers
-from sparsefront.patterns.arrangement import Arrangement
 from sparsefront.patterns.base import Pattern
+from sparsefront.patterns.permutation import Permutation
 from sparsefront.patterns.weight_view import as_matrix
 from sparsefront.pruning.mask_file import load_masks, save_masks
 
@@ -45,7 +45,7 @@ def write_export(
     *,
     pattern: Pattern | None,
     sparsity: float,
-    arrangements: Mapping[str, Arrangement] | None = None,
+    permutations: Mapping[str, Permutation] | None = None,
     sparsities: Mapping[str, float] | None = None,
     dense_reasons: Mapping[str, str] | None = None,
     model: "Model | None" = None,
@@ -58,8 +58,8 @@ def write_export(
         masks: layer -> bool, [N, K] or shaped as the weight, True = keep.
         pattern: decides how layers are stored; None: the structure of each mask does.
         sparsity: the target of the whole network, for the record, and of every layer that `sparsities` does not name.
-        arrangements: layer -> the order in which its mask obeys the pattern; absent where that is its own.
-        sparsities: layer -> its own final sparsity, where the allocation assigned one. What a pattern stores may depend on
+        permutations: layer -> the order in which its mask obeys the pattern; absent where that is its own.
+        sparsities: layer -> its own final sparsity, where the allocation gave it one. What a pattern stores may depend on
             it (the window of n:m); a layer of sparsity 0 is stored dense.
         dense_reasons: prunable layers without a mask -> why.
         model: adds what its own library wants beside the weights.
@@ -67,14 +67,14 @@ def write_export(
             shares it where the file system can, rather than write the weights a second time.
     Raises:
         ValueError: a pruned weight is not zero, a mask has another shape than its weight, or the pattern's format
-            cannot hold a mask; the layer is named.
+            cannot store a mask; the layer is named.
     """
     packed = pack_layers(
         net,
         masks,
         pattern=pattern,
         sparsity=sparsity,
-        arrangements=arrangements,
+        permutations=permutations,
         sparsities=sparsities,
         dense_reasons=dense_reasons,
     )
@@ -98,7 +98,7 @@ def write_export(
 
 
 def plain_state_dict(net: nn.Module) -> dict[str, Tensor]:
-    """The state dict on the CPU, every key with memory of its own: safetensors refuses tensors that share any.
+    """The state dict on the CPU, every key with memory of its own: safetensors rejects tensors that share any.
 
     A weight with two names (tied, or of a module with two parents) is thus written twice: strict loading finds both.
     """
@@ -134,7 +134,7 @@ class Export:
         record = self.manifest.layers[layer]
         prefix = f"{layer}."
         with safe_open(self.directory / COMPRESSED, framework="pt") as stored:
-            # Layers may nest ("fc" and "fc.inner"): a tensor's own name holds no dot.
+            # Layers may nest ("fc" and "fc.inner"): a tensor's own name has no dot.
             keys = [key for key in stored.keys() if key.startswith(prefix) and "." not in key[len(prefix) :]]
             tensors = {key[len(prefix) :]: stored.get_tensor(key) for key in keys}
         if record.family == DENSE and not tensors:

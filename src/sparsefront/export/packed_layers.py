@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from sparsefront.export.manifest import LayerRecord, Manifest
 from sparsefront.export.stored_weight import store
-from sparsefront.patterns.arrangement import Arrangement
 from sparsefront.patterns.base import Pattern
+from sparsefront.patterns.permutation import Permutation
 from sparsefront.patterns.weight_view import as_matrix
 
 DENSE = "dense"  # the one format that is the weight itself
@@ -59,7 +59,7 @@ def pack_layers(
     *,
     pattern: Pattern | None,
     sparsity: float,
-    arrangements: Mapping[str, Arrangement] | None = None,
+    permutations: Mapping[str, Permutation] | None = None,
     sparsities: Mapping[str, float] | None = None,
     dense_reasons: Mapping[str, str] | None = None,
 ) -> PackedLayers:
@@ -73,7 +73,7 @@ def pack_layers(
         _check_zeros(name, matrix, kept)
         own = (sparsities or {}).get(name)
         family, parameters = _storage(pattern, kept, sparsity, own)
-        stored = _store(name, matrix, kept, (family, parameters), (arrangements or {}).get(name))
+        stored = _store(name, matrix, kept, (family, parameters), (permutations or {}).get(name))
         kept_of[name], formats[name] = kept, stored
         nnz, shape = int(kept.sum()), (matrix.shape[0], matrix.shape[1])
         layers[name] = LayerRecord(family, parameters, stored.meta(), shape, nnz, nnz / kept.numel())
@@ -98,10 +98,10 @@ def _storage(pattern: Pattern | None, mask: Tensor, sparsity: float, own: float 
 
 
 def _store(
-    name: str, matrix: Tensor, mask: Tensor, storage: tuple[str, dict[str, Any]], arrangement: Arrangement | None
+    name: str, matrix: Tensor, mask: Tensor, storage: tuple[str, dict[str, Any]], permutation: Permutation | None
 ) -> SparseFormat:
     try:
-        return store(matrix, mask, storage, arrangement)
+        return store(matrix, mask, storage, permutation)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
 

@@ -5,20 +5,20 @@ from typing import Any
 from sparsefront_kernels import FORMATS, SparseFormat
 from torch import Tensor
 
-from sparsefront.patterns.arrangement import Arrangement
+from sparsefront.patterns.permutation import Permutation
 
 
 def store(
-    weight: Tensor, mask: Tensor, storage: tuple[str, dict[str, Any]], arrangement: Arrangement | None = None
+    weight: Tensor, mask: Tensor, storage: tuple[str, dict[str, Any]], permutation: Permutation | None = None
 ) -> SparseFormat:
     """A weight in the family and with the parameters that a pattern's `storage` names.
 
     Args:
         weight, mask: [N, K] in the network's order; the mask is bool, True = keep.
-        arrangement: the order in which the mask obeys its pattern, which the format then holds; None: its own.
+        permutation: the order in which the mask obeys its pattern, which the format then holds; None: its own.
     Raises:
         ValueError: the mask does not have the family's structure.
     """
     family, parameters = storage
-    orders = {} if arrangement is None else arrangement.orders()
+    orders = {} if permutation is None else permutation.orders()
     return FORMATS[family].from_dense(weight, mask, **parameters, **orders)

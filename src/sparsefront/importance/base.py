@@ -97,7 +97,7 @@ def float_matrices(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {layer: as_matrix(weight.detach()).float() for layer, weight in weights.items()}
 
 
-def refuse_fewer_than_one(key: str, value: object) -> None:
+def require_at_least_one(key: str, value: object) -> None:
     """Raise InvalidSetting unless `value` is a whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidSetting(key, value, "a whole number of at least 1")

@@ -7,7 +7,7 @@ from torch import Tensor
 from sparsefront.finite import first_non_finite
 
 
-def refuse_non_finite(scores: Mapping[str, Tensor]) -> None:
+def require_finite(scores: Mapping[str, Tensor]) -> None:
     """Raise ValueError naming the first layer whose scores hold NaN or infinity.
 
     A NaN compares false with every threshold, so it would be pruned or kept at random places without a sound.

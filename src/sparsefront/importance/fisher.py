@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sparsefront.importance.base import Calibration, Importance, Source, float_matrices, refuse_fewer_than_one
-from sparsefront.importance.finite import refuse_non_finite
+from sparsefront.importance.base import Calibration, Importance, Source, float_matrices, require_at_least_one
+from sparsefront.importance.finite import require_finite
 from sparsefront.importance.gradient_sums import sum_over_gradients
 
 
@@ -34,14 +34,14 @@ class Fisher(Importance):
     source: ClassVar[Source] = "gradients"
 
     def __post_init__(self) -> None:
-        refuse_fewer_than_one("batches", self.batches)
+        require_at_least_one("batches", self.batches)
 
     @torch.no_grad()
     def scores(self, weights: Mapping[str, Tensor], calibration: Calibration | None = None) -> dict[str, Tensor]:
         scores = sum_over_gradients(weights, self.needed(calibration), self.batches, _squared_gradient)
         for layer, weight in float_matrices(weights).items():
             scores[layer].div_(self.batches).mul_(weight).mul_(weight)
-        refuse_non_finite(scores)
+        require_finite(scores)
         return scores
 
 

@@ -32,8 +32,6 @@ def sum_over_gradients(
     for read, gradients in enumerate(calibration.gradients(batches)):
         for layer, matrix in matrices.items():
             if gradients.get(layer) is None:
-                raise ValueError(
-                    f"calibration batch {read} holds no gradient of {layer}: the loss does not depend on it"
-                )
+                raise ValueError(f"calibration batch {read} has no gradient of {layer}: the loss does not depend on it")
             sums[layer] += term(matrix, as_matrix(gradients[layer].detach()).float())
     return calibration.total(sums)

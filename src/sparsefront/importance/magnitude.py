@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.base import Calibration, Importance, float_matrices
-from sparsefront.importance.finite import refuse_non_finite
+from sparsefront.importance.finite import require_finite
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Magnitude(Importance):
     def scores(self, weights: Mapping[str, Tensor], calibration: Calibration | None = None) -> dict[str, Tensor]:
         # Squares are taken in fp32: those of small fp16 weights would vanish.
         scores = {layer: self.of(matrix) for layer, matrix in float_matrices(weights).items()}
-        refuse_non_finite(scores)
+        require_finite(scores)
         return scores
 
     def of(self, matrix: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.base import Calibration, Importance, Source
-from sparsefront.importance.finite import refuse_non_finite
+from sparsefront.importance.finite import require_finite
 
 if TYPE_CHECKING:
     from sparsefront.pruning.settings import PruningSettings
@@ -35,7 +35,7 @@ class Movement(Importance):
     def scores(self, weights: Mapping[str, Tensor], calibration: Calibration | None = None) -> dict[str, Tensor]:
         moved = self.needed(calibration).movement()
         scores = {layer: moved[layer].float() for layer in weights}
-        refuse_non_finite(scores)
+        require_finite(scores)
         return scores
 
     def check(self, pruning: "PruningSettings") -> None:
@@ -48,13 +48,13 @@ class Movement(Importance):
                 "training; choose schedule=gradual schedule.initial_sparsity=0, or schedule=iterative with "
                 "schedule.levels that begin at 0",
             )
-        if (settled := _settled_by_first_scores(pruning)) is not None:
+        if (fixed := _fixed_by_first_scores(pruning)) is not None:
             raise InvalidSetting(
-                *settled, "is settled by scores before any training, and importance=movement has none then"
+                *fixed, "is fixed by scores before any training, and importance=movement has none then"
             )
 
 
-def _settled_by_first_scores(pruning: "PruningSettings") -> tuple[str, str] | None:
+def _fixed_by_first_scores(pruning: "PruningSettings") -> tuple[str, str] | None:
     """The key and value of a choice that ranks layers, outputs or inputs once, before the first masks."""
     if pruning.allocation.name == "latency_aware":
         return "allocation", "latency_aware"

@@ -7,9 +7,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sparsefront.importance.base import Calibration, Importance, Source, float_matrices, refuse_fewer_than_one
-from sparsefront.importance.finite import refuse_non_finite
-from sparsefront.obs.hessian import damped_hessian, input_hessian, inverse, refuse_damping
+from sparsefront.importance.base import Calibration, Importance, Source, float_matrices, require_at_least_one
+from sparsefront.importance.finite import require_finite
+from sparsefront.obs.hessian import damped_hessian, input_hessian, inverse, validate_damping
 from sparsefront.obs.saliency import saliency
 
 
@@ -34,8 +34,8 @@ class OptimalBrainSurgeon(Importance):
     source: ClassVar[Source] = "inputs"
 
     def __post_init__(self) -> None:
-        refuse_fewer_than_one("batches", self.batches)
-        refuse_damping(self.damping)
+        require_at_least_one("batches", self.batches)
+        validate_damping(self.damping)
 
     @torch.no_grad()
     def scores(self, weights: Mapping[str, Tensor], calibration: Calibration | None = None) -> dict[str, Tensor]:
@@ -46,5 +46,5 @@ class OptimalBrainSurgeon(Importance):
             # Popped: freed as soon as its layer is scored.
             damped, dead = damped_hessian(hessians.pop(layer), self.damping, layer)
             scores[layer] = saliency(matrix, inverse(damped, layer).diagonal(), dead)
-        refuse_non_finite(scores)
+        require_finite(scores)
         return scores

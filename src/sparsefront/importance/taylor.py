@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from sparsefront.importance.base import Calibration, Importance, Source, refuse_fewer_than_one
-from sparsefront.importance.finite import refuse_non_finite
+from sparsefront.importance.base import Calibration, Importance, Source, require_at_least_one
+from sparsefront.importance.finite import require_finite
 from sparsefront.importance.gradient_sums import sum_over_gradients
 
 
@@ -26,11 +26,11 @@ class Taylor(Importance):
     source: ClassVar[Source] = "gradients"
 
     def __post_init__(self) -> None:
-        refuse_fewer_than_one("batches", self.batches)
+        require_at_least_one("batches", self.batches)
 
     def scores(self, weights: Mapping[str, Tensor], calibration: Calibration | None = None) -> dict[str, Tensor]:
         scores = sum_over_gradients(weights, self.needed(calibration), self.batches, _first_order)
-        refuse_non_finite(scores)
+        require_finite(scores)
         return scores
 
 

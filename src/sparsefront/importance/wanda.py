@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sparsefront.importance.base import Calibration, Importance, Source, float_matrices, refuse_fewer_than_one
-from sparsefront.importance.finite import refuse_non_finite
+from sparsefront.importance.base import Calibration, Importance, Source, float_matrices, require_at_least_one
+from sparsefront.importance.finite import require_finite
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class Wanda(Importance):
     source: ClassVar[Source] = "inputs"
 
     def __post_init__(self) -> None:
-        refuse_fewer_than_one("batches", self.batches)
+        require_at_least_one("batches", self.batches)
 
     @torch.no_grad()
     def scores(self, weights: Mapping[str, Tensor], calibration: Calibration | None = None) -> dict[str, Tensor]:
         calibration = self.needed(calibration)
         squares = calibration.total(calibration.input_sums(self.batches, _squares))
         scores = {layer: matrix.abs() * squares[layer].sqrt() for layer, matrix in float_matrices(weights).items()}
-        refuse_non_finite(scores)
+        require_finite(scores)
         return scores
 
 

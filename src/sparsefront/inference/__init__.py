@@ -1,1 +1,1 @@
-"""From an exported checkpoint to a network that calls kernels, with every choice and every refusal on record."""
+"""From an exported checkpoint to a network that calls kernels; every choice is recorded, with why other kernels were not used."""

@@ -1,4 +1,4 @@
-"""Which kernels could run a layer: every family that can hold its mask, every kernel that takes its problem."""
+"""Which kernels could run a layer: every family that can store its mask, every kernel that takes its problem."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,13 +23,13 @@ class Candidates:
     """What could run, and for every other kernel that was wanted, why it cannot."""
 
     usable: list[Candidate]
-    refusals: dict[str, str]
+    unsupported: dict[str, str]
 
 
 def find_candidates(
     canonical: SparseFormat, mask: Tensor, problem: Problem, wants: Callable[[KernelEntry], bool]
 ) -> Candidates:
-    """Sort the wanted kernels into usable ones and refused ones.
+    """Sort the wanted kernels into usable and unsupported ones.
 
     Args:
         canonical: the layer in its pattern's own format; other formats are made on its device.
@@ -37,27 +37,27 @@ def find_candidates(
         problem: of the layer, row-major; asked in each kernel's own layout, since the layer transposes where needed.
         wants: which kernels to try at all.
     """
-    formats: dict[str, SparseFormat | str] = {}  # or why the family cannot hold the mask
-    usable, refusals = [], {}
+    formats: dict[str, SparseFormat | str] = {}  # or why the family cannot store the mask
+    usable, unsupported = [], {}
     for kernel in filter(wants, entries()):
         if kernel.family not in formats:
             formats[kernel.family] = _held(kernel.family, canonical, mask)
         stored = formats[kernel.family]
         if isinstance(stored, str):
-            refusals[kernel.name] = stored
-        elif (reason := kernel.refusal(stored, replace(problem, layout=kernel.layout))) is not None:
-            refusals[kernel.name] = reason
+            unsupported[kernel.name] = stored
+        elif (reason := kernel.unsupported_reason(stored, replace(problem, layout=kernel.layout))) is not None:
+            unsupported[kernel.name] = reason
         else:
             usable.append(Candidate(kernel, stored))
-    return Candidates(usable, refusals)
+    return Candidates(usable, unsupported)
 
 
 def _held(family: str, canonical: SparseFormat, mask: Tensor) -> SparseFormat | str:
     if family == canonical.family:
         return canonical
     if family not in TAKES_ANY_PATTERN:
-        offered = dict.fromkeys((canonical.family, *TAKES_ANY_PATTERN))
-        return f"these masks are stored as {', '.join(offered)}, not as {family}"
+        families = dict.fromkeys((canonical.family, *TAKES_ANY_PATTERN))
+        return f"these masks are stored as {', '.join(families)}, not as {family}"
     orders = {}
     if family in READS_IN_ORDER and getattr(canonical, "input_order", None) is not None:
         orders["input_order"] = canonical.input_order

@@ -70,7 +70,7 @@ class KernelChoice:
         return self.family is not None or self.name is not None
 
     @property
-    def keeps_dense(self) -> bool:
+    def swaps_nothing(self) -> bool:
         """Nothing is swapped: asked for by mode, or by forcing the dense family."""
         forced_family = self.family if self.name is None else entry(self.name).family
         return self.mode == "none" or forced_family == "dense"
@@ -83,7 +83,7 @@ class KernelChoice:
     def wants(self, kernel: KernelEntry, canonical: str, device: torch.device) -> bool:
         """Whether this kernel is to be tried for a layer stored as family `canonical`.
 
-        Whether its family can hold the mask and whether the kernel can run is asked afterwards.
+        Whether its family can store the mask and whether the kernel can run is asked afterwards.
         """
         if self.name is not None:
             return kernel.name == self.name
@@ -105,29 +105,29 @@ class KernelChoice:
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        """Refuse, before anything is trained, a forced kernel that can run on none of the layers.
+        """Check, before anything is trained, that a forced kernel can run on some layer.
 
         Asked with a sample mask of the pattern per distinct shape.
 
         Args:
             shapes: layer that will be pruned -> [N, K] of its weight.
-            device, dtype: where and in what the swapped network will run.
+            device, dtype: where and in what the sparse network will run.
         Raises:
             InvalidSetting: key `name` or `family`, with the reason.
         """
-        if not self.forced or self.keeps_dense:
+        if not self.forced or self.swaps_nothing:
             return
         reasons: dict[str, str] = {}
         for n, k in dict.fromkeys(shapes.values()):
-            refusals = self._sample_refusals(pattern, sparsity, (n, k), device, dtype)
-            if refusals is None:
+            unsupported = self._sample_unsupported(pattern, sparsity, (n, k), device, dtype)
+            if unsupported is None:
                 return
-            reasons |= refusals
+            reasons |= unsupported
         key = "name" if self.name is not None else "family"
         why = "; ".join(f"{kernel}: {reason}" for kernel, reason in reasons.items()) or "no layer is pruned"
         raise InvalidSetting(key, getattr(self, key), f"cannot run with pattern {pattern.name} on {device.type}: {why}")
 
-    def _sample_refusals(
+    def _sample_unsupported(
         self, pattern: Pattern, sparsity: float, shape: tuple[int, int], device: torch.device, dtype: torch.dtype
     ) -> dict[str, str] | None:
         """Why no kernel can run on a layer of this shape, by kernel; None where one can."""
@@ -137,4 +137,4 @@ class KernelChoice:
         stored = store(importance, mask, pattern.storage(shape, sparsity)).to(dtype=dtype)
         problem = Problem(m=SAMPLE_ROWS, k=shape[1], n=shape[0], dtype=dtype, device=device)
         found = find_candidates(stored, mask, problem, partial(self.wants, canonical=stored.family, device=device))
-        return None if found.usable else found.refusals
+        return None if found.usable else found.unsupported

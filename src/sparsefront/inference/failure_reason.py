@@ -1,4 +1,4 @@
-"""A failure as one line of a row."""
+"""A failure as one line of a result."""
 
 
 def failure_reason(error: Exception) -> str:

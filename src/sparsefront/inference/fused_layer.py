@@ -31,7 +31,7 @@ def _swap(product: ProductReport, density: float, kernel: str) -> LayerSwap:
         weight_bytes=round(product.weight_bytes * share),
         latency_us=times.get(kernel),
         candidates=times,
-        refusals=product.refusals,
+        unsupported=product.unsupported,
         launch={} if dense else product.launch,
         notes={kernel: f"in its block: {product.describe()}"},
         relative_error=None if dense else product.relative_error,
@@ -41,6 +41,6 @@ def _swap(product: ProductReport, density: float, kernel: str) -> LayerSwap:
 def _why_dense(product: ProductReport) -> str:
     others = {name: time for name, time in product.candidates.items() if name != DENSE}
     if not others:
-        return "no kernel can run it: " + "; ".join(f"{kernel}: {why}" for kernel, why in product.refusals.items())
+        return "no kernel can run it: " + "; ".join(f"{kernel}: {why}" for kernel, why in product.unsupported.items())
     best = min(others, key=others.__getitem__)
     return f"{DENSE} is faster: {product.latency_us:.1f} us against {others[best]:.1f} us of {best}"

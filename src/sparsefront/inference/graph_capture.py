@@ -13,7 +13,7 @@ def record(calls: Sequence[Callable[[], Any]], *, warmup: int) -> tuple[torch.cu
         calls: work for the current CUDA device that reads the same memory each time.
         warmup: passes before the recording: kernels are compiled and libraries make their workspaces there.
     Returns:
-        the graph, and what the recorded calls returned: tensors that every replay fills anew.
+        the graph, and what the recorded calls returned: tensors that every replay fills again.
     Raises:
         RuntimeError: a call did what a recording does not allow, such as waiting for the device.
     """
@@ -38,7 +38,7 @@ def record(calls: Sequence[Callable[[], Any]], *, warmup: int) -> tuple[torch.cu
 
 
 def _end_recording_of_random_numbers() -> None:
-    """A failed recording leaves the generator in recording mode, where it refuses every further draw.
+    """A failed recording leaves the generator in recording mode, where it rejects every further draw.
 
     A clone has the same seed and offset and is not recording.
     """

@@ -66,7 +66,7 @@ def time_layer(layer: nn.Module, x: Tensor, *more: Any, **keywords: Any) -> Kern
 def _time(calls: list[Callable[[], Any]]) -> KernelTime:
     try:
         graph, _ = record(calls, warmup=1)
-    except Exception as error:  # a library that synchronises or allocates by itself cannot be recorded
+    except Exception as error:  # a library that synchronizes or allocates by itself cannot be recorded
         torch.cuda.synchronize()
         reason = f"cannot be recorded in a CUDA graph ({failure_reason(error)})"
         return KernelTime(_median_us(calls[0], per_sample=1), reason)

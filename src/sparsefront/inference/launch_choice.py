@@ -17,22 +17,22 @@ class LaunchChoice:
     """Launch parameters to try for one product.
 
     Args:
-        tunable, prepared, problem: the kernel's, and the packed weight and the product that they are for.
+        tunable, packed, problem: the kernel's, and the packed weight and the product that they are for.
         candidates: the most promising first.
     """
 
     tunable: Tunable
-    prepared: object
+    packed: object
     problem: Problem
     candidates: Sequence[Any]
 
     def use(self, launch: Any) -> None:
         """From the next call on."""
-        self.tunable.remember(self.prepared, self.problem, launch, 0.0)
+        self.tunable.remember(self.packed, self.problem, launch, 0.0)
 
     def keep(self, launch: Any, latency_us: float) -> None:
         """From the next call on, and in later processes."""
-        self.tunable.remember(self.prepared, self.problem, launch, latency_us)
+        self.tunable.remember(self.packed, self.problem, launch, latency_us)
         self.tunable.save(self.problem.device)
 
 
@@ -42,18 +42,18 @@ def untried_launches(layer: SparseLayer, output: Tensor) -> LaunchChoice | None:
     Args:
         output: of the layer, which tells the rows of the product.
     """
-    tunable, prepared = layer.tunable
+    tunable, packed = layer.tunable
     if tunable is None:
         return None
     n, k = layer.format.shape
     problem = Problem(output.numel() // n, k, n, output.dtype, output.device, layer.kernel_layout)
-    if tunable.measured(prepared, problem):
+    if tunable.measured(packed, problem):
         return None
-    candidates = tunable.candidates(prepared, problem)[:MOST]
-    return LaunchChoice(tunable, prepared, problem, candidates) if len(candidates) > 1 else None
+    candidates = tunable.candidates(packed, problem)[:MOST]
+    return LaunchChoice(tunable, packed, problem, candidates) if len(candidates) > 1 else None
 
 
 def launch_in_use(layer: SparseLayer, problem: Problem) -> dict[str, Any]:
     """The launch parameters by name with which the layer runs this product; empty where its kernel has none."""
-    tunable, prepared = layer.tunable
-    return {} if tunable is None else asdict(tunable.launch(prepared, replace(problem, layout=layer.kernel_layout)))
+    tunable, packed = layer.tunable
+    return {} if tunable is None else asdict(tunable.launch(packed, replace(problem, layout=layer.kernel_layout)))

@@ -1,4 +1,4 @@
-"""Weights of a swapped network as its kernels read them, and nothing twice on the device."""
+"""Weights of a sparse network as its kernels read them, and nothing twice on the device."""
 
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import nn

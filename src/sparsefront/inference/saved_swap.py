@@ -1,4 +1,4 @@
-"""A swapped network on disk: its export, and beside it the choices that were made on a GPU."""
+"""A sparse network on disk: its export, and beside it the choices that were made on a GPU."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +21,7 @@ def save_choices(report: SwapReport, directory: Path) -> None:
     report.plan.save(directory / CHOICES)
 
 
-def load_swapped(
+def load_sparse(
     net: nn.Module,
     directory: Path,
     inputs: Mapping[str, Tensor],

@@ -13,8 +13,8 @@ class SparseConv2d(SparseLayer):
     """
 
     def __init__(self, entry: KernelEntry, format: SparseFormat, layer: nn.Conv2d) -> None:
-        if (refusal := conv_refusal(layer)) is not None:
-            raise ValueError(refusal)
+        if (reason := conv_unsupported_reason(layer)) is not None:
+            raise ValueError(reason)
         super().__init__(entry, format, layer.bias)
         self.in_channels, self.out_channels = layer.in_channels, layer.out_channels
         self.kernel_size, self.stride = layer.kernel_size, layer.stride
@@ -47,7 +47,7 @@ class SparseConv2d(SparseLayer):
         return seen.reshape(-1, seen.shape[-1])
 
 
-def conv_refusal(layer: nn.Conv2d) -> str | None:
+def conv_unsupported_reason(layer: nn.Conv2d) -> str | None:
     """Why this convolution cannot be one product, or None."""
     if layer.groups != 1:
         return f"convolution in {layer.groups} groups"

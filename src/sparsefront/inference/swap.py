@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.export.packed_layers import PackedWeights
+from sparsefront.inference.autotune import Autotuned, autotune_layer, dense_name
 from sparsefront.inference.candidates import find_candidates
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fused_layer import fused_layer
@@ -16,10 +17,9 @@ from sparsefront.inference.fusion.fuse import fuse_blocks
 from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.fusion.report import FusionReport
 from sparsefront.inference.launch_choice import launch_in_use
-from sparsefront.inference.layer_trial import Trial, dense_name, run_trial
 from sparsefront.inference.problems import LayerInput
 from sparsefront.inference.replace import replace_module
-from sparsefront.inference.sparse_conv import conv_refusal
+from sparsefront.inference.sparse_conv import conv_unsupported_reason
 from sparsefront.inference.stored_bytes import stored_bytes
 from sparsefront.inference.swap_report import LayerSwap, SwapReport
 from sparsefront.measure.flops import theoretical_dense_flops
@@ -68,16 +68,18 @@ def swap(
                 dense_layers[name] = reason
             continue
         reason = _stays_dense(layer, export, name, choice, called=name in problems)
-        trial = (
-            Trial(dense_name(layer)) if reason is not None else _try(layer, export, name, problems[name], choice, plan)
+        tuned = (
+            Autotuned(dense_name(layer))
+            if reason is not None
+            else _try(layer, export, name, problems[name], choice, plan)
         )
-        chosen = trial.fastest(dense_allowed=choice.dense_allowed)
-        layers[name] = record_layer(layer, trial, chosen, problems.get(name), density=density)
+        chosen = tuned.fastest(dense_allowed=choice.dense_allowed)
+        layers[name] = record_layer(layer, tuned, chosen, problems.get(name), density=density)
         if chosen is None:
-            dense_layers[name] = reason or trial.why_dense()
+            dense_layers[name] = reason or tuned.why_dense()
         else:
-            replace_module(net, layer, trial.modules[chosen])
-    _refuse_idle_force(choice, layers)
+            replace_module(net, layer, tuned.modules[chosen])
+    _require_forced_kernel_runs(choice, layers)
     return SwapReport(layers, dense_layers, *_shares(layers, dense_layers, problems), fusion, problems)
 
 
@@ -93,7 +95,7 @@ def _fuse(
     pruned = [
         name for name, record in records if record.family != "dense" and isinstance(net.get_submodule(name), nn.Linear)
     ]
-    if inputs is None or not choice.fuse or choice.keeps_dense or not pruned:
+    if inputs is None or not choice.fuse or choice.swaps_nothing or not pruned:
         return FusionReport()
     formats = {name: export.format(name) for name in pruned}
     return fuse_blocks(net, formats, export.masks, inputs, choice, plan=plan)
@@ -103,12 +105,12 @@ def _stays_dense(
     layer: nn.Module, export: PackedWeights, name: str, choice: KernelChoice, *, called: bool
 ) -> str | None:
     """Why no kernel is even looked for, or None."""
-    if choice.keeps_dense:
+    if choice.swaps_nothing:
         return "kernel=none: the masked weight is multiplied densely"
     if export.manifest.layers[name].family == "dense":
         return f"pattern {export.manifest.pattern} is stored dense"
-    if isinstance(layer, nn.Conv2d) and (refusal := conv_refusal(layer)) is not None:
-        return refusal
+    if isinstance(layer, nn.Conv2d) and (reason := conv_unsupported_reason(layer)) is not None:
+        return reason
     if not isinstance(layer, nn.Linear | nn.Conv2d):
         return f"a {type(layer).__name__} is neither Linear nor Conv2d"
     return None if called else "not called in the observed forward"
@@ -121,48 +123,48 @@ def _try(
     received: LayerInput,
     choice: KernelChoice,
     plan: FusionPlan | None,
-) -> Trial:
+) -> Autotuned:
     if plan is not None:
         kernel = plan.layers.get(name, dense_name(layer))
         if kernel == dense_name(layer):
-            return Trial(dense_name(layer), refusals={"the others": "dense was chosen before"})
+            return Autotuned(dense_name(layer), unsupported={"the others": "dense was chosen before"})
         choice = replace(choice, mode="sparse" if choice.mode == "auto" else choice.mode, family=None, name=kernel)
     device = layer.weight.device
     stored = export.format(name).to(device=device, dtype=layer.weight.dtype)
     wants = partial(choice.wants, canonical=stored.family, device=device)
     candidates = find_candidates(stored, export.masks[name].to(device), received.problem, wants)
-    return run_trial(layer, candidates, received, timed=plan is None)
+    return autotune_layer(layer, candidates, received, timed=plan is None)
 
 
 def record_layer(
-    layer: nn.Module, trial: Trial, chosen: str | None, received: LayerInput | None, *, density: float
+    layer: nn.Module, tuned: Autotuned, chosen: str | None, received: LayerInput | None, *, density: float
 ) -> LayerSwap:
     """What the report says of a layer.
 
     Args:
-        chosen: kernel of one of the trial's modules; None = the dense layer stays, whatever it received.
+        chosen: kernel of one of the autotuned modules; None = the dense layer stays, whatever it received.
     """
-    runs = layer if chosen is None else trial.modules[chosen]
+    runs = layer if chosen is None else tuned.modules[chosen]
     return LayerSwap(
-        kernel=chosen or trial.dense,
+        kernel=chosen or tuned.dense,
         family="dense" if chosen is None else runs.format.family,
         density=density,
         weight_bytes=stored_bytes(runs),
-        latency_us=trial.latencies_us.get(chosen or trial.dense),
-        candidates=trial.latencies_us,
-        refusals=trial.refusals,
-        notes=trial.notes,
+        latency_us=tuned.latencies_us.get(chosen or tuned.dense),
+        candidates=tuned.latencies_us,
+        unsupported=tuned.unsupported,
+        notes=tuned.notes,
         launch={} if chosen is None else launch_in_use(runs, received.problem),
-        relative_error=None if chosen is None else trial.errors[chosen],
+        relative_error=None if chosen is None else tuned.errors[chosen],
     )
 
 
-def _refuse_idle_force(choice: KernelChoice, layers: Mapping[str, LayerSwap]) -> None:
+def _require_forced_kernel_runs(choice: KernelChoice, layers: Mapping[str, LayerSwap]) -> None:
     """A kernel that was asked for by name and runs nowhere is an error, not a dense result."""
-    if not choice.forced or choice.keeps_dense or not layers or any(layer.is_sparse for layer in layers.values()):
+    if not choice.forced or choice.swaps_nothing or not layers or any(layer.is_sparse for layer in layers.values()):
         return
     key = "name" if choice.name is not None else "family"
-    reasons = {f"{kernel}: {why}" for layer in layers.values() for kernel, why in layer.refusals.items()}
+    reasons = {f"{kernel}: {why}" for layer in layers.values() for kernel, why in layer.unsupported.items()}
     raise InvalidSetting(key, getattr(choice, key), f"runs on none of the pruned layers: {'; '.join(sorted(reasons))}")
 
 

@@ -1,4 +1,4 @@
-"""What a swap did, layer by layer, ready for the row."""
+"""What a swap did, layer by layer, ready for the result."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class LayerSwap:
         weight_bytes: of the weight that runs, values and indices.
         latency_us: of the kernel that runs; None on a CPU, where nothing is timed.
         candidates: kernel -> microseconds, dense included; empty on a CPU.
-        refusals: kernel -> why it could not be used; a wrong result is one reason.
+        unsupported: kernel -> why it could not be used; a wrong result is one reason.
         notes: kernel -> what to know about its time.
         launch: launch parameters of the kernel that runs, by name: shipped, a user's own, timed now, or predicted.
         relative_error: of the kernel that runs, against the fp64 product; None where the layer stayed dense.
@@ -34,7 +34,7 @@ class LayerSwap:
     weight_bytes: int
     latency_us: float | None = None
     candidates: dict[str, float] = field(default_factory=dict)
-    refusals: dict[str, str] = field(default_factory=dict)
+    unsupported: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     launch: dict[str, Any] = field(default_factory=dict)
     relative_error: float | None = None
@@ -44,7 +44,7 @@ class LayerSwap:
         return self.family != "dense"
 
     def to_json(self) -> dict[str, Any]:
-        """Keys of which nothing is known are absent; `kernel` is called `chosen`, as in the row."""
+        """Keys of which nothing is known are absent; `kernel` is called `chosen`, as in the result."""
         content = {"chosen" if key == "kernel" else key: value for key, value in asdict(self).items()}
         return {key: value for key, value in content.items() if value not in (None, {})}
 

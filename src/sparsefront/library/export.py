@@ -15,8 +15,8 @@ from sparsefront.models.base import Model
 from sparsefront.models.checkpoint import misfit
 from sparsefront.option_classes import option_classes
 from sparsefront.patterns.base import Pattern
+from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.pruning.settings import PruningSettings
-from sparsefront.pruning.structure import Structure
 
 
 def save(
@@ -52,13 +52,13 @@ def save(
         masks,
         pattern=None if known.pruning is None else known.pruning.pattern,
         sparsity=known.sparsity if known.pruning is None else known.pruning.sparsity,
-        arrangements=known.structure.arrangements,
-        sparsities=known.structure.sparsities,
+        permutations=known.layout.permutations,
+        sparsities=known.layout.sparsities,
         dense_reasons=known.ignored,
         model=model,
         weights=weights,
     )
-    known.structure.save(directory)
+    known.layout.save(directory)
     return read_export(directory)
 
 
@@ -85,7 +85,7 @@ def load(folder: Path | str, net: nn.Module) -> Masks:
     return Masks(
         masks,
         pruning=None if pattern is None else PruningSettings(pattern, export.manifest.sparsity),
-        structure=Structure.load(export.directory),
+        layout=MaskLayout.load(export.directory),
         ignored=export.manifest.dense_layers,
     )
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.pruning.settings import PruningSettings
-from sparsefront.pruning.structure import Structure
 
 if TYPE_CHECKING:
     from sparsefront.recovery.base import RoundRecord
@@ -23,7 +23,7 @@ class Masks(dict[str, Tensor]):
     Args:
         masks: layer name -> bool mask.
         pruning: how they were made; None where nobody knows.
-        structure: the layers' orders and final sparsities, fixed before the first masks.
+        layout: the layers' permutations and final sparsities, fixed before the first masks.
         ignored: layers that stayed dense -> why.
         rounds: what each round of a recovery took and did.
     """
@@ -33,13 +33,13 @@ class Masks(dict[str, Tensor]):
         masks: Mapping[str, Tensor],
         *,
         pruning: PruningSettings | None = None,
-        structure: Structure | None = None,
+        layout: MaskLayout | None = None,
         ignored: Mapping[str, str] | None = None,
         rounds: "tuple[RoundRecord, ...]" = (),
     ) -> None:
         super().__init__(masks)
         self.pruning = pruning
-        self.structure = Structure() if structure is None else structure
+        self.layout = MaskLayout() if layout is None else layout
         self.ignored = dict(ignored or {})
         self.rounds = rounds
 

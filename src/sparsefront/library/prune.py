@@ -9,7 +9,7 @@ from torch import nn
 from sparsefront.allocation.base import Allocation
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.base import Importance
-from sparsefront.importance.finite import refuse_non_finite
+from sparsefront.importance.finite import require_finite
 from sparsefront.library.calibration import Batches, open_calibration
 from sparsefront.library.inputs import named_inputs_on
 from sparsefront.library.layers import Layers, choose_layers, ignored_layers, weight_of
@@ -21,9 +21,9 @@ from sparsefront.pruning.calibration import score_weights
 from sparsefront.pruning.collapse import collapse_warning
 from sparsefront.pruning.layers import PruningPlan, plan_pruning
 from sparsefront.pruning.make_masks import make_masks
+from sparsefront.pruning.mask_layout import fix_layout
 from sparsefront.pruning.movement import AccumulateMovement
 from sparsefront.pruning.settings import PruningSettings
-from sparsefront.pruning.structure import settle
 from sparsefront.schedule.base import Schedule
 from sparsefront.tasks.base import Task
 
@@ -53,7 +53,7 @@ def prune(
         net: any network with Linear or Conv2d layers, on any device.
         pattern: name of a pattern, or one with settings: `sf.patterns.TileWise(64)`.
         sparsity: fraction of zeros over the pruned layers, in [0, 1).
-        granularity: of a pattern given by name: size of the group that lives or dies together; None = its own default.
+        granularity: of a pattern given by name: size of the group that is kept or pruned together; None = its own default.
         importance: name or object: what a weight is worth. Some need `calibration`, and taylor and fisher a `loss`.
         allocation: name or object: how much of each layer goes.
         schedule: name or object; the masks are those that it begins with, and `recover` goes on from there.
@@ -84,12 +84,12 @@ def prune(
     task = PlainTask(net, loss) if task is None else task
     movement = AccumulateMovement(net, plan.layers)  # nothing has moved yet: all of its scores are zero
     scores = score_weights(task, plan.layers, importance=pruning.importance, open_loader=open_loader, movement=movement)
-    refuse_non_finite(scores)
+    require_finite(scores)
     weights = {name: weight_of(net, name) for name in plan.layers}
     shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
-    structure = settle(scores, pruning.pattern, pruning.allocation, sparsity, weight_shapes=shapes)
+    layout = fix_layout(scores, pruning.pattern, pruning.allocation, sparsity, weight_shapes=shapes)
     first = pruning.first_sparsity
-    made = make_masks(scores, pruning.pattern, pruning.allocation, first, final_sparsity=sparsity, structure=structure)
+    made = make_masks(scores, pruning.pattern, pruning.allocation, first, final_sparsity=sparsity, layout=layout)
     masks = {name: mask.reshape(shapes[name]) for name, mask in made.items()}
     with torch.no_grad():
         for name, mask in masks.items():
@@ -97,7 +97,7 @@ def prune(
     sparsities = {name: 1 - int(mask.sum()) / mask.numel() for name, mask in masks.items()}
     if warning := collapse_warning(sparsities, first, pruning.allocation.name):
         log.warning("prune: %s", warning)  # now: what follows may train for hours
-    return Masks(masks, pruning=pruning, structure=structure, ignored=ignored)
+    return Masks(masks, pruning=pruning, layout=layout, ignored=ignored)
 
 
 def pruning_settings(

@@ -44,7 +44,7 @@ def recover(
     trainer: TrainerSettings | None = None,
     dense_net: Network | None = None,
     initial_net: Network | None = None,
-    history: Mapping[int, StateDict] | None = None,
+    epoch_weights: Mapping[int, StateDict] | None = None,
     prunable: Callable[[nn.Module], list[str]] = weighted_layers,
     task: Callable[[nn.Module, Optimization | None], Task] | None = None,
     place: Place | None = None,
@@ -64,7 +64,7 @@ def recover(
         trainer: accelerator, precision, gradient accumulation; None = Lightning's choice, and nothing kept on disk.
         dense_net: the trained network before pruning: the teacher of distill, and what obs_update starts from.
         initial_net: the network before the dense training, where sr_ste starts.
-        history: epoch of the dense training, from 0 -> the weights at its start, for weight_rewind.
+        epoch_weights: epoch of the dense training, from 0 -> the weights at its start, for weight_rewind.
         prunable: the layers that could have been pruned; of their blocks distill may compare hidden states.
         task: in place of `loss`, for tasks of this package: (net, optimization) -> task.
         place: folders, loggers and seeds of a training that outlives a killed process.
@@ -78,7 +78,7 @@ def recover(
     require_masks_of(net, masks)
     known, chosen = Masks.of(masks), option("recovery", recovery, Recovery)
     pruning = known.pruning or PruningSettings(ElementWise(), known.sparsity)
-    given = {"dense_net": dense_net, "initial_net": initial_net, "history": history}
+    given = {"dense_net": dense_net, "initial_net": initial_net, "epoch_weights": epoch_weights}
     for name in chosen.needs:
         if given[name] is None:
             raise InvalidSetting(name, None, f"recovery={chosen.name} needs it: see sf.recover")
@@ -88,7 +88,7 @@ def recover(
         trainer=trainer or TrainerSettings(checkpoint=False),
         architecture=lambda: net,
         prunable=prunable,
-        history=history is not None,
+        epoch_weights=epoch_weights is not None,
     )
     chosen.check_schedule(pruning.schedule.name)
     chosen.check(setup)
@@ -103,18 +103,16 @@ def recover(
         make_task=partial(task or partial(_plain_task, loss), net),
         dense_net=partial(_fresh, dense_net or net),
         initial_net=partial(_fresh, initial_net or net),
-        history=history or {},
+        epoch_weights=epoch_weights or {},
     )
     device, was_training = device_of(net), net.training
     with tempfile.TemporaryDirectory(prefix="sparsefront-") as scratch:
-        found = run_rounds(
-            net, dict(known), known.structure, chosen, setup, source, place or Place(folder=Path(scratch))
-        )
+        found = run_rounds(net, dict(known), known.layout, chosen, setup, source, place or Place(folder=Path(scratch)))
     net.to(device).train(was_training)
     left = {name: mask.to(device) for name, mask in found.masks.items()}
     # the schedule has come to its end: what is trained from here on keeps these masks
     done = known.pruning and replace(known.pruning, schedule=OneShot())
-    return Masks(left, pruning=done, structure=known.structure, ignored=known.ignored, rounds=found.records)
+    return Masks(left, pruning=done, layout=known.layout, ignored=known.ignored, rounds=found.records)
 
 
 def _recipe(recipe: Recipe | None, epochs: int | None, lr: float | None) -> Recipe:

@@ -12,8 +12,8 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.library.export import load
 from sparsefront.library.masks import Masks
 from sparsefront.report.checkpoint_link import LINK, PATH_FILE
-from sparsefront.report.row import Row
-from sparsefront.run_folder import ROW_FILE
+from sparsefront.report.result import Result
+from sparsefront.run_folder import RESULT_FILE
 from sparsefront.settings import build_settings
 
 CONFIG_DIR = Path(__file__).resolve().parents[3] / "conf"  # of the repository that this package is installed from
@@ -29,7 +29,7 @@ class FinishedRun:
     """
 
     folder: Path
-    record: Row | None
+    record: Result | None
 
     @cached_property
     def network(self) -> nn.Module:
@@ -90,10 +90,10 @@ def load_run(run_folder: Path | str) -> FinishedRun:
         InvalidSetting: no finished run in this folder.
     """
     folder = Path(run_folder)
-    file = folder / ROW_FILE
+    file = folder / RESULT_FILE
     if not file.is_file() and not (folder / ".hydra").is_dir():
-        raise InvalidSetting("run_folder", run_folder, f"holds no run: {ROW_FILE} is missing")
-    return FinishedRun(folder, Row.from_json(file.read_text()) if file.is_file() else None)
+        raise InvalidSetting("run_folder", run_folder, f"holds no run: {RESULT_FILE} is missing")
+    return FinishedRun(folder, Result.from_json(file.read_text()) if file.is_file() else None)
 
 
 def _checkpoint(folder: Path) -> Path | None:

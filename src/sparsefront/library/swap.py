@@ -90,13 +90,13 @@ def kernel_choice(kernel: str | KernelChoice) -> KernelChoice:
 
 
 def _packed(net: nn.Module, masks: Masks) -> PackedWeights:
-    pruning, structure = masks.pruning, masks.structure
+    pruning, layout = masks.pruning, masks.layout
     return pack_layers(
         net,
         masks,
         pattern=None if pruning is None else pruning.pattern,
         sparsity=masks.sparsity if pruning is None else pruning.sparsity,
-        arrangements=structure.arrangements,
-        sparsities=structure.sparsities,
+        permutations=layout.permutations,
+        sparsities=layout.sparsities,
         dense_reasons=masks.ignored,
     )

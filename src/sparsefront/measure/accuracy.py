@@ -21,7 +21,7 @@ class Evaluation:
     Args:
         metrics: metric -> fraction in [0, 1]; logits reach the metric in fp32, on the CPU.
         standard_errors: of the same metrics, in the same unit: what the split being a sample does to them.
-        samples: inputs, or questions, that were judged.
+        samples: inputs, or questions, that were evaluated.
     """
 
     metrics: dict[str, float]
@@ -44,7 +44,7 @@ def evaluate(
 
     Args:
         task: gives net_inputs(batch) and evaluator(data, split); its own network is not used.
-        net: dense, masked or swapped; left in eval mode on `device`, in `dtype`.
+        net: dense, masked or sparse; left in eval mode on `device`, in `dtype`.
         data: the data module; set up here.
         split: val (held-out part of train, for choices) or test (for reporting).
         limit: stop after the batch in which this many samples have been seen; None = the whole split.

@@ -1,4 +1,4 @@
-"""Latency of a swapped network beside its dense twin: same inputs, same process, in turn, each run its fastest way."""
+"""Latency of a sparse network beside its dense baseline: same inputs, one process, interleaved, each in its fastest way."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ class Alone:
 
     Args:
         latency: over the samples of all repeats.
-        execution: how it ran, what the other ways took and why some were refused.
+        execution: how it ran, the latency of the other candidates, and why some were not timed.
         samples_ms: "dense", and "fused_dense" where there is a fused graph -> one list of samples per repeat.
         batch_size: rows of the inputs.
         fused_latency: of the fused graph with every layer dense; None where there is none.
@@ -41,13 +41,13 @@ class Alone:
         return self.batch_size / self.latency.median_ms * 1e3
 
     @property
-    def refusals(self) -> dict[str, str]:
+    def not_timed(self) -> dict[str, str]:
         """Why candidates were not timed, under "dense/<candidate>"."""
-        return {f"dense/{name}": why for name, why in self.execution.refused.items()}
+        return {f"dense/{name}": why for name, why in self.execution.not_timed.items()}
 
     @property
     def medians_ms(self) -> dict[str, float]:
-        """Median of each candidate's short trial, under "dense/<candidate>"."""
+        """Median of each candidate's short timing, under "dense/<candidate>"."""
         return {f"dense/{name}": ms for name, ms in self.execution.medians_ms.items()}
 
 
@@ -74,9 +74,9 @@ class EndToEnd:
         return self.dense.batch_size / self.sparse.median_ms * 1e3
 
     @property
-    def refusals(self) -> dict[str, str]:
+    def not_timed(self) -> dict[str, str]:
         """Those of both networks, under "dense/<candidate>" and "sparse/<candidate>"."""
-        return self.dense.refusals | {f"sparse/{name}": why for name, why in self.execution.refused.items()}
+        return self.dense.not_timed | {f"sparse/{name}": why for name, why in self.execution.not_timed.items()}
 
     @property
     def medians_ms(self) -> dict[str, float]:
@@ -85,7 +85,7 @@ class EndToEnd:
 
 
 def time_alone(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, *, fuse: Fuse | None = None) -> Alone:
-    """Find the fastest way to run a dense network, then time it: one without a sparse twin. Raises as `time_pair`."""
+    """Find the fastest way to run a dense network, then time it: one without a sparse version. Raises as `time_pair`."""
     _forget_compiled(inputs)
     execution = find_execution(net, inputs, settings, fuse)
     calls = _dense_calls(execution)
@@ -128,11 +128,11 @@ def _forget_compiled(inputs: dict[str, Tensor]) -> None:
 
 def find_execution(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None = None) -> Execution:
     """The fastest way to run one network: `fastest_execution` with the settings of a measurement."""
-    with _compiled_or_refused() if _device(inputs).type == "cuda" else nullcontext():
+    with _compiled_or_error() if _device(inputs).type == "cuda" else nullcontext():
         return fastest_execution(
             net,
             inputs,
-            wrappings=settings.wrappings,
+            execution_modes=settings.execution_modes,
             variants=settings.variants,
             seconds=settings.search_seconds,
             device=_device(inputs),
@@ -141,8 +141,8 @@ def find_execution(net: nn.Module, inputs: dict[str, Tensor], settings: Measure,
         )
 
 
-def _compiled_or_refused() -> AbstractContextManager[None]:
-    """Past its limit Dynamo would run eager code and say nothing: here it raises, and the candidate is refused."""
+def _compiled_or_error() -> AbstractContextManager[None]:
+    """Past its limit Dynamo would run eager code and say nothing: here it raises, and the candidate is dropped."""
     return torch._dynamo.config.patch(recompile_limit=MOST_RECOMPILES, fail_on_recompile_limit_hit=True)
 
 
@@ -157,7 +157,7 @@ def _dense_calls(execution: Execution) -> dict[str, Execution]:
 
 
 def _dense(execution: Execution, samples_ms: dict[str, list[list[float]]], inputs: dict[str, Tensor]) -> Alone:
-    """The faster of the two timed versions is the dense one, whatever the short trials said."""
+    """The faster of the two timed versions is the dense one, whatever the short timings said."""
     latencies = {side: summarise(sum(samples_ms[side], [])) for side in ("dense", "fused_dense") if side in samples_ms}
     fused = latencies.get("fused_dense", latencies["dense"]) if execution.fused else None
     if fused is not None and fused.median_ms < latencies["dense"].median_ms:
@@ -184,7 +184,7 @@ def _time(
     samples_ms: dict[str, list[list[float]]] = {name: [] for name in executions}
     for _ in range(settings.repeats):
         taken = time_interleaved(
-            {name: execution.wrapped.call for name, execution in executions.items()},
+            {name: execution.fastest.call for name, execution in executions.items()},
             device=_device(inputs),
             warmup=settings.warmup,
             samples=settings.samples,
@@ -195,4 +195,4 @@ def _time(
 
 
 def _clock(executions: dict[str, Execution], inputs: dict[str, Tensor]) -> float | None:
-    return clock_under_load([execution.wrapped.call for execution in executions.values()], _device(inputs))
+    return clock_under_load([execution.fastest.call for execution in executions.values()], _device(inputs))

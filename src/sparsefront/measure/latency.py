@@ -30,9 +30,9 @@ def summarise(samples_ms: list[float]) -> LatencySummary:
 def time_interleaved(
     functions: dict[str, Callable[[], object]], *, device: torch.device, warmup: int, samples: int
 ) -> dict[str, list[float]]:
-    """Time functions in turn, so that clocks, heat and neighbours weigh on all of them alike.
+    """Time functions in turn, so that clocks, heat and neighbors weigh on all of them alike.
 
-    A sample starts on an idle device and ends when the device has finished: what a caller who waits for the answer
+    A sample starts on an idle device and ends when the device has finished: what a caller that waits for the answer
     would see, launches included. The order turns round after every round, since the first tends to look slower.
 
     Args:

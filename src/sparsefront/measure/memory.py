@@ -13,7 +13,7 @@ def weight_bytes(net: nn.Module, dtype: torch.dtype | None = None) -> int:
     """Bytes of all parameters, buffers and compressed weights; tensors that share memory count once.
 
     Args:
-        net: dense or swapped.
+        net: dense or sparse.
         dtype: count floating parameters and buffers as if they had this type (a dense net before it is cast); None
             takes them as they are. Compressed weights always count as they are.
     """
@@ -43,7 +43,7 @@ def dense_layer_bytes(net: nn.Module, layers: Iterable[str]) -> dict[str, int]:
 def peak_memory_bytes(net: nn.Module, inputs: dict[str, Tensor]) -> int | None:
     """What one eager forward needs: the weights and the most that it allocates on top; None on a CPU.
 
-    Whatever else lies on the GPU, the other twin for one, is not counted.
+    Whatever else lies on the GPU, the other network for one, is not counted.
     """
     device = next(iter(inputs.values())).device
     if device.type != "cuda":

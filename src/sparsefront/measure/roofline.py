@@ -50,7 +50,7 @@ def _dense_rate(device: torch.device, dtype: torch.dtype) -> float:
     return 2 * GEMM_SIDE**3 / _median_ms(lambda: torch.mm(left, right.t(), out=product), device) / 1e9
 
 
-def floor_us(problem: Problem, *, density: float, weight_bytes: int, rates: MeasuredRates) -> float:
+def roofline_bound_us(problem: Problem, *, density: float, weight_bytes: int, rates: MeasuredRates) -> float:
     """max(2*M*K*N*density / dense rate, bytes of weights, X and Y / copy rate), in microseconds.
 
     Args:
@@ -65,8 +65,8 @@ def floor_us(problem: Problem, *, density: float, weight_bytes: int, rates: Meas
 def roofline_fraction(
     problem: Problem, *, latency_us: float, density: float, weight_bytes: int, rates: MeasuredRates
 ) -> float:
-    """floor / measured: 1 is the limit. A layer that runs dense is held against its own floor, with density 1."""
-    return floor_us(problem, density=density, weight_bytes=weight_bytes, rates=rates) / latency_us
+    """Roofline bound / measured: 1 is the limit. A layer that runs dense has its own bound, with density 1."""
+    return roofline_bound_us(problem, density=density, weight_bytes=weight_bytes, rates=rates) / latency_us
 
 
 def _median_ms(function: Callable[[], object], device: torch.device) -> float:

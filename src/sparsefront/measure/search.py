@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from sparsefront.inference.failure_reason import failure_reason
 from sparsefront.measure.attention_backend import BACKENDS
+from sparsefront.measure.execution_mode import FastestMode, NothingRuns, fastest_execution_mode, is_compiled
 from sparsefront.measure.latency import summarise, time_interleaved
 from sparsefront.measure.variants import FUSED_GRAPH, VARIANTS, DoesNotApply, Fuse, make_variant
-from sparsefront.measure.wrapping import NothingRuns, Wrapped, best_wrapping, is_compiled
 
 log = logging.getLogger(__name__)
 FINALISTS = 3  # timed in turn at the end; the others are dropped at once, with the memory that their graphs hold
@@ -29,22 +29,22 @@ class Execution:
     """A network in the fastest way found.
 
     Args:
-        wrapped: its execution mode and the call to time.
+        fastest: its execution mode and the call to time.
         variants: what was changed in the network, in this order; empty for the network as it is.
-        medians_ms: candidate ("mode" or "mode+variant+...") -> median of its short trial.
-        refused: candidate -> why it was not timed: it does not apply, failed, was wrong, or time ran out.
+        medians_ms: candidate ("mode" or "mode+variant+...") -> median of a short timing.
+        not_timed: candidate -> why: it does not apply, failed, gave a wrong output, or time ran out.
         fused: the fastest way of the fused graph, where there is one; the same object where that won.
     """
 
-    wrapped: Wrapped
+    fastest: FastestMode
     variants: tuple[str, ...] = ()
     medians_ms: dict[str, float] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
+    not_timed: dict[str, str] = field(default_factory=dict)
     fused: "Execution | None" = None
 
     @property
     def name(self) -> str:
-        return candidate_name(self.wrapped.name, self.variants)
+        return candidate_name(self.fastest.name, self.variants)
 
 
 def candidate_name(mode: str, variants: Sequence[str]) -> str:
@@ -55,7 +55,7 @@ def fastest_execution(
     net: nn.Module,
     inputs: dict[str, Tensor],
     *,
-    wrappings: Sequence[str],
+    execution_modes: Sequence[str],
     variants: Sequence[str],
     seconds: float,
     device: torch.device,
@@ -67,21 +67,21 @@ def fastest_execution(
     Args:
         net: in eval mode on `device`, in `dtype`; left as it is.
         inputs: keyword arguments of the net, on `device`.
-        wrappings: execution modes, out of WRAPPINGS.
+        execution_modes: execution modes, out of EXECUTION_MODES.
         variants: out of VARIANTS; tried in the order of that tuple.
         seconds: after these only what every search does is still tried: each mode but max_autotune on the best form of
-            the network and on its fused graph. A trial that has begun is never cut short.
+            the network and on its fused graph. A timing that has begun is never cut short.
         fuse: makes the fused graph of the network; None where there is none.
     Raises:
         NothingRuns: no execution mode could run the network as it is.
     """
     search = _Search(net, inputs, device, dtype, seconds, fuse)
     if device.type != "cuda":
-        search.refused |= {mode: "needs a CUDA device" for mode in wrappings if mode != "eager"}
-        wrappings = [mode for mode in wrappings if mode == "eager"] or wrappings
-    quick = [mode for mode in wrappings if not is_compiled(mode)] or list(wrappings[:1])
-    compiled = [mode for mode in wrappings if mode not in quick and not mode.startswith("max_autotune")]
-    slowest = [mode for mode in wrappings if mode not in quick and mode not in compiled]
+        search.not_timed |= {mode: "needs a CUDA device" for mode in execution_modes if mode != "eager"}
+        execution_modes = [mode for mode in execution_modes if mode == "eager"] or execution_modes
+    quick = [mode for mode in execution_modes if not is_compiled(mode)] or list(execution_modes[:1])
+    compiled = [mode for mode in execution_modes if mode not in quick and not mode.startswith("max_autotune")]
+    slowest = [mode for mode in execution_modes if mode not in quick and mode not in compiled]
     asked = [name for name in VARIANTS if name in variants]
 
     plain = search.run(_Form(net), quick)
@@ -132,44 +132,46 @@ class _Search:
     ) -> None:
         self.net, self.inputs, self.device, self.dtype, self.fuse = net, inputs, device, dtype, fuse
         self.ends = time.perf_counter() + seconds
-        self.found: list[tuple[_Form, Wrapped]] = []  # fastest first
+        self.found: list[tuple[_Form, FastestMode]] = []  # fastest first
         self.medians_ms: dict[str, float] = {}
-        self.refused: dict[str, str] = {}
+        self.not_timed: dict[str, str] = {}
 
-    def run(self, form: _Form, modes: Sequence[str]) -> Wrapped:
-        """The fastest of these modes for this form; medians and reasons are noted. Raises NothingRuns as `best_wrapping`."""
+    def run(self, form: _Form, modes: Sequence[str]) -> FastestMode:
+        """The fastest of these modes for this form; notes medians and reasons. Raises NothingRuns as `fastest_execution_mode`."""
         try:
-            wrapped = best_wrapping(
+            fastest = fastest_execution_mode(
                 form.net,
                 self.inputs,
-                wrappings=modes,
+                execution_modes=modes,
                 device=self.device,
                 dtype=self.dtype,
                 original=None if form.net is self.net else self.net,
             )
         except NothingRuns as error:
-            self._note(form, {}, error.refused)
+            self._note(form, {}, error.reasons)
             raise
-        self._note(form, wrapped.medians_ms, wrapped.refused)
-        self.found.append((form, wrapped))
+        self._note(form, fastest.medians_ms, fastest.not_timed)
+        self.found.append((form, fastest))
         self.found.sort(key=lambda one: one[1].median_ms)
         fused = [one for one in self.found if one[0].is_fused_graph][:1]
         kept = self.found[:FINALISTS]
         self.found = kept + [one for one in fused if one not in kept]
-        return wrapped
+        return fastest
 
-    def attempt(self, form: _Form, modes: Sequence[str], *, expected_seconds: float | None = None) -> Wrapped | None:
+    def attempt(
+        self, form: _Form, modes: Sequence[str], *, expected_seconds: float | None = None
+    ) -> FastestMode | None:
         """The fastest of these modes for this form; None where none works, or where the time that is left is too short.
 
         Args:
-            expected_seconds: of a trial that may be left out; None for one that is always made.
+            expected_seconds: of a timing that may be left out; None for one that is always done.
         """
         left = self.ends - time.perf_counter()
         if expected_seconds is not None and expected_seconds > left:
             reason = (
                 f"not tried: about {expected_seconds:.0f} s are needed, {max(0.0, left):.0f} s of the search are left"
             )
-            self.refused |= {candidate_name(mode, form.variants): reason for mode in modes}
+            self.not_timed |= {candidate_name(mode, form.variants): reason for mode in modes}
             return None
         try:
             return self.run(form, modes)
@@ -181,25 +183,25 @@ class _Search:
         try:
             net = make_variant(variant, form.net, self.inputs, fuse=self.fuse)
         except DoesNotApply as reason:
-            self.refused[variant] = str(reason)
+            self.not_timed[variant] = str(reason)
         except Exception as error:  # a rewrite may fail in any way on a network that it does not know
-            self.refused[variant] = failure_reason(error)
-            log.warning("variant %s failed: %s", variant, self.refused[variant])
+            self.not_timed[variant] = failure_reason(error)
+            log.warning("variant %s failed: %s", variant, self.not_timed[variant])
         else:
             return _Form(net, (*form.variants, variant))
         return None
 
     def improve(
-        self, form: _Form, wrapped: Wrapped, variants: Sequence[str], *, only_one: bool = False
-    ) -> tuple[_Form, Wrapped]:
+        self, form: _Form, fastest: FastestMode, variants: Sequence[str], *, only_one: bool = False
+    ) -> tuple[_Form, FastestMode]:
         """Add each variant that makes this form faster in its own mode; of those that exclude each other, the best."""
         start = form
         for variant in variants:
             varied = self.vary(start if only_one else form, variant)
-            found = None if varied is None else self.attempt(varied, [wrapped.name])
-            if found is not None and found.median_ms < wrapped.median_ms:
-                form, wrapped = varied, found
-        return form, wrapped
+            found = None if varied is None else self.attempt(varied, [fastest.name])
+            if found is not None and found.median_ms < fastest.median_ms:
+                form, fastest = varied, found
+        return form, fastest
 
     def fastest_form(self) -> _Form:
         return self.found[0][0]
@@ -212,10 +214,10 @@ class _Search:
             taken = time_interleaved(calls, device=self.device, warmup=FINAL_WARMUP, samples=FINAL_SAMPLES)
             self.medians_ms |= {name: summarise(samples).median_ms for name, samples in taken.items()}
         ordered = sorted(self.found, key=lambda one: self.medians_ms[candidate_name(one[1].name, one[0].variants)])
-        executions = [Execution(one, form.variants, self.medians_ms, self.refused) for form, one in ordered]
+        executions = [Execution(one, form.variants, self.medians_ms, self.not_timed) for form, one in ordered]
         fused = next((one for one in executions if FUSED_GRAPH in one.variants), None)
         return replace(executions[0], fused=fused)
 
-    def _note(self, form: _Form, medians_ms: dict[str, float], refused: dict[str, str]) -> None:
+    def _note(self, form: _Form, medians_ms: dict[str, float], not_timed: dict[str, str]) -> None:
         self.medians_ms |= {candidate_name(mode, form.variants): ms for mode, ms in medians_ms.items()}
-        self.refused |= {candidate_name(mode, form.variants): why for mode, why in refused.items()}
+        self.not_timed |= {candidate_name(mode, form.variants): why for mode, why in not_timed.items()}

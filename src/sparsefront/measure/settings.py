@@ -8,8 +8,8 @@ import torch
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.measure.attention_backend import BACKENDS
+from sparsefront.measure.execution_mode import EXECUTION_MODES
 from sparsefront.measure.variants import VARIANTS
-from sparsefront.measure.wrapping import WRAPPINGS
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 DEVICES = ("auto", "cpu", "cuda")
@@ -23,13 +23,13 @@ class Measure:
     Args:
         device: auto (a CUDA GPU where there is one), cpu or cuda.
         dtype: auto (fp16 on CUDA, fp32 on a CPU), fp32, fp16 or bf16: of weights and activations, accuracy included.
-        batch_size: samples per timed forward, and per batch of an evaluation. Of a list the first value makes the row's
+        batch_size: samples per timed forward, and per batch of an evaluation. Of a list the first value makes the result's
             latency, the others points of its curve.
         sequence_length: tokens per sample in the timed forward; null = the dataset's. A list as of `batch_size`.
         warmup: untimed rounds before the samples of a repeat.
         samples: timed forwards of each network per repeat.
         repeats: how often the interleaved timing is done; the interval on the speedup comes from all of them.
-        wrappings: ways to run a network, each tried, the fastest kept; dense and sparse are offered the same ones.
+        execution_modes: ways to run a network, each tried, the fastest kept; the same for dense and sparse.
         variants: other forms of a network with the same outputs, tried likewise; none where the list is empty.
         search_seconds: of the search for the fastest way, for each network; see `fastest_execution`.
         evaluate_limit: evaluations stop after this many samples; null = the whole split.
@@ -44,7 +44,7 @@ class Measure:
     warmup: int = 10
     samples: int = 30
     repeats: int = 3
-    wrappings: list[str] = field(
+    execution_modes: list[str] = field(
         default_factory=lambda: ["eager", "cuda_graph", "compile_cuda_graph", "max_autotune_cuda_graph"]
     )
     variants: list[str] = field(default_factory=lambda: list(VARIANTS))
@@ -69,7 +69,7 @@ class Measure:
         device = self.torch_device
         if device.type == "cpu" and self.dtype == "fp16":
             raise InvalidSetting("dtype", self.dtype, "is for CUDA devices; on a CPU measure in fp32 or bf16")
-        self._check_wrappings(device)
+        self._check_execution_modes(device)
 
     def _check_swept(self, key: str, values: Sequence[int]) -> None:
         given = getattr(self, key)
@@ -78,24 +78,28 @@ class Measure:
         if len(set(values)) < len(values):
             raise InvalidSetting(key, given, "names a value twice")
 
-    def _check_wrappings(self, device: torch.device) -> None:
+    def _check_execution_modes(self, device: torch.device) -> None:
         strange = [name for name in self.variants if name not in VARIANTS]
         if strange:
             raise InvalidSetting("variants", self.variants, f"is a list of names out of {', '.join(VARIANTS)}")
-        unknown = [name for name in self.wrappings if name not in WRAPPINGS]
-        if unknown or not self.wrappings:
-            raise InvalidSetting("wrappings", self.wrappings, f"is a list of one or more of {', '.join(WRAPPINGS)}")
-        if device.type == "cpu" and "eager" not in self.wrappings:
-            raise InvalidSetting("wrappings", self.wrappings, "needs eager on a CPU: the others want a CUDA device")
+        unknown = [name for name in self.execution_modes if name not in EXECUTION_MODES]
+        if unknown or not self.execution_modes:
+            raise InvalidSetting(
+                "execution_modes", self.execution_modes, f"is a list of one or more of {', '.join(EXECUTION_MODES)}"
+            )
+        if device.type == "cpu" and "eager" not in self.execution_modes:
+            raise InvalidSetting(
+                "execution_modes", self.execution_modes, "needs eager on a CPU: the others want a CUDA device"
+            )
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
-        """Those to time, the first of which is the row's own; evaluations use it too."""
+        """Those to time, the first of which is the result's own; evaluations use it too."""
         return tuple(self.batch_size) if isinstance(self.batch_size, list | tuple) else (self.batch_size,)
 
     @property
     def sequence_lengths(self) -> tuple[int | None, ...]:
-        """Those to time, the first of which is the row's own; None = the dataset's."""
+        """Those to time, the first of which is the result's own; None = the dataset's."""
         given = self.sequence_length
         return tuple(given) if isinstance(given, list | tuple) else (given,)
 
@@ -111,14 +115,14 @@ class Measure:
 
     @property
     def protocol(self) -> dict[str, Any]:
-        """How latencies are taken, as leaves of the row; of what the search tries, only what this device can run."""
+        """How latencies are taken, as fields of the result; of what the search tries, only what this device can run."""
         on_cpu = self.torch_device.type == "cpu"
         return {
             "repeats": self.repeats,
             "samples_per_repeat": self.samples,
             "warmup_rounds": self.warmup,
             "modes_searched": [
-                mode for mode in WRAPPINGS if mode in self.wrappings and (mode == "eager" or not on_cpu)
+                mode for mode in EXECUTION_MODES if mode in self.execution_modes and (mode == "eager" or not on_cpu)
             ],
             "variants_searched": [
                 name for name in VARIANTS if name in self.variants and not (on_cpu and name in BACKENDS)

@@ -44,7 +44,7 @@ def speedup_of(
 
 
 def _resampled_medians(samples: torch.Tensor, chosen: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """[draws, repeats]: medians of samples [repeats, n] drawn anew inside the `chosen` repeats [draws, repeats]."""
+    """[draws, repeats]: medians of samples [repeats, n] drawn again inside the `chosen` repeats [draws, repeats]."""
     n = samples.shape[1]
     picks = torch.randint(n, (*chosen.shape, n), generator=generator)
     return _middle(samples[chosen.unsqueeze(-1), picks])

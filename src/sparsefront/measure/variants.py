@@ -5,7 +5,7 @@
     fused_graph      our own fused graph with every layer dense, where the caller has one
     sdpa_flash, sdpa_cudnn, sdpa_efficient    PyTorch's attention on that backend only
 
-Dense and sparse networks are offered the same ones, where they apply.
+Dense and sparse networks are given the same ones, where they apply.
 """
 
 import copy

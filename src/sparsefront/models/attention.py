@@ -1,7 +1,7 @@
 """Self-attention whose four projections are separate Linears, so that each can be pruned and swapped.
 
 `nn.MultiheadAttention` packs query, key and value into one parameter that is no module, and in inference takes a fused
-path that never calls its output projection: a swapped layer would be silently bypassed. `replace_multihead_attention`
+path that never calls its output projection: a sparse layer would be silently bypassed. `replace_multihead_attention`
 rebuilds such modules, `split_packed_projections` does the same to a checkpoint.
 """
 
@@ -69,7 +69,7 @@ def split_multihead_attention(packed: nn.MultiheadAttention) -> MultiheadSelfAtt
     bias = packed.in_proj_bias is not None
     split = MultiheadSelfAttention(
         packed.embed_dim, packed.num_heads, bias=bias, dropout=packed.dropout, device="meta"
-    )  # on meta: its own random initialisation would be wasted
+    )  # on meta: its own random initialization would be wasted
     for name, weight in zip(PROJECTIONS, packed.in_proj_weight.detach().chunk(3)):
         getattr(split, name).weight = nn.Parameter(weight.clone())
     if bias:

@@ -1,4 +1,4 @@
-"""What every model settings class offers to the pipeline."""
+"""What every model settings class provides to the pipeline."""
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict, is_dataclass
@@ -42,23 +42,23 @@ class Model(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Refuse what can be refused without data, download or weights.
+        """Check what can be checked without data, download or weights.
 
         Raises:
-            InvalidSetting: a path that does not exist, a name that nobody knows, settings that exclude each other.
+            InvalidSetting: a path that does not exist, an unknown name, settings that exclude each other.
         """
 
     def at_commit(self) -> Self:
         """These settings with a branch or tag of a hub replaced by the commit that it stands for; others as they are.
 
         Raises:
-            InvalidSetting: no such revision, or nobody who knows it can be reached.
+            InvalidSetting: no such revision, or no host that has it can be reached.
         """
         return self
 
     @abstractmethod
     def fingerprint(self) -> dict[str, Any]:
-        """What determines the initial weights, JSON-able: at least what the settings named in `fingerprinted` do to them.
+        """What the initial weights depend on, JSON-able: at least what the settings named in `fingerprinted` do to them.
 
         Local files count by content (sha256), not by where they lie; what only concerns pruning is left out.
         """

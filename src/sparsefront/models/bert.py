@@ -158,7 +158,7 @@ class Bert(Model):
         longest = config.max_position_embeddings
         if info.sequence_length is not None and info.sequence_length > longest:
             reason = f"takes at most {longest} tokens and the dataset gives up to {info.sequence_length}"
-            raise InvalidSetting("size", self.size, reason) if self.source is None else self.source.refusal(reason)
+            raise InvalidSetting("size", self.size, reason) if self.source is None else self.source.invalid(reason)
         return config
 
     def _random_config(self, **settings: Any) -> "BertConfig":

@@ -42,7 +42,7 @@ class BertSource:
     revision: str
     path: str | None
 
-    def refusal(self, reason: str) -> InvalidSetting:
+    def invalid(self, reason: str) -> InvalidSetting:
         """The complaint about what was given, under its key."""
         key, value = ("name", self.name) if self.path is None else ("path", self.path)
         return InvalidSetting(key, value, reason)
@@ -54,7 +54,7 @@ class BertSource:
         folder = self._local_folder()
         for alternatives in ((*WEIGHTS, *SHARDED_WEIGHTS), TOKENIZER):
             if not any((folder / file).is_file() for file in alternatives):
-                raise self.refusal(f"holds no {' or '.join(alternatives)}")
+                raise self.invalid(f"has no {' or '.join(alternatives)}")
         self._config_json(folder)
 
     def fingerprint(self) -> dict[str, Any]:
@@ -89,22 +89,22 @@ class BertSource:
 
         folder = self._folder(CONFIG, TOKENIZER, wanted=TOKENIZER_EXTRAS)
         if not any((folder / file).is_file() for file in TOKENIZER):  # transformers would make up an empty vocabulary
-            raise self.refusal(f"holds no {' or '.join(TOKENIZER)}")
+            raise self.invalid(f"has no {' or '.join(TOKENIZER)}")
         try:
             with _quiet_transformers():
                 tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         except Exception as error:  # the tokenizers library raises nothing more special
-            raise self.refusal(f"its tokenizer cannot be read: {first_line(error)}") from error
+            raise self.invalid(f"its tokenizer cannot be read: {first_line(error)}") from error
         embeddings = self.config().vocab_size
         if len(tokenizer) > embeddings:
-            raise self.refusal(f"its tokenizer has {len(tokenizer)} tokens and its embedding table {embeddings} rows")
+            raise self.invalid(f"its tokenizer has {len(tokenizer)} tokens and its embedding table {embeddings} rows")
         return tokenizer
 
     def network(self, network_class: type, config: "BertConfig", *, head: tuple[str, ...]) -> nn.Module:
         """The network in fp32 and training mode, whatever the dtype on disk.
 
         Args:
-            head: modules that may be absent from the weights, or have other shapes there; they are newly initialised.
+            head: modules that may be absent from the weights, or have other shapes there; they are newly initialized.
         Raises:
             InvalidSetting: the weights cannot be read, do not fit anywhere else, or hold NaN or infinity.
         """
@@ -116,17 +116,17 @@ class BertSource:
                     config=config,
                     dtype=torch.float32,
                     local_files_only=True,
-                    ignore_mismatched_sizes=True,  # they are refused below, but for the head
+                    ignore_mismatched_sizes=True,  # they are rejected below, but for the head
                     output_loading_info=True,
                 )
         except Exception as error:  # of json, safetensors, the unpickler, transformers: nothing here is ours
-            raise self.refusal(f"its weights cannot be read: {why_unreadable(error)}") from error
-        self._refuse_misfit(report, head)
+            raise self.invalid(f"its weights cannot be read: {why_unreadable(error)}") from error
+        self._require_fit(report, head)
         if complaint := non_finite(dict(net.named_parameters()), _weights_in(folder)):
-            raise self.refusal(complaint)
+            raise self.invalid(complaint)
         return net.train()  # from_pretrained leaves it in evaluation mode, without dropout
 
-    def _refuse_misfit(self, report: dict[str, Any], head: tuple[str, ...]) -> None:
+    def _require_fit(self, report: dict[str, Any], head: tuple[str, ...]) -> None:
         def of_head(key: str) -> bool:
             return any(key.startswith(f"{name}.") for name in head)
 
@@ -137,10 +137,10 @@ class BertSource:
             reshaped=[text for key, text in reshaped.items() if not of_head(key)],
         )
         if complaint:
-            raise self.refusal(complaint)
+            raise self.invalid(complaint)
         new = sorted(filter(of_head, {*report["missing_keys"], *reshaped}))
         if new:
-            log.info("newly initialised, for want of weights that fit: %s", ", ".join(new))
+            log.info("newly initialized, because no weights fit: %s", ", ".join(new))
 
     def _folder(self, *needed: tuple[str, ...], wanted: tuple[str, ...] = ()) -> Path:
         if self.path is not None:
@@ -150,9 +150,9 @@ class BertSource:
     def _local_folder(self) -> Path:
         folder = Path(self.path).expanduser()
         if not folder.exists():
-            raise self.refusal("does not exist")
+            raise self.invalid("does not exist")
         if not (folder / "config.json").is_file():
-            raise self.refusal("must be a folder with config.json, as save_pretrained writes it")
+            raise self.invalid("must be a folder with config.json, as save_pretrained writes it")
         return folder
 
     def _config_json(self, folder: Path) -> dict[str, Any]:
@@ -160,10 +160,10 @@ class BertSource:
         try:
             content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         except ValueError as error:
-            raise self.refusal(f"its config.json is not JSON: {error}") from error
+            raise self.invalid(f"its config.json is not JSON: {error}") from error
         found = content.get("model_type") if isinstance(content, dict) else None
         if found != "bert":
-            raise self.refusal(f"holds a model of type {found}; only type bert is supported")
+            raise self.invalid(f"holds a model of type {found}; only type bert is supported")
         return content
 
 

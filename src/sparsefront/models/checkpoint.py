@@ -37,13 +37,13 @@ def weights_file(path: str) -> Path:
 
 
 def read_weights(path: str) -> dict[str, Tensor]:
-    """State dict of a checkpoint, on the CPU. Pickled objects other than tensors and plain containers are refused.
+    """State dict of a checkpoint, on the CPU. Pickled objects other than tensors and plain containers are rejected.
 
     A state dict wrapped as {"state_dict": ...} or {"model": ...} is unwrapped, and a prefix that training tools put
     before every key ("module.", "net.", "model.") is taken off.
 
     Raises:
-        InvalidSetting: the file cannot be read so, holds no tensors, or one with NaN or infinity.
+        InvalidSetting: the file cannot be read so, has no tensors, or one with NaN or infinity.
     """
     file = weights_file(path)
     try:
@@ -59,7 +59,7 @@ def read_weights(path: str) -> dict[str, Tensor]:
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
             content = content[wrapper]
     if not isinstance(content, dict) or not content or not all(isinstance(value, Tensor) for value in content.values()):
-        raise InvalidSetting("path", path, "holds no state dict: a mapping from names to tensors is expected")
+        raise InvalidSetting("path", path, "has no state dict: a mapping from names to tensors is expected")
     for prefix in ("module.", "net.", "model."):
         if all(key.startswith(prefix) for key in content):
             content = {key.removeprefix(prefix): value for key, value in content.items()}
@@ -73,7 +73,7 @@ def load_weights(net: nn.Module, weights: dict[str, Tensor], *, head: str, path:
 
     Args:
         head: name of the task head. Where it is absent from the checkpoint or has other shapes (another number of
-            classes), the net's own initialisation is kept; everything else must fit exactly.
+            classes), the net's own initialization is kept; everything else must fit exactly.
         path: where the weights come from, for the message.
     Raises:
         InvalidSetting: missing or unexpected keys or other shapes; the first few are named.
@@ -82,7 +82,7 @@ def load_weights(net: nn.Module, weights: dict[str, Tensor], *, head: str, path:
     given = {key: tuple(tensor.shape) for key, tensor in weights.items()}
     head_keys = [key for key in own if key.startswith(f"{head}.")]
     if any(given.get(key) != own[key] for key in head_keys):
-        log.info("%s: not in the checkpoint in this shape, newly initialised (%s)", head, path)
+        log.info("%s: not in the checkpoint in this shape, newly initialized (%s)", head, path)
         weights = {key: tensor for key, tensor in weights.items() if not key.startswith(f"{head}.")}
     else:
         head_keys = []

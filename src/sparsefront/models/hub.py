@@ -38,7 +38,7 @@ def hub_folder(name: str, revision: str, *, needed: tuple[tuple[str, ...], ...],
     chosen = [next((file for file in alternatives if file in available), None) for alternatives in needed]
     for file, alternatives in zip(chosen, needed):
         if file is None:
-            raise InvalidSetting("name", name, f"its repository holds no {' or '.join(alternatives)}; {REMEDY}")
+            raise InvalidSetting("name", name, f"its repository has no {' or '.join(alternatives)}; {REMEDY}")
     extras = [file for file in wanted if file in available and file not in chosen]
     try:  # the needed files last: where they are cached, the extras are taken to be
         with progress.like_ours(utils):

@@ -47,13 +47,13 @@ class EncoderSource(BertSource):
                 self._local_folder(), local_files_only=True, trust_remote_code=False, **settings
             )
         except (OSError, ValueError, KeyError) as error:
-            raise self.refusal(f"its config.json cannot be used: {first_line(error)}") from error
+            raise self.invalid(f"its config.json cannot be used: {first_line(error)}") from error
 
     def _config_json(self, folder: Path) -> dict[str, Any]:
         try:
             return json.loads((folder / "config.json").read_text(encoding="utf-8"))
         except ValueError as error:
-            raise self.refusal(f"its config.json is not JSON: {error}") from error
+            raise self.invalid(f"its config.json is not JSON: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class HuggingFace(Model):
         longest = self._longest(config)
         if longest is not None and info.sequence_length is not None and info.sequence_length > longest:
             reason = f"takes at most {longest} tokens and the dataset gives up to {info.sequence_length}"
-            raise self.source.refusal(reason)
+            raise self.source.invalid(reason)
         return config
 
     def _longest(self, config: "PretrainedConfig") -> int | None:

@@ -59,7 +59,7 @@ class ResNet50(Model):
         return {"model": "resnet50", "small_images": self.small_images, "weights": self.source.fingerprint()}
 
     def build(self, info: "DataInfo") -> nn.Module:
-        self.source.refuse_other_channels(info.channels)
+        self.source.validate_channels(info.channels)
         net = self._net(info)
         weights = self.source.state_dict()
         if weights is not None:
@@ -87,7 +87,7 @@ class ResNet50(Model):
 
 
 def _stem(channels: int, *, kernel_size: int, stride: int) -> nn.Conv2d:
-    """First convolution with torchvision's initialisation."""
+    """First convolution with torchvision's initialization."""
     stem = nn.Conv2d(channels, 64, kernel_size, stride=stride, padding=kernel_size // 2, bias=False)
     nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
     return stem

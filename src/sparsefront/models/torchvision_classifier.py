@@ -58,7 +58,7 @@ class TorchvisionClassifier(Model):
         return {"model": "torchvision", "name": self.name, "weights": self.source.fingerprint()}
 
     def build(self, info: "DataInfo") -> nn.Module:
-        self.source.refuse_other_channels(info.channels)
+        self.source.validate_channels(info.channels)
         net = self._net(info)
         weights = self.source.state_dict()
         if weights is not None:
@@ -72,7 +72,7 @@ class TorchvisionClassifier(Model):
         except NotImplementedError:  # RegNet computes its widths with tensors, which need data
             with torch.random.fork_rng(devices=[]):
                 net = self._net(info).to("meta")
-        self._refuse_size(net, info)
+        self._require_size(net, info)
         return net
 
     def prunable(self, net: nn.Module) -> list[str]:
@@ -96,7 +96,7 @@ class TorchvisionClassifier(Model):
         _read_channels(net, info.channels)
         return net
 
-    def _refuse_size(self, net: nn.Module, info: "DataInfo") -> None:
+    def _require_size(self, net: nn.Module, info: "DataInfo") -> None:
         """Followed on the meta device: which sizes a network takes is told by its layers alone.
 
         Raises:

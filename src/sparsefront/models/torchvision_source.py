@@ -14,7 +14,7 @@ from sparsefront.models.checkpoint import read_weights, weights_file
 
 @dataclass(frozen=True)
 class TorchvisionSource:
-    """At most one of `weights` and `path`; neither means random initialisation.
+    """At most one of `weights` and `path`; neither means random initialization.
 
     Args:
         variant: torchvision's builder, e.g. resnet50.
@@ -36,7 +36,7 @@ class TorchvisionSource:
             weights_file(self.path)
 
     def fingerprint(self) -> str | dict[str, Any]:
-        """JSON-able; a name is told by its file, whose name holds torchvision's digest of the content."""
+        """JSON-able; a name is named by its file, whose name holds torchvision's digest of the content."""
         if self.path is not None:
             return {"sha256": file_digest(weights_file(self.path))}
         return "random" if self.weights is None else self._named().url.rpartition("/")[2]
@@ -58,7 +58,7 @@ class TorchvisionSource:
                 "weights", self.weights, f"could not be downloaded ({error}); set model.path to a local checkpoint"
             ) from error
 
-    def refuse_other_channels(self, channels: int | None) -> None:
+    def validate_channels(self, channels: int | None) -> None:
         """torchvision's weights are for RGB; raises InvalidSetting for anything else."""
         if self.weights is not None and channels != 3:
             raise InvalidSetting(

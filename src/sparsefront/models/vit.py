@@ -57,7 +57,7 @@ class Vit(Model):
         return {"model": self.variant, "weights": self.source.fingerprint()}
 
     def build(self, info: "DataInfo") -> nn.Module:
-        self.source.refuse_other_channels(info.channels)
+        self.source.validate_channels(info.channels)
         net = self._net(info)
         weights = self.source.state_dict()
         if weights is not None:
@@ -74,7 +74,7 @@ class Vit(Model):
         return linear_and_conv_layers(net, inside=("encoder", "heads") if self.prune_head else ("encoder",))
 
     def _net(self, info: "DataInfo") -> nn.Module:
-        """Random weights; the image size is part of the architecture, and the net refuses images of other sizes."""
+        """Random weights; the image size is part of the architecture, and the net rejects images of other sizes."""
         from torchvision.models import get_model
 
         if info.image_size % PATCH_SIZE:
@@ -92,7 +92,7 @@ class Vit(Model):
 
 
 def _patch_projection(channels: int, width: int) -> nn.Conv2d:
-    """torchvision's patch projection and its initialisation, for another number of channels."""
+    """torchvision's patch projection and its initialization, for another number of channels."""
     projection = nn.Conv2d(channels, width, kernel_size=PATCH_SIZE, stride=PATCH_SIZE)
     nn.init.trunc_normal_(projection.weight, std=math.sqrt(1 / (channels * PATCH_SIZE**2)))
     nn.init.zeros_(projection.bias)

@@ -107,7 +107,7 @@ class VisionTransformer(nn.Module):
         )
         self.norm = nn.LayerNorm(settings.dim, eps=1e-6)
         self.head = nn.Linear(settings.dim, info.num_classes)
-        self.apply(_initialise)
+        self.apply(_initialize)
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W] -> [B, classes]
@@ -156,7 +156,7 @@ class Mlp(nn.Module):
         return self.fc2(self.act(self.fc1(x)))
 
 
-def _initialise(module: nn.Module) -> None:
+def _initialize(module: nn.Module) -> None:
     """Small weights and zero biases in every Linear, as usual for ViTs; Conv2d and LayerNorm keep PyTorch's own."""
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=0.02)

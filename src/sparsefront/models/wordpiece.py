@@ -31,7 +31,7 @@ def train_wordpiece(texts: Iterable[str], *, vocabulary_size: int, max_length: i
     alphabet = _alphabet(texts, tokenizer)
     # The trainer numbers the inner pieces ("##a") in the order of a hash table that differs from run to run, and breaks
     # ties between merges by these numbers. Handing them over as special tokens fixes the numbers beforehand; only the
-    # vocabulary is kept from this tokenizer, so nobody meets them as special.
+    # vocabulary is kept from this tokenizer, so they are never used as special.
     inner = [f"##{character}" for character in alphabet if _continues_words(character, tokenizer)]
     trainer = WordPieceTrainer(
         vocab_size=vocabulary_size,

@@ -66,7 +66,7 @@ def inverse_factor(hessian: Tensor, layer: str = "the layer") -> Tensor:
     return factor
 
 
-def refuse_damping(damping: float) -> None:
+def validate_damping(damping: float) -> None:
     """Raise InvalidSetting unless `damping` lies above 0 and at most at 1."""
     if not 0 < damping <= 1:
         raise InvalidSetting(

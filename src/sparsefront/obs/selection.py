@@ -11,7 +11,7 @@ from sparsefront.allocation.selection import keep_best_of_last
 
 
 class Selection(Protocol):
-    """Decides over `span` neighbouring columns at once, when the sweep reaches the first of them."""
+    """Decides over `span` neighboring columns at once, when the sweep reaches the first of them."""
 
     @property
     def span(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Sparsity patterns: which weights live or die together, and where the survivors may be."""
+"""Sparsity patterns: which weights are kept or pruned together, and where the survivors may be."""
 
 from sparsefront.option_classes import option_class
 

@@ -2,7 +2,7 @@
 
 Element-wise sparsity is uneven: some outputs and some inputs of a tile hold hardly a weight that it would keep, others hold
 many. The first step makes the element-wise mask and hands it on in the place of a mask; the guided steps read densities
-from it and bring back all that belongs to the outputs and inputs that stay, hence `restores`.
+from it and bring back all that belongs to the outputs and inputs that stay, hence `regrows`.
 
 Shapes: N outputs, K inputs, tiles of g surviving outputs.
 """
@@ -36,7 +36,7 @@ def tuned(steps: tuple[OutputStep | TileInputStep, ...], share: float, element_s
 
 @dataclass(frozen=True)
 class GuidedOutputStep(OutputStep):
-    """Let whole outputs live or die, those first that element-wise pruning empties most.
+    """Keep or prune whole outputs, those first that element-wise pruning empties most.
 
     Args:
         share: see `tuned`.
@@ -45,15 +45,15 @@ class GuidedOutputStep(OutputStep):
 
     share: float
     hands_on: bool
-    restores: ClassVar[bool] = True
+    regrows: ClassVar[bool] = True
 
     def groups(self, importance: Tensor, mask: Tensor, *, allowed: Tensor) -> Groups:
         """Scores [N]; `mask` is the element-wise one."""
         groups = super().groups(importance, allowed)
         return _guided(groups, mask.sum(dim=1, dtype=torch.int32), self.share, start=0.0)
 
-    def expand(self, kept: Tensor, importance: Tensor, mask: Tensor, *, allowed: Tensor) -> Tensor:
-        left = super().expand(kept, importance, allowed)
+    def to_mask(self, kept: Tensor, importance: Tensor, mask: Tensor, *, allowed: Tensor) -> Tensor:
+        left = super().to_mask(kept, importance, allowed)
         if not self.hands_on:
             return left
         # An output that stays although element-wise pruning empties it would not be seen among the survivors: it counts
@@ -63,7 +63,7 @@ class GuidedOutputStep(OutputStep):
 
 @dataclass(frozen=True)
 class GuidedTileInputStep(TileInputStep):
-    """Let whole inputs of a tile live or die, those first that element-wise pruning empties most.
+    """Keep or prune whole inputs of a tile, those first that element-wise pruning empties most.
 
     Args:
         share: see `tuned`.
@@ -72,7 +72,7 @@ class GuidedTileInputStep(TileInputStep):
 
     share: float
     start: float
-    restores: ClassVar[bool] = True
+    regrows: ClassVar[bool] = True
 
     def groups(self, importance: Tensor, mask: Tensor, *, allowed: Tensor) -> Groups:
         """Scores [tiles, K]; `mask` is the element-wise one of the outputs that stay."""
@@ -81,8 +81,8 @@ class GuidedTileInputStep(TileInputStep):
         counts = self._tiles(mask, surviving_outputs(left)).sum(dim=1, dtype=torch.int32)
         return _guided(groups, counts, self.share, start=self.start)
 
-    def expand(self, kept: Tensor, importance: Tensor, mask: Tensor, *, allowed: Tensor) -> Tensor:
-        return super().expand(kept, importance, allowed & mask.any(dim=1, keepdim=True))
+    def to_mask(self, kept: Tensor, importance: Tensor, mask: Tensor, *, allowed: Tensor) -> Tensor:
+        return super().to_mask(kept, importance, allowed & mask.any(dim=1, keepdim=True))
 
 
 def _guided(groups: Groups, counts: Tensor, share: float, *, start: float) -> Groups:

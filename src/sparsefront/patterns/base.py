@@ -1,4 +1,4 @@
-"""What every pattern provides: ordered steps that offer groups of weights, and checks of what came out."""
+"""What every pattern provides: ordered steps that name groups of weights, and checks of the masks."""
 
 import math
 from abc import ABC, abstractmethod
@@ -9,21 +9,21 @@ from torch import Tensor
 
 from sparsefront.allocation.selection import select_in_layer
 from sparsefront.errors import InvalidSetting
-from sparsefront.importance.finite import refuse_non_finite
-from sparsefront.patterns.arrangement import Arrangement
+from sparsefront.importance.finite import require_finite
 from sparsefront.patterns.boundaries import Boundaries
 from sparsefront.patterns.groups import Groups
+from sparsefront.patterns.permutation import Permutation
 
 FREE_ALLOCATIONS = ("per_layer", "global_threshold", "erk", "latency_aware")
-# Windows are decided one by one, so layers cannot be ranked together; each may still have its own n:m out of a table.
+# Windows are decided one by one, so no threshold spans layers; each may still have its own n:m out of a table.
 BALANCED_ALLOCATIONS = ("per_layer", "latency_aware")
 
 
 class Step(Protocol):
-    """One round of a pattern: it offers groups, an allocation picks the survivors, and they become a mask.
+    """One round of a pattern: it names groups, an allocation picks the survivors, and the step turns them into a mask.
 
-    A step that brings weights back declares `restores = True`; its two methods then also take `allowed`, a bool [N, K] of
-    what was there before the first step of the pattern, and whatever they return is held to it.
+    A step that brings weights back declares `regrows = True`; its two methods then also take `allowed`, a bool [N, K] of
+    what was there before the first step of the pattern, and what they return is restricted to it.
     """
 
     @property
@@ -35,10 +35,10 @@ class Step(Protocol):
         """The groups of one layer, from its importance [N, K] and the bool mask [N, K] that earlier steps left."""
         ...
 
-    def expand(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
+    def to_mask(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
         """The layer's new mask [N, K] from `kept` (bool, shape of the scores) and what `groups` was given.
 
-        Importance comes again because some layouts follow from it (ranks, permutations); a step holds no state.
+        Importance comes again because some layouts follow from it (ranks, permutations); a step has no state.
         """
         ...
 
@@ -59,7 +59,7 @@ class Pattern(ABC):
         """The allocation that its source uses, for studies of it; a run takes the one that is configured."""
         return "global_threshold" if "global_threshold" in self.allocations else "per_layer"
 
-    def arrangement(self, importance: Tensor, sparsity: float) -> Arrangement | None:
+    def find_permutation(self, importance: Tensor, sparsity: float) -> Permutation | None:
         """The order in which a layer obeys the pattern, decided once from its first scores; None = its own.
 
         Args:
@@ -74,7 +74,7 @@ class Pattern(ABC):
 
         Args:
             sparsity: fraction of zeros wanted now, in [0, 1).
-            shape: [N, K] of the layer, which `refusal` does not refuse.
+            shape: [N, K] of the layer, for which `unsupported_reason` is None.
             final_sparsity: where a gradual schedule ends; None: at `sparsity`. Structure that must not change on the
                 way (the window of n:m, the membership of tiles) follows from it, so that masks can nest.
         """
@@ -84,31 +84,31 @@ class Pattern(ABC):
         """Canonical kernel family of a layer and the keyword parameters of that family's `from_dense`."""
 
     @abstractmethod
-    def granule(self, shape: tuple[int, int]) -> int:
-        """By fewer than how many weights (inclusive) a layer's pruned total may miss the target."""
+    def rounding_unit(self, shape: tuple[int, int]) -> int:
+        """The most weights by which a layer's pruned total may miss the target."""
 
-    def refusal(self, shape: tuple[int, int], sparsity: float) -> str | None:
+    def unsupported_reason(self, shape: tuple[int, int], sparsity: float) -> str | None:
         """Why a layer of this shape cannot be divided and has to stay dense; None where it can."""
         return None
 
     def check_sparsity(self, sparsity: float) -> None:
         """Raise InvalidSetting where no layer of any shape could express `sparsity`, naming the nearest."""
 
-    def check(self, mask: Tensor, sparsity: float, arrangement: Arrangement | None = None) -> None:
+    def check(self, mask: Tensor, sparsity: float, permutation: Permutation | None = None) -> None:
         """Raise ValueError naming the invariant that a mask [N, K] breaks, and the value that breaks it.
 
         Args:
-            arrangement: the order in which the mask obeys the pattern; None = its own.
+            permutation: the order in which the mask obeys the pattern; None = its own.
         """
         if mask.dtype != torch.bool or mask.dim() != 2:
             raise ValueError(f"{self.name}: a mask is bool [N, K], not {mask.dtype} {list(mask.shape)}")
-        self.check_structure(mask if arrangement is None else arrangement.arrange(mask), sparsity)
+        self.check_structure(mask if permutation is None else permutation.apply(mask), sparsity)
 
     def check_structure(self, mask: Tensor, sparsity: float) -> None:
-        """Raise ValueError where an arranged bool mask [N, K] breaks the pattern; subclasses say how."""
+        """Raise ValueError where a permuted bool mask [N, K] breaks the pattern; subclasses say how."""
 
     def boundaries(self, mask: Tensor, sparsity: float) -> Boundaries:
-        """Where the units of an arranged bool mask [N, K] of this layer's sparsity begin; drawn in pictures of it."""
+        """Where the groups of a permuted bool mask [N, K] of this layer's sparsity begin; drawn in pictures of it."""
         return Boundaries()
 
     def mask(self, importance: Tensor, sparsity: float) -> Tensor:
@@ -123,14 +123,14 @@ class Pattern(ABC):
             InvalidSetting: a sparsity out of range, or one that the pattern's settings cannot express.
             ValueError: a shape that the pattern cannot divide, or importance that is not finite.
         """
-        refuse_sparsity_out_of_range(sparsity)
+        validate_sparsity(sparsity)
         self.check_sparsity(sparsity)
-        refuse_indivisible(self, tuple(importance.shape), sparsity)
-        refuse_non_finite({"importance": importance})
+        require_divisible(self, tuple(importance.shape), sparsity)
+        require_finite({"importance": importance})
         scores = importance.float()
-        arrangement = self.arrangement(scores, sparsity) or Arrangement()
-        kept = self.layer_mask(arrangement.arrange(scores), torch.ones_like(importance, dtype=torch.bool), sparsity)
-        return arrangement.restore(kept)
+        permutation = self.find_permutation(scores, sparsity) or Permutation()
+        kept = self.layer_mask(permutation.apply(scores), torch.ones_like(importance, dtype=torch.bool), sparsity)
+        return permutation.invert(kept)
 
     def layer_mask(
         self, scores: Tensor, allowed: Tensor, sparsity: float, final_sparsity: float | None = None
@@ -138,44 +138,44 @@ class Pattern(ABC):
         """What `mask` returns, within what an earlier mask left, of scores that were checked.
 
         Args:
-            scores: float32 [N, K], arranged.
-            allowed: bool [N, K], arranged: nothing else is kept.
+            scores: float32 [N, K], permuted.
+            allowed: bool [N, K], permuted: nothing else is kept.
             sparsity, final_sparsity: as for `steps`.
         """
         mask = allowed
         for step in self.steps(sparsity, (scores.shape[0], scores.shape[1]), final_sparsity):
-            survivors = select_in_layer(offer(step, scores, mask, allowed), scores.numel(), step.target)
-            mask = expand(step, survivors, scores, mask, allowed)
+            survivors = select_in_layer(step_groups(step, scores, mask, allowed), scores.numel(), step.target)
+            mask = new_mask(step, survivors, scores, mask, allowed)
         return mask
 
 
-def offer(step: Step, scores: Tensor, mask: Tensor, allowed: Tensor) -> Groups:
-    """The groups that a step offers, of a layer at `mask`; `allowed`: see `Step`."""
-    return step.groups(scores, mask, allowed=allowed) if restores(step) else step.groups(scores, mask)
+def step_groups(step: Step, scores: Tensor, mask: Tensor, allowed: Tensor) -> Groups:
+    """The groups that a step decides about, of a layer at `mask`; `allowed`: see `Step`."""
+    return step.groups(scores, mask, allowed=allowed) if regrows(step) else step.groups(scores, mask)
 
 
-def expand(step: Step, kept: Tensor, scores: Tensor, mask: Tensor, allowed: Tensor) -> Tensor:
+def new_mask(step: Step, kept: Tensor, scores: Tensor, mask: Tensor, allowed: Tensor) -> Tensor:
     """The mask that follows from the survivors of a step."""
-    if restores(step):
-        return step.expand(kept, scores, mask, allowed=allowed) & allowed
-    return step.expand(kept, scores, mask)
+    if regrows(step):
+        return step.to_mask(kept, scores, mask, allowed=allowed) & allowed
+    return step.to_mask(kept, scores, mask)
 
 
-def restores(step: Step) -> bool:
+def regrows(step: Step) -> bool:
     """Whether a step brings weights back."""
-    return getattr(step, "restores", False)
+    return getattr(step, "regrows", False)
 
 
-def refuse_indivisible(pattern: Pattern, shape: tuple[int, ...], sparsity: float) -> None:
+def require_divisible(pattern: Pattern, shape: tuple[int, ...], sparsity: float) -> None:
     """Raise ValueError with the reason where a weight of this shape is no matrix or the pattern cannot divide it."""
     if len(shape) != 2:
         raise ValueError(f"{pattern.name} divides matrices [N, K], not a tensor of shape {list(shape)}")
-    reason = pattern.refusal(shape, sparsity)
+    reason = pattern.unsupported_reason(shape, sparsity)
     if reason is not None:
         raise ValueError(f"{pattern.name} cannot divide a weight of shape {list(shape)}: {reason}")
 
 
-def refuse_sparsity_out_of_range(sparsity: float) -> None:
+def validate_sparsity(sparsity: float) -> None:
     """Raise InvalidSetting unless 0 <= sparsity < 1."""
     if not (math.isfinite(sparsity) and 0.0 <= sparsity < 1.0):
         raise InvalidSetting("sparsity", sparsity, "a fraction of zeros, at least 0 and below 1")

@@ -7,7 +7,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.patterns.base import Step, refuse_indivisible
+from sparsefront.patterns.base import Step, require_divisible
 from sparsefront.patterns.blocks import BlockPattern, BlockStep, in_blocks
 from sparsefront.patterns.boundaries import Boundaries, grid_boundaries
 from sparsefront.patterns.granularity import block_shape
@@ -15,7 +15,7 @@ from sparsefront.patterns.halved import (
     HALVED_ALLOCATIONS,
     WINDOW,
     check_halved_sparsity,
-    halved_refusal,
+    halved_unsupported_reason,
     outer_sparsity,
 )
 
@@ -58,11 +58,11 @@ class Block24(BlockPattern):
     def check_sparsity(self, sparsity: float) -> None:
         check_halved_sparsity(self.name, sparsity)
 
-    def refusal(self, shape: tuple[int, int], sparsity: float) -> str | None:
-        return super().refusal(shape, sparsity) or halved_refusal(sparsity)
+    def unsupported_reason(self, shape: tuple[int, int], sparsity: float) -> str | None:
+        return super().unsupported_reason(shape, sparsity) or halved_unsupported_reason(sparsity)
 
     def steps(self, sparsity: float, shape: tuple[int, int], final_sparsity: float | None = None) -> tuple[Step, ...]:
-        """On the way to a final sparsity blocks go first; once they are settled the windows tighten by 3:4 to 2:4."""
+        """On the way to a final sparsity blocks go first; once they are fixed the windows tighten by 3:4 to 2:4."""
         outer = outer_sparsity(sparsity if final_sparsity is None else final_sparsity)
         if sparsity <= outer:
             return (BlockStep(sparsity, self.block),)
@@ -72,12 +72,12 @@ class Block24(BlockPattern):
     def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:
         return "blocked", {"block": list(self.block), "fill": True}
 
-    def granule(self, shape: tuple[int, int]) -> int:
+    def rounding_unit(self, shape: tuple[int, int]) -> int:
         """A block, halved."""
         return math.prod(self.block) // 2
 
     def check_structure(self, mask: Tensor, sparsity: float) -> None:
-        refuse_indivisible(self, (mask.shape[0], mask.shape[1]), sparsity)
+        require_divisible(self, (mask.shape[0], mask.shape[1]), sparsity)
         blocks = in_blocks(mask, self.block)
         alive = blocks.any(dim=3).any(dim=1)[:, None, :, None]
         kept = blocks.unflatten(3, (-1, WINDOW.m)).sum(dim=4)  # [N/b, b, K/b, b/4]

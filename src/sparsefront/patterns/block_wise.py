@@ -1,4 +1,4 @@
-"""Rectangular blocks of weights live or die together."""
+"""Rectangular blocks of weights are kept or pruned together."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -33,8 +33,8 @@ class BlockWise(FreeOrBalanced):
     def block(self) -> tuple[int, int]:
         return block_shape(self.granularity)
 
-    def unit_text(self, side: int) -> str:
-        return super().unit_text(side) if len(set(self.block)) == 1 else f"{side} (granularity {self.granularity})"
+    def group_text(self, side: int) -> str:
+        return super().group_text(side) if len(set(self.block)) == 1 else f"{side} (granularity {self.granularity})"
 
     def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:
         return "blocked", {"block": list(self.block)}

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from sparsefront.patterns.base import BALANCED_ALLOCATIONS, FREE_ALLOCATIONS, Pattern, refuse_indivisible
+from sparsefront.patterns.base import BALANCED_ALLOCATIONS, FREE_ALLOCATIONS, Pattern, require_divisible
 from sparsefront.patterns.boundaries import Boundaries, grid_boundaries
 from sparsefront.patterns.groups import Groups, group_score
-from sparsefront.patterns.window import TOLERANCE, Window, check_window_sparsity, find_window, window_refusal
+from sparsefront.patterns.window import TOLERANCE, Window, check_window_sparsity, find_window, window_unsupported_reason
 
 
 def in_blocks(matrix: Tensor, block: tuple[int, int]) -> Tensor:
@@ -23,7 +23,7 @@ def in_blocks(matrix: Tensor, block: tuple[int, int]) -> Tensor:
 
 @dataclass(frozen=True)
 class BlockStep:
-    """Let blocks live or die.
+    """Keep or prune blocks.
 
     Args:
         target: see `Step`; where there is a window it is what the window implies.
@@ -47,8 +47,8 @@ class BlockStep:
             return Groups(scores, size)
         return Groups(scores.unflatten(1, (-1, self.window.m)), size, keep_of_last=self.window.n)
 
-    def expand(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
-        """Every weight shares the fate of its block."""
+    def to_mask(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
+        """Every weight is kept or pruned with its block."""
         (outputs, inputs), (n, k) = self.block, mask.shape
         blocks = kept.reshape(n // outputs, 1, k // inputs, 1).expand(-1, outputs, -1, inputs)
         return blocks.reshape(n, k) & mask
@@ -80,24 +80,24 @@ class BlockPattern(Pattern):
         """The window of a layer; None where the distribution is free."""
         if not self.balanced:
             return None
-        refuse_indivisible(self, shape, sparsity)
+        require_divisible(self, shape, sparsity)
         return find_window(shape[1] // self.block[1], sparsity, **self.window_settings)
 
     def check_sparsity(self, sparsity: float) -> None:
         if self.balanced:
             check_window_sparsity(sparsity, **self.window_settings)
 
-    def refusal(self, shape: tuple[int, int], sparsity: float) -> str | None:
+    def unsupported_reason(self, shape: tuple[int, int], sparsity: float) -> str | None:
         for count, side, name in zip(shape, self.block, ("outputs", "inputs"), strict=True):
             if count % side:
-                return f"{name} {count} are not a multiple of {self.unit_text(side)}"
+                return f"{name} {count} are not a multiple of {self.group_text(side)}"
         if not self.balanced:
             return None
         units = shape[1] // self.block[1]
         counted = f"inputs {units}" if self.block[1] == 1 else f"{units} blocks of {self.block[1]} inputs"
-        return window_refusal(units, counted, sparsity, **self.window_settings)
+        return window_unsupported_reason(units, counted, sparsity, **self.window_settings)
 
-    def unit_text(self, side: int) -> str:
+    def group_text(self, side: int) -> str:
         """One side of the block as a message names it."""
         return f"granularity {side}"
 
@@ -112,13 +112,13 @@ class BlockPattern(Pattern):
             window = window.loosened(sparsity)
         return (BlockStep(window.sparsity, self.block, window),)
 
-    def granule(self, shape: tuple[int, int]) -> int:
+    def rounding_unit(self, shape: tuple[int, int]) -> int:
         block = math.prod(self.block)
         return block if not self.balanced else max(block, math.ceil(TOLERANCE * math.prod(shape)))
 
     def check_structure(self, mask: Tensor, sparsity: float) -> None:
         shape = (mask.shape[0], mask.shape[1])
-        refuse_indivisible(self, shape, sparsity)
+        require_divisible(self, shape, sparsity)
         blocks = in_blocks(mask, self.block)
         alive = blocks.any(dim=3).any(dim=1)
         torn = alive & ~blocks.all(dim=3).all(dim=1)

@@ -1,4 +1,4 @@
-"""Where the units of a mask begin, for pictures of it."""
+"""Where the groups of a mask begin, for pictures of it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Boundaries:
-    """Lines between the units of one layer's mask [N, K], in the order in which it obeys its pattern.
+    """Lines between the groups of one layer's mask [N, K], in the order in which it obeys its pattern.
 
-    Each number is the first row or column of a unit, ascending; the first unit's, 0, is left out.
+    Each number is the first row or column of a group, ascending; the first group's, 0, is left out.
 
     Args:
-        rows: units along the outputs: blocks, vectors, tiles.
-        columns: units along the inputs: blocks.
+        rows: groups along the outputs: blocks, vectors, tiles.
+        columns: groups along the inputs: blocks.
         windows: windows of n:m along the inputs, in columns.
     """
 
@@ -26,8 +26,8 @@ def grid_boundaries(shape: tuple[int, int], block: tuple[int, int], m: int | Non
 
     Args:
         shape: [N, K].
-        block: (outputs, inputs) of a unit; a side of 1 has no lines, for they would cover the weights.
-        m: units along K in a window; None = there are no windows.
+        block: (outputs, inputs) of a group; a side of 1 has no lines, for they would cover the weights.
+        m: groups along K in a window; None = there are no windows.
     """
     rows, columns = (range(side, count, side) if side > 1 else () for count, side in zip(shape, block, strict=True))
     windows = () if m is None else range(block[1] * m, shape[1], block[1] * m)

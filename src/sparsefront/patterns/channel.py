@@ -1,4 +1,4 @@
-"""Whole outputs or whole inputs of a layer live or die: what is left is a smaller dense layer."""
+"""Whole outputs or whole inputs of a layer are kept or pruned: what is left is a smaller dense layer."""
 
 import math
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class Channel(Pattern):
         """One tile holds all outputs that are left: the smaller dense layer, and which of W's rows and columns it is."""
         return "gathered", {"tile": shape[0], "drop_empty_outputs": True}
 
-    def granule(self, shape: tuple[int, int]) -> int:
+    def rounding_unit(self, shape: tuple[int, int]) -> int:
         return math.prod(self._block(shape))
 
     def check_structure(self, mask: Tensor, sparsity: float) -> None:

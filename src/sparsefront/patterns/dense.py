@@ -1,4 +1,4 @@
-"""No pruning: the pattern of the dense twin."""
+"""No pruning: the pattern of the dense baseline."""
 
 import math
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Dense(Pattern):
     def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:
         return "dense", {}
 
-    def granule(self, shape: tuple[int, int]) -> int:
+    def rounding_unit(self, shape: tuple[int, int]) -> int:
         return math.prod(shape)
 
     def check_structure(self, mask: Tensor, sparsity: float) -> None:

@@ -1,11 +1,11 @@
-"""Reading `granularity`: the size of the unit that lives or dies together."""
+"""Reading `granularity`: the size of a group of weights that is kept or pruned together."""
 
 import re
 
 from sparsefront.errors import InvalidSetting
 
 
-def unit_length(granularity: object) -> int:
+def group_length(granularity: object) -> int:
     """A vector length or tile width from its setting.
 
     Raises:

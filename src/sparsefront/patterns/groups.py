@@ -1,4 +1,4 @@
-"""What a pattern's step offers to an allocation: one score and one size per group of weights."""
+"""What a pattern's step gives to an allocation: one score and one size per group of weights."""
 
 import math
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Guide:
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """The groups of one layer that a step lets live or die.
+    """The groups of one layer that a step keeps or prunes.
 
     Args:
         scores: float32 of any shape, one per group, larger = more worth keeping. -inf marks a group that is already
@@ -33,7 +33,7 @@ class Groups:
         sizes: weights that go when the group goes, counting only those still alive: one number for all groups, or an
             integer tensor that broadcasts to the shape of scores.
         keep_of_last: set where the distribution is balanced: exactly this many survive along the last dimension of
-            scores, and no allocation has a say.
+            scores, and no allocation is asked.
         guide: another ranking that comes before the scores; None where there is none.
         stays, gone: bool, shape of scores: +inf and -inf where True, whatever the scores say. Where single weights are
             groups, this spares a marked copy of the importance of the whole network.

@@ -6,11 +6,11 @@ from typing import ClassVar
 from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.patterns.arrangement import Arrangement
 from sparsefront.patterns.base import Step
 from sparsefront.patterns.blocks import BlockPattern, BlockStep
 from sparsefront.patterns.boundaries import Boundaries
 from sparsefront.patterns.channel_permutation import permuted_inputs
+from sparsefront.patterns.permutation import Permutation
 from sparsefront.patterns.transposable import SIDE, TransposableStep
 from sparsefront.patterns.window import Window, check_window_settings
 
@@ -81,16 +81,16 @@ class NM(BlockPattern):
             )
         super().check_sparsity(sparsity)
 
-    def refusal(self, shape: tuple[int, int], sparsity: float) -> str | None:
+    def unsupported_reason(self, shape: tuple[int, int], sparsity: float) -> str | None:
         if self.transposable and shape[0] % SIDE:
             return f"outputs {shape[0]} are not a multiple of {SIDE}, the side of a transposable tile"
-        return super().refusal(shape, sparsity)
+        return super().unsupported_reason(shape, sparsity)
 
-    def arrangement(self, importance: Tensor, sparsity: float) -> Arrangement | None:
+    def find_permutation(self, importance: Tensor, sparsity: float) -> Permutation | None:
         if self.permutation == "none":
             return None
         order = permuted_inputs(importance, self.window(tuple(importance.shape), sparsity), self.permutation_rounds)
-        return None if order is None else Arrangement(inputs=order)
+        return None if order is None else Permutation(inputs=order)
 
     def steps(self, sparsity: float, shape: tuple[int, int], final_sparsity: float | None = None) -> tuple[Step, ...]:
         steps = super().steps(sparsity, shape, final_sparsity)

@@ -1,4 +1,4 @@
-"""An order of the outputs in which vectors of neighbours keep more importance."""
+"""An order of the outputs in which vectors of neighbors keep more importance."""
 
 import functools
 
@@ -16,7 +16,7 @@ def shuffled_outputs(importance: Tensor, length: int, sparsity: float, rounds: i
        output that is left, each group takes the `length - 1` that are most like it.
     2. Prune vector-wise in these groups. What output r would keep in group g is then a sum over g's inputs, A[r, g]. Every
        pair of groups in turn (a round-robin) redistributes its outputs so that the sum of A is largest. Prune again;
-       repeat while more is kept. The same from the outputs' own order: neighbours of one attention head may be alike in
+       repeat while more is kept. The same from the outputs' own order: neighbors of one attention head may be alike in
        ways that masks do not show. The better of both is taken.
 
     Args:
@@ -29,16 +29,16 @@ def shuffled_outputs(importance: Tensor, length: int, sparsity: float, rounds: i
         keeps as much.
     Source: Huang et al., "Shfl-BW: Accelerating Deep Neural Network Inference with Tensor-Core Aware Weight Pruning", DAC
         2022, searches in the same two stages: a mask pruned without structure, then outputs with like masks grouped (by
-        k-means). Departures: groups are of equal size from the start, and step 2 maximises the importance that is really
+        k-means). Departures: groups are of equal size from the start, and step 2 maximizes the importance that is really
         kept instead of a distance between masks.
     """
     if length in (1, importance.shape[0]):
         return None
     own = torch.arange(importance.shape[0], device=importance.device).view(-1, length)
-    neighbours = _kept_importance(importance, own, sparsity)[0]
+    neighbors = _kept_importance(importance, own, sparsity)[0]
     starts = _alike(_element_wise(importance, sparsity), length), own
     most, best = max((_searched(importance, start, sparsity, rounds) for start in starts), key=lambda found: found[0])
-    return _ascending(best) if most > neighbours else None
+    return _ascending(best) if most > neighbors else None
 
 
 def _searched(importance: Tensor, groups: Tensor, sparsity: float, rounds: int) -> tuple[float, Tensor]:
@@ -55,19 +55,19 @@ def _searched(importance: Tensor, groups: Tensor, sparsity: float, rounds: int) 
 
 def _kept_importance(importance: Tensor, groups: Tensor, sparsity: float) -> tuple[float, Tensor]:
     """What vector-wise pruning keeps with these groups (int64 [G, v]), and which inputs each keeps (bool [G, K])."""
-    arranged = importance[groups.flatten()]
+    permuted = importance[groups.flatten()]
     step = BlockStep(sparsity, (groups.shape[1], 1))
-    offered = step.groups(arranged, torch.ones_like(arranged, dtype=torch.bool))
-    inputs = select_in_layer(offered, arranged.numel(), sparsity)
-    per_input = arranged.view(*groups.shape, -1).sum(dim=1)
+    vectors = step.groups(permuted, torch.ones_like(permuted, dtype=torch.bool))
+    inputs = select_in_layer(vectors, permuted.numel(), sparsity)
+    per_input = permuted.view(*groups.shape, -1).sum(dim=1)
     return float(per_input[inputs].sum(dtype=torch.float64)), inputs
 
 
 def _element_wise(importance: Tensor, sparsity: float) -> Tensor:
     """The mask [N, K] without structure."""
     step = BlockStep(sparsity, (1, 1))
-    offered = step.groups(importance, torch.ones_like(importance, dtype=torch.bool))
-    return select_in_layer(offered, importance.numel(), sparsity)
+    groups = step.groups(importance, torch.ones_like(importance, dtype=torch.bool))
+    return select_in_layer(groups, importance.numel(), sparsity)
 
 
 def _alike(mask: Tensor, length: int) -> Tensor:
@@ -105,7 +105,7 @@ def _redistributed(groups: Tensor, worth: Tensor) -> Tensor:
 @functools.cache
 def _round_robin(count: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
     """Every pair of `count` groups once, in rounds of disjoint pairs (first < second), as a tournament is drawn up."""
-    seats = count + count % 2  # with an odd count, who meets the last seat has a rest
+    seats = count + count % 2  # with an odd count one seat stays empty, and whatever is paired with it waits
     rounds = []
     circle = torch.arange(1, seats)
     for turn in range(seats - 1):

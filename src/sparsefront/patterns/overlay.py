@@ -16,11 +16,11 @@ class OverlayStep:
     """
 
     target: float
-    restores: ClassVar[bool] = True
+    regrows: ClassVar[bool] = True
 
     def groups(self, importance: Tensor, mask: Tensor, *, allowed: Tensor) -> Groups:
         """Scores [N, K], one per weight: what the tiles hold stays, the rest of what is allowed is ranked."""
         return Groups(importance, 1, stays=mask, gone=~allowed)
 
-    def expand(self, kept: Tensor, importance: Tensor, mask: Tensor, *, allowed: Tensor) -> Tensor:
+    def to_mask(self, kept: Tensor, importance: Tensor, mask: Tensor, *, allowed: Tensor) -> Tensor:
         return kept

@@ -1,4 +1,4 @@
-"""Vectors of outputs that need not be neighbours: vector-wise after a permutation of the outputs."""
+"""Vectors of outputs that need not be neighbors: vector-wise after a permutation of the outputs."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.patterns.arrangement import Arrangement
 from sparsefront.patterns.blocks import BlockPattern
-from sparsefront.patterns.granularity import unit_length
+from sparsefront.patterns.granularity import group_length
 from sparsefront.patterns.output_shuffle import shuffled_outputs
+from sparsefront.patterns.permutation import Permutation
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class ShuffledBlock(BlockPattern):
 
     The groups are found once, from the first scores and at the final sparsity (the layer's own where the allocation assigns
     one); see `output_shuffle`. The order lives in storage (the tiles of the gathered format name their outputs), so the
-    function of the network is unchanged. In a layer where no grouping keeps more than neighbours do, at that sparsity, the
+    function of the network is unchanged. In a layer where no grouping keeps more than neighbors do, at that sparsity, the
     outputs stay in their own order.
 
     Args:
@@ -35,7 +35,7 @@ class ShuffledBlock(BlockPattern):
     uses_granularity: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        unit_length(self.granularity)
+        group_length(self.granularity)
         if isinstance(self.search_rounds, bool) or not isinstance(self.search_rounds, int) or self.search_rounds < 0:
             raise InvalidSetting("search_rounds", self.search_rounds, "a whole number of at least 0")
 
@@ -43,16 +43,16 @@ class ShuffledBlock(BlockPattern):
     def block(self) -> tuple[int, int]:
         return self.granularity, 1
 
-    def arrangement(self, importance: Tensor, sparsity: float) -> Arrangement | None:
+    def find_permutation(self, importance: Tensor, sparsity: float) -> Permutation | None:
         order = shuffled_outputs(importance, self.granularity, sparsity, self.search_rounds)
-        return None if order is None else Arrangement(outputs=order)
+        return None if order is None else Permutation(outputs=order)
 
     def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:
         return "gathered", {"tile": self.granularity, "drop_empty_outputs": False}
 
-    def check(self, mask: Tensor, sparsity: float, arrangement: Arrangement | None = None) -> None:
-        """As for every pattern; without an arrangement any order will do that puts equal outputs side by side."""
-        if arrangement is None and mask.dtype == torch.bool and mask.dim() == 2:
+    def check(self, mask: Tensor, sparsity: float, permutation: Permutation | None = None) -> None:
+        """As for every pattern; without a permutation any order will do that puts equal outputs side by side."""
+        if permutation is None and mask.dtype == torch.bool and mask.dim() == 2:
             kinds = torch.unique(mask, dim=0, return_inverse=True)[1]
-            arrangement = Arrangement(outputs=kinds.argsort(stable=True))
-        super().check(mask, sparsity, arrangement)
+            permutation = Permutation(outputs=kinds.argsort(stable=True))
+        super().check(mask, sparsity, permutation)

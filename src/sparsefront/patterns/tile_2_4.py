@@ -10,13 +10,13 @@ from torch import Tensor
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.base import Pattern, Step
 from sparsefront.patterns.boundaries import Boundaries
-from sparsefront.patterns.granularity import unit_length
+from sparsefront.patterns.granularity import group_length
 from sparsefront.patterns.groups import Groups
 from sparsefront.patterns.halved import (
     HALVED_ALLOCATIONS,
     WINDOW,
     check_halved_sparsity,
-    halved_refusal,
+    halved_unsupported_reason,
     outer_sparsity,
 )
 from sparsefront.patterns.tile_steps import surviving_outputs
@@ -46,7 +46,7 @@ class TileWindowStep:
         scores.scatter_(1, places, importance[rows])
         return Groups(scores[:, :count].unflatten(1, (-1, WINDOW.m)), 1, keep_of_last=WINDOW.n)
 
-    def expand(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
+    def to_mask(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
         rows = surviving_outputs(mask)
         places, count = self._places(mask[rows])
         nowhere = kept.new_zeros(len(rows), 1)
@@ -89,7 +89,7 @@ class Tile24(Pattern):
     s. The allocation decides on outputs and inputs; the windows leave it nothing. A last window with fewer than four inputs
     keeps two, so that a layer may keep up to one weight per output more than its share.
 
-    On the way to a final sparsity masks are tile-wise, first towards 2s - 1, then at rest; the last mask halves them. There
+    On the way to a final sparsity masks are tile-wise, first towards 2s - 1, then unchanged; the last mask halves them. There
     is no 3:4 on the way, as block_2_4 has it: where all outputs of a tile drop the same input, the next mask could not tell
     which windows there were.
 
@@ -108,7 +108,7 @@ class Tile24(Pattern):
     uses_granularity: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if unit_length(self.granularity) < 2:
+        if group_length(self.granularity) < 2:
             raise InvalidSetting(
                 "granularity", self.granularity, "at least 2: a tile is known by its outputs' agreement"
             )
@@ -125,8 +125,8 @@ class Tile24(Pattern):
     def check_sparsity(self, sparsity: float) -> None:
         check_halved_sparsity(self.name, sparsity)
 
-    def refusal(self, shape: tuple[int, int], sparsity: float) -> str | None:
-        return halved_refusal(sparsity)
+    def unsupported_reason(self, shape: tuple[int, int], sparsity: float) -> str | None:
+        return halved_unsupported_reason(sparsity)
 
     def steps(self, sparsity: float, shape: tuple[int, int], final_sparsity: float | None = None) -> tuple[Step, ...]:
         final = sparsity if final_sparsity is None else final_sparsity
@@ -137,9 +137,9 @@ class Tile24(Pattern):
     def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:
         return "gathered", {"tile": self.granularity, "drop_empty_outputs": True, "fill": True}
 
-    def granule(self, shape: tuple[int, int]) -> int:
+    def rounding_unit(self, shape: tuple[int, int]) -> int:
         """Half a group of tile_wise, and one weight in the last window of every output."""
-        return shape[0] + math.ceil(self.tiles.granule(shape) / 2)
+        return shape[0] + math.ceil(self.tiles.rounding_unit(shape) / 2)
 
     def check_structure(self, mask: Tensor, sparsity: float) -> None:
         """A panel of at most 4 inputs per window can hold every tile: each output keeps two inputs in each window.

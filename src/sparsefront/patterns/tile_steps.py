@@ -13,13 +13,13 @@ AGGREGATES = ("rms", "l2_over_length")
 
 @dataclass(frozen=True)
 class OutputStep:
-    """Let whole outputs (rows of W) live or die.
+    """Keep or prune whole outputs (rows of W).
 
     Args:
         target: sparsity when the step is done.
         multiple: a layer keeps a multiple of this many outputs, or all of them. Above 1 its best ones stay in any case,
             one multiple or all: what single outputs would leave of a layer must not be rounded to nothing.
-        aggregate: score of a group, see `unit_score`.
+        aggregate: score of a group, see `aggregate_score`.
     """
 
     target: float
@@ -29,7 +29,7 @@ class OutputStep:
     def groups(self, importance: Tensor, mask: Tensor) -> Groups:
         """Scores [N]."""
         alive = mask.sum(dim=1)
-        scores = unit_score(importance, torch.tensor(importance.shape[1]), self.aggregate)
+        scores = aggregate_score(importance, torch.tensor(importance.shape[1]), self.aggregate)
         if ((alive > 0) & (alive < mask.shape[1])).any():
             # Tiles have lost inputs already. Without one of its outputs a tile would take in the next tile's first,
             # which keeps other inputs.
@@ -39,14 +39,14 @@ class OutputStep:
             scores[best[: self.multiple]] = math.inf
         return Groups(scores.masked_fill(alive == 0, -math.inf), alive, multiple=self.multiple)
 
-    def expand(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
+    def to_mask(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
         """An output keeps all the inputs it had, or none."""
         return mask & kept[:, None]
 
 
 @dataclass(frozen=True)
 class TileInputStep:
-    """Let whole inputs of a tile live or die; tiles are formed anew from `width` surviving outputs each.
+    """Keep or prune whole inputs of a tile; tiles are formed again from `width` surviving outputs each.
 
     The last tile may be narrower. Scores and sizes are [tiles, K].
 
@@ -54,7 +54,7 @@ class TileInputStep:
         target: sparsity when the step is done.
         width: of a tile, in surviving outputs.
         multiple: a tile keeps a multiple of this many inputs, or all of them.
-        aggregate: score of a group, see `unit_score`.
+        aggregate: score of a group, see `aggregate_score`.
     """
 
     target: float
@@ -67,11 +67,11 @@ class TileInputStep:
         # A group's length is its tile's width, also where an earlier, looser mask has already taken it out.
         starts = torch.arange(0, len(rows), self.width, device=mask.device)
         length = (len(rows) - starts).clamp(max=self.width)[:, None]
-        scores = unit_score(self._tiles(importance, rows), length, self.aggregate)
+        scores = aggregate_score(self._tiles(importance, rows), length, self.aggregate)
         alive = self._tiles(mask, rows).sum(dim=1, dtype=torch.int32)
         return Groups(scores.masked_fill(alive == 0, -math.inf), alive, multiple=self.multiple)
 
-    def expand(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
+    def to_mask(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
         """All outputs of a tile keep the tile's inputs."""
         rows = surviving_outputs(mask)
         result = torch.zeros_like(mask)
@@ -86,7 +86,7 @@ class TileInputStep:
         return padded.view(tiles, self.width, matrix.shape[1])
 
 
-def unit_score(importance: Tensor, length: Tensor, aggregate: str) -> Tensor:
+def aggregate_score(importance: Tensor, length: Tensor, aggregate: str) -> Tensor:
     """The score of groups along dimension 1.
 
     Args:

@@ -10,7 +10,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.apriori import tuned
 from sparsefront.patterns.base import Pattern, Step
 from sparsefront.patterns.boundaries import Boundaries
-from sparsefront.patterns.granularity import unit_length
+from sparsefront.patterns.granularity import group_length
 from sparsefront.patterns.overlay import OverlayStep
 from sparsefront.patterns.tile_steps import AGGREGATES, OutputStep, TileInputStep, surviving_outputs
 
@@ -37,7 +37,7 @@ class TileWise(Pattern):
 
     `whole_tiles` and `input_multiple` suit the hardware: a layer keeps a multiple of g outputs, its best ones and at least one
     tile of them, and a tile a multiple of inputs. Each may instead keep all that it has, so a layer of at most g outputs
-    loses none in step 1. Step 2 makes up for what step 1 leaves, so the total is s within one unit of step 2:
+    loses none in step 1. Step 2 makes up for what step 1 leaves, so the total is s within one group of step 2:
     input_multiple inputs of a tile.
 
     The sources' variant has neither, and scores by l2_over_length: see `SOURCES`.
@@ -48,7 +48,7 @@ class TileWise(Pattern):
         apriori_tuning: a, from 0 to 1.
         whole_tiles: only a layer that keeps all of its outputs has a narrower last tile.
         input_multiple: 1, or what the instructions of a tensor core take at once: 16.
-        aggregate: score of an output or tile input, rms or l2_over_length (see `unit_score`). Within a step of one layer the
+        aggregate: score of an output or tile input, rms or l2_over_length (see `aggregate_score`). Within a step of one layer the
             two differ for a narrower last tile only, between layers for outputs of different length.
     Source: Guo et al., "Accelerating Sparse DNN Models without Hardware-Support via Tile-Wise Sparsity", 2020. The
         square-root split, the l2/length scores, the global threshold of each step and the overlay are from the authors'
@@ -70,7 +70,7 @@ class TileWise(Pattern):
     uses_granularity: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        unit_length(self.granularity)
+        group_length(self.granularity)
         if not 0.0 <= self.element_overlay < 1.0:
             raise InvalidSetting(
                 "element_overlay", self.element_overlay, "a fraction of all weights, at least 0 and below 1"
@@ -90,7 +90,7 @@ class TileWise(Pattern):
             raise InvalidSetting("element_overlay", self.element_overlay, allowed)
 
     def steps(self, sparsity: float, shape: tuple[int, int], final_sparsity: float | None = None) -> tuple[Step, ...]:
-        """On the way to a final sparsity the outputs go first: once they are settled, tiles keep their members."""
+        """On the way to a final sparsity the outputs go first: once they are fixed, tiles keep their members."""
         final = sparsity if final_sparsity is None else final_sparsity
         tiles_final = min(1.0, final + self.element_overlay)  # an allocation may ask a layer for more than there is
         overlay = (OverlayStep(final),) if self.element_overlay > 0 and sparsity == final else ()
@@ -113,8 +113,8 @@ class TileWise(Pattern):
             return "gathered_overlay", {"tile": self.granularity}
         return "gathered", {"tile": self.granularity, "drop_empty_outputs": True}
 
-    def granule(self, shape: tuple[int, int]) -> int:
-        """One unit of the last step: the inputs of a tile that go together."""
+    def rounding_unit(self, shape: tuple[int, int]) -> int:
+        """One group of the last step: the inputs of a tile that go together."""
         return min(self.granularity, shape[0]) * min(self.input_multiple, shape[1])
 
     def check_structure(self, mask: Tensor, sparsity: float) -> None:

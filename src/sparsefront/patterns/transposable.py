@@ -57,7 +57,7 @@ class TransposableStep:
             scores = scores.masked_fill_(outside > 0, -math.inf)
         return Groups(scores, self.kept * SIDE, keep_of_last=1)
 
-    def expand(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
+    def to_mask(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
         """Every tile as the candidate that it chose."""
         n, k = mask.shape
         chosen = tile_candidates(self.kept).to(mask.device)[kept.byte().argmax(dim=1)]

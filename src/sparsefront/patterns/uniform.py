@@ -9,13 +9,13 @@ from torch import Tensor
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.base import Step
 from sparsefront.patterns.blocks import BlockPattern, in_blocks
-from sparsefront.patterns.granularity import unit_length
+from sparsefront.patterns.granularity import group_length
 from sparsefront.patterns.groups import Groups, signed_norm
 
 
 @dataclass(frozen=True)
 class RankStep:
-    """Let rank columns live or die: rank r holds the r-th best block of every row of blocks.
+    """Keep or prune rank columns: rank r holds the r-th best block of every row of blocks.
 
     Args:
         target: see `Step`.
@@ -37,7 +37,7 @@ class RankStep:
             scores = scores / ranked.shape[0] ** 0.5
         return Groups(scores.masked_fill(gone, -torch.inf), ranked.shape[0] * self.side**2)
 
-    def expand(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
+    def to_mask(self, kept: Tensor, importance: Tensor, mask: Tensor) -> Tensor:
         """Scatter back: every row keeps as many of its best blocks as ranks survive, ties to the lower index."""
         count = int(kept.sum())
         if count == 0:
@@ -68,14 +68,14 @@ class Uniform(BlockPattern):
 
     Within each row weights are sorted by importance, best first; the l2 norm of each column of the sorted matrix, one
     column per rank, is that rank's score; one threshold over the ranks of all layers says how many survive in each. With
-    blocks the unit is the l2 norm of a block, and every row of blocks keeps the same number of them.
+    blocks the group's score is the l2 norm of a block, and every row of blocks keeps the same number of them.
 
     With allocation=per_layer every layer keeps the same fraction, and the pattern is the per-output comparison group of
     Wanda (Sun et al., "A Simple and Effective Pruning Approach for Large Language Models", 2023, section 3).
 
     Args:
         granularity: side of a block, which divides the layer: 1, 2 or 4.
-        aggregate: l2, the norm of a rank column as in the paper, or rms, the same per row, which does not favour layers
+        aggregate: l2, the norm of a rank column as in the paper, or rms, the same per row, which does not favor layers
             with many rows.
     Source: Muralidharan, "Uniform Sparsity in Deep Neural Networks", 2023, sections 2.2 and 4.2 ("Blocked Uniform
         Sparsity"). The paper sorts by |w|; here importance is sorted, which is |w| where it is the magnitude.
@@ -87,7 +87,7 @@ class Uniform(BlockPattern):
     uses_granularity: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if unit_length(self.granularity) not in (1, 2, 4):
+        if group_length(self.granularity) not in (1, 2, 4):
             raise InvalidSetting("granularity", self.granularity, "1, 2 or 4, the side of a block")
         if self.aggregate not in ("l2", "rms"):
             raise InvalidSetting("aggregate", self.aggregate, "l2 (norm of a rank column) or rms (the same per row)")
@@ -102,7 +102,7 @@ class Uniform(BlockPattern):
     def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:
         return "ell", {"block": self.granularity}
 
-    def granule(self, shape: tuple[int, int]) -> int:
+    def rounding_unit(self, shape: tuple[int, int]) -> int:
         """One rank: a block in every row of blocks."""
         return shape[0] * self.granularity
 

@@ -1,10 +1,10 @@
-"""Vectors of consecutive outputs at one input live or die together."""
+"""Vectors of consecutive outputs at one input are kept or pruned together."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 from sparsefront.patterns.distribution import FreeOrBalanced
-from sparsefront.patterns.granularity import unit_length
+from sparsefront.patterns.granularity import group_length
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class VectorWise(FreeOrBalanced):
     uses_granularity: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        unit_length(self.granularity)
+        group_length(self.granularity)
         self.check_distribution()
 
     @property

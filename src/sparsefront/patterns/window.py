@@ -1,6 +1,6 @@
-"""Windows of a balanced distribution: exactly n kept of every m consecutive units along K.
+"""Windows of a balanced distribution: exactly n kept of every m consecutive groups along K.
 
-Shared by n_m (units are weights), vector_wise (vectors) and block_wise (blocks).
+Shared by n_m (groups are weights), vector_wise (vectors) and block_wise (blocks).
 """
 
 import math
@@ -40,10 +40,10 @@ def nearest_window(m: int, sparsity: float) -> Window:
 
 
 def find_window(length: int, sparsity: float, *, n: int | None, m: int | None) -> Window | None:
-    """The window for `length` units along K, or None where there is none.
+    """The window for `length` groups along K, or None where there is none.
 
     Args:
-        length: units along K; m has to divide it.
+        length: groups along K; m has to divide it.
         sparsity: fraction of zeros, in [0, 1).
         n: the kept count; None derives it from sparsity and m.
         m: the window; None takes the smallest from 4 to 64 that divides `length` and has an n with n/m within 0.01 of
@@ -87,8 +87,10 @@ def check_window_sparsity(sparsity: float, *, n: int | None, m: int | None) -> N
         )
 
 
-def window_refusal(length: int, counted: str, sparsity: float, *, n: int | None, m: int | None) -> str | None:
-    """Why `length` units along K have no window, in words; None where they have one. `counted`: length and unit."""
+def window_unsupported_reason(
+    length: int, counted: str, sparsity: float, *, n: int | None, m: int | None
+) -> str | None:
+    """Why `length` groups along K have no window, in words; None where they have one. `counted`: length and group."""
     if find_window(length, sparsity, n=n, m=m) is not None:
         return None
     if m is None:

@@ -12,7 +12,7 @@ from sparsefront.importance.base import Importance
 from sparsefront.pruning.layer_inputs import in_order_of_use, sum_over_inputs
 from sparsefront.pruning.movement import AccumulateMovement
 from sparsefront.tasks.base import Batch, Task
-from sparsefront.training import ranks
+from sparsefront.training import distributed
 
 
 def score_weights(
@@ -39,7 +39,7 @@ def score_weights(
 class NetworkCalibration:
     """`importance.base.Calibration` of a network.
 
-    Dropout is off and batch normalisation uses its running statistics, so scores depend on no draw and leave no trace.
+    Dropout is off and batch normalization uses its running statistics, so scores depend on no draw and leave no trace.
     Of the batches, rank r of R reads r, r + R, r + 2R, ...; the data goes round where there are too few.
     What layers are given at the padding of a text is left out.
 
@@ -103,7 +103,7 @@ class NetworkCalibration:
     def total(self, statistics: dict[str, Tensor]) -> dict[str, Tensor]:
         """See `Calibration`. Ranks pass the same layers in the same order."""
         for name in statistics:  # one at a time: a rank's own sum is freed as soon as the total is there
-            statistics[name] = ranks.total(statistics[name])
+            statistics[name] = distributed.all_reduce_sum(statistics[name])
         return statistics
 
     def batches(self, count: int) -> Iterator[Batch]:
@@ -112,7 +112,7 @@ class NetworkCalibration:
         Raises:
             ValueError: there is no training data.
         """
-        for batch in islice(self._all_batches(), ranks.index(), count, ranks.count()):
+        for batch in islice(self._all_batches(), distributed.rank(), count, distributed.world_size()):
             yield self._on_device(batch)
 
     def _all_batches(self) -> Iterator[Batch]:

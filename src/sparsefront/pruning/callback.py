@@ -1,4 +1,4 @@
-"""Lightning callback that holds the masks while a network trains, and tightens them where the schedule says so."""
+"""Lightning callback that applies the masks while a network trains, and tightens them where the schedule says so."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +10,8 @@ from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.schedule.base import Schedule
 
 
-class HoldMasks(pl.Callback):
-    """Zeroes pruned weights after every optimizer step; before the steps named by the schedule, makes the masks anew.
+class ApplyMasks(pl.Callback):
+    """Zeroes pruned weights after every optimizer step; before the steps named by the schedule, makes the masks again.
 
     Args:
         masked: the masks of the network that is trained, already set to the sparsity that the round begins with.

@@ -1,4 +1,4 @@
-"""Layers that pruning emptied, or all but emptied: where there are any, a result judges this as much as the pattern."""
+"""Layers that pruning emptied, or all but emptied: where there are any, a result measures this as much as the pattern."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -34,7 +34,7 @@ def collapse_warning(sparsities: Mapping[str, float], target: float, allocation:
     helps = {"global_threshold": f"{ALIKE}, or {AT_LEAST}", "per_layer": "a lower sparsity or a smaller granularity"}
     return (
         f"{len(collapsed)} of {len(sparsities)} layers collapsed at target density {1 - target:.3g}: "
-        f"{collapse_text(collapsed)}. Such a result judges the collapse as much as the pattern; what helps: "
+        f"{collapse_text(collapsed)}. Such a result measures the collapse as much as the pattern; what helps: "
         f"{helps.get(allocation, ALIKE)}"
     )
 

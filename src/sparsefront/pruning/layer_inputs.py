@@ -92,7 +92,7 @@ def sum_over_inputs(
         for batch in batches:
             real = real_positions(batch)
             forward(batch)
-            _refuse_unreached(modules, reached)
+            _require_reached(modules, reached)
     return sums
 
 
@@ -120,10 +120,10 @@ def in_order_of_use(forward: Callable[[Any], Any], batch: Any, modules: dict[str
 
     with watched(modules, note):
         forward(batch)
-    _refuse_unreached(modules, seen)
+    _require_reached(modules, seen)
     return groups
 
 
-def _refuse_unreached(modules: dict[str, nn.Module], reached: set[str]) -> None:
+def _require_reached(modules: dict[str, nn.Module], reached: set[str]) -> None:
     if unreached := [name for name in modules if name not in reached]:
         raise ValueError(f"the network never calls {', '.join(unreached)}: what it is given cannot be seen")

@@ -42,6 +42,6 @@ def plan_pruning(
             reasons[name] = ignored[name]
         elif getattr(module, "groups", 1) != 1:
             reasons[name] = f"convolution in {module.groups} groups"
-        elif (refusal := pattern.refusal(shapes[name], sparsity)) is not None:
-            reasons[name] = refusal
+        elif (reason := pattern.unsupported_reason(shapes[name], sparsity)) is not None:
+            reasons[name] = reason
     return PruningPlan(shapes, reasons)

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from sparsefront.allocation.base import Allocation, Ranked
+from sparsefront.allocation.base import Allocation, GlobalAllocation
 from sparsefront.allocation.selection import select_in_layer
-from sparsefront.importance.finite import refuse_non_finite
-from sparsefront.patterns.base import Pattern, expand, offer, refuse_indivisible, refuse_sparsity_out_of_range
+from sparsefront.importance.finite import require_finite
+from sparsefront.patterns.base import Pattern, new_mask, require_divisible, step_groups, validate_sparsity
 from sparsefront.patterns.groups import Groups
-from sparsefront.pruning.structure import Structure, settle
+from sparsefront.pruning.mask_layout import MaskLayout, fix_layout
 
 
 def make_masks(
@@ -21,21 +21,21 @@ def make_masks(
     *,
     final_sparsity: float | None = None,
     previous: Mapping[str, Tensor] | None = None,
-    structure: Structure | None = None,
+    layout: MaskLayout | None = None,
     weight_shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> dict[str, Tensor]:
     """The masks of all layers at a sparsity.
 
     Args:
         importance: layer name -> [N, K], any float dtype, on one device, larger = more worth keeping. Only layers that
-            the pattern can divide (`pattern.refusal` is None); sparsity counts their weights.
-        pattern: which weights live or die together.
+            the pattern can divide (`pattern.unsupported_reason` is None); sparsity counts their weights.
+        pattern: which weights are kept or pruned together.
         allocation: how much goes in which layer.
         sparsity: fraction of zeros, in [0, 1).
         final_sparsity: where a schedule ends, while `sparsity` is only on the way; None: at `sparsity`.
         previous: layer name -> bool, [N, K] or shaped like the weight: masks that this function made earlier in the
             same schedule. The result keeps no weight that they prune. None: everything is still there.
-        structure: what was settled for the whole schedule; None: it is settled now, from this importance.
+        layout: fixed before for the whole schedule; None: it is fixed now, from this importance.
         weight_shapes: layer name -> the weight's own shape, where it is not [N, K]: convolutions.
     Returns:
         layer name -> bool [N, K] on importance's device, in the network's order, True = keep; the same input gives the
@@ -45,55 +45,55 @@ def make_masks(
         ValueError: importance that is not finite, or a layer that the pattern cannot divide; names the layer.
     """
     final = sparsity if final_sparsity is None else final_sparsity
-    refuse_sparsity_out_of_range(sparsity)
-    refuse_sparsity_out_of_range(final)
+    validate_sparsity(sparsity)
+    validate_sparsity(final)
     pattern.check_sparsity(final)
     allocation.check_sparsity(final)
-    _refuse_indivisible(importance, pattern, final)
-    refuse_non_finite(importance)
-    if structure is None:
-        structure = settle(importance, pattern, allocation, final, weight_shapes=weight_shapes)
-    if isinstance(allocation, Ranked):
-        return _ranked_together(importance, pattern, allocation, sparsity, final, previous, structure)
+    _require_divisible(importance, pattern, final)
+    require_finite(importance)
+    if layout is None:
+        layout = fix_layout(importance, pattern, allocation, final, weight_shapes=weight_shapes)
+    if isinstance(allocation, GlobalAllocation):
+        return _ranked_together(importance, pattern, allocation, sparsity, final, previous, layout)
     return {
-        layer: _on_its_own(layer, values, pattern, sparsity, final, previous, structure)
+        layer: _layer_mask(layer, values, pattern, sparsity, final, previous, layout)
         for layer, values in importance.items()
     }
 
 
-def _on_its_own(
+def _layer_mask(
     layer: str,
     importance: Tensor,
     pattern: Pattern,
     sparsity: float,
     final: float,
     previous: Mapping[str, Tensor] | None,
-    structure: Structure,
+    layout: MaskLayout,
 ) -> Tensor:
-    """The mask of a layer whose sparsity is assigned. On the way every layer has gone the same part of its way."""
-    layer_final = structure.sparsity_of(layer, final)
+    """The mask of a layer with a sparsity of its own. On the way every layer has gone the same part of its way."""
+    layer_final = layout.sparsity_of(layer, final)
     allowed = _allowed(layer, importance, previous)
     if layer_final == 0:
         return allowed
     now = layer_final if sparsity == final else layer_final * sparsity / final
-    arrangement = structure.arrangement(layer)
-    scores = arrangement.arrange(importance.float())
-    return arrangement.restore(pattern.layer_mask(scores, arrangement.arrange(allowed), now, layer_final))
+    permutation = layout.permutation(layer)
+    scores = permutation.apply(importance.float())
+    return permutation.invert(pattern.layer_mask(scores, permutation.apply(allowed), now, layer_final))
 
 
 def _ranked_together(
     importance: Mapping[str, Tensor],
     pattern: Pattern,
-    allocation: Ranked,
+    allocation: GlobalAllocation,
     sparsity: float,
     final: float,
     previous: Mapping[str, Tensor] | None,
-    structure: Structure,
+    layout: MaskLayout,
 ) -> dict[str, Tensor]:
     """The masks of all layers, each step decided over the whole network."""
-    arrange = {layer: structure.arrangement(layer).arrange for layer in importance}
-    scores = {layer: arrange[layer](values.float()) for layer, values in importance.items()}
-    allowed = {layer: arrange[layer](_allowed(layer, values, previous)) for layer, values in importance.items()}
+    permuted = {layer: layout.permutation(layer).apply for layer in importance}
+    scores = {layer: permuted[layer](values.float()) for layer, values in importance.items()}
+    allowed = {layer: permuted[layer](_allowed(layer, values, previous)) for layer, values in importance.items()}
     numel = {layer: values.numel() for layer, values in importance.items()}
     masks = dict(allowed)
     per_layer = (pattern.steps(sparsity, (values.shape[0], values.shape[1]), final) for values in importance.values())
@@ -101,18 +101,18 @@ def _ranked_together(
         step_of = dict(zip(scores, steps, strict=True))
         groups: dict[str, Groups] = {}
         for layer, step in step_of.items():
-            offered = offer(step, scores[layer], masks[layer], allowed[layer])
-            if offered.keep_of_last is None:
-                groups[layer] = offered
-            else:  # windows are decided one by one: nothing to rank, and no need to hold the scores of other layers
-                survivors = select_in_layer(offered, numel[layer], step.target)
-                masks[layer] = expand(step, survivors, scores[layer], masks[layer], allowed[layer])
+            found = step_groups(step, scores[layer], masks[layer], allowed[layer])
+            if found.keep_of_last is None:
+                groups[layer] = found
+            else:  # windows are decided one by one: nothing to rank, and no need to keep the scores of other layers
+                survivors = select_in_layer(found, numel[layer], step.target)
+                masks[layer] = new_mask(step, survivors, scores[layer], masks[layer], allowed[layer])
         kept = allocation.select(groups, numel, steps[0].target) if groups else {}
         ranked = list(groups)
-        del groups  # the scores of the whole network: freed before the masks are expanded
+        del groups  # the scores of the whole network: freed before the new masks are made
         for layer in ranked:
-            masks[layer] = expand(step_of[layer], kept.pop(layer), scores[layer], masks[layer], allowed[layer])
-    return {layer: structure.arrangement(layer).restore(mask) for layer, mask in masks.items()}
+            masks[layer] = new_mask(step_of[layer], kept.pop(layer), scores[layer], masks[layer], allowed[layer])
+    return {layer: layout.permutation(layer).invert(mask) for layer, mask in masks.items()}
 
 
 def _allowed(layer: str, importance: Tensor, previous: Mapping[str, Tensor] | None) -> Tensor:
@@ -122,10 +122,10 @@ def _allowed(layer: str, importance: Tensor, previous: Mapping[str, Tensor] | No
     return previous[layer].reshape(importance.shape).to(importance.device)
 
 
-def _refuse_indivisible(importance: Mapping[str, Tensor], pattern: Pattern, sparsity: float) -> None:
+def _require_divisible(importance: Mapping[str, Tensor], pattern: Pattern, sparsity: float) -> None:
     """Raise ValueError naming the first layer that the pattern cannot divide."""
     for layer, values in importance.items():
         try:
-            refuse_indivisible(pattern, tuple(values.shape), sparsity)
+            require_divisible(pattern, tuple(values.shape), sparsity)
         except ValueError as error:
             raise ValueError(f"layer {layer}: {error}") from None

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from sparsefront.pruning.calibration import score_weights
 from sparsefront.pruning.make_masks import make_masks
+from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.pruning.movement import AccumulateMovement
 from sparsefront.pruning.settings import PruningSettings
-from sparsefront.pruning.structure import Structure
 from sparsefront.tasks.base import Batch, Task
 
 
@@ -21,14 +21,14 @@ class MaskMaker:
         pruning: how masks are made.
         task: the network and its loss, on the device where scores are wanted.
         layers: those that are pruned.
-        structure: fixed before the first masks.
+        layout: fixed before the first masks.
         open_loader, movement: see `score_weights`.
     """
 
     pruning: PruningSettings
     task: Task
     layers: list[str]
-    structure: Structure
+    layout: MaskLayout
     open_loader: Callable[[], Iterable[Batch]]
     movement: AccumulateMovement | None = None
 
@@ -48,5 +48,5 @@ class MaskMaker:
             sparsity,
             final_sparsity=pruning.sparsity,
             previous=previous,
-            structure=self.structure,
+            layout=self.layout,
         )

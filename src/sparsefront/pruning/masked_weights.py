@@ -1,4 +1,4 @@
-"""The one object that holds the masks of a network."""
+"""The one object that applies the masks of a network."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from sparsefront.training import ranks
+from sparsefront.training import distributed
 
 BUFFER = "weight_mask"
 
@@ -42,7 +42,7 @@ class MaskedWeights:
                 raise ValueError(
                     f"mask of {name}: {mask.dtype} {tuple(mask.shape)} does not fit weight {tuple(module.weight.shape)}"
                 )
-            mask = ranks.of_first(mask.reshape(module.weight.shape).to(module.weight.device))
+            mask = distributed.broadcast(mask.reshape(module.weight.shape).to(module.weight.device))
             module.register_buffer(BUFFER, mask, persistent=False)
         self.apply()
 

@@ -41,7 +41,7 @@ class AccumulateMovement(pl.Callback):
                 continue
             if (
                 finite is not None
-            ):  # decided on the device: waiting for the answer would cost every step a synchronisation
+            ):  # decided on the device: waiting for the answer would cost every step a synchronization
                 gradient = torch.where(finite, gradient, torch.zeros_like(gradient))
             self._sum_of(name).addcmul_(layer.weight, gradient, value=-1)
 

@@ -16,7 +16,7 @@ class PruningSettings:
     """The parts of a pruning.
 
     Args:
-        pattern: which weights live or die together.
+        pattern: which weights are kept or pruned together.
         sparsity: the final one, a fraction of zeros in [0, 1).
         importance, allocation: what is worth keeping, and how much of each layer goes.
         schedule: when masks change on the way to the final sparsity.

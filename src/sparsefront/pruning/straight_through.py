@@ -1,4 +1,4 @@
-"""Lightning callback that trains all weights through masks which are made anew at every step."""
+"""Lightning callback that trains all weights through masks which are made again at every step."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

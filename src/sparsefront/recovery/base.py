@@ -10,9 +10,9 @@ import pytorch_lightning as pl
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.pruning.settings import PruningSettings
-from sparsefront.pruning.structure import Structure
 from sparsefront.tasks.base import Task
 from sparsefront.training.optimization import Optimization
 from sparsefront.training.recipe import Recipe
@@ -32,7 +32,7 @@ class RecoverySetup:
         trainer: on what it runs.
         architecture: gives the network without its weights, for checks; also on the meta device.
         prunable: names of the layers of a network that may be pruned.
-        history: whether the weights of the dense run's epochs can be had.
+        epoch_weights: whether the weights of the dense run's epochs can be had.
     """
 
     pruning: PruningSettings
@@ -40,7 +40,7 @@ class RecoverySetup:
     trainer: TrainerSettings
     architecture: Callable[[], nn.Module]
     prunable: Callable[[nn.Module], list[str]]
-    history: bool
+    epoch_weights: bool
 
 
 @dataclass(eq=False)
@@ -52,14 +52,14 @@ class Round:
         sparsity: of `masks`.
         net: fp32; in the first round the dense weights, unpruned; later what the round before left.
         masks: layer name -> bool, shaped like the weight or [N, K]; not applied yet, within those of the round before.
-        masked: holds the masks of `net`; in the first round it has none yet, later those of the round before.
-        structure: the layers' orders and final sparsities, settled before the first masks.
+        masked: applies the masks of `net`; in the first round it has none yet, later those of the round before.
+        layout: the layers' permutations and final sparsities, fixed before the first masks.
         data: of training; its loader starts from the same order each time.
         make_masks: (sparsity, masks so far) -> masks for the weights of `net` as they are when it is called.
-        make_task: (optimization, or None to judge only) -> a task around `net`.
+        make_task: (optimization, or None to evaluate only) -> a task around `net`.
         initial_net: a fresh network with the weights that the dense run started from.
         dense_net: a fresh copy of the trained dense network.
-        history: epoch of the dense run, counted from 0 -> the weights at its start.
+        epoch_weights: epoch of the dense run, counted from 0 -> the weights at its start.
         folder: where the training may write.
         unfinished: folder where the state of this round's training outlives a killed run; None = it does not.
         loggers: of every fit.
@@ -71,13 +71,13 @@ class Round:
     net: nn.Module
     masks: LayerMasks
     masked: MaskedWeights
-    structure: Structure
+    layout: MaskLayout
     data: pl.LightningDataModule
     make_masks: Callable[[float, LayerMasks | None], LayerMasks]
     make_task: Callable[[Optimization | None], Task]
     initial_net: Callable[[], nn.Module]
     dense_net: Callable[[], nn.Module]
-    history: Mapping[int, StateDict]
+    epoch_weights: Mapping[int, StateDict]
     folder: Path
     unfinished: Path | None
     loggers: list
@@ -116,21 +116,21 @@ class Recovery(ABC):
     fingerprinted: ClassVar[frozenset[str]] = frozenset()
     """Settings that `fingerprint` speaks for, so that keys of stored stages do without them."""
     needs: ClassVar[tuple[str, ...]] = ()
-    """What of `dense_net`, `initial_net` and `history` it cannot do without."""
+    """What of `dense_net`, `initial_net` and `epoch_weights` it cannot do without."""
     starts_dense: ClassVar[bool] = False
     """Whether it starts from the dense weights, also of what is pruned."""
     schedules: tuple[str, ...]
 
     def check_schedule(self, schedule: str) -> None:
-        """Refuse a schedule, by its name, that this recovery does not go with.
+        """Check that this recovery works with a schedule, given by its name.
 
         Raises:
             InvalidSetting: with its key written from the root.
         """
-        self._refuse_others(schedule, "recovery", self.name)
+        self._validate_schedule(schedule, "recovery", self.name)
 
-    def _refuse_others(self, schedule: str, key: str, value: str) -> None:
-        """The refusal of `check_schedule`; key and value are of the setting that rules the schedule out."""
+    def _validate_schedule(self, schedule: str, key: str, value: str) -> None:
+        """The error of `check_schedule`; key and value are of the setting that rules the schedule out."""
         if schedule not in self.schedules:
             raise InvalidSetting(key, value, f"goes with schedule {', '.join(self.schedules)}, not with {schedule}")
 
@@ -149,6 +149,6 @@ class Recovery(ABC):
     def recover(self, round: Round) -> RoundRecord:
         """Apply the round's masks and bring accuracy back, in place.
 
-        Afterwards `round.masked` holds the masks that the network ends the round with, and every weight that they prune
+        Afterwards `round.masked` has the masks that the network ends the round with, and every weight that they prune
         is exactly zero.
         """

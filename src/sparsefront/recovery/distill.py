@@ -64,7 +64,7 @@ class Distill(TrainingRecovery):
             raise InvalidSetting(
                 "hidden_layers", self.hidden_layers, "names at least one module, and needs hidden_states above 0"
             )
-        _ = self._along  # refuses its own settings
+        _ = self._along  # rejects its own settings
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]  # of the instance: a checkpoint may teach instead
@@ -77,7 +77,7 @@ class Distill(TrainingRecovery):
 
     def check_schedule(self, schedule: str) -> None:
         """`along` rules schedules out, not the teacher."""
-        self._refuse_others(schedule, "recovery.along", self.along)
+        self._validate_schedule(schedule, "recovery.along", self.along)
 
     @property
     def _along(self) -> TrainingRecovery:

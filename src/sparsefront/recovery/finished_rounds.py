@@ -15,7 +15,7 @@ from sparsefront.pruning.mask_file import MASKS, load_masks, save_masks
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.pruning.movement import AccumulateMovement
 from sparsefront.recovery.base import RoundRecord
-from sparsefront.training import ranks
+from sparsefront.training import distributed
 from sparsefront.training.weights_file import WEIGHTS, save_weights
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ class FinishedRounds:
     Args:
         folder: outlives a killed run; None = nothing is kept, nor looked for.
         net: the network that the rounds train.
-        masked: holds its masks.
+        masked: applies its masks.
         movement: the accumulator that all rounds share, where the importance has one.
     """
 
@@ -59,7 +59,7 @@ class FinishedRounds:
             return []
         last = found[-1]
         if (damage := _damage(last)) is not None:
-            if ranks.index() == 0:
+            if distributed.rank() == 0:
                 log.warning("damaged, so the rounds start again: %s: %s", last, damage)
             return []
         self.net.load_state_dict(load_file(last / WEIGHTS))
@@ -71,7 +71,7 @@ class FinishedRounds:
 
     def keep(self, records: list[RoundRecord]) -> None:
         """After a round that others follow; whole or not at all, on rank 0. What it was itself made from is forgotten."""
-        if self.folder is None or ranks.index() != 0:
+        if self.folder is None or distributed.rank() != 0:
             return
         done = self._after(len(records))
         new = done.with_suffix(".new")

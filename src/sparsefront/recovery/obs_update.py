@@ -9,9 +9,9 @@ from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.finite import first_non_finite
-from sparsefront.importance.base import refuse_fewer_than_one
+from sparsefront.importance.base import require_at_least_one
 from sparsefront.obs.blockwise import sweep
-from sparsefront.obs.hessian import damped_hessian, input_hessian, inverse_factor, refuse_damping
+from sparsefront.obs.hessian import damped_hessian, input_hessian, inverse_factor, validate_damping
 from sparsefront.obs.selection import Given, InBlocks, InWindows, Selection
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.element_wise import ElementWise
@@ -19,7 +19,7 @@ from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.weight_view import as_matrix, like_weight
 from sparsefront.pruning.calibration import NetworkCalibration
 from sparsefront.recovery.base import LayerMasks, Recovery, RecoverySetup, Round, RoundRecord
-from sparsefront.training import ranks
+from sparsefront.training import distributed
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class ObsUpdate(Recovery):
     schedules: ClassVar[tuple[str, ...]] = ("one_shot", "iterative")
 
     def __post_init__(self) -> None:
-        refuse_fewer_than_one("batches", self.batches)
-        refuse_fewer_than_one("block", self.block)
-        refuse_damping(self.damping)
+        require_at_least_one("batches", self.batches)
+        require_at_least_one("block", self.block)
+        validate_damping(self.damping)
 
     def check(self, setup: RecoverySetup) -> None:
         pattern, importance = setup.pruning.pattern, setup.pruning.importance
@@ -95,8 +95,8 @@ class ObsUpdate(Recovery):
         mask = round.masks[layer].reshape(len(weight), -1).to(weight.device)
         if bool(mask.all()):
             return mask
-        # In the order in which the layer obeys its pattern, so that windows are neighbours; rows do not meet in a sweep.
-        inputs = round.structure.arrangement(layer).inputs if self.reselect else None
+        # In the order in which the layer obeys its pattern, so that windows are neighbors; rows do not meet in a sweep.
+        inputs = round.layout.permutation(layer).inputs if self.reselect else None
         order = torch.arange(mask.shape[1]) if inputs is None else inputs
         order = order.to(weight.device)
         try:
@@ -111,7 +111,7 @@ class ObsUpdate(Recovery):
             raise InvalidSetting("recovery.damping", self.damping, too_large)
         back = torch.argsort(order)
         # Every rank has the same Hessian; rank 0's result makes sure that they also go on with the same bits.
-        weight.copy_(like_weight(ranks.of_first(updated[:, back]), weight))
+        weight.copy_(like_weight(distributed.broadcast(updated[:, back]), weight))
         return kept[:, back]
 
     def _selection(self, round: Round, layer: str, mask: Tensor, order: Tensor) -> Selection:
@@ -121,7 +121,7 @@ class ObsUpdate(Recovery):
         previous = round.masked.masks().get(layer)
         allowed = torch.ones_like(mask) if previous is None else previous.reshape(mask.shape).to(mask.device)[:, order]
         pruning = round.setup.pruning
-        final = round.structure.sparsity_of(layer, pruning.sparsity)
+        final = round.layout.sparsity_of(layer, pruning.sparsity)
         window = pruning.pattern.window((mask.shape[0], mask.shape[1]), final)
         if window is None:
             return InBlocks(int(mask.sum()), allowed)
@@ -130,5 +130,5 @@ class ObsUpdate(Recovery):
 
 
 def _decides_within_rows(pattern: Pattern) -> bool:
-    """Whether every weight lives or dies on its own, at most within a window of its row."""
+    """Whether every weight is kept or pruned on its own, at most within a window of its row."""
     return isinstance(pattern, ElementWise) or (isinstance(pattern, NM) and not pattern.transposable)

@@ -11,10 +11,10 @@ from torch import nn
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.finite import first_non_finite
+from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.pruning.mask_maker import MaskMaker
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.pruning.movement import AccumulateMovement
-from sparsefront.pruning.structure import Structure
 from sparsefront.recovery.base import LayerMasks, Recovery, RecoverySetup, Round, RoundRecord, StateDict
 from sparsefront.recovery.finished_rounds import FinishedRounds
 from sparsefront.tasks.base import Task
@@ -29,14 +29,14 @@ class Source:
 
     Args:
         data: of training; its loader starts from the same order each time.
-        make_task, dense_net, initial_net, history: see `Round`.
+        make_task, dense_net, initial_net, epoch_weights: see `Round`.
     """
 
     data: pl.LightningDataModule
     make_task: Callable[[Optimization | None], Task]
     dense_net: Callable[[], nn.Module]
     initial_net: Callable[[], nn.Module]
-    history: Mapping[int, StateDict]
+    epoch_weights: Mapping[int, StateDict]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Recovered:
 def run_rounds(
     net: nn.Module,
     masks: LayerMasks,
-    structure: Structure,
+    layout: MaskLayout,
     recovery: Recovery,
     setup: RecoverySetup,
     source: Source,
@@ -83,14 +83,14 @@ def run_rounds(
     Args:
         net: the dense weights, or what is left of them under `masks`.
         masks: of the first round, layer name -> bool, [N, K] or shaped like the weight.
-        structure: fixed before the first masks.
+        layout: fixed before the first masks.
     Raises:
         InvalidSetting: a recovery that leaves weights that are not finite.
     """
     pruning = setup.pruning
     masked, layers = MaskedWeights(net, masks), list(masks)
     movement = AccumulateMovement(net, layers) if pruning.importance.source == "training" else None
-    make_masks = MaskMaker(pruning, source.make_task(None), layers, structure, source.data.train_dataloader, movement)
+    make_masks = MaskMaker(pruning, source.make_task(None), layers, layout, source.data.train_dataloader, movement)
     levels = pruning.schedule.round_sparsities(pruning.sparsity)
     tightens = bool(pruning.schedule.updates_of(1, pruning.sparsity))
     finished = FinishedRounds(
@@ -117,13 +117,13 @@ def run_rounds(
                 net=net,
                 masks=masks,
                 masked=masked,
-                structure=structure,
+                layout=layout,
                 data=source.data,
                 make_masks=make_masks,
                 make_task=source.make_task,
                 initial_net=source.initial_net,
                 dense_net=source.dense_net,
-                history=source.history,
+                epoch_weights=source.epoch_weights,
                 folder=place.folder,
                 unfinished=finished.training_of(index),
                 loggers=place.loggers,

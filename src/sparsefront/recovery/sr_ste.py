@@ -11,8 +11,8 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.importance.magnitude import Magnitude
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.weight_view import as_matrix
+from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.pruning.straight_through import StraightThrough
-from sparsefront.pruning.structure import Structure
 from sparsefront.recovery.base import Recovery, RecoverySetup, Round, RoundRecord
 from sparsefront.recovery.training import fit_round
 from sparsefront.recovery.training_plan import TrainingPlan
@@ -84,7 +84,7 @@ class SrSte(Recovery):
         steps = steps_per_epoch(round.data, round.setup.trainer)
         plan = self.plan(round.setup.recipe, steps)
         round.net.load_state_dict(round.initial_net().state_dict())
-        windows = WindowMasks(pruning.pattern, pruning.importance, round.structure, round.sparsity)
+        windows = WindowMasks(pruning.pattern, pruning.importance, round.layout, round.sparsity)
         refined = StraightThrough(round.net, list(round.masks), make_masks=windows, decay=self.decay)
         time = fit_round(round, plan, (refined,))
         round.masked.set(refined.masks())
@@ -97,7 +97,7 @@ class WindowMasks:
 
     pattern: Pattern
     importance: Magnitude
-    structure: Structure
+    layout: MaskLayout
     sparsity: float
 
     @torch.no_grad()
@@ -108,7 +108,7 @@ class WindowMasks:
     def _mask(self, layer: str, weight: Tensor) -> Tensor:
         # Unchecked: a check would wait for the GPU at every layer.
         scores = self.importance.of(as_matrix(weight).float())
-        arrangement = self.structure.arrangement(layer)
+        permutation = self.layout.permutation(layer)
         everything = torch.ones_like(scores, dtype=torch.bool)
-        sparsity = self.structure.sparsity_of(layer, self.sparsity)
-        return arrangement.restore(self.pattern.layer_mask(arrangement.arrange(scores), everything, sparsity))
+        sparsity = self.layout.sparsity_of(layer, self.sparsity)
+        return permutation.invert(self.pattern.layer_mask(permutation.apply(scores), everything, sparsity))

@@ -4,7 +4,7 @@ from abc import abstractmethod
 
 import pytorch_lightning as pl
 
-from sparsefront.pruning.callback import HoldMasks
+from sparsefront.pruning.callback import ApplyMasks
 from sparsefront.recovery.base import Recovery, RecoverySetup, Round, RoundRecord
 from sparsefront.recovery.training_plan import TrainingPlan
 from sparsefront.training.fit import FitTime, fit, steps_per_epoch
@@ -38,15 +38,15 @@ class TrainingRecovery(Recovery):
         plan = self.plan(setup.recipe, steps)
         self.set_weights(round)
         round.masked.set(round.masks)
-        hold = HoldMasks(
+        apply_masks = ApplyMasks(
             round.masked,
             schedule=setup.pruning.schedule,
             sparsity=setup.pruning.sparsity,
             make_masks=round.make_masks,
             total_steps=plan.epochs * steps,
         )
-        time = fit_round(round, plan, (hold, *self.callbacks(round)))
-        return RoundRecord(time.seconds, time.earlier_seconds, plan.epochs, plan.epochs * steps, hold.reached)
+        time = fit_round(round, plan, (apply_masks, *self.callbacks(round)))
+        return RoundRecord(time.seconds, time.earlier_seconds, plan.epochs, plan.epochs * steps, apply_masks.reached)
 
 
 def fit_round(round: Round, plan: TrainingPlan, callbacks: tuple[pl.Callback, ...] = ()) -> FitTime:

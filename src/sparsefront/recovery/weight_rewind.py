@@ -26,7 +26,7 @@ class WeightRewind(TrainingRecovery):
     epochs: int | None = None
 
     name: ClassVar[str] = "weight_rewind"
-    needs: ClassVar[tuple[str, ...]] = ("history",)
+    needs: ClassVar[tuple[str, ...]] = ("epoch_weights",)
     schedules: ClassVar[tuple[str, ...]] = ("one_shot", "iterative")
 
     def __post_init__(self) -> None:
@@ -34,12 +34,12 @@ class WeightRewind(TrainingRecovery):
 
     def check(self, setup: RecoverySetup) -> None:
         super().check(setup)
-        if not setup.history:
+        if not setup.epoch_weights:
             raise InvalidSetting(
-                "recipe.history",
+                "recipe.save_epoch_weights",
                 False,
                 "recovery=weight_rewind goes back to weights that the dense run had on its way: "
-                "set recipe.history=true, and it keeps them",
+                "set recipe.save_epoch_weights=true, and it keeps them",
             )
 
     def plan(self, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
@@ -48,4 +48,4 @@ class WeightRewind(TrainingRecovery):
 
     def set_weights(self, round: Round) -> None:
         """Those of the dense run at the start of epoch T - K."""
-        round.net.load_state_dict(round.history[first_epoch(self.epochs, round.setup.recipe)])
+        round.net.load_state_dict(round.epoch_weights[first_epoch(self.epochs, round.setup.recipe)])

@@ -1,1 +1,1 @@
-"""Measurements become one row; rows become a table, a plot, a page and a mirror in W&B."""
+"""Measurements become one result; results become a table, a plot, a page and a mirror in W&B."""

@@ -10,16 +10,16 @@ from statistics import median
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.report.columns import milliseconds, times
-from sparsefront.report.row import Row
+from sparsefront.report.result import Result
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A value of a row, as the horizontal axis of a plot.
+    """A value of a result, as the horizontal axis of a plot.
 
     Args:
         name: as the settings call it.
-        leaf: of the row.
+        field: of the result.
         label: of the axis.
         text: a value in words, with its unit.
         unit: of areas under a front.
@@ -27,24 +27,24 @@ class Axis:
     """
 
     name: str
-    leaf: str
+    field: str
     label: str
     text: Callable[[float | None], str]
     unit: str
     larger_is_better: bool
 
-    def value(self, row: Row) -> float | None:
+    def value(self, result: Result) -> float | None:
         """None where it was not measured."""
-        return row.leaf(self.leaf)
+        return result.value_of(self.field)
 
-    def interval(self, row: Row) -> tuple[float, float] | None:
-        """The 95 % interval of a row's value; None where there is none, as of a latency."""
-        ends = (row.speed.speedup_low, row.speed.speedup_high) if self.larger_is_better else (None, None)
+    def interval(self, result: Result) -> tuple[float, float] | None:
+        """The 95 % interval of a result's value; None where there is none, as of a latency."""
+        ends = (result.speed.speedup_low, result.speed.speedup_high) if self.larger_is_better else (None, None)
         return None if None in ends else ends
 
-    def dense(self, rows: Sequence[Row]) -> float | None:
-        """Where the dense baseline of these rows lies: at 1, or at the median of its latencies; None where not timed."""
-        latencies = [row.speed.latency_dense_ms for row in rows if row.speed.latency_dense_ms is not None]
+    def dense(self, results: Sequence[Result]) -> float | None:
+        """Where the dense baseline of these results lies: at 1, or at the median of its latencies; None where not timed."""
+        latencies = [result.speed.latency_dense_ms for result in results if result.speed.latency_dense_ms is not None]
         if not latencies:
             return None
         return 1.0 if self.larger_is_better else median(latencies)

@@ -1,4 +1,4 @@
-"""The columns that tables of several rows show, in the terminal and in the page, and how the values are written."""
+"""The columns that tables of several results show, in the terminal and in the page, and how the values are written."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,13 +6,14 @@ from typing import Any
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.pruning.collapse import collapsed_layers
-from sparsefront.report.row import Row, leaves
+from sparsefront.report.renamed_fields import new_name
+from sparsefront.report.result import Result, result_fields
 
-# Leaves where more is better: sorted with the largest first; every other number starts with the smallest.
+# Fields where more is better: sorted with the largest first; every other number starts with the smallest.
 MORE_IS_BETTER = {
     "dense",
     "masked",
-    "kernel",
+    "sparse",
     "speedup",
     "speedup_low",
     "speedup_high",
@@ -52,24 +53,34 @@ def plain(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """One leaf as a column; a `constant_aside` column is left out, and told beside the table, where all rows agree.
+    """One field as a column; a `constant_aside` column is left out, and told beside the table, where all results agree.
 
-    `error`: leaf of the value's standard error, in the same unit.
+    `error`: field of the value's standard error, in the same unit. `of`: what the value is, where the field's name does not
+    tell: `dense` is headed "dense accuracy", or with the name of the metric that all results share.
     """
 
-    leaf: str
+    field: str
     text: Callable[[Any], str] = plain
     numeric: bool = False
     constant_aside: bool = False
     error: str | None = None
+    of: str | None = None
 
-    def value(self, row: Row) -> Any:
-        """What the cell of this row holds."""
-        return row.leaf(self.leaf)
+    def heading(self, metric: str | None = None) -> str:
+        """Above the column: the field's name, which `sort=` takes, and what it is the value of.
 
-    def cell(self, row: Row) -> str:
+        Args:
+            metric: name of the metric of all results of the table; None where they differ.
+        """
+        return self.field if self.of is None else f"{self.field} {metric or self.of}"
+
+    def value(self, result: Result) -> Any:
+        """What the cell of this result holds."""
+        return result.value_of(self.field)
+
+    def cell(self, result: Result) -> str:
         """The value in words, with its standard error where that is known."""
-        text, error = self.text(self.value(row)), None if self.error is None else row.leaf(self.error)
+        text, error = self.text(self.value(result)), None if self.error is None else result.value_of(self.error)
         return text if error is None else f"{text.removesuffix(' %')} ± {self.text(error)}"
 
 
@@ -77,22 +88,22 @@ class Column:
 class CollapsedColumn(Column):
     """How many layers collapsed, of records too that are older than the field."""
 
-    def value(self, row: Row) -> int | None:
-        sparsities = row.sparsity.sparsity_per_layer
-        return len(collapsed_layers(sparsities, row.sparsity.sparsity_target)) if sparsities else None
+    def value(self, result: Result) -> int | None:
+        sparsities = result.sparsity.sparsity_per_layer
+        return len(collapsed_layers(sparsities, result.sparsity.sparsity_target)) if sparsities else None
 
 
 @dataclass(frozen=True)
 class SettingsColumn(Column):
-    """The parameters in which rows of one table differ though they chose the same parts: `recovery.hardness=1.0`.
+    """The parameters in which results of one table differ though they chose the same parts: `recovery.hardness=1.0`.
 
     `keys`: (part, parameter).
     """
 
     keys: tuple[tuple[str, str], ...] = ()
 
-    def value(self, row: Row) -> str | None:
-        found = ((part, key, row.leaf(f"{part}_parameters")) for part, key in self.keys)
+    def value(self, result: Result) -> str | None:
+        found = ((part, key, result.value_of(f"{part}_parameters")) for part, key in self.keys)
         return " ".join(f"{part}.{key}={held[key]}" for part, key, held in found if key in held) or None
 
 
@@ -113,9 +124,9 @@ COLUMNS = (
     Column("recipe", constant_aside=True),
     Column("kernel_mode", constant_aside=True),
     Column("seed", numeric=True),
-    Column("dense", percent, numeric=True, error="dense_standard_error"),
-    Column("masked", percent, numeric=True, error="masked_standard_error"),
-    Column("kernel", percent, numeric=True, error="kernel_standard_error"),
+    Column("dense", percent, numeric=True, error="dense_standard_error", of="accuracy"),
+    Column("masked", percent, numeric=True, error="masked_standard_error", of="accuracy"),
+    Column("sparse", percent, numeric=True, error="sparse_standard_error", of="accuracy"),
     Column("evaluated_samples", numeric=True, constant_aside=True),
     Column("latency_dense_ms", milliseconds, numeric=True),
     Column("latency_sparse_ms", milliseconds, numeric=True),
@@ -131,17 +142,23 @@ COLUMNS = (
 )
 
 
-def shown_columns(rows: Sequence[Row]) -> tuple[list[Column], dict[str, str]]:
-    """The columns that this table needs, and leaf -> text of those in which all rows agree."""
+def shown_columns(results: Sequence[Result]) -> tuple[list[Column], dict[str, str]]:
+    """The columns that this table needs, and field -> text of those in which all results agree."""
     aside = {
-        column.leaf: column.text(column.value(rows[0]))
+        column.field: column.text(column.value(results[0]))
         for column in COLUMNS
-        if column.constant_aside and len({column.value(row) for row in rows}) == 1
+        if column.constant_aside and len({column.value(result) for result in results}) == 1
     }
-    shown = [column for column in COLUMNS if column.leaf not in aside]
-    if keys := _differing_settings(rows):
+    shown = [column for column in COLUMNS if column.field not in aside]
+    if keys := _differing_settings(results):
         shown.insert(-1, SettingsColumn("settings", keys=keys))  # before the run's name
-    return shown, {leaf: text for leaf, text in aside.items() if text != "–"}
+    return shown, {field: text for field, text in aside.items() if text != "–"}
+
+
+def shared_metric(results: Sequence[Result]) -> str | None:
+    """The metric of all these results, in words; None where they differ."""
+    names = {result.quality.metric_name for result in results}
+    return names.pop().replace("_", " ") if len(names) == 1 else None
 
 
 # part of the configuration -> its parameters that have a column of their own
@@ -158,33 +175,35 @@ PARTS: dict[str, set[str]] = {
 }
 
 
-def _differing_settings(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
-    """(part, parameter) of which two rows that chose the same option of the part hold different values."""
+def _differing_settings(results: Sequence[Result]) -> tuple[tuple[str, str], ...]:
+    """(part, parameter) of which two results that chose the same option of the part hold different values."""
     values: dict[tuple[str, str], dict[Any, set[str]]] = {}
     for part, apart in PARTS.items():
-        for row in rows:
-            option = None if part == "trainer" else row.leaf(part)  # there is one kind of trainer
-            for key, value in row.leaf(f"{part}_parameters").items():
+        for result in results:
+            option = None if part == "trainer" else result.value_of(part)  # there is one kind of trainer
+            for key, value in result.value_of(f"{part}_parameters").items():
                 if key not in apart:
                     values.setdefault((part, key), {}).setdefault(option, set()).add(str(value))
     return tuple(key for key, options in values.items() if any(len(found) > 1 for found in options.values()))
 
 
-def sort_rows(rows: Sequence[Row], by: str) -> list[Row]:
-    """Rows by one leaf, the best first; a leading "-" turns the order round; rows without a value come last.
+def sort_results(results: Sequence[Result], by: str) -> list[Result]:
+    """Results by one field, the best first; a leading "-" turns the order round; results without a value come last.
 
     Raises:
-        InvalidSetting: no leaf has that name, or it holds a mapping.
+        InvalidSetting: no field has that name (any more), or it holds a mapping.
     """
     name = by.removeprefix("-")
-    sortable = [leaf.name for leaf in leaves() if "dict" not in str(leaf.hint)]
+    if (renamed := new_name(name)) is not None:
+        raise InvalidSetting("sort", by, f"is {renamed} now")
+    sortable = [field.name for field in result_fields() if "dict" not in str(field.hint)]
     if name not in sortable:
         raise InvalidSetting("sort", by, f"no such column; there are {', '.join(sortable)}")
-    filled = [row for row in rows if row.leaf(name) is not None]
-    empty = [row for row in rows if row.leaf(name) is None]
+    filled = [result for result in results if result.value_of(name) is not None]
+    empty = [result for result in results if result.value_of(name) is None]
 
-    def place(row: Row) -> tuple:
+    def place(result: Result) -> tuple:
         # Text and numbers may meet in one column (a granularity of 64 or "4x64"): numbers come first.
-        return isinstance(row.leaf(name), str), row.leaf(name)
+        return isinstance(result.value_of(name), str), result.value_of(name)
 
     return sorted(filled, key=place, reverse=(name in MORE_IS_BETTER) != by.startswith("-")) + empty

@@ -1,8 +1,8 @@
-"""Which rows may share a plot, and what each of them draws there.
+"""Which results may share a plot, and what each of them draws there.
 
-A speedup or a latency means something only beside others of the same model, data, device, batch and dtype, judged on the
-same samples and held against a baseline that was searched for alike: rows are split by these before anything is drawn.
-What else differs is told (`differences`).
+A speedup or a latency means something only beside others of the same model, data, device, batch and dtype, evaluated on the
+same samples and compared with a baseline from the same search: results are split by these before anything is drawn.
+What else differs is reported (`differences`).
 """
 
 from collections.abc import Iterable
@@ -13,9 +13,9 @@ from sparsefront.report.axis import SPEEDUP, Axis
 from sparsefront.report.conditions import conditions
 from sparsefront.report.differences import differences
 from sparsefront.report.pareto import pareto_front
-from sparsefront.report.row import Row
+from sparsefront.report.result import Result
 
-# Always in this order, so that a pattern keeps its colour from plot to plot; patterns not named here follow by name.
+# Always in this order, so that a pattern keeps its color from plot to plot; patterns not named here follow by name.
 FIRST_PATTERNS = ("tile_wise", "vector_wise", "block_wise", "n_m", "element_wise", "dense")
 LOG_FROM_RATIO = 8
 CPU_NOTE = "CPU reference, not a GPU latency"
@@ -23,12 +23,12 @@ CPU_NOTE = "CPU reference, not a GPU latency"
 
 @dataclass(frozen=True)
 class Point:
-    """One row in a plot: `quality` in percent, through the swapped kernels where measured, else masked.
+    """One result in a plot: `quality` in percent, with the sparse kernels running where measured, else masked.
 
     `standard_error`, in percentage points, is that of the test set; `x`, on the plot's axis, is None where nothing was timed.
     """
 
-    row: Row
+    result: Result
     quality: float
     standard_error: float | None
     sparsity: float
@@ -36,18 +36,18 @@ class Point:
 
 
 @dataclass(frozen=True)
-class ComparableRows:
-    """Rows of one model, data set, device, batch and dtype, whose `conditions` agree."""
+class ComparableResults:
+    """Results of one model, data set, device, batch and dtype, whose `conditions` agree."""
 
     title: str
     device: str | None
     metric_name: str
-    rows: tuple[Row, ...]
+    results: tuple[Result, ...]
     axis: Axis = SPEEDUP
 
     def points(self) -> list[Point]:
-        """Every row whose sparse quality was measured."""
-        return [point for row in self.rows if (point := _point(row, self.axis)) is not None]
+        """Every result whose sparse quality was measured."""
+        return [point for result in self.results if (point := _point(result, self.axis)) is not None]
 
     def timed_points(self) -> list[Point]:
         """The points that have a value on the axis too: only these stand in a plot of accuracy against time."""
@@ -55,18 +55,20 @@ class ComparableRows:
 
     def dense_point(self) -> tuple[float, float] | None:
         """(value on the axis, quality in percent) of the dense baselines: the median, since every run has its own."""
-        baselines = [row for row in self.rows if None not in (row.speed.latency_dense_ms, row.quality.dense)]
+        baselines = [
+            result for result in self.results if None not in (result.speed.latency_dense_ms, result.quality.dense)
+        ]
         if not baselines:
             return None
-        return self.axis.dense(baselines), 100 * median(row.quality.dense for row in baselines)
+        return self.axis.dense(baselines), 100 * median(result.quality.dense for result in baselines)
 
     def notes(self) -> list[str]:
-        """In what these rows differ beyond what a plot shows, one line each."""
-        return differences(self.rows)
+        """In what these results differ beyond what a plot shows, one line each."""
+        return differences(self.results)
 
     def dense_quality(self) -> float | None:
         """Median quality before pruning, in percent."""
-        measured = [row.quality.dense for row in self.rows if row.quality.dense is not None]
+        measured = [result.quality.dense for result in self.results if result.quality.dense is not None]
         return 100 * median(measured) if measured else None
 
     def front(self) -> list[tuple[float, float]]:
@@ -98,20 +100,20 @@ class ComparableRows:
         return self.axis.label + (f" ({CPU_NOTE})" if self.device == "cpu" else "")
 
 
-def split_comparable(rows: Iterable[Row], axis: Axis = SPEEDUP) -> list[ComparableRows]:
-    """The rows in groups that may share a plot, by title; the order of rows inside a group is kept.
+def split_comparable(results: Iterable[Result], axis: Axis = SPEEDUP) -> list[ComparableResults]:
+    """The results in groups that may share a plot, by title; the order of results inside a group is kept.
 
     Groups that would have the same title get the `conditions` in which they differ into it.
     """
-    groups: dict[tuple, list[Row]] = {}
-    for row in rows:
-        subject = _title(row), _device(row), row.quality.metric_name
-        groups.setdefault((subject, tuple(conditions(row).items())), []).append(row)
+    groups: dict[tuple, list[Result]] = {}
+    for result in results:
+        subject = _title(result), _device(result), result.quality.metric_name
+        groups.setdefault((subject, tuple(conditions(result).items())), []).append(result)
     alike: dict[tuple, list[dict[str, str]]] = {}
     for subject, found in groups:
         alike.setdefault(subject, []).append(dict(found))
     return [
-        ComparableRows(_told_apart(subject[0], dict(found), alike[subject]), *subject[1:], tuple(members), axis)
+        ComparableResults(_told_apart(subject[0], dict(found), alike[subject]), *subject[1:], tuple(members), axis)
         for (subject, found), members in sorted(groups.items(), key=lambda group: str(group[0]))
     ]
 
@@ -120,24 +122,24 @@ def by_pattern(points: Iterable[Point]) -> dict[str, list[Point]]:
     """The points as one series per pattern."""
     series: dict[str, list[Point]] = {}
     for point in points:
-        series.setdefault(point.row.choice.pattern, []).append(point)
+        series.setdefault(point.result.choice.pattern, []).append(point)
     return series
 
 
-def pattern_order(rows: Iterable[Row]) -> list[str]:
-    """The patterns met in the rows; the position decides colour and marker."""
-    met = {row.choice.pattern for row in rows}
+def pattern_order(results: Iterable[Result]) -> list[str]:
+    """The patterns met in the results; the position decides color and marker."""
+    met = {result.choice.pattern for result in results}
     return [*FIRST_PATTERNS, *sorted(met - set(FIRST_PATTERNS))]
 
 
-def model_text(row: Row) -> str:
+def model_text(result: Result) -> str:
     """Model, with its variant where it has several: `bert base`."""
-    return " ".join(filter(None, (row.choice.model, row.choice.model_variant)))
+    return " ".join(filter(None, (result.choice.model, result.choice.model_variant)))
 
 
-def task_text(row: Row) -> str:
+def task_text(result: Result) -> str:
     """Data set, with its task where it has several: `glue sst2`."""
-    return " ".join(filter(None, (row.choice.dataset, row.choice.dataset_task)))
+    return " ".join(filter(None, (result.choice.dataset, result.choice.dataset_task)))
 
 
 def _told_apart(title: str, found: dict[str, str], alike: list[dict[str, str]]) -> str:
@@ -145,25 +147,25 @@ def _told_apart(title: str, found: dict[str, str], alike: list[dict[str, str]]) 
     return " · ".join([title, *different])
 
 
-def _point(row: Row, axis: Axis) -> Point | None:
-    side = "kernel" if row.quality.kernel is not None else "masked"
-    quality, error = row.leaf(side), row.leaf(f"{side}_standard_error")
+def _point(result: Result, axis: Axis) -> Point | None:
+    side = "sparse" if result.quality.sparse is not None else "masked"
+    quality, error = result.value_of(side), result.value_of(f"{side}_standard_error")
     if quality is None:
         return None
-    achieved = row.sparsity.sparsity_achieved
-    sparsity = row.sparsity.sparsity_target if achieved is None else achieved
-    return Point(row, 100 * quality, None if error is None else 100 * error, sparsity, axis.value(row))
+    achieved = result.sparsity.sparsity_achieved
+    sparsity = result.sparsity.sparsity_target if achieved is None else achieved
+    return Point(result, 100 * quality, None if error is None else 100 * error, sparsity, axis.value(result))
 
 
-def _device(row: Row) -> str | None:
-    if row.speed.latency_device == "cuda":
-        return row.identity.gpu or "cuda"
-    return row.speed.latency_device
+def _device(result: Result) -> str | None:
+    if result.speed.latency_device == "cuda":
+        return result.identity.gpu or "cuda"
+    return result.speed.latency_device
 
 
-def _title(row: Row) -> str:
-    speed = row.speed
+def _title(result: Result) -> str:
+    speed = result.speed
     length = None if speed.sequence_length is None else f"length {speed.sequence_length}"
     batch = None if speed.batch_size is None else f"batch {speed.batch_size}"
-    parts = (f"{model_text(row)} on {task_text(row)}", _device(row) or "not timed", batch, length, speed.dtype)
+    parts = (f"{model_text(result)} on {task_text(result)}", _device(result) or "not timed", batch, length, speed.dtype)
     return " · ".join(filter(None, parts))

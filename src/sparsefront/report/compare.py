@@ -8,29 +8,29 @@ from pathlib import Path
 from sparsefront.errors import InvalidSetting
 from sparsefront.packages import missing_package
 from sparsefront.report.axis import SPEEDUP, axis_named
-from sparsefront.report.columns import sort_rows
+from sparsefront.report.columns import sort_results
 from sparsefront.report.comparable import split_comparable
 from sparsefront.report.html import write_html
 from sparsefront.report.plots import write_pareto_png
-from sparsefront.report.store import Reading, read_rows
-from sparsefront.report.table import rows_table, table_console
-from sparsefront.report.wandb_source import read_wandb_rows
+from sparsefront.report.store import Reading, read_results
+from sparsefront.report.table import results_table, table_console
+from sparsefront.report.wandb_source import read_wandb_results
 
 USAGE = """\
 usage: python compare.py [results ...] [out=DIR] [sort=COLUMN] [axis=AXIS] [source=wandb project=NAME entity=NAME]
 
-Prints the runs, a table for each set that may be compared (model, data, samples judged, device, batch, dtype, what was searched
-for the fastest way), with what differs inside a set below it, and writes compare.png and compare.html (accuracy against
+Prints the runs, a table for each set that may be compared (model, data, samples evaluated, device, batch, dtype, modes
+searched), with what differs inside a set below it, and writes compare.png and compare.html (accuracy against
 speedup, one series per pattern, the same sets apart).
 
   results      folders (searched for row.json; where there is none, for rows.csv), CSV files or row.json files;
                default: results
   out=DIR      where the two files go; default: results/compare
-  sort=COLUMN  any leaf of a row: speedup (default), kernel, latency_sparse_ms, sparsity_achieved, pattern ...;
+  sort=COLUMN  any field of a result: speedup (default), sparse (its accuracy), latency_sparse_ms, sparsity_achieved, pattern ...;
                the best comes first, sort=-COLUMN turns the order round
   axis=AXIS    speedup (default): over the dense baseline of the same process; or latency_ms: milliseconds, which differ
                from process to process
-  source=wandb read the runs of a W&B project instead, from the row that each keeps in its summary
+  source=wandb read the runs of a W&B project instead, from the result that each keeps in its summary
 """
 
 
@@ -92,17 +92,17 @@ def _compare(request: Request) -> None:
     reading = _read(request)
     for problem in reading.problems:
         print(f"left out: {problem}", file=sys.stderr)
-    if not reading.rows:
-        raise InvalidSetting("results", _source_text(request), "no rows found; python run.py makes one")
-    rows = sort_rows(reading.rows, request.sort)
+    if not reading.results:
+        raise InvalidSetting("results", _source_text(request), "no results found; python run.py makes one")
+    results = sort_results(reading.results, request.sort)
     console = table_console()
-    for group in split_comparable(rows):
-        console.print(rows_table(group.rows, group.notes()))
+    for group in split_comparable(results):
+        console.print(results_table(group.results, group.notes()))
     out = Path(request.out)
     try:
         written = (
-            write_pareto_png(rows, out / "compare.png", axis),
-            write_html(rows, out / "compare.html", title=f"{len(rows)} runs compared", axis=axis),
+            write_pareto_png(results, out / "compare.png", axis),
+            write_html(results, out / "compare.html", title=f"{len(results)} runs compared", axis=axis),
         )
     except OSError as error:
         raise InvalidSetting("out", request.out, f"cannot be written: {error}") from None
@@ -112,8 +112,8 @@ def _compare(request: Request) -> None:
 
 def _read(request: Request) -> Reading:
     if request.source == "wandb":
-        return read_wandb_rows(entity=request.entity, project=request.project)
-    return read_rows(request.paths or [Path("results")])
+        return read_wandb_results(entity=request.entity, project=request.project)
+    return read_results(request.paths or [Path("results")])
 
 
 def _source_text(request: Request) -> str:

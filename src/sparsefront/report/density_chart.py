@@ -5,27 +5,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparsefront.artifacts.durable import whole_file
-from sparsefront.report.row import Row
-from sparsefront.report.series_style import COLOURS, DENSE_COLOUR, FRONT_COLOUR
+from sparsefront.report.result import Result
+from sparsefront.report.series_style import COLORS, DENSE_COLOR, FRONT_COLOR
 
 WIDTH_INCHES, BAR_INCHES, FRAME_INCHES = 7.2, 0.17, 1.3
 
 
 @dataclass(frozen=True)
 class LayerDensity:
-    """Kept fraction of one layer's weights, in [0, 1]; `stays_dense`: it was not pruned, for a reason in the row."""
+    """Kept fraction of one layer's weights, in [0, 1]; `stays_dense`: it was not pruned, for a reason in the result."""
 
     layer: str
     density: float
     stays_dense: bool
 
 
-def layer_densities(row: Row) -> list[LayerDensity]:
+def layer_densities(result: Result) -> list[LayerDensity]:
     """All prunable layers of a run, in the network's order."""
-    dense = row.sparsity.dense_layers
+    dense = result.sparsity.dense_layers
     return [
         LayerDensity(layer, 1 - sparsity, stays_dense=layer in dense)
-        for layer, sparsity in row.sparsity.sparsity_per_layer.items()
+        for layer, sparsity in result.sparsity.sparsity_per_layer.items()
     ]
 
 
@@ -43,12 +43,12 @@ def write_density_png(densities: Sequence[LayerDensity], path: Path, *, target: 
     figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    for stays_dense, colour, label in ((False, COLOURS[0], "pruned"), (True, FRONT_COLOUR, "stayed dense")):
+    for stays_dense, color, label in ((False, COLORS[0], "pruned"), (True, FRONT_COLOR, "stayed dense")):
         bars = [(place, bar.density) for place, bar in enumerate(densities) if bar.stays_dense is stays_dense]
         if bars:
             places, lengths = zip(*bars)
-            axes.barh(places, lengths, height=0.8, color=colour, label=label)
-    axes.axvline(target, color=DENSE_COLOUR, linewidth=1.2, linestyle="--", label=f"target {target:.3g}")
+            axes.barh(places, lengths, height=0.8, color=color, label=label)
+    axes.axvline(target, color=DENSE_COLOR, linewidth=1.2, linestyle="--", label=f"target {target:.3g}")
     axes.set_yticks(range(len(densities)), [bar.layer for bar in densities], fontsize=6)
     axes.set_ylim(len(densities) - 0.4, -0.6)  # the first layer on top
     axes.set_xlim(0, 1)

@@ -1,9 +1,9 @@
-"""In what rows that share a plot still differ, in words: a reader must not take them for runs of one protocol unsaid."""
+"""In what results that share a plot still differ, in words: a reader must not take them for runs of one protocol unsaid."""
 
 from collections.abc import Sequence
 
 from sparsefront.report.columns import milliseconds
-from sparsefront.report.row import Row
+from sparsefront.report.result import Result
 
 TOLD = {
     "repeats": "repeats",
@@ -17,39 +17,39 @@ TOLD = {
     "driver": "driver",
     "cuda": "CUDA",
 }
-PARTS = ("recipe", "trainer")  # whose parameters are told one by one
-FIRST_COMPARABLE_VERSION = 4  # of the schema: older rows lack what decides it
+PARTS = ("recipe", "trainer")  # whose parameters are reported one by one
+FIRST_COMPARABLE_VERSION = 4  # of the schema: older results lack what decides it
 BASELINE_SPREAD = 1.05  # slowest over fastest dense baseline from which milliseconds mislead
 COMMIT_DIGITS = 9
 
 
-def differences(rows: Sequence[Row]) -> list[str]:
+def differences(results: Sequence[Result]) -> list[str]:
     """One line for each kind of difference; none where there is nothing to tell.
 
     Args:
-        rows: whose `conditions` agree, or are not recorded in any.
+        results: whose `conditions` agree, or are not recorded in any.
     """
-    if len(rows) < 2:
+    if len(results) < 2:
         return []
-    told = [*_leaves(rows), *_parameters(rows), *_weights(rows), *_windows(rows)]
+    told = [*_fields(results), *_parameters(results), *_weights(results), *_windows(results)]
     lines = [f"differs between these runs: {'; '.join(told)}"] if told else []
-    old = sum(row.identity.schema_version < FIRST_COMPARABLE_VERSION for row in rows)
+    old = sum(result.identity.schema_version < FIRST_COMPARABLE_VERSION for result in results)
     if old:
         lines.append(
-            f"{old} of {len(rows)} rows are of an older version, which did not record evaluated samples, repeats, searched "
+            f"{old} of {len(results)} results are of an older version, which did not record evaluated samples, repeats, searched "
             "modes and weights: they are not known to be comparable"
         )
-    return lines + _baseline(rows)
+    return lines + _baseline(results)
 
 
-def _leaves(rows: Sequence[Row]) -> list[str]:
-    return _where_they_differ({words: [row.leaf(leaf) for row in rows] for leaf, words in TOLD.items()})
+def _fields(results: Sequence[Result]) -> list[str]:
+    return _where_they_differ({words: [result.value_of(field) for result in results] for field, words in TOLD.items()})
 
 
-def _parameters(rows: Sequence[Row]) -> list[str]:
+def _parameters(results: Sequence[Result]) -> list[str]:
     values = {}
     for part in PARTS:
-        held = [row.leaf(f"{part}_parameters") for row in rows]
+        held = [result.value_of(f"{part}_parameters") for result in results]
         for key in dict.fromkeys(key for parameters in held for key in parameters):
             values[f"{part}.{key}"] = [parameters.get(key) for parameters in held]
     return _where_they_differ(values)
@@ -67,20 +67,20 @@ def _text(value: object) -> str:
     return "unknown" if value is None else str(value)
 
 
-def _weights(rows: Sequence[Row]) -> list[str]:
-    found = {row.identity.dense_weights_sha256 for row in rows}
-    seeds = sorted({row.identity.seed for row in rows})
+def _weights(results: Sequence[Result]) -> list[str]:
+    found = {result.identity.dense_weights_sha256 for result in results}
+    seeds = sorted({result.identity.seed for result in results})
     of_seeds = f" (seeds {', '.join(map(str, seeds))})" if len(seeds) > 1 else ""
     return [f"{len(found)} different dense networks{of_seeds}"] if len(found) > 1 else []
 
 
-def _windows(rows: Sequence[Row]) -> list[str]:
+def _windows(results: Sequence[Result]) -> list[str]:
     """n:m, where one pattern met one sparsity with several."""
     found: dict[tuple[str, float], dict[str, None]] = {}
-    for row in rows:
-        if row.sparsity.n_of_m is not None:
-            of_this = found.setdefault((row.choice.pattern, row.sparsity.sparsity_target), {})
-            of_this[row.sparsity.n_of_m] = None
+    for result in results:
+        if result.sparsity.n_of_m is not None:
+            of_this = found.setdefault((result.choice.pattern, result.sparsity.sparsity_target), {})
+            of_this[result.sparsity.n_of_m] = None
     return [
         f"n:m of {pattern} at sparsity {sparsity:g} {' and '.join(windows)}"
         for (pattern, sparsity), windows in found.items()
@@ -88,8 +88,8 @@ def _windows(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _baseline(rows: Sequence[Row]) -> list[str]:
-    latencies = [row.speed.latency_dense_ms for row in rows if row.speed.latency_dense_ms is not None]
+def _baseline(results: Sequence[Result]) -> list[str]:
+    latencies = [result.speed.latency_dense_ms for result in results if result.speed.latency_dense_ms is not None]
     if not latencies or max(latencies) <= BASELINE_SPREAD * min(latencies):
         return []
     ends = f"{milliseconds(min(latencies))} to {milliseconds(max(latencies))} ms"

@@ -1,4 +1,4 @@
-"""One HTML page: for each set of comparable rows plots whose points tell their run, and tables."""
+"""One HTML page: for each set of comparable results plots whose points tell their run, and tables."""
 
 import base64
 import html
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.pruning.collapse import collapse_warning, collapsed_layers
 from sparsefront.report.axis import SPEEDUP, Axis
-from sparsefront.report.columns import fraction, milliseconds, percent, plain, shown_columns, times
-from sparsefront.report.comparable import ComparableRows, Point, by_pattern, pattern_order, split_comparable
+from sparsefront.report.columns import fraction, milliseconds, percent, plain, shared_metric, shown_columns, times
+from sparsefront.report.comparable import ComparableResults, Point, by_pattern, pattern_order, split_comparable
 from sparsefront.report.latency_curve import crossover_text, curve_figure, curve_lines
 from sparsefront.report.pattern_summary import pattern_summary
-from sparsefront.report.row import Row
-from sparsefront.report.series_style import DENSE_COLOUR, FRONT_COLOUR, SeriesStyle, series_styles
+from sparsefront.report.result import Result
+from sparsefront.report.series_style import DENSE_COLOR, FRONT_COLOR, SeriesStyle, series_styles
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -24,7 +24,7 @@ ERROR_BARS = {"type": "data", "thickness": 0.8, "width": 0}
 
 
 def write_html(
-    rows: Sequence[Row],
+    results: Sequence[Result],
     path: Path,
     *,
     title: str,
@@ -38,32 +38,32 @@ def write_html(
         pictures: PNG files that are shown at the end, copied into the page.
         script: plotly's JavaScript, which the page links to relatively; None: it is copied into the page (about 5 MB).
     Raises:
-        ValueError: there is no row.
+        ValueError: there is no result.
     """
     from jinja2 import Environment, PackageLoader
     from markupsafe import Markup
     from plotly.offline import get_plotlyjs
 
-    if not rows:
-        raise ValueError("nothing to write: there is no row")
-    styles = series_styles(pattern_order(rows))
+    if not results:
+        raise ValueError("nothing to write: there is no result")
+    styles = series_styles(pattern_order(results))
     sections = [
         {
             "title": group.title,
             "plots": [Markup(_fragment(figure)) for figure in _figures(group, styles)],
             "summary": pattern_summary(group),
             "notes": group.notes(),
-            **_table(group.rows),
+            **_table(group.results),
         }
-        for group in split_comparable(rows, axis)
+        for group in split_comparable(results, axis)
     ]
     environment = Environment(loader=PackageLoader("sparsefront.report", "."), autoescape=True, trim_blocks=True)
     page = environment.get_template("page.html.jinja").render(
         title=title,
         sections=sections,
-        layers=_layers(rows[0]) if len(rows) == 1 else [],
-        collapsed=_collapse(rows[0]) if len(rows) == 1 else None,
-        curve=_curve(rows[0]) if len(rows) == 1 and rows[0].speed.curve else None,
+        layers=_layers(results[0]) if len(results) == 1 else [],
+        collapsed=_collapse(results[0]) if len(results) == 1 else None,
+        curve=_curve(results[0]) if len(results) == 1 and results[0].speed.curve else None,
         pictures=[{"name": file.stem, "base64": base64.b64encode(file.read_bytes()).decode()} for file in pictures],
         plotly=Markup(get_plotlyjs()) if script is None else None,
         script=None if script is None else Path(os.path.relpath(script, path.parent)).as_posix(),
@@ -80,7 +80,7 @@ def _fragment(figure: "Figure") -> str:
     return figure.to_html(full_html=False, include_plotlyjs=False, config=config)
 
 
-def _figures(group: ComparableRows, styles: dict[str, SeriesStyle]) -> list["Figure"]:
+def _figures(group: ComparableResults, styles: dict[str, SeriesStyle]) -> list["Figure"]:
     """The latency plot, where anything was timed, and the sparsity plot, where it tells more."""
     figures = []
     if group.timed_points() or group.dense_point() is not None:
@@ -90,7 +90,7 @@ def _figures(group: ComparableRows, styles: dict[str, SeriesStyle]) -> list["Fig
     return figures
 
 
-def _latency_figure(group: ComparableRows, styles: dict[str, SeriesStyle]) -> "Figure":
+def _latency_figure(group: ComparableResults, styles: dict[str, SeriesStyle]) -> "Figure":
     from plotly.graph_objects import Scatter
 
     traces = [
@@ -100,12 +100,14 @@ def _latency_figure(group: ComparableRows, styles: dict[str, SeriesStyle]) -> "F
         for pattern, series in by_pattern(group.timed_points()).items()
     ]
     if (front := group.front()) and len(front) > 1:
-        line = {"color": FRONT_COLOUR, "dash": "dash", "width": 1.5, "shape": "hv"}
+        line = {"color": FRONT_COLOR, "dash": "dash", "width": 1.5, "shape": "hv"}
         x, y = zip(*front)
         traces.insert(0, Scatter(x=x, y=y, mode="lines", name="Pareto front", line=line, hoverinfo="skip"))
     if (dense := group.dense_point()) is not None:
-        marker = {"color": DENSE_COLOUR, "symbol": "star", "size": 15}
-        text = f"dense baseline<br>{dense[1]:.2f} % · {group.axis.text(dense[0])}<br>median of {len(group.rows)} run(s)"
+        marker = {"color": DENSE_COLOR, "symbol": "star", "size": 15}
+        text = (
+            f"dense baseline<br>{dense[1]:.2f} % · {group.axis.text(dense[0])}<br>median of {len(group.results)} run(s)"
+        )
         baseline = Scatter(x=[dense[0]], y=[dense[1]], mode="markers", name="dense baseline", marker=marker)
         traces.append(baseline.update(hovertext=text, hoverinfo="text"))
     figure = _figure(traces, x_label=group.axis_label, y_label=group.quality_label)
@@ -116,7 +118,7 @@ def _latency_figure(group: ComparableRows, styles: dict[str, SeriesStyle]) -> "F
     return figure
 
 
-def _sparsity_figure(group: ComparableRows, styles: dict[str, SeriesStyle]) -> "Figure":
+def _sparsity_figure(group: ComparableResults, styles: dict[str, SeriesStyle]) -> "Figure":
     traces = [
         _points_trace(series, styles[pattern], name=pattern, x=[point.sparsity for point in series])
         for pattern, series in by_pattern(group.points()).items()
@@ -124,7 +126,7 @@ def _sparsity_figure(group: ComparableRows, styles: dict[str, SeriesStyle]) -> "
     figure = _figure(traces, x_label="achieved sparsity, fraction of zeros", y_label=group.quality_label)
     figure.update_xaxes(range=[0, 1])
     if (dense := group.dense_quality()) is not None:
-        figure.add_hline(y=dense, line_dash="dot", line_color=DENSE_COLOUR, annotation_text="dense")
+        figure.add_hline(y=dense, line_dash="dot", line_color=DENSE_COLOR, annotation_text="dense")
     return figure
 
 
@@ -137,7 +139,7 @@ def _points_trace(series: list[Point], style: SeriesStyle, *, name: str, x: list
         y=[point.quality for point in series],
         mode="markers",
         name=name,
-        marker={"color": style.colour, "symbol": symbols, "size": 10},
+        marker={"color": style.color, "symbol": symbols, "size": 10},
         hovertext=[_hover(point) for point in series],
         hoverinfo="text",
         error_y={"array": [point.standard_error or 0 for point in series], **ERROR_BARS},
@@ -146,7 +148,7 @@ def _points_trace(series: list[Point], style: SeriesStyle, *, name: str, x: list
 
 def _interval_bars(series: list[Point], axis: Axis) -> dict[str, Any]:
     """The 95 % interval of each point's value on the axis; no bar where there is none."""
-    ends = [axis.interval(point.row) or (point.x, point.x) for point in series]
+    ends = [axis.interval(point.result) or (point.x, point.x) for point in series]
     above = [high - point.x for point, (_, high) in zip(series, ends)]
     below = [point.x - low for point, (low, _) in zip(series, ends)]
     return {"array": above, "arrayminus": below, "symmetric": False, **ERROR_BARS}
@@ -171,54 +173,59 @@ def _figure(traces: list, *, x_label: str, y_label: str) -> "Figure":
 
 def _hover(point: Point) -> str:
     """What the pointer shows over a run; plotly reads a little HTML here, so every value is escaped."""
-    row, speed = point.row, point.row.speed
+    result, speed = point.result, point.result.speed
     timed = f"{milliseconds(speed.latency_sparse_ms)} ms, dense {milliseconds(speed.latency_dense_ms)} ms: {times(speed.speedup)}"
     error = "" if point.standard_error is None else f" ± {point.standard_error:.2f}"
     lines = (
-        f"pattern {row.choice.pattern}, granularity {plain(row.choice.granularity)}, n:m {plain(row.sparsity.n_of_m)}",
+        f"pattern {result.choice.pattern}, granularity {plain(result.choice.granularity)}, n:m {plain(result.sparsity.n_of_m)}",
         f"sparsity {fraction(point.sparsity)}",
-        f"{row.quality.metric_name} {point.quality:.2f}{error} % (dense {percent(row.quality.dense)})",
+        f"{result.quality.metric_name} {point.quality:.2f}{error} % (dense {percent(result.quality.dense)})",
         "not timed" if point.x is None else timed,
         f"kernel {plain(speed.latency_kernel)}",
-        f"importance {plain(row.choice.importance)}, allocation {plain(row.choice.allocation)}",
-        f"schedule {plain(row.choice.schedule)}, recovery {plain(row.choice.recovery)}, seed {row.identity.seed}",
-        f"run {row.identity.run_id}",
+        f"importance {plain(result.choice.importance)}, allocation {plain(result.choice.allocation)}",
+        f"schedule {plain(result.choice.schedule)}, recovery {plain(result.choice.recovery)}, seed {result.identity.seed}",
+        f"run {result.identity.run_id}",
     )
     return "<br>".join(html.escape(line) for line in lines)
 
 
-def _table(rows: Sequence[Row]) -> dict[str, Any]:
-    """What all rows share, the columns of the rest, and (column, value, text) per cell."""
-    columns, shared = shown_columns(rows)
-    lines = [[(column, column.value(row), column.cell(row)) for column in columns] for row in rows]
-    return {"shared": shared, "columns": columns, "lines": lines}
+def _table(results: Sequence[Result]) -> dict[str, Any]:
+    """What all results share, the columns of the rest with their headings, and (column, value, text) per cell."""
+    columns, shared = shown_columns(results)
+    lines = [[(column, column.value(result), column.cell(result)) for column in columns] for result in results]
+    headings = [(column, column.heading(shared_metric(results))) for column in columns]
+    return {"shared": shared, "headings": headings, "lines": lines}
 
 
-def _curve(row: Row) -> dict[str, Any]:
+def _curve(result: Result) -> dict[str, Any]:
     """The other sizes that a single run was timed at: a plot, a table, and where sparse begins to win."""
     from markupsafe import Markup
 
-    return {"plot": Markup(_fragment(curve_figure(row))), "lines": curve_lines(row), "wins": crossover_text(row)}
+    return {
+        "plot": Markup(_fragment(curve_figure(result))),
+        "lines": curve_lines(result),
+        "wins": crossover_text(result),
+    }
 
 
-def _collapse(row: Row) -> str | None:
+def _collapse(result: Result) -> str | None:
     """Which layers collapsed, and what helps."""
-    sparsity = row.sparsity
-    return collapse_warning(sparsity.sparsity_per_layer, sparsity.sparsity_target, plain(row.choice.allocation))
+    sparsity = result.sparsity
+    return collapse_warning(sparsity.sparsity_per_layer, sparsity.sparsity_target, plain(result.choice.allocation))
 
 
-def _layers(row: Row) -> list[dict[str, str]]:
-    """Per layer of a single run: sparsity, kernel, time, and what was refused or why it stayed dense.
+def _layers(result: Result) -> list[dict[str, str]]:
+    """Per layer of a single run: sparsity, kernel, time, and why it stayed dense or other kernels are unsupported.
 
     The sparsity of a layer that collapsed says so: the page marks it.
     """
-    collapsed = collapsed_layers(row.sparsity.sparsity_per_layer, row.sparsity.sparsity_target)
-    names = [*row.sparsity.sparsity_per_layer, *row.sparsity.dense_layers, *row.kernels.kernel_per_layer]
+    collapsed = collapsed_layers(result.sparsity.sparsity_per_layer, result.sparsity.sparsity_target)
+    names = [*result.sparsity.sparsity_per_layer, *result.sparsity.dense_layers, *result.kernels.kernel_per_layer]
     lines = []
     for name in dict.fromkeys(names):
-        kernel = row.kernels.kernel_per_layer.get(name, {})
-        refusals = "; ".join(f"{other}: {reason}" for other, reason in (kernel.get("refusals") or {}).items())
-        sparsity = row.sparsity.sparsity_per_layer.get(name)
+        kernel = result.kernels.kernel_per_layer.get(name, {})
+        unsupported = "; ".join(f"{other}: {reason}" for other, reason in (kernel.get("unsupported") or {}).items())
+        sparsity = result.sparsity.sparsity_per_layer.get(name)
         latency, roofline = kernel.get("latency_us"), kernel.get("roofline_fraction")
         lines.append(
             {
@@ -227,8 +234,8 @@ def _layers(row: Row) -> list[dict[str, str]]:
                 "kernel": plain(kernel.get("chosen")),
                 "µs": "–" if latency is None else f"{latency:.1f}",
                 "of roofline": fraction(roofline),
-                "stayed dense or refused because": row.sparsity.dense_layers.get(
-                    name, kernel.get("why_dense", refusals)
+                "stayed dense, or unsupported because": result.sparsity.dense_layers.get(
+                    name, kernel.get("why_dense", unsupported)
                 ),
             }
         )

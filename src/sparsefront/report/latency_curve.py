@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sparsefront.report.columns import fraction, milliseconds, plain, times
-from sparsefront.report.row import Row
-from sparsefront.report.series_style import DENSE_COLOUR, series_styles
+from sparsefront.report.result import Result
+from sparsefront.report.series_style import DENSE_COLOR, series_styles
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -17,88 +17,90 @@ class CurvePoint:
 
     batch_size: int
     sequence_length: int | None
-    leaves: dict[str, Any]
+    values: dict[str, Any]
 
     @property
     def wins(self) -> bool:
         """Sparse is faster, and surely so."""
-        low = self.leaves.get("speedup_low")
+        low = self.values.get("speedup_low")
         return low is not None and low > 1
 
 
-def curve_points(row: Row) -> list[CurvePoint]:
-    """The row's own size and those of its curve, by length and batch size; empty where only one size was timed."""
-    if not row.speed.curve or row.speed.batch_size is None:
+def curve_points(result: Result) -> list[CurvePoint]:
+    """The result's own size and those of its curve, by length and batch size; empty where only one size was timed."""
+    if not result.speed.curve or result.speed.batch_size is None:
         return []
-    own = {name: getattr(row.speed, name) for name in _OF_THE_ROW}
-    own |= {"kernels": _kernels(row), "sparse_flops_share": row.kernels.sparse_flops_share}
-    points = [CurvePoint(leaves["batch_size"], leaves["sequence_length"], leaves) for leaves in [own, *row.speed.curve]]
+    own = {name: getattr(result.speed, name) for name in _OF_THE_RESULT}
+    own |= {"kernels": _kernels(result), "sparse_flops_share": result.kernels.sparse_flops_share}
+    points = [
+        CurvePoint(values["batch_size"], values["sequence_length"], values) for values in [own, *result.speed.curve]
+    ]
     return sorted(points, key=lambda point: (point.sequence_length or 0, point.batch_size))
 
 
-def crossovers(row: Row) -> dict[int | None, int | None]:
+def crossovers(result: Result) -> dict[int | None, int | None]:
     """Sequence length -> the smallest measured batch size at which sparse wins; None where it wins at none."""
     found: dict[int | None, int | None] = {}
-    for point in curve_points(row):
+    for point in curve_points(result):
         first = found.setdefault(point.sequence_length)
         if first is None and point.wins:
             found[point.sequence_length] = point.batch_size
     return found
 
 
-def crossover_text(row: Row) -> str:
+def crossover_text(result: Result) -> str:
     """`length 128: from batch 32; length 384: at no batch size`."""
     texts = []
-    for length, batch_size in crossovers(row).items():
+    for length, batch_size in crossovers(result).items():
         where = "at no batch size" if batch_size is None else f"from batch {batch_size}"
         texts.append(where if length is None else f"length {length}: {where}")
     return "; ".join(texts)
 
 
-def curve_lines(row: Row) -> list[dict[str, str]]:
+def curve_lines(result: Result) -> list[dict[str, str]]:
     """A table of the points, heading -> text."""
     lines = []
-    for point in curve_points(row):
-        leaves = point.leaves
-        interval = (leaves.get("speedup_low"), leaves.get("speedup_high"))
-        kernels = ", ".join(f"{count} × {kernel}" for kernel, count in (leaves.get("kernels") or {}).items())
+    for point in curve_points(result):
+        values = point.values
+        interval = (values.get("speedup_low"), values.get("speedup_high"))
+        kernels = ", ".join(f"{count} × {kernel}" for kernel, count in (values.get("kernels") or {}).items())
         lines.append(
             {
                 "batch": str(point.batch_size),
                 "length": plain(point.sequence_length),
-                "dense, ms": milliseconds(leaves.get("latency_dense_ms")),
-                "sparse, ms": milliseconds(leaves.get("latency_sparse_ms")),
-                "speedup": times(leaves.get("speedup")),
+                "dense, ms": milliseconds(values.get("latency_dense_ms")),
+                "sparse, ms": milliseconds(values.get("latency_sparse_ms")),
+                "speedup": times(values.get("speedup")),
                 "interval": "–" if None in interval else " – ".join(map(times, interval)),
-                "fused dense, ms": milliseconds(leaves.get("fused_dense_latency_ms")),
-                "fastest dense version": plain(leaves.get("dense_variant")),
-                "share of flops sparse": fraction(leaves.get("sparse_flops_share")),
-                "kernels, or not measured because": leaves.get("not_measured", kernels or "–"),
+                "fused dense, ms": milliseconds(values.get("fused_dense_latency_ms")),
+                "fastest dense version": plain(values.get("dense_variant")),
+                "share of flops sparse": fraction(values.get("sparse_flops_share")),
+                "kernels, or not measured because": values.get("not_measured", kernels or "–"),
             }
         )
     return lines
 
 
-def curve_figure(row: Row) -> "Figure":
+def curve_figure(result: Result) -> "Figure":
     """Latency against batch size, both logarithmic: one line per side and length, dense dashed."""
     from plotly.graph_objects import Figure, Scatter
 
-    points = curve_points(row)
+    points = curve_points(result)
     lengths = list(dict.fromkeys(point.sequence_length for point in points))
     styles = series_styles([str(length) for length in lengths])
     figure = Figure()
     for length in lengths:
         for side in ("dense", "sparse"):
             timed = [
-                (point.batch_size, point.leaves[f"latency_{side}_ms"])
+                (point.batch_size, point.values[f"latency_{side}_ms"])
                 for point in points
-                if point.sequence_length == length and point.leaves.get(f"latency_{side}_ms") is not None
+                if point.sequence_length == length and point.values.get(f"latency_{side}_ms") is not None
             ]
             if timed:
                 x, y = zip(*timed)
                 name = side if length is None else f"{side}, length {length}"
-                colour = DENSE_COLOUR if len(lengths) == 1 and side == "dense" else styles[str(length)].colour
-                line = {"color": colour, "dash": "dash" if side == "dense" else "solid"}
+                color = DENSE_COLOR if len(lengths) == 1 and side == "dense" else styles[str(length)].color
+                line = {"color": color, "dash": "dash" if side == "dense" else "solid"}
                 figure.add_trace(Scatter(x=x, y=y, mode="lines+markers", name=name, line=line))
     figure.update_layout(template="plotly_white", height=430, legend={"orientation": "h", "y": -0.2}, hovermode="x")
     figure.update_xaxes(type="log", title="batch size", tickvals=sorted({point.batch_size for point in points}))
@@ -106,7 +108,7 @@ def curve_figure(row: Row) -> "Figure":
     return figure
 
 
-_OF_THE_ROW = (
+_OF_THE_RESULT = (
     "batch_size",
     "sequence_length",
     "latency_dense_ms",
@@ -119,7 +121,7 @@ _OF_THE_ROW = (
 )
 
 
-def _kernels(row: Row) -> dict[str, int]:
+def _kernels(result: Result) -> dict[str, int]:
     """Kernel -> number of layers, as a point of the curve has it."""
-    chosen = [layer.get("chosen") for layer in row.kernels.kernel_per_layer.values()]
+    chosen = [layer.get("chosen") for layer in result.kernels.kernel_per_layer.values()]
     return {kernel: chosen.count(kernel) for kernel in dict.fromkeys(chosen) if kernel is not None}

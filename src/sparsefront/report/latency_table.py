@@ -1,6 +1,6 @@
-"""From the rows of a sweep to the table of layer times that allocation=latency_aware reads.
+"""From the results of a sweep to the table of layer times that allocation=latency_aware reads.
 
-python -m sparsefront.report.latency_table results/SWEEP -o table.csv [--only LEAF=VALUE ...]
+python -m sparsefront.report.latency_table results/SWEEP -o table.csv [--only FIELD=VALUE ...]
 """
 
 import argparse
@@ -14,8 +14,8 @@ from typing import Any
 
 from sparsefront.allocation.latency_table import LayerTime, read_table, write_table
 from sparsefront.errors import InvalidSetting
-from sparsefront.report.row import Row, leaves
-from sparsefront.report.store import read_rows
+from sparsefront.report.result import Result, result_fields
+from sparsefront.report.store import read_results
 
 DENSE_KERNELS = ("dense_linear", "dense_conv2d")
 # Times stand in one table only where all of these agree.
@@ -46,25 +46,25 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def layer_times(rows: Iterable[Row]) -> list[LayerTime]:
+def layer_times(results: Iterable[Result]) -> list[LayerTime]:
     """The lines of the table: per layer its dense time, then a time for each sparsity, ascending.
 
-    A level is the sparsity that the row aimed at: the same one gives the same mask again. Its time is that of the kernel
-    which the row's run chose, dense where that was faster. Where several rows timed the same, the (lower) median counts.
+    A level is the sparsity that the result aimed at: the same one gives the same mask again. Its time is that of the kernel
+    which the result's run chose, dense where that was faster. Where several results timed the same, the (lower) median counts.
 
     Args:
-        rows: that `unusable` has nothing against and that agree in all of SAME.
+        results: that `unusable` has nothing against and that agree in all of SAME.
     """
     found: dict[str, dict[float, list[_Measured]]] = {}
-    for row in rows:
-        for layer, entry in row.kernels.kernel_per_layer.items():
+    for result in results:
+        for layer, entry in result.kernels.kernel_per_layer.items():
             dense = next((name for name in DENSE_KERNELS if name in entry["candidates"]), None)
             if dense is None:
-                raise InvalidSetting("results", row.identity.run_id, f"holds no dense time of layer {layer}")
+                raise InvalidSetting("results", result.identity.run_id, f"has no dense time of layer {layer}")
             levels = found.setdefault(layer, {})
-            levels.setdefault(0.0, []).append(_Measured(entry["candidates"][dense], dense, entry, row))
-            chosen = _Measured(entry["latency_us"], entry["chosen"], entry, row)
-            levels.setdefault(row.sparsity.sparsity_target, []).append(chosen)
+            levels.setdefault(0.0, []).append(_Measured(entry["candidates"][dense], dense, entry, result))
+            chosen = _Measured(entry["latency_us"], entry["chosen"], entry, result)
+            levels.setdefault(result.sparsity.sparsity_target, []).append(chosen)
     return [
         median_low(measured).line(layer, level)
         for layer, levels in found.items()
@@ -72,32 +72,32 @@ def layer_times(rows: Iterable[Row]) -> list[LayerTime]:
     ]
 
 
-def unusable(row: Row) -> str | None:
-    """Why a row gives no layer times; None where it does."""
-    if row.speed.latency_device == "cpu":
+def unusable(result: Result) -> str | None:
+    """Why a result gives no layer times; None where it does."""
+    if result.speed.latency_device == "cpu":
         return "measured on a CPU, where layers run a reference and are not timed one by one; use measure.device=cuda"
-    if not row.kernels.kernel_per_layer:
-        return f"holds no layer times (pattern={row.choice.pattern}, kernel={row.choice.kernel_mode})"
-    if row.choice.allocation != "per_layer":
-        return f"allocation={row.choice.allocation}: layers have sparsities of their own; use allocation=per_layer"
-    untimed = [name for name, entry in row.kernels.kernel_per_layer.items() if not entry.get("latency_us")]
-    return f"holds no time of layer {untimed[0]}" if untimed else None
+    if not result.kernels.kernel_per_layer:
+        return f"has no layer times (pattern={result.choice.pattern}, kernel={result.choice.kernel_mode})"
+    if result.choice.allocation != "per_layer":
+        return f"allocation={result.choice.allocation}: layers have sparsities of their own; use allocation=per_layer"
+    untimed = [name for name, entry in result.kernels.kernel_per_layer.items() if not entry.get("latency_us")]
+    return f"has no time of layer {untimed[0]}" if untimed else None
 
 
 @dataclass(frozen=True)
 class _Measured:
-    """One time of one layer, and the row that it is from."""
+    """One time of one layer, and the result that it is from."""
 
     latency_us: float
     kernel: str
     entry: dict[str, Any]
-    row: Row
+    result: Result
 
     def __lt__(self, other: "_Measured") -> bool:
         return self.latency_us < other.latency_us
 
     def line(self, layer: str, level: float) -> LayerTime:
-        granularity = self.row.choice.pattern_parameters.get("granularity", "")
+        granularity = self.result.choice.pattern_parameters.get("granularity", "")
         sides = {side: str(self.entry.get(side, "")) for side in ("m", "k", "n")}
         return LayerTime(
             layer,
@@ -105,28 +105,30 @@ class _Measured:
             self.latency_us,
             self.kernel,
             **sides,
-            dtype=self.row.speed.dtype or "",
-            device=self.row.identity.gpu or "",
-            pattern=self.row.choice.pattern,
+            dtype=self.result.speed.dtype or "",
+            device=self.result.identity.gpu or "",
+            pattern=self.result.choice.pattern,
             granularity=str(granularity),
         )
 
 
 def _make(request: argparse.Namespace) -> None:
-    reading = read_rows([Path(path) for path in request.results])
+    reading = read_results([Path(path) for path in request.results])
     for problem in reading.problems:
         print(f"left out: {problem}", file=sys.stderr)
-    rows = [row for row in reading.rows if all(_agrees(row, *filter_text(text)) for text in request.only)]
+    results = [
+        result for result in reading.results if all(_agrees(result, *filter_text(text)) for text in request.only)
+    ]
     usable = []
-    for row in rows:
-        if (why := unusable(row)) is None:
-            usable.append(row)
+    for result in results:
+        if (why := unusable(result)) is None:
+            usable.append(result)
         else:
-            print(f"left out: run {row.identity.run_id}: {why}", file=sys.stderr)
+            print(f"left out: run {result.identity.run_id}: {why}", file=sys.stderr)
     if not usable:
-        why = f"no row gives layer times, of {len(reading.rows)} read"
+        why = f"no result gives layer times, of {len(reading.results)} read"
         raise InvalidSetting("results", " ".join(request.results), why)
-    _refuse_mixture(usable)
+    _require_same_conditions(usable)
     out = Path(request.out)
     try:
         write_table(out, layer_times(usable))
@@ -136,34 +138,36 @@ def _make(request: argparse.Namespace) -> None:
 
 
 def filter_text(text: str) -> tuple[str, str]:
-    """LEAF=VALUE of --only, parted.
+    """FIELD=VALUE of --only, parted.
 
     Raises:
-        InvalidSetting: no such leaf.
+        InvalidSetting: no such field.
     """
-    leaf, equals, value = text.partition("=")
-    names = [entry.name for entry in leaves()]
-    if not equals or leaf not in names:
-        raise InvalidSetting("--only", text, f"is LEAF=VALUE with a leaf of the row; {', '.join(SAME)} are useful here")
-    return leaf, value
+    field, equals, value = text.partition("=")
+    names = [entry.name for entry in result_fields()]
+    if not equals or field not in names:
+        raise InvalidSetting(
+            "--only", text, f"is FIELD=VALUE with a field of the result; {', '.join(SAME)} are useful here"
+        )
+    return field, value
 
 
-def _text(row: Row, leaf: str) -> str:
-    value = row.leaf(leaf)
+def _text(result: Result, field: str) -> str:
+    value = result.value_of(field)
     return json.dumps(value, sort_keys=True) if isinstance(value, dict) else str(value)
 
 
-def _agrees(row: Row, leaf: str, value: str) -> bool:
-    return _text(row, leaf) == value
+def _agrees(result: Result, field: str, value: str) -> bool:
+    return _text(result, field) == value
 
 
-def _refuse_mixture(rows: Sequence[Row]) -> None:
-    """Raise InvalidSetting where the rows differ in what times depend on."""
-    for leaf in SAME:
-        values = sorted({_text(row, leaf) for row in rows})
+def _require_same_conditions(results: Sequence[Result]) -> None:
+    """Raise InvalidSetting where the results differ in what times depend on."""
+    for field in SAME:
+        values = sorted({_text(result, field) for result in results})
         if len(values) > 1:
             raise InvalidSetting(
-                "results", leaf, f"rows differ: {', '.join(values)}; choose one with --only '{leaf}={values[0]}'"
+                "results", field, f"results differ: {', '.join(values)}; choose one with --only '{field}={values[0]}'"
             )
 
 
@@ -183,8 +187,8 @@ def _show(out: Path) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m sparsefront.report.latency_table",
-        description="Collect per-layer times from the rows of a sweep over sparsities into a table for "
-        "allocation=latency_aware. The rows come from a GPU, with allocation=per_layer.",
+        description="Collect per-layer times from the results of a sweep over sparsities into a table for "
+        "allocation=latency_aware. The results come from a GPU, with allocation=per_layer.",
     )
     parser.add_argument("results", nargs="+", help="folders (searched for row.json), CSV files or row.json files")
     parser.add_argument("-o", "--out", required=True, metavar="FILE", help="the table, a CSV file")
@@ -192,8 +196,8 @@ def _parser() -> argparse.ArgumentParser:
         "--only",
         action="append",
         default=[],
-        metavar="LEAF=VALUE",
-        help="keep only rows with this value, such as pattern=n_m or batch_size=32; may be given several times",
+        metavar="FIELD=VALUE",
+        help="keep only results with this value, such as pattern=n_m or batch_size=32; may be given several times",
     )
     return parser
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.packages import require_package
-from sparsefront.report.row import Row
+from sparsefront.report.result import Result
 from sparsefront.report.wandb_account import has_api_key
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 MODES = ("auto", "online", "offline", "disabled")
-ROW_KEY = "row"  # the whole row as JSON text, in the summary of the W&B run
+RESULT_KEY = "row"  # the whole result as JSON text, in the summary of the W&B run; a name of stored data
 ONLINE_TIMEOUT_S = 30
 
 
@@ -28,7 +28,7 @@ class Logging(Protocol):
     """Settings of group `logger`."""
 
     def check(self) -> None:
-        """Refuse what cannot work, before anything runs. Raises InvalidSetting."""
+        """Check, before anything runs, that this can work. Raises InvalidSetting."""
 
     def build(
         self, *, run_name: str, output_dir: Path, group: str | None, config: dict[str, Any], run_id: str | None = None
@@ -73,7 +73,7 @@ class CsvLogging:
 
 @dataclass(frozen=True)
 class WandbLogging:
-    """Training curves, configuration and the row in W&B.
+    """Training curves, configuration and the result in W&B.
 
     Args:
         project: W&B project.
@@ -91,7 +91,7 @@ class WandbLogging:
             raise InvalidSetting("mode", self.mode, f"one of {', '.join(MODES)}")
 
     def check(self) -> None:
-        """Refuse what cannot work, before anything runs.
+        """Check, before anything runs, that this logger can work.
 
         Raises:
             InvalidSetting: wandb is not installed, or `mode=online` without an API key.
@@ -161,40 +161,40 @@ class WandbLogging:
         return wanted if wanted in MODES[1:] else "offline"
 
 
-def log_row(loggers: "Sequence[Logger]", row: Row, *, again: bool = False) -> None:
-    """Give the row to every logger and close it: numbers as metrics; for W&B a summary table and the summary.
+def log_result(loggers: "Sequence[Logger]", result: Result, *, again: bool = False) -> None:
+    """Give the result to every logger and close it: numbers as metrics; for W&B a summary table and the summary.
 
     Args:
-        again: the row of an earlier run is shown again. A W&B run that has it is left as it is; another gets the summary
+        again: the result of an earlier run is shown again. A W&B run that has it is left as it is; another gets the summary
             alone, which replaces what is there, so that nothing stands in it twice however often a point is shown.
 
-    The summary of a W&B run holds every leaf under its name, and the whole row as JSON under `row`, which
+    The summary of a W&B run holds every field under its name, and the whole result as JSON under `row`, which
     `compare.py source=wandb` reads.
     """
     for logger in loggers:
         if (run := _wandb_run(logger)) is None:
-            numbers = {name: value for name, value in row.flat().items() if isinstance(value, (int, float))}
+            numbers = {name: value for name, value in result.flat().items() if isinstance(value, (int, float))}
             logger.log_metrics(numbers)
             logger.save()
         else:
-            _log_to_wandb(run, row, again)
+            _log_to_wandb(run, result, again)
     close_loggers(loggers)
 
 
-def _log_to_wandb(run: Any, row: Row, again: bool) -> None:
+def _log_to_wandb(run: Any, result: Result, again: bool) -> None:
     import wandb
 
-    text = row.to_json()
-    if again and run.summary.get(ROW_KEY) == text:
+    text = result.to_json()
+    if again and run.summary.get(RESULT_KEY) == text:
         return
-    flat = {name: value for name, value in row.flat().items() if value is not None}
+    flat = {name: value for name, value in result.flat().items() if value is not None}
     if not again:
         run.log({"summary_table": wandb.Table(columns=list(flat), data=[list(flat.values())])})
-    run.summary.update({**flat, ROW_KEY: text})
+    run.summary.update({**flat, RESULT_KEY: text})
 
 
 def close_loggers(loggers: "Sequence[Logger]", *, failed: bool = False) -> None:
-    """Finish the W&B runs; the others have nothing open. Call with `failed` where a run ends without a row."""
+    """Finish the W&B runs; the others have nothing open. Call with `failed` where a run ends without a result."""
     for logger in loggers:
         if (run := _wandb_run(logger)) is not None:
             run.finish(exit_code=1 if failed else 0)

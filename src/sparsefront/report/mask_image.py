@@ -1,4 +1,4 @@
-"""A mask as pixels: kept and pruned weights in two colours, with lines between the units of its pattern."""
+"""A mask as pixels: kept and pruned weights in two colors, with lines between the groups of its pattern."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from sparsefront.patterns.boundaries import Boundaries
-from sparsefront.report.series_style import COLOURS, DENSE_COLOUR
+from sparsefront.report.series_style import COLORS, DENSE_COLOR
 
-# Blue, light grey, orange and black differ in lightness too, so they stay apart for every kind of colour vision.
-KEPT_COLOUR, PRUNED_COLOUR = COLOURS[0], "#f0f0f0"
-UNIT_COLOUR, WINDOW_COLOUR = COLOURS[3], DENSE_COLOUR
+# Blue, light gray, orange and black differ in lightness too, so they stay apart for every kind of color vision.
+KEPT_COLOR, PRUNED_COLOR = COLORS[0], "#f0f0f0"
+GROUP_COLOR, WINDOW_COLOR = COLORS[3], DENSE_COLOR
 
 EXACT_SIDE = 2048  # pixels; a longer layer is shown as densities
 TARGET_SIDE = 768  # pixels; a shorter layer is enlarged by a whole number
@@ -53,16 +53,16 @@ class Scale:
 class VisibleLines:
     """The lines of one direction that a picture has room for: a pixel in front of each of these places."""
 
-    units: tuple[int, ...] = ()
+    groups: tuple[int, ...] = ()
     windows: tuple[int, ...] = ()
 
     def insert(self, pixels: np.ndarray, axis: int) -> np.ndarray:
         """The pixels [height, width, 3] with a line of pixels inserted in front of each place; none is covered."""
-        units, windows = dict.fromkeys(self.units, UNIT_COLOUR), dict.fromkeys(self.windows, WINDOW_COLOUR)
+        groups, windows = dict.fromkeys(self.groups, GROUP_COLOR), dict.fromkeys(self.windows, WINDOW_COLOR)
         # Where both fall on one place the coarser is shown: windows of blocks, or blocks of windows.
-        colour_at = units | windows if len(windows) <= len(units) else windows | units
-        places = sorted(colour_at)
-        lines = np.array([rgb(colour_at[place]) for place in places], dtype=np.uint8).reshape(len(places), 3)
+        color_at = groups | windows if len(windows) <= len(groups) else windows | groups
+        places = sorted(color_at)
+        lines = np.array([rgb(color_at[place]) for place in places], dtype=np.uint8).reshape(len(places), 3)
         across = (len(places), pixels.shape[1], 3) if axis == 0 else (pixels.shape[0], len(places), 3)
         return np.insert(pixels, places, np.broadcast_to(lines[:, None] if axis == 0 else lines, across), axis=axis)
 
@@ -80,7 +80,7 @@ class MaskImage:
     def line_text(self) -> str:
         """Which lines there are, for a reader."""
         drawn = {
-            "orange lines: units": self.rows.units or self.columns.units,
+            "orange lines: groups": self.rows.groups or self.columns.groups,
             "black lines: windows": self.columns.windows,
         }
         return ", ".join(text for text, places in drawn.items() if places)
@@ -95,12 +95,12 @@ def mask_image(mask: Tensor, boundaries: Boundaries, scale: Scale) -> MaskImage:
             than LEAST_SPACING.
         scale: of the picture.
     Returns:
-        exactly KEPT_COLOUR and PRUNED_COLOUR where a pixel is a weight or part of one, mixed by density otherwise.
+        exactly KEPT_COLOR and PRUNED_COLOR where a pixel is a weight or part of one, mixed by density otherwise.
     """
     density = pixel_density(mask, scale).numpy()[..., None]
-    pixels = np.rint(density * rgb(KEPT_COLOUR) + (1 - density) * rgb(PRUNED_COLOUR)).astype(np.uint8)
-    rows = VisibleLines(units=_places(boundaries.rows, scale))
-    columns = VisibleLines(units=_places(boundaries.columns, scale), windows=_places(boundaries.windows, scale))
+    pixels = np.rint(density * rgb(KEPT_COLOR) + (1 - density) * rgb(PRUNED_COLOR)).astype(np.uint8)
+    rows = VisibleLines(groups=_places(boundaries.rows, scale))
+    columns = VisibleLines(groups=_places(boundaries.columns, scale), windows=_places(boundaries.windows, scale))
     return MaskImage(columns.insert(rows.insert(pixels, axis=0), axis=1), scale, rows, columns)
 
 
@@ -115,9 +115,9 @@ def pixel_density(mask: Tensor, scale: Scale) -> Tensor:
     return kept.repeat_interleave(scale.cell, dim=0).repeat_interleave(scale.cell, dim=1).cpu()
 
 
-def rgb(colour: str) -> np.ndarray:
-    """A colour "#rrggbb" as uint8 [3]."""
-    return np.frombuffer(bytes.fromhex(colour.removeprefix("#")), dtype=np.uint8)
+def rgb(color: str) -> np.ndarray:
+    """A color "#rrggbb" as uint8 [3]."""
+    return np.frombuffer(bytes.fromhex(color.removeprefix("#")), dtype=np.uint8)
 
 
 def _places(boundaries: Sequence[int], scale: Scale) -> tuple[int, ...]:

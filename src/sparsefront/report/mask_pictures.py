@@ -7,11 +7,11 @@ from pathlib import Path
 from torch import Tensor
 
 from sparsefront.artifacts.durable import whole_file
-from sparsefront.patterns.arrangement import Arrangement
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.boundaries import Boundaries
+from sparsefront.patterns.permutation import Permutation
 from sparsefront.patterns.weight_view import as_matrix
-from sparsefront.pruning.structure import Structure
+from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.report.layer_choice import choose_layers
 from sparsefront.report.mask_image import MaskImage, Scale, mask_image
 
@@ -29,14 +29,14 @@ class PrunedLayers:
         pattern: that they obey.
         pattern_text: the pattern and its settings, for titles.
         sparsity: final target of the whole network.
-        structure: the order and the target of each layer.
+        layout: the permutation and the sparsity of each layer.
     """
 
     masks: Mapping[str, Tensor]
     pattern: Pattern
     pattern_text: str
     sparsity: float
-    structure: Structure = field(default_factory=Structure)
+    layout: MaskLayout = field(default_factory=MaskLayout)
 
     @property
     def shapes(self) -> dict[str, tuple[int, int]]:
@@ -61,8 +61,8 @@ def write_mask_pictures(pruned: PrunedLayers, folder: Path, layers: Sequence[str
             mask,
             path,
             pattern=pruned.pattern,
-            sparsity=pruned.structure.sparsity_of(name, pruned.sparsity),
-            arrangement=pruned.structure.arrangements.get(name),
+            sparsity=pruned.layout.sparsity_of(name, pruned.sparsity),
+            permutation=pruned.layout.permutations.get(name),
             title=f"{name}  [{mask.shape[0]} x {mask.shape[1]}]",
             subtitle=f"{pruned.pattern_text}, sparsity {1 - mask.float().mean():.4f}",
         )
@@ -76,7 +76,7 @@ def write_mask_png(
     *,
     pattern: Pattern,
     sparsity: float,
-    arrangement: Arrangement | None = None,
+    permutation: Permutation | None = None,
     title: str,
     subtitle: str,
 ) -> None:
@@ -85,23 +85,23 @@ def write_mask_png(
     Args:
         mask: bool [N, K] in the network's order.
         sparsity: the layer's target, from which its windows follow.
-        arrangement: the order in which it obeys the pattern; None = its own.
+        permutation: the order in which it obeys the pattern; None = its own.
     """
     scale = Scale.of((mask.shape[0], mask.shape[1]))
-    if arrangement is None:
+    if permutation is None:
         panels = {"": mask_image(mask, pattern.boundaries(mask, sparsity), scale)}
     else:
-        arranged = arrangement.arrange(mask)
+        permuted = permutation.apply(mask)
         panels = {
             "in the network's order": mask_image(mask, Boundaries(), scale),
-            "in the pattern's order": mask_image(arranged, pattern.boundaries(arranged, sparsity), scale),
+            "in the pattern's order": mask_image(permuted, pattern.boundaries(permuted, sparsity), scale),
         }
     write_panels(panels, path, heading=(title, subtitle, _key(list(panels.values()))))
 
 
 def _key(images: Sequence[MaskImage]) -> str:
-    """What colours and pixels mean, in one line."""
-    return ", ".join(filter(None, ("blue: kept, grey: pruned", images[-1].line_text, images[-1].scale.text)))
+    """What colors and pixels mean, in one line."""
+    return ", ".join(filter(None, ("blue: kept, gray: pruned", images[-1].line_text, images[-1].scale.text)))
 
 
 def write_panels(panels: Mapping[str, MaskImage], path: Path, *, heading: Sequence[str] = ()) -> None:

@@ -1,13 +1,13 @@
-"""What each pattern reaches among comparable rows, as a table."""
+"""What each pattern reaches among comparable results, as a table."""
 
 from sparsefront.report.columns import times
-from sparsefront.report.comparable import ComparableRows, by_pattern
+from sparsefront.report.comparable import ComparableResults, by_pattern
 from sparsefront.report.pareto import dominated_area
 
 NEAR_DENSE_POINTS = 1.0  # percentage points below dense that still count as "the same quality"
 
 
-def pattern_summary(group: ComparableRows) -> list[dict[str, str]]:
+def pattern_summary(group: ComparableResults) -> list[dict[str, str]]:
     """Per pattern: its runs, its best speedup near the dense quality, and the area that it dominates.
 
     The area ends at the dense baseline and at one point below the worst quality here, the same corner for all patterns.
@@ -18,9 +18,9 @@ def pattern_summary(group: ComparableRows) -> list[dict[str, str]]:
     for pattern, series in by_pattern(group.points()).items():
         timed = [(point.x, point.quality) for point in series if point.x is not None]
         near = [
-            point.row.speed.speedup
+            point.result.speed.speedup
             for point in series
-            if dense and point.row.speed.speedup is not None and point.quality >= dense[1] - NEAR_DENSE_POINTS
+            if dense and point.result.speed.speedup is not None and point.quality >= dense[1] - NEAR_DENSE_POINTS
         ]
         corner = None if dense is None else (cost(dense[0]), min(point.quality for point in group.points()) - 1)
         area = None if corner is None else dominated_area([(cost(x), quality) for x, quality in timed], corner)

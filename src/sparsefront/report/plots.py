@@ -8,35 +8,35 @@ from typing import TYPE_CHECKING
 
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.report.axis import SPEEDUP, Axis
-from sparsefront.report.comparable import ComparableRows, Point, by_pattern, pattern_order, split_comparable
-from sparsefront.report.row import Row
-from sparsefront.report.series_style import DENSE_COLOUR, FRONT_COLOUR, SeriesStyle, series_styles
+from sparsefront.report.comparable import ComparableResults, Point, by_pattern, pattern_order, split_comparable
+from sparsefront.report.result import Result
+from sparsefront.report.series_style import DENSE_COLOR, FRONT_COLOR, SeriesStyle, series_styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PANEL_INCHES = (6.4, 4.4)
-LABELLED_POINTS = 24  # more labels than this would cover each other
+LABELED_POINTS = 24  # more labels than this would cover each other
 NOTE_WIDTH = 110  # characters of a line above a panel
 
 
-def write_pareto_png(rows: Sequence[Row], path: Path, axis: Axis = SPEEDUP) -> Path:
-    """Draw the rows: a line of panels for each set of rows that may share a plot; what else they differ in stands above.
+def write_pareto_png(results: Sequence[Result], path: Path, axis: Axis = SPEEDUP) -> Path:
+    """Draw the results: a line of panels for each set of results that may share a plot; what else they differ in stands above.
 
-    Left, quality against the axis: only rows whose sparse latency was measured, with the 95 % interval of a speedup and the
+    Left, quality against the axis: only results whose sparse latency was measured, with the 95 % interval of a speedup and the
     standard error of the test set. Right, quality against sparsity: all
-    rows, the untimed ones hollow; left out where it would show a single timed point.
+    results, the untimed ones hollow; left out where it would show a single timed point.
 
     Raises:
-        ValueError: there is no row.
+        ValueError: there is no result.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    if not rows:
-        raise ValueError("nothing to draw: there is no row")
-    groups = split_comparable(rows, axis)
-    styles = series_styles(pattern_order(rows))
+    if not results:
+        raise ValueError("nothing to draw: there is no result")
+    groups = split_comparable(results, axis)
+    styles = series_styles(pattern_order(results))
     columns = 2 if any(group.wants_sparsity_plot() for group in groups) else 1
     # Figure and canvas are made directly: pyplot would keep state between runs and look for a screen.
     figure = Figure(figsize=(PANEL_INCHES[0] * columns, PANEL_INCHES[1] * len(groups)), layout="constrained")
@@ -51,26 +51,26 @@ def write_pareto_png(rows: Sequence[Row], path: Path, axis: Axis = SPEEDUP) -> P
     return path
 
 
-def _draw_latency(axes: "Axes", group: ComparableRows, styles: dict[str, SeriesStyle]) -> None:
+def _draw_latency(axes: "Axes", group: ComparableResults, styles: dict[str, SeriesStyle]) -> None:
     points, dense, front = group.timed_points(), group.dense_point(), group.front()
     for pattern, series in by_pattern(points).items():
         style = styles[pattern]
         values, qualities = [point.x for point in series], [point.quality for point in series]
-        axes.scatter(values, qualities, color=style.colour, marker=style.marker, s=48, zorder=3, label=pattern)
+        axes.scatter(values, qualities, color=style.color, marker=style.marker, s=48, zorder=3, label=pattern)
         for point in series:
-            _draw_errors(axes, point, group.axis, style.colour)
-    if len(points) <= LABELLED_POINTS:
+            _draw_errors(axes, point, group.axis, style.color)
+    if len(points) <= LABELED_POINTS:
         for point in points:
-            text = " ".join(filter(None, (f"{point.sparsity:.2g}", point.row.sparsity.n_of_m)))
+            text = " ".join(filter(None, (f"{point.sparsity:.2g}", point.result.sparsity.n_of_m)))
             _annotate(axes, text, (point.x, point.quality))
     if dense is not None:
-        axes.scatter(*dense, color=DENSE_COLOUR, marker="*", s=150, zorder=4, label="dense baseline")
+        axes.scatter(*dense, color=DENSE_COLOR, marker="*", s=150, zorder=4, label="dense baseline")
     if len(front) > 1:
         # Steps, not slopes: nothing was measured between two points.
-        line = {"color": FRONT_COLOUR, "linestyle": "--", "linewidth": 1.2, "drawstyle": "steps-post"}
+        line = {"color": FRONT_COLOR, "linestyle": "--", "linewidth": 1.2, "drawstyle": "steps-post"}
         axes.plot(*zip(*front), **line, zorder=2, label="Pareto front")
     if not points:
-        axes.text(0.5, 0.5, "no sparse latency measured", transform=axes.transAxes, ha="center", color=FRONT_COLOUR)
+        axes.text(0.5, 0.5, "no sparse latency measured", transform=axes.transAxes, ha="center", color=FRONT_COLOR)
     title = "\n".join([group.title, *(line for note in group.notes() for line in wrap(note, NOTE_WIDTH))])
     _finish(axes, title=title, x_label=group.axis_label, y_label=group.quality_label)
     if group.wants_log_axis():
@@ -79,7 +79,7 @@ def _draw_latency(axes: "Axes", group: ComparableRows, styles: dict[str, SeriesS
         axes.set_xlim(0, 1.15 * axes.dataLim.x1)  # a difference of a thousandth must look like one
 
 
-def _draw_sparsity(axes: "Axes", group: ComparableRows, styles: dict[str, SeriesStyle]) -> None:
+def _draw_sparsity(axes: "Axes", group: ComparableResults, styles: dict[str, SeriesStyle]) -> None:
     for pattern, series in by_pattern(group.points()).items():
         style = styles[pattern]
         for timed in (True, False):
@@ -88,23 +88,23 @@ def _draw_sparsity(axes: "Axes", group: ComparableRows, styles: dict[str, Series
                 axes.scatter(
                     [point.sparsity for point in members],
                     [point.quality for point in members],
-                    edgecolors=style.colour,
-                    facecolors=style.colour if timed else "none",
+                    edgecolors=style.color,
+                    facecolors=style.color if timed else "none",
                     marker=style.marker,
                     s=48,
                     zorder=3,
                     label=pattern if timed else f"{pattern}, not timed",
                 )
     if (dense := group.dense_quality()) is not None:
-        axes.axhline(dense, color=DENSE_COLOUR, linewidth=1, linestyle=":", label="dense")
+        axes.axhline(dense, color=DENSE_COLOR, linewidth=1, linestyle=":", label="dense")
     _finish(axes, title=group.title, x_label="achieved sparsity, fraction of zeros", y_label=group.quality_label)
     axes.set_xlim(0, 1)
 
 
-def _draw_errors(axes: "Axes", point: Point, axis: Axis, colour: str) -> None:
+def _draw_errors(axes: "Axes", point: Point, axis: Axis, color: str) -> None:
     """How sure both coordinates are, where that is known."""
-    line = {"color": colour, "linewidth": 0.8, "alpha": 0.6, "zorder": 2}
-    if (interval := axis.interval(point.row)) is not None:
+    line = {"color": color, "linewidth": 0.8, "alpha": 0.6, "zorder": 2}
+    if (interval := axis.interval(point.result)) is not None:
         axes.plot(interval, (point.quality, point.quality), **line)
     if point.standard_error is not None:
         ends = (point.quality - point.standard_error, point.quality + point.standard_error)

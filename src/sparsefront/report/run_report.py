@@ -8,7 +8,7 @@ from sparsefront.report.html import write_html
 from sparsefront.report.mask_pictures import PrunedLayers, write_mask_pictures
 from sparsefront.report.plotly_script import script_folder, shared_script
 from sparsefront.report.plots import write_pareto_png
-from sparsefront.report.row import Row
+from sparsefront.report.result import Result
 from sparsefront.report.settings import Report
 from sparsefront.report.table import run_title
 
@@ -16,7 +16,12 @@ PLOT_FILE, PAGE_FILE, MASKS_FOLDER, DENSITY_FILE = "pareto.png", "report.html", 
 
 
 def write_report(
-    row: Row, directory: Path, settings: Report, pruned: PrunedLayers | None = None, *, results: Path | None = None
+    result: Result,
+    directory: Path,
+    settings: Report,
+    pruned: PrunedLayers | None = None,
+    *,
+    results: Path | None = None,
 ) -> list[Path]:
     """Write what the settings ask for into the run's folder.
 
@@ -29,21 +34,24 @@ def write_report(
     written, pictures = [], []
     axis = axis_named(settings.axis)
     if settings.plot:
-        written.append(write_pareto_png([row], directory / PLOT_FILE, axis))
+        written.append(write_pareto_png([result], directory / PLOT_FILE, axis))
     if settings.mask_pictures and pruned is not None:
-        pictures = _write_pictures(row, directory / MASKS_FOLDER, settings, pruned)
+        pictures = _write_pictures(result, directory / MASKS_FOLDER, settings, pruned)
         written.append(directory / MASKS_FOLDER)
     if settings.html:
         script = shared_script(script_folder(directory, results or directory))
         page = write_html(
-            [row], directory / PAGE_FILE, title=run_title(row), pictures=pictures, axis=axis, script=script
+            [result], directory / PAGE_FILE, title=run_title(result), pictures=pictures, axis=axis, script=script
         )
         written.append(page)
     return written
 
 
-def _write_pictures(row: Row, folder: Path, settings: Report, pruned: PrunedLayers) -> list[Path]:
+def _write_pictures(result: Result, folder: Path, settings: Report, pruned: PrunedLayers) -> list[Path]:
     """The densities of all layers first, then the masks of the chosen ones."""
     masks = write_mask_pictures(pruned, folder, settings.mask_layers)
-    target = 1 - row.sparsity.sparsity_target
-    return [write_density_png(layer_densities(row), folder / DENSITY_FILE, target=target, title=run_title(row)), *masks]
+    target = 1 - result.sparsity.sparsity_target
+    return [
+        write_density_png(layer_densities(result), folder / DENSITY_FILE, target=target, title=run_title(result)),
+        *masks,
+    ]

@@ -33,7 +33,7 @@ class Report:
             check_expressions(self.mask_layers)
 
     def check(self) -> None:
-        """Refuse what needs a package that is not here: the files are written last, after hours of training.
+        """Require the packages of the report: its files are written last, after hours of training.
 
         Raises:
             InvalidSetting: plot or mask_pictures without matplotlib, html without plotly or jinja2.
@@ -44,7 +44,7 @@ class Report:
                 require_package(package, key=key, value=True, instead=f"report.{key}=false")
 
     def check_layers(self, shapes: Mapping[str, tuple[int, int]]) -> None:
-        """Refuse expressions that find none of the layers that this run prunes.
+        """Require that each expression finds a layer that this run prunes.
 
         Args:
             shapes: pruned layer -> [N, K].

@@ -1,4 +1,4 @@
-"""Rows on disk: `row.json` of each run, and one CSV file that many runs append to."""
+"""Results on disk: `row.json` of each run, and one CSV file that many runs append to."""
 
 import csv
 import io
@@ -11,10 +11,10 @@ from pathlib import Path
 from filelock import FileLock
 
 from sparsefront.artifacts.durable import whole_file
-from sparsefront.report.row import Row
+from sparsefront.report.result import Result
 
 log = logging.getLogger(__name__)
-ROW_FILE = "row.json"
+RESULT_FILE = "row.json"
 STORE_FILE = "rows.csv"
 # A line torn inside a character must not stop the repair: bytes that are no UTF-8 pass through unchanged.
 TEXT = {"encoding": "utf-8", "errors": "surrogateescape"}
@@ -22,17 +22,17 @@ TEXT = {"encoding": "utf-8", "errors": "surrogateescape"}
 csv.field_size_limit(2**31 - 1)
 
 
-def write_row_json(path: Path, row: Row) -> Path:
-    """Write the row to `path`, whole or not at all; folders are made."""
+def write_result_json(path: Path, result: Result) -> Path:
+    """Write the result to `path`, whole or not at all; folders are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    _replace(path, row.to_json())
+    _replace(path, result.to_json())
     return path
 
 
-def append_row(store_csv: Path, row: Row) -> None:
-    """Add the row to the store; safe with many writers. One line per `run_id`: the newest replaces an older one.
+def append_result(store_csv: Path, result: Result) -> None:
+    """Add the result to the store; safe with many writers. One line per `run_id`: the newest replaces an older one.
 
-    The common case appends one line in one write. The file is rewritten, atomically, when the row brings a column that
+    The common case appends one line in one write. The file is rewritten, atomically, when the result brings a column that
     it lacks, when its run is already there, or when a killed writer left half a line at the end (dropped, with a
     warning: that run's row.json still has it).
     """
@@ -43,8 +43,8 @@ def append_row(store_csv: Path, row: Row) -> None:
         if whole != text:
             log.warning("%s ended in half a line, left by a killed run: it was dropped", store_csv)
         header, lines = _parse(whole)
-        cells = {name: "" if value is None else value for name, value in row.flat().items()}
-        known = [line for line in lines if line.get("run_id") != row.identity.run_id]
+        cells = {name: "" if value is None else value for name, value in result.flat().items()}
+        known = [line for line in lines if line.get("run_id") != result.identity.run_id]
         missing_columns = [name for name in cells if name not in header]
         if whole == text and header and not missing_columns and len(known) == len(lines):
             with store_csv.open("a", newline="", **TEXT) as file:
@@ -56,17 +56,17 @@ def append_row(store_csv: Path, row: Row) -> None:
 
 @dataclass
 class Reading:
-    """What was found: rows without exact duplicates, and what could not be read, each with its reason."""
+    """What was found: results without exact duplicates, and what could not be read, each with its reason."""
 
-    rows: list[Row] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
-def read_rows(paths: Iterable[Path]) -> Reading:
-    """Rows of folders, of CSV files and of single JSON files.
+def read_results(paths: Iterable[Path]) -> Reading:
+    """Results of folders, of CSV files and of single JSON files.
 
     In a folder every `row.json` at any depth is read; where there is none, every `rows.csv`. A file that cannot be read
-    is a problem in the result, never an exception. A row met twice counts once.
+    is a problem in the result, never an exception. A result met twice counts once.
     """
     reading = Reading()
     seen: set[str] = set()
@@ -74,24 +74,24 @@ def read_rows(paths: Iterable[Path]) -> Reading:
         if not path.exists():
             reading.problems.append(f"{path}: no such file or folder")
         for file in _row_files(path):
-            for row in _read_file(file, reading.problems):
-                if (text := row.to_json()) not in seen:
+            for result in _read_file(file, reading.problems):
+                if (text := result.to_json()) not in seen:
                     seen.add(text)
-                    reading.rows.append(row)
+                    reading.results.append(result)
     return reading
 
 
 def _row_files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path] if path.exists() else []
-    return sorted(path.rglob(ROW_FILE)) or sorted(path.rglob(STORE_FILE))
+    return sorted(path.rglob(RESULT_FILE)) or sorted(path.rglob(STORE_FILE))
 
 
-def _read_file(file: Path, problems: list[str]) -> Iterator[Row]:
+def _read_file(file: Path, problems: list[str]) -> Iterator[Result]:
     try:
         text = file.read_text(**TEXT)
         if file.suffix != ".csv":
-            yield Row.from_json(text)
+            yield Result.from_json(text)
             return
     except json.JSONDecodeError as error:
         problems.append(f"{file}: not JSON ({error})")
@@ -104,9 +104,9 @@ def _read_file(file: Path, problems: list[str]) -> Iterator[Row]:
         problems.append(f"{file}: ends in half a line, left out")
     for number, cells in enumerate(_parse(whole)[1], start=1):
         try:
-            yield Row.from_flat(cells)
+            yield Result.from_flat(cells)
         except ValueError as error:
-            problems.append(f"{file}, row {number}: {error}")
+            problems.append(f"{file}, result {number}: {error}")
 
 
 def _whole_lines(text: str) -> str:

@@ -1,5 +1,6 @@
-"""Tables for the terminal: one run, several rows."""
+"""Tables for the terminal: one run, several results."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -10,100 +11,107 @@ from rich.table import Table
 from rich.text import Text
 
 from sparsefront.pruning.collapse import collapse_text, collapsed_layers
-from sparsefront.report.columns import COLUMNS, fraction, milliseconds, plain, shown_columns, times
+from sparsefront.report.columns import COLUMNS, fraction, milliseconds, plain, shared_metric, shown_columns, times
 from sparsefront.report.comparable import CPU_NOTE, model_text, task_text
 from sparsefront.report.conditions import processor_text
 from sparsefront.report.latency_curve import crossover_text
-from sparsefront.report.row import Row
+from sparsefront.report.result import Result
 
-# Networks with the same layers, timed as twins, have come out up to 0.9 % apart on an H200 (experiments/first_rows):
+# Networks with the same layers, timed in turn, have come out up to 0.9 % apart on an H200 (experiments/first_rows):
 # where memory lies does that much, and repeating the timing in one process does not average it out.
-TWIN_NOISE = 0.01
+TIMING_NOISE = 0.01
 LEAST_WIDTH = 110  # below this the columns of numbers lose digits: a narrower terminal wraps the lines instead
-QUALITY_COLUMNS = {column.leaf: column for column in COLUMNS if column.error is not None}
+QUALITY_COLUMNS = {column.field: column for column in COLUMNS if column.error is not None}
 PIPED_WIDTH = 200  # a table that goes to a file or a pipe is not squeezed into 80 characters
 
 
 def table_console() -> Console:
-    """A console on stdout that is wide enough for `rows_table`."""
+    """A console on stdout that is wide enough for `results_table`."""
     console = Console()
     console.width = max(console.width, LEAST_WIDTH) if console.is_terminal else PIPED_WIDTH
     return console
 
 
-def run_table(row: Row) -> Table:
-    """What one run found, each line with the leaf of the row that holds the exact value."""
-    quality, speed = row.quality, row.speed
-    table = Table(title=Text(run_title(row)), title_justify="left", box=box.SIMPLE_HEAD)
+def run_table(result: Result) -> Table:
+    """What one run found, each line with the field of the result that holds the exact value."""
+    quality, speed = result.quality, result.speed
+    table = Table(title=Text(run_title(result)), title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("")
     table.add_column("value", overflow="fold")
-    table.add_column("leaf in the row", style="dim", overflow="fold")
+    table.add_column("field of the result", style="dim", overflow="fold")
     add = partial(_add_row, table)
     metric = quality.metric_name.replace("_", " ")
-    for side, words in (("dense", "dense"), ("masked", "masked"), ("kernel", "swapped")):
-        add(f"{metric}, {words}", QUALITY_COLUMNS[side].cell(row), f"quality.{side}")
+    for side, words in (("dense", "dense"), ("masked", "masked"), ("sparse", "sparse")):
+        add(f"{metric}, {words}", QUALITY_COLUMNS[side].cell(result), f"quality.{side}")
     if quality.evaluated_samples is not None:
-        add("judged on", _evaluation(row), "evaluated_samples")
+        add("evaluated on", _evaluation(result), "evaluated_samples")
     table.add_section()
-    add("latency, dense", _latency(row, "dense"), "latency_dense_ms")
-    add("latency, sparse", _latency(row, "sparse"), "latency_sparse_ms")
+    add("latency, dense", _latency(result, "dense"), "latency_dense_ms")
+    add("latency, sparse", _latency(result, "sparse"), "latency_sparse_ms")
     if speed.fused_dense_latency_ms is not None:
         add(
             "latency, dense, our fused graph",
             f"{milliseconds(speed.fused_dense_latency_ms)} ms",
             "fused_dense_latency_ms",
         )
-    add("speedup", _speedup(row), "speedup")
-    if (interval := _interval(row)) is not None:
+    add("speedup", _speedup(result), "speedup")
+    if (interval := _interval(result)) is not None:
         add("its interval", interval, "speedup_low, speedup_high")
     if speed.curve:
-        add("sparse wins", crossover_text(row), "curve")
-    add("device", _device(row), "latency_device")
+        add("sparse wins", crossover_text(result), "curve")
+    add("device", _device(result), "latency_device")
     add("kernel", plain(speed.latency_kernel), "latency_kernel")
     table.add_section()
-    add("achieved sparsity", fraction(row.sparsity.sparsity_achieved), "sparsity_achieved")
-    add("layers left dense", dense_layers_text(row.sparsity.dense_layers), "dense_layers")
-    add("layers collapsed", collapsed_layers_text(row), "collapsed_layers")
-    add("weights", _weights(row), "weight_bytes_sparse")
-    if row.size.resident_bytes_sparse is not None:
-        add("on the device", _resident(row), "resident_bytes_sparse")
-    add("seed", str(row.identity.seed), "seed")
+    add("achieved sparsity", fraction(result.sparsity.sparsity_achieved), "sparsity_achieved")
+    add("layers left dense", dense_layers_text(result.sparsity.dense_layers), "dense_layers")
+    add("layers collapsed", collapsed_layers_text(result), "collapsed_layers")
+    add("weights", _weights(result), "weight_bytes_sparse")
+    if result.size.resident_bytes_sparse is not None:
+        add("on the device", _resident(result), "resident_bytes_sparse")
+    add("seed", str(result.identity.seed), "seed")
     return table
 
 
-def run_title(row: Row) -> str:
+def run_title(result: Result) -> str:
     """Model, data, pattern with its granularity or n:m, and the sparsity asked for."""
-    choice = row.choice
-    unit = "".join(f" {part}" for part in (choice.granularity, row.sparsity.n_of_m) if part is not None)
-    pattern = f"{choice.pattern}{unit} at sparsity {row.sparsity.sparsity_target:g}"
-    return f"{model_text(row)} on {task_text(row)}: {pattern}"
+    choice = result.choice
+    unit = "".join(f" {part}" for part in (choice.granularity, result.sparsity.n_of_m) if part is not None)
+    pattern = f"{choice.pattern}{unit} at sparsity {result.sparsity.sparsity_target:g}"
+    return f"{model_text(result)} on {task_text(result)}: {pattern}"
 
 
-def rows_table(rows: Sequence[Row], notes: Sequence[str] = ()) -> Table:
-    """One line per row, in the order given; what all rows share stands in the title, what is to be known about them below.
+def results_table(results: Sequence[Result], notes: Sequence[str] = ()) -> Table:
+    """One line per result, in the order given; what all results share stands in the title, what is to be known about them below.
 
     Args:
         notes: one line each.
     Raises:
-        ValueError: there is no row.
+        ValueError: there is no result.
     """
-    if not rows:
-        raise ValueError("nothing to show: there is no row")
-    columns, shared = shown_columns(rows)
-    title = " · ".join(f"{leaf} {text}" for leaf, text in shared.items())
-    timed_on_cpu = any(row.speed.latency_device == "cpu" and row.speed.speedup is not None for row in rows)
+    if not results:
+        raise ValueError("nothing to show: there is no result")
+    columns, shared = shown_columns(results)
+    metric = shared_metric(results)
+    title = " · ".join(f"{field} {text}" for field, text in shared.items())
+    timed_on_cpu = any(result.speed.latency_device == "cpu" and result.speed.speedup is not None for result in results)
     below = "\n".join([*([f"speedup: {CPU_NOTE}"] if timed_on_cpu else []), *notes])
     table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.caption, table.caption_justify = Text(below) if below else None, "left"
     for column in columns:
         # Headings fold at their underscores, so that a dozen columns fit and stay the names that `sort=` takes.
         # Numbers stay whole; where the terminal is narrow it is names (run, kernel) that fold.
-        justify, whole = ("right", True) if column.numeric else ("left", column.leaf == "pattern")
-        words = column.leaf.split("_")
+        justify, whole = ("right", True) if column.numeric else ("left", column.field == "pattern")
+        words = re.split("[_ ]", heading := column.heading(metric))
         narrowest = max(map(len, words))
-        table.add_column("_\n".join(words), justify=justify, no_wrap=whole, min_width=narrowest, overflow="fold")
-    for row in rows:
-        _add_row(table, *(column.cell(row) for column in columns))
+        table.add_column(
+            heading.replace("_", "_\n").replace(" ", "\n"),
+            justify=justify,
+            no_wrap=whole,
+            min_width=narrowest,
+            overflow="fold",
+        )
+    for result in results:
+        _add_row(table, *(column.cell(result) for column in columns))
     return table
 
 
@@ -115,9 +123,9 @@ def dense_layers_text(dense_layers: dict[str, str]) -> str:
     return f"{len(dense_layers)}: " + "; ".join(f"{count} × {reason}" for reason, count in reasons)
 
 
-def collapsed_layers_text(row: Row) -> str:
+def collapsed_layers_text(result: Result) -> str:
     """How many layers keep nearly nothing of the target density, and which."""
-    collapsed = collapsed_layers(row.sparsity.sparsity_per_layer, row.sparsity.sparsity_target)
+    collapsed = collapsed_layers(result.sparsity.sparsity_per_layer, result.sparsity.sparsity_target)
     return f"{len(collapsed)}: {collapse_text(collapsed)}" if collapsed else "none"
 
 
@@ -126,62 +134,64 @@ def _add_row(table: Table, *cells: str) -> None:
     table.add_row(*(Text(cell) for cell in cells))
 
 
-def _latency(row: Row, side: str) -> str:
-    median, p20, p80 = (row.leaf(f"latency_{side}{percentile}_ms") for percentile in ("", "_p20", "_p80"))
+def _latency(result: Result, side: str) -> str:
+    median, p20, p80 = (result.value_of(f"latency_{side}{percentile}_ms") for percentile in ("", "_p20", "_p80"))
     if median is None:
         return "not measured"
     spread = "" if p20 is None or p80 is None else f" ({milliseconds(p20)} – {milliseconds(p80)})"
-    way = row.leaf(f"{side}_variant") or row.leaf(f"wrapping_{side}")
+    way = result.value_of(f"{side}_variant") or result.value_of(f"execution_mode_{side}")
     return f"{milliseconds(median)} ms{spread}" + ("" if way is None else f", {way}")
 
 
-def _speedup(row: Row) -> str:
-    speed = row.speed
+def _speedup(result: Result) -> str:
+    speed = result.speed
     if speed.speedup is None:
         return "not measured"
     note = f" ({CPU_NOTE})" if speed.latency_device == "cpu" else ""
     if speed.speedup_low is None or speed.speedup_high is None:
         return times(speed.speedup) + note
-    faster, slower = speed.speedup_low > 1 + TWIN_NOISE, speed.speedup_high < 1 - TWIN_NOISE
+    faster, slower = speed.speedup_low > 1 + TIMING_NOISE, speed.speedup_high < 1 - TIMING_NOISE
     verdict = "faster" if faster else "slower" if slower else "no clear difference"
     return f"{times(speed.speedup)}, {verdict}{note}"
 
 
-def _interval(row: Row) -> str | None:
+def _interval(result: Result) -> str | None:
     """The ends of the speedup's interval, and what kind of interval it is: see `measure.speedup.speedup_of`."""
-    speed = row.speed
+    speed = result.speed
     if None in (speed.speedup, speed.speedup_low, speed.speedup_high):
         return None
     repeats = "" if speed.repeats is None else f" over {speed.repeats} repeat{'' if speed.repeats == 1 else 's'}"
     return f"{times(speed.speedup_low)} – {times(speed.speedup_high)}, bootstrap 95 % interval of the ratio of medians{repeats}"
 
 
-def _evaluation(row: Row) -> str:
+def _evaluation(result: Result) -> str:
     """How many samples, and what ± means."""
-    quality = row.quality
+    quality = result.quality
     limit = "" if quality.evaluate_limit is None else f" (measure.evaluate_limit={quality.evaluate_limit})"
     return f"{quality.evaluated_samples} test samples{limit}; ± is their standard error"
 
 
-def _device(row: Row) -> str:
-    speed = row.speed
+def _device(result: Result) -> str:
+    speed = result.speed
     if speed.latency_device is None:
         return "not timed"
-    device = row.identity.gpu or "cuda" if speed.latency_device == "cuda" else speed.latency_device
-    if row.identity.processor is not None:
-        device = f"{device} ({processor_text(row)})"
+    device = result.identity.gpu or "cuda" if speed.latency_device == "cuda" else speed.latency_device
+    if result.identity.processor is not None:
+        device = f"{device} ({processor_text(result)})"
     batch = None if speed.batch_size is None else f"batch {speed.batch_size}"
     return ", ".join(filter(None, (device, batch, speed.dtype)))
 
 
-def _weights(row: Row) -> str:
-    return f"{_megabytes(row.size.weight_bytes_dense)} dense, {_megabytes(row.size.weight_bytes_sparse)} sparse"
+def _weights(result: Result) -> str:
+    return f"{_megabytes(result.size.weight_bytes_dense)} dense, {_megabytes(result.size.weight_bytes_sparse)} sparse"
 
 
-def _resident(row: Row) -> str:
+def _resident(result: Result) -> str:
     """What both networks keep there, and how much of the sparse one's are prunable layers that stayed dense."""
-    text = f"{_megabytes(row.size.resident_bytes_dense)} dense, {_megabytes(row.size.resident_bytes_sparse)} sparse"
-    held = row.size.dense_bytes_per_layer
+    text = (
+        f"{_megabytes(result.size.resident_bytes_dense)} dense, {_megabytes(result.size.resident_bytes_sparse)} sparse"
+    )
+    held = result.size.dense_bytes_per_layer
     return text + (f" ({_megabytes(sum(held.values()))} in {len(held)} layers left dense)" if held else "")
 
 

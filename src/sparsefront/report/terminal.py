@@ -9,23 +9,23 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sparsefront.report.row import Row
+from sparsefront.report.result import Result
 from sparsefront.report.table import PIPED_WIDTH, run_table
 
 
-def print_run(row: Row, paths: Sequence[Path]) -> None:
+def print_run(result: Result, paths: Sequence[Path]) -> None:
     """The table of a run, then its files."""
     console = Console()
     if not console.is_terminal:
         console.width = PIPED_WIDTH
-    console.print(run_table(row))
+    console.print(run_table(result))
     for path in paths:
         print(f"  {_short(path)}")
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A point of a sweep that ended without a row: its name, the overrides that made it, and the message."""
+    """A point of a sweep that ended without a result: its name, the overrides that made it, and the message."""
 
     name: str
     overrides: Sequence[str]

@@ -1,22 +1,22 @@
-"""Rows read back from W&B, where the loggers left them."""
+"""Results read back from W&B, where the loggers left them."""
 
 import importlib.util
 from typing import Any
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.report.loggers import ROW_KEY
-from sparsefront.report.row import Row
+from sparsefront.report.loggers import RESULT_KEY
+from sparsefront.report.result import Result
 from sparsefront.report.store import Reading
 from sparsefront.report.wandb_account import has_api_key
 
 TIMEOUT_S = 30
 
 
-def read_wandb_rows(*, entity: str | None, project: str | None) -> Reading:
-    """The row of every run of a project; runs without one (failed, or still going) are listed as problems.
+def read_wandb_results(*, entity: str | None, project: str | None) -> Reading:
+    """The result of every run of a project; runs without one (failed, or still going) are listed as problems.
 
     Raises:
-        InvalidSetting: no project, no wandb, no API key, or W&B cannot be reached or refuses.
+        InvalidSetting: no project, no wandb, no API key, or W&B cannot be reached or rejects the request.
     """
     if not project:
         how = "source=wandb needs project=NAME (and entity=NAME where it is not your own)"
@@ -41,11 +41,11 @@ def read_wandb_rows(*, entity: str | None, project: str | None) -> Reading:
 
 
 def _read_run(run: Any, reading: Reading) -> None:
-    text = run.summary.get(ROW_KEY)
+    text = run.summary.get(RESULT_KEY)
     if text is None:
-        reading.problems.append(f"W&B run {run.id} ({run.state}): its summary holds no {ROW_KEY!r}")
+        reading.problems.append(f"W&B run {run.id} ({run.state}): its summary has no {RESULT_KEY!r}")
         return
     try:
-        reading.rows.append(Row.from_json(text))
+        reading.results.append(Result.from_json(text))
     except ValueError as error:
         reading.problems.append(f"W&B run {run.id}: {error}")

@@ -22,14 +22,14 @@ class Schedule(ABC):
         """The sparsity at this fraction, in [0, 1], of all training after pruning; at 0 it is that of the first masks."""
 
     def updates_of(self, total_steps: int, final: float) -> dict[int, float]:
-        """Optimizer step of a round, counted from 0, before which masks are made anew -> the sparsity they then have.
+        """Optimizer step of a round, counted from 0, before which masks are made again -> the sparsity they then have.
 
         Ascending; empty where the masks of a round stay as they are.
         """
         return {}
 
     def check_sparsity(self, sparsity: float) -> None:
-        """Refuse a final sparsity that the settings do not lead to.
+        """Require a final sparsity that the settings lead to.
 
         Raises:
             InvalidSetting: with its key written from the root.

@@ -55,7 +55,7 @@ class Gradual(Schedule):
             raise InvalidSetting("schedule.initial_sparsity", self.initial_sparsity, allowed)
 
     def updates_of(self, total_steps: int, final: float) -> dict[int, float]:
-        """Optimizer step, counted from 0, before which masks are made anew -> the sparsity they then have; ascending.
+        """Optimizer step, counted from 0, before which masks are made again -> the sparsity they then have; ascending.
 
         The last update reaches the final sparsity, however few steps there are; of updates that fall on one step the later
         one counts.

@@ -81,7 +81,7 @@ class Bench:
         )
 
     def conditions(self) -> dict[str, Any]:
-        """What the latencies were taken with, as leaves of the row."""
+        """What the latencies were taken with, as fields of the result."""
         return {
             "latency_device": self.device.type,
             "batch_size": self.batch_size,

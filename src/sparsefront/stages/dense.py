@@ -9,8 +9,8 @@ from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
 from sparsefront.stages.class_check import require_classes
 from sparsefront.stages.network import build_net, make_task, open_data, reseed
+from sparsefront.training.epoch_weights import SaveEpochWeights
 from sparsefront.training.fit import fit, steps_per_epoch
-from sparsefront.training.history import KeepHistory
 from sparsefront.training.optimization import Optimization
 from sparsefront.training.rank_processes import on_every_rank
 from sparsefront.training.weights_file import WEIGHTS, save_weights
@@ -18,20 +18,20 @@ from sparsefront.training.weights_file import WEIGHTS, save_weights
 log = logging.getLogger(__name__)
 
 
-def run(experiment: Experiment, store: ArtifactStore, determines: dict[str, Any], loggers: list) -> Artifact:
-    """weights.safetensors, training.json; with recipe.history also history/, the weights at the start of every epoch."""
+def run(experiment: Experiment, store: ArtifactStore, cache_key: dict[str, Any], loggers: list) -> Artifact:
+    """weights.safetensors, training.json; with recipe.save_epoch_weights also epoch_weights/, one file per epoch."""
 
     def make(folder: Path) -> float:
         return on_every_rank(
             train_body,
             experiment,
-            store.unfinished("dense", determines),
+            store.unfinished("dense", cache_key),
             trainer=experiment.trainer,
             folder=folder,
             loggers=loggers,
         )
 
-    return store.obtain("dense", determines, make)
+    return store.get_or_create("dense", cache_key, make)
 
 
 def train_body(experiment: Experiment, unfinished: Path, folder: Path, loggers: list) -> float:
@@ -44,10 +44,10 @@ def train_body(experiment: Experiment, unfinished: Path, folder: Path, loggers: 
         the seconds that a killed run spent on what this one went on from.
     """
     recipe = experiment.recipe
-    # The network first: a checkpoint that does not fit is told before data is fetched and tokenised.
+    # The network first: a checkpoint that does not fit is reported before data is fetched and tokenized.
     net = build_net(experiment)
     data = open_data(experiment)
-    # All that is needed later, now: a test part that cannot be read is told before the training, not after it.
+    # All that is needed later, now: a test part that cannot be read is reported before the training, not after it.
     data.setup(None if experiment.goes_on_to("measure") else "fit")
     require_classes(experiment, data, "train")
     if experiment.goes_on_to("measure"):
@@ -69,7 +69,7 @@ def train_body(experiment: Experiment, unfinished: Path, folder: Path, loggers: 
         trainer=experiment.trainer,
         loggers=loggers,
         directory=folder,
-        callbacks=(KeepHistory(folder, unfinished, save_weights),) if recipe.history else (),
+        callbacks=(SaveEpochWeights(folder, unfinished, save_weights),) if recipe.save_epoch_weights else (),
         unfinished=unfinished,
         stage="dense",
     )

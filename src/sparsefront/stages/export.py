@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def run(
-    experiment: Experiment, store: ArtifactStore, determines: dict[str, Any], pruned: Artifact, recovered: Artifact
+    experiment: Experiment, store: ArtifactStore, cache_key: dict[str, Any], pruned: Artifact, recovered: Artifact
 ) -> Artifact:
     """See `library.export.save`."""
 
@@ -25,4 +25,4 @@ def run(
         masks = load_masks_of(experiment, pruned.path, recovered.path)
         save(folder, load_net(experiment, weights), masks, model=experiment.model, weights=weights)
 
-    return store.obtain("export", determines, make)
+    return store.get_or_create("export", cache_key, make)

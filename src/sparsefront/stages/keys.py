@@ -1,6 +1,6 @@
-"""What determines each stage: one chain, each link holding the digest of the one before.
+"""The cache key of each stage: one chain, each link with the digest of the one before.
 
-Keys follow from the configuration and the sources alone, so a finished run is recognised without opening any stage. Sources
+Keys follow from the configuration and the sources alone, so a finished run is recognized without opening any stage. Sources
 are those that a stage can reach by imports from the classes that the configuration names and from the stage itself.
 """
 
@@ -20,7 +20,7 @@ from sparsefront.processor import processor_facts
 from sparsefront.stages.stage_code import stage_modules
 
 # keys of the recipe that only matter after pruning
-AFTER_PRUNING = ("recovery_epochs", "recovery_lr", "keep_dense")
+AFTER_PRUNING = ("recovery_epochs", "recovery_lr", "ignore")
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class StageKeys:
     swap: dict[str, Any]
     dense_quality: dict[str, Any]
     measure: dict[str, Any]
-    row: dict[str, Any]
+    result: dict[str, Any]
 
 
 def stage_keys(experiment: Experiment) -> StageKeys:
-    """What determines each stage of this experiment.
+    """The cache keys of this experiment's stages.
 
     Raises:
         InvalidSetting: the class of a part has no source file.
@@ -92,13 +92,16 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         "processor": processor_facts(experiment.measure.torch_device),
         "place": place,
     }
-    row = {
+    result = {
         "measure": digest(measure),
         "code": code_digest(
-            map(find_module, ("sparsefront.report.row", "sparsefront.report.row_groups", "sparsefront.stages.report"))
+            map(
+                find_module,
+                ("sparsefront.report.result", "sparsefront.report.result_groups", "sparsefront.stages.report"),
+            )
         ),
     }
-    return StageKeys(dense, prune, recover, export, swap, dense_quality, measure, row)
+    return StageKeys(dense, prune, recover, export, swap, dense_quality, measure, result)
 
 
 def _dense(experiment: Experiment) -> dict[str, Any]:
@@ -109,7 +112,7 @@ def _dense(experiment: Experiment) -> dict[str, Any]:
         "model_settings": {key: value for key, value in model.items() if key not in experiment.model.for_pruning},
         "dataset": by_content(experiment.dataset.fingerprint()),
         "recipe": {key: value for key, value in recipe.items() if key not in AFTER_PRUNING},
-        "trainer": experiment.trainer.determines(),
+        "trainer": experiment.trainer.cache_key(),
         "seed": experiment.seed,
         "code": code_digest(
             stage_modules(
@@ -136,7 +139,7 @@ def _prune(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any]:
         ],
         "sparsity": experiment.sparsity,
         "first_sparsity": experiment.schedule.sparsity_at(0.0, experiment.sparsity),
-        "keep_dense": experiment.recipe.keep_dense,
+        "ignore": experiment.recipe.ignore,
         "code": code_digest(
             stage_modules(experiment, ("pattern", "importance", "allocation"), "sparsefront.stages.prune")
         ),

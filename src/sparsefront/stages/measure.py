@@ -1,4 +1,4 @@
-"""Stages swap and measure: accuracy and latency of the same weights, the dense twin beside, in one process."""
+"""Stages swap and measure: accuracy and latency of the same weights beside the dense baseline, in one process."""
 
 import json
 import logging
@@ -27,7 +27,7 @@ from sparsefront.provenance import provenance
 from sparsefront.stages.bench import Bench
 from sparsefront.stages.keys import StageKeys
 from sparsefront.stages.network import load_net
-from sparsefront.stages.speed import Samples, dense_speed, latency_curve, swap_in, swapped_speed
+from sparsefront.stages.speed import Samples, dense_speed, latency_curve, sparse_speed, swap_in
 from sparsefront.training.weights_file import WEIGHTS
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def run(
     exported: Artifact | None,
     fuse: Fuse | None = None,
 ) -> Artifact:
-    """measurements.json (groups of the row), samples.json (every latency sample, in milliseconds) and, where kernels were
+    """measurements.json (groups of the result), samples.json (every latency sample, in milliseconds) and, where kernels were
     swapped in, choices.json (with which `inference.saved_swap` swaps the export again without timing).
 
     Args:
@@ -70,9 +70,9 @@ def run(
             qualities["masked"] = bench.quality(masked, "masked")
             achieved, reasons = achieved_sparsity(masked, export.masks, prunable), export.manifest.dense_layers
             if experiment.swaps:
-                unswapped = partial(load_net, experiment, recovered.path / WEIGHTS)
-                found = _side_by_side(bench, dense_net, masked, unswapped, export, fuse, folder)
-                groups, samples_ms, qualities["kernel"] = found
+                make_net = partial(load_net, experiment, recovered.path / WEIGHTS)
+                found = _side_by_side(bench, dense_net, masked, make_net, export, fuse, folder)
+                groups, samples_ms, qualities["sparse"] = found
             else:
                 groups, samples_ms = _dense_alone(bench, dense_net, fuse)
         clock = groups["speed"].pop("gpu_clock_mhz")
@@ -85,11 +85,11 @@ def run(
         (folder / MEASUREMENTS).write_text(json.dumps(content, indent=2))
         (folder / SAMPLES).write_text(json.dumps(samples_ms))
 
-    _refuse_missing_swap(experiment, store, keys)
-    return store.obtain("measure", keys.measure, make)
+    _require_measured_without_swap(experiment, store, keys)
+    return store.get_or_create("measure", keys.measure, make)
 
 
-def _refuse_missing_swap(experiment: Experiment, store: ArtifactStore, keys: StageKeys) -> None:
+def _require_measured_without_swap(experiment: Experiment, store: ArtifactStore, keys: StageKeys) -> None:
     """Name the stage whose absence matters: without swap another measurement is looked for, the one without kernels.
 
     Raises:
@@ -111,12 +111,12 @@ def _dense_quality(store: ArtifactStore, keys: StageKeys, bench: Bench, net: nn.
         log.info("measure: accuracy of the dense network on %s", bench.device.type)
         (folder / "quality.json").write_text(json.dumps(asdict(bench.quality(net, "dense"))))
 
-    found = store.obtain("dense_quality", keys.dense_quality, make, stage="measure").read_json("quality.json")
+    found = store.get_or_create("dense_quality", keys.dense_quality, make, stage="measure").read_json("quality.json")
     return Evaluation(**found)
 
 
 def _dense_alone(bench: Bench, net: nn.Module, fuse: Fuse | None) -> tuple[dict[str, Any], Samples]:
-    """Speed and size where nothing is swapped."""
+    """Speed and size where no kernel is swapped in."""
     speed, samples_ms = dense_speed(bench, net, fuse)
     curve, on_curve = latency_curve(bench, lambda point: dense_speed(point, net, fuse))
     groups = {"speed": speed | {"curve": curve}, "size": _size("dense", net, bench), "kernels": {}}
@@ -127,38 +127,38 @@ def _side_by_side(
     bench: Bench,
     dense_net: nn.Module,
     masked: nn.Module,
-    unswapped: Callable[[], nn.Module],
+    make_net: Callable[[], nn.Module],
     export: Export,
     fuse: Fuse | None,
     folder: Path,
 ) -> tuple[dict[str, Any], Samples, Evaluation]:
-    """Swap, check against the masked network, judge, and time beside the dense twin; each point of the curve anew.
+    """Swap, check against the masked network, evaluate, and time beside the dense baseline; again for each point of the curve.
 
     Args:
-        unswapped: makes the network to swap kernels into.
+        make_net: makes the network to swap kernels into.
         folder: where the choices of the first size are kept.
     """
 
     def at(point: Bench) -> tuple[dict[str, Any], Samples]:
-        swapped = swap_in(point, unswapped(), export)
-        speed, samples_ms = swapped_speed(point, dense_net, swapped, fuse)
-        chosen = {"kernels": swapped.report.kernels, "sparse_flops_share": swapped.report.sparse_flops_share}
+        sparse = swap_in(point, make_net(), export)
+        speed, samples_ms = sparse_speed(point, dense_net, sparse, fuse)
+        chosen = {"kernels": sparse.report.kernels, "sparse_flops_share": sparse.report.sparse_flops_share}
         return speed | chosen, samples_ms
 
-    swapped = swap_in(bench, unswapped(), export)
-    save_choices(swapped.report, folder)
-    log.info("measure: accuracy through the swapped layers")
-    quality = bench.quality(swapped.net, "swapped")
-    speed, samples_ms = swapped_speed(bench, dense_net, swapped, fuse)
-    size = _size("dense", dense_net, bench) | _size("sparse", swapped.net, bench)
-    size["dense_bytes_per_layer"] = dense_layer_bytes(swapped.net, bench.experiment.model.prunable(masked))
+    sparse = swap_in(bench, make_net(), export)
+    save_choices(sparse.report, folder)
+    log.info("measure: accuracy with the sparse kernels running")
+    quality = bench.quality(sparse.net, "sparse")
+    speed, samples_ms = sparse_speed(bench, dense_net, sparse, fuse)
+    size = _size("dense", dense_net, bench) | _size("sparse", sparse.net, bench)
+    size["dense_bytes_per_layer"] = dense_layer_bytes(sparse.net, bench.experiment.model.prunable(masked))
     kernels = {
-        "kernel_per_layer": _layers(swapped.report, bench),
-        "sparse_layer_share": swapped.report.sparse_layer_share,
-        "sparse_flops_share": swapped.report.sparse_flops_share,
-        **swapped.report.fusion.to_json(),
+        "kernel_per_layer": _layers(sparse.report, bench),
+        "sparse_layer_share": sparse.report.sparse_layer_share,
+        "sparse_flops_share": sparse.report.sparse_flops_share,
+        **sparse.report.fusion.to_json(),
     }
-    del swapped  # its memory belongs to the curve's networks
+    del sparse  # its memory belongs to the curve's networks
     curve, on_curve = latency_curve(bench, at)
     return {"speed": speed | {"curve": curve}, "size": size, "kernels": kernels}, samples_ms | on_curve, quality
 

@@ -1,18 +1,18 @@
-"""A sweeper that optimizes needs numbers that the record will hold: refused before training where it will not."""
+"""A sweeper that optimizes needs numbers that the record will hold: rejected before training where it will not."""
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.experiment import Experiment
-from sparsefront.report.leaf_types import alternatives
-from sparsefront.report.row import Row, leaves
+from sparsefront.report.field_types import alternatives
+from sparsefront.report.result import Result, result_fields
 
 # What a record lacks where nothing is pruned, where no sparse kernels run, on a CPU. A test compares them with real records.
 OF_PRUNED = {"masked", "masked_standard_error", "prune_seconds", "recover_seconds"}
 OF_KERNELS = {
-    "kernel",
-    "kernel_standard_error",
+    "sparse",
+    "sparse_standard_error",
     "latency_sparse_ms",
     "latency_sparse_p20_ms",
     "latency_sparse_p80_ms",
@@ -46,19 +46,19 @@ def require_optimized_values(experiment: Experiment) -> None:
         return
     if not experiment.optimize:
         raise InvalidSetting("optimize", [], f"{sweeper} needs at least one value of the record")
-    numbers = {leaf.name for leaf in leaves() if {int, float} & set(alternatives(leaf.hint))}
+    numbers = {field.name for field in result_fields() if {int, float} & set(alternatives(field.hint))}
     for name in experiment.optimize:
         why = "is no number" if name not in numbers else _why_absent(name, experiment)
         if why is not None:
             raise InvalidSetting("optimize", name, f"{why}, so {sweeper} would have nothing to optimize")
 
 
-def require_found(row: Row, names: tuple[str, ...]) -> None:
-    """The same of a finished record: some values (the fused graph's latency, say) no configuration foretells."""
+def require_found(result: Result, names: tuple[str, ...]) -> None:
+    """The same of a finished record: some values (the fused graph's latency, say) no configuration predicts."""
     if (sweeper := optimizing_sweeper()) is None:
         return
     for name in names:
-        if row.leaf(name) is None:
+        if result.value_of(name) is None:
             raise InvalidSetting("optimize", name, f"this run's record has none, so {sweeper} has nothing to optimize")
 
 
@@ -68,10 +68,10 @@ def _why_absent(name: str, experiment: Experiment) -> str | None:
         return f"there will be no record: stages ends with {experiment.stages[-1]}"
     pattern = experiment.pattern.name
     if pattern == "dense" and name in OF_PRUNED | OF_KERNELS:
-        return f"the record of pattern={pattern} has no {name}"
+        return f"a run with pattern={pattern} does not measure {name}"
     if not experiment.swaps and name in OF_KERNELS:
         without = f"kernel={experiment.choices['kernel']}" if "swap" in experiment.stages else "stages without swap"
-        return f"the record of {without} has no {name}"
+        return f"a run with {without} does not measure {name}"
     if experiment.measure.torch_device.type == "cpu" and name in OF_GPU:
-        return f"the record of measure.device=cpu has no {name}"
+        return f"a run with measure.device=cpu does not measure {name}"
     return None

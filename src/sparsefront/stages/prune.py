@@ -15,8 +15,8 @@ from sparsefront.training.weights_file import WEIGHTS
 log = logging.getLogger(__name__)
 
 
-def run(experiment: Experiment, store: ArtifactStore, determines: dict[str, Any], dense: Artifact) -> Artifact:
-    """masks.safetensors, plan.json (layers that stay dense and why), and what `Structure.save` writes."""
+def run(experiment: Experiment, store: ArtifactStore, cache_key: dict[str, Any], dense: Artifact) -> Artifact:
+    """masks.safetensors, plan.json (layers that stay dense and why), and what `MaskLayout.save` writes."""
 
     def make(folder: Path) -> None:
         net = load_net(experiment, dense.path / WEIGHTS).to(device_of(experiment))
@@ -36,7 +36,7 @@ def run(experiment: Experiment, store: ArtifactStore, determines: dict[str, Any]
             tell=log.info,
         )
         save_masks(masks, folder / MASKS)
-        masks.structure.save(folder)
+        masks.layout.save(folder)
         (folder / "plan.json").write_text(json.dumps({"dense_layers": masks.ignored}))
 
-    return store.obtain("prune", determines, make)
+    return store.get_or_create("prune", cache_key, make)

@@ -18,7 +18,7 @@ from sparsefront.recovery.base import StateDict
 from sparsefront.recovery.rounds import Place
 from sparsefront.stages.network import build_net, load_net, make_task, open_data, reseed
 from sparsefront.stages.stored_masks import load_masks_of
-from sparsefront.training.history import HISTORY, history_file
+from sparsefront.training.epoch_weights import EPOCH_WEIGHTS, epoch_weights_file
 from sparsefront.training.rank_processes import on_every_rank
 from sparsefront.training.weights_file import WEIGHTS, save_weights
 
@@ -34,7 +34,7 @@ class RecoverInputs:
 
 
 @dataclass(frozen=True)
-class StoredHistory(Mapping[int, StateDict]):
+class StoredEpochWeights(Mapping[int, StateDict]):
     """Epoch of the dense run -> the weights at its start, read when they are asked for.
 
     Args:
@@ -44,19 +44,19 @@ class StoredHistory(Mapping[int, StateDict]):
     folder: Path
 
     def __getitem__(self, epoch: int) -> StateDict:
-        return load_file(history_file(self.folder, epoch))
+        return load_file(epoch_weights_file(self.folder, epoch))
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(len(self)))
 
     def __len__(self) -> int:
-        return len(list((self.folder / HISTORY).iterdir()))
+        return len(list((self.folder / EPOCH_WEIGHTS).iterdir()))
 
 
 def run(
     experiment: Experiment,
     store: ArtifactStore,
-    determines: dict[str, Any],
+    cache_key: dict[str, Any],
     dense: Artifact,
     pruned: Artifact,
     loggers: list,
@@ -68,13 +68,13 @@ def run(
             train_body,
             experiment,
             RecoverInputs(dense.path, pruned.path),
-            store.unfinished("recover", determines),
+            store.unfinished("recover", cache_key),
             trainer=experiment.trainer,
             folder=folder,
             loggers=loggers,
         )
 
-    return store.obtain("recover", determines, make)
+    return store.get_or_create("recover", cache_key, make)
 
 
 def train_body(experiment: Experiment, paths: RecoverInputs, unfinished: Path, folder: Path, loggers: list) -> float:
@@ -96,7 +96,7 @@ def train_body(experiment: Experiment, paths: RecoverInputs, unfinished: Path, f
         trainer=experiment.trainer,
         dense_net=partial(load_net, experiment, paths.dense / WEIGHTS),
         initial_net=partial(build_net, experiment),
-        history=StoredHistory(paths.dense) if experiment.recipe.history else None,
+        epoch_weights=StoredEpochWeights(paths.dense) if experiment.recipe.save_epoch_weights else None,
         prunable=experiment.model.prunable,
         task=partial(make_task, experiment),
         place=Place(folder, unfinished, loggers, lambda index: reseed(experiment, f"recover {index}")),

@@ -1,4 +1,4 @@
-"""Stage report: what was measured, with its provenance, becomes one row: on disk, in the store, in W&B, on the terminal."""
+"""Stage report: what was measured, with its provenance, becomes one result: on disk, in the store, in W&B, on the terminal."""
 
 import logging
 import shutil
@@ -13,13 +13,13 @@ from sparsefront.experiment import Experiment
 from sparsefront.patterns.windows_text import windows_text
 from sparsefront.pruning.collapse import collapse_warning, collapsed_layers
 from sparsefront.pruning.mask_file import MASKS, load_masks, mask_shapes
-from sparsefront.pruning.structure import Structure
+from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.report.checkpoint_link import link_checkpoint
-from sparsefront.report.loggers import log_row
+from sparsefront.report.loggers import log_result
 from sparsefront.report.mask_pictures import PrunedLayers
-from sparsefront.report.row import Choice, Cost, Identity, Kernels, Quality, Row, Size, Sparsity, Speed
+from sparsefront.report.result import Choice, Cost, Identity, Kernels, Quality, Result, Size, Sparsity, Speed
 from sparsefront.report.run_report import write_report
-from sparsefront.report.store import ROW_FILE, STORE_FILE, append_row, write_row_json
+from sparsefront.report.store import RESULT_FILE, STORE_FILE, append_result, write_result_json
 from sparsefront.report.terminal import print_run
 from sparsefront.stages.keys import StageKeys
 from sparsefront.stages.measure import MEASUREMENTS, SAMPLES
@@ -38,51 +38,53 @@ def run(
     exported: Artifact | None,
     measured: Artifact,
     loggers: list,
-) -> Row:
-    """The row of a run that was measured just now, or before it was killed."""
+) -> Result:
+    """The result of a run that was measured just now, or before it was killed."""
 
     def make(folder: Path) -> None:
-        row = _compose(
+        result = _compose(
             experiment, dense=dense, pruned=pruned, recovered=recovered, exported=exported, measured=measured
         )
-        write_row_json(folder / ROW_FILE, row)
+        write_result_json(folder / RESULT_FILE, result)
         shutil.copy(measured.path / SAMPLES, folder / SAMPLES)
 
-    finished = store.obtain("row", keys.row, make, stage="report")
-    row = publish(experiment, finished, pruned=pruned, recovered=recovered)
-    log_row(loggers, row)
-    return row
+    finished = store.get_or_create("result", keys.result, make, stage="report")
+    result = publish(experiment, finished, pruned=pruned, recovered=recovered)
+    log_result(loggers, result)
+    return result
 
 
-def publish(experiment: Experiment, finished: Artifact, *, pruned: Artifact | None, recovered: Artifact | None) -> Row:
-    """Put a finished row into the run's folder, the common store and the terminal.
+def publish(
+    experiment: Experiment, finished: Artifact, *, pruned: Artifact | None, recovered: Artifact | None
+) -> Result:
+    """Put a finished result into the run's folder, the common store and the terminal.
 
     Args:
         pruned, recovered: only for pictures of the masks; None where they are gone, or nothing was pruned.
     """
-    row = Row.from_json((finished.path / ROW_FILE).read_text())
+    result = Result.from_json((finished.path / RESULT_FILE).read_text())
     directory = experiment.output_dir
     with whole_file(directory / SAMPLES) as samples:
         shutil.copyfile(finished.path / SAMPLES, samples)
-    masks = _pruned_layers(experiment, row, pruned, recovered) if experiment.report.mask_pictures else None
-    files = write_report(row, directory, experiment.report, masks, results=experiment.results_dir)
+    masks = _pruned_layers(experiment, result, pruned, recovered) if experiment.report.mask_pictures else None
+    files = write_report(result, directory, experiment.report, masks, results=experiment.results_dir)
     checkpoint = None
-    if row.identity.checkpoint is not None:
-        folder = experiment.cache_dir / row.identity.checkpoint
+    if result.identity.checkpoint is not None:
+        folder = experiment.cache_dir / result.identity.checkpoint
         checkpoint = link_checkpoint(newest(folder) or folder, directory)
-    files = [write_row_json(directory / ROW_FILE, row), *files]  # last: a folder with a row lacks nothing
-    append_row(experiment.results_dir / STORE_FILE, row)
-    print_run(row, [*files, experiment.results_dir / STORE_FILE])
-    found = row.sparsity
+    files = [write_result_json(directory / RESULT_FILE, result), *files]  # last: a folder with a result lacks nothing
+    append_result(experiment.results_dir / STORE_FILE, result)
+    print_run(result, [*files, experiment.results_dir / STORE_FILE])
+    found = result.sparsity
     if warning := collapse_warning(found.sparsity_per_layer, found.sparsity_target, experiment.allocation.name):
         log.warning("%s", warning)
     if checkpoint is not None:
         log.info("exported checkpoint: %s", checkpoint)
-    return row
+    return result
 
 
 def _pruned_layers(
-    experiment: Experiment, row: Row, pruned: Artifact | None, recovered: Artifact | None
+    experiment: Experiment, result: Result, pruned: Artifact | None, recovered: Artifact | None
 ) -> PrunedLayers | None:
     """The final masks in the network's order; None, with a line on the terminal, where their stages are gone."""
     if experiment.pattern.name == "dense":
@@ -91,13 +93,13 @@ def _pruned_layers(
         log.info("no pictures: the masks of this run are not stored any more (reuse=false makes them again)")
         return None
     masks = load_masks(recovered.path / MASKS)
-    settings = [f"{key}={value}" for key, value in row.choice.pattern_parameters.items() if value is not None]
+    settings = [f"{key}={value}" for key, value in result.choice.pattern_parameters.items() if value is not None]
     return PrunedLayers(
-        masks={layer: masks[layer] for layer in row.sparsity.sparsity_per_layer if layer in masks},
+        masks={layer: masks[layer] for layer in result.sparsity.sparsity_per_layer if layer in masks},
         pattern=experiment.pattern,
-        pattern_text=" ".join([row.choice.pattern, *settings]),
+        pattern_text=" ".join([result.choice.pattern, *settings]),
         sparsity=experiment.sparsity,
-        structure=Structure.load(pruned.path),
+        layout=MaskLayout.load(pruned.path),
     )
 
 
@@ -109,9 +111,9 @@ def _compose(
     recovered: Artifact | None,
     exported: Artifact | None,
     measured: Artifact,
-) -> Row:
+) -> Result:
     found: dict[str, Any] = measured.read_json(MEASUREMENTS)
-    return Row(
+    return Result(
         identity=Identity(
             run_id=measured.key,
             config_hash=experiment.config_hash,
@@ -144,11 +146,11 @@ def _n_of_m(experiment: Experiment, pruned: Artifact | None, recovered: Artifact
     """The windows of the layers that were pruned; None where nothing was."""
     if pruned is None or recovered is None:
         return None
-    structure = Structure.load(pruned.path)
+    layout = MaskLayout.load(pruned.path)
     shapes = mask_shapes(recovered.path / MASKS)
     return windows_text(
         experiment.pattern,
-        {layer: (shape, structure.sparsity_of(layer, experiment.sparsity)) for layer, shape in shapes.items()},
+        {layer: (shape, layout.sparsity_of(layer, experiment.sparsity)) for layer, shape in shapes.items()},
     )
 
 
@@ -176,12 +178,12 @@ def _choice(experiment: Experiment, network: dict[str, Any]) -> Choice:
         schedule=choices["schedule"] if pruned else None,
         recovery=choices["recovery"] if pruned else None,
         recipe=choices.get("recipe"),
-        trainer_parameters=experiment.trainer.determines(),
+        trainer_parameters=experiment.trainer.cache_key(),
         kernel_mode=choices["kernel"] if pruned else None,
         **parameters,
     )
 
 
 def _parameters(settings: dict[str, Any]) -> dict[str, Any]:
-    """A part's settings, by the keys of its YAML; of a path only its last part, since a row names no machine."""
+    """A part's settings, by the keys of its YAML; of a path only its last part, since a result names no machine."""
     return {key: PurePath(value).name if isinstance(value, str) else value for key, value in settings.items()}

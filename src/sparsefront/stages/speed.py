@@ -1,4 +1,4 @@
-"""Latency at one batch size and sequence length, as leaves of the row, and the curve over several of them."""
+"""Latency at one batch size and sequence length, as fields of the result, and the curve over several of them."""
 
 import logging
 from collections.abc import Callable
@@ -15,9 +15,9 @@ from sparsefront.inference.swap_report import SwapReport
 from sparsefront.library.benchmark import benchmark
 from sparsefront.library.swap import swap
 from sparsefront.measure.end_to_end import Alone, time_alone
+from sparsefront.measure.execution_mode import NothingRuns
 from sparsefront.measure.latency import LatencySummary
 from sparsefront.measure.variants import Fuse
-from sparsefront.measure.wrapping import NothingRuns
 from sparsefront.stages.bench import Bench
 
 log = logging.getLogger(__name__)
@@ -43,38 +43,38 @@ ON_THE_CURVE = (
 
 
 @dataclass(frozen=True)
-class Swapped:
+class SparseNetwork:
     """A network with kernels chosen for the inputs of one bench."""
 
     net: nn.Module
     report: SwapReport
 
 
-def swap_in(bench: Bench, net: nn.Module, export: Export) -> Swapped:
+def swap_in(bench: Bench, net: nn.Module, export: Export) -> SparseNetwork:
     """Choose kernels for the bench's inputs and put them into `net`, which holds the masked weights, in place.
 
     Raises:
-        RuntimeError: the swapped network computes something else than the masked one.
+        RuntimeError: the sparse network computes something else than the masked one.
     """
     log.info("swap: kernels for %d layers on %s", len(export.manifest.layers), bench.device.type)
     report = swap(bench.ready(net), export.masks, bench.inputs, kernel=bench.experiment.kernel, packed=export)
-    return Swapped(net, report)
+    return SparseNetwork(net, report)
 
 
 def dense_speed(bench: Bench, net: nn.Module, fuse: Fuse | None) -> tuple[dict[str, Any], Samples]:
-    """Group `speed` where nothing is swapped: there is no sparse latency."""
+    """Group `speed` where no kernel is swapped in: there is no sparse latency."""
     log.info("measure: latency of the dense network, %s on %s", _size(bench), bench.device.type)
     timed = time_alone(net, bench.inputs, bench.experiment.measure, fuse=fuse)
     speed = bench.conditions() | _latency("dense", timed.latency) | _dense_side(timed)
-    return speed | {"wrapping_refusals": timed.refusals, "variant_medians_ms": timed.medians_ms}, timed.samples_ms
+    return speed | {"variants_not_timed": timed.not_timed, "variant_medians_ms": timed.medians_ms}, timed.samples_ms
 
 
-def swapped_speed(
-    bench: Bench, dense_net: nn.Module, swapped: Swapped, fuse: Fuse | None
+def sparse_speed(
+    bench: Bench, dense_net: nn.Module, sparse: SparseNetwork, fuse: Fuse | None
 ) -> tuple[dict[str, Any], Samples]:
-    """Group `speed` of a swapped network beside the fastest dense version."""
+    """Group `speed` of a sparse network beside the fastest dense version."""
     log.info("measure: latency, %s on %s, dense and sparse in turn", _size(bench), bench.device.type)
-    timed = benchmark(dense_net, swapped.net, bench.inputs, settings=bench.experiment.measure, fuse=fuse).timed
+    timed = benchmark(dense_net, sparse.net, bench.inputs, settings=bench.experiment.measure, fuse=fuse).timed
     speed = (
         bench.conditions()
         | _latency("dense", timed.dense.latency)
@@ -83,12 +83,12 @@ def swapped_speed(
         | _dense_side(timed.dense)
         | {
             "throughput_sparse_samples_per_s": timed.throughput_sparse_samples_per_s,
-            "wrapping_sparse": timed.execution.wrapped.name,
+            "execution_mode_sparse": timed.execution.fastest.name,
             "sparse_variant": timed.execution.name,
-            "wrapping_refusals": timed.refusals,
+            "variants_not_timed": timed.not_timed,
             "variant_medians_ms": timed.medians_ms,
-            "latency_kernel": _kernel_names(swapped.report, bench.device),
-            "layout": swapped.report.fusion.layout,
+            "latency_kernel": _kernel_names(sparse.report, bench.device),
+            "layout": sparse.report.fusion.layout,
         }
     )
     return speed, timed.samples_ms
@@ -97,7 +97,7 @@ def swapped_speed(
 def latency_curve(
     bench: Bench, speed_at: Callable[[Bench], tuple[dict[str, Any], Samples]]
 ) -> tuple[list[dict[str, Any]], Samples]:
-    """Every size of the measurement's settings but the first: leaf `curve` of the row, and its samples.
+    """Every size of the measurement's settings but the first: field `curve` of the result, and its samples.
 
     A size that the device has no memory for, or that no execution mode can run, is a point without latencies that says so.
 
@@ -127,7 +127,7 @@ def latency_curve(
 
 
 def sizes(experiment: Experiment) -> list[tuple[int, int | None]]:
-    """(batch size, sequence length) of all points, the row's own first; images have no length."""
+    """(batch size, sequence length) of all points, the result's own first; images have no length."""
     measure = experiment.measure
     lengths = (None,) if experiment.dataset.info.sequence_length is None else measure.sequence_lengths
     return [(batch_size, length) for length, batch_size in product(lengths, measure.batch_sizes)]
@@ -144,7 +144,7 @@ def _latency(side: str, latency: LatencySummary) -> dict[str, float]:
 def _dense_side(timed: Alone) -> dict[str, Any]:
     return {
         "throughput_dense_samples_per_s": timed.throughput_samples_per_s,
-        "wrapping_dense": timed.execution.wrapped.name,
+        "execution_mode_dense": timed.execution.fastest.name,
         "dense_variant": timed.execution.name,
         "fused_dense_latency_ms": None if timed.fused_latency is None else timed.fused_latency.median_ms,
         "gpu_clock_mhz": timed.clock_mhz,

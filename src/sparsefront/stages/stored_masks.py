@@ -6,7 +6,7 @@ from pathlib import Path
 from sparsefront.experiment import Experiment
 from sparsefront.library.masks import Masks
 from sparsefront.pruning.mask_file import MASKS, load_masks
-from sparsefront.pruning.structure import Structure
+from sparsefront.pruning.mask_layout import MaskLayout
 
 
 def load_masks_of(experiment: Experiment, pruned: Path, folder: Path) -> Masks:
@@ -19,6 +19,6 @@ def load_masks_of(experiment: Experiment, pruned: Path, folder: Path) -> Masks:
     return Masks(
         load_masks(folder / MASKS),
         pruning=experiment.pruning,
-        structure=Structure.load(pruned),
+        layout=MaskLayout.load(pruned),
         ignored=json.loads((pruned / "plan.json").read_text())["dense_layers"],
     )

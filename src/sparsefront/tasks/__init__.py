@@ -1,4 +1,4 @@
-"""What a network is trained for and judged by: one LightningModule per task, the network being an argument."""
+"""What a network is trained for and evaluated by: one LightningModule per task, the network being an argument."""
 
 from sparsefront.tasks.registry import build_task
 

@@ -23,11 +23,11 @@ class Evaluator(Protocol):
 
     @property
     def samples(self) -> int:
-        """How many inputs, or questions, were judged."""
+        """How many inputs, or questions, were evaluated."""
 
 
 class Objective(Protocol):
-    """What a training minimises in place of the task's own loss."""
+    """What a training minimizes in place of the task's own loss."""
 
     def __call__(self, task: "Task", output: Any, batch: Batch) -> Tensor:
         """Mean over a batch, a scalar.
@@ -45,14 +45,14 @@ class Optimizes(Protocol):
 
 
 class Task(LightningModule, ABC):
-    """Trains a network for one kind of task and judges it.
+    """Trains a network for one kind of task and evaluates it.
 
     Knows nothing of the network but the names of its inputs and the form of its output, so that a dense network, a
-    masked one and one with swapped layers are trained and judged by the same lines.
+    masked one and one with sparse layers are trained and evaluated by the same lines.
 
     Args:
         net: taken as it is; it keeps the tensors that it has.
-        optimization: needed to train, not to judge.
+        optimization: needed to train, not to evaluate.
     Attributes:
         kind: what data sets (`DataInfo.kind`) and models (`kinds`) call this task.
         metric_name: the metric that is tracked, one of those that the evaluator computes.
@@ -99,7 +99,7 @@ class Task(LightningModule, ABC):
         """
 
     def training_loss(self, output: Any, batch: Batch) -> Tensor:
-        """What a training step minimises: the objective where one is set, else the loss."""
+        """What a training step minimizes: the objective where one is set, else the loss."""
         return self.loss(output, batch) if self.objective is None else self.objective(self, output, batch)
 
     @abstractmethod
@@ -116,7 +116,7 @@ class Task(LightningModule, ABC):
 
     def configure_optimizers(self) -> Any:
         if self.optimization is None:
-            raise ValueError("this task was built to judge, without an optimization: it cannot be trained")
+            raise ValueError("this task was built to evaluate, without an optimization: it cannot be trained")
         return self.optimization.build(self.net)
 
     def on_fit_start(self) -> None:

@@ -47,12 +47,12 @@ class ExtractiveQA(Task):
 class AnswerEvaluator:
     """Finds the best answer over all windows of each question and compares it with the annotators'.
 
-    Questions of which no window was seen do not count, so a pass over the first batches is judged by itself. Where
-    several processes share a split, each judges a question by the windows that it has seen.
+    Questions of which no window was seen do not count, so a pass over the first batches is evaluated by itself. Where
+    several processes share a split, each evaluates a question by the windows that it has seen.
 
     Args:
         data: gives the windows (`part(split).text`) and the questions (`source.questions(split)`).
-        split: `val` or `test`; the windows of train hold no offsets.
+        split: `val` or `test`; the windows of train have no offsets.
         n_best: starts and ends of a window that are paired, and answers that are kept per question.
         max_answer_length: in tokens.
     """
@@ -92,7 +92,7 @@ class AnswerEvaluator:
         from torchmetrics.text import SQuAD
 
         metric = SQuAD().to(self._device)
-        metric.update(*self._judged())
+        metric.update(*self._evaluated())
         percent = metric.compute()
         return {name: float(percent[name]) / 100 for name in ("f1", "exact_match")}
 
@@ -104,13 +104,13 @@ class AnswerEvaluator:
         """As `Evaluator.standard_errors`: both metrics are means over questions."""
         from torchmetrics.functional.text import squad
 
-        of_each = [squad([predicted], [wanted]) for predicted, wanted in zip(*self._judged(), strict=True)]
+        of_each = [squad([predicted], [wanted]) for predicted, wanted in zip(*self._evaluated(), strict=True)]
         return {
             name: error_of_mean(torch.tensor([float(values[name]) / 100 for values in of_each]))
             for name in ("f1", "exact_match")
         }
 
-    def _judged(self) -> tuple[list[dict], list[dict]]:
+    def _evaluated(self) -> tuple[list[dict], list[dict]]:
         """Of each question seen what was answered and what the annotators say, as torchmetrics takes them."""
         predicted, wanted = [], []
         for number in sorted(self._found):

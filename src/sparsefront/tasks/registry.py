@@ -18,7 +18,7 @@ def build_task(kind: str, net: nn.Module, dataset: Any, optimization: Optimizes 
     Args:
         kind: `DataInfo.kind`.
         dataset: the data set's settings.
-        optimization: needed to train, not to judge.
+        optimization: needed to train, not to evaluate.
     Raises:
         ValueError: no such kind; lists those there are.
     """

@@ -9,7 +9,7 @@ from sparsefront.training.recipe import Recipe
 
 
 def require_room(net: nn.Module, folder: Path, *, epochs: int, recipe: Recipe, keeps_epochs: bool) -> None:
-    """Refuse a training that the disk of its folder cannot hold, before its first step.
+    """Require, before the first step, that the disk has room for this training.
 
     Args:
         folder: of the stage, in the cache.
@@ -18,7 +18,7 @@ def require_room(net: nn.Module, folder: Path, *, epochs: int, recipe: Recipe, k
         InvalidSetting: too little room; names what is free and what is needed.
     """
     weights = sum(tensor.numel() * tensor.element_size() for tensor in net.state_dict().values())
-    needed = weights * (1 + (epochs if recipe.history else 0))
+    needed = weights * (1 + (epochs if recipe.save_epoch_weights else 0))
     remedy = ""
     if keeps_epochs and epochs > 1:
         # the new state is written beside the old one, which it then replaces

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.finite import first_non_finite
-from sparsefront.training import ranks
+from sparsefront.training import distributed
 from sparsefront.training.recipe import Recipe
 
 EVERY = 10  # batches between two looks at the losses
@@ -99,7 +99,7 @@ class StopAtDivergence(pl.Callback):
         moments, losses = zip(*self._unread, strict=True)
         self._unread = []
         # In fp64 no sum of finite losses overflows; NaN and infinity of any rank stay what they are.
-        self._check(list(zip(moments, ranks.total(torch.stack(losses).double()).tolist(), strict=True)))
+        self._check(list(zip(moments, distributed.all_reduce_sum(torch.stack(losses).double()).tolist(), strict=True)))
 
     def _check(self, losses: list[tuple[_Moment, float]]) -> None:
         for moment, loss in losses:

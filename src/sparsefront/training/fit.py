@@ -13,7 +13,7 @@ import pytorch_lightning as pl
 
 from sparsefront.pruning.masked_weights import mask_buffers
 from sparsefront.tasks.base import Task
-from sparsefront.training import ranks
+from sparsefront.training import distributed
 from sparsefront.training.averaging import AverageWeights
 from sparsefront.training.disk_need import require_room
 from sparsefront.training.divergence import Diverged, StopAtDivergence
@@ -28,7 +28,7 @@ def steps_per_epoch(data: pl.LightningDataModule, trainer: TrainerSettings) -> i
     batches = math.ceil(len(data.train_dataloader()) / trainer.devices)
     if trainer.limit_batches is not None:
         batches = min(batches, trainer.limit_batches)
-    return math.ceil(batches / trainer.accumulate)
+    return math.ceil(batches / trainer.accumulate_grad_batches)
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _discarded_where_diverged(unfinished: Path | None) -> Iterator[None]:
     try:
         yield
     except Diverged:
-        if unfinished is not None and ranks.index() == 0:
+        if unfinished is not None and distributed.rank() == 0:
             shutil.rmtree(unfinished, ignore_errors=True)
         raise
 

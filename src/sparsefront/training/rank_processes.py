@@ -118,7 +118,7 @@ class _Other:
         theirs.close()  # so that its end is noticed here
 
     def wait_until_ready(self) -> None:
-        """Until it has imported what it needs; nothing can wait for it in vain before that."""
+        """Until it has imported what it needs; nothing waits for it before that."""
         if not self._reports.poll(READY_TIMEOUT_S):
             raise RankFailed(f"rank {self.rank} did not start within {READY_TIMEOUT_S} s")
         self._raise_if_failed()
@@ -193,7 +193,7 @@ def _reported(reports: Connection) -> Iterator[None]:
 
 
 def _end_with_parent() -> None:
-    """A killed rank 0 ends nobody: without this the others would wait for it until their timeout."""
+    """A killed rank 0 ends no other process: without this the others would wait for it until their timeout."""
     wait([multiprocessing.parent_process().sentinel])
     os._exit(1)
 
@@ -228,7 +228,7 @@ def _member(rank: int, group: _Group, store: dist.Store) -> Iterator[None]:
 
 @contextmanager
 def _environment(rank: int, group: _Group) -> Iterator[None]:
-    """The variables by which Lightning knows that its processes were started by somebody else."""
+    """The variables by which Lightning knows that its processes were started by another program."""
     values = {
         "LOCAL_RANK": rank,
         "NODE_RANK": 0,

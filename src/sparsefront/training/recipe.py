@@ -16,7 +16,7 @@ class Recipe:
 
     Args:
         batch_size: samples of a batch, in training and in calibration; an optimizer step takes
-            `trainer.devices * trainer.accumulate` of them.
+            `trainer.devices * trainer.accumulate_grad_batches` of them.
         epochs, lr: of the dense (fine-)tuning.
         recovery_epochs, recovery_lr: of the training after pruning; null repeats the dense schedule, as NVIDIA's ASP
             recommends (Mishra et al., "Accelerating Sparse Deep Neural Networks", 2021).
@@ -25,9 +25,9 @@ class Recipe:
         warmup: fraction of all steps in which the rate rises linearly from 0.
         decay: shape of the rate after warm-up, from lr to 0.
         gradient_clip: bound on the gradient's global norm; null = none.
-        history: the dense run keeps its weights at the start of every epoch, to be gone back to (recovery=weight_rewind).
+        save_epoch_weights: the dense run saves its weights at the start of every epoch, for recovery=weight_rewind.
         ema: decay of a moving average of the weights, in (0, 1); the averages are what is kept. null = none.
-        keep_dense: regular expressions; a prunable layer whose name one of them finds stays dense.
+        ignore: regular expressions; a prunable layer whose name one of them finds stays dense.
     """
 
     batch_size: int = 32
@@ -42,8 +42,8 @@ class Recipe:
     decay: str = "linear"
     gradient_clip: float | None = 1.0
     ema: float | None = None
-    history: bool = False
-    keep_dense: list[str] = field(default_factory=list)
+    save_epoch_weights: bool = False
+    ignore: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         positive = {"batch_size": self.batch_size, "epochs": self.epochs, "lr": self.lr}
@@ -68,19 +68,17 @@ class Recipe:
             raise InvalidSetting("optimizer", self.optimizer, f"is one of {', '.join(OPTIMIZERS)}")
         if self.decay not in DECAYS:
             raise InvalidSetting("decay", self.decay, f"is one of {', '.join(DECAYS)}")
-        for expression in self.keep_dense:
+        for expression in self.ignore:
             try:
                 re.compile(expression)
             except re.error as error:
-                raise InvalidSetting("keep_dense", expression, f"is not a regular expression: {error}") from error
+                raise InvalidSetting("ignore", expression, f"is not a regular expression: {error}") from error
 
-    def keeps_dense(self, layer: str) -> str | None:
-        """The expression of `keep_dense` that finds this layer's name, or None."""
-        return next((expression for expression in self.keep_dense if re.search(expression, layer)), None)
+    def ignored_by(self, layer: str) -> str | None:
+        """The expression of `ignore` that finds this layer's name, or None."""
+        return next((expression for expression in self.ignore if re.search(expression, layer)), None)
 
     def ignored(self, layers: Iterable[str]) -> dict[str, str]:
-        """The layers, out of these, that an expression of `keep_dense` finds -> which one."""
-        found = {layer: self.keeps_dense(layer) for layer in layers}
-        return {
-            layer: f"recipe.keep_dense: {expression}" for layer, expression in found.items() if expression is not None
-        }
+        """The layers, out of these, that an expression of `ignore` finds -> which one."""
+        found = {layer: self.ignored_by(layer) for layer in layers}
+        return {layer: f"recipe.ignore: {expression}" for layer, expression in found.items() if expression is not None}

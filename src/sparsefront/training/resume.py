@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sparsefront.artifacts.durable import rename_synced, sync_file
-from sparsefront.training import ranks
+from sparsefront.training import distributed
 
 log = logging.getLogger(__name__)
 CHECKPOINT = "epoch.ckpt"
@@ -25,7 +25,7 @@ def checkpoint_of(folder: Path | None) -> Path | None:
         return None
     checkpoint = folder / CHECKPOINT
     if (damage := _damage(checkpoint)) is not None:
-        if ranks.index() == 0:
+        if distributed.rank() == 0:
             log.warning("damaged, so the training starts at its beginning: %s: %s", checkpoint, damage)
         return None
     return checkpoint
@@ -67,7 +67,7 @@ class KeepEpochs(pl.Callback):
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if self._resumed is not None:
             # Only now: until here a resumed run draws numbers that the uninterrupted one did not.
-            set_random_state(self._resumed["random"][ranks.index()])
+            set_random_state(self._resumed["random"][distributed.rank()])
             log.info("going on after epoch %d of %d of an earlier run", trainer.current_epoch, trainer.max_epochs)
             self._resumed = None
 
@@ -78,7 +78,7 @@ class KeepEpochs(pl.Callback):
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             trainer.save_checkpoint(new)  # every rank takes part, rank 0 writes
-            if ranks.index() == 0:
+            if distributed.rank() == 0:
                 sync_file(new)
                 rename_synced(new, self.folder / CHECKPOINT)  # whole or not at all
         except BaseException:
@@ -86,7 +86,7 @@ class KeepEpochs(pl.Callback):
             raise
 
     def state_dict(self) -> dict[str, Any]:
-        return {"random": ranks.gathered(random_state()), "seconds": self.seconds}
+        return {"random": distributed.all_gather(random_state()), "seconds": self.seconds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._resumed = state_dict

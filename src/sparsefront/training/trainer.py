@@ -17,18 +17,18 @@ class TrainerSettings:
     Args:
         accelerator: auto takes a GPU where there is one.
         devices: processes that train together (DDP), one per GPU, or so many on the CPU; each reads its own batches, so
-            an optimizer step takes `devices * accumulate` of them.
+            an optimizer step takes `devices * accumulate_grad_batches` of them.
         precision: auto is 32-true on a CPU, bf16-mixed on a GPU that has bf16, 16-mixed on an older one.
-        accumulate: batches whose gradients are averaged into one optimizer step; schedules count optimizer steps.
+        accumulate_grad_batches: batches whose gradients are averaged into one optimizer step; schedules count optimizer steps.
         limit_batches: train and validate on this many batches an epoch at most; null = all (for trials and tests).
         checkpoint: keep the state after every epoch, so that a killed training goes on from there.
-        progress_bar: false silences all bars, also those of evaluation and tokenisation. Without a terminal there are none.
+        progress_bar: false silences all bars, also those of evaluation and tokenization. Without a terminal there are none.
     """
 
     accelerator: str = "auto"
     devices: int = 1
     precision: str = "auto"
-    accumulate: int = 1
+    accumulate_grad_batches: int = 1
     limit_batches: int | None = None
     checkpoint: bool = True
     progress_bar: bool = True
@@ -38,14 +38,14 @@ class TrainerSettings:
             raise InvalidSetting("accelerator", self.accelerator, f"is one of {', '.join(ACCELERATORS)}")
         if self.precision not in PRECISIONS:
             raise InvalidSetting("precision", self.precision, f"is one of {', '.join(PRECISIONS)}")
-        for key in ("devices", "accumulate"):
+        for key in ("devices", "accumulate_grad_batches"):
             if getattr(self, key) < 1:
                 raise InvalidSetting(key, getattr(self, key), "must be at least 1")
         if self.limit_batches is not None and self.limit_batches < 1:
             raise InvalidSetting("limit_batches", self.limit_batches, "must be at least 1, or null for all")
 
     def check(self) -> None:
-        """Refuse a GPU where there is none, and what needs one.
+        """Require the GPU that the settings ask for.
 
         Raises:
             InvalidSetting: accelerator gpu, more devices than there are, or fp16 on a CPU.
@@ -82,13 +82,13 @@ class TrainerSettings:
             return "32-true"
         return "bf16-mixed" if torch.cuda.is_bf16_supported() else "16-mixed"
 
-    def determines(self) -> dict[str, Any]:
-        """What of these settings changes trained weights, for the keys of stored stages."""
+    def cache_key(self) -> dict[str, Any]:
+        """The settings that change trained weights, for the cache keys of stages."""
         return {
             "device": self.device,
             "devices": self.devices,
             "precision": self.real_precision,
-            "accumulate": self.accumulate,
+            "accumulate_grad_batches": self.accumulate_grad_batches,
             "limit_batches": self.limit_batches,
         }
 
@@ -117,7 +117,7 @@ class TrainerSettings:
             limit_val_batches=self.limit_batches if self.limit_batches is not None else 1.0,
             num_sanity_val_steps=0,
             gradient_clip_val=gradient_clip,
-            accumulate_grad_batches=self.accumulate,
+            accumulate_grad_batches=self.accumulate_grad_batches,
             callbacks=[EpochBar() if bars else EpochLines(), *callbacks],
             logger=loggers or False,
             enable_checkpointing=False,
@@ -134,8 +134,10 @@ class TrainerSettings:
         from pytorch_lightning.plugins.environments import LightningEnvironment
         from pytorch_lightning.strategies import DDPStrategy
 
-        from sparsefront.training import ranks
+        from sparsefront.training import distributed
 
-        if ranks.count() != self.devices:
-            raise RuntimeError(f"devices={self.devices}, but {ranks.count()} ranks train: call it in on_every_rank")
+        if distributed.world_size() != self.devices:
+            raise RuntimeError(
+                f"devices={self.devices}, but {distributed.world_size()} ranks train: call it in on_every_rank"
+            )
         return DDPStrategy(cluster_environment=LightningEnvironment())

@@ -8,7 +8,7 @@ import torch
 from pytorch_lightning import LightningDataModule
 from torch.utils.data import DataLoader, Sampler
 
-from sparsefront.training import ranks
+from sparsefront.training import distributed
 
 
 class RankBatches(Sampler[list[int]]):
@@ -72,7 +72,7 @@ class TrainingData(LightningDataModule):
         workers = torch.Generator().manual_seed(loader.generator.initial_seed())
         return DataLoader(
             loader.dataset,
-            batch_sampler=RankBatches(loader.batch_sampler, ranks.index(), ranks.count()),
+            batch_sampler=RankBatches(loader.batch_sampler, distributed.rank(), distributed.world_size()),
             collate_fn=loader.collate_fn,
             num_workers=loader.num_workers,
             persistent_workers=loader.persistent_workers,

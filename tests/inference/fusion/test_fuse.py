@@ -46,7 +46,7 @@ def worst_error(net, pruned):
 def test_a_fused_network_computes_the_masked_one(model, pattern, request):
     pruned = request.getfixturevalue(model)(PATTERNS[pattern])
     net, report = fused(pruned)
-    assert not report.refusals and len(report.blocks) == 2
+    assert not report.unsupported and len(report.blocks) == 2
     assert worst_error(net, pruned) < 1e-5
     for block in report.blocks.values():
         assert block.layout == "feature_major" and block.norms == 2 and block.relative_error < 2e-6
@@ -139,20 +139,20 @@ def test_float64_agrees_to_rounding(model, request):
     if model == "vit":
         pruned.inputs = [{"x": inputs["x"].double()} for inputs in pruned.inputs]
     net, report = fused(pruned)
-    assert not report.refusals
+    assert not report.unsupported
     assert worst_error(net, pruned) < 1e-13
 
 
 def test_copies_and_casts(bert):
     pruned = bert(TileWise(32))
     net, _ = fused(pruned)
-    twin = copy.deepcopy(net)
+    copied = copy.deepcopy(net)
     with torch.inference_mode():
-        assert output_error(twin(**pruned.inputs[0]), net(**pruned.inputs[0])) == 0
-    assert not {id(part) for part in net.modules()} & {id(part) for part in twin.modules()}
+        assert output_error(copied(**pruned.inputs[0]), net(**pruned.inputs[0])) == 0
+    assert not {id(part) for part in net.modules()} & {id(part) for part in copied.modules()}
     del net
-    assert worst_error(twin.double(), doubled(pruned)) < 1e-6  # weights were float32
-    assert all(product.format.dtype == torch.float64 for product in twin.bert.encoder.layer[0].products)
+    assert worst_error(copied.double(), doubled(pruned)) < 1e-6  # weights were float32
+    assert all(product.format.dtype == torch.float64 for product in copied.bert.encoder.layer[0].products)
 
 
 def doubled(pruned):
@@ -163,7 +163,7 @@ def test_bfloat16(bert):
     pruned = bert(TileWise(32))
     pruned.net.bfloat16()
     net, report = fused(pruned)
-    assert not report.refusals
+    assert not report.unsupported
     assert worst_error(net, pruned) < NETWORK_ERROR_LIMIT[torch.bfloat16]
 
 
@@ -179,7 +179,7 @@ def test_the_signature_and_the_outputs_of_a_block_stay(bert):
         y = block(hidden)  # the next block is one too, so it is handed a feature-major tensor
     assert y.shape == hidden.shape and y.stride() == (6, 1, 12)
     with torch.no_grad():
-        assert net.bert.encoder.layer[1](y).is_contiguous()  # who comes next is none
+        assert net.bert.encoder.layer[1](y).is_contiguous()  # the next one is none
 
 
 def test_a_plan_does_the_same_again(bert, tmp_path):
@@ -199,7 +199,7 @@ def test_a_plan_of_other_masks_leaves_the_block_alone(bert):
     _, report = fused(pruned)
     other = FusionPlan({name: type(block)(block.layout, {"x": "y"}) for name, block in report.plan.blocks.items()})
     net, second = fused(pruned, plan=other)
-    assert not second.blocks and all("in the plan" in why for why in second.refusals.values())
+    assert not second.blocks and all("in the plan" in why for why in second.unsupported.values())
     assert not any(isinstance(module, FusedBlock) for module in net.modules())
 
 
@@ -266,7 +266,7 @@ class Perceptron(nn.Module):
 def test_orders_of_the_residual(order, activation, bias, stack):
     pruned = stack([Perceptron(order, activation, bias=bias) for _ in range(2)], TileWise(8), 0.7)
     net, report = fused(pruned)
-    assert not report.refusals
+    assert not report.unsupported
     for block in report.blocks.values():
         up, down = block.products
         assert down.residual and up.activation == ("none" if activation is torch.tanh else activation.__name__)
@@ -311,15 +311,15 @@ class Scaled(nn.Module):
 def test_gated_and_blocks_with_parameters_of_their_own(stack):
     pruned = stack([Gated(), Gated()], TileWise(8))
     net, report = fused(pruned)
-    assert not report.refusals and worst_error(net, pruned) < 1e-5
+    assert not report.unsupported and worst_error(net, pruned) < 1e-5
     block = Scaled().eval()
     holder = nn.Sequential(block)
-    twin = copy.deepcopy(holder)
-    assert not fuse_dense(twin, {"input": torch.randn(2, 5, 32)}).refusals
+    copied = copy.deepcopy(holder)
+    assert not fuse_dense(copied, {"input": torch.randn(2, 5, 32)}).unsupported
     x = torch.randn(4, 3, 32)
     with torch.no_grad():
         for call in ({}, {"twice": True}):  # the second is captured when it comes
-            ours, theirs = twin[0](x, **call), block(x, **call)
+            ours, theirs = copied[0](x, **call), block(x, **call)
             assert type(ours) is tuple and output_error(ours, theirs) < 2e-6
 
 
@@ -357,8 +357,8 @@ class HoldsATensor(Twice):
 def test_blocks_that_cannot_be_rewritten_stay(kind, why, stack):
     pruned = stack([kind(), kind()], TileWise(8))
     net, report = fused(pruned)
-    assert not report.blocks and all(why in reason for reason in report.refusals.values()), report.refusals
-    assert len(report.refusals) == 2 and type(net.blocks[0]) is kind
+    assert not report.blocks and all(why in reason for reason in report.unsupported.values()), report.unsupported
+    assert len(report.unsupported) == 2 and type(net.blocks[0]) is kind
     assert list(report.summary().values()) == [2]
 
 

@@ -84,7 +84,7 @@ def test_a_sparse_network_computes_the_masked_one(model, pattern, dtype):
     masked, formats, masks, inputs = pruned(model, PATTERNS[pattern], dtype)
     net = copy.deepcopy(masked)
     report = fuse_blocks(net, formats, masks, inputs[0], KernelChoice("sparse"))
-    assert not report.refusals and len(report.rewritten) == 2
+    assert not report.unsupported and len(report.rewritten) == 2
     for block in report.blocks.values():
         for product in block.products:
             assert product.family != "dense" and product.latency_us == min(
@@ -142,9 +142,9 @@ def test_equal_products_are_timed_once():
     first, second = (f"bert.encoder.layer.{place}" for place in (0, 1))
     for name in list(formats):  # the second block gets the masks of the first
         if name.startswith(second):
-            twin = name.replace(second, first)
-            masks[name], formats[name] = masks[twin], formats[twin]
-            masked.get_submodule(name).weight.data.copy_(masked.get_submodule(twin).weight.data)
+            source = name.replace(second, first)
+            masks[name], formats[name] = masks[source], formats[source]
+            masked.get_submodule(name).weight.data.copy_(masked.get_submodule(source).weight.data)
     report = fuse_blocks(masked, formats, masks, inputs[0], KernelChoice("sparse"))
     assert all(product.timed_as is None for product in report.blocks[first].products)
     assert all(product.timed_as is not None for product in report.blocks[second].products)
@@ -175,12 +175,12 @@ def test_copies_and_moves():
     masked, formats, masks, inputs = pruned("vit", TileWise(64), torch.float16)
     net = copy.deepcopy(masked)
     fuse_blocks(net, formats, masks, inputs[0], KernelChoice("sparse"))
-    twin = copy.deepcopy(net)
+    copied = copy.deepcopy(net)
     with torch.inference_mode():
         expected = net(**inputs[0])
-        assert output_error(twin(**inputs[0]), expected) == 0
+        assert output_error(copied(**inputs[0]), expected) == 0
         del net
-        back = twin.to(torch.bfloat16).to(torch.float16)
+        back = copied.to(torch.bfloat16).to(torch.float16)
         assert output_error(back(**inputs[0]), expected) < 2e-2
 
 

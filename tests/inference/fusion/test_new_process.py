@@ -1,4 +1,4 @@
-"""A swapped network saved here and loaded in a new process gives the same outputs, and times nothing there."""
+"""A sparse network saved here and loaded in a new process gives the same outputs, and times nothing there."""
 
 import os
 import subprocess
@@ -24,20 +24,20 @@ import torch
 from safetensors.torch import load_file
 
 from sparsefront.datasets.info import DataInfo
-from sparsefront.inference import layer_trial
+from sparsefront.inference import autotune
 from sparsefront.inference.fusion import chain_choice, product_choice
 from sparsefront.inference.fusion.fused_block import FusedBlock
-from sparsefront.inference.saved_swap import load_swapped
+from sparsefront.inference.saved_swap import load_sparse
 from sparsefront.models.bert import Bert
 
-for module in (layer_trial, chain_choice, product_choice):
-    module.time_layer = None  # whoever times something fails
+for module in (autotune, chain_choice, product_choice):
+    module.time_layer = None  # anything that is timed fails
 folder, device = Path(sys.argv[1]), torch.device(sys.argv[2])
 dtype = torch.float16 if device.type == "cuda" else torch.float32
 kept = {name: tensor.to(device) for name, tensor in load_file(folder / "kept.safetensors").items()}
 expected = kept.pop("logits")
 net = Bert(size="tiny").build(DataInfo("sequence_classification", 2, sequence_length=64))
-report = load_swapped(net, folder, kept, device=device, dtype=dtype)
+report = load_sparse(net, folder, kept, device=device, dtype=dtype)
 assert sum(isinstance(part, FusedBlock) for part in net.modules()) == 2, report.to_json()
 with torch.inference_mode():
     assert torch.equal(net(**kept).logits, expected)

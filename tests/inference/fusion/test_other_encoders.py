@@ -39,7 +39,7 @@ def test_encoders_are_rewritten(name):
     net = build(name, settings)
     fused = copy.deepcopy(net)
     report = fuse_dense(fused, inputs)
-    assert len(report.blocks) == 2 and not report.refusals
+    assert len(report.blocks) == 2 and not report.unsupported
     for block in report.blocks.values():
         assert len(block.products[0].layers) == expected["joined"] and block.norms == 2
         by_products = sum(product.residual for product in block.products)
@@ -52,5 +52,5 @@ def test_encoders_are_rewritten(name):
 def test_blocks_that_are_called_with_more_than_tensors_stay():
     net = build("Llama", TEXT | {"num_key_value_heads": 2})
     report = fuse_dense(net, TOKENS | {"use_cache": False})
-    assert not report.blocks and len(report.refusals) == 2
-    assert all("is called with a tuple" in reason for reason in report.refusals.values())
+    assert not report.blocks and len(report.unsupported) == 2
+    assert all("is called with a tuple" in reason for reason in report.unsupported.values())

@@ -54,11 +54,11 @@ def test_layers_that_one_format_cannot_hold_are_not_joined():
     assert join([tiles, wide]) is None
     pattern = NM(2, 4, permutation="search")
     weight = torch.randn(32, 16)
-    arrangement = pattern.arrangement(weight.abs(), 0.5)
+    permutation = pattern.find_permutation(weight.abs(), 0.5)
     mask = pattern.mask(weight.abs(), 0.5)
     layer = nn.Linear(16, 32)
     layer.weight.data = weight * mask
-    stored = store(layer.weight.data, mask, pattern.storage((32, 16), 0.5), arrangement)
+    stored = store(layer.weight.data, mask, pattern.storage((32, 16), 0.5), permutation)
     part = ProductWeight.of("layer", layer, stored, mask)
     assert (join([part, part]) is None) == (stored.input_order is not None)
 
@@ -117,11 +117,11 @@ def test_nothing_vanishes_where_every_output_has_weights():
 def test_outputs_in_another_order_keep_their_tiles():
     pattern = ShuffledBlock(8)
     layer = nn.Linear(24, 32)
-    arrangement = pattern.arrangement(layer.weight.data.abs(), 0.5)
+    permutation = pattern.find_permutation(layer.weight.data.abs(), 0.5)
     mask = pattern.mask(layer.weight.data.abs(), 0.5)
     layer.weight.data.mul_(mask)
     part = ProductWeight.of(
-        "layer", layer, store(layer.weight.data, mask, pattern.storage((32, 24), 0.5), arrangement), mask
+        "layer", layer, store(layer.weight.data, mask, pattern.storage((32, 24), 0.5), permutation), mask
     )
     joined = join([part, part])
     assert torch.equal(joined.stored.to_dense(), joined.weight)

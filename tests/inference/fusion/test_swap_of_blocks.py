@@ -13,7 +13,7 @@ from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.fused_block import FusedBlock
 from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.problems import observe_problems
-from sparsefront.inference.saved_swap import load_swapped, save_choices
+from sparsefront.inference.saved_swap import load_sparse, save_choices
 from sparsefront.inference.swap import swap
 from sparsefront.models.bert import Bert
 from sparsefront.patterns.tile_wise import TileWise
@@ -87,20 +87,20 @@ def test_a_saved_swap_is_loaded_and_times_nothing(case, monkeypatch):
     masked, export = case
     net, report = swapped(case)
     save_choices(report, export.directory)
-    monkeypatch.setattr("sparsefront.inference.layer_trial.time_layer", None)
+    monkeypatch.setattr("sparsefront.inference.autotune.time_layer", None)
     monkeypatch.setattr("sparsefront.inference.fusion.product_choice.time_layer", None)
     torch.manual_seed(1)
     loaded = Bert(size="tiny", prune_head=True).build(INFO)
-    again = load_swapped(loaded, export.directory, TOKENS, device=torch.device("cpu"), dtype=torch.float32)
+    again = load_sparse(loaded, export.directory, TOKENS, device=torch.device("cpu"), dtype=torch.float32)
     assert again.plan == report.plan and again.kernels == report.kernels
     assert (again.sparse_layer_share, again.sparse_flops_share) == (1.0, 1.0)
     with torch.inference_mode():
         assert output_error(loaded(**TOKENS), net(**TOKENS)) == 0
 
 
-def test_choices_that_are_missing_or_of_another_version_are_refused(case):
+def test_choices_that_are_missing_or_of_another_version_are_rejected(case):
     _, export = case
-    load = partial(load_swapped, Bert(size="tiny", prune_head=True).build(INFO), export.directory, TOKENS)
+    load = partial(load_sparse, Bert(size="tiny", prune_head=True).build(INFO), export.directory, TOKENS)
     with pytest.raises(InvalidSetting, match="no such file"):
         load(device=torch.device("cpu"), dtype=torch.float32)
     (export.directory / "choices.json").write_text('{"format_version": 0}')
@@ -122,7 +122,7 @@ def test_a_block_that_cannot_be_rewritten_is_swapped_layer_by_layer(case):
     layer.__class__ = LooksAtValues
     net, report = swapped(case)
     assert list(report.fusion.blocks) == ["bert.encoder.layer.0"]
-    assert "cannot be exported" in report.fusion.refusals["bert.encoder.layer.1"]
+    assert "cannot be exported" in report.fusion.unsupported["bert.encoder.layer.1"]
     assert report.kernels == {"gathered_reference": 13} and report.sparse_flops_share == 1.0
     with torch.inference_mode():
         assert output_error(net(**TOKENS), masked(**TOKENS)) < 1e-5

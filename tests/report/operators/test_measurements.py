@@ -54,7 +54,7 @@ def test_fastest_kernel_of_each_problem(measured):
 
 
 def test_no_rows(results_file, measured):
-    with pytest.raises(ValueError, match="rows.csv holds no row"):
+    with pytest.raises(ValueError, match="rows.csv has no row"):
         read_measurements(results_file([]))
     with pytest.raises(ValueError, match="no right product: none of its 2 rows"):
         read_measurements(results_file([], wrong=[measured(), measured()]))

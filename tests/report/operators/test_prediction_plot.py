@@ -18,7 +18,7 @@ def test_panels_are_what_constants_are_of(measured):
     assert {panel: len(shown) for panel, shown in found.items()} == {
         ("cublas", "fp16"): 1,
         ("cublas", "fp32"): 1,
-        ("hopper", "fp16"): 2,
+        ("gathered_cuda", "fp16"): 2,
     }
 
 

@@ -10,13 +10,13 @@ SIZES = (1, 16, 256, 1024, 4096)
 BLOCKS = Weight("blocked", "block_wise", 64, "equal")
 
 
-def test_the_fastest_kernel_of_the_unit_with_most_sizes(measured, dense_weight):
+def test_the_fastest_kernel_of_the_granularity_with_most_sizes(measured, dense_weight):
     rows = [measured(2.0, m=m) for m in SIZES] + [measured(3.0, m=256, kernel="faster"), measured(weight=dense_weight)]
     rows += [measured(9.0, m=m, weight=Weight("gathered", "vector_wise", 32, "equal")) for m in SIZES[:4]]
     rows += [measured(1.5, m=256, weight=BLOCKS, layout="row_major"), measured(1.2, m=256, weight=BLOCKS)]
     rows += [measured(9.0, m=m, weight=Weight("gathered", "tile_wise", 128, "uneven")) for m in SIZES]
     (found,) = sweeps(rows)
-    assert (found.unit, found.layout, found.sizes) == (128, "feature_major", set(SIZES))
+    assert (found.granularity, found.layout, found.sizes) == (128, "feature_major", set(SIZES))
     assert found.ours[0.5][256] == pytest.approx(3.0) and found.ours[0.5][1] == pytest.approx(2.0)
     assert found.peers == {0.5: {256: pytest.approx(1.5)}}
 

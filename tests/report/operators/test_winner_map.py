@@ -1,4 +1,4 @@
-"""Who wins which cell: dense where no kernel is faster, and only kernels with all shapes."""
+"""Which kernel wins which cell: dense where no kernel is faster, and only kernels with all shapes."""
 
 import math
 
@@ -8,7 +8,7 @@ from PIL import Image
 
 from sparsefront.report.operators.measurements import Weight
 from sparsefront.report.operators.winner_map import winners, write_winners_png
-from sparsefront.report.series_style import DENSE_COLOUR
+from sparsefront.report.series_style import DENSE_COLOR
 
 PANEL = ("fp16", "feature_major", 128, "equal")
 
@@ -45,7 +45,7 @@ def test_masks_that_miss_the_sparsity_share_its_cell(measured):
     coarse = [measured(2.0, k=k, sparsity=missed, kernel="coarse") for k, missed in ((1024, 0.875), (4096, 0.90625))]
     cells = winners([*fine, *coarse])[PANEL]
     assert {cell: winner.kernel for cell, winner in cells.items()} == {(4096, 0.9): "coarse"}
-    assert set(winners(coarse)[PANEL]) == {(4096, 0.88), (4096, 0.91)}, "nobody has 90 % in every shape"
+    assert set(winners(coarse)[PANEL]) == {(4096, 0.88), (4096, 0.91)}, "no kernel has 90 % in every shape"
 
 
 def test_levels_that_both_were_asked_for_stay_apart(measured):
@@ -81,18 +81,18 @@ def test_panels(measured, dense_weight):
     }
 
 
-def colours(path) -> set[tuple[int, int, int]]:
+def colors(path) -> set[tuple[int, int, int]]:
     """Those that fill at least a hundredth of the picture."""
     with Image.open(path) as picture:
         counted = picture.convert("RGB").getcolors(1 << 20)
-        return {colour for count, colour in counted if count > picture.width * picture.height / 100}
+        return {color for count, color in counted if count > picture.width * picture.height / 100}
 
 
 def test_drawn_with_dense_where_it_wins(measured, tmp_path):
-    black = tuple(round(255 * part) for part in to_rgb(DENSE_COLOUR))
+    black = tuple(round(255 * part) for part in to_rgb(DENSE_COLOR))
     lost = [measured(0.5), measured(2.0, m=1), measured(2.0, m=1, weight=Weight("gathered", "tile_wise", 64, ""))]
-    assert black in colours(write_winners_png(lost, tmp_path / "new" / "winners.png"))
-    assert black not in colours(write_winners_png(lost[1:], tmp_path / "winners.png"))
+    assert black in colors(write_winners_png(lost, tmp_path / "new" / "winners.png"))
+    assert black not in colors(write_winners_png(lost[1:], tmp_path / "winners.png"))
 
 
 def test_nothing_to_draw(tmp_path, measured, dense_weight):

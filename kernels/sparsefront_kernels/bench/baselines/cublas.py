@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from sparsefront_kernels.bench.contender import Contender
 from sparsefront_kernels.bench.copies import numbered
+from sparsefront_kernels.bench.provider import Provider
 from sparsefront_kernels.bench.setting import Setting
 
 # name: (layout of X and Y, the product). W is [N, K], or [K, N] where its name ends in "_wt".
@@ -20,24 +20,24 @@ PRODUCTS = {
 ALWAYS = ("row_major", "feature_major")  # dense time is that of the fastest of these, whatever is asked for
 
 
-def contenders(setting: Setting, layouts: Iterable[str] = ()) -> list[Contender]:
+def providers(setting: Setting, layouts: Iterable[str] = ()) -> list[Provider]:
     """Dense weight, sparsity 0; the fastest of these is what `dense` means in a row.
 
     Args:
         layouts: those wanted besides `ALWAYS`.
     """
     weight = setting.weight()
-    expected = setting.expected(weight)
+    reference = setting.reference(weight)
     as_stored, transposed = numbered(weight), numbered(weight.t().contiguous())
 
-    def contender(name: str) -> Contender:
+    def provider(name: str) -> Provider:
         layout, product = PRODUCTS[name]
 
         def make(copy: int):
             x, w = setting.x_in(layout, copy), (transposed if name.endswith("_wt") else as_stored)(copy)
             return lambda: product(x, w)
 
-        return Contender(
+        return Provider(
             family="dense",
             kernel=name,
             pattern="dense",
@@ -49,7 +49,7 @@ def contenders(setting: Setting, layouts: Iterable[str] = ()) -> list[Contender]
             operand_bytes=weight.nbytes + setting.activation_bytes,
             weight_bytes=weight.nbytes,
             make=make,
-            expected=expected,
+            reference=reference,
         )
 
-    return [contender(name) for name, (layout, _) in PRODUCTS.items() if layout in {*ALWAYS, *layouts}]
+    return [provider(name) for name, (layout, _) in PRODUCTS.items() if layout in {*ALWAYS, *layouts}]

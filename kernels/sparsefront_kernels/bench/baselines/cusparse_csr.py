@@ -2,22 +2,22 @@
 
 import torch
 
-from sparsefront_kernels.bench.contender import Contender
 from sparsefront_kernels.bench.copies import numbered
+from sparsefront_kernels.bench.provider import Provider
 from sparsefront_kernels.bench.setting import Setting
 
 
-def refusal(dtype_name: str, sparsity: float) -> str | None:
+def unsupported_reason(dtype_name: str, sparsity: float) -> str | None:
     """Why it does not run, whatever the shape, or None."""
     return "cuSPARSE multiplies float32 exactly" if dtype_name == "tf32" else None
 
 
-def contenders(setting: Setting) -> list[Contender]:
+def providers(setting: Setting) -> list[Provider]:
     """One: W · X with X feature-major, each weight kept with the same chance."""
     shape = setting.shape
     keep = torch.rand(shape.n, shape.k, device=setting.device) >= setting.sparsity
     weight = setting.weight() * keep
-    expected = setting.expected(weight)
+    reference = setting.reference(weight)
     stored = weight.to_sparse_csr()
     stored = torch.sparse_csr_tensor(
         stored.crow_indices().int(), stored.col_indices().int(), stored.values(), weight.shape
@@ -31,7 +31,7 @@ def contenders(setting: Setting) -> list[Contender]:
         return lambda: w @ x
 
     return [
-        Contender(
+        Provider(
             family="csr",
             kernel="cusparse_csr",
             pattern="element_wise",
@@ -43,6 +43,6 @@ def contenders(setting: Setting) -> list[Contender]:
             operand_bytes=weight_bytes + setting.activation_bytes,
             weight_bytes=weight_bytes,
             make=make,
-            expected=expected,
+            reference=reference,
         )
     ]

@@ -4,33 +4,33 @@ from dataclasses import asdict
 
 import torch
 
-from sparsefront_kernels.bench.contender import Contender
 from sparsefront_kernels.bench.copies import numbered
+from sparsefront_kernels.bench.provider import Provider
 from sparsefront_kernels.bench.setting import Setting
 from sparsefront_kernels.bench.weights import half_of_groups
 from sparsefront_kernels.semi_structured.algorithm import DEFAULT, Algorithm, padded_rows, searched
 
 
-def refusal(dtype_name: str, sparsity: float) -> str | None:
+def unsupported_reason(dtype_name: str, sparsity: float) -> str | None:
     """Why it does not run, whatever the shape, or None."""
     if sparsity != 0.5:
         return f"2:4 and 1:2 are a sparsity of 0.5, not {sparsity:g}"
     return "sparse tensor cores multiply float32 as TF32" if dtype_name == "fp32" else None
 
 
-def contenders(setting: Setting) -> list[Contender]:
+def providers(setting: Setting) -> list[Provider]:
     """With the algorithm of its search and with its default one.
 
     X is padded beforehand to an M that it takes; the padding is not in its time.
 
     Raises:
-        RuntimeError: this PyTorch has no cuSPARSELt, or it refuses the shape.
+        RuntimeError: this PyTorch has no cuSPARSELt, or it does not support the shape.
     """
     shape = setting.shape
     rows = padded_rows(shape.m)
     group_m = 2 if setting.dtype_name == "tf32" else 4
     weight = setting.weight() * half_of_groups(shape.n, shape.k, group_m, setting.device)
-    expected = setting.expected(weight)
+    reference = setting.reference(weight)
     packed = torch._cslt_compress(weight)
     copies = numbered(packed)
     algorithms = {DEFAULT, searched(packed, setting.x_in("row_to_feature", 0, rows=rows).t())}
@@ -43,7 +43,7 @@ def contenders(setting: Setting) -> list[Contender]:
         return make
 
     return [
-        Contender(
+        Provider(
             family="semi_structured",
             kernel="cusparselt",
             pattern="n_m",
@@ -55,7 +55,7 @@ def contenders(setting: Setting) -> list[Contender]:
             operand_bytes=packed.nbytes + setting.activation_bytes,
             weight_bytes=packed.nbytes,
             make=maker(algorithm),
-            expected=expected,
+            reference=reference,
         )
         for algorithm in sorted(algorithms)
     ]

@@ -8,27 +8,27 @@ from functools import partial
 
 from torch import Tensor
 
-from sparsefront_kernels.bench.contender import Contender
 from sparsefront_kernels.bench.copies import numbered
 from sparsefront_kernels.bench.drawn import DrawnWeight
+from sparsefront_kernels.bench.provider import Provider
 from sparsefront_kernels.bench.setting import Setting
-from sparsefront_kernels.common.launch_shape import processors
+from sparsefront_kernels.common.launch_shape import num_sms
 from sparsefront_kernels.gathered.aligned_operands import run_length
-from sparsefront_kernels.gathered.quack.library import QuackLaunch, package_refusal
+from sparsefront_kernels.gathered.quack.library import QuackLaunch, package_unavailable_reason
+from sparsefront_kernels.gathered.quack.packed_weight import QuackPackedWeight, pack_for_quack
 from sparsefront_kernels.gathered.quack.product import tiled_product
-from sparsefront_kernels.gathered.quack.tables import QuackTables, quack_tables
 from sparsefront_kernels.gathered.quack.tuning import QuackProblem, candidates
 
 KERNEL = "quack_compact"
 LAYOUT = "feature_major"
 
 
-def refusal(dtype_name: str, sparsity: float) -> str | None:
+def unsupported_reason(dtype_name: str, sparsity: float) -> str | None:
     """Why it does not run, whatever the shape, or None."""
-    return package_refusal() if dtype_name in ("fp16", "bf16") else "it gathers 16-bit types alone"
+    return package_unavailable_reason() if dtype_name in ("fp16", "bf16") else "it gathers 16-bit types alone"
 
 
-def contenders(setting: Setting, drawn: DrawnWeight) -> list[Contender]:
+def providers(setting: Setting, drawn: DrawnWeight) -> list[Provider]:
     """Every launch worth timing.
 
     X is padded beforehand to an M that it takes; the padding is not in its time.
@@ -38,15 +38,15 @@ def contenders(setting: Setting, drawn: DrawnWeight) -> list[Contender]:
     """
     run = run_length(setting.dtype)
     rows = -(-setting.shape.m // run) * run
-    tables = quack_tables(drawn.stored)
-    copies = numbered(tables)
+    packed = pack_for_quack(drawn.stored)
+    copies = numbered(packed)
 
-    def contender(launch: QuackLaunch) -> Contender:
+    def provider(launch: QuackLaunch) -> Provider:
         def make(copy: int):
             x, own = setting.x_in(LAYOUT, copy, rows=rows), copies(copy)
             return lambda: tiled_product(x, own.panels, own.kept, own.offsets, own.order, launch)
 
-        return Contender(
+        return Provider(
             family="quack",
             kernel=KERNEL,
             pattern=drawn.pattern,
@@ -56,19 +56,19 @@ def contenders(setting: Setting, drawn: DrawnWeight) -> list[Contender]:
             dtype_name=setting.dtype_name,
             layout=LAYOUT,
             sparsity=drawn.sparsity,
-            outputs=len(tables.outputs),
+            outputs=len(packed.outputs),
             operand_bytes=drawn.stored.nbytes + setting.activation_bytes,
             weight_bytes=drawn.stored.nbytes,
             make=make,
-            expected=drawn.expected,
-            whole=partial(_whole, tables=tables, m=setting.shape.m),
+            reference=drawn.reference,
+            whole=partial(_whole, packed=packed, m=setting.shape.m),
         )
 
-    problem = QuackProblem.of(tables, rows)
-    return [contender(launch) for launch in candidates(problem, processors(setting.device))]
+    problem = QuackProblem.of(packed, rows)
+    return [provider(launch) for launch in candidates(problem, num_sms(setting.device))]
 
 
-def _whole(tiled: Tensor, *, tables: QuackTables, m: int) -> Tensor:
+def _whole(tiled: Tensor, *, packed: QuackPackedWeight, m: int) -> Tensor:
     """All of Y [N, M] from its stored outputs, tile by tile."""
-    stored = tiled[: len(tables.outputs), :m]
-    return tiled.new_zeros(tables.n, m).index_copy(0, tables.outputs.long(), stored)
+    stored = tiled[: len(packed.outputs), :m]
+    return tiled.new_zeros(packed.n, m).index_copy(0, packed.outputs.long(), stored)

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from torch import Tensor
 from torch.sparse._triton_ops import bsr_dense_addmm
 
-from sparsefront_kernels.bench.contender import Contender
 from sparsefront_kernels.bench.copies import numbered
-from sparsefront_kernels.bench.expected import Expected
+from sparsefront_kernels.bench.provider import Provider
+from sparsefront_kernels.bench.reference import Reference
 from sparsefront_kernels.bench.setting import Setting
 from sparsefront_kernels.bench.weights import square_blocks
 
@@ -21,12 +21,12 @@ STAGES_AND_WARPS = ((3, 4), (3, 8))
 LARGEST_IN_FP32 = 64  # side and width: PyTorch adds float32 up in float64, which fills the registers
 
 
-def refusal(dtype_name: str, sparsity: float) -> str | None:
+def unsupported_reason(dtype_name: str, sparsity: float) -> str | None:
     """Why it does not run, whatever the shape, or None."""
     return "PyTorch's kernel takes no TF32" if dtype_name == "tf32" else None
 
 
-def contenders(setting: Setting) -> list[Contender]:
+def providers(setting: Setting) -> list[Provider]:
     """Every block side that divides the weight, at every launch setting that divides M.
 
     X is padded beforehand to an M that some width divides; the padding is not in its time.
@@ -40,7 +40,7 @@ def contenders(setting: Setting) -> list[Contender]:
         if shape.n % side or shape.k % side or side > largest:
             continue
         weight = setting.weight() * square_blocks(shape.n, shape.k, side, setting.sparsity, setting.device)
-        expected = setting.expected(weight)
+        reference = setting.reference(weight)
         stored = weight.to_sparse_bsr((side, side))
         copies = numbered(stored)
         for width in widths:
@@ -51,7 +51,7 @@ def contenders(setting: Setting) -> list[Contender]:
                     "num_stages": stages,
                     "num_warps": warps,
                 }
-                found.append(_contender(setting, side, copies, expected, rows, launch))
+                found.append(_provider(setting, side, copies, reference, rows, launch))
     return found
 
 
@@ -60,9 +60,14 @@ def width_of(m: int) -> int:
     return max(16, min(min(WIDTHS), 1 << (m - 1).bit_length()))
 
 
-def _contender(
-    setting: Setting, side: int, copies: Callable[[int], Tensor], expected: Expected, rows: int, launch: dict[str, int]
-) -> Contender:
+def _provider(
+    setting: Setting,
+    side: int,
+    copies: Callable[[int], Tensor],
+    reference: Reference,
+    rows: int,
+    launch: dict[str, int],
+) -> Provider:
     shape, stored = setting.shape, copies(0)
     weight_bytes = stored.values().nbytes + 4 * stored.col_indices().numel() + 4 * stored.crow_indices().numel()
 
@@ -71,7 +76,7 @@ def _contender(
         unused = x.new_zeros(shape.n, rows)
         return lambda: bsr_dense_addmm(unused, w, x, beta=0, meta=launch)[:, : shape.m]
 
-    return Contender(
+    return Provider(
         family="blocked",
         kernel="triton_bsr",
         pattern="block_wise",
@@ -83,5 +88,5 @@ def _contender(
         operand_bytes=weight_bytes + setting.activation_bytes,
         weight_bytes=weight_bytes,
         make=make,
-        expected=expected,
+        reference=reference,
     )

@@ -4,9 +4,9 @@ from torch import Tensor
 
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.layout_entry import entry_name
-from sparsefront_kernels.gathered.quack.library import refusal
-from sparsefront_kernels.gathered.quack.op import gathered_quack_spmm
-from sparsefront_kernels.gathered.quack.tables import QuackTables, quack_tables, tile_refusal
+from sparsefront_kernels.gathered.quack.library import unsupported_reason
+from sparsefront_kernels.gathered.quack.op import gathered_quack
+from sparsefront_kernels.gathered.quack.packed_weight import QuackPackedWeight, pack_for_quack, tile_unsupported_reason
 from sparsefront_kernels.gathered.quack.tuning import KERNEL, LAUNCHES
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import Problem
@@ -14,24 +14,24 @@ from sparsefront_kernels.problem import Problem
 LAYOUT = "feature_major"
 
 
-def _product(x: Tensor, tables: QuackTables, bias: Tensor | None = None) -> Tensor:
+def _product(x: Tensor, packed: QuackPackedWeight, bias: Tensor | None = None) -> Tensor:
     """X [K, M] → Y [N, M]; the bias is added by PyTorch, after the product was rounded."""
-    y = gathered_quack_spmm(
+    y = gathered_quack(
         x,
-        tables.panels,
-        tables.kept,
-        tables.offsets,
-        tables.order,
-        tables.rows,
-        tables.n,
-        tables.k,
-        tables.consecutive,
+        packed.panels,
+        packed.kept,
+        packed.offsets,
+        packed.order,
+        packed.rows,
+        packed.n,
+        packed.k,
+        packed.consecutive,
     )
     return y if bias is None else y + bias.to(y.dtype)[:, None]
 
 
-def _limits(stored: SparseFormat, problem: Problem) -> str | None:
-    return tile_refusal(stored.tile) or refusal(problem)
+def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
+    return tile_unsupported_reason(stored.tile) or unsupported_reason(problem)
 
 
 ENTRIES = (
@@ -39,8 +39,8 @@ ENTRIES = (
         name=entry_name(KERNEL, LAYOUT),
         family="gathered",
         run=_product,
-        prepare=quack_tables,
-        limits=_limits,
+        pack=pack_for_quack,
+        unsupported=_unsupported,
         requires_cuda=True,
         layout=LAYOUT,
         tunable=LAUNCHES,

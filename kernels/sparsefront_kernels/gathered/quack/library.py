@@ -14,12 +14,12 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.device_limits import cuda_refusal
+from sparsefront_kernels.common.device_support import cuda_unsupported_reason
 from sparsefront_kernels.problem import Problem
 
 EXTRA = "quack"  # of sparsefront: what installs it
 CAPABILITY = (9, 0)
-STEP = 64  # inputs of a step of its kernel in 16 bits: longer lists cost nothing up to the next multiple
+K_BLOCK = 64  # inputs of a k-block of its kernel in 16 bits: longer lists cost nothing up to the next multiple
 
 
 @dataclass(frozen=True, order=True)
@@ -40,7 +40,7 @@ class QuackLaunch:
     longest_first: bool = True
 
 
-def package_refusal() -> str | None:
+def package_unavailable_reason() -> str | None:
     """Why QuACK cannot be imported, or None."""
     for module, package in (("quack", "quack-kernels"), ("cutlass", "nvidia-cutlass-dsl")):
         if importlib.util.find_spec(module) is None:
@@ -48,15 +48,15 @@ def package_refusal() -> str | None:
     return _import_error()
 
 
-def refusal(problem: Problem) -> str | None:
-    """Why QuACK cannot serve a problem's dtype and device, or None."""
+def unsupported_reason(problem: Problem) -> str | None:
+    """Why QuACK does not support a problem's dtype and device, or None."""
     if problem.dtype not in (torch.float16, torch.bfloat16):
         return f"takes float16 or bfloat16, not {problem.dtype}"
-    if reason := cuda_refusal(problem, minimum_capability=CAPABILITY):
+    if reason := cuda_unsupported_reason(problem, minimum_capability=CAPABILITY):
         return reason
     if (capability := torch.cuda.get_device_capability(problem.device)) != CAPABILITY:
         return "was tried on compute capability 9.0 alone, this GPU has {}.{}".format(*capability)
-    return package_refusal()
+    return package_unavailable_reason()
 
 
 def grouped_gemm(

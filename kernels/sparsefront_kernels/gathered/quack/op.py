@@ -5,13 +5,13 @@ from torch import Tensor
 
 from sparsefront_kernels.common.operands import check_operands
 from sparsefront_kernels.gathered.aligned_operands import aligned_by_input
+from sparsefront_kernels.gathered.quack.packed_weight import dense_weight
 from sparsefront_kernels.gathered.quack.product import tiled_product
-from sparsefront_kernels.gathered.quack.tables import dense_weight
 from sparsefront_kernels.gathered.quack.tuning import LAUNCHES, QuackProblem
 
 
-@torch.library.custom_op("sparsefront::gathered_quack_spmm", mutates_args=())
-def gathered_quack_spmm(
+@torch.library.custom_op("sparsefront::gathered_quack", mutates_args=())
+def gathered_quack(
     x: Tensor,
     panels: Tensor,
     kept: Tensor,
@@ -22,7 +22,7 @@ def gathered_quack_spmm(
     k: int,
     consecutive: bool,
 ) -> Tensor:
-    """Y = W · X with the arguments of `QuackTables`.
+    """Y = W · X with the arguments of `QuackPackedWeight`.
 
     Args:
         x: [K, M]; float16 or bfloat16 as `panels`, any strides. An M that is no multiple of 8 and unaligned rows cost a
@@ -48,7 +48,7 @@ def gathered_quack_spmm(
         return tiled.index_select(0, rows)[:, :m].contiguous()
 
 
-@gathered_quack_spmm.register_fake
+@gathered_quack.register_fake
 def _(x, panels, kept, offsets, order, rows, n, k, consecutive):
     return x.new_empty(n, x.shape[1])
 
@@ -56,7 +56,7 @@ def _(x, panels, kept, offsets, order, rows, n, k, consecutive):
 def _keep_for_backward(ctx, inputs: tuple, output: Tensor) -> None:
     _, panels, kept, offsets, _, rows, _, k, _ = inputs
     if ctx.needs_input_grad[1]:
-        raise ValueError("gathered_quack_spmm: the weight is stored, not trained, so panels has no gradient")
+        raise ValueError("gathered_quack: the weight is stored, not trained, so panels has no gradient")
     ctx.save_for_backward(panels, kept, offsets, rows)
     ctx.k = k
 
@@ -67,4 +67,4 @@ def _backward(ctx, dy: Tensor) -> tuple[Tensor | None, ...]:
     return (dense_weight(panels, kept, offsets, rows, ctx.k).t() @ dy, *[None] * 8)
 
 
-torch.library.register_autograd("sparsefront::gathered_quack_spmm", _backward, setup_context=_keep_for_backward)
+torch.library.register_autograd("sparsefront::gathered_quack", _backward, setup_context=_keep_for_backward)

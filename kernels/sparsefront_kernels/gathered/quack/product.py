@@ -19,7 +19,7 @@ def tiled_product(
 
     Args:
         x: [K, M], aligned as `aligned_by_input` gives it.
-        panels, kept, offsets, order: of `QuackTables`.
+        panels, kept, offsets, order: of `QuackPackedWeight`.
         more: rows that are added, not set.
     Returns:
         [tiles · width + more, M] of x's dtype; tiles without inputs give zeros.

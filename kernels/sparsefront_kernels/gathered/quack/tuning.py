@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 
 from sparsefront_kernels.gathered.aligned_operands import run_length
 from sparsefront_kernels.gathered.quack.library import QuackLaunch
-from sparsefront_kernels.gathered.quack.tables import QuackTables
+from sparsefront_kernels.gathered.quack.packed_weight import QuackPackedWeight
 from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL = "gathered_quack"
-VERSION = 1  # raised when a change of the kernel makes old measurements worthless
+VERSION = 1  # raised when a change of the kernel makes old measurements useless
 
 # (rows of a block, pingpong, cluster): the first was the fastest of large products on an H200
 _BLOCKS = ((256, False, 1), (256, False, 2), (128, True, 1), (128, True, 2), (128, False, 1), (192, True, 1))
@@ -37,12 +37,12 @@ class QuackProblem:
     uneven: bool
 
     @classmethod
-    def of(cls, tables: QuackTables, m: int) -> "QuackProblem":
-        """Of a prepared weight and m rows of X, which the kernel reads padded."""
-        run = run_length(tables.panels.dtype)
-        total, width = tables.panels.shape
-        tiles = len(tables.offsets) - 1
-        return cls(-(-m // run) * run, tables.k, tables.n, width, tiles, total, tables.order is not None)
+    def of(cls, packed: QuackPackedWeight, m: int) -> "QuackProblem":
+        """Of a packed weight and m rows of X, which the kernel reads padded."""
+        run = run_length(packed.panels.dtype)
+        total, width = packed.panels.shape
+        tiles = len(packed.offsets) - 1
+        return cls(-(-m // run) * run, packed.k, packed.n, width, tiles, total, packed.order is not None)
 
     @property
     def shape(self) -> str:
@@ -54,11 +54,11 @@ class QuackProblem:
         return self.kept / max(1, self.tiles)
 
 
-def candidates(problem: QuackProblem, device_processors: int) -> list[QuackLaunch]:
+def candidates(problem: QuackProblem, num_sms: int) -> list[QuackLaunch]:
     """The launches worth timing, most often the fastest first."""
     width = next((size for size in _TILE_NS if size >= problem.width), _TILE_NS[-1])
     blocks = [(tile_m, width, pingpong, cluster) for tile_m, pingpong, cluster in _BLOCKS]
-    if problem.tiles * -(-problem.m // 256) < _FEW_BLOCKS * device_processors and width > _TILE_NS[0]:
+    if problem.tiles * -(-problem.m // 256) < _FEW_BLOCKS * num_sms and width > _TILE_NS[0]:
         blocks += [(tile_m, width // 2, pingpong, cluster) for tile_m, pingpong, cluster in _NARROW_BLOCKS]
     found = [QuackLaunch(*block, longest_first=problem.uneven) for block in blocks]
     return found + [replace(found[0], longest_first=False)] if problem.uneven else found
@@ -68,7 +68,7 @@ LAUNCHES = TunedLaunches(
     KERNEL,
     VERSION,
     QuackLaunch,
-    describe=lambda tables, problem: QuackProblem.of(tables, problem.m),
+    describe=lambda packed, problem: QuackProblem.of(packed, problem.m),
     worth_timing=candidates,
-    untuned=lambda problem, device_processors: candidates(problem, device_processors)[0],
+    untuned=lambda problem, num_sms: candidates(problem, num_sms)[0],
 )

@@ -1,1 +1,1 @@
-"""`gathered_triton` and `gathered_tf32_triton`: products on any GPU that Triton compiles for."""
+"""`gathered_triton` and `gathered_triton_tf32`: products on any GPU that Triton compiles for."""

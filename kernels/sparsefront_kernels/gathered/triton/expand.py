@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch_shape import launches_overlap
+from sparsefront_kernels.common.launch_shape import supports_pdl
 from sparsefront_kernels.common.triton_activation import activated
 
 BLOCK = 64  # outputs and rows of a tile: reads and writes are runs of 128 bytes in 16-bit types
@@ -26,15 +26,15 @@ def _expand_kernel(
     HAS_RESIDUAL: tl.constexpr,
     ACTIVATION: tl.constexpr,
     BLOCK: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     blocks = tl.cdiv(n, BLOCK)
     output = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
     row = (tl.program_id(0) // blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     place = tl.load(place_ptr + output, mask=output < n, other=-1).to(tl.int64)
-    if OVERLAP:
+    if PDL:
         tl.extra.cuda.gdc_wait()  # the kernel before may not have ended
-        tl.extra.cuda.gdc_launch_dependents()  # who reads y waits for the end of this kernel
+        tl.extra.cuda.gdc_launch_dependents()  # a kernel that reads y waits for the end of this one
     computed = (place >= 0)[:, None] & (row < m)[None, :]
     v = tl.load(sums_ptr + place[:, None] * sums_stride + row[None, :], mask=computed, other=0.0).to(tl.float32)
     if HAS_BIAS:
@@ -61,7 +61,7 @@ def expand_rows(
         activation: a name of `common.epilogue.ACTIVATIONS`.
     """
     m, n = y.shape
-    overlap = launches_overlap(y.device)
+    pdl = supports_pdl(y.device)
     _expand_kernel[(triton.cdiv(n, BLOCK) * triton.cdiv(m, BLOCK),)](
         sums,
         place,
@@ -77,7 +77,7 @@ def expand_rows(
         HAS_RESIDUAL=residual is not None,
         ACTIVATION=activation,
         BLOCK=BLOCK,
-        OVERLAP=overlap,
+        PDL=pdl,
         num_warps=4,
-        **({"launch_pdl": True} if overlap else {}),
+        **({"launch_pdl": True} if pdl else {}),
     )

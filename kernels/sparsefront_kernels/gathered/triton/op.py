@@ -6,7 +6,7 @@ from torch import Tensor
 from sparsefront_kernels.common.operands import check_epilogue, check_operands, empty_output
 from sparsefront_kernels.gathered.aligned_operands import aligned_by_input
 from sparsefront_kernels.gathered.gradient import register_gradient
-from sparsefront_kernels.gathered.triton.tables import dense_weight
+from sparsefront_kernels.gathered.triton.packed_weight import dense_weight
 from sparsefront_kernels.gathered.triton.tf32_tuning import LAUNCHES, Tf32Problem
 
 # Rows of X from which a row-major X is transposed first: gathering single elements then takes longer, on an H200 1.5 times at
@@ -14,8 +14,8 @@ from sparsefront_kernels.gathered.triton.tf32_tuning import LAUNCHES, Tf32Proble
 TRANSPOSED_FROM = 16
 
 
-@torch.library.custom_op("sparsefront::gathered_spmm", mutates_args=())
-def gathered_spmm(
+@torch.library.custom_op("sparsefront::gathered_triton", mutates_args=())
+def gathered_triton(
     x: Tensor,
     values: Tensor,
     kept_inputs: Tensor,
@@ -32,7 +32,7 @@ def gathered_spmm(
     y_feature_major: bool,
     tf32: bool = False,
 ) -> Tensor:
-    """Y = activation(X · Wᵀ + bias) + residual with the arguments of `GatheredTables`.
+    """Y = activation(X · Wᵀ + bias) + residual with the arguments of `TritonPackedWeight`.
 
     Args:
         x: [M, K], or [K, M] where x_feature_major; float16, bfloat16 or float32 as `values`, any strides. From
@@ -51,8 +51,8 @@ def gathered_spmm(
     check_epilogue(y, activation, residual)
     if y.numel() == 0:
         return y
-    # Triton may be absent where only the reference is used, so it is imported by those who need it
-    from sparsefront_kernels.gathered.triton.spmm import launch_gathered_spmm
+    # imported late: Triton may be absent where only references run
+    from sparsefront_kernels.gathered.triton.spmm import launch_gathered_triton
 
     launch = None
     if tf32:
@@ -60,7 +60,7 @@ def gathered_spmm(
         problem = Tf32Problem(x.shape[1 if x_feature_major else 0], k, n, tile, tiles, len(kept_inputs))
         launch = LAUNCHES.launch_for(problem, x.device)
     with torch.cuda.device_of(x):
-        launch_gathered_spmm(
+        launch_gathered_triton(
             x.t() if x_feature_major else _as_runs(x),
             y.t() if y_feature_major else y,
             values=values,
@@ -77,7 +77,7 @@ def gathered_spmm(
     return y
 
 
-@gathered_spmm.register_fake
+@gathered_triton.register_fake
 def _(
     x,
     values,
@@ -98,7 +98,7 @@ def _(
     return empty_output(x, n, x_feature_major, y_feature_major)
 
 
-register_gradient("gathered_spmm", stored=("values", "kept_inputs", "tile_offsets", "outputs"), dense=dense_weight)
+register_gradient("gathered_triton", stored=("values", "kept_inputs", "tile_offsets", "outputs"), dense=dense_weight)
 
 
 def _as_runs(x: Tensor) -> Tensor:

@@ -1,15 +1,15 @@
-"""The Triton op on the tables of a weight, for the entries in every number format."""
+"""The Triton op on a packed weight, for the entries in every number format."""
 
 from torch import Tensor
 
-from sparsefront_kernels.gathered.triton.op import gathered_spmm
-from sparsefront_kernels.gathered.triton.tables import GatheredTables
+from sparsefront_kernels.gathered.triton.op import gathered_triton
+from sparsefront_kernels.gathered.triton.packed_weight import TritonPackedWeight
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 
 
 def triton_product(
     x: Tensor,
-    tables: GatheredTables,
+    packed: TritonPackedWeight,
     bias: Tensor | None = None,
     *,
     layout: str,
@@ -18,18 +18,18 @@ def triton_product(
     tf32: bool = False,
 ) -> Tensor:
     """activation(X · Wᵀ + bias) + residual in a layout of `problem.LAYOUTS`; float32 is multiplied in TF32 where `tf32`."""
-    return gathered_spmm(
+    return gathered_triton(
         x,
-        tables.values,
-        tables.kept_inputs,
-        tables.tile_offsets,
-        tables.order,
-        tables.outputs,
+        packed.values,
+        packed.kept_inputs,
+        packed.tile_offsets,
+        packed.order,
+        packed.outputs,
         bias,
         residual,
-        tables.n,
-        tables.k,
-        tables.consecutive,
+        packed.n,
+        packed.k,
+        packed.consecutive,
         activation,
         layout in X_FEATURE_MAJOR,
         layout in Y_FEATURE_MAJOR,

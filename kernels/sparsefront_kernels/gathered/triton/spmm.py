@@ -4,15 +4,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch_shape import GROUP_ROWS, LaunchShape, launch_shape, power_of_two_within
-from sparsefront_kernels.common.program_order import output_tile
+from sparsefront_kernels.common.launch_shape import RASTER_SWIZZLE_ROWS, LaunchShape, launch_shape, power_of_two_within
+from sparsefront_kernels.common.rasterization import swizzled_tile
 from sparsefront_kernels.common.triton_activation import activated
 
 REGISTERS = 65_536  # of a multiprocessor
 
 
 @triton.jit
-def _gathered_spmm_kernel(
+def _gathered_triton_kernel(
     x_ptr,  # [m, K] through its strides
     values_ptr,  # [kept, TILE]
     kept_ptr,  # int32 [kept]
@@ -40,10 +40,12 @@ def _gathered_spmm_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    GROUP: tl.constexpr,
+    RASTER_SWIZZLE: tl.constexpr,
 ):
     PARTS: tl.constexpr = (TILE + BLOCK_N - 1) // BLOCK_N  # programs that share a tile wider than BLOCK_N
-    row_block, column_block = output_tile(tl.program_id(0), (m + BLOCK_M - 1) // BLOCK_M, tiles * PARTS, GROUP)
+    row_block, column_block = swizzled_tile(
+        tl.program_id(0), (m + BLOCK_M - 1) // BLOCK_M, tiles * PARTS, RASTER_SWIZZLE
+    )
     tile = tl.load(order_ptr + column_block // PARTS).to(tl.int64)
     columns = (column_block % PARTS) * BLOCK_N + tl.arange(0, BLOCK_N)  # within the tile
     rows = row_block.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)  # int64: X and Y may pass 2^31 elements
@@ -88,7 +90,7 @@ def _gathered_spmm_kernel(
     tl.store(y, acc.to(y_ptr.dtype.element_ty), mask=exists)
 
 
-def launch_gathered_spmm(
+def launch_gathered_triton(
     x: Tensor,
     y: Tensor,
     *,
@@ -105,9 +107,8 @@ def launch_gathered_spmm(
 ) -> None:
     """Write Y[M, N] = activation(X[M, K] · Wᵀ + bias) + residual[M, N] on the current device.
 
-    The tensors are those of `GatheredTables`; x, residual and y are read and written through
-    their strides, so transposed views serve feature-major activations: the gather of a kept input is then one contiguous
-    run of X.
+    The tensors are those of `TritonPackedWeight`. x, residual and y are read and written through their strides, so that
+    feature-major activations are passed as transposed views: the gather of a kept input is then one contiguous run of X.
 
     Args:
         tf32: the launch with which float32 operands are multiplied in TF32, None for exact products.
@@ -118,7 +119,7 @@ def launch_gathered_spmm(
     shape = tf32 or launch_shape(m=m, block_n=block_n, column_blocks=column_blocks, dtype=x.dtype, device=x.device)
     # what follows the sums must not take so many registers that one program fills a multiprocessor, where two fit otherwise
     more_than_sums = activation != "none" or residual is not None
-    _gathered_spmm_kernel[(-(-m // shape.block_m) * column_blocks,)](
+    _gathered_triton_kernel[(-(-m // shape.block_m) * column_blocks,)](
         x,
         values,
         kept_inputs,
@@ -143,7 +144,7 @@ def launch_gathered_spmm(
         BLOCK_M=shape.block_m,
         BLOCK_N=shape.block_n,
         BLOCK_K=shape.block_k,
-        GROUP=GROUP_ROWS,
+        RASTER_SWIZZLE=RASTER_SWIZZLE_ROWS,
         num_warps=shape.num_warps,
         num_stages=shape.num_stages,
         **({"maxnreg": REGISTERS // (2 * 32 * shape.num_warps)} if shape.num_warps == 8 and more_than_sums else {}),

@@ -4,22 +4,22 @@ from functools import partial
 
 import torch
 
-from sparsefront_kernels.common.device_limits import triton_refusal
+from sparsefront_kernels.common.device_support import triton_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.layout_entry import layout_entry
+from sparsefront_kernels.gathered.triton.packed_weight import pack_for_triton
 from sparsefront_kernels.gathered.triton.product import triton_product
-from sparsefront_kernels.gathered.triton.tables import gathered_tables
 from sparsefront_kernels.gathered.triton.tf32_tuning import KERNEL, LAUNCHES
 from sparsefront_kernels.problem import LAYOUTS, Problem
 
 
-def _limits(stored: SparseFormat, problem: Problem) -> str | None:
-    """Why the kernel cannot serve: nobody's float32 products are rounded who has not allowed it for PyTorch's own."""
+def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
+    """Why the kernel is unsupported: it needs the user's permission to round float32, as PyTorch's own products do."""
     if problem.dtype != torch.float32:
         return f"takes float32, not {problem.dtype}"
     if torch.backends.cuda.matmul.fp32_precision != "tf32":
         return 'rounds products to TF32, which torch.backends.cuda.matmul.fp32_precision = "tf32" has to allow'
-    return triton_refusal(stored, problem)
+    return triton_unsupported_reason(stored, problem)
 
 
 ENTRIES = tuple(
@@ -27,8 +27,8 @@ ENTRIES = tuple(
         KERNEL,
         layout,
         product=partial(triton_product, tf32=True),
-        prepare=gathered_tables,
-        limits=_limits,
+        pack=pack_for_triton,
+        unsupported=_unsupported,
         tunable=LAUNCHES,
         dtype_name="tf32",
     )

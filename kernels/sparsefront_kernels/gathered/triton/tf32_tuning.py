@@ -1,14 +1,14 @@
-"""Launch parameters of the Triton kernel where it multiplies in TF32: the space, an order to time it in, what was measured."""
+"""Launch parameters of the Triton kernel in TF32: the search space, in the order in which it is timed, and what was measured."""
 
 import itertools
 from dataclasses import dataclass
 
 from sparsefront_kernels.common.launch_shape import LaunchShape, power_of_two_within
-from sparsefront_kernels.gathered.triton.tables import GatheredTables
+from sparsefront_kernels.gathered.triton.packed_weight import TritonPackedWeight
 from sparsefront_kernels.tuning import TunedLaunches
 
-KERNEL = "gathered_tf32_triton"
-VERSION = 1  # raised when a change of the kernel makes old measurements worthless
+KERNEL = "gathered_triton_tf32"
+VERSION = 1  # raised when a change of the kernel makes old measurements useless
 MOST_CANDIDATES = 18
 SMALLEST_SHARED_BYTES = 101_376  # of a block on compute capability 8.9, which an untuned launch must fit
 SHARED_BYTES = 232_448  # of a block on compute capability 9.0
@@ -32,10 +32,10 @@ class Tf32Problem:
     kept: int
 
     @classmethod
-    def of(cls, tables: GatheredTables, m: int) -> "Tf32Problem":
-        """Of a prepared weight and m rows of X."""
-        tiles, tile = tables.outputs.shape
-        return cls(m, tables.k, tables.n, tile, tiles, len(tables.kept_inputs))
+    def of(cls, packed: TritonPackedWeight, m: int) -> "Tf32Problem":
+        """Of a packed weight and m rows of X."""
+        tiles, tile = packed.outputs.shape
+        return cls(m, packed.k, packed.n, tile, tiles, len(packed.kept_inputs))
 
     @property
     def shape(self) -> str:
@@ -75,7 +75,7 @@ LAUNCHES = TunedLaunches(
     KERNEL,
     VERSION,
     LaunchShape,
-    describe=lambda tables, problem: Tf32Problem.of(tables, problem.m),
+    describe=lambda packed, problem: Tf32Problem.of(packed, problem.m),
     worth_timing=lambda problem, _: candidates(problem),
     untuned=lambda problem, _: candidates(problem, shared_limit=SMALLEST_SHARED_BYTES)[0],
 )

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch_shape import launches_overlap
+from sparsefront_kernels.common.launch_shape import supports_pdl
 
 BLOCK = 64  # rows and columns of a tile: both the reads and the writes are then runs of 128 bytes in 16-bit types
 
@@ -18,12 +18,12 @@ def _transpose_kernel(
     source_stride,
     target_stride,
     BLOCK: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    PDL: tl.constexpr,
 ):
-    if OVERLAP:
+    if PDL:
         # the kernel before may not have ended; ours is launched as soon as it lets us
         tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()  # who reads the target waits for the end of this kernel
+        tl.extra.cuda.gdc_launch_dependents()  # a kernel that reads the target waits for the end of this one
     row_blocks = tl.cdiv(rows, BLOCK)
     row = (tl.program_id(0) % row_blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     column = (tl.program_id(0) // row_blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -35,11 +35,11 @@ def _transpose_kernel(
 def transpose_into(source: Tensor, target: Tensor) -> None:
     """Write source [R, C] transposed into target [C, R]; neighbours in a row of either lie side by side in memory.
 
-    From compute capability 9.0 on, launches overlap: this one is made while the kernel before ends, and lets the next be
+    From compute capability 9.0 on, launches pdl: this one is made while the kernel before ends, and lets the next be
     made, which begins once this has ended (programmatic dependent launch, CUDA C++ Programming Guide).
     """
     rows, columns = source.shape
-    overlap = launches_overlap(source.device)
+    pdl = supports_pdl(source.device)
     grid = (triton.cdiv(rows, BLOCK) * triton.cdiv(columns, BLOCK),)  # one dimension: the second ends at 65535
     _transpose_kernel[grid](
         source,
@@ -49,7 +49,7 @@ def transpose_into(source: Tensor, target: Tensor) -> None:
         source.stride(0),
         target.stride(0),
         BLOCK=BLOCK,
-        OVERLAP=overlap,
+        PDL=pdl,
         num_warps=4,
-        **({"launch_pdl": True} if overlap else {}),
+        **({"launch_pdl": True} if pdl else {}),
     )

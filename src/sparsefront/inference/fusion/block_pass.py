@@ -112,7 +112,7 @@ class BlockPass:
             bare, captured = self._captured[group]
             return prepare_block(block, bare, key, captured, weights, self.parts)
         except Unfusable as reason:
-            self.report.refusals[name] = str(reason)
+            self.report.unsupported[name] = str(reason)
             return None
 
     def _choose(
@@ -183,7 +183,7 @@ class BlockPass:
                 blocks[block].add_call(content.key, content.captured)
                 products[block] = [chosen.report for chosen in made]
             except Unfusable as reason:
-                self.report.refusals[block] = str(reason)
+                self.report.unsupported[block] = str(reason)
                 blocks.pop(block, None)
         return Variant(name, blocks, products)
 
@@ -206,10 +206,10 @@ class BlockPass:
             error = output_error(block(*call.args, **call.kwargs), original(*call.args, **call.kwargs))
         limit = NETWORK_ERROR_LIMIT[block.products[0].format.dtype]
         if not error <= limit:
-            self.report.refusals[name] = f"computes something else when rewritten: relative error {error:.1e}"
+            self.report.unsupported[name] = f"computes something else when rewritten: relative error {error:.1e}"
             self.report.faster_dense.pop(name, None)
             return
-        self.report.refusals.pop(name, None)  # of a way that was not chosen
+        self.report.unsupported.pop(name, None)  # of a way that was not chosen
         if name not in self.report.faster_dense:
             replace_module(self.net, original, block)
         layout = "feature_major" if block.feature_major else "row_major"

@@ -12,7 +12,7 @@ from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.product_weight import ProductWeight
 
 DENSE = "dense_linear"
-# Family of the pattern -> others that can hold such masks and may be faster: blocks are tiles, half of n:m is 2:4.
+# Family of the pattern -> others that can store such masks and may be faster: blocks are tiles, half of n:m is 2:4.
 ALSO_HELD = {"blocked": ("gathered",), "n_m": ("semi_structured",)}
 # Not tried where the other one can run, which was faster in all 190 products of M >= 512 that experiments/operators holds of
 # both on an H200: compiling it for every tile and epilogue takes longer than everything else.
@@ -47,7 +47,11 @@ def sparse_candidates(
         if kernel.family not in formats:
             formats[kernel.family] = _held(kernel.family, weight)
         stored = formats[kernel.family]
-        reason = stored if isinstance(stored, str) else kernel.refusal(stored, replace(problem, layout=kernel.layout))
+        reason = (
+            stored
+            if isinstance(stored, str)
+            else kernel.unsupported_reason(stored, replace(problem, layout=kernel.layout))
+        )
         if reason is None:
             usable.append(Candidate(kernel, stored))
         else:

@@ -30,7 +30,7 @@ class Captured:
 
     Args:
         graph: placeholders are the tensors of `call_tensors`; parameters are `get_attr` nodes named as in the block. It
-            holds no dropout and no checks, and reshapes where the block views.
+            has no dropout and no checks, and reshapes where the block views.
         out_spec: how its outputs are put together again.
     """
 
@@ -67,7 +67,7 @@ def capture(bare: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     out_spec = exported.call_spec.out_spec
     graph.set_codegen(fx.graph.CodeGen())
     _simplify(graph)
-    _refuse_what_is_fixed(graph)
+    _require_dynamic(graph)
     return Captured(graph, out_spec)
 
 
@@ -106,7 +106,7 @@ def _module_of(exported: torch.export.ExportedProgram) -> fx.GraphModule:
 
 @contextmanager
 def _silent():
-    """Export warns of every size of 1; nobody can act on that."""
+    """Export warns of every size of 1; no user can act on that."""
     logger = logging.getLogger("torch._export.non_strict_utils")
     level, logger.level = logger.level, logging.ERROR
     try:
@@ -131,7 +131,7 @@ def _simplify(graph: fx.Graph) -> None:
         node.target = node.target.removeprefix("block.")
 
 
-def _refuse_what_is_fixed(graph: fx.Graph) -> None:
+def _require_dynamic(graph: fx.Graph) -> None:
     for node in graph.nodes:
         devices = [value for value in (*node.args, *node.kwargs.values()) if isinstance(value, torch.device)]
         if devices:

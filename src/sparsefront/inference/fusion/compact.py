@@ -29,7 +29,7 @@ def compacted(up: ProductWeight, down: ProductWeight, activation: str) -> tuple[
         return None
     try:
         smaller_up, smaller_down = _rows(up, kept), _columns(down, kept, read)
-    except ValueError:  # a format whose units would be cut
+    except ValueError:  # a format whose groups would be cut
         return None
     return smaller_up, replace(smaller_down, bias=folded_bias(down, _constants(up, activation), ~read))
 

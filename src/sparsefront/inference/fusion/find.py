@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 CONTAINERS = (nn.ModuleList, nn.Sequential)
-FEWEST_LINEARS = 2  # a block with fewer has no neighbours to fuse
+FEWEST_LINEARS = 2  # a block with fewer has no neighbors to fuse
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ class FusionParts:
     Args:
         joined: Linears that read the same activation are one product.
         activation: fused into the product before it. Without it hidden features stay as they are too, for products are then
-            no neighbours.
+            no neighbors.
         residual: fused into the product before it, or into the norm behind it.
         residual_in_norm: where the product's kernel cannot fuse the residual and its sum is normalised, the norm adds it, in
             feature-major blocks; else it has a pass of its own.

@@ -17,10 +17,10 @@ from sparsefront.inference.fusion.candidates import (
     sparse_candidates,
     tile_lengths,
 )
+from sparsefront.inference.fusion.correctness_check import FusedCorrectnessCheck
 from sparsefront.inference.fusion.fused_product import FusedProduct
 from sparsefront.inference.fusion.layout import layout_name
 from sparsefront.inference.fusion.prepared_block import ProductSpec
-from sparsefront.inference.fusion.product_check import FusedProductCheck
 from sparsefront.inference.fusion.report import ProductReport
 from sparsefront.inference.fusion.unfusable import Unfusable
 from sparsefront.inference.kernel_timer import time_layer
@@ -90,37 +90,37 @@ class ProductChooser:
 
     def _fastest(self, spec: ProductSpec, m: int, feature_major: bool, kernel: str | None) -> ChosenProduct:
         """Of the kernels that are right, or the one that was chosen before."""
-        trial = _Trial(spec, m, feature_major)
-        candidates = self._candidates(trial, kernel)
-        times = self._times(trial, candidates) if kernel is None and self.times_on(trial.problem.device) else None
+        tuning = _Tuning(spec, m, feature_major)
+        candidates = self._candidates(tuning, kernel)
+        times = self._times(tuning, candidates) if kernel is None and self.times_on(tuning.problem.device) else None
         latencies = {} if times is None else times.latencies_us
         # untimed ones last: they failed in the product whose times these are (without times the order stays)
         for candidate in sorted(candidates, key=lambda candidate: latencies.get(candidate.entry.name, math.inf)):
-            if (product := trial.product(candidate)) is not None:
-                timed_as = None if times is None or times.name == trial.name else times.name
-                return ChosenProduct(product, trial.report(product, latencies, timed_as))
-        reasons = "; ".join(f"{name}: {why}" for name, why in trial.unsupported.items()) or "none may run"
-        raise Unfusable(f"has no kernel for {trial.name}: {reasons}")
+            if (product := tuning.product(candidate)) is not None:
+                timed_as = None if times is None or times.name == tuning.name else times.name
+                return ChosenProduct(product, tuning.report(product, latencies, timed_as))
+        reasons = "; ".join(f"{name}: {why}" for name, why in tuning.unsupported.items()) or "none may run"
+        raise Unfusable(f"has no kernel for {tuning.name}: {reasons}")
 
     def times_on(self, device: torch.device) -> bool:
         """Whether kernels are timed at all."""
         return device.type == "cuda" and self.choice.mode != "reference"
 
-    def _candidates(self, trial: "_Trial", kernel: str | None) -> list[Candidate]:
-        weight, dense = trial.spec.weight, dense_candidate(trial.spec.weight)
+    def _candidates(self, tuning: "_Tuning", kernel: str | None) -> list[Candidate]:
+        weight, dense = tuning.spec.weight, dense_candidate(tuning.spec.weight)
         if self.dense or weight.stored is None or kernel == DENSE:
             return [dense]
-        sparse, unsupported = sparse_candidates(weight, trial.problem, self.choice)
-        trial.unsupported |= unsupported
+        sparse, unsupported = sparse_candidates(weight, tuning.problem, self.choice)
+        tuning.unsupported |= unsupported
         if kernel is not None:
             return [candidate for candidate in sparse if candidate.entry.name == kernel]
-        dense_too = self.choice.dense_allowed and self.times_on(trial.problem.device)
+        dense_too = self.choice.dense_allowed and self.times_on(tuning.problem.device)
         return [*sparse, dense] if dense_too or not sparse else sparse
 
-    def _times(self, trial: "_Trial", candidates: list[Candidate]) -> TimedProduct:
+    def _times(self, tuning: "_Tuning", candidates: list[Candidate]) -> TimedProduct:
         """Times of an equal product, or those that are taken now."""
-        spec = trial.spec
-        key = (trial.problem, spec.activation, spec.residual, spec.weight.family, spec.weight.bias is not None)
+        spec = tuning.spec
+        key = (tuning.problem, spec.activation, spec.residual, spec.weight.family, spec.weight.bias is not None)
         lengths = [] if spec.weight.stored is None else tile_lengths(spec.weight.stored)
         for known in self.timed.setdefault(key, []):
             if _equal_work(known.lengths, lengths):
@@ -129,17 +129,17 @@ class ProductChooser:
         beside = (
             [] if any(candidate.entry.name == DENSE for candidate in candidates) else [dense_candidate(spec.weight)]
         )
-        products = {candidate.entry.name: trial.product(candidate) for candidate in [*candidates, *beside]}
+        products = {candidate.entry.name: tuning.product(candidate) for candidate in [*candidates, *beside]}
         latencies = {
-            name: time_layer(product, *trial.check.operands).latency_us
+            name: time_layer(product, *tuning.check.operands).latency_us
             for name, product in products.items()
             if product is not None
         }
-        self.timed[key].append(TimedProduct(trial.name, lengths, latencies))
+        self.timed[key].append(TimedProduct(tuning.name, lengths, latencies))
         return self.timed[key][-1]
 
 
-class _Trial:
+class _Tuning:
     """The candidates of one product: each is built and checked once."""
 
     def __init__(self, spec: ProductSpec, m: int, feature_major: bool) -> None:
@@ -149,7 +149,7 @@ class _Trial:
         )
         self.spec, self.name = spec, "+".join(spec.weight.layers)
         self.problem = Problem(m, k, n, like.dtype, like.device, layout)
-        self.check = FusedProductCheck(spec, m, feature_major=feature_major)
+        self.check = FusedCorrectnessCheck(spec, m, feature_major=feature_major)
         self.unsupported: dict[str, str] = {}
         self._products: dict[str, tuple[FusedProduct, float]] = {}
 
@@ -170,7 +170,7 @@ class _Trial:
                 x_feature_major=self.problem.layout in X_FEATURE_MAJOR,
                 y_feature_major=self.problem.layout in Y_FEATURE_MAJOR,
             )
-            error, reason = self.check.judge(product)
+            error, reason = self.check.evaluate(product)
         except Exception as raised:  # a kernel may fail in any way; another one does the work, and the record holds why
             reason = failure_reason(raised)
         if reason is not None:
@@ -196,7 +196,7 @@ class _Trial:
             vanished_outputs=spec.vanished_outputs,
             latency_us=latencies.get(product.kernel_name),
             candidates=latencies,
-            refusals=self.unsupported,
+            unsupported=self.unsupported,
             launch=launch_in_use(product, problem),
             relative_error=self._products[product.kernel_name][1],
             timed_as=timed_as,

@@ -9,7 +9,7 @@ from sparsefront_kernels.gathered import GatheredFormat
 from torch import Tensor, nn
 
 REMADE = ("gathered", "blocked", "n_m", "csr", "ell", "semi_structured")
-"""Families that can be made anew from a weight and a mask with what their formats say of themselves."""
+"""Families that can be made again from a weight and a mask with what their formats say of themselves."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class ProductWeight:
 
 
 def join(parts: Sequence[ProductWeight]) -> ProductWeight | None:
-    """Several Linears that read the same X as one product, or None where one format cannot hold them.
+    """Several Linears that read the same X as one product, or None where one format cannot store them.
 
     Tiles of gathered outputs stay whole: a layer whose last tile is narrow fills it with outputs of its own that are pruned.
     """
@@ -76,7 +76,7 @@ def join(parts: Sequence[ProductWeight]) -> ProductWeight | None:
             stored = _joined_tiles(parts, weight, mask, like)
         else:
             stored = remade(like, weight, mask)
-    except ValueError:  # how a format says that it cannot hold a mask
+    except ValueError:  # how a format says that it cannot store a mask
         return None
     return ProductWeight(layers, rows, weight, bias, mask, stored)
 
@@ -85,10 +85,10 @@ def remade(like: SparseFormat, weight: Tensor, mask: Tensor, **orders: Tensor) -
     """Another weight in the format of `like`, with its parameters.
 
     Raises:
-        ValueError: the mask does not have the structure, or the format cannot be made anew.
+        ValueError: the mask does not have the structure, or the format cannot be made again.
     """
     if like.family not in REMADE or getattr(like, "input_order", None) is not None:
-        raise ValueError(f"{like.family}: not made anew")
+        raise ValueError(f"{like.family}: not made again")
     parameters = {name: value for name, value in like.meta().items() if name != "shape"}
     return FORMATS[like.family].from_dense(weight, mask, **parameters, **orders)
 

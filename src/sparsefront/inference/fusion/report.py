@@ -22,7 +22,7 @@ class ProductReport:
         vanished_outputs: hidden features that it no longer computes.
         latency_us: of the kernel that runs; None where nothing was timed.
         candidates: kernel -> microseconds, dense included.
-        refusals: kernel -> why it cannot be used.
+        unsupported: kernel -> why it cannot be used.
         launch: launch parameters of the kernel that runs, by name.
         relative_error: against the fp64 product; None where it was not checked.
         timed_as: another product, equal in shape, epilogue and tile lengths, whose times these are.
@@ -43,7 +43,7 @@ class ProductReport:
     vanished_outputs: int = 0
     latency_us: float | None = None
     candidates: dict[str, float] = field(default_factory=dict)
-    refusals: dict[str, str] = field(default_factory=dict)
+    unsupported: dict[str, str] = field(default_factory=dict)
     launch: dict[str, Any] = field(default_factory=dict)
     relative_error: float | None = None
     timed_as: str | None = None
@@ -93,13 +93,13 @@ class FusionReport:
 
     Args:
         blocks: block -> what was done.
-        refusals: block -> why it cannot be rewritten, so that its layers are swapped one by one.
+        unsupported: block -> why it cannot be rewritten, so that its layers are swapped one by one.
         faster_dense: block -> why it stays as it is, with masked dense weights; `blocks` holds what it was compared with.
         variants_ms: container of blocks -> way of running them -> estimated milliseconds of all of them; empty on a CPU.
     """
 
     blocks: dict[str, BlockReport] = field(default_factory=dict)
-    refusals: dict[str, str] = field(default_factory=dict)
+    unsupported: dict[str, str] = field(default_factory=dict)
     faster_dense: dict[str, str] = field(default_factory=dict)
     variants_ms: dict[str, dict[str, float]] = field(default_factory=dict)
 
@@ -133,11 +133,11 @@ class FusionReport:
 
     def summary(self) -> dict[str, int]:
         """A line per distinct rewriting, or reason against one -> number of blocks."""
-        unfused = Counter(f"cannot be rewritten: the block {why}" for why in self.refusals.values())
+        unfused = Counter(f"cannot be rewritten: the block {why}" for why in self.unsupported.values())
         kept = Counter(f"as they are: {why}" for why in self.faster_dense.values())
         done = Counter(block.describe() for block in self.rewritten.values())
         return dict(done + kept + unfused)
 
     def to_json(self) -> dict[str, Any]:
-        """What the row holds of it: a line per distinct block, and times of ways to run them."""
+        """What the result says of it: a line per distinct block, and times of ways to run them."""
         return {"fused_blocks": self.summary(), "block_variants_ms": self.variants_ms}

@@ -22,7 +22,7 @@ def copied(graph: fx.Graph) -> fx.Graph:
 
 
 def remove_unread(graph: fx.Graph) -> None:
-    """Erase what nobody reads; captured graphs change no tensor in place."""
+    """Erase what is not read; captured graphs change no tensor in place."""
     for node in reversed(list(graph.nodes)):
         if node.op not in ("placeholder", "output") and not node.users:
             graph.erase_node(node)

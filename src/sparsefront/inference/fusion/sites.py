@@ -45,7 +45,7 @@ class ProductSite:
 
     @property
     def users(self) -> list[fx.Node]:
-        """Who reads the result."""
+        """What reads the result."""
         ends = self.linears if len(self.linears) > 1 else (self.out,)
         return [user for end in ends for user in end.users]
 
@@ -82,7 +82,7 @@ def merged(group: list[ProductSite]) -> ProductSite:
 
 
 def hidden_pairs(sites: Iterable[ProductSite]) -> list[tuple[ProductSite, ProductSite]]:
-    """(up, down): everything that up computes is read by down and nobody else, features side by side."""
+    """(up, down): everything that up computes is read by down alone, features side by side."""
     sites = list(sites)
     readers = {site.x: site for site in sites if len(site.layers) == 1}
     return [

@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
         results = read_measurements(asked.csv)
         shown = [one for one in results.measurements if wanted.passes(one)]
         if not shown:
-            raise ValueError(f"{asked.csv} holds no right product that passes the filters")
+            raise ValueError(f"{asked.csv} has no right product that passes the filters")
         asked.out.mkdir(parents=True, exist_ok=True)
         written = write_all(replace(results, measurements=shown), asked.out)
     except (OSError, ValueError) as error:
@@ -69,7 +69,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="where the files go")
     parser.add_argument("--dtype", nargs="+", default=[], choices=ELEMENT_BYTES, help="only these")
     parser.add_argument("--layout", nargs="+", default=[], choices=LAYOUTS, help="only these, of X and Y")
-    parser.add_argument("--granularity", nargs="+", default=[], type=int, help="only sparse weights of these units")
+    parser.add_argument(
+        "--granularity", nargs="+", default=[], type=int, help="only sparse weights of these granularities"
+    )
     parser.add_argument("--m", nargs="+", default=[], type=int, help="only these M")
     return parser
 

@@ -41,7 +41,7 @@ class Measurement:
     Args:
         sparsity: fraction of zeros of this weight.
         latency_us, dense_us: of this kernel; of the fastest dense one in the same process.
-        floor_us: the least time it could take, by the rates of its run.
+        roofline_bound_us: the least time it could take, by the rates of its run.
         asked_sparsity: what was asked for, which a mask may miss; None in older files.
         predicted_us: what the time model expects; None where it knows nothing of it.
     """
@@ -56,7 +56,7 @@ class Measurement:
     layout: str
     latency_us: float
     dense_us: float
-    floor_us: float
+    roofline_bound_us: float
     asked_sparsity: float | None = None
     predicted_us: float | None = None
 
@@ -107,10 +107,10 @@ def read_measurements(path: Path) -> Results:
     """
     rows = read_rows(path)
     if not rows:
-        raise ValueError(f"{path} holds no row")
+        raise ValueError(f"{path} has no row")
     right = [(line, row) for line, row in enumerate(rows, start=2) if row["correct"] == "True" and row["latency_us"]]
     if not right:
-        raise ValueError(f"{path} holds no right product: none of its {len(rows)} rows can be shown")
+        raise ValueError(f"{path} has no right product: none of its {len(rows)} rows can be shown")
     distributions = distribution_names(rows)
     names = ("gpu", "torch", "triton", "cuda", "commit", "date")
     return Results(
@@ -211,7 +211,7 @@ def _measurement(path: Path, line: int, row: dict[str, str], distribution: str) 
         layout=row["layout"],
         latency_us=latency_us,
         dense_us=number("dense_us"),
-        floor_us=number("roofline_fraction") * latency_us,
+        roofline_bound_us=number("roofline_fraction") * latency_us,
         asked_sparsity=number("asked_sparsity") if row["asked_sparsity"] else None,
         predicted_us=number("predicted_us") if row["predicted_us"] else None,
     )

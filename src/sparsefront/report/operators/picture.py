@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI = 100
-COLOURS = 256
+COLORS = 256
 
 
 def new_figure(width: float, height: float) -> "Figure":
@@ -21,12 +21,12 @@ def new_figure(width: float, height: float) -> "Figure":
 
 
 def save_png(figure: "Figure", path: Path) -> Path:
-    """Write the figure with a palette: a third of the bytes, and flat colours stay what they are to the eye."""
+    """Write the figure with a palette: a third of the bytes, and flat colors stay what they are to the eye."""
     import numpy as np
     from PIL import Image
 
     figure.canvas.draw()
     picture = Image.fromarray(np.asarray(figure.canvas.buffer_rgba())).convert("RGB")
     path.parent.mkdir(parents=True, exist_ok=True)
-    picture.quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+    picture.quantize(COLORS, dither=Image.Dither.NONE).save(path, optimize=True)
     return path

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparsefront_kernels.model.errors import Errors
-from sparsefront_kernels.model.families import family_of
+from sparsefront_kernels.performance_model.errors import Errors
+from sparsefront_kernels.performance_model.families import family_of
 
 from sparsefront.report.operators.measurements import M_CLASSES, Measurement, m_class
 from sparsefront.report.operators.picture import new_figure, save_png
-from sparsefront.report.series_style import COLOURS, FRONT_COLOUR
+from sparsefront.report.series_style import COLORS, FRONT_COLOR
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +33,7 @@ def predictions(measurements: Iterable[Measurement]) -> dict[Panel, list[Measure
 
 
 def write_predictions_png(measurements: Iterable[Measurement], path: Path) -> Path:
-    """A panel per family and dtype, both axes logarithmic; colour = range of M.
+    """A panel per family and dtype, both axes logarithmic; color = range of M.
 
     Raises:
         ValueError: nothing was predicted.
@@ -47,10 +47,10 @@ def write_predictions_png(measurements: Iterable[Measurement], path: Path) -> Pa
     rows = -(-len(panels) // columns)
     figure = new_figure(PANEL_INCHES[0] * max(2, columns), PANEL_INCHES[1] * rows + 0.4)
     grid = figure.subplots(rows, columns, squeeze=False)
-    colours = {one: COLOURS[place] for place, one in enumerate(M_CLASSES)}
+    colors = {one: COLORS[place] for place, one in enumerate(M_CLASSES)}
     for (family, dtype), axes in zip(panels, grid.flat, strict=False):
         shown = panels[family, dtype]
-        _draw_panel(axes, shown, colours)
+        _draw_panel(axes, shown, colors)
         errors = Errors.of(one.predicted_us / one.latency_us for one in shown)
         name = f"{family}, {dtype}: {errors.rows} products"
         axes.set_title(f"{name}\nerror: median {errors.median:.0%}, p90 {errors.p90:.0%}", fontsize=8)
@@ -60,13 +60,13 @@ def write_predictions_png(measurements: Iterable[Measurement], path: Path) -> Pa
         line[0].set_ylabel("predicted, us", fontsize=8)
     seen = {m_class(one.m) for shown in panels.values() for one in shown}
     plain = {"linestyle": "", "marker": "o", "markersize": 5}
-    handles = [Line2D([], [], color=colours[one], label=one.label, **plain) for one in M_CLASSES if one in seen]
-    handles.append(Line2D([], [], color=FRONT_COLOUR, linewidth=6, alpha=0.4, label=f"within {BAND:.0%}"))
+    handles = [Line2D([], [], color=colors[one], label=one.label, **plain) for one in M_CLASSES if one in seen]
+    handles.append(Line2D([], [], color=FRONT_COLOR, linewidth=6, alpha=0.4, label=f"within {BAND:.0%}"))
     figure.legend(handles=handles, loc="outside lower center", ncols=4 if columns > 2 else 2, fontsize=7)
     return save_png(figure, path)
 
 
-def _draw_panel(axes: "Axes", shown: Sequence[Measurement], colours: dict) -> None:
+def _draw_panel(axes: "Axes", shown: Sequence[Measurement], colors: dict) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
     times = [time for one in shown for time in (one.latency_us, one.predicted_us)]
@@ -75,15 +75,15 @@ def _draw_panel(axes: "Axes", shown: Sequence[Measurement], colours: dict) -> No
         ends,
         [(1 - BAND) * end for end in ends],
         [(1 + BAND) * end for end in ends],
-        color=FRONT_COLOUR,
+        color=FRONT_COLOR,
         alpha=0.25,
         lw=0,
     )
-    axes.plot(ends, ends, color=FRONT_COLOUR, linewidth=0.8)
-    for sizes, colour in colours.items():
+    axes.plot(ends, ends, color=FRONT_COLOR, linewidth=0.8)
+    for sizes, color in colors.items():
         points = [(one.latency_us, one.predicted_us) for one in shown if m_class(one.m) == sizes]
         if points:
-            axes.scatter(*zip(*points), color=colour, s=7, alpha=0.6, linewidths=0, zorder=3)
+            axes.scatter(*zip(*points), color=color, s=7, alpha=0.6, linewidths=0, zorder=3)
     axes.set_xscale("log")
     axes.set_yscale("log")
     for axis in (axes.xaxis, axes.yaxis):

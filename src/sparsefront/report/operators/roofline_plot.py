@@ -8,32 +8,32 @@ from sparsefront_kernels.problem import LAYOUTS
 
 from sparsefront.report.operators.measurements import M_CLASSES, MClass, Measurement, fastest, m_class
 from sparsefront.report.operators.picture import new_figure, save_png
-from sparsefront.report.series_style import DENSE_COLOUR, FRONT_COLOUR, MARKERS, SeriesStyle, series_styles
+from sparsefront.report.series_style import DENSE_COLOR, FRONT_COLOR, MARKERS, SeriesStyle, series_styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PANEL_INCHES = (5.6, 4.6)
-COMPUTE_BOUND = 0.9  # of the highest dense rate: runs of one file differ by less, so a floor below this is of bytes
+COMPUTE_BOUND = 0.9  # of the highest dense rate: runs of one file differ by less, so a bound below this is of bytes
 
 
 def dense_rate(measurements: Sequence[Measurement]) -> float:
-    """FLOP/s of the compute floor, of the fastest run: no floor allows more useful work per second."""
-    return max(one.useful_flops / one.floor_us for one in measurements) * 1e6
+    """FLOP/s of the compute bound, of the fastest run: no bound allows more useful work per second."""
+    return max(one.useful_flops / one.roofline_bound_us for one in measurements) * 1e6
 
 
 def copy_rate(measurements: Sequence[Measurement]) -> float | None:
-    """Bytes/s of the byte floor: no floor allows more bytes per second; None where bytes bind no product.
+    """Bytes/s of the byte bound: no bound allows more bytes per second; None where bytes bind no product.
 
     Too low by the share of the indices, whose bytes the CSV does not tell, where no product with few of them is bound.
     """
     peak = dense_rate(measurements)
-    bound = [one for one in measurements if one.useful_flops / one.floor_us * 1e6 < COMPUTE_BOUND * peak]
-    return max((one.bytes_moved / one.floor_us * 1e6 for one in bound), default=None)
+    bound = [one for one in measurements if one.useful_flops / one.roofline_bound_us * 1e6 < COMPUTE_BOUND * peak]
+    return max((one.bytes_moved / one.roofline_bound_us * 1e6 for one in bound), default=None)
 
 
 def write_roofline_png(measurements: Sequence[Measurement], path: Path) -> Path:
-    """One panel per layout; colour = weight, marker = range of M, the fastest kernel of each.
+    """One panel per layout; color = weight, marker = range of M, the fastest kernel of each.
 
     Raises:
         ValueError: there is no measurement, or they are of several dtypes, whose roofs differ.
@@ -47,7 +47,7 @@ def write_roofline_png(measurements: Sequence[Measurement], path: Path) -> Path:
     layouts = [layout for layout in LAYOUTS if any(one.layout == layout for one in measurements)]
     best = fastest(measurements)
     sparse = dict.fromkeys(one.weight.label for one in best if one.weight.family != "dense")
-    styles = series_styles(list(sparse)) | {"dense": SeriesStyle(DENSE_COLOUR, *MARKERS[0])}
+    styles = series_styles(list(sparse)) | {"dense": SeriesStyle(DENSE_COLOR, *MARKERS[0])}
     shown = {m_class(one.m) for one in best}
     markers = {one: MARKERS[place][0] for place, one in enumerate(M_CLASSES) if one in shown}
     columns = min(2, len(layouts))
@@ -79,7 +79,7 @@ def _draw_roofs(axes: "Axes", measurements: Sequence[Measurement]) -> None:
         places = [left, *([ridge] if left < ridge < right else []), right]
         heights = [min(compute, place * copy / 1e12) for place in places]
         name = f"{compute:.0f} TFLOP/s, {copy / 1e12:.2f} TB/s"
-    axes.plot(places, heights, color=FRONT_COLOUR, linewidth=1.2, zorder=1)
+    axes.plot(places, heights, color=FRONT_COLOR, linewidth=1.2, zorder=1)
     axes.annotate(
         name,
         (places[-1], heights[-1]),
@@ -105,17 +105,17 @@ def _draw_points(
                 if one.weight.label == label and m_class(one.m) == sizes
             ]
             if points:
-                axes.scatter(*zip(*points), color=style.colour, marker=marker, s=14, alpha=0.7, linewidths=0, zorder=3)
+                axes.scatter(*zip(*points), color=style.color, marker=marker, s=14, alpha=0.7, linewidths=0, zorder=3)
 
 
 def _add_legend(figure, styles: dict[str, SeriesStyle], markers: dict[MClass, str]) -> None:
     from matplotlib.lines import Line2D
 
     plain = {"linestyle": "", "markersize": 6}
-    handles = [Line2D([], [], color=style.colour, marker="o", label=label, **plain) for label, style in styles.items()]
+    handles = [Line2D([], [], color=style.color, marker="o", label=label, **plain) for label, style in styles.items()]
     handles += [
-        Line2D([], [], color=FRONT_COLOUR, marker=marker, label=sizes.label, **plain)
+        Line2D([], [], color=FRONT_COLOR, marker=marker, label=sizes.label, **plain)
         for sizes, marker in markers.items()
     ]
-    handles.append(Line2D([], [], color=FRONT_COLOUR, label="floor: dense rate, copy rate"))
+    handles.append(Line2D([], [], color=FRONT_COLOR, label="roofline bound: dense rate, copy rate"))
     figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=7)

@@ -11,7 +11,7 @@ from sparsefront_kernels.problem import LAYOUTS
 
 from sparsefront.report.operators.measurements import Measurement
 from sparsefront.report.operators.picture import new_figure, save_png
-from sparsefront.report.series_style import COLOURS, DENSE_COLOUR
+from sparsefront.report.series_style import COLORS, DENSE_COLOR
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +30,7 @@ class Sweep:
     """One (K, N) in one layout.
 
     Args:
-        unit: granularity of ours, the one with most M.
+        granularity: of ours, the one with most M.
         ours: asked sparsity -> our fastest kernel.
         peers: asked sparsity -> the fastest kernel of another library, in any layout and of any granularity.
     """
@@ -38,7 +38,7 @@ class Sweep:
     k: int
     n: int
     layout: str
-    unit: int
+    granularity: int
     ours: dict[float, Line]
     peers: dict[float, Line] = field(default_factory=dict)
 
@@ -68,7 +68,7 @@ def sweeps(measurements: Iterable[Measurement]) -> list[Sweep]:
 
 
 def write_sweeps_png(measurements: Iterable[Measurement], path: Path) -> Path:
-    """A panel per (K, N) (columns) and layout (rows); colour = sparsity, dashed = the fastest peer.
+    """A panel per (K, N) (columns) and layout (rows); color = sparsity, dashed = the fastest peer.
 
     Raises:
         ValueError: no weight was measured with enough M.
@@ -82,21 +82,21 @@ def write_sweeps_png(measurements: Iterable[Measurement], path: Path) -> Path:
     rows = [[one for one in found if one.layout == layout] for layout in layouts]
     columns = max(len(row) for row in rows)
     levels = sorted({level for one in found for level in one.ours})
-    colours = {level: COLOURS[place % len(COLOURS)] for place, level in enumerate(levels)}
+    colors = {level: COLORS[place % len(COLORS)] for place, level in enumerate(levels)}
     figure = new_figure(PANEL_INCHES[0] * max(2, columns), PANEL_INCHES[1] * len(rows) + 0.5)
     grid = figure.subplots(len(rows), columns, squeeze=False, sharey=True)
     for row, line in zip(rows, grid, strict=True):
         for sweep, axes in zip(row, line, strict=False):
-            _draw(axes, sweep, colours)
+            _draw(axes, sweep, colors)
         for axes in line[len(row) :]:
             axes.set_axis_off()
         line[0].set_ylabel("speedup over dense", fontsize=8)
     handles = [
-        Line2D([], [], color=colour, marker="o", markersize=4, label=f"{100 * level:g} %")
-        for level, colour in colours.items()
+        Line2D([], [], color=color, marker="o", markersize=4, label=f"{100 * level:g} %")
+        for level, color in colors.items()
     ]
     handles.append(Line2D([], [], color="#555555", linestyle="--", label="fastest peer, its own pattern and layout"))
-    handles.append(Line2D([], [], color=DENSE_COLOUR, linewidth=0.8, label="dense"))
+    handles.append(Line2D([], [], color=DENSE_COLOR, linewidth=0.8, label="dense"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=7)
     return save_png(figure, path)
 
@@ -107,19 +107,21 @@ def _keep_faster(lines: dict[float, Line], one: Measurement) -> None:
     line[one.m] = max(line.get(one.m, 0.0), exp(one.log_speedup))
 
 
-def _draw(axes: "Axes", sweep: Sweep, colours: dict[float, str]) -> None:
-    for level, colour in colours.items():
+def _draw(axes: "Axes", sweep: Sweep, colors: dict[float, str]) -> None:
+    for level, color in colors.items():
         for lines, style in ((sweep.ours, "-"), (sweep.peers, "--")):
             points: Sequence[tuple[int, float]] = sorted(lines.get(level, {}).items())
             if points:
                 marker = {"marker": "o", "markersize": 3} if style == "-" else {}
-                axes.plot(*zip(*points), color=colour, linestyle=style, linewidth=1.1, alpha=0.9, **marker)
-    axes.axhline(1.0, color=DENSE_COLOUR, linewidth=0.8)
+                axes.plot(*zip(*points), color=color, linestyle=style, linewidth=1.1, alpha=0.9, **marker)
+    axes.axhline(1.0, color=DENSE_COLOR, linewidth=0.8)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_title(f"{sweep.k} → {sweep.n}, units of {sweep.unit}\n{sweep.layout.replace('_', '-')}", fontsize=8)
+    axes.set_title(
+        f"{sweep.k} → {sweep.n}, granularity {sweep.granularity}\n{sweep.layout.replace('_', '-')}", fontsize=8
+    )
     axes.set_xlabel("M", fontsize=8)
     axes.tick_params(labelsize=7, which="both")
     axes.grid(alpha=0.25)

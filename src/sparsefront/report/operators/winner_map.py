@@ -11,7 +11,7 @@ from sparsefront_kernels.problem import LAYOUTS
 
 from sparsefront.report.operators.measurements import Measurement
 from sparsefront.report.operators.picture import new_figure, save_png
-from sparsefront.report.series_style import DENSE_COLOUR, series_styles
+from sparsefront.report.series_style import DENSE_COLOR, series_styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,7 +71,7 @@ def write_winners_png(measurements: Sequence[Measurement], path: Path) -> Path:
     layouts = [layout for layout in LAYOUTS if any(panel[1] == layout for panel in panels)]
     units = sorted({panel[2:] for panel in panels}, key=lambda unit: (-unit[0], unit[1]))
     kernels = sorted({winner.kernel for cells in panels.values() for winner in cells.values()})
-    colours = {kernel: style.colour for kernel, style in series_styles(kernels).items()}
+    colors = {kernel: style.color for kernel, style in series_styles(kernels).items()}
     levels = sorted({level for cells in panels.values() for _, level in cells})
     sizes = {unit: sorted({m for panel in panels if panel[2:] == unit for m, _ in panels[panel]}) for unit in units}
     width, heights = CELL_INCHES[0] * len(levels), [CELL_INCHES[1] * len(sizes[unit]) for unit in units]
@@ -87,13 +87,13 @@ def write_winners_png(measurements: Sequence[Measurement], path: Path) -> Path:
             if not cells:
                 axes.set_axis_off()
                 continue
-            _draw_panel(axes, (dtype, layout, *unit), cells, colours, sizes[unit], levels)
+            _draw_panel(axes, (dtype, layout, *unit), cells, colors, sizes[unit], levels)
             axes.set_xticks([place + 0.5 for place in range(len(levels))], [f"{100 * level:g} %" for level in levels])
             axes.set_yticks([place + 0.5 for place in range(len(sizes[unit]))], [f"M = {m}" for m in sizes[unit]])
             axes.tick_params(labelleft=not named)
             named = True
-    patches = [Patch(color=colour, label=kernel) for kernel, colour in colours.items()]
-    patches.append(Patch(color=DENSE_COLOUR, label="dense wins (figure: best sparse)"))
+    patches = [Patch(color=color, label=kernel) for kernel, color in colors.items()]
+    patches.append(Patch(color=DENSE_COLOR, label="dense wins (figure: best sparse)"))
     figure.legend(handles=patches, loc="outside lower center", ncols=legend_columns, fontsize=7)
     return save_png(figure, path)
 
@@ -102,7 +102,7 @@ def _draw_panel(
     axes: "Axes",
     panel: Panel,
     cells: dict[Cell, Winner],
-    colours: dict[str, str],
+    colors: dict[str, str],
     sizes: Sequence[int],
     levels: Sequence[float],
 ) -> None:
@@ -111,8 +111,8 @@ def _draw_panel(
     dtype, layout, granularity, distribution = panel
     for (m, level), winner in cells.items():
         corner = (levels.index(level), sizes.index(m))
-        colour = DENSE_COLOUR if winner.loses else colours[winner.kernel]
-        axes.add_patch(Rectangle(corner, 1, 1, facecolor=colour, edgecolor="white"))
+        color = DENSE_COLOR if winner.loses else colors[winner.kernel]
+        axes.add_patch(Rectangle(corner, 1, 1, facecolor=color, edgecolor="white"))
         middle = (corner[0] + 0.5, corner[1] + 0.5)
         axes.text(*middle, f"{winner.speedup:.2f}×", ha="center", va="center", color="white", fontsize=7)
     name = f"{granularity}, {distribution}" if distribution else str(granularity)

@@ -1,0 +1,64 @@
+"""Whether Triton kernels can run for a problem, and the sentence that says why not."""
+
+import importlib.util
+import os
+
+import torch
+
+from sparsefront_kernels import cuda_library
+from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.problem import Problem
+
+TRITON_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def triton_unsupported_reason(stored: SparseFormat, problem: Problem) -> str | None:
+    """The `unsupported` that all Triton kernels share: dtype, Triton itself, and a GPU or the interpreter."""
+    if problem.dtype not in TRITON_DTYPES:
+        return f"takes float16, bfloat16 or float32, not {problem.dtype}"
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    if problem.device.type == "cpu":
+        return _interpreter_unsupported_reason(problem.dtype)
+    if problem.device.type != "cuda":
+        return f"needs a CUDA device, not {problem.device.type}"
+    return cuda_unsupported_reason(problem, minimum_capability=(8, 0))
+
+
+def cuda_unsupported_reason(problem: Problem, *, minimum_capability: tuple[int, int]) -> str | None:
+    """Why the problem's CUDA device cannot be used, or None; a problem on another device is unsupported too."""
+    if problem.device.type != "cuda":
+        return f"needs a CUDA device, not {problem.device.type}"
+    if not torch.cuda.is_available():
+        return "needs a CUDA device, and torch sees none"
+    capability = torch.cuda.get_device_capability(problem.device)
+    if capability < minimum_capability:
+        return "needs compute capability {}.{} or newer, this GPU has {}.{}".format(*minimum_capability, *capability)
+    return None
+
+
+def hopper_unsupported_reason(problem: Problem, library: str) -> str | None:
+    """Why a CUDA library that is compiled for compute capability 9.0 alone is unsupported, or None.
+
+    Args:
+        library: a name of `cuda_library.SOURCES`.
+    """
+    if reason := cuda_unsupported_reason(problem, minimum_capability=(9, 0)):
+        return reason
+    if (capability := torch.cuda.get_device_capability(problem.device)) != (9, 0):
+        return "is written for compute capability 9.0, this GPU has {}.{}".format(*capability)
+    return cuda_library.unavailable_reason(library)
+
+
+def _interpreter_unsupported_reason(dtype: torch.dtype) -> str | None:
+    """Why a CPU is unsupported, even through the interpreter, or None where it is supported."""
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        return "needs a CUDA device (on a CPU, TRITON_INTERPRET=1 runs it in Triton's slow interpreter, for tests)"
+    # Triton decides when it decorates a kernel; this import decorates the first of them, if that has not happened yet
+    from sparsefront_kernels.common.rasterization import INTERPRETED
+
+    if not INTERPRETED:
+        return "needs a CUDA device: TRITON_INTERPRET=1 was set after the kernels had been loaded"
+    if dtype == torch.bfloat16:
+        return "needs a CUDA device: Triton's interpreter multiplies bfloat16 wrongly"
+    return None

@@ -1,0 +1,45 @@
+// The weight as the tensor-core kernels read it, in granules of 16 inputs x 64 outputs, and the product of one stage.
+#pragma once
+
+#include "hopper.cuh"
+
+namespace {
+
+constexpr int GRANULE = 16;         // rows of X of one tensor core instruction
+constexpr int STAGE_GRANULES = 4;
+constexpr int STAGE_ROWS = GRANULE * STAGE_GRANULES;
+constexpr int ROW_BYTES = 128;      // of a swizzled row of 64 elements
+constexpr int GRANULE_BYTES = GRANULE * ROW_BYTES;
+constexpr int PANEL_BYTES = STAGE_ROWS * ROW_BYTES;  // of one half
+constexpr int K_BLOCK_WORDS = STAGE_ROWS + 4;           // rows, uses, begins of panels, padding to 16 bytes
+
+// Position in the ring of stages.
+struct Ring {
+    int slot = 0;
+    uint32_t phase = 0;
+
+    __device__ __forceinline__ void advance(int stages) {
+        if (++slot == stages) {
+            slot = 0;
+            phase ^= 1;
+        }
+    }
+};
+
+// acc (+)= the products of COUNT granules of a stage; the weights of used granules lie one after the other.
+// Each COUNT has straight-line code: where a branch could part fence and product, the compiler makes the products wait
+// for one another.
+template <typename T, int BLOCK_M, int COUNT>
+__device__ __forceinline__ void multiply(float (&acc)[BLOCK_M / 2], uint32_t w, uint32_t x, uint32_t use, int add) {
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+        const uint32_t granule = COUNT == STAGE_GRANULES ? i : __ffs(use) - 1;
+        wgmma<T, BLOCK_M>(acc, operand_descriptor(w + i * (GRANULE_BYTES >> 4)),
+                          operand_descriptor(x + granule * (GRANULE_BYTES >> 4)), i == 0 ? add : 1);
+        use &= use - 1;
+    }
+    wgmma_commit();
+}
+
+}  // namespace

@@ -1,0 +1,101 @@
+// The warpgroups that multiply, of the kernel for many rows.
+#pragma once
+
+#include "wide_store.cuh"
+
+namespace {
+
+// The stages and their barriers as a consumer warpgroup sees them.
+struct Stages {
+    uint32_t full, empty, slot_uses;
+    uint32_t first_x, first_w;  // lower halves of descriptors
+    uint32_t half;
+    bool signals;
+    Ring ring;
+};
+
+// The bias of an output as it is stored; 0 where there is none.
+__device__ __forceinline__ uint32_t load_bias(const Epilogue& epilogue, int output) {
+    if (epilogue.bias_type == 0 || output < 0) return 0;
+    return epilogue.bias_type == 1 ? load_early(static_cast<const int*>(epilogue.bias) + output)
+                                   : load_early(static_cast<const uint16_t*>(epilogue.bias) + output);
+}
+
+__device__ __forceinline__ float bias_of(const Epilogue& epilogue, uint32_t stored) { return bias_at(&stored, epilogue.bias_type, 0); }
+
+// Adds up all k-blocks of a work tile and stores it.
+template <typename T, typename Y, int WIDTH>
+__device__ __forceinline__ void compute(const Problem& problem, Stages& s, const WorkTile& tile, float (&sums)[MOST_COLUMNS / 2],
+                                        const int (&outputs)[2], const uint32_t (&bias)[2]) {
+    auto& acc = reinterpret_cast<float(&)[WIDTH / 2]>(sums);
+    int add = 0, previous = -1;
+    for (int k_block = 0; k_block < tile.k_blocks; ++k_block) {
+        barrier_wait(s.full + 8 * s.ring.slot, s.ring.phase);
+        const uint32_t uses = warp_uniform(load_word(s.slot_uses + 4 * s.ring.slot));
+        fence_for_tensor_cores();  // the rows of X were written by threads
+        const uint32_t use = (uses >> (4 * s.half)) & 15;
+        const uint32_t x = s.first_x + s.ring.slot * (STAGE_BYTES >> 4), w = s.first_w + s.ring.slot * (STAGE_BYTES >> 4);
+        if (use == 15) {
+            multiply<T, WIDTH, 4>(acc, w, x, use, add);
+            wgmma_wait<1>();  // the stage before this one has been read
+        } else {
+            switch (__popc(use)) {
+                case 3: multiply<T, WIDTH, 3>(acc, w, x, use, add); break;
+                case 2: multiply<T, WIDTH, 2>(acc, w, x, use, add); break;
+                case 1: multiply<T, WIDTH, 1>(acc, w, x, use, add); break;
+            }
+            wgmma_wait<0>();  // where halves keep different inputs, loads take longer than products: free the stage
+        }
+        add |= use != 0;
+        if (previous >= 0 && s.signals) barrier_arrive(s.empty + 8 * previous);
+        previous = s.ring.slot;
+        if (use != 15) {
+            if (s.signals) barrier_arrive(s.empty + 8 * previous);
+            previous = -1;
+        }
+        s.ring.advance(STAGES);
+    }
+    wgmma_wait<0>();
+    if (previous >= 0 && s.signals) barrier_arrive(s.empty + 8 * previous);
+    const float wide[2] = {bias_of(problem.epilogue, bias[0]), bias_of(problem.epilogue, bias[1])};
+    Y::template store<WIDTH>(problem, tile, acc, wide, outputs, add);
+}
+
+template <typename T, typename Y>
+__device__ __forceinline__ void consume(const Problem& problem, uint32_t stages, uint32_t full, uint32_t empty,
+                                        uint32_t slot_uses) {
+    Stages s{full, empty, slot_uses};
+    s.half = warp_uniform(threadIdx.x / 128), s.signals = threadIdx.x % 32 == 0;
+    s.first_x = operand_place(stages, PANEL_BYTES), s.first_w = operand_place(stages + X_BYTES + s.half * PANEL_BYTES, 0);
+    const int4* next = problem.work + __ldg(problem.work_begin + blockIdx.x);
+    const int4* const end = problem.work + __ldg(problem.work_begin + blockIdx.x + 1);
+    const int first_output = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;  // of this thread, among the CTA tile's
+    const auto load_outputs = [&](int cta_tile, int (&outputs)[2]) {
+#pragma unroll
+        for (int p = 0; p < 2; ++p)
+            outputs[p] = load_early(problem.epilogue.outputs + cta_tile * 2 * HALF + first_output + p * 8);
+    };
+    float acc[MOST_COLUMNS / 2];
+    // what a tile needs is read while those before are computed: where it is, then its outputs, then their bias
+    int4 ahead[2];
+    ahead[0] = ahead[1] = load_early(next);
+    if (next + 1 < end) ahead[1] = load_early(next + 1);
+    int outputs[2], next_outputs[2];
+    load_outputs(ahead[0].x, next_outputs);
+    for (; next < end; ++next) {
+        const WorkTile tile(ahead[0]);
+        outputs[0] = next_outputs[0], outputs[1] = next_outputs[1];
+        ahead[0] = ahead[1];
+        load_outputs(ahead[0].x, next_outputs);
+        if (next + 2 < end) ahead[1] = load_early(next + 2);
+        const uint32_t bias[2] = {load_bias(problem.epilogue, outputs[0]), load_bias(problem.epilogue, outputs[1])};
+        switch (tile.width) {
+            case 256: compute<T, Y, 256>(problem, s, tile, acc, outputs, bias); break;
+            case 192: compute<T, Y, 192>(problem, s, tile, acc, outputs, bias); break;
+            case 128: compute<T, Y, 128>(problem, s, tile, acc, outputs, bias); break;
+            default: compute<T, Y, 64>(problem, s, tile, acc, outputs, bias); break;
+        }
+    }
+}
+
+}  // namespace

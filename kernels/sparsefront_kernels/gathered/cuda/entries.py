@@ -1,0 +1,61 @@
+"""The 16-bit kernel on Hopper's tensor cores as entries of the registry, one for each layout."""
+
+import torch
+from torch import Tensor
+
+from sparsefront_kernels.common.device_support import hopper_unsupported_reason
+from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.gathered.cuda import narrow, wide
+from sparsefront_kernels.gathered.cuda.op import gathered_cuda
+from sparsefront_kernels.gathered.cuda.packed_weight import CudaPackedWeight, pack_for_cuda, tile_unsupported_reason
+from sparsefront_kernels.gathered.cuda.tuning import KERNEL, LAUNCHES
+from sparsefront_kernels.gathered.layout_entry import layout_entry
+from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR, Problem
+
+
+def _product(
+    x: Tensor,
+    packed: CudaPackedWeight,
+    bias: Tensor | None = None,
+    *,
+    layout: str,
+    activation: str = "none",
+    residual: Tensor | None = None,
+) -> Tensor:
+    """As `triton_product`; the kernel reads X feature-major, so that otherwise X is transposed on the way."""
+    return gathered_cuda(
+        x,
+        packed.panels,
+        packed.k_blocks,
+        packed.cta_tiles,
+        packed.outputs,
+        bias,
+        residual,
+        packed.compact,
+        packed.place,
+        packed.k_blocks_of_each,
+        packed.whole_runs,
+        packed.lengths,
+        packed.n,
+        packed.k,
+        activation,
+        layout in X_FEATURE_MAJOR,
+        layout in Y_FEATURE_MAJOR,
+    )
+
+
+def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
+    """Why the Hopper kernel is unsupported: its instructions exist on compute capability 9.0 alone."""
+    if problem.dtype not in (torch.float16, torch.bfloat16):
+        return f"takes float16 or bfloat16, not {problem.dtype}"
+    return (
+        tile_unsupported_reason(stored.tile)
+        or hopper_unsupported_reason(problem, narrow.LIBRARY)
+        or hopper_unsupported_reason(problem, wide.LIBRARY)
+    )
+
+
+ENTRIES = tuple(
+    layout_entry(KERNEL, layout, product=_product, pack=pack_for_cuda, unsupported=_unsupported, tunable=LAUNCHES)
+    for layout in LAYOUTS
+)

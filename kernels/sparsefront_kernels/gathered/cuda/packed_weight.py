@@ -1,0 +1,284 @@
+"""The gathered weight laid out for the Hopper kernel: CTA tiles of two halves, rows of X in granules, swizzled panels."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from sparsefront_kernels.gathered.format import GatheredFormat
+
+HALF = 64  # outputs of a half tile: those of one tensor-core instruction
+GRANULE = 16  # kept inputs of one tensor-core instruction
+K_BLOCK_GRANULES = 4  # granules that are loaded together
+K_BLOCK = GRANULE * K_BLOCK_GRANULES  # kept inputs that are loaded together
+RUN = 8  # outputs that stay neighbours: a row-major Y is written in runs of 16 bytes
+
+
+@dataclass(frozen=True, eq=False)
+class CudaPackedWeight:
+    """What the Hopper kernel reads.
+
+    64 outputs form a half tile: a part of a wide tile, or several narrow tiles, whose lists are united and whose panels
+    hold zeros where a tile does not keep an input; tiles that share many inputs are put together. Two half tiles are a
+    CTA tile, which one block of the grid computes. Each input of a CTA tile is kept by half 0, by half 1 or by both. Inputs
+    of one kind are grouped by 16 into granules. The granules of a CTA tile are sorted by their first input; four of them are
+    a k-block, which is loaded at once.
+
+    Args:
+        n, k: outputs and inputs of the weight.
+        panels: [granules of half tiles, 16, 64] in the weight's dtype. Of a row's eight chunks of eight outputs, chunk
+            c lies at place c ^ (row % 8), as the tensor cores' 128-byte swizzle has it. A CTA tile's granules of half 0
+            come first, then those of half 1.
+        k_blocks: int32 [k_blocks, 68]: the 64 inputs of a k-block, -1 where a granule is not full; then which half keeps which
+            granule (bit g is set where half 0 keeps granule g, bit 4 + g where half 1 does); then where in `panels` its
+            granules of half 0 and of half 1 begin; then padding.
+        cta_tiles: int32 [cta_tiles, 2]: first k-block and number of k-blocks, at least 1; most k-blocks first, so that long
+            CTA tiles do not start last.
+        k_blocks_of_each: where all CTA tiles have equally many k-blocks, or some one more, how many; else 0. CTA tiles begin
+            one after the other, so that where each begins need not be looked up.
+        outputs: int32 [cta_tiles, 128]; -1 where a half tile is not full.
+        whole_runs: whether each eight of `outputs` from a multiple of eight on are eight neighbours, of which the first is
+            a multiple of 8, or eight times -1. Rows of a row-major Y can then be written 16 bytes at a time.
+        lengths: of each CTA tile the k-blocks that hold any input; as in `cta_tiles`, but 0 where all outputs are pruned.
+        compact: int32 [cta_tiles that keep inputs, 128], `outputs` with the places in this table instead, where only what is
+            computed is written, side by side.
+        place: int32 [N], where each output is in `compact`, or -1.
+    """
+
+    n: int
+    k: int
+    panels: Tensor
+    k_blocks: Tensor
+    cta_tiles: Tensor
+    outputs: Tensor
+    k_blocks_of_each: int
+    whole_runs: bool
+    lengths: tuple[int, ...]
+    compact: Tensor
+    place: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class _Granules:
+    """All granules, CTA tile by CTA tile in the order of loading.
+
+    Args:
+        cta_tile, place: of each granule, and its place among those of its CTA tile.
+        halves: 1, 2 or 3: bit h is set where half h keeps it.
+        inputs: [granules, 16], -1 where not full.
+    """
+
+    cta_tile: Tensor
+    place: Tensor
+    halves: Tensor
+    inputs: Tensor
+
+
+def tile_unsupported_reason(tile: int) -> str | None:
+    """Why half tiles cannot be cut from tiles of this width, or None."""
+    if tile % HALF == 0 or HALF % tile == 0:
+        return None
+    return f"takes tiles that divide {HALF} or are multiples of it, not tiles of {tile} outputs"
+
+
+def pack_for_cuda(stored: GatheredFormat) -> CudaPackedWeight:
+    """Lay the weight out for the kernel on the format's device.
+
+    Raises:
+        ValueError: a tile width that `tile_unsupported_reason` rejects.
+    """
+    if reason := tile_unsupported_reason(stored.tile):
+        raise ValueError(f"gathered: {reason}")
+    outputs, kept = _half_tiles(stored)
+    outputs, kept = outputs.view(-1, 2 * HALF), kept.view(-1, 2, kept.shape[1])
+    granules = _granules(kept, mixed=stored.tile < HALF)
+    count = torch.bincount(granules.cta_tile, minlength=len(outputs))  # granules per CTA tile
+    lengths = (-(-count // K_BLOCK_GRANULES)).clamp(min=1)
+    order = count.argsort(descending=True, stable=True)
+    first_k_block = torch.empty_like(lengths)
+    first_k_block[order] = lengths[order].cumsum(0) - lengths[order]
+    k_block = first_k_block[granules.cta_tile] + granules.place // K_BLOCK_GRANULES
+    place = granules.place % K_BLOCK_GRANULES
+    k_blocks = torch.full((int(lengths.sum()), K_BLOCK + 4), -1, dtype=torch.int64, device=kept.device)
+    k_blocks[:, :K_BLOCK].view(-1, K_BLOCK_GRANULES, GRANULE)[k_block, place] = granules.inputs
+    used = ((granules.halves & 1) << place) | ((granules.halves >> 1) << (place + K_BLOCK_GRANULES))
+    k_blocks[:, K_BLOCK] = 0
+    k_blocks[:, K_BLOCK].index_add_(0, k_block, used)
+    owner = torch.cat([granules.cta_tile * 2 + half for half in range(2)])  # of what each panel granule belongs to
+    chosen = torch.cat([(granules.halves >> half) & 1 for half in range(2)]).bool().nonzero().flatten()
+    chosen = chosen[owner[chosen].argsort(stable=True)]
+    for half in range(2):  # where the panel granules of each k-block begin
+        ours = (owner[chosen] % 2 == half).nonzero().flatten()
+        begins = torch.full((len(k_blocks),), len(chosen), dtype=torch.int64, device=kept.device)
+        begins.scatter_reduce_(0, k_block.repeat(2)[chosen[ours]], ours, "amin")
+        k_blocks[:, K_BLOCK + 1 + half] = begins
+    cta_tiles = torch.stack([first_k_block, lengths], dim=1)
+    shortest, longest = int(lengths.min()), int(lengths.max())
+    compact, place = _side_by_side(outputs[order][: int((count > 0).sum())], stored.shape[0])
+    return CudaPackedWeight(
+        n=stored.shape[0],
+        k=stored.shape[1],
+        panels=_panels(stored.to_dense(), outputs.view(-1, HALF)[owner[chosen]], granules.inputs.repeat(2, 1)[chosen]),
+        k_blocks=k_blocks.to(torch.int32),
+        cta_tiles=cta_tiles[order].to(torch.int32),
+        outputs=outputs[order],
+        k_blocks_of_each=shortest if longest - shortest <= 1 else 0,
+        whole_runs=_in_whole_runs(outputs),
+        lengths=tuple((-(-count[order] // K_BLOCK_GRANULES)).tolist()),
+        compact=compact,
+        place=place,
+    )
+
+
+def dense_weight(panels: Tensor, k_blocks: Tensor, cta_tiles: Tensor, outputs: Tensor, n: int, k: int) -> Tensor:
+    """W [N, K] from tensors of `CudaPackedWeight`, without a look at their contents from the host."""
+    device = panels.device
+    first_k_blocks, by_place = cta_tiles[:, 0].sort()
+    k_block = torch.arange(k_blocks.shape[0], device=device, dtype=first_k_blocks.dtype)
+    cta_tile = by_place[torch.searchsorted(first_k_blocks, k_block, right=True) - 1]  # of each k-block
+    bit = torch.arange(2 * K_BLOCK_GRANULES, device=device)
+    used = ((k_blocks[:, K_BLOCK, None] >> bit) & 1).view(-1, 2, K_BLOCK_GRANULES)  # [k_blocks, half, granule]
+    panel = k_blocks[:, K_BLOCK + 1 : K_BLOCK + 3, None] + used.cumsum(dim=2) - used  # where its weights are
+    unused = used[..., None] == 0
+    inputs = k_blocks[:, None, :K_BLOCK].view(-1, 1, K_BLOCK_GRANULES, GRANULE).masked_fill(unused, -1)
+    of_halves = outputs.view(-1, 2, 1, HALF)[cta_tile].expand(-1, -1, K_BLOCK_GRANULES, -1).masked_fill(unused, -1)
+    spare = panels.new_zeros(1, GRANULE, HALF)  # for granules that a half does not use
+    weights = _swizzled(torch.cat([panels, spare]))[panel]  # [k_blocks, half, granule, 16, 64]
+    dense = panels.new_zeros(n + 1, k + 1)  # what belongs to output or input -1 goes to the last row or column
+    dense[of_halves.long()[..., None, :], inputs.long()[..., :, None]] = weights
+    return dense[:n, :k]
+
+
+def _side_by_side(outputs: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """`compact` and `place` of `CudaPackedWeight`, for the outputs of CTA tiles that keep inputs."""
+    slots = torch.arange(outputs.numel(), dtype=torch.int32, device=outputs.device)
+    flat = outputs.flatten().long()
+    place = torch.full((n,), -1, dtype=torch.int32, device=outputs.device)
+    place[flat[flat >= 0]] = slots[flat >= 0]
+    return slots.masked_fill(flat < 0, -1).view_as(outputs), place
+
+
+def _in_whole_runs(outputs: Tensor) -> bool:
+    runs = outputs.view(-1, 8)
+    first = runs[:, :1]
+    follow = (runs == first + torch.arange(8, device=runs.device)).all(dim=1) & (first[:, 0] % 8 == 0)
+    return bool((follow | (runs == -1).all(dim=1)).all())
+
+
+def _half_tiles(stored: GatheredFormat) -> tuple[Tensor, Tensor]:
+    """An even number of half tiles: their outputs, int32 [halves, 64], and the inputs they keep, bool [halves, K].
+
+    The outputs that are not stored form half tiles at the end that keep nothing.
+    """
+    (n, k), tile, device = stored.shape, stored.tile, stored.device
+    kept = torch.zeros(stored.tiles, k, dtype=torch.bool, device=device)
+    tile_of = torch.repeat_interleave(torch.arange(stored.tiles, device=device), stored.tile_offsets.diff())
+    kept[tile_of, stored.kept_inputs.long()] = True
+    outputs = _in_halves(stored.output_index)
+    if tile >= HALF:
+        kept = kept[torch.arange(len(outputs), device=device) * HALF // tile]
+    else:
+        kept = pad(kept, (0, 0, 0, outputs.numel() // tile - len(kept)))
+        outputs, kept = _united(outputs.view(-1, tile), kept)
+    if tile <= HALF:  # an input that both halves of a CTA tile keep is loaded once
+        order = _partners(kept)
+        outputs, kept = outputs[order], kept[order]
+    owned = torch.zeros(n, dtype=torch.bool, device=device)
+    owned[stored.output_index.long()] = True
+    outputs = torch.cat([outputs, _in_halves((~owned).nonzero().flatten().to(torch.int32))])
+    if len(outputs) % 2:
+        outputs = pad(outputs, (0, 0, 0, 1), value=-1)
+    return outputs, pad(kept, (0, 0, 0, len(outputs) - len(kept)))
+
+
+def _united(outputs: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    """Narrow tiles, outputs [tiles, tile] and kept [tiles, K], two by two until they are half tiles."""
+    while outputs.shape[1] < HALF:
+        if outputs.shape[1] < RUN:
+            partners = torch.arange(len(outputs), device=outputs.device).view(-1, 2)
+        else:
+            partners = _partners(kept).view(-1, 2)
+        outputs, kept = outputs[partners].flatten(1), kept[partners].any(dim=1)
+    return outputs, kept
+
+
+def _partners(kept: Tensor) -> Tensor:
+    """An order of the rows of kept [units, K] in which each two that follow one another share many inputs; int64 [units].
+
+    Each unit, those that keep most first, takes the free one that shares most inputs with it. That also puts units of about
+    the same size together, which then do not wait for one another. Of an odd number the smallest stays alone at the end.
+    """
+    largest_first = kept.sum(dim=1).argsort(descending=True, stable=True)
+    shared = kept[largest_first].float()
+    shared = (shared @ shared.t()).cpu()
+    free, partners = torch.ones(len(kept) - len(kept) % 2, dtype=torch.bool), []
+    for unit in range(len(free)):
+        if free[unit]:
+            free[unit] = False
+            partner = int(shared[unit, : len(free)].masked_fill(~free, -1).argmax())
+            free[partner] = False
+            partners += [unit, partner]
+    partners += range(len(free), len(kept))
+    return largest_first[torch.tensor(partners, dtype=torch.int64, device=kept.device)]
+
+
+def _granules(kept: Tensor, *, mixed: bool) -> _Granules:
+    """Group the inputs of each CTA tile by the halves that keep them.
+
+    Args:
+        kept: bool [cta_tiles, 2, K].
+        mixed: whether the last inputs of each group, which do not fill a granule, may share one with those of the others.
+            Halves then multiply by zeros where they do not keep an input, as united narrow tiles do anyway.
+    """
+    k = kept.shape[2]
+    halves_of = kept[:, 0].long() + 2 * kept[:, 1].long()  # [cta_tiles, K]
+    if mixed:
+        halves_of = _with_rests_together(halves_of)
+    cta_tile, inputs = halves_of.nonzero(as_tuple=True)
+    kind = cta_tile * 4 + halves_of[cta_tile, inputs]
+    by_kind = kind.argsort(stable=True)  # keeps inputs ascending within a kind
+    kind, inputs = kind[by_kind], inputs[by_kind]
+    count = torch.bincount(kind, minlength=4 * len(kept))
+    rank = torch.arange(len(kind), device=kept.device) - (count.cumsum(0) - count)[kind]
+    granules = -(-count // GRANULE)
+    granule = (granules.cumsum(0) - granules)[kind] + rank // GRANULE
+    members = inputs.new_full((int(granules.sum()), GRANULE), -1)
+    members[granule, rank % GRANULE] = inputs
+    granule_kind = torch.repeat_interleave(torch.arange(len(count), device=kept.device), granules)
+    granule_cta_tile = granule_kind // 4
+    # all halves walk up along K together: rows of X stay in L2
+    order = (granule_cta_tile * k + members[:, 0]).argsort()
+    granule_cta_tile = granule_cta_tile[order]
+    per_cta_tile = torch.bincount(granule_cta_tile, minlength=len(kept))
+    place = torch.arange(len(order), device=kept.device) - (per_cta_tile.cumsum(0) - per_cta_tile)[granule_cta_tile]
+    return _Granules(cta_tile=granule_cta_tile, place=place, halves=granule_kind[order] % 4, inputs=members[order])
+
+
+def _with_rests_together(halves_of: Tensor) -> Tensor:
+    """halves_of [cta_tiles, K]: 3, as if both halves kept it, for what is left of each group where that saves a granule."""
+    of_kind = torch.stack([halves_of == kind for kind in (1, 2, 3)], dim=1)  # [cta_tiles, 3, K]
+    count = of_kind.sum(dim=2)
+    rests = count % GRANULE
+    saves = -(-rests.sum(dim=1) // GRANULE) < (rests > 0).sum(dim=1)
+    rest = (of_kind & (of_kind.cumsum(dim=2) > (count - rests)[:, :, None])).any(dim=1)
+    return halves_of.masked_fill(rest & saves[:, None], 3)
+
+
+def _panels(weight: Tensor, outputs: Tensor, inputs: Tensor) -> Tensor:
+    """[granules, 16, 64], swizzled, from weight [N, K], outputs [granules, 64] and inputs [granules, 16]."""
+    outputs, inputs = outputs.long()[:, None, :], inputs[:, :, None]
+    panels = weight[outputs.clamp(min=0), inputs.clamp(min=0)] * ((outputs >= 0) & (inputs >= 0))
+    return _swizzled(panels)
+
+
+def _swizzled(panels: Tensor) -> Tensor:
+    """[granules, 16, 64] with chunk c of eight outputs at place c ^ (row % 8), or back from there."""
+    row, chunk = torch.arange(8, device=panels.device)[:, None], torch.arange(8, device=panels.device)
+    swizzled = panels.view(-1, 2, 8, 8, 8)[:, :, row, chunk ^ row]  # [granules, 2, row % 8, chunk, 8]
+    return swizzled.reshape(-1, GRANULE, HALF)
+
+
+def _in_halves(index: Tensor) -> Tensor:
+    """[ceil(len / 64), 64], filled up with -1."""
+    return pad(index, (0, -index.numel() % HALF), value=-1).view(-1, HALF)

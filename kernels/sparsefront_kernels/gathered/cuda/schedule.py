@@ -1,0 +1,137 @@
+"""Which block of the grid computes which work tiles, in the kernel for many rows: equal work for every block.
+
+A work tile is the 128 outputs of a CTA tile by some columns of Y: 256 where there is much work. Tiles are dealt out in a
+rasterization order in which operands stay in L2 (`raster_swizzle` CTA tiles over some columns, then over the next columns; then
+the next CTA tiles), each to the block that is free first. CTA tiles may have lists of any length: much longer ones come first.
+The last columns are cut into narrower tiles where blocks then end closer together.
+"""
+
+import functools
+import heapq
+import itertools
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+from torch import Tensor
+
+WIDEST = 256
+WIDTHS = (256, 192, 128, 64)  # columns of a work tile
+LONG = 1.5  # times the median number of k-blocks: CTA tiles that are dealt out first, so that none ends last
+# A recorded CUDA graph reads a schedule's tensors without holding them: so many are kept (some 10 KB each) that those of any
+# network in use are among them.
+MOST_SCHEDULES = 16_384
+ALL = 1024  # as `raster_swizzle`: more CTA tiles than any layer has
+MANY = 40  # tiles of a block: with more, the last one does not matter
+# Cycles on an H200: of a tile, of a column of it (stores), of a k-block, of a column of a k-block.
+_TILE, _TILE_COLUMN, _K_BLOCK, _K_BLOCK_COLUMN = 900, 13.0, 520, 3.4
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The work tiles of every block.
+
+    Args:
+        tiles: (CTA tile, first column, columns) in the order of each block, block after block.
+        begins: where each block's tiles begin, and their number at the end.
+        cycles: predicted, of the block that ends last.
+    """
+
+    tiles: tuple[tuple[int, int, int], ...]
+    begins: tuple[int, ...]
+    cycles: float
+
+
+def tile_cycles(k_blocks: int, columns: int) -> float:
+    """Predicted cycles of one work tile."""
+    return _TILE + _TILE_COLUMN * columns + k_blocks * (_K_BLOCK + _K_BLOCK_COLUMN * columns)
+
+
+@functools.lru_cache(maxsize=512)
+def schedule(lengths: tuple[int, ...], m: int, blocks: int, raster_swizzle: int = ALL) -> Schedule:
+    """Deal out the product of CTA tiles with these numbers of k-blocks (most first) and m columns to at most `blocks` blocks.
+
+    Args:
+        raster_swizzle: CTA tiles that go through all columns before the next ones begin. Blocks at work read the weights of
+            so many at most, and rows of X for as many columns as these leave blocks for.
+    """
+    whole, kept = -(-m // WIDEST), [length for length in lengths if length]
+    # narrower tiles fill the last round, or all columns where there are few
+    most = min(whole, 2 + 2 * blocks // max(1, len(kept)))
+    cuts = [(whole, WIDEST)]
+    if whole * len(kept) < MANY * blocks:
+        narrower = [*dict.fromkeys((*range(1, most + 1), whole))]
+        cuts += [(whole - narrow, width) for width in WIDTHS[1:] for narrow in narrower]
+    long = sum(length > LONG * median(kept) for length in kept)
+    found = (
+        _dealt_out(lengths, m, blocks, *cut, long, width, raster_swizzle)
+        for cut in cuts
+        for width in (WIDTHS if long else WIDTHS[:1])
+    )
+    return min(found, key=lambda one: one.cycles)
+
+
+def _columns(m: int, wide: int, width: int) -> list[tuple[int, int]]:
+    """(First column, columns) of the work tiles of a CTA tile: `wide` of 256 columns, then some of `width`."""
+    columns = [(column, WIDEST) for column in range(0, min(wide * WIDEST, m), WIDEST)]
+    columns += [(column, width) for column in range(wide * WIDEST, m, width)]
+    return [(first, min(count, -(-(m - first) // 64) * 64)) for first, count in columns]
+
+
+def _dealt_out(
+    lengths: tuple[int, ...],
+    m: int,
+    blocks: int,
+    wide: int,
+    width: int,
+    long: int,
+    long_width: int,
+    raster_swizzle: int,
+) -> Schedule:
+    """The first `wide` times 256 columns in tiles of 256, the others in tiles of `width`.
+
+    Before them the `long` longest CTA tiles, in tiles of `long_width`; after them what is pruned, which fills the gaps.
+    """
+    kept = sum(length > 0 for length in lengths)
+    tiles = [(cta_tile, *columns) for columns in _columns(m, 0, long_width) for cta_tile in range(long)]
+    columns = _columns(m, wide, width)
+    for begin in range(long, kept, raster_swizzle):
+        tiles += [
+            (cta_tile, *part) for part in columns[:wide] for cta_tile in range(begin, min(begin + raster_swizzle, kept))
+        ]
+    tiles += [(cta_tile, *part) for part in columns[wide:] for cta_tile in range(long, kept)]
+    tiles += [(cta_tile, *columns) for columns in _columns(m, 0, WIDEST) for cta_tile in range(kept, len(lengths))]
+    free = [(0.0, block) for block in range(min(blocks, len(tiles)))]
+    dealt: list[list[tuple[int, int, int]]] = [[] for _ in free]
+    for tile in tiles:
+        busy, block = free[0]
+        heapq.heapreplace(free, (busy + tile_cycles(lengths[tile[0]], tile[2]), block))
+        dealt[block].append(tile)
+    begins = [0, *itertools.accumulate(len(tiles_of_block) for tiles_of_block in dealt)]
+    last = max((busy for busy, _ in free), default=0.0)
+    return Schedule(tuple(itertools.chain.from_iterable(dealt)), tuple(begins), last)
+
+
+@functools.lru_cache(maxsize=MOST_SCHEDULES)
+def schedule_tensors(
+    lengths: tuple[int, ...], m: int, blocks: int, raster_swizzle: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """A schedule as the kernel reads it.
+
+    Args:
+        lengths: k-blocks of each CTA tile, which lie one after the other; a CTA tile without any occupies one.
+        raster_swizzle: see `schedule`.
+    Returns:
+        work, int32 [tiles, 4]: CTA tile, its first k-block, its number of k-blocks, column and columns / 64 - 1 in the upper four
+        bits; begins, int32 [blocks in use + 1].
+    """
+    found = schedule(lengths, m, blocks, raster_swizzle)
+    firsts = [0, *itertools.accumulate(max(1, length) for length in lengths)]
+    work = [
+        (cta_tile, firsts[cta_tile], lengths[cta_tile], column | (width // 64 - 1) << 28)
+        for cta_tile, column, width in found.tiles
+    ]
+    return (
+        torch.tensor(work, dtype=torch.int32).view(-1, 4).to(device),
+        torch.tensor(found.begins, dtype=torch.int32).to(device),
+    )

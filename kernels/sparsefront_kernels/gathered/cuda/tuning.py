@@ -1,0 +1,143 @@
+"""Launch parameters of the Hopper kernel: the search space, a performance model that prunes it, and what was measured."""
+
+import itertools
+from dataclasses import dataclass, replace
+
+from sparsefront_kernels.gathered.cuda.packed_weight import CudaPackedWeight
+from sparsefront_kernels.gathered.cuda.parameters import ALIGNMENT, CudaLaunch
+from sparsefront_kernels.gathered.cuda.schedule import ALL, schedule
+from sparsefront_kernels.tuning import TunedLaunches
+
+KERNEL = "gathered_cuda"
+VERSION = 2  # raised when a change of the kernel makes old measurements useless
+
+# Microseconds, by (columns of a block, blocks to a multiprocessor), fitted to measurements on an H200: of the launch, of
+# a work tile beyond its k-blocks, of a k-block.
+_COSTS = {
+    (256, 1): (3.2, 0.0, 0.0),  # the schedule predicts the rest
+    (128, 1): (2.9, 1.1, 0.43),
+    (128, 2): (3.3, 2.3, 0.84),
+    (64, 1): (2.1, 1.0, 0.33),
+    (64, 2): (1.2, 1.5, 0.66),
+}
+# Of blocks that share a work tile's k-blocks, for 128 columns: they wait for one another, and send their sums.
+_SPLIT_COSTS = {1: 0.0, 2: 3.0, 3: 4.0, 4: 6.0}
+_REACHED_BY_CLUSTERS = 0.85  # of the SMs, by clusters of three blocks and more
+_PREFETCH_GAIN, _PREFETCH_COST = 0.3, 0.06  # of the launch; of every further k-block of a block
+_CYCLES_PER_US = 1700  # where the tensor cores are busy
+_RASTER_SWIZZLES = (64, 16, 4)  # the first is best for most large products
+_WIDE_RASTER_SWIZZLE = 32  # 132 blocks then work on four times 256 columns: half of L2 for weights, half for rows of X
+_STAGES = {(256, 1): 4, (128, 1): 6, (128, 2): 3, (64, 1): 8, (64, 2): 4}  # as many as fit: fewer were never faster
+
+WIDE = CudaLaunch(256, 4, ALL, 1)  # the kernel for many rows makes its own schedule
+SPACE = (WIDE,) + tuple(
+    launch
+    for (block_m, blocks_per_sm), raster_swizzle, splits, prefetch in itertools.product(
+        _COSTS, _RASTER_SWIZZLES, _SPLIT_COSTS, (False, True)
+    )
+    if block_m != WIDE.block_m
+    and (
+        launch := CudaLaunch(block_m, _STAGES[block_m, blocks_per_sm], raster_swizzle, blocks_per_sm, splits, prefetch)
+    ).possible
+)
+
+
+@dataclass(frozen=True)
+class CudaProblem:
+    """What decides how fast launch parameters are.
+
+    Args:
+        m, k, n: of the product.
+        cta_tiles, k_blocks: CTA tiles of two halves, and how many k-blocks all of them have together.
+        lengths: k-blocks of each CTA tile, most first; empty: all alike.
+    """
+
+    m: int
+    k: int
+    n: int
+    cta_tiles: int
+    k_blocks: int
+    lengths: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, packed: CudaPackedWeight, m: int) -> "CudaProblem":
+        """Of a packed weight and m rows of X, which the kernel reads padded."""
+        padded = -(-m // ALIGNMENT) * ALIGNMENT
+        return cls(padded, packed.k, packed.n, len(packed.cta_tiles), len(packed.k_blocks), packed.lengths)
+
+    @property
+    def shape(self) -> str:
+        return f"{self._sizes}{self._lists}k_blocks="
+
+    @property
+    def shape_of_equal_lists(self) -> str:
+        return f"{self._sizes}k_blocks="
+
+    @property
+    def _sizes(self) -> str:
+        return f"m={self.m} k={self.k} n={self.n} "
+
+    @property
+    def _lists(self) -> str:
+        """Describes uneven lists, which need other launches than equal ones: how many CTA tiles keep inputs, and how much
+        longer than the mean the longest list is, in tenths. Layers of one network then share what was measured."""
+        kept = [length for length in self.lengths if length]
+        if not kept or self.lengths[0] - self.lengths[-1] <= 1:
+            return ""
+        return f"kept={len(kept)} longest={max(kept) * len(kept) / sum(kept):.1f} "
+
+    @property
+    def amount(self) -> float:
+        """k-blocks of a CTA tile."""
+        return self.k_blocks / max(1, self.cta_tiles)
+
+
+def predicted_us(problem: CudaProblem, launch: CudaLaunch, num_sms: int) -> float:
+    """Coarse predicted latency: rounds of blocks, each a start, its k-blocks and its stores."""
+    start, tail, k_block = _COSTS[launch.block_m, launch.blocks_per_sm]
+    if launch.wide:
+        lengths = problem.lengths or (round(problem.amount),) * problem.cta_tiles
+        return start + schedule(lengths, problem.m, num_sms, launch.raster_swizzle).cycles / _CYCLES_PER_US
+    work_tiles = problem.cta_tiles * -(-problem.m // launch.block_m) * launch.splits
+    reached = _REACHED_BY_CLUSTERS if launch.splits > 2 else 1.0
+    rounds = -(-work_tiles // int(num_sms * reached * launch.blocks_per_sm))
+    k_blocks = -(-problem.amount // launch.splits)
+    predicted = start + rounds * (tail + k_blocks * k_block + _SPLIT_COSTS[launch.splits] * launch.block_m / 128)
+    if launch.prefetch:
+        predicted += _PREFETCH_COST * max(0.0, rounds * k_blocks - launch.stages) - _PREFETCH_GAIN
+    return predicted
+
+
+def candidates(problem: CudaProblem, num_sms: int, *, slack: float = 1.4, most: int = 18) -> list[CudaLaunch]:
+    """The launches worth timing, best predicted first: those predicted within `slack` of the best, `most` at most.
+
+    The model does not predict how the rasterization order affects caches: other orders are tried with the two best only.
+    """
+    predicted = {launch: predicted_us(problem, launch, num_sms) for launch in SPACE}
+    bound = slack * min(predicted.values())
+    worth = [
+        launch for launch in SPACE if launch.raster_swizzle in (_RASTER_SWIZZLES[0], ALL) and predicted[launch] <= bound
+    ]
+    others = 2 * (len(_RASTER_SWIZZLES) - 1)
+    worth = sorted(worth, key=lambda launch: predicted[launch])[: most - others]
+    worth += [
+        replace(best, raster_swizzle=raster_swizzle)
+        for best in worth[:2]
+        if best.block_m < problem.m and not best.wide
+        for raster_swizzle in _RASTER_SWIZZLES[1:]
+    ]
+    found = sorted(worth, key=lambda launch: predicted[launch])
+    if WIDE in found and problem.cta_tiles > _WIDE_RASTER_SWIZZLE:
+        found.insert(found.index(WIDE) + 1, replace(WIDE, raster_swizzle=_WIDE_RASTER_SWIZZLE))
+    return found
+
+
+LAUNCHES = TunedLaunches(
+    KERNEL,
+    VERSION,
+    CudaLaunch,
+    describe=lambda packed, problem: CudaProblem.of(packed, problem.m),
+    worth_timing=candidates,
+    untuned=lambda problem, num_sms: candidates(problem, num_sms, slack=1.0)[0],
+    similar=lambda problem: problem.shape_of_equal_lists,
+)

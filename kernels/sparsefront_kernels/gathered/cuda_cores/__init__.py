@@ -1,1 +1,0 @@
-"""`gathered_fp32_cuda`: float32 products on Hopper's CUDA cores."""

@@ -1,0 +1,1 @@
+"""`gathered_simt`: float32 products on Hopper's CUDA cores."""

@@ -1,1 +1,0 @@
-"""`gathered_skinny`: products with up to 64 rows of X."""

@@ -1,0 +1,1 @@
+"""`gathered_small_m`: products with up to 64 rows of X."""

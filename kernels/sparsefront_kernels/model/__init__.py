@@ -1,6 +1,0 @@
-"""What a product should take on a GPU, from the top down: shape, sparsity and granularity against the device's rates."""
-
-from sparsefront_kernels.model.predict import predicted_us
-from sparsefront_kernels.model.product import Product
-
-__all__ = ["Product", "predicted_us"]

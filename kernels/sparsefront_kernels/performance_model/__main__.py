@@ -1,0 +1,106 @@
+"""The performance model against a results file of the benchmark.
+
+python -m sparsefront_kernels.performance_model experiments/operators/h200.csv                 how far it is from the measurements
+python -m sparsefront_kernels.performance_model experiments/operators/h200.csv --fit --ship    fit its constants to them first
+python -m sparsefront_kernels.performance_model experiments/operators/h200.csv --write         fill the column predicted_us
+"""
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from sparsefront_kernels.bench.row import read_rows, write_texts
+from sparsefront_kernels.performance_model.errors import Errors
+from sparsefront_kernels.performance_model.fit import fitted, product_of, rates_of, samples_of
+from sparsefront_kernels.performance_model.predict import predicted_with
+from sparsefront_kernels.performance_model.rates import SHIPPED, DeviceRates, device_rates, user_file
+from sparsefront_kernels.tuning.store import file_name
+
+MADE_WITH = ("torch", "triton", "cuda", "commit", "date")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the errors; returns the exit status: 0, or 1 with one message on stderr."""
+    asked = _parser().parse_args(arguments)
+    try:
+        rows = read_rows(asked.csv)
+        rates = _rates(rows, asked)
+        filled = [row | {"predicted_us": _predicted(row, rates)} for row in rows]
+        if asked.write:
+            write_texts(asked.csv, filled)
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(error_table(filled, rates))
+    return 0
+
+
+def error_table(rows: Sequence[dict[str, str]], rates: DeviceRates) -> str:
+    """Median and 90th percentile of |predicted / measured - 1| by kernel and dtype, and of each fit what was held out."""
+    groups: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in rows:
+        if row["predicted_us"] and row["latency_us"]:
+            groups[row["kernel"], row["dtype"]].append(float(row["predicted_us"]) / float(row["latency_us"]))
+    lines = ["| kernel | dtype | rows | median error | p90 | bias |", "| --- | --- | --- | --- | --- | --- |"]
+    for (kernel, dtype), ratios in sorted(groups.items()):
+        found = Errors.of(ratios)
+        lines.append(f"| {kernel} | {dtype} | {found.rows} | {found.median:.1%} | {found.p90:.1%} | {found.bias:.2f} |")
+    held = [
+        f"held out, {key}: median {found['held_out_median']:.1%}, p90 {found['held_out_p90']:.1%}"
+        for key, found in rates.errors.items()
+        if "held_out_median" in found
+    ]
+    return "\n".join([*lines, "", *held])
+
+
+def _rates(rows: Sequence[dict[str, str]], asked: argparse.Namespace) -> DeviceRates:
+    gpus = sorted({row["gpu"] for row in rows})
+    if len(gpus) != 1:
+        raise ValueError(f"one GPU model at a time; the rows are of {', '.join(gpus) or 'none'}")
+    known = device_rates(gpus[0])
+    if not asked.fit:
+        if known is None:
+            raise ValueError(f"no rates of {gpus[0]} are known: fit them with --fit")
+        return known
+    num_sms = asked.num_sms or (known and known.num_sms)
+    if not num_sms:
+        raise ValueError(f"the multiprocessors of {gpus[0]} are not known: give --num-sms")
+    made_with = {name: ", ".join(sorted({row[name] for row in rows})) for name in MADE_WITH}
+    rates = rates_of(rows, gpu=gpus[0], num_sms=num_sms, made_with={"source": asked.csv.name, **made_with})
+    if known is not None:  # what these rows do not tell stays
+        rates = replace(
+            rates,
+            dense_tflops=known.dense_tflops | rates.dense_tflops,
+            constants=known.constants,
+            errors=known.errors,
+        )
+    rates = fitted(samples_of(rows), rates)
+    path = rates.save(SHIPPED / file_name(rates.gpu) if asked.ship else user_file(rates.gpu))
+    device_rates.cache_clear()
+    print(f"{path}: constants of {', '.join(sorted(rates.constants))}")
+    return rates
+
+
+def _predicted(row: dict[str, str], rates: DeviceRates) -> str:
+    predicted = predicted_with(row["kernel"], product_of(row), rates)
+    return "" if predicted is None else f"{predicted:.6g}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(
+        prog="python -m sparsefront_kernels.performance_model",
+        description="How far the performance model is from measurements.",
+    )
+    options.add_argument("csv", type=Path, help="what `python -m sparsefront_kernels.bench` wrote, on one GPU model")
+    options.add_argument("--fit", action="store_true", help="fit rates and constants to the file, and keep them")
+    options.add_argument("--ship", action="store_true", help="keep them in the package and not in one's own cache")
+    options.add_argument("--num-sms", type=int, help="multiprocessors of a GPU that was never fitted")
+    options.add_argument("--write", action="store_true", help="write the predictions into the file")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""Rates and constants from measurements."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp
+from random import Random
+
+import torch
+
+from sparsefront_kernels.performance_model.errors import Errors
+from sparsefront_kernels.performance_model.families import FAMILIES, constants_key, family_of
+from sparsefront_kernels.performance_model.product import Product
+from sparsefront_kernels.performance_model.rates import DeviceRates
+from sparsefront_kernels.performance_model.work import CONSTANTS, STARTS, Work, Works
+
+FACTORS = (8.0, 4.0, 2.0, 1.4, 1.15, 1.05, 1.02)  # by which a constant is moved, coarse to fine
+WIDTHS = (1.0, 0.3, 0.1, 0.03)  # of the logarithms by which all of them are moved at random
+ROUNDS, TRIES = 6, 40
+DISTRIBUTIONS = ("", "equal", "uneven")  # dense, and how long the tiles of random masks are; of others it is not known
+COMPUTE_BOUND = 0.9  # of the highest dense rate: a roofline bound below that is one of bytes
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A measurement of a kernel that the model knows."""
+
+    kernel: str
+    product: Product
+    latency_us: float
+
+
+def samples_of(rows: Iterable[Mapping[str, str]]) -> list[Sample]:
+    """The right products of kernels and masks that the model knows, of rows as `bench.row.read_rows` gives them."""
+    return [
+        Sample(row["kernel"], product_of(row), float(row["latency_us"]))
+        for row in rows
+        if row["correct"] == "True" and row["latency_us"]
+        if family_of(row["kernel"]) and row["distribution"] in DISTRIBUTIONS
+    ]
+
+
+def product_of(row: Mapping[str, str]) -> Product:
+    """What a row is about."""
+    sizes = {name: int(row[name]) for name in ("m", "k", "n", "granularity")}
+    names = {name: row[name] for name in ("distribution", "dtype", "layout")}
+    return Product(sparsity=float(row["sparsity"]), **sizes, **names)
+
+
+def rates_of(rows: Sequence[Mapping[str, str]], *, gpu: str, num_sms: int, made_with: dict[str, str]) -> DeviceRates:
+    """The dense rates and the copy rate by which the rows' roofline bounds were computed.
+
+    Raises:
+        ValueError: no row that is bound by arithmetic, or none that is bound by bytes.
+    """
+    bounds = [
+        (row["dtype"], product_of(row), float(row["roofline_fraction"]) * float(row["latency_us"]))
+        for row in rows
+        if row["correct"] == "True" and row["latency_us"]
+    ]
+    dense: dict[str, float] = defaultdict(float)
+    for dtype, product, bound_us in bounds:
+        dense[dtype] = max(dense[dtype], _useful_flops(product) / bound_us / 1e6)
+    # indices, whose bytes a row does not tell, are few beside X and Y: the highest rate is of a row with fewest
+    copies = [
+        product.least_bytes / bound_us / 1e3
+        for dtype, product, bound_us in bounds
+        if _useful_flops(product) / bound_us / 1e6 < COMPUTE_BOUND * dense[dtype]
+    ]
+    if not copies:
+        raise ValueError("no row is bound by bytes, so the copy rate cannot be computed")
+    return DeviceRates(gpu, num_sms, dict(dense), max(copies), made_with)
+
+
+def fitted(samples: Sequence[Sample], rates: DeviceRates) -> DeviceRates:
+    """The rates with constants for every kernel family and number format among the samples.
+
+    Errors "held out" are of predictions with constants that were fitted to the other half of the (K, N) only.
+    """
+    groups: dict[str, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        groups[constants_key(sample.kernel, sample.product.dtype)].append(sample)
+    constants, errors = {}, {}
+    for key, group in sorted(groups.items()):
+        if not (works := _works(group, rates)):
+            continue
+        fittable = set.union(*(work.constants for work, _ in works))  # nothing can be said of the others
+        constants[key] = {name: round(value, 5) for name, value in _fit(works).items() if name in fittable}
+        found = Errors.of(_ratios(works, constants[key]))
+        errors[key] = found.as_dict() | {f"held_out_{name}": value for name, value in _held_out(group, rates).items()}
+    return replace(rates, constants=rates.constants | constants, errors=rates.errors | errors)
+
+
+def _works(samples: Iterable[Sample], rates: DeviceRates) -> list[tuple[Work, float]]:
+    found = [(FAMILIES[family_of(one.kernel)](one.product, rates), one.latency_us) for one in samples]
+    return [(work, latency_us) for work, latency_us in found if work is not None]
+
+
+def _ratios(works: Sequence[tuple[Work, float]], constants: Mapping[str, float]) -> list[float]:
+    """Predicted over measured."""
+    times = Works.of([work for work, _ in works]).times_us(constants)
+    return (times / torch.tensor([latency_us for _, latency_us in works]).double()).tolist()
+
+
+def _fit(works: Sequence[tuple[Work, float]]) -> dict[str, float]:
+    """The constants with the least mean of |ln(predicted / measured)| that a search finds, always the same one.
+
+    One constant after the other is moved as long as that helps; then all of them at random, by ever less; and again.
+    """
+    batch = Works.of([work for work, _ in works])
+    measured = torch.tensor([latency_us for _, latency_us in works]).double()
+    random = Random(0)
+
+    def loss(constants: Mapping[str, float]) -> float:
+        return float((batch.times_us(constants) / measured).log().abs().mean())
+
+    constants = dict(STARTS)
+    best = loss(constants)
+
+    def try_out(moved: Mapping[str, float]) -> None:
+        nonlocal constants, best
+        tried = {name: min(max(value, CONSTANTS[name][1]), CONSTANTS[name][2]) for name, value in moved.items()}
+        if (found := loss(tried)) < best:
+            constants, best = tried, found
+
+    for _ in range(ROUNDS):
+        for factor in FACTORS:
+            for name in CONSTANTS:
+                try_out(constants | {name: constants[name] * factor})
+                try_out(constants | {name: constants[name] / factor})
+        for width in WIDTHS:
+            for _ in range(TRIES):
+                try_out({name: value * exp(random.gauss(0, width)) for name, value in constants.items()})
+    return constants
+
+
+def _held_out(samples: Sequence[Sample], rates: DeviceRates) -> dict[str, float]:
+    """Median and p90 over both halves; nothing where there are fewer than two (K, N)."""
+    shapes = sorted({(one.product.k, one.product.n) for one in samples})
+    if len(shapes) < 2:
+        return {}
+    ratios: list[float] = []
+    for half in (0, 1):
+        inside = {shape for place, shape in enumerate(shapes) if place % 2 == half}
+        learnt = [one for one in samples if (one.product.k, one.product.n) in inside]
+        asked = [one for one in samples if (one.product.k, one.product.n) not in inside]
+        ratios += _ratios(_works(asked, rates), _fit(_works(learnt, rates)))
+    found = Errors.of(ratios).as_dict()
+    return {name: found[name] for name in ("median", "p90")}
+
+
+def _useful_flops(product: Product) -> float:
+    return 2.0 * product.m * product.k * product.n * (1 - product.sparsity)

@@ -1,0 +1,91 @@
+"""Autotune one layer: check every candidate kernel for correctness, then time those that are correct."""
+
+from dataclasses import dataclass, field
+
+from sparsefront_kernels.linear import SparseLinear
+from torch import nn
+
+from sparsefront.inference.candidates import Candidate, Candidates
+from sparsefront.inference.correctness_check import CorrectnessCheck
+from sparsefront.inference.failure_reason import failure_reason
+from sparsefront.inference.kernel_timer import time_layer
+from sparsefront.inference.problems import LayerInput
+from sparsefront.inference.sparse_conv import SparseConv2d
+
+
+@dataclass
+class Autotuned:
+    """What was found for one layer.
+
+    Args:
+        dense: what the dense layer is called: dense_linear or dense_conv2d.
+        modules: kernel -> the layer that calls it; only kernels whose result is right.
+        errors: kernel -> relative error against the fp64 product.
+        unsupported: kernel -> why it cannot be used.
+        latencies_us: kernel -> microseconds, `dense` included; empty on a CPU.
+        notes: kernel -> what to know about its time.
+    """
+
+    dense: str
+    modules: dict[str, nn.Module] = field(default_factory=dict)
+    errors: dict[str, float] = field(default_factory=dict)
+    unsupported: dict[str, str] = field(default_factory=dict)
+    latencies_us: dict[str, float] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+
+    def fastest(self, *, dense_allowed: bool) -> str | None:
+        """The kernel to use; the first one that is right where nothing was timed; None for the dense layer."""
+        sparse = min(self.modules, key=lambda kernel: self.latencies_us.get(kernel, 0.0), default=None)
+        if sparse is None or not dense_allowed or self.dense not in self.latencies_us:
+            return sparse
+        return sparse if self.latencies_us[sparse] < self.latencies_us[self.dense] else None
+
+    def why_dense(self) -> str:
+        """Why `fastest` is None."""
+        if not self.modules:
+            return "no kernel can run it: " + "; ".join(f"{kernel}: {why}" for kernel, why in self.unsupported.items())
+        best = min(self.modules, key=self.latencies_us.__getitem__)
+        ours, theirs = self.latencies_us[self.dense], self.latencies_us[best]
+        return f"{self.dense} is faster: {ours:.1f} us against {theirs:.1f} us of {best}"
+
+
+def dense_name(layer: nn.Module) -> str:
+    return "dense_conv2d" if isinstance(layer, nn.Conv2d) else "dense_linear"
+
+
+def autotune_layer(
+    layer: nn.Linear | nn.Conv2d, candidates: Candidates, received: LayerInput, *, timed: bool = True
+) -> Autotuned:
+    """Check every candidate; on a CUDA device time those that are right, and the dense layer.
+
+    Args:
+        layer: with the masked weight, on the device and in the dtype that are measured.
+        timed: False where the kernel was chosen before.
+    """
+    tuned = Autotuned(dense_name(layer), unsupported=dict(candidates.unsupported))
+    check = CorrectnessCheck(layer, received.input_shape)
+    for candidate in candidates.usable:
+        _check(tuned, check, layer, candidate)
+    if layer.weight.is_cuda and timed:
+        for kernel, module in {tuned.dense: layer, **tuned.modules}.items():
+            timed = time_layer(module, check.x)
+            tuned.latencies_us[kernel] = timed.latency_us
+            if timed.eager_because is not None:
+                tuned.notes[kernel] = f"timed launch by launch: {timed.eager_because}"
+    return tuned
+
+
+def _check(tuned: Autotuned, check: CorrectnessCheck, layer: nn.Linear | nn.Conv2d, candidate: Candidate) -> None:
+    kernel = candidate.entry.name
+    kind = SparseConv2d if isinstance(layer, nn.Conv2d) else SparseLinear
+    try:
+        module = kind.replacing(layer, candidate.entry, candidate.format)
+        error, reason = check.evaluate(module)
+    except (
+        Exception
+    ) as raised:  # a kernel may fail in any way; another one does the work, and the result holds the reason
+        reason = failure_reason(raised)
+    if reason is not None:
+        tuned.unsupported[kernel] = reason
+    else:
+        tuned.modules[kernel], tuned.errors[kernel] = module, error

@@ -1,0 +1,103 @@
+"""What is fixed before the first mask, for the whole schedule: the permutation of each layer, and its sparsity."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from sparsefront.allocation.base import Allocation, PerLayerAllocation
+from sparsefront.patterns.base import Pattern
+from sparsefront.patterns.permutation import Permutation
+
+SPARSITIES, PERMUTATIONS = "layer_sparsities.json", "permutations.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class MaskLayout:
+    """Masks that change on the way to a final sparsity nest only where their layout does not change with them.
+
+    Args:
+        permutations: layer -> the order in which it obeys the pattern; absent where that is its own, and of a dense one.
+        sparsities: layer -> its own final sparsity, where the allocation gives it one; None where one threshold
+            spans the layers, and a layer's sparsity is an outcome.
+    """
+
+    permutations: Mapping[str, Permutation] = field(default_factory=dict)
+    sparsities: Mapping[str, float] | None = None
+
+    def permutation(self, layer: str) -> Permutation:
+        """The order of a layer."""
+        return self.permutations.get(layer, Permutation())
+
+    def sparsity_of(self, layer: str, sparsity: float) -> float:
+        """The final sparsity of a layer in a network whose final sparsity is given."""
+        return sparsity if self.sparsities is None else self.sparsities[layer]
+
+    def save(self, folder: Path) -> None:
+        """Write layer_sparsities.json and permutations.safetensors ("<layer>.outputs", "<layer>.inputs": int64)."""
+        (folder / SPARSITIES).write_text(json.dumps(self.sparsities))
+        orders = {}
+        for layer, permutation in self.permutations.items():
+            for side in ("outputs", "inputs"):
+                if (order := getattr(permutation, side)) is not None:
+                    orders[f"{layer}.{side}"] = order.cpu().contiguous()
+        save_file(orders, folder / PERMUTATIONS)
+
+    @classmethod
+    def load(cls, folder: Path) -> "MaskLayout":
+        """What `save` wrote, on the CPU; of a folder where nothing was saved, what holds for most: nothing is fixed."""
+        if not (folder / SPARSITIES).is_file():
+            return cls()
+        sides: dict[str, dict[str, Tensor]] = {}
+        for name, order in load_file(folder / PERMUTATIONS).items():
+            layer, side = name.rsplit(".", 1)
+            sides.setdefault(layer, {})[side] = order
+        sparsities = json.loads((folder / SPARSITIES).read_text())
+        return cls({layer: Permutation(**orders) for layer, orders in sides.items()}, sparsities)
+
+
+def fix_layout(
+    importance: Mapping[str, Tensor],
+    pattern: Pattern,
+    allocation: Allocation,
+    sparsity: float,
+    *,
+    weight_shapes: Mapping[str, tuple[int, ...]] | None = None,
+) -> MaskLayout:
+    """Decide what follows from the first scores alone; a layer's order at its own sparsity, where it has one.
+
+    Args:
+        importance: layer name -> [N, K], finite, of layers that the pattern can divide.
+        sparsity: the final one.
+        weight_shapes: layer name -> the weight's own shape, where it is not [N, K]: convolutions.
+    Raises:
+        InvalidSetting: an allocation that cannot reach what it is asked for with these layers.
+    """
+    searched: dict[tuple[str, float], Permutation | None] = {}
+
+    def permutation(layer: str, layer_sparsity: float) -> Permutation | None:
+        """The order of a layer at a sparsity of its own; a dense layer needs none."""
+        if layer_sparsity == 0:
+            return None
+        if (layer, layer_sparsity) not in searched:
+            searched[layer, layer_sparsity] = pattern.find_permutation(importance[layer].float(), layer_sparsity)
+        return searched[layer, layer_sparsity]
+
+    def lost(layer: str, layer_sparsity: float) -> float:
+        if layer_sparsity == 0:
+            return 0.0
+        order = permutation(layer, layer_sparsity) or Permutation()
+        scores = order.apply(importance[layer].float())
+        kept = pattern.layer_mask(scores, torch.ones_like(scores, dtype=torch.bool), layer_sparsity)
+        return float(scores.masked_fill(kept, 0.0).sum(dtype=torch.float64))
+
+    sparsities = None
+    if isinstance(allocation, PerLayerAllocation):
+        shapes = weight_shapes or {layer: tuple(scores.shape) for layer, scores in importance.items()}
+        sparsities = allocation.layer_sparsities(shapes, sparsity, lost)
+    orders = {layer: permutation(layer, (sparsities or {}).get(layer, sparsity)) for layer in importance}
+    return MaskLayout({layer: order for layer, order in orders.items() if order is not None}, sparsities)

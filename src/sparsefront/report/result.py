@@ -1,0 +1,155 @@
+"""The result: everything that one run states about itself, the one schema of JSON, CSV and W&B.
+
+Field names are unique over the whole result, so the nested JSON and the flat CSV line hold the same under the same names.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, field
+from functools import lru_cache
+from typing import Any, get_type_hints
+
+from sparsefront.report.field_types import from_cell, to_cell
+from sparsefront.report.renamed_fields import with_new_columns, with_new_keys, with_new_names
+from sparsefront.report.result_groups import (
+    SCHEMA_VERSION,
+    Choice,
+    Cost,
+    Identity,
+    Kernels,
+    Quality,
+    Size,
+    Sparsity,
+    Speed,
+)
+
+__all__ = [
+    "Choice",
+    "Cost",
+    "Identity",
+    "Kernels",
+    "ResultField",
+    "Quality",
+    "Result",
+    "Size",
+    "Sparsity",
+    "Speed",
+    "result_fields",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One run. See the groups for their fields and units."""
+
+    identity: Identity
+    choice: Choice
+    sparsity: Sparsity
+    quality: Quality
+    speed: Speed = field(default_factory=Speed)
+    size: Size = field(default_factory=Size)
+    kernels: Kernels = field(default_factory=Kernels)
+    cost: Cost = field(default_factory=Cost)
+
+    def to_json(self) -> str:
+        """Nested JSON, indented, ending in a line end."""
+        return json.dumps(dataclasses.asdict(self), indent=2, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Result":
+        """The result that `to_json` wrote; what a result of an older version lacks reads as not measured.
+
+        Raises:
+            ValueError: not JSON, a later schema version, unknown or missing keys (all are named), or a wrong type.
+        """
+        content = json.loads(text)
+        if not isinstance(content, dict) or not isinstance(content.get("identity"), dict):
+            raise ValueError("not a result: it has no identity")
+        version = _checked_version(content["identity"].get("schema_version"))
+        expected = {f"{item.group}.{item.name}" for item in result_fields()}
+        needed = {f"{item.group}.{item.name}" for item in result_fields() if item.required or version == SCHEMA_VERSION}
+        members = {group: with_new_names(group, names) for group, names in content.items() if isinstance(names, dict)}
+        given = {f"{group}.{name}" for group, names in members.items() for name in names}
+        _validate_keys(unknown=(given - expected) | (content.keys() - _groups().keys()), missing=needed - given)
+        return cls(**{group: kind(**members.get(group, {})) for group, kind in _groups().items()})
+
+    def flat(self) -> dict[str, Any]:
+        """field -> value in the order of the schema; mappings as JSON text, None where nothing was measured."""
+        return {item.name: to_cell(getattr(getattr(self, item.group), item.name)) for item in result_fields()}
+
+    @classmethod
+    def from_flat(cls, cells: Mapping[str, str]) -> "Result":
+        """The result of one CSV line; a column that is absent reads as not measured, since a store's columns may grow.
+
+        Raises:
+            ValueError: a later schema version, a filled cell under an unknown column, a field that must be there and is
+                not, or a cell of a wrong type.
+        """
+        _checked_version(int(cells["schema_version"]) if cells.get("schema_version", "").isdigit() else None)
+        cells = with_new_columns(cells)
+        filled = {name for name, text in cells.items() if text != ""}
+        _validate_keys(
+            unknown=filled - {item.name for item in result_fields()},
+            missing={item.name for item in result_fields() if item.required} - cells.keys(),
+        )
+        parsed: dict[str, dict[str, Any]] = {group: {} for group in _groups()}
+        for item in result_fields():
+            text = cells.get(item.name, "")
+            if item.required or text != "":
+                parsed[item.group][item.name] = with_new_keys(
+                    item.group, item.name, from_cell(item.name, text, item.hint)
+                )
+        return cls(**{group: kind(**parsed[group]) for group, kind in _groups().items()})
+
+    def value_of(self, name: str) -> Any:
+        """One value by its field name. Raises KeyError for a name that no result has."""
+        for item in result_fields():
+            if item.name == name:
+                return getattr(getattr(self, item.group), name)
+        raise KeyError(name)
+
+
+@dataclass(frozen=True)
+class ResultField:
+    """One entry of the schema; `required` ones have no default."""
+
+    group: str
+    name: str
+    hint: object
+    required: bool
+
+
+@lru_cache
+def result_fields() -> tuple[ResultField, ...]:
+    """The whole schema in its order."""
+    return tuple(_fields_of_groups())
+
+
+def _fields_of_groups() -> Iterator[ResultField]:
+    for group, kind in _groups().items():
+        hints = get_type_hints(kind)
+        for entry in dataclasses.fields(kind):
+            required = entry.default is MISSING and entry.default_factory is MISSING
+            yield ResultField(group, entry.name, hints[entry.name], required)
+
+
+@lru_cache
+def _groups() -> dict[str, type]:
+    return get_type_hints(Result)
+
+
+def _checked_version(version: object) -> int:
+    if not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
+        raise ValueError(
+            f"a result of schema version {version}, while this program reads versions up to {SCHEMA_VERSION}"
+        )
+    return version
+
+
+def _validate_keys(*, unknown: set[str], missing: set[str]) -> None:
+    complaints = [
+        f"{word} {', '.join(sorted(names))}" for word, names in (("unknown", unknown), ("missing", missing)) if names
+    ]
+    if complaints:
+        raise ValueError(f"not a result of this schema: {'; '.join(complaints)}")

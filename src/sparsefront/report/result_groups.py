@@ -1,0 +1,226 @@
+"""The groups of a result, with the meaning and unit of each field. None means "not measured", never "zero" or "failed"."""
+
+from dataclasses import dataclass, field
+from typing import Any, get_type_hints
+
+from sparsefront.report.field_types import check_field
+
+# 2: the parameters of every part in Choice. 3: variants and the curve in Speed, resident bytes in Size. 4: collapsed
+# layers, what decides whether two results are comparable, checkpoint. 5: names of today (`renamed_fields`). Fields are only
+# ever added or renamed, so results of older versions are read as well.
+SCHEMA_VERSION = 5
+
+
+class _CheckedFields:
+    """Checks the types of a group's fields when it is made: a wrong value is rejected where it is passed in."""
+
+    def __post_init__(self) -> None:
+        for name, hint in get_type_hints(type(self)).items():
+            check_field(f"{type(self).__name__.lower()}.{name}", getattr(self, name), hint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity(_CheckedFields):
+    """Which run this is and what it was measured on; enough to run it again. All of it is of the moment of the measurement:
+    a result that is shown or written again keeps it.
+
+    `time` is ISO 8601 with its zone; `commit` is None outside a checkout; `gpu`, `driver`, `cuda` are None on a CPU.
+    `gpu_clock_mhz` is the SM clock of that GPU while it ran what was timed, where the driver tells. `processor` and `threads`
+    (of one operator) are those of a CPU that was measured on. `dense_weights_sha256`: of the network before pruning;
+    `weights_sha256`: of the pruned one. No machine is named. `checkpoint`: the exported network, a folder below the cache
+    folder, to which `checkpoint` in the run's folder links; None where nothing was exported.
+    """
+
+    run_id: str
+    time: str
+    commit: str | None = None
+    config_hash: str
+    seed: int
+    gpu: str | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    gpu_clock_mhz: float | None = None
+    python: str
+    torch_version: str
+    triton_version: str | None = None
+    lightning_version: str | None = None
+    transformers_version: str | None = None
+    processor: str | None = None
+    threads: int | None = None
+    dense_weights_sha256: str | None = None
+    weights_sha256: str | None = None
+    checkpoint: str | None = None
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice(_CheckedFields):
+    """What was chosen, by the names of the configuration; parameters of a part are in its mapping.
+
+    `model_variant` tells networks of one model apart: `vit_b_16`, a BERT's size, hub name or folder name.
+    `model_parameters` hold only what decided what was loaded, and what the loaded network says of itself.
+    `trainer_parameters` are those that change what is trained, with `auto` resolved.
+    """
+
+    model: str
+    model_variant: str | None = None
+    model_parameters: dict[str, Any] = field(default_factory=dict)
+    dataset: str
+    dataset_task: str | None = None
+    dataset_parameters: dict[str, Any] = field(default_factory=dict)
+    pattern: str
+    pattern_parameters: dict[str, Any] = field(default_factory=dict)
+    granularity: int | str | None = None
+    importance: str | None = None
+    importance_parameters: dict[str, Any] = field(default_factory=dict)
+    allocation: str | None = None
+    allocation_parameters: dict[str, Any] = field(default_factory=dict)
+    schedule: str | None = None
+    schedule_parameters: dict[str, Any] = field(default_factory=dict)
+    recovery: str | None = None
+    recovery_parameters: dict[str, Any] = field(default_factory=dict)
+    recipe: str | None = None
+    recipe_parameters: dict[str, Any] = field(default_factory=dict)
+    trainer_parameters: dict[str, Any] = field(default_factory=dict)
+    kernel_mode: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sparsity(_CheckedFields):
+    """Fractions of zeros in [0, 1], never percent.
+
+    `sparsity_achieved` is over the prunable weights, with the layers that stayed dense counted in;
+    `sparsity_whole_model` is over all parameters. `dense_layers`: layer -> why it stayed dense. `n_of_m`: the windows of a
+    balanced pattern, "2:4", or "1:4 in 20, 3:32 in 4" layers. `collapsed_layers`: layer that keeps less than a tenth of the
+    target density -> the density that it keeps.
+    """
+
+    sparsity_target: float
+    sparsity_achieved: float | None = None
+    sparsity_whole_model: float | None = None
+    sparsity_per_layer: dict[str, float] = field(default_factory=dict)
+    dense_layers: dict[str, str] = field(default_factory=dict)
+    collapsed_layers: dict[str, float] | None = None
+    n_of_m: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality(_CheckedFields):
+    """The task's metric as a fraction, on the same data in the same dtype.
+
+    `dense`: before pruning; `masked`: the sparse weights through dense layers; `sparse`: the same weights
+    with the sparse kernels running. `extra_metrics`: "dense" | "masked" | "sparse" -> metric -> value. `*_standard_error`:
+    the sampling error of the test set, for one network by itself (networks evaluated on the same samples differ more surely
+    than that). `evaluated_samples`: inputs or questions that were evaluated, `evaluate_limit` the most that were allowed.
+    """
+
+    metric_name: str
+    dense: float | None = None
+    masked: float | None = None
+    sparse: float | None = None
+    dense_standard_error: float | None = None
+    masked_standard_error: float | None = None
+    sparse_standard_error: float | None = None
+    evaluate_limit: int | None = None
+    evaluated_samples: int | None = None
+    extra_metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed(_CheckedFields):
+    """Latency of one batch in milliseconds, of the sparse network and its dense baseline: median, 20th, 80th percentile.
+
+    `speedup` is dense over sparse, with the interval `speedup_low` .. `speedup_high`. `latency_device`: "cpu" | "cuda";
+    `latency_kernel` names what ran in the pruned layers: "reference" on a CPU, which never stands for a GPU latency.
+    `execution_mode_*` is the fastest execution mode: eager, compiled, CUDA graph ...; `*_variant` adds the form of the network
+    that was fastest in it: "compile_cuda_graph+fused_qkv". Dense is the fastest dense version of all.
+    `variant_medians_ms`: "dense/<candidate>" or "sparse/<candidate>" -> median of a short timing; `variants_not_timed`:
+    the same -> why it was not timed. `fused_dense_latency_ms`: our own fused graph with every layer dense.
+    `curve`: the other batch sizes and sequence lengths of the same weights, each with kernels chosen again: fields of this
+    group, "kernels": kernel -> number of pruned layers, "sparse_flops_share"; or "not_measured" with the reason.
+    `samples_file`, relative to the run's folder, holds every sample: `samples_per_repeat` in each of `repeats` repeats, after
+    `warmup_rounds`. `modes_searched`, `variants_searched`: what was tried to find the fastest way, in about `search_seconds`
+    for each network.
+    """
+
+    latency_dense_ms: float | None = None
+    latency_dense_p20_ms: float | None = None
+    latency_dense_p80_ms: float | None = None
+    latency_sparse_ms: float | None = None
+    latency_sparse_p20_ms: float | None = None
+    latency_sparse_p80_ms: float | None = None
+    speedup: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    latency_device: str | None = None
+    latency_kernel: str | None = None
+    execution_mode_dense: str | None = None
+    execution_mode_sparse: str | None = None
+    dense_variant: str | None = None
+    sparse_variant: str | None = None
+    variants_not_timed: dict[str, str] = field(default_factory=dict)
+    variant_medians_ms: dict[str, float] = field(default_factory=dict)
+    fused_dense_latency_ms: float | None = None
+    batch_size: int | None = None
+    sequence_length: int | None = None
+    dtype: str | None = None
+    layout: str | None = None
+    throughput_dense_samples_per_s: float | None = None
+    throughput_sparse_samples_per_s: float | None = None
+    repeats: int | None = None
+    samples_per_repeat: int | None = None
+    warmup_rounds: int | None = None
+    modes_searched: list[str] | None = None
+    variants_searched: list[str] | None = None
+    search_seconds: float | None = None
+    curve: list[dict[str, Any]] = field(default_factory=list)
+    samples_file: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size(_CheckedFields):
+    """Bytes: of all weights as stored for inference, what the network keeps on its device (weights and packed operands), and
+    the peak of one forward pass there.
+
+    `dense_bytes_per_layer`: prunable layers that the sparse network still holds dense -> bytes of their weight.
+    """
+
+    weight_bytes_dense: int | None = None
+    weight_bytes_sparse: int | None = None
+    resident_bytes_dense: int | None = None
+    resident_bytes_sparse: int | None = None
+    peak_memory_bytes_dense: int | None = None
+    peak_memory_bytes_sparse: int | None = None
+    dense_bytes_per_layer: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernels(_CheckedFields):
+    """What the swap chose.
+
+    `kernel_per_layer`: layer -> {"chosen", "family", "density", "weight_bytes", "latency_us", "candidates": kernel ->
+    microseconds, "roofline_fraction", "relative_error", "unsupported": kernel -> reason, "notes", "launch": its parameters,
+    "why_dense" where a pruned layer runs dense, "m", "k", "n" of its product}, keys absent where nothing is known. Shares are
+    fractions of the prunable layers, by count and by dense floating-point operations, that run a sparse kernel.
+    `fused_blocks`: how encoder blocks were rewritten, or why they were not -> number of blocks; `block_variants_ms`: chain of
+    blocks -> way of running it -> milliseconds, where timed.
+    """
+
+    kernel_per_layer: dict[str, dict[str, Any]] = field(default_factory=dict)
+    sparse_layer_share: float | None = None
+    sparse_flops_share: float | None = None
+    fused_blocks: dict[str, int] = field(default_factory=dict)
+    block_variants_ms: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost(_CheckedFields):
+    """Wall seconds of the stages, as first made, those of killed runs that they went on from included; `dense_reused`:
+    the dense weights were found finished.
+    """
+
+    train_dense_seconds: float | None = None
+    prune_seconds: float | None = None
+    recover_seconds: float | None = None
+    measure_seconds: float | None = None
+    dense_reused: bool | None = None

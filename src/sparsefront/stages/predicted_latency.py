@@ -1,0 +1,159 @@
+"""Whether a pattern can win at all here: asked before anything is trained, of measurements of such a GPU or its model."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from sparsefront_kernels.prediction import LatencyPredictor, PredictedLatency, latency_predictor
+from torch import Tensor, nn
+
+from sparsefront.datasets.info import DataInfo
+from sparsefront.experiment import Experiment
+from sparsefront.inference.problems import LayerInput, observe_problems
+from sparsefront.measure.flops import theoretical_dense_flops
+from sparsefront.measure.settings import DTYPES
+from sparsefront.pruning.layers import plan_pruning
+
+log = logging.getLogger(__name__)
+ASKS = ("auto", "sparse")  # kernel modes in which a sparse kernel has to be fast
+LEAST_COVERED = 0.5  # of the multiply-adds of the pruned layers: with fewer whose latency can be predicted it is silent
+
+
+def warn_where_nothing_wins(experiment: Experiment) -> None:
+    """Log one warning where every pruned layer whose latency can be predicted is expected to be slower than dense.
+
+    Silent on a CPU, where neither measurements nor a model of the GPU at hand exist, for storage that neither knows, and
+    where the network cannot be followed without data. It never fails: the run itself will tell.
+    """
+    device = experiment.measure.torch_device
+    if device.type != "cuda":
+        return
+    try:
+        known = latency_predictor(torch.cuda.get_device_name(device))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        log.warning("no prediction: the table of times cannot be read: %r", error)
+        return
+    if known is not None and (warning := expected_loss(experiment, known)) is not None:
+        log.warning("%s", warning)
+
+
+def expected_loss(experiment: Experiment, known: LatencyPredictor) -> str | None:
+    """The warning, or None where a layer may win or too little is known.
+
+    Every layer is taken at the run's sparsity, whatever an allocation will make of it, and its time at the real batch.
+    A layer that only the performance model knows may win as long as the error that the model has allows it.
+    """
+    kernel = experiment.kernel
+    if not experiment.swaps or kernel.mode not in ASKS or kernel.forced or experiment.pattern.name == "dense":
+        return None
+    problems = _problems(experiment)
+    found = {name: _predict(experiment, known, seen) for name, seen in problems.items()}
+    predictions = {name: predicted for name, predicted in found.items() if predicted is not None}
+    flops = {name: theoretical_dense_flops(seen.problem) for name, seen in problems.items()}
+    covered = sum(flops[name] for name in predictions)
+    if not predictions or covered < LEAST_COVERED * sum(flops.values()):
+        return None
+    best = max(predictions, key=lambda name: predictions[name].speedup)
+    if any(predicted.may_win for predicted in predictions.values()):
+        return None
+    return _text(experiment, known, best, problems[best], predictions, len(problems))
+
+
+def storage_granularity(family: str, parameters: Mapping[str, Any]) -> int | None:
+    """The granularity under which the benchmark lists such storage; None where it measures nothing like it.
+
+    Args:
+        family, parameters: as a pattern's `storage` gives them.
+    """
+    if parameters.get("fill"):  # zeros inside are multiplied: slower than the sparsity says
+        return None
+    if family == "gathered":
+        return parameters["tile"]
+    if family == "blocked" and len(set(parameters["block"])) == 1:
+        return parameters["block"][0]
+    return None
+
+
+def shape_inputs(info: DataInfo, *, batch_size: int, sequence_length: int | None) -> dict[str, Tensor]:
+    """Keyword arguments of the net for one measured batch, on the meta device: shapes without data.
+
+    Text comes without its attention mask, whose values a network may look at.
+    """
+    if info.image_size is not None:
+        return {"x": torch.empty(batch_size, info.channels, info.image_size, info.image_size, device="meta")}
+    shape = (batch_size, sequence_length or info.sequence_length)
+    return {name: torch.empty(shape, dtype=torch.int64, device="meta") for name in ("input_ids", "token_type_ids")}
+
+
+def _problems(experiment: Experiment) -> dict[str, LayerInput]:
+    """What each pruned Linear layer will receive; none where the network cannot be followed on the meta device."""
+    info, measure = experiment.dataset.info, experiment.measure
+    net = experiment.model.skeleton(info).eval()
+    prunable = experiment.model.prunable(net)
+    plan = plan_pruning(
+        net,
+        prunable,
+        pattern=experiment.pattern,
+        sparsity=experiment.sparsity,
+        ignored=experiment.recipe.ignored(prunable),
+    )
+    # a convolution's dense time is not that of a product, so the tables say nothing about it
+    layers = [name for name in plan.layers if isinstance(net.get_submodule(name), nn.Linear)]
+    inputs = shape_inputs(info, batch_size=measure.batch_sizes[0], sequence_length=measure.sequence_lengths[0])
+    try:
+        return observe_problems(net, inputs, layers)
+    except Exception as error:  # a network may look at values, which are not here; a prediction is worth no failed run
+        log.debug("no prediction: the network cannot be followed without data: %s", error)
+        return {}
+
+
+def _predict(experiment: Experiment, known: LatencyPredictor, seen: LayerInput) -> PredictedLatency | None:
+    problem = seen.problem
+    family, parameters = experiment.pattern.storage((problem.n, problem.k), experiment.sparsity)
+    unit = storage_granularity(family, parameters)
+    if unit is None:
+        return None
+    dtype = next(name for name, value in DTYPES.items() if value == experiment.measure.torch_dtype)
+    return known.predict(
+        family=family,
+        granularity=unit,
+        dtype=dtype,
+        m=problem.m,
+        k=problem.k,
+        n=problem.n,
+        sparsity=experiment.sparsity,
+    )
+
+
+def _text(
+    experiment: Experiment,
+    known: LatencyPredictor,
+    best: str,
+    received: LayerInput,
+    predictions: Mapping[str, PredictedLatency],
+    layers: int,
+) -> str:
+    problem, predicted = received.problem, predictions[best]
+    outside = f" ({layers - len(predictions)} more are outside its range)" if layers > len(predictions) else ""
+    return (
+        f"prediction, not measurement: with pattern {experiment.pattern.name} at sparsity {experiment.sparsity:g} "
+        f"none of {len(predictions)} pruned layers{outside} is expected to beat dense. Closest: {best}, MxKxN = "
+        f"{problem.m}x{problem.k}x{problem.n}, {predicted.latency_us:.1f} us against {predicted.dense_us:.1f} us dense "
+        f"({predicted.speedup:.2f}x). {_source(known, predicted)}"
+    )
+
+
+def _source(known: LatencyPredictor, predicted: PredictedLatency) -> str:
+    """Where the prediction for the closest layer is from."""
+    if predicted.source == "model":
+        made_with = known.rates.made_with
+        how = (
+            f"Computed by sparsefront_kernels.performance_model for {known.gpu} "
+            f"(its speedups may be {predicted.error:.0%} off), fitted to"
+        )
+    else:
+        made_with = known.table.made_with
+        how = f"Interpolated from sparsefront_kernels.prediction's table of {known.gpu},"
+    date, commit = made_with.get("date", "at an unknown date"), made_with.get("commit", "unknown")
+    return f"{how} measurements of {date} at commit {commit}"

@@ -1,0 +1,49 @@
+"""What the processes of a distributed training tell each other; in a single process every function gives back what it got.
+
+A rank is such a process: each has the whole network and trains it on its own share of the batches.
+"""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def world_size() -> int:
+    """How many ranks train together; 1 in a single process."""
+    return dist.get_world_size() if _distributed() else 1
+
+
+def rank() -> int:
+    """This process's own rank, from 0."""
+    return dist.get_rank() if _distributed() else 0
+
+
+def all_reduce_sum(tensor: Tensor) -> Tensor:
+    """The sum over the ranks, with the same bits on every rank; a new tensor of the same shape, dtype and device."""
+    if not _distributed():
+        return tensor
+    summed = tensor.detach().clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(summed)
+    return summed
+
+
+def broadcast(tensor: Tensor) -> Tensor:
+    """Rank 0's tensor on every rank; a new tensor of the same shape and dtype on the device of the one given."""
+    if not _distributed():
+        return tensor
+    sent = tensor.detach().clone(memory_format=torch.contiguous_format)
+    dist.broadcast(sent.view(torch.uint8) if sent.dtype == torch.bool else sent, src=0)
+    return sent
+
+
+def all_gather(content: object) -> list:
+    """What every rank gave, in their order; `content` can be pickled."""
+    if not _distributed():
+        return [content]
+    contents: list = [None] * world_size()
+    dist.all_gather_object(contents, content)
+    return contents
+
+
+def _distributed() -> bool:
+    return dist.is_available() and dist.is_initialized()

@@ -1,0 +1,38 @@
+"""The weights that a training had on its way, kept for a later return to them."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytorch_lightning as pl
+from torch import nn
+
+EPOCH_WEIGHTS = "epoch_weights"
+
+
+def epoch_weights_file(folder: Path, epoch: int) -> Path:
+    """Where the weights at the start of an epoch, counted from 0, lie in the folder of a training."""
+    return folder / EPOCH_WEIGHTS / f"epoch_{epoch:04d}.safetensors"
+
+
+class SaveEpochWeights(pl.Callback):
+    """Lightning callback that stores the network's state dict at the start of every epoch, before its first step.
+
+    Args:
+        folder: of the training; complete when it ends.
+        unfinished: another folder, where the files lie until then, so that they outlive a killed run.
+        save: (network, file) writes the plain state dict.
+    """
+
+    def __init__(self, folder: Path, unfinished: Path, save: Callable[[nn.Module, Path], None]) -> None:
+        self.folder, self.unfinished, self.save = folder, unfinished, save
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if trainer.is_global_zero:
+            file = epoch_weights_file(self.unfinished, trainer.current_epoch)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            self.save(module.net, file)
+
+    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if trainer.is_global_zero:
+            shutil.copytree(self.unfinished / EPOCH_WEIGHTS, self.folder / EPOCH_WEIGHTS)

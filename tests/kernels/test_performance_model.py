@@ -1,0 +1,261 @@
+"""The performance model: limits that any product obeys, constants that come back from times they made, and the shipped ones."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+from sparsefront_kernels.bench.row import COLUMNS, read_rows
+from sparsefront_kernels.performance_model import Product, predicted_us
+from sparsefront_kernels.performance_model.__main__ import main
+from sparsefront_kernels.performance_model.errors import Errors
+from sparsefront_kernels.performance_model.families import FAMILIES, constants_key, family_of
+from sparsefront_kernels.performance_model.fit import Sample, fitted, product_of, rates_of, samples_of
+from sparsefront_kernels.performance_model.predict import known_error, predicted_with
+from sparsefront_kernels.performance_model.rates import SHIPPED, DeviceRates, device_rates, load, user_file
+from sparsefront_kernels.performance_model.work import CONSTANTS, STARTS, Tiling, Work, time_us
+from sparsefront_kernels.prediction import LatencyPredictor, PredictedLatency, latency_predictor
+from sparsefront_kernels.registry import names
+
+ROOT = Path(__file__).resolve().parents[2]
+MEASURED = ROOT / "experiments" / "operators" / "h200.csv"
+DTYPES = {"fp16": 700.0, "fp32": 50.0, "tf32": 380.0}
+KERNELS = {
+    "gathered_cuda": ("gathered_cuda_feature_major", "fp16"),
+    "gathered_simt": ("gathered_simt_feature_major", "fp32"),
+    "gathered_small_m": ("gathered_small_m_feature_major", "fp16"),
+    "gathered_triton": ("gathered_triton_feature_major", "fp16"),
+    "cublas": ("cublas", "fp16"),
+}
+
+
+def rates(**changed) -> DeviceRates:
+    """A made-up GPU with the constants that a fit begins with."""
+    constants = {f"{family} {dtype}": dict(STARTS) for family in FAMILIES for dtype in DTYPES}
+    return dataclasses.replace(DeviceRates("Some GPU", 100, dict(DTYPES), 4000.0, constants=constants), **changed)
+
+
+def product(**changed) -> Product:
+    plain = {"m": 32, "k": 4096, "n": 4096, "sparsity": 0.5, "granularity": 64, "distribution": "equal"}
+    return Product(**plain | {"dtype": "fp16", "layout": "feature_major"} | changed)
+
+
+def asked(family: str, **changed) -> tuple[str, Product]:
+    kernel, dtype = KERNELS[family]
+    return kernel, product(dtype=dtype, **changed)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_product_is_faster_than_the_device(family):
+    for m in (1, 17, 64) if family == "gathered_small_m" else (1, 256, 5000):
+        for granularity in (4, 32, 128):
+            kernel, one = asked(family, m=m, granularity=granularity)
+            density = 1.0 if family == "cublas" else 1 - one.sparsity
+            roofline_us = 2 * m * one.k * one.n * density / (DTYPES[one.dtype] * 1e6 * CONSTANTS["math"][0])
+            assert predicted_with(kernel, one, rates()) >= roofline_us
+            assert predicted_with(kernel, one, rates()) >= rates().memory_us(one.least_bytes)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_more_work_is_never_faster(family):
+    sizes = [{"m": 8}, {"m": 64}, {"m": 64, "n": 8192}, {"m": 64, "n": 8192, "k": 16384}]
+    times = [predicted_with(*asked(family, **size), rates()) for size in sizes]
+    assert times == sorted(times) and times[0] < times[-1]
+    if family != "cublas":
+        sparse = [predicted_with(*asked(family, sparsity=sparsity), rates()) for sparsity in (0.9, 0.75, 0.5, 0.0)]
+        assert sparse == sorted(sparse)
+
+
+def test_tiles_narrower_than_the_hardware_cost_more():
+    times = [predicted_with(*asked("gathered_cuda", m=4096, granularity=unit), rates()) for unit in (128, 64, 32, 16)]
+    assert times == sorted(times) and times[0] < times[-1]
+    assert product(granularity=16, sparsity=0.5).kept_by_any(64) == 1 - 0.5**4
+    assert product(granularity=128, sparsity=0.5).kept_by_any(64) == 0.5
+
+
+def test_layouts_and_uneven_tiles_cost_more():
+    plain = predicted_with(*asked("gathered_cuda", m=4096), rates())
+    mixed = [
+        predicted_with(*asked("gathered_cuda", m=4096, layout=one), rates())
+        for one in ("row_to_feature", "feature_to_row")
+    ]
+    both = predicted_with(*asked("gathered_cuda", m=4096, layout="row_major"), rates())
+    assert plain < min(mixed) and max(mixed) < both
+    whole = rates(num_sms=128)  # equal tiles fill four rounds, which uneven ones cannot
+    equal, uneven = (
+        predicted_with(*asked("gathered_cuda", m=4096, distribution=kind), whole) for kind in ("equal", "uneven")
+    )
+    assert equal < uneven < 1.5 * equal
+
+
+def test_rounds_are_whole_for_equal_blocks():
+    def at(blocks: int) -> float:
+        return time_us(Work((Tiling(blocks, 100, 10, 1e6, 1e4, 1e3),), 100, 700.0, 0.1), STARTS)
+
+    assert at(1) == at(100) < at(101) == at(200)
+
+
+def test_bytes_bind_what_has_little_arithmetic():
+    work = Work((Tiling(1, 100, 1, 1.0, 1.0, 1.0),), 100, 700.0, memory_us=50.0)
+    assert time_us(work, STARTS) == pytest.approx(STARTS["launch"] + 50 / STARTS["memory"])
+
+
+def test_nothing_is_said_of_what_is_not_known():
+    assert predicted_us("gathered_cuda", product(), "a GPU that nobody measured") is None
+    assert predicted_with("triton_bsr", product(), rates()) is None
+    assert predicted_with(*asked("gathered_small_m", m=65), rates()) is None
+    assert predicted_with(*asked("gathered_cuda", m=0), rates()) is None
+    assert predicted_with("gathered_cuda", product(), rates(constants={})) is None
+    untold = {"gathered_cuda fp16": {name: value for name, value in STARTS.items() if "turn" not in name}}
+    assert predicted_with(*asked("gathered_cuda"), rates(constants=untold)) is not None
+    assert predicted_with(*asked("gathered_cuda", layout="row_major"), rates(constants=untold)) is None
+
+
+def test_families_know_their_kernels():
+    assert family_of("gathered_simt_row_to_feature") == "gathered_simt"
+    assert family_of("gathered_cuda_row_to_feature") == "gathered_cuda"
+    assert family_of("gathered_triton_tf32") == "gathered_triton"
+    assert family_of("cublas_wt") == "cublas" and family_of("cusparselt") is None
+    unknown = {name for name in names() if name.startswith("gathered_") and family_of(name) is None}
+    others = ("reference", "overlay", "quack")  # no GPU kernel, several at once, and another library's
+    assert {name for name in unknown if not any(other in name for other in others)} == set()
+    assert constants_key("gathered_cuda_feature_major", "bf16") == "gathered_cuda fp16"
+    assert (
+        constants_key("cublas_wt", "fp32") == "cublas fp32" and constants_key("cublas_wt", "tf32") == "cublas_wt tf32"
+    )
+    assert constants_key("cusparselt", "fp16") is None
+
+
+def test_a_fit_finds_the_times_that_made_it():
+    """Other constants than those it begins with; the times come back, also of shapes that it did not see."""
+    true = rates()
+    true.constants["gathered_cuda fp16"].update(launch=3.0, work_tile=1.6, math=0.8, l2_gb_per_s=9000.0, turn_x=1.0)
+    grid = [
+        product(m=m, k=k, n=n, sparsity=sparsity, granularity=unit, layout=layout)
+        for m in (256, 4096)
+        for k, n in ((1024, 1024), (4096, 1024), (2048, 4096), (4096, 4096))
+        for sparsity in (0.5, 0.9)
+        for unit in (128, 32)
+        for layout in ("row_major", "feature_major")
+    ]
+    samples = [Sample("gathered_cuda", one, predicted_with("gathered_cuda", one, true)) for one in grid]
+    found = fitted(samples, rates(constants={}))
+    assert found.constants.keys() == {"gathered_cuda fp16"}
+    assert "scatter" not in found.constants["gathered_cuda fp16"], "no sample depends on it"
+    errors = found.errors["gathered_cuda fp16"]
+    assert errors["rows"] == len(grid) and errors["median"] < 0.02 and errors["held_out_median"] < 0.05
+    assert known_error("gathered_cuda", "bf16", found) == errors["held_out_p90"]
+    assert known_error("triton_bsr", "fp16", found) == float("inf")
+
+
+def test_errors():
+    found = Errors.of([1.0, 1.1, 0.9, 1.5, 2.0])
+    assert found.rows == 5 and found.median == pytest.approx(0.1) and found.p90 == pytest.approx(0.8)
+    assert Errors.of([1.25]).p90 == 0.25
+
+
+def row(**changed) -> dict[str, str]:
+    text = dict.fromkeys(COLUMNS, "") | {
+        "kernel": "cublas",
+        "granularity": 0,
+        "dtype": "fp16",
+        "m": 64,
+        "k": 64,
+        "n": 64,
+    }
+    text |= {"sparsity": 0, "layout": "row_major", "correct": True, "latency_us": 2.0, "roofline_fraction": 0.5}
+    return {name: str(value) for name, value in (text | changed).items()}
+
+
+def test_rates_are_those_of_the_floors():
+    size = 1024
+    bound = {"m": size, "k": size, "n": size, "latency_us": 10.0, "roofline_fraction": 2 * size**3 / 700e6 / 10}
+    few = {"m": 1, "k": size, "n": size, "latency_us": 2.0, "roofline_fraction": 2 * (size**2 + 2 * size) / 4e6 / 2}
+    found = rates_of([row(**bound), row(**few), row(correct=False)], gpu="GPU", num_sms=7, made_with={})
+    assert found.dense_tflops == {"fp16": pytest.approx(700.0)} and found.copy_gb_per_s == pytest.approx(4000.0)
+    with pytest.raises(ValueError, match="no row is bound by bytes"):
+        rates_of([row(**bound)], gpu="GPU", num_sms=7, made_with={})
+
+
+def test_wrong_rows_and_unknown_kernels_are_no_samples():
+    assert len(samples_of([row(), row(correct=False), row(latency_us=""), row(kernel="triton_bsr")])) == 1
+    assert product_of(row()).layout == "row_major"
+
+
+def test_a_users_own_rates_replace_the_shipped_ones(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
+    device_rates.cache_clear()
+    assert device_rates("NVIDIA H200").num_sms == 132
+    dataclasses.replace(rates(), gpu="NVIDIA H200").save(user_file("NVIDIA H200"))
+    device_rates.cache_clear()
+    assert device_rates("NVIDIA H200").num_sms == 100
+    device_rates.cache_clear()
+
+
+def test_the_shipped_column_is_of_the_shipped_constants():
+    again = "python -m sparsefront_kernels.performance_model experiments/operators/h200.csv --fit --ship --write"
+    shipped = load(SHIPPED / "nvidia_h200.json")
+    for one in read_rows(MEASURED):
+        predicted = predicted_with(one["kernel"], product_of(one), shipped)
+        if predicted is None:
+            assert not one["predicted_us"], f"after new measurements: {again}"
+        else:
+            assert float(one["predicted_us"]) == pytest.approx(predicted, rel=1e-4), f"after new measurements: {again}"
+
+
+def test_the_shipped_constants_are_near_the_shipped_measurements():
+    """Loose bounds: a refit that fails shows, a kernel that became faster does not."""
+    shipped = load(SHIPPED / "nvidia_h200.json")
+    assert all(found["median"] < 0.25 for found in shipped.errors.values()), shipped.errors
+    assert all(set(found) <= set(CONSTANTS) for found in shipped.constants.values())
+
+
+def test_the_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
+    device_rates.cache_clear()
+    path = tmp_path / "rows.csv"
+    shutil.copy(MEASURED, path)
+    before = read_rows(path)
+    assert main([str(path), "--write"]) == 0
+    assert "| gathered_cuda | fp16 |" in capsys.readouterr().out
+    assert read_rows(path) == before, "nothing but the column, which is there already"
+    lines = [line.replace("NVIDIA H200", "Some GPU") for line in path.read_text().splitlines()]
+    small = [line for line in lines if ",M15," in line or ",M9," in line]
+    path.write_text("\n".join([lines[0], *small]) + "\n")
+    assert main([str(path)]) == 1 and "fit them with --fit" in capsys.readouterr().err
+    assert main([str(path), "--fit"]) == 1 and "give --num-sms" in capsys.readouterr().err
+    assert main([str(path), "--fit", "--num-sms", "132", "--write"]) == 0
+    assert device_rates("Some GPU").made_with["source"] == "rows.csv" and user_file("Some GPU").exists()
+    assert main([str(tmp_path / "nowhere.csv")]) == 1
+    device_rates.cache_clear()
+
+
+def test_predictions_are_measurements_where_there_are_any(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
+    device_rates.cache_clear()
+    known = latency_predictor("NVIDIA H200")
+    sizes = {"family": "gathered", "granularity": 128, "dtype": "fp16", "k": 4096, "n": 4096, "sparsity": 0.75}
+    assert known.predict(m=2048, **sizes).source == "measurements"
+    assert known.predict(m=2048, **sizes).error == 0
+    modelled = known.predict(m=100_000, **sizes)
+    assert modelled.source == "model" and 0 < modelled.error < 1
+    assert modelled.dense_us > modelled.latency_us > 0
+    measured, alone = known.predict(m=2048, **sizes), dataclasses.replace(known, table=None).predict(m=2048, **sizes)
+    assert alone.source == "model" and alone.speedup == pytest.approx(measured.speedup, rel=0.25)
+    assert known.predict(m=2048, **sizes | {"family": "csr"}) is None
+    assert dataclasses.replace(known, rates=None).predict(m=100_000, **sizes) is None
+    assert latency_predictor("a GPU that nobody measured") is None
+
+
+def test_a_model_may_be_wrong_by_its_error():
+    assert not PredictedLatency(10.0, 9.5).may_win
+    assert PredictedLatency(10.0, 9.5, source="model", error=0.1).may_win
+    assert not PredictedLatency(10.0, 9.0, source="model", error=0.1).may_win
+
+
+def test_the_model_answers_for_one_kernel_of_ours():
+    known = LatencyPredictor("Some GPU", None, rates(constants={}))
+    sizes = {"granularity": 64, "dtype": "fp16", "m": 256, "k": 1024, "n": 1024, "sparsity": 0.75}
+    assert known.predict(family="gathered", **sizes) is None
+    known = LatencyPredictor("Some GPU", None, rates())
+    assert known.predict(family="gathered", **sizes).error == float("inf"), "no error is known"

@@ -1,0 +1,177 @@
+"""Predicted latencies of products: exact where times follow the law that is assumed, and nothing outside what was measured."""
+
+import dataclasses
+import itertools
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sparsefront_kernels.bench.row import COLUMNS, read_rows
+from sparsefront_kernels.prediction import LatencyTable, latency_table
+from sparsefront_kernels.prediction.__main__ import main
+from sparsefront_kernels.prediction.distill import distilled
+from sparsefront_kernels.prediction.interpolation import between
+from sparsefront_kernels.prediction.table import SHIPPED, Measured, load, user_file
+
+ROOT = Path(__file__).resolve().parents[2]
+SHAPES = ((64, 64), (64, 256), (256, 64), (512, 512))
+MADE_WITH = {"torch": "2", "triton": "3", "cuda": "13", "commit": "abc", "date": "2026-01-01"}
+
+
+def law_us(m: int, size: float, sparsity: float, factor: float = 1.0) -> float:
+    """Times for which ln(time) is linear in sparsity, ln(K·N) and ln(M)."""
+    return factor * 0.01 * m**0.9 * size**0.7 * math.exp(-1.5 * sparsity)
+
+
+def measured(m: int = 64, k: int = 64, n: int = 64, sparsity: float = 0.5, **changed) -> Measured:
+    one = Measured(
+        family="gathered",
+        granularity=32,
+        distribution="equal",
+        dtype="fp16",
+        m=m,
+        k=k,
+        n=n,
+        sparsity=sparsity,
+        kernel="gathered_cuda",
+        latency_us=law_us(m, k * n, sparsity),
+        dense_us=law_us(m, k * n, 0.0, factor=0.5),
+    )
+    return one._replace(**changed)
+
+
+def table(*more: Measured) -> LatencyTable:
+    grid = itertools.product((64, 256, 1024), SHAPES, (0.5, 0.75, 0.9))
+    return LatencyTable("GPU", MADE_WITH, tuple(measured(m, *shape, sparsity) for m, shape, sparsity in grid) + more)
+
+
+def ask(asked_table: LatencyTable, **changed):
+    plain = {"family": "gathered", "granularity": 32, "dtype": "fp16", "m": 256, "k": 64, "n": 256, "sparsity": 0.75}
+    return asked_table.predict(**plain | changed)
+
+
+def test_between_two_points_and_not_beyond():
+    points = {1.0: (10.0, 0.0), 3.0: (20.0, 4.0)}
+    assert between(points, 1.5) == (12.5, 1.0)
+    assert between(points, 3.0) == (20.0, 4.0)
+    assert between(points, 3.01) is None and between(points, 0.99) is None and between({}, 1.0) is None
+    assert between(points, 3.01, slack=0.02) == (20.0, 4.0)
+    assert between({2.0: (7.0,)}, 2.0) == (7.0,)
+
+
+@settings(max_examples=60, deadline=None)
+@given(m=st.integers(64, 1024), k=st.integers(64, 512), n=st.integers(64, 512), sparsity=st.floats(0.5, 0.9))
+def test_exact_for_times_that_follow_the_law(m, k, n, sparsity):
+    found = ask(table(), m=m, k=k, n=n, sparsity=sparsity)
+    assert found.latency_us == pytest.approx(law_us(m, k * n, sparsity))
+    assert found.dense_us == pytest.approx(law_us(m, k * n, 0.0, factor=0.5))
+    assert found.speedup == pytest.approx(found.dense_us / found.latency_us)
+
+
+OUTSIDE = {
+    "small M": {"m": 63},
+    "M of nothing": {"m": 0},
+    "large M": {"m": 1025},
+    "small weight": {"k": 63, "n": 64},
+    "large weight": {"k": 512, "n": 513},
+    "dense": {"sparsity": 0.4},
+    "sparse": {"sparsity": 0.95},
+    "dtype": {"dtype": "fp32"},
+    "granularity": {"granularity": 64},
+    "family": {"family": "csr"},
+}
+
+
+@pytest.mark.parametrize("changed", OUTSIDE.values(), ids=OUTSIDE.keys())
+def test_silent_outside_what_was_measured(changed):
+    assert ask(table()) is not None
+    assert ask(table(), **changed) is None
+
+
+def test_masks_may_miss_the_sparsity_that_was_asked_for():
+    assert ask(table(), sparsity=0.904).latency_us == pytest.approx(law_us(256, 64 * 256, 0.9))
+
+
+def test_shapes_of_one_size_are_averaged():
+    two = LatencyTable("GPU", {}, (measured(k=64, n=256, latency_us=4.0), measured(k=256, n=64, latency_us=9.0)))
+    assert ask(two, m=64, k=128, n=128, sparsity=0.5).latency_us == pytest.approx(6.0), "the geometric mean"
+
+
+def test_the_kindest_distribution_counts():
+    slow = measured(256, 64, 256, 0.75, distribution="uneven", latency_us=1e6)
+    fast = measured(256, 64, 256, 0.75, distribution="uneven", latency_us=1e-6)
+    assert ask(table(slow)) == ask(table())
+    assert ask(table(fast)).latency_us == pytest.approx(1e-6)
+
+
+def row(**changed: object) -> dict[str, str]:
+    """A line of a results file."""
+    text = dict.fromkeys(COLUMNS, "") | measured()._asdict() | MADE_WITH
+    text |= {"pattern": "vector_wise", "layout": "row_major", "correct": True, "gpu": "GPU"} | changed
+    return {name: str(value) for name, value in text.items()}
+
+
+def test_distilled_to_the_fastest_row_major_kernel_of_ours():
+    rows = [
+        row(kernel="gathered_triton", latency_us=3.0),
+        row(kernel="gathered_cuda", latency_us=2.0),
+        row(kernel="gathered_cuda_feature_major", layout="feature_major", latency_us=1.0),
+        row(kernel="cublas", family="dense", latency_us=1.0),
+        row(kernel="gathered_cuda", correct=False, latency_us=""),
+        row(kernel="gathered_triton", sparsity=0.75, latency_us=1.5, date="2026-01-02"),
+    ]
+    made = distilled(rows)
+    assert [(one.kernel, one.sparsity, one.latency_us) for one in made.measured] == [
+        ("gathered_cuda", 0.5, 2.0),
+        ("gathered_triton", 0.75, 1.5),
+    ]
+    assert made.gpu == "GPU" and made.made_with == MADE_WITH | {"date": "2026-01-01, 2026-01-02"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [([], "are of none"), ([row(kernel="cublas")], "are of none"), ([row(), row(gpu="other")], "are of GPU, other")],
+)
+def test_distilled_of_one_gpu_model(rows, message):
+    with pytest.raises(ValueError, match=message):
+        distilled(rows)
+
+
+def test_written_and_read_back(tmp_path):
+    path = table().save(tmp_path / "made" / "gpu.json")
+    assert load(path) == table()
+    assert len(path.read_text().splitlines()) > len(table().measured), "a measurement a line"
+
+
+def test_a_users_own_table_replaces_the_shipped_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
+    assert len(latency_table("NVIDIA H200").measured) > 1
+    own = dataclasses.replace(table(), gpu="NVIDIA H200", measured=(measured(),))
+    own.save(user_file("NVIDIA H200"))
+    assert latency_table("NVIDIA H200") == own
+    assert latency_table("a GPU that nobody measured") is None
+
+
+def test_the_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
+    assert main([str(ROOT / "experiments" / "operators" / "h200.csv")]) == 0
+    assert str(user_file("NVIDIA H200")) in capsys.readouterr().out
+    (tmp_path / "rows.csv").write_text("family,kernel\n")
+    assert main([str(tmp_path / "rows.csv")]) == 1
+    assert "lacks the columns" in capsys.readouterr().err
+
+
+def test_the_shipped_table_is_that_of_the_shipped_measurements():
+    made = distilled(read_rows(ROOT / "experiments" / "operators" / "h200.csv"))
+    again = "python -m sparsefront_kernels.prediction experiments/operators/h200.csv --ship"
+    assert load(SHIPPED / "nvidia_h200.json") == made, f"after new measurements: {again}"
+
+
+def test_the_shipped_table_says_what_was_measured():
+    """Row-major, granularity 128: at 50 % and M = 256 a loss on 1024², at 90 % and M = 4096 a win on 8192²."""
+    shipped = load(SHIPPED / "nvidia_h200.json")
+    small = ask(shipped, granularity=128, m=256, k=1024, n=1024, sparsity=0.5)
+    large = ask(shipped, granularity=128, m=4096, k=8192, n=8192, sparsity=0.9)
+    assert small.speedup == pytest.approx(0.73508, rel=1e-3) and large.speedup == pytest.approx(4.93685, rel=1e-3)

@@ -1,0 +1,128 @@
+"""What is fixed before the first mask: permutations and sparsities of layers, on disk and in use."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import pytest
+import torch
+
+from sparsefront.allocation.base import PerLayerAllocation
+from sparsefront.allocation.global_threshold import GlobalThreshold
+from sparsefront.allocation.per_layer import PerLayer
+from sparsefront.patterns.element_wise import ElementWise
+from sparsefront.patterns.n_m import NM
+from sparsefront.patterns.permutation import Permutation
+from sparsefront.pruning.make_masks import make_masks
+from sparsefront.pruning.mask_layout import MaskLayout, fix_layout
+
+
+@dataclass(frozen=True)
+class Given(PerLayerAllocation):
+    """An allocation whose sparsities are written down."""
+
+    of: dict[str, float]
+    asked: list
+    name: ClassVar[str] = "given"
+
+    def layer_sparsities(self, weight_shapes, sparsity, lost):
+        self.asked.append((dict(weight_shapes), sparsity, lost))
+        return self.of
+
+
+@dataclass(frozen=True)
+class EvenInputsFirst(NM):
+    """2:4 over an order of inputs: the even ones, then the odd ones."""
+
+    def find_permutation(self, importance, sparsity):
+        inputs = torch.arange(importance.shape[1])
+        return Permutation(inputs=torch.cat([inputs[::2], inputs[1::2]]))
+
+
+def scores(n: int = 6, k: int = 8, seed: int = 0) -> torch.Tensor:
+    return torch.rand(n, k, generator=torch.Generator().manual_seed(seed))
+
+
+def test_a_permutation_and_its_inverse():
+    matrix = torch.arange(12).view(3, 4)
+    order = Permutation(outputs=torch.tensor([2, 0, 1]), inputs=torch.tensor([3, 1, 0, 2]))
+    permuted = order.apply(matrix)
+    assert permuted.tolist() == [[11, 9, 8, 10], [3, 1, 0, 2], [7, 5, 4, 6]]
+    assert torch.equal(order.invert(permuted), matrix)
+    assert order.orders().keys() == {"output_order", "input_order"} and Permutation().orders() == {}
+    assert Permutation().apply(matrix) is matrix
+
+
+def test_a_permuted_pattern_holds_in_its_order_and_masks_come_back_in_the_networks():
+    importance, pattern = {"a": scores()}, EvenInputsFirst(m=4)
+    layout = fix_layout(importance, pattern, PerLayer(), 0.5)
+    mask = make_masks(importance, pattern, PerLayer(), 0.5)["a"]
+    for half in (mask[:, ::2], mask[:, 1::2]):
+        assert (half.sum(dim=1) == 2).all()
+    pattern.check(mask, 0.5, layout.permutation("a"))
+    assert torch.equal(mask, pattern.mask(importance["a"], 0.5))
+    uneven = torch.zeros(1, 8, dtype=torch.bool)
+    uneven[0, [0, 1, 4, 5]] = True  # two of the even and two of the odd inputs
+    pattern.check(uneven, 0.5, pattern.find_permutation(uneven, 0.5))
+    uneven[0, [1, 2]] = torch.tensor([False, True])
+    with pytest.raises(ValueError, match="keeps 3 of 4"):
+        pattern.check(uneven, 0.5, pattern.find_permutation(uneven, 0.5))
+
+
+def test_sparsities_of_layers_apply_layer_by_layer_and_are_asked_for_once():
+    importance = {"a": scores(seed=1), "b": scores(seed=2)}
+    allocation = Given({"a": 0.75, "b": 0.0}, [])
+    shapes = {"a": (6, 2, 2, 2), "b": (6, 8)}
+    layout = fix_layout(importance, ElementWise(), allocation, 0.375, weight_shapes=shapes)
+    for overall, expected in ((0.1875, 18), (0.375, 36)):
+        masks = make_masks(importance, ElementWise(), allocation, overall, final_sparsity=0.375, layout=layout)
+        assert int((~masks["a"]).sum()) == expected and masks["b"].all()
+    ((seen, sparsity, lost),) = allocation.asked
+    assert seen == shapes and sparsity == 0.375
+    assert lost("a", 0.0) == 0.0
+    assert lost("a", 0.25) == pytest.approx(importance["a"].flatten().sort().values[:12].sum().item())
+
+
+def test_layers_under_a_global_allocation_have_no_sparsity_of_their_own():
+    assert fix_layout({"a": scores()}, ElementWise(), GlobalThreshold(), 0.5).sparsities is None
+
+
+@pytest.mark.parametrize("sparsities", [None, {"a.b": 0.5, "c": 0.25}])
+def test_a_structure_comes_back_from_disk(tmp_path, sparsities):
+    orders = {"a.b": Permutation(outputs=torch.tensor([1, 0])), "c": Permutation(inputs=torch.tensor([2, 0, 1]))}
+    MaskLayout(orders, sparsities).save(tmp_path)
+    read = MaskLayout.load(tmp_path)
+    assert read.sparsities == sparsities
+    assert torch.equal(read.permutation("a.b").outputs, orders["a.b"].outputs)
+    assert read.permutation("a.b").inputs is None and read.permutation("elsewhere").orders() == {}
+    assert torch.equal(read.permutation("c").inputs, orders["c"].inputs)
+
+
+@dataclass(frozen=True)
+class Noted(NM):
+    """Notes at which sparsity an order is asked for."""
+
+    asked: list = field(default_factory=list)
+
+    def find_permutation(self, importance, sparsity):
+        self.asked.append(sparsity)
+        return Permutation(inputs=torch.arange(importance.shape[1]).flip(0))
+
+
+def test_an_order_belongs_to_the_sparsity_of_its_layer_and_a_dense_layer_has_none():
+    importance, pattern = {"a": scores(seed=1), "b": scores(seed=2)}, Noted()
+    assert fix_layout(importance, pattern, GlobalThreshold(), 0.75).permutations.keys() == {"a", "b"}
+    assert pattern.asked == [0.75, 0.75]
+    pattern.asked.clear()
+    layout = fix_layout(importance, pattern, Given({"a": 0.5, "b": 0.0}, []), 0.75)
+    assert layout.permutations.keys() == {"a"} and pattern.asked == [0.5]
+
+
+def test_what_a_layer_would_lose_is_in_the_order_that_it_would_have():
+    importance, allocation = {"a": scores(16, 32)}, Given({"a": 0.75}, [])
+    pattern = NM(permutation="search", permutation_rounds=3)
+    layout = fix_layout(importance, pattern, allocation, 0.75)
+    ((_, _, lost),) = allocation.asked
+    for sparsity in (0.5, 0.75):
+        pruned = importance["a"][~pattern.mask(importance["a"], sparsity)]
+        assert lost("a", sparsity) == pytest.approx(float(pruned.sum()))
+    assert torch.equal(layout.permutation("a").inputs, pattern.find_permutation(importance["a"], 0.75).inputs)

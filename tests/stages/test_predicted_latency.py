@@ -1,0 +1,192 @@
+"""The question before training: can this pattern win here at all? Answered from tables that are made up."""
+
+import dataclasses
+import logging
+
+import pytest
+import torch
+from sparsefront_kernels.prediction import LatencyPredictor, LatencyTable
+from sparsefront_kernels.prediction.table import Measured
+
+from sparsefront import pipeline
+from sparsefront.datasets.info import DataInfo
+from sparsefront.inference.problems import observe_problems
+from sparsefront.models.bert import Bert
+from sparsefront.stages import predicted_latency
+from sparsefront.stages.predicted_latency import (
+    expected_loss,
+    shape_inputs,
+    storage_granularity,
+    warn_where_nothing_wins,
+)
+from sparsefront.validate import validate
+
+VECTORS = ["pattern=vector_wise", "granularity=64", "sparsity=0.5", "measure.dtype=fp32"]
+
+
+def table(speedup: float, *, largest: int = 1 << 22, large_speedup: float | None = None) -> LatencyPredictor:
+    """Measurements alone: dense times over `speedup`, for weights of 256 · 256 elements up to `largest` and every usual M."""
+    ends = {256 * 256: speedup, largest: speedup if large_speedup is None else large_speedup}
+    kernel = "gathered_cuda"
+    rows = [
+        Measured("gathered", unit, "equal", dtype, m, size // 256, 256, sparsity, kernel, size / gain, float(size))
+        for unit in (64, 128)
+        for dtype in ("fp32", "fp16")
+        for m in (16, 1 << 20)
+        for size, gain in ends.items()
+        for sparsity in (0.25, 0.9)
+    ]
+    return measured(rows, {"commit": "abc", "date": "2026-01-31"})
+
+
+def measured(rows, made_with) -> LatencyPredictor:
+    return LatencyPredictor("Some GPU", LatencyTable("Some GPU", made_with, tuple(rows)), None)
+
+
+@pytest.fixture
+def experiment(composed):
+    return lambda *overrides: validate(composed(*VECTORS, *overrides))
+
+
+def test_one_line_that_says_it_is_a_prediction_and_of_what(experiment):
+    text = expected_loss(experiment(), table(0.8))
+    assert "\n" not in text and text.startswith("prediction, not measurement: ")
+    assert "pattern vector_wise at sparsity 0.5" in text and "(0.80x)" in text
+    assert "none of 24 pruned layers is expected to beat dense" in text
+    assert "table of Some GPU, measurements of 2026-01-31 at commit abc" in text
+
+
+def test_m_is_batch_times_tokens(experiment):
+    tried = experiment("measure.batch_size=8")
+    tokens = (tried.dataset.info.image_size // tried.model.patch_size) ** 2
+    assert f"MxKxN = {8 * tokens}x" in expected_loss(tried, table(0.8))
+
+
+def test_silent_where_one_layer_may_win(experiment):
+    assert expected_loss(experiment(), table(1.01)) is None
+    assert expected_loss(experiment(), table(0.5, largest=256 * 1024, large_speedup=1.01)) is None, "the MLP wins"
+    assert expected_loss(experiment(), table(1.0)) is not None, "as fast as dense is no win"
+
+
+def test_silent_where_too_little_is_in_range(experiment):
+    only_attention = table(0.8, largest=256 * 256)  # a third of the multiply-adds
+    assert expected_loss(experiment(), only_attention) is None
+    assert expected_loss(experiment("sparsity=0.95"), table(0.8)) is None
+    assert expected_loss(experiment("granularity=32"), table(0.8)) is None
+
+
+def test_layers_outside_the_range_are_counted(experiment):
+    large = [row._replace(k=max(row.k, 1024)) for row in table(0.8).table.measured]
+    text = expected_loss(experiment(), measured(large, {}))
+    assert "none of 8 pruned layers (16 more are outside its range)" in text
+
+
+SILENT = {
+    "not swapped": ["kernel=none"],
+    "the reference": ["kernel=reference"],
+    "forced": ["kernel=sparse", "kernel.family=gathered"],
+    "no swap stage": ["stages=[dense,prune,recover,export]"],
+    "dense": ["pattern=dense", "granularity=null"],
+    "element-wise": ["pattern=element_wise", "granularity=null"],
+    "n:m": ["pattern=n_m", "granularity=null"],
+    "2:4 inside tiles": ["pattern=tile_2_4"],
+    "whole outputs": ["pattern=channel", "granularity=null"],
+}
+
+
+@pytest.mark.parametrize("overrides", SILENT.values(), ids=SILENT.keys())
+def test_silent_where_nothing_is_known_or_asked(experiment, overrides):
+    assert expected_loss(experiment(*overrides), table(0.1)) is None
+
+
+def test_sparse_kernels_and_tiles_are_asked_too(experiment):
+    assert expected_loss(experiment("kernel=sparse"), table(0.8)) is not None
+    assert expected_loss(experiment("pattern=tile_wise"), table(0.8)) is not None
+
+
+def test_units_of_storage():
+    assert storage_granularity("gathered", {"tile": 64, "drop_empty_outputs": True}) == 64
+    assert storage_granularity("gathered", {"tile": 64, "drop_empty_outputs": True, "fill": True}) is None
+    assert storage_granularity("blocked", {"block": [32, 32]}) == 32
+    assert storage_granularity("blocked", {"block": [4, 64]}) is None
+    assert storage_granularity("csr", {}) is None
+
+
+def test_convolutions_are_left_out(experiment):
+    assert expected_loss(experiment("model=resnet50", "recipe=default"), table(0.1)) is None
+
+
+def test_text_is_followed_without_data():
+    info = DataInfo("sequence_classification", 2, sequence_length=128)
+    model = Bert(size="tiny")
+    net = model.skeleton(info).eval()
+    for asked, tokens in ((None, 128), (32, 32)):
+        inputs = shape_inputs(info, batch_size=4, sequence_length=asked)
+        seen = observe_problems(net, inputs, model.prunable(net))
+        assert set(seen) == set(model.prunable(net))
+        assert {one.problem.m for one in seen.values()} == {4 * tokens}
+
+
+def test_a_network_that_looks_at_values_is_no_error(experiment, monkeypatch):
+    monkeypatch.setattr(
+        predicted_latency, "shape_inputs", lambda info, **sizes: {"x": torch.empty(2, 2, device="meta")}
+    )
+    assert expected_loss(experiment(), table(0.1)) is None
+
+
+def test_never_on_a_cpu(experiment, monkeypatch, caplog):
+    monkeypatch.setattr(predicted_latency, "latency_predictor", lambda gpu: pytest.fail("asked for a table"))
+    with caplog.at_level(logging.DEBUG, predicted_latency.__name__):
+        warn_where_nothing_wins(experiment("measure.device=cpu"))
+    assert not caplog.records
+
+
+@pytest.fixture
+def on_a_gpu(experiment, monkeypatch):
+    """A validated experiment that believes in a GPU."""
+    tried = experiment("measure.device=cpu")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
+    monkeypatch.setattr(type(tried.measure), "torch_device", property(lambda self: torch.device("cuda")))
+    return tried
+
+
+def test_one_warning_for_the_gpu_at_hand(on_a_gpu, monkeypatch, caplog):
+    monkeypatch.setattr(predicted_latency, "latency_predictor", {"Some GPU": table(0.8)}.get)
+    warn_where_nothing_wins(on_a_gpu)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert caplog.messages[0].startswith("prediction, not measurement")
+
+
+def test_no_table_for_the_gpu_no_word(on_a_gpu, monkeypatch, caplog):
+    monkeypatch.setattr(predicted_latency, "latency_predictor", {}.get)
+    warn_where_nothing_wins(on_a_gpu)
+    assert not caplog.records
+
+
+def test_a_broken_table_is_no_error(on_a_gpu, monkeypatch, caplog, tmp_path):
+    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
+    (tmp_path / "forecast").mkdir()
+    (tmp_path / "forecast" / "some_gpu.json").write_text("{}")
+    warn_where_nothing_wins(on_a_gpu)
+    assert "no prediction: the table of times cannot be read" in caplog.text
+
+
+def test_asked_before_anything_is_trained(composed, monkeypatch):
+    class Asked(Exception):
+        pass
+
+    def ask(experiment):
+        raise Asked
+
+    monkeypatch.setattr(pipeline, "warn_where_nothing_wins", ask)
+    monkeypatch.setattr(pipeline.dense, "run", lambda *arguments: pytest.fail("trained first"))
+    with pytest.raises(Asked):
+        pipeline.run_experiment(composed("debug=tiny"))
+
+
+def test_the_experiment_is_left_as_it_was(experiment):
+    tried = experiment()
+    before = dataclasses.asdict(tried.measure)
+    state = torch.get_rng_state()
+    expected_loss(tried, table(0.8))
+    assert dataclasses.asdict(tried.measure) == before and torch.equal(torch.get_rng_state(), state)
