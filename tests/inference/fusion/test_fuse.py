@@ -85,6 +85,7 @@ def test_hidden_features_that_are_pruned_vanish(bert):
 @pytest.mark.parametrize("pattern", [TileWise(16), BlockWise(16)], ids=["tile_wise", "block_wise"])
 @pytest.mark.parametrize("model", ["bert", "vit"])
 def test_values_without_weights_are_not_read_behind_attention(model, pattern, request):
+    torch.manual_seed(0)  # few other weights leave every block of values something
     pruned = request.getfixturevalue(model)(pattern, 0.75)
     net, report = fused(pruned)
     blocks = [module for module in net.modules() if isinstance(module, FusedBlock)]
