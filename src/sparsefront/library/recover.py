@@ -52,7 +52,7 @@ def recover(
     """Train the surviving weights (or update them in closed form) in place, while pruned ones stay exactly zero.
 
     Args:
-        net: pruned; with a schedule of several rounds, or recovery=obs_update, also as it was before.
+        net: as `prune` left it; obs_update puts the dense weights back first.
         masks: from `prune` or `load`; or any dict of layer name -> bool mask, which then never changes.
         train_dataloader: batches (inputs, target), inputs alone, or dicts by name. A DataLoader is read as it is; of another
             iterable all batches are held in memory.
