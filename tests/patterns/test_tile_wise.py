@@ -75,8 +75,8 @@ def test_the_storage_finds_nearly_all_of_the_tiles_in_a_mask_with_an_overlay(all
     importance, delta = layers(), 0.05
     masks = make_masks(importance, TileWise(8, element_overlay=delta), allocation, 0.75)
     tiles = {layer: split_mask(mask, 8) for layer, mask in masks.items()}
-    for tiled in tiles.values():
-        TileWise(8).check(tiled, 0.75)
+    for tiled in tiles.values():  # an input that the overlay brought back for a whole tile counts as one of its inputs
+        TileWise(8, input_multiple=1).check(tiled, 0.75)
     beside = sum(int((masks[layer] & ~tiles[layer]).sum()) for layer in masks)
     assert 0 < beside <= 1.1 * delta * total(importance)
 

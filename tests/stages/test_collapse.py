@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from hydra.core.hydra_config import HydraConfig
 
-SMALL = ("trainer=cpu", "measure.device=cpu", "measure.evaluate_limit=8", "model.dim=64", "model.depth=2")
+SOURCES = ("pattern.input_multiple=1", "pattern.aggregate=l2_over_length")
+SMALL = ("trainer=cpu", "measure.device=cpu", "measure.evaluate_limit=8", "model.dim=64", "model.depth=2", *SOURCES)
 LONG_ROWS = ["blocks.0.mlp.fc2", "blocks.1.mlp.fc2"]  # K four times that of the others: l2 / length ranks them last
 WARNING = "2 of 12 layers collapsed at target density 0.25: blocks.[0,1].mlp.fc2 lost every weight"
 

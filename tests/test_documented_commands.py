@@ -1,0 +1,160 @@
+"""Every command of README, CONTRIBUTING and docs works as it stands, on tiny settings and tiny data.
+
+The commands of docs/extending.md, and the Python of docs/library.md, have tests of their own.
+"""
+
+import importlib.metadata
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from safetensors.torch import save_file
+from tiny_files import WORDS, write_glue, write_squad
+
+import sparsefront as sf
+from sparsefront.models.bert import Bert
+from sparsefront.validate import validate
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/library.md", "docs/decisions.md"]
+PROGRAMS = r"(?:python|make|pip|pytest|pre-commit) "
+QUICK = ("debug=tiny", "logger=none", "report.html=false", "trainer=cpu", "measure.device=cpu")
+NOT_HERE = {  # they need a GPU or install something
+    "make test-gpu",
+    "pytest -m gpu",
+    "pip install -e .",
+    "pre-commit install",
+    "python -m sparsefront_kernels.bench",
+}
+
+
+def commands() -> list[str]:
+    """Of code blocks and of running text, without their comments, each once."""
+    found: dict[str, None] = {}
+    for document in DOCUMENTS:
+        text = re.sub(r"```python\n.*?```", "", (ROOT / document).read_text(), flags=re.S)
+        blocks = re.findall(rf"^(?: {{4}}|)({PROGRAMS}.*)$", text, flags=re.M)
+        inline = re.findall(rf"`({PROGRAMS}[^`]*)`", text.replace("\n", " "))
+        found |= dict.fromkeys(re.split(r"\s+#\s", command)[0].strip() for command in [*blocks, *inline])
+    return list(found)
+
+
+def overrides(command: str) -> list[str]:
+    return shlex.split(command.removeprefix("python run.py"))
+
+
+def of_kind(*, swept: bool) -> list[str]:
+    runs = [command for command in commands() if command.startswith("python run.py")]
+    special = ("--help", "--config-dir", "hydra/")
+    plain = [command for command in runs if not any(word in command for word in special)]
+    return [command for command in plain if ("-m" in overrides(command)) == swept]
+
+
+def test_each_command_is_of_a_kind_that_is_tested():
+    tested = {*of_kind(swept=True), *of_kind(swept=False), *PROGRAM_CALLS, *plugin_commands(), *make_commands()}
+    assert set(commands()) - tested == {*NOT_HERE, LATENCY_TABLE, OWN_OPTIONS}
+
+
+@pytest.fixture
+def bert_folder(tmp_path):
+    """A tiny BERT with random weights, as `save_pretrained` writes it, and its tokenizer."""
+    from sparsefront.datasets.info import DataInfo
+
+    info = DataInfo(kind="sequence_classification", num_classes=2, sequence_length=64)
+    model, folder = Bert(size="tiny"), tmp_path / "bert"
+    net = model.build(info)
+    model.tokenizer([" ".join(WORDS), "abcdefghijklmnopqrstuvwxyz 0123456789 . , ?"])
+    model.save_pretrained_files(net, folder)
+    save_file(net.state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def test_single_runs(tmp_path, bert_folder):
+    """In one process and one cache, so that the dense network is trained once."""
+    squad_folder, glue_folder = write_squad(tmp_path / "squad"), write_glue(tmp_path / "glue", "sst2")
+    places = (f"results_dir={tmp_path / 'results'}", f"cache_dir={tmp_path / 'cache'}", *QUICK)
+    assert sf.run(*places).record is not None
+    for command in of_kind(swept=False):
+        data = squad_folder if "squad" in command else glue_folder
+        given = [text.replace("model.path=DIR", f"model.path={bert_folder}") for text in overrides(command)]
+        given = [text.replace("dataset.path=DIR", f"dataset.path={data}") for text in given]
+        finished = sf.run(*places, *(text for text in given if text != "debug=tiny"))
+        assert finished.record is not None, command
+
+
+@pytest.mark.parametrize("command", of_kind(swept=True))
+def test_points_of_sweeps_can_run(composed, command):
+    """Composed and checked, every one; that sweeps run is tested beside the command line."""
+    asked = [text for text in overrides(command) if text != "-m"]
+    parsed = OverridesParser.create().parse_overrides(asked)
+    points = [point for batch in BasicSweeper.split_arguments(parsed, None) for point in batch]
+    assert len(points) > 1
+    for point in points:
+        validate(composed("debug=tiny", *point))
+
+
+PROGRAM_CALLS = {
+    "python run.py --help": "sparsity",
+    "python compare.py results": "",
+    "python -m sparsefront.cache": "",
+}
+LATENCY_TABLE = "python -m sparsefront.report.latency_table results/SWEEP -o table.csv"  # see its own test
+OWN_OPTIONS = "python run.py --config-dir DIR pattern=my_pattern"
+
+
+@pytest.mark.parametrize("command", PROGRAM_CALLS)
+def test_programs(tmp_path, command):
+    """In an empty folder: what there is nothing of is said in a line, without a traceback."""
+    done = subprocess.run(in_python(command), cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    assert PROGRAM_CALLS[command] in done.stdout and "Traceback" not in done.stderr
+    assert done.returncode == 0 or done.stderr.strip()
+
+
+def test_options_of_a_folder_of_ones_own(tmp_path):
+    (tmp_path / "pattern").mkdir()
+    (tmp_path / "pattern" / "my_pattern.yaml").write_text("_target_: sparsefront.patterns.element_wise.ElementWise\n")
+    command = in_python(OWN_OPTIONS.replace("DIR", str(tmp_path))) + ["--cfg", "job"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0 and "ElementWise" in done.stdout, done.stderr
+
+
+def plugin_commands() -> list[str]:
+    return [command for command in commands() if "hydra/" in command]
+
+
+@pytest.mark.parametrize("command", plugin_commands())
+def test_plugins(tmp_path, command):
+    kind, name = re.search(r"hydra/(\w+)=(\w+)", command).groups()
+    try:
+        importlib.metadata.distribution(f"hydra-{name}-{kind}")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip(f"hydra-{name}-{kind} is not installed: it comes with an extra")
+    more = [f"results_dir={tmp_path / 'results'}", f"cache_dir={tmp_path / 'cache'}", *QUICK]
+    more += ["hydra.sweeper.n_trials=2"] if name == "optuna" else []
+    done = subprocess.run(in_python(command) + more, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0 and "0 failed" in done.stdout + done.stderr, done.stderr
+
+
+def make_commands() -> list[str]:
+    return [command for command in commands() if command.startswith("make ") and command not in NOT_HERE]
+
+
+def test_targets_of_make():
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.M)
+    assert {command.split()[1] for command in [*make_commands(), "make test-gpu"]} <= set(targets)
+
+
+def in_python(command: str) -> list[str]:
+    words = shlex.split(command)[1:]
+    return [sys.executable, *(str(ROOT / word) if word in ("run.py", "compare.py") else word for word in words)]
+
+
+def environment() -> dict[str, str]:
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "kernels"), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "200"}
