@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from sparsefront.datasets.info import DataInfo
 from sparsefront.errors import InvalidSetting
-from sparsefront.inference.agreement import floating_tensors
+from sparsefront.measure.agreement import floating_tensors
 from sparsefront.models.bert import SIZES as BERT_SIZES
 from sparsefront.models.layers import linear_and_conv_layers
 from sparsefront.operator_masks import UnevenWeights

@@ -11,7 +11,7 @@ from sparsefront.artifacts.leftovers import remove_leftovers
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.cache.results import remember_results
 from sparsefront.experiment import Experiment
-from sparsefront.measure.fused_graph import fused_dense_graph
+from sparsefront.inference.fusion.dense_graph import fused_dense_graph
 from sparsefront.progress import bars_as_configured
 from sparsefront.provenance import code_commit
 from sparsefront.report.checkpoint_link import link_checkpoint

@@ -14,8 +14,7 @@ from sparsefront.config import STAGES, Config
 from sparsefront.errors import InvalidSetting, UnknownKey
 from sparsefront.experiment import Experiment
 from sparsefront.group_options import say_where
-from sparsefront.pruning.ignored_layers import require_matches
-from sparsefront.pruning.layers import PruningPlan, plan_pruning
+from sparsefront.pruning.layers import PruningPlan, plan_pruning, require_matches
 from sparsefront.report.renamed_fields import new_name
 from sparsefront.report.result import result_fields
 from sparsefront.settings import build_settings
@@ -233,7 +232,7 @@ def _check_pattern(experiment: Experiment) -> None:
     _call("pattern", pattern.check_sparsity, experiment.sparsity)
     _call("allocation", experiment.allocation.check_sparsity, experiment.sparsity)
     net = _call("model", experiment.model.skeleton, experiment.dataset.info)
-    _call("recipe", require_matches, experiment.recipe, net, experiment.model.prunable(net))
+    _call("recipe", require_matches, experiment.recipe.ignore, net, experiment.model.prunable(net))
     prunable = experiment.model.prunable(net)
     plan = plan_pruning(
         net, prunable, pattern=pattern, sparsity=experiment.sparsity, ignored=experiment.recipe.ignored(prunable)

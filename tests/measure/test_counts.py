@@ -8,9 +8,9 @@ from sparsefront_kernels import FORMATS, Problem, entry
 from sparsefront_kernels.linear import SparseLinear
 from torch import nn
 
-from sparsefront.inference.problems import LayerInput
 from sparsefront.measure.flops import theoretical_flops
 from sparsefront.measure.memory import dense_layer_bytes, peak_memory_bytes, resident_bytes, weight_bytes
+from sparsefront.measure.problems import LayerInput
 from sparsefront.measure.roofline import MeasuredRates, measured_rates, roofline_bound_us, roofline_fraction
 from sparsefront.measure.sparsity import achieved_sparsity
 

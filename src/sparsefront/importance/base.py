@@ -2,15 +2,15 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from torch import Tensor
 
+from sparsefront.allocation.base import Allocation
 from sparsefront.errors import InvalidSetting
-from sparsefront.patterns.weight_view import as_matrix
-
-if TYPE_CHECKING:
-    from sparsefront.pruning.settings import PruningSettings
+from sparsefront.masks.weight_view import as_matrix
+from sparsefront.patterns.base import Pattern
+from sparsefront.schedule.base import Schedule
 
 Source = Literal["weights", "gradients", "inputs", "training"]
 
@@ -50,6 +50,24 @@ class Calibration(Protocol):
         ...
 
 
+class PruningParts(Protocol):
+    """What an importance may look at before anything is trained: a `pruning.settings.PruningSettings`."""
+
+    @property
+    def pattern(self) -> Pattern: ...
+
+    @property
+    def allocation(self) -> Allocation: ...
+
+    @property
+    def schedule(self) -> Schedule: ...
+
+    @property
+    def first_sparsity(self) -> float:
+        """Of the masks that the schedule begins with."""
+        ...
+
+
 class Importance(ABC):
     """Scores weights, larger = more worth keeping. Subclasses are frozen dataclasses, fields as in their YAML.
 
@@ -74,7 +92,7 @@ class Importance(ABC):
             ValueError: scores that are NaN or infinite (names the layer), or a calibration that is missing.
         """
 
-    def check(self, pruning: "PruningSettings") -> None:
+    def check(self, pruning: PruningParts) -> None:
         """Refuse, before anything is trained, what cannot work with the other parts of a pruning.
 
         Raises:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sparsefront.importance.base import Calibration, float_matrices
-from sparsefront.patterns.weight_view import as_matrix
+from sparsefront.masks.weight_view import as_matrix
 
 
 @torch.no_grad()

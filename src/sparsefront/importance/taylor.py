@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from sparsefront.finite import require_finite
 from sparsefront.importance.base import Calibration, Importance, Source, require_at_least_one
-from sparsefront.importance.finite import require_finite
 from sparsefront.importance.gradient_sums import sum_over_gradients
 
 

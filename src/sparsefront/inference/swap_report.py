@@ -7,8 +7,8 @@ from typing import Any
 
 from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.fusion.report import FusionReport
-from sparsefront.inference.problems import LayerInput
 from sparsefront.inference.swap_text import swap_text
+from sparsefront.measure.problems import LayerInput
 
 
 @dataclass(frozen=True)

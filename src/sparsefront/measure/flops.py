@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sparsefront_kernels import Problem
 
-from sparsefront.inference.problems import LayerInput
+from sparsefront.measure.problems import LayerInput
 
 
 @dataclass(frozen=True)

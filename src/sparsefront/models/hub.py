@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from sparsefront import progress
-from sparsefront.errors import InvalidSetting
-from sparsefront.models.checkpoint import first_line
+from sparsefront.errors import InvalidSetting, first_line
 
 REMEDY = "set model.path to a local folder"
 PROBE_SECONDS = 10

@@ -14,9 +14,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from sparsefront.masks.groups import Groups, Guide
 from sparsefront.patterns.base import Step
 from sparsefront.patterns.blocks import BlockStep
-from sparsefront.patterns.groups import Groups, Guide
 from sparsefront.patterns.tile_steps import OutputStep, TileInputStep, surviving_outputs
 
 

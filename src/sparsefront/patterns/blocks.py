@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from sparsefront.masks.groups import Groups, group_score
 from sparsefront.patterns.base import BALANCED_ALLOCATIONS, FREE_ALLOCATIONS, Pattern, require_divisible
 from sparsefront.patterns.boundaries import Boundaries, grid_boundaries
-from sparsefront.patterns.groups import Groups, group_score
 from sparsefront.patterns.window import TOLERANCE, Window, check_window_sparsity, find_window, window_unsupported_reason
 
 

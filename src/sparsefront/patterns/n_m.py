@@ -6,11 +6,11 @@ from typing import ClassVar
 from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.masks.permutation import Permutation
 from sparsefront.patterns.base import Step
 from sparsefront.patterns.blocks import BlockPattern, BlockStep
 from sparsefront.patterns.boundaries import Boundaries
 from sparsefront.patterns.channel_permutation import permuted_inputs
-from sparsefront.patterns.permutation import Permutation
 from sparsefront.patterns.transposable import SIDE, TransposableStep
 from sparsefront.patterns.window import Window, check_window_settings
 

@@ -5,7 +5,7 @@ import functools
 import torch
 from torch import Tensor
 
-from sparsefront.allocation.selection import select_in_layer
+from sparsefront.masks.selection import select_in_layer
 from sparsefront.patterns.blocks import BlockStep
 
 

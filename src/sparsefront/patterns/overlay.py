@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from sparsefront.patterns.groups import Groups
+from sparsefront.masks.groups import Groups
 
 
 @dataclass(frozen=True)

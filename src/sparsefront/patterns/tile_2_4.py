@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.masks.groups import Groups
 from sparsefront.patterns.base import Pattern, Step
 from sparsefront.patterns.boundaries import Boundaries
 from sparsefront.patterns.granularity import group_length
-from sparsefront.patterns.groups import Groups
 from sparsefront.patterns.halved import (
     HALVED_ALLOCATIONS,
     WINDOW,

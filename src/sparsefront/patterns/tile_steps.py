@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparsefront.patterns.groups import Groups, group_score
+from sparsefront.masks.groups import Groups, group_score
 
 AGGREGATES = ("rms", "l2_over_length")
 

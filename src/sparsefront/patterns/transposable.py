@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sparsefront.masks.groups import Groups
 from sparsefront.patterns.blocks import in_blocks
-from sparsefront.patterns.groups import Groups
 
 SIDE = 4
 

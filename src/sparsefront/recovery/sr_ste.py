@@ -9,8 +9,8 @@ from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.magnitude import Magnitude
+from sparsefront.masks.weight_view import as_matrix
 from sparsefront.patterns.base import Pattern
-from sparsefront.patterns.weight_view import as_matrix
 from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.pruning.straight_through import StraightThrough
 from sparsefront.recovery.base import Recovery, RecoverySetup, Round, RoundRecord

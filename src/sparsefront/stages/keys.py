@@ -160,7 +160,7 @@ def _place(experiment: Experiment) -> dict[str, Any]:
         "sparsefront.stages.bench",
         "sparsefront.stages.measure",
         "sparsefront.stages.speed",
-        "sparsefront.measure.fused_graph",
+        "sparsefront.inference.fusion.dense_graph",
     )
     kernels = [module for module in modules if module.name.startswith("sparsefront_kernels.")]
     return {

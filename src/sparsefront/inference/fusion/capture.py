@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 from torch.export import Dim
 from torch.utils import _pytree as pytree
 
-from sparsefront.inference.failure_reason import failure_reason
+from sparsefront.errors import failure_reason
 from sparsefront.inference.fusion.call import call_tensors, with_tensors
 from sparsefront.inference.fusion.unfusable import Unfusable
 

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from sparsefront.datasets.info import DataInfo
-from sparsefront.inference.agreement import output_error
+from sparsefront.inference.fusion.dense_graph import fused_dense_graph
 from sparsefront.inference.fusion.fused_block import FusedBlock
-from sparsefront.measure.fused_graph import fused_dense_graph
+from sparsefront.measure.agreement import output_error
 from sparsefront.measure.variants import DoesNotApply
 from sparsefront.models.resnet50 import ResNet50
 from sparsefront.models.vit_small import VitSmall

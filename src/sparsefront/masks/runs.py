@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sparsefront.patterns.groups import Groups
+from sparsefront.masks.groups import Groups
 
 
 @dataclass(frozen=True, eq=False)

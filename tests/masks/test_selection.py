@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefront.allocation import selection
-from sparsefront.allocation.selection import budget, keep_best, keep_best_of_last
-from sparsefront.patterns.groups import Groups
+from sparsefront.masks import selection
+from sparsefront.masks.groups import Groups
+from sparsefront.masks.selection import budget, keep_best, keep_best_of_last
 
 few = settings(max_examples=100, deadline=None, derandomize=True)
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparsefront.inference.agreement import PRODUCT_ERROR_LIMIT, TF32_ERROR_LIMIT
+from sparsefront.measure.agreement import PRODUCT_ERROR_LIMIT, TF32_ERROR_LIMIT
 
 CPU_ROWS = 64  # M on a CPU: references do the same for every row, and fp64 products of a whole batch take minutes
 CHUNK_ELEMENTS = 1 << 25  # of the fp64 input and output at a time: 256 MiB

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sparsefront.patterns.groups import Groups
+from sparsefront.masks.groups import Groups
 
 SAMPLE = 2**16  # scores that are looked at to guess where the threshold lies
 SPREAD = 4.0  # how far from the guess it may lie, in standard errors of the sample

@@ -10,11 +10,11 @@ import torch
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
-from sparsefront.inference.agreement import floating_tensors
-from sparsefront.inference.failure_reason import failure_reason
-from sparsefront.inference.graph_capture import record
-from sparsefront.inference.launch_choice import untried_launches
-from sparsefront.inference.stored_bytes import stored_bytes
+from sparsefront.errors import failure_reason
+from sparsefront.measure.agreement import floating_tensors
+from sparsefront.measure.graph_capture import record
+from sparsefront.measure.launch_choice import untried_launches
+from sparsefront.measure.stored_bytes import stored_bytes
 
 SAMPLES, FEWEST = 20, 3
 BUDGET_MS = 100.0

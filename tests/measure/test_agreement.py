@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from sparsefront.inference.agreement import output_error, relative_error
+from sparsefront.measure.agreement import output_error, relative_error
 
 
 def test_the_error_is_relative_to_the_expected_norm():

@@ -16,7 +16,7 @@ from sparsefront.report.result import Result
 from sparsefront.run_folder import RESULT_FILE
 from sparsefront.settings import build_settings
 
-CONFIG_DIR = Path(__file__).resolve().parents[3] / "conf"  # of the repository that this package is installed from
+CONFIG_DIR = Path(__file__).resolve().parents[2] / "conf"  # of the repository that this package is installed from
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from sparsefront.inference.problems import observe_problems
+from sparsefront.measure.problems import observe_problems
 
 
 class Net(nn.Module):

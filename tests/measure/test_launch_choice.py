@@ -10,9 +10,9 @@ from sparsefront_kernels.tuning import TunedLaunches, launches, store
 from sparsefront_kernels.tuning.store import tuned_kernel
 
 from sparsefront.inference.autotune import Autotuned
-from sparsefront.inference.launch_choice import MOST, launch_in_use, untried_launches
-from sparsefront.inference.problems import LayerInput
 from sparsefront.inference.swap import record_layer
+from sparsefront.measure.launch_choice import MOST, launch_in_use, untried_launches
+from sparsefront.measure.problems import LayerInput
 
 
 @dataclass(frozen=True)

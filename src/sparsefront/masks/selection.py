@@ -7,9 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from sparsefront.allocation.runs import in_runs
-from sparsefront.allocation.threshold import find_threshold
-from sparsefront.patterns.groups import Groups
+from sparsefront.masks.groups import Groups
+from sparsefront.masks.runs import in_runs
+from sparsefront.masks.threshold import find_threshold
 
 # Members of a group up to which comparing all pairs beats sorting.
 FEW = 16

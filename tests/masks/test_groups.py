@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from sparsefront.masks.groups import group_score, signed_norm
 from sparsefront.patterns.block_wise import BlockWise
-from sparsefront.patterns.groups import group_score, signed_norm
 
 
 def test_importance_without_a_sign_has_its_l2_norm():

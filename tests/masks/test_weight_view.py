@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sparsefront.patterns.weight_view import as_matrix, like_weight
+from sparsefront.masks.weight_view import as_matrix, like_weight
 
 
 def test_linear_is_itself():

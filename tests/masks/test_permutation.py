@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sparsefront.patterns.permutation import Permutation
+from sparsefront.masks.permutation import Permutation
 
 
 def order(length: int, seed: int) -> torch.Tensor:
