@@ -163,7 +163,7 @@ def test_closures_of_stages_stay_apart():
     export = names("sparsefront.stages.export")
     assert {"sparsefront.training.fit", "sparsefront.models.attention", "sparsefront.tasks.base"} <= dense
     assert not any(name.startswith(("sparsefront.patterns", "sparsefront_kernels")) for name in dense)
-    assert "sparsefront.patterns.tile_steps" in prune and "sparsefront.patterns.block_wise" not in prune
+    assert "sparsefront.patterns.structure.tile_steps" in prune and "sparsefront.patterns.block_wise" not in prune
     assert "sparsefront_kernels.gathered.format" in export
     kernels = {name.rpartition(".")[2] for name in export if name.startswith("sparsefront_kernels.")}
     assert not kernels & {"op", "spmm", "triton_spmm", "entries", "registry", "cuda_library"}

@@ -8,8 +8,8 @@ import pytest
 import torch
 from matplotlib.image import imread
 
+from sparsefront.masks.boundaries import Boundaries
 from sparsefront.masks.permutation import Permutation
-from sparsefront.patterns.boundaries import Boundaries
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.vector_wise import VectorWise
 from sparsefront.pruning.mask_layout import MaskLayout

@@ -28,7 +28,7 @@ EDITS = {
     "the predicted latencies": (KERNELS / "prediction/shipped/nvidia_h200.json", '"', ' "', set()),
     "the kernels' benchmark": (KERNELS / "bench/run.py", *ADDED, set()),
     "the pattern": (SPARSEFRONT / "patterns/tile_wise.py", *ADDED, FROM_PRUNE),
-    "what the pattern imports": (SPARSEFRONT / "patterns/tile_steps.py", *ADDED, FROM_PRUNE),
+    "what the pattern imports": (SPARSEFRONT / "patterns/structure/tile_steps.py", *ADDED, FROM_PRUNE),
     "another pattern": (SPARSEFRONT / "patterns/vector_wise.py", *ADDED, set()),
     "another importance": (SPARSEFRONT / "importance/taylor.py", *ADDED, set()),
     "the recovery": (SPARSEFRONT / "recovery/finetune.py", *ADDED, FROM_RECOVER),

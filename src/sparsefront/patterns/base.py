@@ -9,10 +9,10 @@ from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.finite import require_finite
+from sparsefront.masks.boundaries import Boundaries
 from sparsefront.masks.groups import Groups
 from sparsefront.masks.permutation import Permutation
 from sparsefront.masks.selection import select_in_layer
-from sparsefront.patterns.boundaries import Boundaries
 
 FREE_ALLOCATIONS = ("per_layer", "global_threshold", "erk", "latency_aware")
 # Windows are decided one by one, so no threshold spans layers; each may still have its own n:m out of a table.

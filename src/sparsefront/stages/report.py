@@ -10,7 +10,7 @@ from sparsefront.artifacts.durable import whole_file
 from sparsefront.artifacts.generations import newest
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
-from sparsefront.patterns.windows_text import windows_text
+from sparsefront.patterns.structure.windows_text import windows_text
 from sparsefront.pruning.collapse import collapse_warning, collapsed_layers
 from sparsefront.pruning.mask_file import MASKS, load_masks, mask_shapes
 from sparsefront.pruning.mask_layout import MaskLayout

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from sparsefront.patterns.base import Pattern
-from sparsefront.patterns.blocks import BlockPattern
+from sparsefront.patterns.structure.blocks import BlockPattern
 
 
 def windows_text(pattern: Pattern, layers: Mapping[str, tuple[tuple[int, ...], float]]) -> str | None:

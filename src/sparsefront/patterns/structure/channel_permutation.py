@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from sparsefront.patterns.window import Window
+from sparsefront.patterns.structure.window import Window
 
 SMALLEST_GAIN = 1e-5  # of the layer's importance per swap: below it lie the roundings of float32 sums
 SEED = 0

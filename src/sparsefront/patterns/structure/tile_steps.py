@@ -1,7 +1,8 @@
-"""The two steps of tile-wise pruning: whole outputs go, then, in every tile of surviving outputs, whole inputs."""
+"""The steps of tile-wise pruning: whole outputs go, then, in every tile of surviving outputs, whole inputs; the overlay."""
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -102,3 +103,21 @@ def aggregate_score(importance: Tensor, length: Tensor, aggregate: str) -> Tenso
 def surviving_outputs(mask: Tensor) -> Tensor:
     """Indices of the rows of a bool mask [N, K] that keep any input, ascending; int64."""
     return mask.any(dim=1).nonzero().flatten()
+
+
+@dataclass(frozen=True)
+class OverlayStep:
+    """Element-wise overlay: out of all that the tiles took, bring single weights back until `target` is reached.
+
+    Those with the highest importance come back. What an earlier mask of the schedule pruned stays pruned, so that masks nest.
+    """
+
+    target: float
+    regrows: ClassVar[bool] = True
+
+    def groups(self, importance: Tensor, mask: Tensor, *, allowed: Tensor) -> Groups:
+        """Scores [N, K], one per weight: what the tiles hold stays, the rest of what is allowed is ranked."""
+        return Groups(importance, 1, stays=mask, gone=~allowed)
+
+    def to_mask(self, kept: Tensor, importance: Tensor, mask: Tensor, *, allowed: Tensor) -> Tensor:
+        return kept

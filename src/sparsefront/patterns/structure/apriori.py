@@ -16,8 +16,8 @@ from torch import Tensor
 
 from sparsefront.masks.groups import Groups, Guide
 from sparsefront.patterns.base import Step
-from sparsefront.patterns.blocks import BlockStep
-from sparsefront.patterns.tile_steps import OutputStep, TileInputStep, surviving_outputs
+from sparsefront.patterns.structure.blocks import BlockStep
+from sparsefront.patterns.structure.tile_steps import OutputStep, TileInputStep, surviving_outputs
 
 
 def tuned(steps: tuple[OutputStep | TileInputStep, ...], share: float, element_sparsity: float) -> tuple[Step, ...]:

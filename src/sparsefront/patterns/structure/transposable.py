@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sparsefront.masks.groups import Groups
-from sparsefront.patterns.blocks import in_blocks
+from sparsefront.patterns.structure.blocks import in_blocks
 
 SIDE = 4
 

@@ -9,10 +9,18 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from sparsefront.errors import InvalidSetting
+from sparsefront.masks.boundaries import Boundaries, grid_boundaries
 from sparsefront.masks.groups import Groups, group_score
 from sparsefront.patterns.base import BALANCED_ALLOCATIONS, FREE_ALLOCATIONS, Pattern, require_divisible
-from sparsefront.patterns.boundaries import Boundaries, grid_boundaries
-from sparsefront.patterns.window import TOLERANCE, Window, check_window_sparsity, find_window, window_unsupported_reason
+from sparsefront.patterns.structure.window import (
+    TOLERANCE,
+    Window,
+    check_window_settings,
+    check_window_sparsity,
+    find_window,
+    window_unsupported_reason,
+)
 
 
 def in_blocks(matrix: Tensor, block: tuple[int, int]) -> Tensor:
@@ -139,3 +147,31 @@ class BlockPattern(Pattern):
         shape = (mask.shape[0], mask.shape[1])
         window = self.window(shape, sparsity)
         return grid_boundaries(shape, self.block, None if window is None else window.m)
+
+
+class FreeOrBalanced(BlockPattern):
+    """Base of the patterns on a fixed grid that take a `distribution`; a subclass declares both settings.
+
+    Attributes:
+        distribution: free, or balanced = n of every m blocks along K.
+        m: window of the balanced distribution, in blocks; None chooses it as n_m does.
+    """
+
+    distribution: str
+    m: int | None
+
+    def check_distribution(self) -> None:
+        """Raise InvalidSetting unless distribution is free or balanced and m is set only where it is balanced."""
+        if self.distribution not in ("free", "balanced"):
+            raise InvalidSetting("distribution", self.distribution, "free or balanced")
+        if self.distribution == "free" and self.m is not None:
+            raise InvalidSetting("m", self.m, "null with distribution=free: only a balanced distribution has windows")
+        check_window_settings(None, self.m)
+
+    @property
+    def balanced(self) -> bool:
+        return self.distribution == "balanced"
+
+    @property
+    def window_settings(self) -> dict[str, int | None]:
+        return {"n": None, "m": self.m}

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sparsefront.masks.selection import select_in_layer
-from sparsefront.patterns.blocks import BlockStep
+from sparsefront.patterns.structure.blocks import BlockStep
 
 
 def shuffled_outputs(importance: Tensor, length: int, sparsity: float, rounds: int) -> Tensor | None:

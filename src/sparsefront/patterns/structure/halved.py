@@ -1,7 +1,7 @@
 """What the two hierarchical patterns share: whole groups go first, then 2:4 halves what is left."""
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.patterns.window import Window
+from sparsefront.patterns.structure.window import Window
 
 WINDOW = Window(2, 4)
 # An allocation that may ask a layer for less than a half (erk) is not among them: 2:4 takes a half of every layer.
