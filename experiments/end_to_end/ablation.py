@@ -34,7 +34,7 @@ from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.fuse import fuse_blocks
 from sparsefront.inference.fusion.parts import ALL_PARTS, FusionParts
-from sparsefront.inference.packed_weights import release_formats
+from sparsefront.inference.network_modules import release_formats
 from sparsefront.measure.end_to_end import find_execution
 from sparsefront.measure.latency import summarise
 from sparsefront.measure.speedup import speedup_of

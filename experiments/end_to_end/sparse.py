@@ -14,7 +14,7 @@ from steps import Steps
 from torch import Tensor, nn
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.packed_weights import release_formats
+from sparsefront.inference.network_modules import release_formats
 from sparsefront.inference.swap import swap
 from sparsefront.inference.swap_report import SwapReport
 from sparsefront.measure.agreement import NETWORK_ERROR_LIMIT, output_error, relative_error

@@ -11,7 +11,7 @@ from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import nn
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.packed_weights import release_formats
+from sparsefront.inference.network_modules import release_formats
 from sparsefront.inference.swap import swap
 from sparsefront.measure.agreement import output_error
 from sparsefront.measure.execution_mode import EXECUTION_MODES, fastest_execution_mode

@@ -16,13 +16,12 @@ from sparsefront.inference.fused_layer import fused_layer
 from sparsefront.inference.fusion.fuse import fuse_blocks
 from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.fusion.report import FusionReport
-from sparsefront.inference.replace import replace_module
+from sparsefront.inference.network_modules import replace_module
 from sparsefront.inference.sparse_conv import conv_unsupported_reason
 from sparsefront.inference.swap_report import LayerSwap, SwapReport
-from sparsefront.measure.flops import theoretical_dense_flops
 from sparsefront.measure.launch_choice import launch_in_use
-from sparsefront.measure.problems import LayerInput
-from sparsefront.measure.stored_bytes import stored_bytes
+from sparsefront.measure.memory import stored_bytes
+from sparsefront.measure.problems import LayerInput, theoretical_dense_flops
 from sparsefront.progress import bar
 
 

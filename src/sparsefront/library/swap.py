@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.export.packed_layers import PackedWeights, pack_layers
 from sparsefront.inference.choice import MODES, KernelChoice
-from sparsefront.inference.packed_weights import release_formats
+from sparsefront.inference.network_modules import release_formats
 from sparsefront.inference.swap import swap as swap_layers
 from sparsefront.inference.swap_report import SwapReport
 from sparsefront.library.inputs import named_inputs_on

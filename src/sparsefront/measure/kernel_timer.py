@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from sparsefront.errors import failure_reason
 from sparsefront.measure.agreement import floating_tensors
 from sparsefront.measure.graph_capture import record
+from sparsefront.measure.latency import cuda_ms
 from sparsefront.measure.launch_choice import untried_launches
-from sparsefront.measure.stored_bytes import stored_bytes
+from sparsefront.measure.memory import stored_bytes
 
 SAMPLES, FEWEST = 20, 3
 BUDGET_MS = 100.0
@@ -53,24 +54,24 @@ def time_layer(layer: nn.Module, x: Tensor, *more: Any, **keywords: Any) -> Kern
         calls = _rotation(layer, (x, *more), keywords)
         launches = untried_launches(layer, layer(x, *more, **keywords)) if isinstance(layer, SparseLayer) else None
         if launches is None:
-            return _time(calls)
+            return _time(calls, x.device)
         times = {}
         for launch in launches.candidates:
             launches.use(launch)
-            times[launch] = _time(calls)
+            times[launch] = _time(calls, x.device)
         best = min(times, key=lambda launch: times[launch].latency_us)
         launches.keep(best, times[best].latency_us)
         return times[best]
 
 
-def _time(calls: list[Callable[[], Any]]) -> KernelTime:
+def _time(calls: list[Callable[[], Any]], device: torch.device) -> KernelTime:
     try:
         graph, _ = record(calls, warmup=1)
     except Exception as error:  # a library that synchronizes or allocates by itself cannot be recorded
         torch.cuda.synchronize()
         reason = f"cannot be recorded in a CUDA graph ({failure_reason(error)})"
-        return KernelTime(_median_us(calls[0], per_sample=1), reason)
-    return KernelTime(_median_us(graph.replay, per_sample=len(calls)))
+        return KernelTime(_median_us(calls[0], device, per_sample=1), reason)
+    return KernelTime(_median_us(graph.replay, device, per_sample=len(calls)))
 
 
 def _rotation(layer: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Callable[[], Any]]:
@@ -91,17 +92,12 @@ def _call(layer: nn.Module, args: list[Any], keywords: dict[str, Any]) -> Callab
     return lambda: layer(*args, **keywords)
 
 
-def _median_us(function: Callable[[], object], *, per_sample: int) -> float:
+def _median_us(function: Callable[[], object], device: torch.device, *, per_sample: int) -> float:
     """Median over SAMPLES, or over fewer (FEWEST at least) once BUDGET_MS is spent: what is that slow is not chosen anyway."""
     taken: list[float] = []
     spent_ms = 0.0
     for turn in range(WARMUP + SAMPLES):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        function()
-        end.record()
-        end.synchronize()
-        duration_ms = start.elapsed_time(end)
+        duration_ms = cuda_ms(function, device)
         spent_ms += duration_ms
         if turn >= WARMUP or spent_ms > BUDGET_MS:
             taken.append(duration_ms)

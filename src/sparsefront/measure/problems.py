@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from sparsefront_kernels import Problem
 from torch import Tensor, nn
+
+from sparsefront.forward_calls import after_forward
 
 
 @dataclass(frozen=True)
@@ -35,22 +36,21 @@ def observe_problems(net: nn.Module, inputs: dict[str, Tensor], layers: Iterable
         called is absent.
     """
     seen: dict[str, LayerInput] = {}
-    hooks = [net.get_submodule(name).register_forward_hook(partial(_note, seen, name)) for name in layers]
-    try:
-        with torch.inference_mode():
-            net(**inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    modules = {name: net.get_submodule(name) for name in layers}
+
+    def note(name: str, arguments: tuple[Any, ...], output: Tensor) -> None:
+        received, weight = arguments[0], modules[name].weight
+        n, k = weight.shape[0], weight[0].numel()
+        m = output.numel() // n
+        if name not in seen or m > seen[name].problem.m:
+            problem = Problem(m=m, k=k, n=n, dtype=received.dtype, device=received.device)
+            seen[name] = LayerInput(problem, tuple(received.shape))
+
+    with after_forward(modules, note), torch.inference_mode():
+        net(**inputs)
     return seen
 
 
-def _note(
-    seen: dict[str, LayerInput], name: str, module: nn.Module, arguments: tuple[Any, ...], output: Tensor
-) -> None:
-    received = arguments[0]
-    n, k = module.weight.shape[0], module.weight[0].numel()
-    m = output.numel() // n
-    if name not in seen or m > seen[name].problem.m:
-        problem = Problem(m=m, k=k, n=n, dtype=received.dtype, device=received.device)
-        seen[name] = LayerInput(problem, tuple(received.shape))
+def theoretical_dense_flops(problem: Problem) -> int:
+    """2 * M * K * N of Y[M, N] = X[M, K] W[N, K]^T; the bias is not counted. Computed, never measured."""
+    return 2 * problem.m * problem.k * problem.n

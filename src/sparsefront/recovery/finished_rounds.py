@@ -16,7 +16,7 @@ from sparsefront.pruning.mask_file import MASKS, load_masks, save_masks
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.pruning.movement import AccumulateMovement
 from sparsefront.recovery.base import RoundRecord
-from sparsefront.training.weights_file import WEIGHTS, save_weights
+from sparsefront.training.epoch_weights import WEIGHTS, save_weights
 
 log = logging.getLogger(__name__)
 RECORDS, MOVEMENT, CHECKSUMS = "rounds.json", "movement.safetensors", "checksums.json"

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from sparsefront.artifacts.code_digest import code_digest
+from sparsefront.artifacts.content_digest import by_content
 from sparsefront.artifacts.digest import digest, versions
 from sparsefront.artifacts.digest_memo import remembering
 from sparsefront.artifacts.native_sources import SOURCES, TABLES, native_digest, native_sources
 from sparsefront.artifacts.python_modules import find_module
-from sparsefront.artifacts.setting_content import by_content
 from sparsefront.experiment import Experiment
 from sparsefront.processor import processor_facts
 from sparsefront.stages.stage_code import stage_modules

@@ -9,7 +9,7 @@ import torch
 from sparsefront_kernels import SparseFormat
 from torch import Tensor, nn
 
-from sparsefront.inference.fusion.call import call_key, call_tensors
+from sparsefront.inference.fusion.call import Unfusable, call_key, call_tensors
 from sparsefront.inference.fusion.capture import Captured, capture, skeleton
 from sparsefront.inference.fusion.chain_choice import (
     AS_THEY_ARE,
@@ -26,8 +26,7 @@ from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.fusion.prepared_block import PreparedBlock, prepare_block, weights_of
 from sparsefront.inference.fusion.product_choice import ChosenProduct, ProductChooser
 from sparsefront.inference.fusion.report import BlockReport, FusionReport, ProductReport
-from sparsefront.inference.fusion.unfusable import Unfusable
-from sparsefront.inference.replace import replace_module
+from sparsefront.inference.network_modules import replace_module
 from sparsefront.measure.agreement import NETWORK_ERROR_LIMIT, output_error
 from sparsefront.measure.problems import LayerInput, observe_problems
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from sparsefront_kernels import SparseFormat
 from torch import Tensor, nn
 
-from sparsefront.inference.fusion.call import Key
+from sparsefront.inference.fusion.call import Key, Unfusable
 from sparsefront.inference.fusion.capture import Captured
 from sparsefront.inference.fusion.compact import compacted, without_constants
 from sparsefront.inference.fusion.constant_inputs import value_projection
@@ -21,7 +21,6 @@ from sparsefront.inference.fusion.sites import (
     merge_candidates,
     merged,
 )
-from sparsefront.inference.fusion.unfusable import Unfusable
 
 
 @dataclass(frozen=True)
