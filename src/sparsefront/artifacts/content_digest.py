@@ -94,7 +94,7 @@ def _time(folder: str) -> int | None:
         return None
 
 
-NAMES = ("_target_", "hub")  # of code, and of what is fetched
+NAME_KEYS = ("_target_", "hub")  # of code, and of what is fetched
 
 
 def by_content(settings: Any) -> Any:
@@ -102,10 +102,10 @@ def by_content(settings: Any) -> Any:
 
     A text is taken for a path where it begins with `~`, holds a slash or ends with a suffix, and something lies there; so
     the name of an option is not, whatever lies in the working directory. What lies nowhere stays as it is, and so does what
-    is stored under one of the keys `NAMES`.
+    is stored under one of the keys `NAME_KEYS`.
     """
     if isinstance(settings, dict):
-        return {key: value if key in NAMES else by_content(value) for key, value in settings.items()}
+        return {key: value if key in NAME_KEYS else by_content(value) for key, value in settings.items()}
     if isinstance(settings, list | tuple):
         return [by_content(value) for value in settings]
     if not isinstance(settings, str):

@@ -12,10 +12,9 @@ import torch
 from torch import nn
 
 from sparsefront.errors import InvalidSetting, first_line
-from sparsefront.models.base import Model
+from sparsefront.models.base import Model, linear_and_conv_layers
 from sparsefront.models.bert_source import BertSource
 from sparsefront.models.hub import folder_name
-from sparsefront.models.layers import linear_and_conv_layers
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase

@@ -1,7 +1,7 @@
 """Which layers of a network a run prunes, and why the others stay dense."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import nn
@@ -47,6 +47,32 @@ def plan_pruning(
         elif (reason := pattern.unsupported_reason(shapes[name], sparsity)) is not None:
             reasons[name] = reason
     return PruningPlan(shapes, reasons)
+
+
+def nothing_fits(plan: PruningPlan, pattern: Pattern, ignore: Sequence[str]) -> InvalidSetting:
+    """The complaint about a plan that prunes nothing: each reason once, with its first layer and how many others.
+
+    Args:
+        ignore: expressions of layers that stay dense, as in `recipe.ignore`.
+    """
+    layers_of: dict[str, list[str]] = {}
+    for name, reason in plan.dense_reasons.items():
+        layers_of.setdefault(reason, []).append(name)
+    reasons = []
+    for reason, (first, *others) in layers_of.items():
+        more = f" and {len(others)} more" if others else ""
+        reasons.append(f"{first} {list(plan.shapes[first])}{more}: {reason}")
+    if all(any(re.search(expression, name) for expression in ignore) for name in plan.dense_reasons):
+        kept = ",".join(ignore)
+        return InvalidSetting(
+            "recipe.ignore", f"[{kept}]", f"keeps all {len(plan.shapes)} prunable layers dense: nothing is left"
+        )
+    key, value = "pattern", pattern.name
+    if pattern.uses_granularity:
+        key, value = "granularity", pattern.granularity
+    elif getattr(pattern, "m", None) is not None:
+        key, value = "pattern.m", pattern.m
+    return InvalidSetting(key, value, f"fits no prunable layer ({'; '.join(reasons)})")
 
 
 def require_matches(ignore: Iterable[str], net: nn.Module, prunable: list[str]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from sparsefront.errors import InvalidSetting
 
 OPTIMIZERS = ("adamw", "sgd")
+DECAYS = ("linear", "cosine", "constant")
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,6 @@ class Recipe:
         """The layers, out of these, that an expression of `ignore` finds -> which one."""
         found = {layer: self.ignored_by(layer) for layer in layers}
         return {layer: f"recipe.ignore: {expression}" for layer, expression in found.items() if expression is not None}
-
-
-DECAYS = ("linear", "cosine", "constant")
 
 
 def learning_rate_factor(step: int, *, total_steps: int, warmup_steps: int, decay: str) -> float:
