@@ -33,7 +33,7 @@ from torch import nn
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.fuse import fuse_blocks
-from sparsefront.inference.fusion.parts import ALL_PARTS, FusionParts
+from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
 from sparsefront.inference.network_modules import release_formats
 from sparsefront.measure.end_to_end import find_execution
 from sparsefront.measure.latency import summarise

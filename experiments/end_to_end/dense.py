@@ -15,7 +15,7 @@ from timing import timed_in_turn
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
-from sparsefront.inference.fusion.dense_graph import fused_dense_graph
+from sparsefront.inference.fusion.fuse import fused_dense_graph
 from sparsefront.measure.end_to_end import find_execution
 from sparsefront.measure.execution_mode import fastest_execution_mode
 from sparsefront.measure.latency import summarise

@@ -11,9 +11,8 @@ from torch import nn
 from sparsefront.errors import InvalidSetting
 from sparsefront.library.export import load
 from sparsefront.library.masks import Masks
-from sparsefront.report.checkpoint_link import LINK, PATH_FILE
 from sparsefront.report.result import Result
-from sparsefront.run_folder import RESULT_FILE
+from sparsefront.run_folder import LINK, PATH_FILE, RESULT_FILE
 from sparsefront.settings import build_settings
 
 CONFIG_DIR = Path(__file__).resolve().parents[2] / "conf"  # of the repository that this package is installed from

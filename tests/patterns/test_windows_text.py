@@ -4,7 +4,7 @@ import pytest
 
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.n_m import NM
-from sparsefront.patterns.structure.windows_text import windows_text
+from sparsefront.patterns.structure.blocks import windows_text
 from sparsefront.patterns.tile_wise import SOURCES, TileWise
 
 LINEAR, CONV, ODD = (128, 256), (64, 32, 3, 3), (128, 96)

@@ -37,7 +37,7 @@ EDITS = {
     "another model": (SPARSEFRONT / "models/resnet50.py", *ADDED, set()),
     "another dataset": (SPARSEFRONT / "datasets/squad_windows.py", *ADDED, set()),
     "the timer": (SPARSEFRONT / "measure/end_to_end.py", *ADDED, FROM_SWAP),
-    "our fused graph": (SPARSEFRONT / "inference/fusion/dense_graph.py", *ADDED, FROM_SWAP),
+    "our fused graph": (SPARSEFRONT / "inference/fusion/fuse.py", *ADDED, FROM_SWAP),
     "the result": (SPARSEFRONT / "report/result_groups.py", *ADDED, {"result"}),
     "the page": (SPARSEFRONT / "report/html.py", *ADDED, set()),
     "the store": (SPARSEFRONT / "artifacts/store.py", *ADDED, set()),

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar, Literal, Protocol
 
+import torch
 from torch import Tensor
 
 from sparsefront.allocation.base import Allocation
@@ -119,3 +120,31 @@ def require_at_least_one(key: str, value: object) -> None:
     """Raise InvalidSetting unless `value` is a whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidSetting(key, value, "a whole number of at least 1")
+
+
+@torch.no_grad()
+def sum_over_gradients(
+    weights: Mapping[str, Tensor],
+    calibration: Calibration,
+    batches: int,
+    term: Callable[[Tensor, Tensor], Tensor],
+) -> dict[str, Tensor]:
+    """Per layer the sum of `term(weight, gradient)` over the batches of all ranks.
+
+    Args:
+        weights: layer name -> weight, any float dtype.
+        batches: how many, all ranks together.
+        term: of float32 [N, K] weight and gradient, to float32 [N, K].
+    Returns:
+        layer name -> float32 [N, K] on the weight's device.
+    Raises:
+        ValueError: a layer without a gradient; names it.
+    """
+    matrices = float_matrices(weights)
+    sums = {layer: torch.zeros_like(matrix) for layer, matrix in matrices.items()}
+    for read, gradients in enumerate(calibration.gradients(batches)):
+        for layer, matrix in matrices.items():
+            if gradients.get(layer) is None:
+                raise ValueError(f"calibration batch {read} has no gradient of {layer}: the loss does not depend on it")
+            sums[layer] += term(matrix, as_matrix(gradients[layer].detach()).float())
+    return calibration.total(sums)

@@ -7,8 +7,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from sparsefront.finite import require_finite
-from sparsefront.importance.base import Calibration, Importance, Source, require_at_least_one
-from sparsefront.importance.gradient_sums import sum_over_gradients
+from sparsefront.importance.base import Calibration, Importance, Source, require_at_least_one, sum_over_gradients
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from sparsefront import distributed
-from sparsefront.artifacts.checksums import checksums, find_damage
+from sparsefront.artifacts.content_digest import checksums, find_damage
 from sparsefront.artifacts.durable import rename_synced, sync_tree
 from sparsefront.pruning.mask_file import MASKS, load_masks, save_masks
 from sparsefront.pruning.masked_weights import MaskedWeights

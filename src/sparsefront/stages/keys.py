@@ -15,7 +15,7 @@ from sparsefront.artifacts.digest_memo import remembering
 from sparsefront.artifacts.native_sources import SOURCES, TABLES, native_digest, native_sources
 from sparsefront.artifacts.python_modules import find_module
 from sparsefront.experiment import Experiment
-from sparsefront.processor import processor_facts
+from sparsefront.provenance import processor_facts
 from sparsefront.stages.stage_code import code_digest, stage_modules
 
 # keys of the recipe that only matter after pruning
@@ -159,7 +159,7 @@ def _place(experiment: Experiment) -> dict[str, Any]:
         "sparsefront.stages.bench",
         "sparsefront.stages.measure",
         "sparsefront.stages.speed",
-        "sparsefront.inference.fusion.dense_graph",
+        "sparsefront.inference.fusion.fuse",
     )
     kernels = [module for module in modules if module.name.startswith("sparsefront_kernels.")]
     return {

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sparsefront.datasets.info import DataInfo
-from sparsefront.inference.fusion.dense_graph import fused_dense_graph
+from sparsefront.inference.fusion.fuse import fused_dense_graph
 from sparsefront.inference.fusion.fused_block import FusedBlock
 from sparsefront.measure.agreement import output_error
 from sparsefront.measure.variants import DoesNotApply

@@ -21,8 +21,7 @@ from sparsefront.inference.fusion.chain_choice import (
 from sparsefront.inference.fusion.find import BlockCall, find_chains, observe_calls
 from sparsefront.inference.fusion.fused_block import FusedBlock
 from sparsefront.inference.fusion.fused_norm import FusedResidualNorm
-from sparsefront.inference.fusion.parts import ALL_PARTS, FusionParts
-from sparsefront.inference.fusion.plan import FusionPlan
+from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts, FusionPlan
 from sparsefront.inference.fusion.prepared_block import PreparedBlock, prepare_block, weights_of
 from sparsefront.inference.fusion.product_choice import ChosenProduct, ProductChooser
 from sparsefront.inference.fusion.report import BlockReport, FusionReport, ProductReport

@@ -10,7 +10,7 @@ from sparsefront.inference.fusion.call import Key, Unfusable
 from sparsefront.inference.fusion.capture import Captured
 from sparsefront.inference.fusion.compact import compacted, without_constants
 from sparsefront.inference.fusion.constant_inputs import value_projection
-from sparsefront.inference.fusion.parts import ALL_PARTS, FusionParts
+from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
 from sparsefront.inference.fusion.product_weight import ProductWeight, join
 from sparsefront.inference.fusion.sites import (
     ProductSite,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sparsefront.report.checkpoint_link import link_checkpoint
+from sparsefront.run_folder import link_checkpoint
 
 
 @pytest.fixture
