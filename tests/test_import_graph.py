@@ -1,9 +1,11 @@
-"""Folders of src/sparsefront import each other in one direction only."""
+"""Folders and modules of src/sparsefront import each other in one direction only."""
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
 
 import sparsefront
 
@@ -18,6 +20,16 @@ def part_of(module: str) -> str | None:
     return inside[0] if (ROOT / inside[0]).is_dir() or (ROOT / f"{inside[0]}.py").is_file() else None
 
 
+def module_of(name: str) -> str | None:
+    """The module that holds a dotted name, which may be its own; None outside of the package."""
+    package, *inside = name.split(".")
+    while package == "sparsefront" and inside:
+        if ROOT.joinpath(*inside).with_suffix(".py").is_file():
+            return ".".join(inside)
+        inside.pop()
+    return None
+
+
 def imported(file: Path) -> Iterator[tuple[int, str]]:
     """Line and dotted name of all that a file imports: inside functions and for type checkers as well."""
     for node in ast.walk(ast.parse(file.read_text())):
@@ -28,13 +40,13 @@ def imported(file: Path) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, alias.name) for alias in node.names)
 
 
-def import_graph() -> dict[str, dict[str, list[str]]]:
-    """Part -> the other parts that it imports -> where."""
+def import_graph(part_of: Callable[[str], str | None] = part_of) -> dict[str, dict[str, list[str]]]:
+    """Part -> the other parts that it imports -> where. A folder counts with the folders inside it."""
     graph: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for file in sorted(ROOT.rglob("*.py")):
         place = file.relative_to(ROOT)
-        here = place.with_suffix("").parts[0]
-        if place == Path("__init__.py"):  # the names that the package offers, imported when they are used
+        here = part_of(".".join(("sparsefront", *place.with_suffix("").parts)))
+        if here in (None, "__init__"):  # the names that the package offers, imported when they are used
             continue
         for line, module in imported(file):
             if (there := part_of(module)) not in (None, here):
@@ -60,8 +72,9 @@ def circle(graph: dict[str, dict[str, list[str]]]) -> list[str]:
     return next((found for part in sorted(graph) if (found := walk(part, []))), [])
 
 
-def test_folders_form_no_circle():
-    graph = import_graph()
+@pytest.mark.parametrize("part_of", [part_of, module_of])
+def test_nothing_imports_itself_in_a_circle(part_of):
+    graph = import_graph(part_of)
     found = circle(graph)
     steps = [f"{here} -> {there}: {', '.join(graph[here][there])}" for here, there in zip(found, found[1:])]
     assert not found, "\n".join(steps)
