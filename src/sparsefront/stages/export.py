@@ -7,7 +7,8 @@ from typing import Any
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
 from sparsefront.library.export import save
-from sparsefront.stages.network import load_masks_of, load_net
+from sparsefront.stages.network import load_net
+from sparsefront.stages.stored_masks import load_masks_of
 from sparsefront.training.epoch_weights import WEIGHTS
 
 log = logging.getLogger(__name__)

@@ -2,7 +2,6 @@
 
 import copy
 import hashlib
-import json
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,9 +13,6 @@ from torch import nn
 from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.experiment import Experiment
 from sparsefront.finite import first_non_finite
-from sparsefront.library.masks import Masks
-from sparsefront.pruning.mask_file import MASKS, load_masks
-from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.tasks import build_task
 from sparsefront.tasks.base import Task
 from sparsefront.training.optimization import Optimization
@@ -90,18 +86,3 @@ def weights_digest(net: nn.Module) -> str:
         hashed.update(f"{name}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
         hashed.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
     return hashed.hexdigest()
-
-
-def load_masks_of(experiment: Experiment, pruned: Path, folder: Path) -> Masks:
-    """Masks as the library takes them.
-
-    Args:
-        pruned: folder of stage prune, which fixed the structure.
-        folder: of the stage whose masks are read.
-    """
-    return Masks(
-        load_masks(folder / MASKS),
-        pruning=experiment.pruning,
-        layout=MaskLayout.load(pruned),
-        ignored=json.loads((pruned / "plan.json").read_text())["dense_layers"],
-    )

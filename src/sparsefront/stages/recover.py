@@ -16,7 +16,8 @@ from sparsefront.library.recover import recover
 from sparsefront.pruning.mask_file import MASKS, save_masks
 from sparsefront.recovery.base import StateDict
 from sparsefront.recovery.rounds import Place
-from sparsefront.stages.network import build_net, load_masks_of, load_net, make_task, open_data, reseed
+from sparsefront.stages.network import build_net, load_net, make_task, open_data, reseed
+from sparsefront.stages.stored_masks import load_masks_of
 from sparsefront.training.epoch_weights import EPOCH_WEIGHTS, WEIGHTS, epoch_weights_file, save_weights
 from sparsefront.training.rank_processes import on_every_rank
 
