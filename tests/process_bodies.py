@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
+from sparsefront import distributed
 from sparsefront.pruning.masked_weights import MaskedWeights
-from sparsefront.training import distributed
 from sparsefront.training.trainer import TrainerSettings
 
 LAYERS = ["1", "3"]

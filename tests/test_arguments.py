@@ -6,7 +6,7 @@ import pytest
 
 from sparsefront import arguments
 from sparsefront.arguments import GROUPS, understood
-from sparsefront.renamed_keys import RENAMED_KEYS
+from sparsefront.group_options import RENAMED_KEYS
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sparsefront import processor, provenance
+from sparsefront import provenance
 
 CPU = torch.device("cpu")
 
@@ -16,10 +16,10 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def fresh():
     provenance.code_commit.cache_clear()
-    processor.processor_name.cache_clear()
+    provenance.processor_name.cache_clear()
     yield
     provenance.code_commit.cache_clear()
-    processor.processor_name.cache_clear()
+    provenance.processor_name.cache_clear()
 
 
 def test_commit_of_the_checkout(monkeypatch):
@@ -62,7 +62,7 @@ def test_without_git_or_driver_nothing_is_claimed(monkeypatch):
 def test_a_cpu_is_named_with_its_threads(monkeypatch, tmp_path):
     info = tmp_path / "cpuinfo"
     info.write_text("processor\t: 0\nmodel name\t: Xeon 8480+ @ 2.0GHz\nflags\t\t: fpu vme\n\nprocessor\t: 1\n")
-    monkeypatch.setattr(processor, "CPU_INFO", info)
+    monkeypatch.setattr(provenance, "CPU_INFO", info)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
     found = provenance.provenance(CPU)
     assert (found.processor, found.threads) == ("Xeon 8480+ @ 2.0GHz", 7)
@@ -70,7 +70,7 @@ def test_a_cpu_is_named_with_its_threads(monkeypatch, tmp_path):
 
 def test_a_nameless_cpu_is_told_by_its_kind(monkeypatch, tmp_path):
     (tmp_path / "cpuinfo").write_text("processor\t: 0\n")
-    monkeypatch.setattr(processor, "CPU_INFO", tmp_path / "cpuinfo")
-    monkeypatch.setattr(processor.platform, "processor", lambda: "")
-    monkeypatch.setattr(processor.platform, "machine", lambda: "riscv64")
-    assert processor.processor_name() == "riscv64"
+    monkeypatch.setattr(provenance, "CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(provenance.platform, "processor", lambda: "")
+    monkeypatch.setattr(provenance.platform, "machine", lambda: "riscv64")
+    assert provenance.processor_name() == "riscv64"

@@ -30,12 +30,11 @@ from table_file import append, read_rows
 from timing import timed_in_turn
 from torch import nn
 
-from sparsefront.errors import InvalidSetting
+from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.failure_reason import failure_reason
 from sparsefront.inference.fusion.fuse import fuse_blocks
-from sparsefront.inference.fusion.parts import ALL_PARTS, FusionParts
-from sparsefront.inference.packed_weights import release_formats
+from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
+from sparsefront.inference.network_modules import release_formats
 from sparsefront.measure.end_to_end import find_execution
 from sparsefront.measure.latency import summarise
 from sparsefront.measure.speedup import speedup_of

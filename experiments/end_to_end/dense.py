@@ -14,10 +14,10 @@ from points import Point
 from timing import timed_in_turn
 from torch import Tensor, nn
 
-from sparsefront.inference.failure_reason import failure_reason
+from sparsefront.errors import failure_reason
+from sparsefront.inference.fusion.fuse import fused_dense_graph
 from sparsefront.measure.end_to_end import find_execution
 from sparsefront.measure.execution_mode import fastest_execution_mode
-from sparsefront.measure.fused_graph import fused_dense_graph
 from sparsefront.measure.latency import summarise
 from sparsefront.measure.search import Execution
 from sparsefront.measure.settings import Measure

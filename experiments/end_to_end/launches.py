@@ -10,7 +10,7 @@ from sparsefront_kernels import entries
 from sparsefront_kernels.tuning.launches import TunedLaunches, chosen_launch
 from sparsefront_kernels.tuning.store import SHIPPED, file_name, tuned_kernel
 
-from sparsefront.inference import kernel_timer
+from sparsefront.measure import kernel_timer
 
 
 @contextmanager

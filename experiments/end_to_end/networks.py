@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from sparsefront.datasets.info import DataInfo
 from sparsefront.errors import InvalidSetting
-from sparsefront.inference.agreement import floating_tensors
+from sparsefront.measure.agreement import floating_tensors
+from sparsefront.models.base import linear_and_conv_layers
 from sparsefront.models.bert import SIZES as BERT_SIZES
-from sparsefront.models.layers import linear_and_conv_layers
 from sparsefront.operator_masks import UnevenWeights
 
 SPREAD = 0.02  # standard deviation of weights, before rows and columns are scaled, and of biases

@@ -16,9 +16,8 @@ from sparse import Sparse, make_sparse
 from steps import Steps
 from timing import timed_in_turn
 
-from sparsefront.errors import InvalidSetting
+from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.failure_reason import failure_reason
 from sparsefront.measure.settings import DTYPES, Measure
 
 log = logging.getLogger(__name__)

@@ -13,13 +13,13 @@ from pruned import Masks, PrunedInMemory, apply_masks
 from steps import Steps
 from torch import Tensor, nn
 
-from sparsefront.inference.agreement import NETWORK_ERROR_LIMIT, output_error, relative_error
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.packed_weights import release_formats
-from sparsefront.inference.problems import observe_problems
+from sparsefront.inference.network_modules import release_formats
 from sparsefront.inference.swap import swap
 from sparsefront.inference.swap_report import SwapReport
+from sparsefront.measure.agreement import NETWORK_ERROR_LIMIT, output_error, relative_error
 from sparsefront.measure.end_to_end import find_execution
+from sparsefront.measure.problems import observe_problems
 from sparsefront.measure.settings import Measure
 
 WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64}

@@ -21,8 +21,7 @@ from points import BARS, Point, all_points
 from rows import Rows
 from session import Options, Session, free_memory
 
-from sparsefront.errors import InvalidSetting
-from sparsefront.inference.failure_reason import failure_reason
+from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.measure.execution_mode import EXECUTION_MODES
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.variants import VARIANTS

@@ -28,9 +28,9 @@ from sparsefront.allocation.base import Allocation
 from sparsefront.datasets.info import DataInfo
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.magnitude import Magnitude
+from sparsefront.masks.weight_view import as_matrix
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.element_wise import ElementWise
-from sparsefront.patterns.weight_view import as_matrix
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.settings import build_settings
 

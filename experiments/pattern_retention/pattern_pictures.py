@@ -12,9 +12,9 @@ from pathlib import Path
 from measure import HERE, composed, read_importance
 from torch import Tensor
 
+from sparsefront.masks.boundaries import Boundaries
+from sparsefront.masks.permutation import Permutation
 from sparsefront.patterns.base import Pattern
-from sparsefront.patterns.boundaries import Boundaries
-from sparsefront.patterns.permutation import Permutation
 from sparsefront.report.mask_image import Scale, mask_image
 from sparsefront.report.mask_pictures import write_panels
 from sparsefront.settings import build_settings

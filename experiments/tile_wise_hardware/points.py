@@ -138,7 +138,7 @@ def finish(job: Job, point: Point) -> Result:
     from sparsefront.pruning.mask_file import MASKS, load_masks
     from sparsefront.stages import recover
     from sparsefront.stages.network import load_net, make_task, open_data
-    from sparsefront.training.weights_file import WEIGHTS
+    from sparsefront.training.epoch_weights import WEIGHTS
 
     start = time.perf_counter()
     experiment = experiment_of(job, point)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from sparsefront.library.masks import Masks
     from sparsefront.library.prune import prune
     from sparsefront.library.recover import recover
-    from sparsefront.library.runs import FinishedRun, load_run, run
     from sparsefront.library.swap import swap
     from sparsefront.measure.settings import Measure
+    from sparsefront.runs import FinishedRun, load_run, run
     from sparsefront.training.recipe import Recipe
     from sparsefront.training.trainer import TrainerSettings
 

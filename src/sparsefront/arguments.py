@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from sparsefront.config import Config
-from sparsefront.renamed_keys import RENAMED_KEYS, renamed_key
+from sparsefront.group_options import RENAMED_KEYS, renamed_key
 
 # of the defaults list in conf/config.yaml; Hydra takes GROUP=NAME for these, and +GROUP=NAME for none of them
 OPTIONAL = ("experiment", "debug")

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from yaml import YAMLError
 
 from sparsefront.artifacts.disk_space import free_bytes, in_units
-from sparsefront.errors import InvalidSetting
+from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.run_folder import FAILURE_FILE, discard_if_empty, occupied, record_failure
 from sparsefront.sweep_progress import begin_sweep, count_points, point_of_sweep
 
@@ -96,7 +96,7 @@ def _composed(overrides: Sequence[str], config_dir: Path) -> DictConfig:
         with initialize_config_dir(str(config_dir), version_base="1.3", job_name="run"):
             return compose("config", overrides=list(overrides), return_hydra_config=True)
     except HydraException as error:
-        said = f"{error} ({str(error.__cause__).partition(chr(10))[0]})" if error.__cause__ else str(error)
+        said = f"{error} ({first_line(error.__cause__)})" if error.__cause__ else str(error)
         raise InvalidSetting("overrides", " ".join(overrides), " ".join(said.split())) from error
 
 

@@ -1,16 +1,15 @@
-"""The typed root of the configuration and the resolvers that the YAML files use.
+"""The typed root of the configuration, the resolvers that the YAML files use, and the names of run folders.
 
 Importing this module registers both with Hydra and OmegaConf; it imports neither torch nor Lightning, so that `--help` and
 `--cfg job` answer at once.
 """
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING, DictConfig, OmegaConf
-
-from sparsefront.run_name import point_name, run_label
+from omegaconf import MISSING, Container, DictConfig, OmegaConf
 
 STAGES = ("dense", "prune", "recover", "export", "swap", "measure", "report")
 
@@ -41,6 +40,29 @@ class Config:
     report: Any = MISSING
     trainer: Any = MISSING
     logger: Any = MISSING
+
+
+def run_label(*, _root_: Container) -> str:
+    """`${run_label:}`: `tile_wise_0.75`, or the pattern alone where nothing is pruned.
+
+    Args:
+        _root_: the configuration, given by OmegaConf.
+    """
+    pattern = OmegaConf.select(_root_, "hydra.runtime.choices.pattern")
+    # One that cannot be resolved is reported by the run, in one line; here Hydra would end it with a stack trace.
+    found = OmegaConf.select(_root_, "sparsity", throw_on_resolution_failure=False)
+    sparsity = None if pattern == "dense" else found
+    parts = (pattern, None if sparsity is None else f"{sparsity:g}")
+    return "_".join(re.sub(r"[^\w.-]+", "-", str(part)) for part in parts if part is not None)
+
+
+def point_name(number: int | str, *, _root_: Container) -> str:
+    """`${point_name:${hydra.job.num}}`: `003_tile_wise_0.75` of point 3, so that points sort in the order in which they ran.
+
+    Args:
+        number: of the point, from 0, as Hydra counts.
+    """
+    return f"{int(number) + 1:03d}_{run_label(_root_=_root_)}"
 
 
 def _first_set(value: Any, fallback: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The one exception for input that a user can fix."""
+"""The one exception for input that a user can fix, and what any exception says in one line."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,3 +51,13 @@ def keys_of(group: str) -> Iterator[None]:
 
 class UnknownKey(InvalidSetting):
     """A key that the chosen option of its group does not take."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an exception's message, since compilers add pages to it; its type where it says nothing."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def failure_reason(error: BaseException) -> str:
+    """The kind of exception and the first line of its message."""
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from sparsefront.artifacts.disk_space import free_bytes, fullest, in_units
-from sparsefront.errors import InvalidSetting, Obstacle
+from sparsefront.errors import InvalidSetting, Obstacle, first_line
 from sparsefront.packages import missing_package
 
 
@@ -34,7 +34,7 @@ def in_one_line(config: DictConfig, output_dir: Path) -> Iterator[None]:
 
 def _complaint(error: Exception, config: DictConfig, output_dir: Path) -> InvalidSetting | None:
     if isinstance(error, OmegaConfBaseException):
-        return Obstacle(error.full_key or "configuration", None, str(error).partition("\n")[0])
+        return Obstacle(error.full_key or "configuration", None, first_line(error))
     folder = fullest(error, [Path(config.cache_dir), output_dir])
     if folder is not None:
         return _full_disk(folder)

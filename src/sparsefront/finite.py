@@ -1,4 +1,4 @@
-"""Tensors that must be finite, and the first that is not."""
+"""Tensors that must be finite, scores among them, and the first that is not."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -30,3 +30,12 @@ def first_non_finite(tensors: Mapping[str, Tensor]) -> NonFinite | None:
             nans, infinities = int(values.isnan().sum()), int(values.isinf().sum())
             return NonFinite(name, f"{nans} NaN and {infinities} infinite of {values.numel()}")
     return None
+
+
+def require_finite(scores: Mapping[str, Tensor]) -> None:
+    """Raise ValueError naming the first layer whose scores hold NaN or infinity.
+
+    A NaN compares false with every threshold, so it would be pruned or kept at random places without a sound.
+    """
+    if (found := first_non_finite(scores)) is not None:
+        raise ValueError(f"the importance of {found.name} is not finite: {found.counts} scores")

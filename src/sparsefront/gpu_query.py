@@ -1,6 +1,9 @@
 """Questions to the driver about the GPU in use, through its own tool `nvidia-smi`."""
 
 import subprocess
+import time
+from collections.abc import Callable, Sequence
+from itertools import cycle
 
 import torch
 
@@ -51,3 +54,21 @@ def pci_address(device: torch.device) -> str:
     """domain:bus:device.function, as the driver's tool takes it."""
     found = torch.cuda.get_device_properties(device)
     return f"{found.pci_domain_id:08x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
+
+
+def clock_under_load(calls: Sequence[Callable[[], object]], device: torch.device) -> float | None:
+    """SM clock in MHz of the GPU in use, read while it runs these calls in turn, one at a time as the timer does.
+
+    For use right after a timing, with what was timed: an idle GPU clocks down, and the tool that reads the clock would
+    disturb the timing itself. Returns None on a CPU, or where the driver does not tell.
+    """
+    if device.type != "cuda":
+        return None
+    query, ends = GpuQuery("clocks.sm", device), time.perf_counter() + TIMEOUT_S
+    for call in cycle(calls):
+        if query.answered or time.perf_counter() > ends:
+            break
+        call()
+        torch.cuda.synchronize(device)
+    clock = query.answer(timeout_s=0.1)
+    return float(clock) if clock and clock.isdigit() else None

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.magnitude import Magnitude
+from sparsefront.masks.weight_view import as_matrix
 from sparsefront.patterns.base import Pattern
-from sparsefront.patterns.weight_view import as_matrix
 
 GATHERED = "gathered"
 

@@ -11,13 +11,12 @@ from sparsefront.artifacts.leftovers import remove_leftovers
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.cache.results import remember_results
 from sparsefront.experiment import Experiment
-from sparsefront.measure.fused_graph import fused_dense_graph
+from sparsefront.inference.fusion.fuse import fused_dense_graph
 from sparsefront.progress import bars_as_configured
 from sparsefront.provenance import code_commit
-from sparsefront.report.checkpoint_link import link_checkpoint
 from sparsefront.report.loggers import close_loggers, log_result
 from sparsefront.report.result import Result
-from sparsefront.run_folder import close_killed_runs
+from sparsefront.run_folder import close_killed_runs, link_checkpoint
 from sparsefront.stages import dense, export, measure, prune, recover, report
 from sparsefront.stages.keys import StageKeys, stage_keys
 from sparsefront.stages.optimized_values import require_found

@@ -33,7 +33,7 @@ def bar(
 
 def shown() -> bool:
     """Whether this process shows bars: the first rank does, on a terminal or in a notebook unless `showing` says it."""
-    from sparsefront.training import distributed  # here: it imports torch, and settings import this module
+    from sparsefront import distributed  # here: it imports torch, and settings import this module
 
     wanted = (sys.stderr.isatty() or "ipykernel" in sys.modules) if _shown is None else _shown
     return wanted and distributed.rank() == 0

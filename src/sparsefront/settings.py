@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from sparsefront.errors import InvalidSetting, UnknownKey
+from sparsefront.errors import InvalidSetting, UnknownKey, first_line
 
 
 def build_settings(group: str, node: DictConfig | None) -> Any:
@@ -33,7 +33,7 @@ def build_settings(group: str, node: DictConfig | None) -> Any:
     except OmegaConfBaseException as error:
         key = (error.full_key or "").removeprefix(f"{group}.")
         given = OmegaConf.to_container(node, resolve=False).get(key)
-        raise InvalidSetting(f"{group}.{key}", given, str(error).splitlines()[0]) from error
+        raise InvalidSetting(f"{group}.{key}", given, first_line(error)) from error
     target = _target_class(group, values.pop("_target_"))
     accepted = _parameters(target)
     for key, value in values.items():
@@ -61,7 +61,7 @@ def _target_class(group: str, name: Any) -> type:
         # Not Hydra's get_class, which logs several lines of advice, and none where the module's own imports fail.
         target = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # of the user's module itself, of any kind
-        said = str(error).partition("\n")[0]
+        said = first_line(error)
         reason = said if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {said}"
         remedy = "name a class as package.module.Class; its package must be installed, or its folder be on PYTHONPATH"
         raise InvalidSetting(key, name, f"cannot be imported ({reason}); {remedy}") from error

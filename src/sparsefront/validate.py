@@ -4,7 +4,7 @@ import logging
 import tempfile
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -14,8 +14,7 @@ from sparsefront.config import STAGES, Config
 from sparsefront.errors import InvalidSetting, UnknownKey
 from sparsefront.experiment import Experiment
 from sparsefront.group_options import say_where
-from sparsefront.pruning.ignored_layers import require_matches
-from sparsefront.pruning.layers import PruningPlan, plan_pruning
+from sparsefront.pruning.layers import nothing_fits, plan_pruning, require_matches
 from sparsefront.report.renamed_fields import new_name
 from sparsefront.report.result import result_fields
 from sparsefront.settings import build_settings
@@ -202,27 +201,6 @@ def _check_recovery(experiment: Experiment) -> None:
         experiment.importance.check(experiment.pruning)
 
 
-def _raise_nothing_fits(experiment: Experiment, plan: PruningPlan) -> NoReturn:
-    """Raise InvalidSetting with each reason once, the first layer that it holds for and how many others."""
-    layers_of: dict[str, list[str]] = {}
-    for name, reason in plan.dense_reasons.items():
-        layers_of.setdefault(reason, []).append(name)
-    reasons = []
-    for reason, (first, *others) in layers_of.items():
-        more = f" and {len(others)} more" if others else ""
-        reasons.append(f"{first} {list(plan.shapes[first])}{more}: {reason}")
-    pattern = experiment.pattern
-    key, value = "pattern", pattern.name
-    if all(experiment.recipe.ignored_by(name) for name in plan.dense_reasons):
-        layers, kept = len(plan.shapes), ",".join(experiment.recipe.ignore)
-        raise InvalidSetting("recipe.ignore", f"[{kept}]", f"keeps all {layers} prunable layers dense: nothing is left")
-    if pattern.uses_granularity:
-        key, value = "granularity", pattern.granularity
-    elif getattr(pattern, "m", None) is not None:
-        key, value = "pattern.m", pattern.m
-    raise InvalidSetting(key, value, f"fits no prunable layer ({'; '.join(reasons)})")
-
-
 def _check_pattern(experiment: Experiment) -> None:
     """The pattern must fit at least one layer, and a forced kernel must be able to run what it makes."""
     pattern = experiment.pattern
@@ -233,13 +211,13 @@ def _check_pattern(experiment: Experiment) -> None:
     _call("pattern", pattern.check_sparsity, experiment.sparsity)
     _call("allocation", experiment.allocation.check_sparsity, experiment.sparsity)
     net = _call("model", experiment.model.skeleton, experiment.dataset.info)
-    _call("recipe", require_matches, experiment.recipe, net, experiment.model.prunable(net))
+    _call("recipe", require_matches, experiment.recipe.ignore, net, experiment.model.prunable(net))
     prunable = experiment.model.prunable(net)
     plan = plan_pruning(
         net, prunable, pattern=pattern, sparsity=experiment.sparsity, ignored=experiment.recipe.ignored(prunable)
     )
     if not plan.layers:
-        _raise_nothing_fits(experiment, plan)
+        raise nothing_fits(plan, pattern, experiment.recipe.ignore)
     shapes = {name: plan.shapes[name] for name in plan.layers}
     _call("report", experiment.report.check_layers, shapes)
     _call("allocation", experiment.allocation.check_layers, pattern, shapes, experiment.sparsity)

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from sparsefront.artifacts import content_digest
-from sparsefront.artifacts.content_digest import file_digest, listing_digest, path_digest
+from sparsefront.artifacts.content_digest import by_content, file_digest, listing_digest, path_digest
 from sparsefront.artifacts.digest_memo import remembering
-from sparsefront.artifacts.setting_content import by_content
 
 
 @pytest.fixture

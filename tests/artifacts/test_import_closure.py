@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sparsefront.artifacts.code_digest import code_digest
 from sparsefront.artifacts.import_closure import import_closure
 from sparsefront.artifacts.python_modules import counts_by_version, find_module
-from sparsefront.stages.stage_code import BOOKKEEPING
+from sparsefront.stages.stage_code import BOOKKEEPING, code_digest
 
 USER = {
     "mine/__init__.py": "from mine.pattern import Mine\nfrom mine.other import Other\n",
@@ -163,7 +162,7 @@ def test_closures_of_stages_stay_apart():
     export = names("sparsefront.stages.export")
     assert {"sparsefront.training.fit", "sparsefront.models.attention", "sparsefront.tasks.base"} <= dense
     assert not any(name.startswith(("sparsefront.patterns", "sparsefront_kernels")) for name in dense)
-    assert "sparsefront.patterns.tile_steps" in prune and "sparsefront.patterns.block_wise" not in prune
+    assert "sparsefront.patterns.structure.tile_steps" in prune and "sparsefront.patterns.block_wise" not in prune
     assert "sparsefront_kernels.gathered.format" in export
     kernels = {name.rpartition(".")[2] for name in export if name.startswith("sparsefront_kernels.")}
     assert not kernels & {"op", "spmm", "triton_spmm", "entries", "registry", "cuda_library"}

@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsefront.datasets.encoded_text import EncodedText
-from sparsefront.datasets.squad_json import Answer, Question
+from sparsefront.datasets.squad_json import Answer, Question, largest_stride, question_limit
 from sparsefront.datasets.squad_windows import NO_CONTEXT, question_windows
-from sparsefront.datasets.window_sizes import largest_stride, question_limit
 from sparsefront.tasks.answer_spans import text_between
 
 # Accents as one character and as two, letters outside Latin, ideographs, a ligature, digits, signs, an emoji.

@@ -249,7 +249,7 @@ def test_launches_of_the_gpu_at_hand_do_not_count_for_a_while(modules):
     from sparsefront_kernels.gathered.cuda.tuning import LAUNCHES
     from sparsefront_kernels.tuning.store import tuned_kernel
 
-    from sparsefront.inference import kernel_timer
+    from sparsefront.measure import kernel_timer
 
     table, untried = tuned_kernel("", LAUNCHES.kernel, LAUNCHES.version), kernel_timer.untried_launches
     table.record("own", {})

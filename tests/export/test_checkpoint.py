@@ -11,13 +11,13 @@ from torch import nn
 from sparsefront.errors import InvalidSetting
 from sparsefront.export.checkpoint import plain_state_dict, read_export, write_export
 from sparsefront.export.manifest import Manifest
+from sparsefront.masks.weight_view import as_matrix, like_weight
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.shuffled_block import ShuffledBlock
 from sparsefront.patterns.tile_wise import SOURCES, TileWise
 from sparsefront.patterns.vector_wise import VectorWise
-from sparsefront.patterns.weight_view import as_matrix, like_weight
 from sparsefront.pruning.mask_file import load_masks
 
 TILE_WISE = TileWise(16, **SOURCES)

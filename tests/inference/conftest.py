@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront.export.checkpoint import Export, read_export, write_export
+from sparsefront.masks.weight_view import as_matrix, like_weight
 from sparsefront.patterns.base import Pattern
-from sparsefront.patterns.weight_view import as_matrix, like_weight
 
 
 class Mlp(nn.Module):

@@ -9,9 +9,9 @@ from torch import nn
 
 from sparsefront.inference import autotune, candidates
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.correctness_check import CPU_ROWS, CorrectnessCheck
-from sparsefront.inference.problems import observe_problems
 from sparsefront.inference.swap import swap
+from sparsefront.measure.correctness_check import CPU_ROWS, CorrectnessCheck
+from sparsefront.measure.problems import observe_problems
 from sparsefront.patterns.tile_wise import TileWise
 
 CPU = torch.device("cpu")
@@ -127,7 +127,7 @@ def test_a_right_kernel_passes(monkeypatch, mlp, exported):
 
 
 def test_the_dense_layer_agrees_with_itself_in_chunks(monkeypatch):
-    monkeypatch.setattr("sparsefront.inference.correctness_check.CHUNK_ELEMENTS", 64)
+    monkeypatch.setattr("sparsefront.measure.correctness_check.CHUNK_ELEMENTS", 64)
     for layer, shape in ((nn.Linear(16, 8), (3, 10, 16)), (nn.Conv2d(4, 8, 3, padding=1), (1, 4, 6, 6))):
         assert CorrectnessCheck(layer, shape).error(layer) < 1e-6
 

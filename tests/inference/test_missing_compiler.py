@@ -8,8 +8,8 @@ from torch import nn
 from sparsefront.export.stored_weight import store
 from sparsefront.inference.candidates import find_candidates
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.problems import observe_problems
 from sparsefront.inference.swap import swap
+from sparsefront.measure.problems import observe_problems
 from sparsefront.patterns.vector_wise import VectorWise
 
 

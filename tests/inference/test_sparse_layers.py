@@ -9,7 +9,7 @@ from sparsefront_kernels.linear import SparseLinear
 from torch import nn
 
 from sparsefront.inference.sparse_conv import SparseConv2d, conv_unsupported_reason
-from sparsefront.patterns.weight_view import as_matrix
+from sparsefront.masks.weight_view import as_matrix
 
 
 def pruned(layer):

@@ -11,10 +11,11 @@ from torch import nn
 from sparsefront.allocation.base import PerLayerAllocation
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.export.checkpoint import read_export, write_export
-from sparsefront.inference.agreement import output_error
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.problems import observe_problems
 from sparsefront.inference.swap import swap
+from sparsefront.masks.weight_view import as_matrix, like_weight
+from sparsefront.measure.agreement import output_error
+from sparsefront.measure.problems import observe_problems
 from sparsefront.patterns.block_2_4 import Block24
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.channel import Channel
@@ -25,7 +26,6 @@ from sparsefront.patterns.tile_2_4 import Tile24
 from sparsefront.patterns.tile_wise import TileWise
 from sparsefront.patterns.uniform import Uniform
 from sparsefront.patterns.vector_wise import VectorWise
-from sparsefront.patterns.weight_view import as_matrix, like_weight
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.mask_layout import MaskLayout, fix_layout
 

@@ -12,11 +12,11 @@ from torch import nn
 
 from sparsefront.datasets.info import DataInfo
 from sparsefront.errors import InvalidSetting
-from sparsefront.inference.agreement import output_error
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.problems import observe_problems
 from sparsefront.inference.sparse_conv import SparseConv2d
 from sparsefront.inference.swap import swap
+from sparsefront.measure.agreement import output_error
+from sparsefront.measure.problems import observe_problems
 from sparsefront.models.bert import Bert
 from sparsefront.models.resnet50 import ResNet50
 from sparsefront.models.vit_small import VitSmall

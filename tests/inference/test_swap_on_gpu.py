@@ -10,14 +10,14 @@ from sparsefront_kernels.linear import SparseLinear
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import nn
 
-from sparsefront.inference.agreement import output_error
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.kernel_timer import time_layer
-from sparsefront.inference.packed_weights import release_formats
-from sparsefront.inference.problems import observe_problems
+from sparsefront.inference.network_modules import release_formats
 from sparsefront.inference.swap import swap
+from sparsefront.measure.agreement import output_error
 from sparsefront.measure.execution_mode import EXECUTION_MODES, fastest_execution_mode
+from sparsefront.measure.kernel_timer import time_layer
 from sparsefront.measure.memory import resident_bytes
+from sparsefront.measure.problems import observe_problems
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM

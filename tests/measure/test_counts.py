@@ -8,9 +8,8 @@ from sparsefront_kernels import FORMATS, Problem, entry
 from sparsefront_kernels.linear import SparseLinear
 from torch import nn
 
-from sparsefront.inference.problems import LayerInput
-from sparsefront.measure.flops import theoretical_flops
 from sparsefront.measure.memory import dense_layer_bytes, peak_memory_bytes, resident_bytes, weight_bytes
+from sparsefront.measure.problems import theoretical_dense_flops
 from sparsefront.measure.roofline import MeasuredRates, measured_rates, roofline_bound_us, roofline_fraction
 from sparsefront.measure.sparsity import achieved_sparsity
 
@@ -75,14 +74,12 @@ def test_peak_memory_is_not_measured_on_a_cpu():
 
 
 def problem(m, k, n):
-    return LayerInput(Problem(m=m, k=k, n=n, dtype=torch.float32, device=CPU), (m, k))
+    return Problem(m=m, k=k, n=n, dtype=torch.float32, device=CPU)
 
 
 def test_flops_are_two_per_weight_and_row():
-    found = theoretical_flops({"a": problem(3, 4, 5), "b": problem(1, 2, 2)}, {"a": 0.25})
-    assert found.layers == {"a": 120, "b": 8}
-    assert (found.theoretical_dense_flops, found.theoretical_sparse_flops) == (128, 38)
-    assert found.theoretical_reduction == pytest.approx(128 / 38)
+    assert theoretical_dense_flops(problem(3, 4, 5)) == 120
+    assert theoretical_dense_flops(problem(1, 2, 2)) == 8
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sparsefront.datasets.info import DataInfo
-from sparsefront.inference.agreement import output_error
+from sparsefront.measure.agreement import output_error
 from sparsefront.measure.fused_linears import FusedLinears, FusedPart, fuse_linears, shared_input_linears
 from sparsefront.models.attention import SelfAttention
 from sparsefront.models.bert import Bert

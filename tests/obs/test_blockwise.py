@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from exact_obs import exact_update
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsefront.obs.blockwise import sweep
-from sparsefront.obs.exact import exact_update
 from sparsefront.obs.hessian import damped_hessian, input_hessian, inverse_factor
 from sparsefront.obs.selection import Given, InBlocks, InWindows
 

@@ -4,8 +4,7 @@ from itertools import combinations
 
 import pytest
 import torch
-
-from sparsefront.obs.exact import exact_prune, exact_update
+from exact_obs import exact_prune, exact_update
 
 
 def least_squares(weight, hessian, mask):

@@ -2,7 +2,7 @@
 
 import torch
 
-from sparsefront.obs.saliency import saliency
+from sparsefront.obs.hessian import saliency
 
 
 def test_by_hand():

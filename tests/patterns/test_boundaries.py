@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from sparsefront.masks.boundaries import Boundaries, grid_boundaries
 from sparsefront.patterns.block_wise import BlockWise
-from sparsefront.patterns.boundaries import Boundaries, grid_boundaries
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.tile_wise import TileWise

@@ -12,13 +12,13 @@ from sparsefront.allocation.base import PerLayerAllocation
 from sparsefront.allocation.erk import Erk
 from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.per_layer import PerLayer
-from sparsefront.allocation.runs import in_runs
-from sparsefront.allocation.selection import follow_guides, select_in_layer
 from sparsefront.errors import InvalidSetting
+from sparsefront.masks.permutation import Permutation
+from sparsefront.masks.runs import in_runs
+from sparsefront.masks.selection import follow_guides, select_in_layer
+from sparsefront.masks.weight_view import as_matrix, like_weight
 from sparsefront.patterns.base import Pattern, new_mask, step_groups
-from sparsefront.patterns.permutation import Permutation
 from sparsefront.patterns.tile_wise import SOURCES
-from sparsefront.patterns.weight_view import as_matrix, like_weight
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.mask_layout import fix_layout
 

@@ -11,7 +11,9 @@ from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.errors import InvalidSetting
 from sparsefront.export.stored_weight import store
-from sparsefront.patterns.output_shuffle import (
+from sparsefront.masks.permutation import Permutation
+from sparsefront.patterns.shuffled_block import ShuffledBlock
+from sparsefront.patterns.structure.output_shuffle import (
     _alike,
     _element_wise,
     _redistributed,
@@ -19,8 +21,6 @@ from sparsefront.patterns.output_shuffle import (
     _searched,
     shuffled_outputs,
 )
-from sparsefront.patterns.permutation import Permutation
-from sparsefront.patterns.shuffled_block import ShuffledBlock
 from sparsefront.patterns.vector_wise import VectorWise
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.mask_layout import fix_layout

@@ -4,8 +4,8 @@ import pytest
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.n_m import NM
+from sparsefront.patterns.structure.window import Window, check_window_sparsity, find_window
 from sparsefront.patterns.vector_wise import VectorWise
-from sparsefront.patterns.window import Window, check_window_sparsity, find_window
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sparsefront.patterns.weight_view import as_matrix
+from sparsefront.masks.weight_view import as_matrix
 from sparsefront.pruning.layer_inputs import as_rows, in_order_of_use, sum_over_inputs
 
 CONVOLUTIONS = {

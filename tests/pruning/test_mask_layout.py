@@ -9,9 +9,9 @@ import torch
 from sparsefront.allocation.base import PerLayerAllocation
 from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.per_layer import PerLayer
+from sparsefront.masks.permutation import Permutation
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
-from sparsefront.patterns.permutation import Permutation
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.mask_layout import MaskLayout, fix_layout
 

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.masks.permutation import Permutation
 from sparsefront.obs.blockwise import sweep
 from sparsefront.obs.hessian import damped_hessian, input_hessian, inverse_factor
 from sparsefront.obs.selection import Given
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
-from sparsefront.patterns.permutation import Permutation
 from sparsefront.pruning.layer_inputs import as_rows
 from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.pruning.masked_weights import MaskedWeights

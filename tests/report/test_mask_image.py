@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from sparsefront.patterns.boundaries import Boundaries
+from sparsefront.masks.boundaries import Boundaries
 from sparsefront.report.mask_image import (
     EXACT_SIDE,
     GROUP_COLOR,

@@ -8,9 +8,9 @@ import pytest
 import torch
 from matplotlib.image import imread
 
-from sparsefront.patterns.boundaries import Boundaries
+from sparsefront.masks.boundaries import Boundaries
+from sparsefront.masks.permutation import Permutation
 from sparsefront.patterns.element_wise import ElementWise
-from sparsefront.patterns.permutation import Permutation
 from sparsefront.patterns.vector_wise import VectorWise
 from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.report.mask_image import KEPT_COLOR, Scale, mask_image, rgb

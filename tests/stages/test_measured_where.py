@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from sparsefront import processor, provenance
+from sparsefront import provenance
 from sparsefront.measure import end_to_end
 
 ON_CPU = ("trainer=cpu", "measure.device=cpu", "report.html=false", "report.plot=false")
@@ -50,7 +50,7 @@ def test_a_cpu_time_is_that_of_a_processor_and_a_number_of_threads(run, tmp_path
     finally:
         torch.set_num_threads(threads)
     assert more.identity.threads == threads + 1 and more.identity.run_id != first.identity.run_id
-    monkeypatch.setattr(processor, "processor_name", lambda: "another one")
+    monkeypatch.setattr(provenance, "processor_name", lambda: "another one")
     other = run(*ON_CPU, *SHORT)
     assert other.identity.processor == "another one" and other.identity.run_id != first.identity.run_id
     assert len(list((tmp_path / "cache" / "recover").glob("*/determined_by.json"))) == 1, "nothing was trained again"

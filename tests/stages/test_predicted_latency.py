@@ -10,7 +10,7 @@ from sparsefront_kernels.prediction.table import Measured
 
 from sparsefront import pipeline
 from sparsefront.datasets.info import DataInfo
-from sparsefront.inference.problems import observe_problems
+from sparsefront.measure.problems import observe_problems
 from sparsefront.models.bert import Bert
 from sparsefront.stages import predicted_latency
 from sparsefront.stages.predicted_latency import (

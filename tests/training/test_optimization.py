@@ -7,9 +7,8 @@ import torch
 from torch import nn
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.training.learning_rate import learning_rate_factor
 from sparsefront.training.optimization import Optimization
-from sparsefront.training.recipe import Recipe
+from sparsefront.training.recipe import Recipe, learning_rate_factor
 
 
 @pytest.mark.parametrize(

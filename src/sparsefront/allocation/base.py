@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from sparsefront.masks.groups import Groups
 from sparsefront.patterns.base import Pattern
-from sparsefront.patterns.groups import Groups
 
 LostImportance = Callable[[str, float], float]
 

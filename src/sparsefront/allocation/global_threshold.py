@@ -8,9 +8,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from sparsefront.allocation.base import GlobalAllocation
-from sparsefront.allocation.selection import budget, follow_guides, keep_best, select_in_layer
 from sparsefront.errors import InvalidSetting
-from sparsefront.patterns.groups import Groups
+from sparsefront.masks.groups import Groups
+from sparsefront.masks.selection import budget, follow_guides, keep_best, select_in_layer
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Names for content: the same bytes give the same digest, wherever they lie."""
+"""Names for content: the same bytes give the same digest, wherever they lie; by them damage of stored files is found."""
 
 import hashlib
 import os
@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from sparsefront.artifacts.digest_memo import remembered
 
@@ -91,3 +92,65 @@ def _time(folder: str) -> int | None:
         return os.stat(folder).st_mtime_ns
     except OSError:
         return None
+
+
+NAME_KEYS = ("_target_", "hub")  # of code, and of what is fetched
+
+
+def by_content(settings: Any) -> Any:
+    """Plain containers with every text that names an existing file or folder replaced by the digest of its content.
+
+    A text is taken for a path where it begins with `~`, holds a slash or ends with a suffix, and something lies there; so
+    the name of an option is not, whatever lies in the working directory. What lies nowhere stays as it is, and so does what
+    is stored under one of the keys `NAME_KEYS`.
+    """
+    if isinstance(settings, dict):
+        return {key: value if key in NAME_KEYS else by_content(value) for key, value in settings.items()}
+    if isinstance(settings, list | tuple):
+        return [by_content(value) for value in settings]
+    if not isinstance(settings, str):
+        return settings
+    path = _path(settings)
+    return settings if path is None else {"content": path_digest(path)}
+
+
+def _path(text: str) -> Path | None:
+    try:
+        path = Path(text).expanduser()
+        named = text.startswith("~") or len(path.parts) > 1 or path.is_absolute() or path.suffix
+        return path if named and path.exists() else None
+    except (OSError, ValueError, RuntimeError):  # too long for a path, a null in it, a user that does not knows
+        return None
+
+
+Checksums = dict[str, dict[str, Any]]  # path below the folder -> {"bytes", "sha256"}
+
+
+def checksums(folder: Path) -> Checksums:
+    """Size in bytes and sha256 of every file below a folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): file_checksum(path) for path in files}
+
+
+def file_checksum(path: Path) -> dict[str, Any]:
+    """Of one file."""
+    return {"bytes": path.stat().st_size, "sha256": file_digest(path)}
+
+
+def find_damage(folder: Path, expected: Checksums) -> str | None:
+    """The first file that is not what it was, and how; None where all are. Files that are not expected are left alone."""
+    for name, stored in expected.items():
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        size = path.stat().st_size
+        if size != stored["bytes"]:
+            return f"{name} has {size} bytes instead of {stored['bytes']}"
+    for name, stored in expected.items():
+        try:
+            content = file_digest(folder / name)
+        except OSError as error:
+            return f"{name} cannot be read ({error.strerror})"
+        if content != stored["sha256"]:
+            return f"{name} does not hold what was stored (its sha256 differs)"
+    return None

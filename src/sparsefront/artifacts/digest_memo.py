@@ -1,13 +1,14 @@
 """What reading a source or a large file once told, kept on disk, so that the next process need not read it again."""
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from sparsefront.artifacts.durable import whole_file
 
 MOST = 20_000  # entries; with more it starts over, since most are of files that were edited
 
@@ -29,13 +30,10 @@ class DigestMemo:
             return
         entries = _read(self.file) | self._new
         entries, self._new = self._new if len(entries) > MOST else entries, {}
-        beside = self.file.with_name(f"{self.file.name}.{os.getpid()}")
         with suppress(OSError):  # a disk that is full, or a cache that is read only
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            beside.write_text(json.dumps(entries))
-            os.replace(beside, self.file)
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
+            with whole_file(self.file) as new:
+                new.write_text(json.dumps(entries))
 
 
 _active: ContextVar[DigestMemo | None] = ContextVar("_active", default=None)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from sparsefront.artifacts.checksums import checksums, find_damage
+from sparsefront.artifacts.content_digest import checksums, find_damage
 
 RECORD = "determined_by.json"  # the last file that is written: a folder that has it is whole
 _sound: set[tuple] = set()  # stages that this process has read whole, or made: they are not read again for a check

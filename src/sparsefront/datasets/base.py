@@ -83,3 +83,15 @@ class Dataset(ABC):
         """Everything that the batches depend on apart from batch size, seed and tokenizer; JSON-able."""
         settings = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.elsewhere}
         return {"name": self.name, "content": self.content(), "settings": settings}
+
+
+def local_path(path: str, *, expected: str, key: str = "path") -> Path:
+    """The path with `~` filled in.
+
+    Raises:
+        InvalidSetting: nothing is there; says what to set.
+    """
+    found = Path(path).expanduser()
+    if not found.exists():
+        raise InvalidSetting(key, path, f"does not exist; set dataset.{key} to {expected}")
+    return found

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from sparsefront.artifacts.checksums import file_checksum, find_damage
+from sparsefront.artifacts.content_digest import file_checksum, find_damage
 from sparsefront.artifacts.durable import whole_file
 
 log = logging.getLogger(__name__)

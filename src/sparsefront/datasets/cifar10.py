@@ -11,10 +11,9 @@ import numpy as np
 
 from sparsefront import progress
 from sparsefront.artifacts.content_digest import file_digest
-from sparsefront.datasets.base import Dataset, TokenizerFrom
+from sparsefront.datasets.base import Dataset, TokenizerFrom, local_path
 from sparsefront.datasets.held_out import held_out
 from sparsefront.datasets.info import DataInfo
-from sparsefront.datasets.local_path import local_path
 from sparsefront.errors import InvalidSetting
 
 if TYPE_CHECKING:

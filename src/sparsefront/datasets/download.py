@@ -9,7 +9,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from sparsefront import progress
-from sparsefront.errors import InvalidSetting
+from sparsefront.errors import InvalidSetting, first_line
 
 if TYPE_CHECKING:
     import datasets
@@ -66,7 +66,7 @@ def hub_split(hub_id: str, *, config: str | None, revision: str, split: str, mis
         with progress.like_ours(datasets.utils), progress.like_ours(hub_utils):
             found = datasets.load_dataset(hub_id, config, revision=revision, split=split)
     except Exception as error:  # the libraries below raise some thirty kinds; each means that there is no data
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
         raise InvalidSetting(
             "path", None, f"{hub_id} could not be loaded from the hub ({reason}); {missing}"
         ) from error

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sparsefront.artifacts.content_digest import file_digest
+from sparsefront.datasets.base import local_path
 from sparsefront.datasets.build_once import build_once
 from sparsefront.datasets.glue_rows import HUB_ID, GlueRow, columns_of, read_hub_rows, read_tsv, write_hub_rows
 from sparsefront.datasets.glue_tasks import GLUE_TASKS, GlueTask
 from sparsefront.datasets.held_out import held_out
 from sparsefront.datasets.info import DataInfo
-from sparsefront.datasets.local_path import local_path
 from sparsefront.datasets.text_dataset import TextDataset
 from sparsefront.errors import InvalidSetting
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from sparsefront.artifacts.content_digest import listing_digest
-from sparsefront.datasets.base import Dataset, TokenizerFrom
+from sparsefront.datasets.base import Dataset, TokenizerFrom, local_path
 from sparsefront.datasets.held_out import held_out
 from sparsefront.datasets.info import DataInfo
-from sparsefront.datasets.local_path import local_path
 from sparsefront.errors import InvalidSetting
 
 if TYPE_CHECKING:

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sparsefront.artifacts.content_digest import file_digest
+from sparsefront.datasets.base import local_path
 from sparsefront.datasets.build_once import build_once
 from sparsefront.datasets.held_out import held_out
 from sparsefront.datasets.info import DataInfo
-from sparsefront.datasets.local_path import local_path
-from sparsefront.datasets.squad_json import HUB_ID, Question, read_squad, write_hub_squad
+from sparsefront.datasets.squad_json import HUB_ID, Question, largest_stride, read_squad, write_hub_squad
 from sparsefront.datasets.text_dataset import TextDataset
-from sparsefront.datasets.window_sizes import largest_stride
 from sparsefront.errors import InvalidSetting
 
 if TYPE_CHECKING:

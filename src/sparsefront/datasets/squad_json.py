@@ -1,4 +1,4 @@
-"""Questions of SQuAD v1.1, from its JSON files or from the hub."""
+"""Questions of SQuAD v1.1, from its JSON files or from the hub, and how they share a window with their context."""
 
 import json
 from dataclasses import dataclass
@@ -76,3 +76,17 @@ def write_hub_squad(file: Path, *, part: str, revision: str) -> None:
     paragraphs = [{"context": context, "qas": asked} for context, asked in by_context.items()]
     article = {"title": HUB_ID, "paragraphs": paragraphs}
     file.write_text(json.dumps({"version": "1.1", "data": [article]}, ensure_ascii=False), encoding="utf-8")
+
+
+SPECIAL_TOKENS = 4
+"""The most that a tokenizer adds to a pair."""
+
+
+def question_limit(max_length: int) -> int:
+    """Tokens of a question that are kept; a few questions are longer and would leave no room for their context."""
+    return min(64, max_length // 3)
+
+
+def largest_stride(max_length: int) -> int:
+    """The overlap that still lets every window advance by a token, after the longest question that is kept."""
+    return max_length - question_limit(max_length) - SPECIAL_TOKENS - 1

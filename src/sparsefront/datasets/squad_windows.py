@@ -16,8 +16,7 @@ import torch
 
 from sparsefront.datasets.encoded_text import EncodedText
 from sparsefront.datasets.sentence_tokens import row_starts
-from sparsefront.datasets.squad_json import Answer, Question
-from sparsefront.datasets.window_sizes import question_limit
+from sparsefront.datasets.squad_json import Answer, Question, question_limit
 from sparsefront.progress import bar
 
 if TYPE_CHECKING:

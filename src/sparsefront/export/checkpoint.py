@@ -27,9 +27,9 @@ from sparsefront.artifacts.durable import link_or_copy
 from sparsefront.errors import InvalidSetting
 from sparsefront.export.manifest import Manifest
 from sparsefront.export.packed_layers import DENSE, pack_layers
+from sparsefront.masks.permutation import Permutation
+from sparsefront.masks.weight_view import as_matrix
 from sparsefront.patterns.base import Pattern
-from sparsefront.patterns.permutation import Permutation
-from sparsefront.patterns.weight_view import as_matrix
 from sparsefront.pruning.mask_file import load_masks, save_masks
 
 if TYPE_CHECKING:

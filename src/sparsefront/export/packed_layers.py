@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from sparsefront.export.manifest import LayerRecord, Manifest
 from sparsefront.export.stored_weight import store
+from sparsefront.masks.permutation import Permutation
+from sparsefront.masks.weight_view import as_matrix
 from sparsefront.patterns.base import Pattern
-from sparsefront.patterns.permutation import Permutation
-from sparsefront.patterns.weight_view import as_matrix
 
 DENSE = "dense"  # the one format that is the weight itself
 

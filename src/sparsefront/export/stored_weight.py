@@ -5,7 +5,7 @@ from typing import Any
 from sparsefront_kernels import FORMATS, SparseFormat
 from torch import Tensor
 
-from sparsefront.patterns.permutation import Permutation
+from sparsefront.masks.permutation import Permutation
 
 
 def store(

@@ -2,15 +2,16 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
+import torch
 from torch import Tensor
 
+from sparsefront.allocation.base import Allocation
 from sparsefront.errors import InvalidSetting
-from sparsefront.patterns.weight_view import as_matrix
-
-if TYPE_CHECKING:
-    from sparsefront.pruning.settings import PruningSettings
+from sparsefront.masks.weight_view import as_matrix
+from sparsefront.patterns.base import Pattern
+from sparsefront.schedule.base import Schedule
 
 Source = Literal["weights", "gradients", "inputs", "training"]
 
@@ -50,6 +51,24 @@ class Calibration(Protocol):
         ...
 
 
+class PruningParts(Protocol):
+    """What an importance may look at before anything is trained: a `pruning.settings.PruningSettings`."""
+
+    @property
+    def pattern(self) -> Pattern: ...
+
+    @property
+    def allocation(self) -> Allocation: ...
+
+    @property
+    def schedule(self) -> Schedule: ...
+
+    @property
+    def first_sparsity(self) -> float:
+        """Of the masks that the schedule begins with."""
+        ...
+
+
 class Importance(ABC):
     """Scores weights, larger = more worth keeping. Subclasses are frozen dataclasses, fields as in their YAML.
 
@@ -74,7 +93,7 @@ class Importance(ABC):
             ValueError: scores that are NaN or infinite (names the layer), or a calibration that is missing.
         """
 
-    def check(self, pruning: "PruningSettings") -> None:
+    def check(self, pruning: PruningParts) -> None:
         """Refuse, before anything is trained, what cannot work with the other parts of a pruning.
 
         Raises:
@@ -101,3 +120,31 @@ def require_at_least_one(key: str, value: object) -> None:
     """Raise InvalidSetting unless `value` is a whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidSetting(key, value, "a whole number of at least 1")
+
+
+@torch.no_grad()
+def sum_over_gradients(
+    weights: Mapping[str, Tensor],
+    calibration: Calibration,
+    batches: int,
+    term: Callable[[Tensor, Tensor], Tensor],
+) -> dict[str, Tensor]:
+    """Per layer the sum of `term(weight, gradient)` over the batches of all ranks.
+
+    Args:
+        weights: layer name -> weight, any float dtype.
+        batches: how many, all ranks together.
+        term: of float32 [N, K] weight and gradient, to float32 [N, K].
+    Returns:
+        layer name -> float32 [N, K] on the weight's device.
+    Raises:
+        ValueError: a layer without a gradient; names it.
+    """
+    matrices = float_matrices(weights)
+    sums = {layer: torch.zeros_like(matrix) for layer, matrix in matrices.items()}
+    for read, gradients in enumerate(calibration.gradients(batches)):
+        for layer, matrix in matrices.items():
+            if gradients.get(layer) is None:
+                raise ValueError(f"calibration batch {read} has no gradient of {layer}: the loss does not depend on it")
+            sums[layer] += term(matrix, as_matrix(gradients[layer].detach()).float())
+    return calibration.total(sums)

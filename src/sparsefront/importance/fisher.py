@@ -7,9 +7,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sparsefront.importance.base import Calibration, Importance, Source, float_matrices, require_at_least_one
-from sparsefront.importance.finite import require_finite
-from sparsefront.importance.gradient_sums import sum_over_gradients
+from sparsefront.finite import require_finite
+from sparsefront.importance.base import (
+    Calibration,
+    Importance,
+    Source,
+    float_matrices,
+    require_at_least_one,
+    sum_over_gradients,
+)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.finite import require_finite
 from sparsefront.importance.base import Calibration, Importance, float_matrices
-from sparsefront.importance.finite import require_finite
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.importance.base import Calibration, Importance, Source
-from sparsefront.importance.finite import require_finite
-
-if TYPE_CHECKING:
-    from sparsefront.pruning.settings import PruningSettings
+from sparsefront.finite import require_finite
+from sparsefront.importance.base import Calibration, Importance, PruningParts, Source
 
 
 @dataclass(frozen=True)
@@ -22,7 +19,7 @@ class Movement(Importance):
     gathering score and may come back. Here masks nest: a pruned weight is zero, gathers nothing and stays pruned, and
     only the survivors go on accumulating. The sum is taken at every optimizer step of recovery, of the gradient before
     clipping, and without the learning rate of the scores (a common factor). Scores have a sign, which groups of weights
-    keep: see `patterns.groups.signed_norm`.
+    keep: see `masks.groups.signed_norm`.
 
     Scores exist only once training has begun, so the first masks must keep everything.
 
@@ -38,7 +35,7 @@ class Movement(Importance):
         require_finite(scores)
         return scores
 
-    def check(self, pruning: "PruningSettings") -> None:
+    def check(self, pruning: PruningParts) -> None:
         schedule, first = pruning.schedule, pruning.first_sparsity
         if first > 0:
             raise InvalidSetting(
@@ -54,7 +51,7 @@ class Movement(Importance):
             )
 
 
-def _fixed_by_first_scores(pruning: "PruningSettings") -> tuple[str, str] | None:
+def _fixed_by_first_scores(pruning: PruningParts) -> tuple[str, str] | None:
     """The key and value of a choice that ranks layers, outputs or inputs once, before the first masks."""
     if pruning.allocation.name == "latency_aware":
         return "allocation", "latency_aware"

@@ -7,10 +7,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from sparsefront.finite import require_finite
 from sparsefront.importance.base import Calibration, Importance, Source, float_matrices, require_at_least_one
-from sparsefront.importance.finite import require_finite
-from sparsefront.obs.hessian import damped_hessian, input_hessian, inverse, validate_damping
-from sparsefront.obs.saliency import saliency
+from sparsefront.obs.hessian import damped_hessian, input_hessian, inverse, saliency, validate_damping
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sparsefront.importance.base import Calibration, Importance
-from sparsefront.patterns.weight_view import as_matrix
+from sparsefront.masks.weight_view import as_matrix
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from sparsefront.finite import require_finite
 from sparsefront.importance.base import Calibration, Importance, Source, float_matrices, require_at_least_one
-from sparsefront.importance.finite import require_finite
 
 
 @dataclass(frozen=True)

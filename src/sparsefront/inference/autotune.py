@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from sparsefront_kernels.linear import SparseLinear
 from torch import nn
 
+from sparsefront.errors import failure_reason
 from sparsefront.inference.candidates import Candidate, Candidates
-from sparsefront.inference.correctness_check import CorrectnessCheck
-from sparsefront.inference.failure_reason import failure_reason
-from sparsefront.inference.kernel_timer import time_layer
-from sparsefront.inference.problems import LayerInput
 from sparsefront.inference.sparse_conv import SparseConv2d
+from sparsefront.measure.correctness_check import CorrectnessCheck
+from sparsefront.measure.kernel_timer import time_layer
+from sparsefront.measure.problems import LayerInput
 
 
 @dataclass

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from sparsefront.export.checkpoint import read_export
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.plan import FusionPlan
-from sparsefront.inference.problems import observe_problems
 from sparsefront.inference.swap import swap
 from sparsefront.inference.swap_report import SwapReport
+from sparsefront.measure.problems import observe_problems
 
 CHOICES = "choices.json"
 

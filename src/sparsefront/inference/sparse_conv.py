@@ -1,9 +1,10 @@
 """A convolution as the product that it is: pixels by the weight viewed as [C_out, C_in*kh*kw]."""
 
-import torch.nn.functional as F
 from sparsefront_kernels import KernelEntry, SparseFormat
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
+
+from sparsefront.masks.weight_view import pixel_rows
 
 
 class SparseConv2d(SparseLayer):
@@ -42,9 +43,8 @@ class SparseConv2d(SparseLayer):
         """[B * H' * W', C_in * kh * kw]: what each output pixel sees."""
         if self.kernel_size == (1, 1) and self.padding == (0, 0):
             seen = x[:, :, :: self.stride[0], :: self.stride[1]].permute(0, 2, 3, 1)
-        else:
-            seen = F.unfold(x, self.kernel_size, self.dilation, self.padding, self.stride).transpose(1, 2)
-        return seen.reshape(-1, seen.shape[-1])
+            return seen.reshape(-1, seen.shape[-1])
+        return pixel_rows(x, self.kernel_size, dilation=self.dilation, padding=self.padding, stride=self.stride)
 
 
 def conv_unsupported_reason(layer: nn.Conv2d) -> str | None:

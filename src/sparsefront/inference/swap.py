@@ -12,17 +12,15 @@ from sparsefront.export.packed_layers import PackedWeights
 from sparsefront.inference.autotune import Autotuned, autotune_layer, dense_name
 from sparsefront.inference.candidates import find_candidates
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fused_layer import fused_layer
 from sparsefront.inference.fusion.fuse import fuse_blocks
 from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.fusion.report import FusionReport
-from sparsefront.inference.launch_choice import launch_in_use
-from sparsefront.inference.problems import LayerInput
-from sparsefront.inference.replace import replace_module
+from sparsefront.inference.network_modules import replace_module
 from sparsefront.inference.sparse_conv import conv_unsupported_reason
-from sparsefront.inference.stored_bytes import stored_bytes
-from sparsefront.inference.swap_report import LayerSwap, SwapReport
-from sparsefront.measure.flops import theoretical_dense_flops
+from sparsefront.inference.swap_report import LayerSwap, SwapReport, fused_layer
+from sparsefront.measure.launch_choice import launch_in_use
+from sparsefront.measure.memory import stored_bytes
+from sparsefront.measure.problems import LayerInput, theoretical_dense_flops
 from sparsefront.progress import bar
 
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from sparsefront.inference.fusion.candidates import DENSE
 from sparsefront.inference.fusion.plan import FusionPlan
-from sparsefront.inference.fusion.report import FusionReport
-from sparsefront.inference.problems import LayerInput
-from sparsefront.inference.swap_text import swap_text
+from sparsefront.inference.fusion.report import FusionReport, ProductReport
+from sparsefront.measure.problems import LayerInput
 
 
 @dataclass(frozen=True)
@@ -96,3 +96,68 @@ class SwapReport:
             "sparse_flops_share": self.sparse_flops_share,
             **self.fusion.to_json(),
         }
+
+
+def swap_text(report: SwapReport) -> str:
+    """How much runs sparse, then a line per layer: kernel, density, time where it was measured, why it is dense.
+
+    Below them a line per rewriting of blocks, or reason against one, with the number of blocks.
+    """
+    sparse = sum(layer.is_sparse for layer in report.layers.values())
+    total = len({*report.layers, *report.dense_layers})
+    head = f"{sparse} of {total} layers run a sparse kernel ({report.sparse_flops_share:.0%} of their dense flops)"
+    lines = {name: _line(layer, report.dense_layers.get(name)) for name, layer in report.layers.items()}
+    lines |= {name: f"dense: {why}" for name, why in report.dense_layers.items() if name not in report.layers}
+    width = max(map(len, lines), default=0)
+    table = [f"  {name:<{width}}  {line}" for name, line in lines.items()]
+    return "\n".join((head, *table, *(f"  {count} x {what}" for what, count in report.fusion.summary().items())))
+
+
+def _line(layer: LayerSwap, why_dense: str | None) -> str:
+    parts = [layer.kernel, f"keeps {layer.density:.1%}"]
+    if layer.latency_us is not None:
+        parts.append(f"{layer.latency_us:.1f} us")
+    if why_dense is not None:
+        parts.append(f"dense: {why_dense}")
+    return ", ".join(parts)
+
+
+def fused_layer(fusion: FusionReport, name: str, density: float) -> tuple[LayerSwap, str | None] | None:
+    """What runs the layer, and why that is dense or None; None where the layer is in no block that was taken apart.
+
+    Times and bytes are those of the layer's product, divided by the number of Linears that are one product.
+    """
+    product = fusion.product_of.get(name)
+    if product is not None:
+        reason = None if product.family != "dense" else _why_dense(product)
+        return _swap(product, density, product.kernel), reason
+    for block, reason in fusion.faster_dense.items():
+        if (product := fusion.layers_of(block).get(name)) is not None:
+            return _swap(product, density, DENSE), f"its block {block} stays as it is: {reason}"
+    return None
+
+
+def _swap(product: ProductReport, density: float, kernel: str) -> LayerSwap:
+    share = 1 / len(product.layers)
+    times = {name: time * share for name, time in product.candidates.items()}
+    dense = kernel == DENSE
+    return LayerSwap(
+        kernel=kernel,
+        family="dense" if dense else product.family,
+        density=density,
+        weight_bytes=round(product.weight_bytes * share),
+        latency_us=times.get(kernel),
+        candidates=times,
+        unsupported=product.unsupported,
+        launch={} if dense else product.launch,
+        notes={kernel: f"in its block: {product.describe()}"},
+        relative_error=None if dense else product.relative_error,
+    )
+
+
+def _why_dense(product: ProductReport) -> str:
+    others = {name: time for name, time in product.candidates.items() if name != DENSE}
+    if not others:
+        return "no kernel can run it: " + "; ".join(f"{kernel}: {why}" for kernel, why in product.unsupported.items())
+    best = min(others, key=others.__getitem__)
+    return f"{DENSE} is faster: {product.latency_us:.1f} us against {others[best]:.1f} us of {best}"

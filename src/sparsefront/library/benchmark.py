@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.inference.fusion.fuse import fused_dense_graph
 from sparsefront.library.inputs import device_of, named_inputs_on
 from sparsefront.measure.end_to_end import EndToEnd, time_pair
-from sparsefront.measure.fused_graph import fused_dense_graph
 from sparsefront.measure.latency import LatencySummary
 from sparsefront.measure.settings import DTYPES, Measure
 from sparsefront.measure.variants import Fuse

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.pruning.layer_inputs import watched
+from sparsefront.forward_calls import before_forward
 
 Layers = str | Sequence[str] | Callable[[str, nn.Module], bool]
 """Names of layers or glob patterns of them, or a predicate of name and module."""
@@ -72,7 +72,7 @@ def called_layers(net: nn.Module, inputs: dict[str, Tensor]) -> list[str]:
     was_training = net.training
     net.eval()
     try:
-        with watched(modules, lambda name, x: called.setdefault(name)), torch.no_grad():
+        with before_forward(modules, lambda name, *_: called.setdefault(name)), torch.no_grad():
             net(**inputs)
     finally:
         net.train(was_training)

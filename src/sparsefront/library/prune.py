@@ -8,8 +8,8 @@ from torch import nn
 
 from sparsefront.allocation.base import Allocation
 from sparsefront.errors import InvalidSetting
+from sparsefront.finite import require_finite
 from sparsefront.importance.base import Importance
-from sparsefront.importance.finite import require_finite
 from sparsefront.library.calibration import Batches, open_calibration
 from sparsefront.library.inputs import named_inputs_on
 from sparsefront.library.layers import Layers, choose_layers, ignored_layers, weight_of

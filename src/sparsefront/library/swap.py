@@ -8,14 +8,14 @@ from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.export.packed_layers import PackedWeights, pack_layers
-from sparsefront.inference.agreement import NETWORK_ERROR_LIMIT, output_error
 from sparsefront.inference.choice import MODES, KernelChoice
-from sparsefront.inference.packed_weights import release_formats
-from sparsefront.inference.problems import observe_problems
+from sparsefront.inference.network_modules import release_formats
 from sparsefront.inference.swap import swap as swap_layers
 from sparsefront.inference.swap_report import SwapReport
 from sparsefront.library.inputs import named_inputs_on
 from sparsefront.library.masks import Masks, require_masks_of
+from sparsefront.measure.agreement import NETWORK_ERROR_LIMIT, output_error
+from sparsefront.measure.problems import observe_problems
 
 
 def swap(

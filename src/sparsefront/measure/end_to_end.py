@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from sparsefront.measure.clock import clock_under_load
+from sparsefront.gpu_query import clock_under_load
 from sparsefront.measure.latency import LatencySummary, summarise, time_interleaved
 from sparsefront.measure.search import Execution, fastest_execution
 from sparsefront.measure.settings import Measure

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsefront.inference.agreement import NETWORK_ERROR_LIMIT, output_error
-from sparsefront.inference.failure_reason import failure_reason
-from sparsefront.inference.graph_capture import record
+from sparsefront.errors import failure_reason
+from sparsefront.measure.agreement import NETWORK_ERROR_LIMIT, output_error
+from sparsefront.measure.graph_capture import record
 from sparsefront.measure.latency import summarise, time_interleaved
 
 log = logging.getLogger(__name__)

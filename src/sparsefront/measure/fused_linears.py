@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
+from sparsefront.forward_calls import before_forward
+
 
 class FusedLinears(nn.Module):
     """One weight [N1 + N2 + ..., K] for several Linear layers; the first one called multiplies, the others take slices.
@@ -93,13 +95,9 @@ def shared_input_linears(net: nn.Module, inputs: dict[str, Tensor]) -> list[list
     """Names of Linear layers that one forward pass calls once each with the same unchanged tensor, in call order."""
     calls: list[_Call] = []
     linears = {name: module for name, module in net.named_modules() if _is_plain(module)}
-    hooks = [module.register_forward_pre_hook(partial(_note, calls, name)) for name, module in linears.items()]
-    try:
-        with torch.inference_mode(False), torch.no_grad():  # tensors of inference mode do not count their changes
-            net(**{name: value.clone() for name, value in inputs.items()})
-    finally:
-        for hook in hooks:
-            hook.remove()
+    # outside of inference mode, whose tensors do not count their changes
+    with before_forward(linears, partial(_note, calls)), torch.inference_mode(False), torch.no_grad():
+        net(**{name: value.clone() for name, value in inputs.items()})
     names = [call.name for call in calls]
     groups: dict[tuple[Any, ...], list[str]] = {}
     for call in calls:
@@ -122,6 +120,6 @@ def _is_plain(module: nn.Module) -> bool:
     return type(module) is nn.Linear and not module._forward_hooks and not module._forward_pre_hooks
 
 
-def _note(calls: list[_Call], name: str, module: nn.Module, arguments: tuple[Any, ...]) -> None:
+def _note(calls: list[_Call], name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
     if arguments and isinstance(arguments[0], Tensor):
         calls.append(_Call(name, arguments[0], arguments[0]._version))

@@ -64,7 +64,7 @@ def _timer(device: torch.device) -> Callable[[Callable[[], object]], float]:
         raise ValueError(f"no timer for device {device}: latency is measured on cpu or cuda")
     if not torch.cuda.is_available():
         raise RuntimeError("the CUDA timer needs a GPU and there is none here")
-    return lambda function: _cuda_ms(function, device)
+    return lambda function: cuda_ms(function, device)
 
 
 def _cpu_ms(function: Callable[[], object]) -> float:
@@ -73,7 +73,8 @@ def _cpu_ms(function: Callable[[], object]) -> float:
     return (time.perf_counter() - start) * 1e3
 
 
-def _cuda_ms(function: Callable[[], object], device: torch.device) -> float:
+def cuda_ms(function: Callable[[], object], device: torch.device) -> float:
+    """Milliseconds of one call on a GPU, launches included, by events on the current stream."""
     with torch.cuda.device(device):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         torch.cuda.synchronize()  # work left in the queue would be charged to this sample

@@ -5,6 +5,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
+from sparsefront_kernels import SparseFormat
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
@@ -80,3 +81,11 @@ def _distinct(tensors: list[Tensor]) -> Iterator[Tensor]:
         if tensor.numel() and place not in seen:
             seen.add(place)
             yield tensor
+
+
+def stored_bytes(module: nn.Module) -> int:
+    """Values and indices where weights are compressed; all parameters of what holds none."""
+    compressed = [part.format for part in module.modules() if isinstance(getattr(part, "format", None), SparseFormat)]
+    if compressed:
+        return sum(stored.nbytes for stored in compressed)
+    return module.weight.nbytes if hasattr(module, "weight") else sum(part.nbytes for part in module.parameters())

@@ -8,6 +8,8 @@ from statistics import median
 import torch
 from sparsefront_kernels import Problem
 
+from sparsefront.measure.latency import cuda_ms
+
 COPY_BYTES = 1 << 30
 GEMM_SIDE = 8192
 WARMUP, SAMPLES = 3, 10
@@ -71,14 +73,4 @@ def roofline_fraction(
 
 def _median_ms(function: Callable[[], object], device: torch.device) -> float:
     """Device time of a long-running function; events around it, since milliseconds dwarf a launch."""
-    taken = []
-    with torch.cuda.device(device):
-        for turn in range(WARMUP + SAMPLES):
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            function()
-            end.record()
-            end.synchronize()
-            if turn >= WARMUP:
-                taken.append(start.elapsed_time(end))
-    return median(taken)
+    return median([cuda_ms(function, device) for _ in range(WARMUP + SAMPLES)][WARMUP:])

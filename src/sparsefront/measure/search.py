@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from sparsefront.inference.failure_reason import failure_reason
+from sparsefront.errors import failure_reason
 from sparsefront.measure.attention_backend import BACKENDS
 from sparsefront.measure.execution_mode import FastestMode, NothingRuns, fastest_execution_mode, is_compiled
 from sparsefront.measure.latency import summarise, time_interleaved

@@ -1,4 +1,4 @@
-"""What every model settings class provides to the pipeline."""
+"""What every model settings class provides to the pipeline, and the layers of a network that may be pruned."""
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict, is_dataclass
@@ -96,3 +96,17 @@ class Model(ABC):
 
     def save_pretrained_files(self, net: nn.Module, directory: Path) -> None:
         """Write what the model's own library needs beside model.safetensors; nothing for plain state dicts."""
+
+
+def linear_and_conv_layers(net: nn.Module, *, inside: tuple[str, ...]) -> list[str]:
+    """Names of all Linear and Conv2d modules at or below the modules named in `inside`, in the order of the network.
+
+    The name of the network itself is "".
+    A layer that two parents share is named once.
+    """
+    return [
+        name
+        for name, module in net.named_modules()
+        if isinstance(module, (nn.Linear, nn.Conv2d))
+        and any(not root or f"{name}.".startswith(f"{root}.") for root in inside)
+    ]

@@ -11,10 +11,9 @@ import torch
 from torch import nn
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.models.base import Model
+from sparsefront.models.base import Model, linear_and_conv_layers
 from sparsefront.models.bert_source import BertSource
-from sparsefront.models.folder_name import folder_name
-from sparsefront.models.layers import linear_and_conv_layers
+from sparsefront.models.hub import folder_name
 from sparsefront.models.wordpiece import train_wordpiece
 
 if TYPE_CHECKING:

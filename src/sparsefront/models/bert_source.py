@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from sparsefront.artifacts.content_digest import file_digest
-from sparsefront.errors import InvalidSetting
-from sparsefront.models.checkpoint import first_line, misfit, non_finite, why_unreadable
+from sparsefront.errors import InvalidSetting, first_line
+from sparsefront.models.checkpoint import misfit, non_finite, why_unreadable
 from sparsefront.models.hub import hub_folder
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from sparsefront.errors import InvalidSetting
+from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.finite import first_non_finite
 
 log = logging.getLogger(__name__)
@@ -128,11 +128,6 @@ def why_unreadable(error: Exception) -> str:
     if odd_bytes or "PytorchStreamReader" in str(error):
         return "it is cut short or damaged, or was not written by torch.save"
     return first_line(error)
-
-
-def first_line(error: Exception) -> str:
-    """What an exception says, short enough for a message; its type where it says nothing."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _first_few(keys: list[str]) -> str:

@@ -1,10 +1,10 @@
 """Files of a Hugging Face hub repository: from the local cache where they lie there, else downloaded once."""
 
+import os
 from pathlib import Path
 
 from sparsefront import progress
-from sparsefront.errors import InvalidSetting
-from sparsefront.models.checkpoint import first_line
+from sparsefront.errors import InvalidSetting, first_line
 
 REMEDY = "set model.path to a local folder"
 PROBE_SECONDS = 10
@@ -73,3 +73,11 @@ def _files_on_hub(name: str, revision: str) -> set[str]:
 def _unreachable(name: str, error: Exception) -> InvalidSetting:
     reason = f"is not cached and the Hugging Face hub cannot be read ({first_line(error)}); {REMEDY}"
     return InvalidSetting("name", name, reason)
+
+
+def folder_name(path: str) -> str:
+    """The folder's own name; of a snapshot in the hub's cache, whose name is a commit, that of its repository."""
+    folder = Path(os.path.abspath(path))
+    if folder.parent.name == "snapshots" and folder.parent.parent.name.startswith("models--"):
+        return folder.parent.parent.name.rpartition("--")[2]
+    return folder.name

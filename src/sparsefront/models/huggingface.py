@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import nn
 
-from sparsefront.errors import InvalidSetting
-from sparsefront.models.base import Model
+from sparsefront.errors import InvalidSetting, first_line
+from sparsefront.models.base import Model, linear_and_conv_layers
 from sparsefront.models.bert_source import BertSource
-from sparsefront.models.checkpoint import first_line
-from sparsefront.models.folder_name import folder_name
-from sparsefront.models.layers import linear_and_conv_layers
+from sparsefront.models.hub import folder_name
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from sparsefront.errors import InvalidSetting
+from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.models.attention import replace_multihead_attention, split_packed_projections
-from sparsefront.models.base import Model
+from sparsefront.models.base import Model, linear_and_conv_layers
 from sparsefront.models.checkpoint import load_weights
-from sparsefront.models.layers import linear_and_conv_layers
 from sparsefront.models.torchvision_source import TorchvisionSource
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ class TorchvisionClassifier(Model):
             with torch.no_grad():
                 net.eval()(x=images)
         except (RuntimeError, ValueError, AssertionError) as error:
-            why = f"cannot take images of {info.image_size} pixels ({str(error).partition(chr(10))[0]})"
+            why = f"cannot take images of {info.image_size} pixels ({first_line(error)})"
             raise InvalidSetting("name", self.name, why) from error
         finally:
             net.train(was_training)

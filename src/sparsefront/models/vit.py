@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.attention import replace_multihead_attention, split_packed_projections
-from sparsefront.models.base import Model
+from sparsefront.models.base import Model, linear_and_conv_layers
 from sparsefront.models.checkpoint import load_weights
-from sparsefront.models.layers import linear_and_conv_layers
 from sparsefront.models.torchvision_source import TorchvisionSource
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.attention import SelfAttention
-from sparsefront.models.base import Model
+from sparsefront.models.base import Model, linear_and_conv_layers
 from sparsefront.models.checkpoint import load_weights, read_weights, weights_file
-from sparsefront.models.layers import linear_and_conv_layers
 
 if TYPE_CHECKING:
     from sparsefront.datasets.info import DataInfo

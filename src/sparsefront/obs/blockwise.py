@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from sparsefront.obs.saliency import saliency
+from sparsefront.obs.hessian import saliency
 from sparsefront.obs.selection import Selection
 
 

@@ -78,3 +78,18 @@ def _not_positive_definite(layer: str) -> ValueError:
     return ValueError(
         f"{layer}: the Hessian of its inputs cannot be inverted; raise the damping, or read more calibration batches"
     )
+
+
+def saliency(weight: Tensor, inverse_diagonal: Tensor, dead: Tensor | None = None) -> Tensor:
+    """w_ij^2 / [H^-1]_jj: twice the growth of the error.
+
+    Args:
+        weight: [N, K].
+        inverse_diagonal: [K], the diagonal of H^-1, positive.
+        dead: bool [K], inputs that were always zero: their weights cost nothing.
+    Returns:
+        [N, K], not negative.
+    Source: Hassibi and Stork, "Optimal Brain Surgeon", 1993, eq. 5.
+    """
+    scores = weight.square() / inverse_diagonal
+    return scores if dead is None else scores.masked_fill_(dead, 0.0)

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from sparsefront.allocation.selection import keep_best_of_last
+from sparsefront.masks.selection import keep_best_of_last
 
 
 class Selection(Protocol):

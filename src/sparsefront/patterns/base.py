@@ -7,12 +7,12 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from sparsefront.allocation.selection import select_in_layer
 from sparsefront.errors import InvalidSetting
-from sparsefront.importance.finite import require_finite
-from sparsefront.patterns.boundaries import Boundaries
-from sparsefront.patterns.groups import Groups
-from sparsefront.patterns.permutation import Permutation
+from sparsefront.finite import require_finite
+from sparsefront.masks.boundaries import Boundaries
+from sparsefront.masks.groups import Groups
+from sparsefront.masks.permutation import Permutation
+from sparsefront.masks.selection import select_in_layer
 
 FREE_ALLOCATIONS = ("per_layer", "global_threshold", "erk", "latency_aware")
 # Windows are decided one by one, so no threshold spans layers; each may still have its own n:m out of a table.

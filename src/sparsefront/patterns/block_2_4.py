@@ -7,11 +7,11 @@ from typing import ClassVar
 from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.masks.boundaries import Boundaries, grid_boundaries
 from sparsefront.patterns.base import Step, require_divisible
-from sparsefront.patterns.blocks import BlockPattern, BlockStep, in_blocks
-from sparsefront.patterns.boundaries import Boundaries, grid_boundaries
-from sparsefront.patterns.granularity import block_shape
-from sparsefront.patterns.halved import (
+from sparsefront.patterns.structure.blocks import BlockPattern, BlockStep, in_blocks
+from sparsefront.patterns.structure.granularity import block_shape
+from sparsefront.patterns.structure.halved import (
     HALVED_ALLOCATIONS,
     WINDOW,
     check_halved_sparsity,

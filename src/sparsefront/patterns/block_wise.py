@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sparsefront.patterns.distribution import FreeOrBalanced
-from sparsefront.patterns.granularity import block_shape
+from sparsefront.patterns.structure.blocks import FreeOrBalanced
+from sparsefront.patterns.structure.granularity import block_shape
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.base import Pattern
-from sparsefront.patterns.blocks import BlockStep
+from sparsefront.patterns.structure.blocks import BlockStep
 
 
 @dataclass(frozen=True)

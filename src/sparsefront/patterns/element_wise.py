@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sparsefront.patterns.blocks import BlockPattern
+from sparsefront.patterns.structure.blocks import BlockPattern
 
 
 @dataclass(frozen=True)

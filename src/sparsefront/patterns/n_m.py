@@ -6,13 +6,13 @@ from typing import ClassVar
 from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.masks.boundaries import Boundaries
+from sparsefront.masks.permutation import Permutation
 from sparsefront.patterns.base import Step
-from sparsefront.patterns.blocks import BlockPattern, BlockStep
-from sparsefront.patterns.boundaries import Boundaries
-from sparsefront.patterns.channel_permutation import permuted_inputs
-from sparsefront.patterns.permutation import Permutation
-from sparsefront.patterns.transposable import SIDE, TransposableStep
-from sparsefront.patterns.window import Window, check_window_settings
+from sparsefront.patterns.structure.blocks import BlockPattern, BlockStep
+from sparsefront.patterns.structure.channel_permutation import permuted_inputs
+from sparsefront.patterns.structure.transposable import SIDE, TransposableStep
+from sparsefront.patterns.structure.window import Window, check_window_settings
 
 TRANSPOSABLE = Window(2, SIDE)
 

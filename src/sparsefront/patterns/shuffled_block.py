@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.patterns.blocks import BlockPattern
-from sparsefront.patterns.granularity import group_length
-from sparsefront.patterns.output_shuffle import shuffled_outputs
-from sparsefront.patterns.permutation import Permutation
+from sparsefront.masks.permutation import Permutation
+from sparsefront.patterns.structure.blocks import BlockPattern
+from sparsefront.patterns.structure.granularity import group_length
+from sparsefront.patterns.structure.output_shuffle import shuffled_outputs
 
 
 @dataclass(frozen=True)

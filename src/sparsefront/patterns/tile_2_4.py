@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.masks.boundaries import Boundaries
+from sparsefront.masks.groups import Groups
 from sparsefront.patterns.base import Pattern, Step
-from sparsefront.patterns.boundaries import Boundaries
-from sparsefront.patterns.granularity import group_length
-from sparsefront.patterns.groups import Groups
-from sparsefront.patterns.halved import (
+from sparsefront.patterns.structure.granularity import group_length
+from sparsefront.patterns.structure.halved import (
     HALVED_ALLOCATIONS,
     WINDOW,
     check_halved_sparsity,
     halved_unsupported_reason,
     outer_sparsity,
 )
-from sparsefront.patterns.tile_steps import surviving_outputs
+from sparsefront.patterns.structure.tile_steps import surviving_outputs
 from sparsefront.patterns.tile_wise import SOURCES, TileWise
 
 

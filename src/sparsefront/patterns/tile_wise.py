@@ -7,12 +7,17 @@ from typing import ClassVar
 from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.patterns.apriori import tuned
+from sparsefront.masks.boundaries import Boundaries
 from sparsefront.patterns.base import Pattern, Step
-from sparsefront.patterns.boundaries import Boundaries
-from sparsefront.patterns.granularity import group_length
-from sparsefront.patterns.overlay import OverlayStep
-from sparsefront.patterns.tile_steps import AGGREGATES, OutputStep, TileInputStep, surviving_outputs
+from sparsefront.patterns.structure.apriori import tuned
+from sparsefront.patterns.structure.granularity import group_length
+from sparsefront.patterns.structure.tile_steps import (
+    AGGREGATES,
+    OutputStep,
+    OverlayStep,
+    TileInputStep,
+    surviving_outputs,
+)
 
 # The settings of the authors' public code: TileWise(g, **SOURCES).
 SOURCES = {"whole_tiles": False, "input_multiple": 1, "aggregate": "l2_over_length"}

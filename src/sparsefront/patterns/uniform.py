@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.masks.groups import Groups, signed_norm
 from sparsefront.patterns.base import Step
-from sparsefront.patterns.blocks import BlockPattern, in_blocks
-from sparsefront.patterns.granularity import group_length
-from sparsefront.patterns.groups import Groups, signed_norm
+from sparsefront.patterns.structure.blocks import BlockPattern, in_blocks
+from sparsefront.patterns.structure.granularity import group_length
 
 
 @dataclass(frozen=True)

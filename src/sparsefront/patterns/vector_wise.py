@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sparsefront.patterns.distribution import FreeOrBalanced
-from sparsefront.patterns.granularity import group_length
+from sparsefront.patterns.structure.blocks import FreeOrBalanced
+from sparsefront.patterns.structure.granularity import group_length
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparsefront import distributed
 from sparsefront.importance.base import Importance
 from sparsefront.pruning.layer_inputs import in_order_of_use, sum_over_inputs
 from sparsefront.pruning.movement import AccumulateMovement
 from sparsefront.tasks.base import Batch, Task
-from sparsefront.training import distributed
 
 
 def score_weights(

@@ -1,12 +1,14 @@
 """What the layers of a network multiply with their weights, seen while it runs."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from sparsefront.forward_calls import before_forward, first_argument
+from sparsefront.masks.weight_view import pixel_rows
 
 
 def as_rows(module: nn.Module, x: Tensor, real: Tensor | None = None) -> Tensor:
@@ -27,8 +29,7 @@ def as_rows(module: nn.Module, x: Tensor, real: Tensor | None = None) -> Tensor:
     if x.dim() == 3:  # Conv2d also takes a single image
         x = x.unsqueeze(0)
     x = F.pad(x, _padding(module), mode="constant" if module.padding_mode == "zeros" else module.padding_mode)
-    patches = F.unfold(x, module.kernel_size, dilation=module.dilation, stride=module.stride)  # [B, K, pixels]
-    return patches.transpose(1, 2).flatten(0, 1)
+    return pixel_rows(x, module.kernel_size, dilation=module.dilation, stride=module.stride)
 
 
 def _padding(module: nn.Conv2d) -> tuple[int, int, int, int]:
@@ -40,21 +41,6 @@ def _padding(module: nn.Conv2d) -> tuple[int, int, int, int]:
         return width // 2, width - width // 2, height // 2, height - height // 2
     height, width = module.padding
     return width, width, height, height
-
-
-@contextmanager
-def watched(modules: dict[str, nn.Module], see: Callable[[str, Tensor], None]) -> Iterator[None]:
-    """While open, `see(name, input)` is called before every forward of these modules, with the tensor as it is given."""
-
-    def hook_of(name: str) -> Callable:
-        return lambda module, args, kwargs: see(name, args[0] if args else next(iter(kwargs.values())))
-
-    handles = [module.register_forward_pre_hook(hook_of(name), with_kwargs=True) for name, module in modules.items()]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @torch.no_grad()
@@ -84,11 +70,11 @@ def sum_over_inputs(
     reached: set[str] = set()
     real: Tensor | None = None
 
-    def add(name: str, x: Tensor) -> None:
+    def add(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         reached.add(name)
-        sums[name] += statistic(as_rows(modules[name], x, real))
+        sums[name] += statistic(as_rows(modules[name], first_argument(args, kwargs), real))
 
-    with watched(modules, add):
+    with before_forward(modules, add):
         for batch in batches:
             real = real_positions(batch)
             forward(batch)
@@ -108,17 +94,18 @@ def in_order_of_use(forward: Callable[[Any], Any], batch: Any, modules: dict[str
     seen: set[str] = set()
     last: list[Tensor] = []
 
-    def note(name: str, x: Tensor) -> None:
+    def note(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if name in seen:
             return
         seen.add(name)
+        x = first_argument(args, kwargs)
         if last and last[0] is x:
             groups[-1].append(name)
         else:
             groups.append([name])
             last[:] = [x]
 
-    with watched(modules, note):
+    with before_forward(modules, note):
         forward(batch)
     _require_reached(modules, seen)
     return groups

@@ -1,10 +1,12 @@
 """Which layers of a network a run prunes, and why the others stay dense."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import nn
 
+from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.base import Pattern
 
 
@@ -45,3 +47,53 @@ def plan_pruning(
         elif (reason := pattern.unsupported_reason(shapes[name], sparsity)) is not None:
             reasons[name] = reason
     return PruningPlan(shapes, reasons)
+
+
+def nothing_fits(plan: PruningPlan, pattern: Pattern, ignore: Sequence[str]) -> InvalidSetting:
+    """The complaint about a plan that prunes nothing: each reason once, with its first layer and how many others.
+
+    Args:
+        ignore: expressions of layers that stay dense, as in `recipe.ignore`.
+    """
+    layers_of: dict[str, list[str]] = {}
+    for name, reason in plan.dense_reasons.items():
+        layers_of.setdefault(reason, []).append(name)
+    reasons = []
+    for reason, (first, *others) in layers_of.items():
+        more = f" and {len(others)} more" if others else ""
+        reasons.append(f"{first} {list(plan.shapes[first])}{more}: {reason}")
+    if all(any(re.search(expression, name) for expression in ignore) for name in plan.dense_reasons):
+        kept = ",".join(ignore)
+        return InvalidSetting(
+            "recipe.ignore", f"[{kept}]", f"keeps all {len(plan.shapes)} prunable layers dense: nothing is left"
+        )
+    key, value = "pattern", pattern.name
+    if pattern.uses_granularity:
+        key, value = "granularity", pattern.granularity
+    elif getattr(pattern, "m", None) is not None:
+        key, value = "pattern.m", pattern.m
+    return InvalidSetting(key, value, f"fits no prunable layer ({'; '.join(reasons)})")
+
+
+def require_matches(ignore: Iterable[str], net: nn.Module, prunable: list[str]) -> None:
+    """Each expression of layers to ignore must find a layer of the network.
+
+    One that finds only layers which are never pruned (an embedding, the head) states a fact and may stay.
+
+    Args:
+        ignore: regular expressions, as in `recipe.ignore`.
+        net: also on the meta device: only names are read.
+        prunable: names of the layers that may be pruned, for the message.
+    Raises:
+        InvalidSetting: an expression that finds nothing; names the layers that there are.
+    """
+    layers = [name for name, module in net.named_modules() if getattr(module, "weight", None) is not None]
+    for expression in ignore:
+        if not any(re.search(expression, name) for name in layers):
+            allowed = f"finds no layer; there are {', '.join(numbered_alike(prunable))} (N: the number of a block)"
+            raise InvalidSetting("ignore", expression, allowed)
+
+
+def numbered_alike(names: list[str]) -> list[str]:
+    """The names with block numbers as N, each once, in their order: `blocks.N.attn.q`."""
+    return list(dict.fromkeys(re.sub(r"(?<=\.)\d+(?=\.|$)", "N", name) for name in names))

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from sparsefront.allocation.base import Allocation, GlobalAllocation
-from sparsefront.allocation.selection import select_in_layer
-from sparsefront.importance.finite import require_finite
+from sparsefront.finite import require_finite
+from sparsefront.masks.groups import Groups
+from sparsefront.masks.selection import select_in_layer
 from sparsefront.patterns.base import Pattern, new_mask, require_divisible, step_groups, validate_sparsity
-from sparsefront.patterns.groups import Groups
 from sparsefront.pruning.mask_layout import MaskLayout, fix_layout
 
 

@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from sparsefront.allocation.base import Allocation, PerLayerAllocation
+from sparsefront.masks.permutation import Permutation
 from sparsefront.patterns.base import Pattern
-from sparsefront.patterns.permutation import Permutation
 
 SPARSITIES, PERMUTATIONS = "layer_sparsities.json", "permutations.safetensors"
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from sparsefront.training import distributed
+from sparsefront import distributed
 
 BUFFER = "weight_mask"
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from sparsefront.patterns.weight_view import as_matrix
+from sparsefront.masks.weight_view import as_matrix
 
 
 class AccumulateMovement(pl.Callback):

@@ -14,8 +14,7 @@ from sparsefront.recovery.distillation import Distillation
 from sparsefront.recovery.finetune import Finetune
 from sparsefront.recovery.hidden_states import block_names
 from sparsefront.recovery.lr_rewind import LearningRateRewind
-from sparsefront.recovery.training import TrainingRecovery
-from sparsefront.recovery.training_plan import TrainingPlan
+from sparsefront.recovery.training import TrainingPlan, TrainingRecovery
 from sparsefront.training.recipe import Recipe
 
 ALONG = ("finetune", "lr_rewind")

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.recovery.training import TrainingRecovery
-from sparsefront.recovery.training_plan import TrainingPlan
+from sparsefront.recovery.training import TrainingPlan, TrainingRecovery
 from sparsefront.training.optimization import Optimization
 from sparsefront.training.recipe import Recipe
 

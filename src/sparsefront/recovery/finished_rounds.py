@@ -9,14 +9,14 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from sparsefront.artifacts.checksums import checksums, find_damage
+from sparsefront import distributed
+from sparsefront.artifacts.content_digest import checksums, find_damage
 from sparsefront.artifacts.durable import rename_synced, sync_tree
 from sparsefront.pruning.mask_file import MASKS, load_masks, save_masks
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.pruning.movement import AccumulateMovement
 from sparsefront.recovery.base import RoundRecord
-from sparsefront.training import distributed
-from sparsefront.training.weights_file import WEIGHTS, save_weights
+from sparsefront.training.epoch_weights import WEIGHTS, save_weights
 
 log = logging.getLogger(__name__)
 RECORDS, MOVEMENT, CHECKSUMS = "rounds.json", "movement.safetensors", "checksums.json"

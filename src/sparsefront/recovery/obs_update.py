@@ -7,19 +7,19 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from sparsefront import distributed
 from sparsefront.errors import InvalidSetting
 from sparsefront.finite import first_non_finite
 from sparsefront.importance.base import require_at_least_one
+from sparsefront.masks.weight_view import as_matrix, like_weight
 from sparsefront.obs.blockwise import sweep
 from sparsefront.obs.hessian import damped_hessian, input_hessian, inverse_factor, validate_damping
 from sparsefront.obs.selection import Given, InBlocks, InWindows, Selection
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
-from sparsefront.patterns.weight_view import as_matrix, like_weight
 from sparsefront.pruning.calibration import NetworkCalibration
 from sparsefront.recovery.base import LayerMasks, Recovery, RecoverySetup, Round, RoundRecord
-from sparsefront.training import distributed
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Going back to a point of the dense run."""
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.recovery.training_plan import TrainingPlan
+from sparsefront.recovery.training import TrainingPlan
 from sparsefront.training.optimization import Optimization
 from sparsefront.training.recipe import Recipe
 

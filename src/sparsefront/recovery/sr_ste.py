@@ -9,13 +9,12 @@ from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.magnitude import Magnitude
+from sparsefront.masks.weight_view import as_matrix
 from sparsefront.patterns.base import Pattern
-from sparsefront.patterns.weight_view import as_matrix
 from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.pruning.straight_through import StraightThrough
 from sparsefront.recovery.base import Recovery, RecoverySetup, Round, RoundRecord
-from sparsefront.recovery.training import fit_round
-from sparsefront.recovery.training_plan import TrainingPlan
+from sparsefront.recovery.training import TrainingPlan, fit_round
 from sparsefront.training.fit import steps_per_epoch
 from sparsefront.training.optimization import Optimization
 from sparsefront.training.recipe import Recipe

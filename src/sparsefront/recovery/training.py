@@ -1,14 +1,28 @@
 """Recoveries that train under masks: one fit per round."""
 
 from abc import abstractmethod
+from dataclasses import dataclass
 
 import pytorch_lightning as pl
 
 from sparsefront.pruning.callback import ApplyMasks
 from sparsefront.recovery.base import Recovery, RecoverySetup, Round, RoundRecord
-from sparsefront.recovery.training_plan import TrainingPlan
 from sparsefront.training.fit import FitTime, fit, steps_per_epoch
+from sparsefront.training.optimization import Optimization
 from sparsefront.training.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """Args:
+    epochs: of recovery.
+    optimization: optimizer and learning-rate curve; always starts with a fresh optimizer state.
+    lr_key: the setting that its peak rate comes from, or may be set by.
+    """
+
+    epochs: int
+    optimization: Optimization
+    lr_key: str = "recipe.lr"
 
 
 class TrainingRecovery(Recovery):

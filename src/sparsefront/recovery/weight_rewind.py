@@ -6,8 +6,7 @@ from typing import ClassVar
 from sparsefront.errors import InvalidSetting
 from sparsefront.recovery.base import RecoverySetup, Round
 from sparsefront.recovery.rewinding import check_epochs, first_epoch, rewound_plan
-from sparsefront.recovery.training import TrainingRecovery
-from sparsefront.recovery.training_plan import TrainingPlan
+from sparsefront.recovery.training import TrainingPlan, TrainingRecovery
 from sparsefront.training.recipe import Recipe
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sparsefront.errors import InvalidSetting
+from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.packages import require_package
 from sparsefront.report.result import Result
 from sparsefront.report.wandb_account import has_api_key
@@ -147,7 +147,7 @@ class WandbLogging:
         except wandb.errors.Error as error:
             if mode != "online":
                 raise
-            reason = str(error).splitlines()[0]
+            reason = first_line(error)
             if self.mode == "online":
                 how = f"W&B did not take the run ({reason}); mode=offline keeps it here"
                 raise InvalidSetting("mode", self.mode, how) from None

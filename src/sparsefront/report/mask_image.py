@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from sparsefront.patterns.boundaries import Boundaries
+from sparsefront.masks.boundaries import Boundaries
 from sparsefront.report.series_style import COLORS, DENSE_COLOR
 
 # Blue, light gray, orange and black differ in lightness too, so they stay apart for every kind of color vision.

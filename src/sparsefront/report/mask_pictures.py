@@ -7,10 +7,10 @@ from pathlib import Path
 from torch import Tensor
 
 from sparsefront.artifacts.durable import whole_file
+from sparsefront.masks.boundaries import Boundaries
+from sparsefront.masks.permutation import Permutation
+from sparsefront.masks.weight_view import as_matrix
 from sparsefront.patterns.base import Pattern
-from sparsefront.patterns.boundaries import Boundaries
-from sparsefront.patterns.permutation import Permutation
-from sparsefront.patterns.weight_view import as_matrix
 from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.report.layer_choice import choose_layers
 from sparsefront.report.mask_image import MaskImage, Scale, mask_image

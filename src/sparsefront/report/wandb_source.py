@@ -3,7 +3,7 @@
 import importlib.util
 from typing import Any
 
-from sparsefront.errors import InvalidSetting
+from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.report.loggers import RESULT_KEY
 from sparsefront.report.result import Result
 from sparsefront.report.store import Reading
@@ -35,7 +35,7 @@ def read_wandb_results(*, entity: str | None, project: str | None) -> Reading:
             _read_run(run, reading)
     except (wandb.errors.Error, requests.RequestException, ValueError, OSError) as error:
         # An unknown project reaches us as ValueError, a closed network as RequestException or CommError.
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise InvalidSetting("source", "wandb", f"{path} cannot be read: {reason}") from None
     return reading
 

@@ -9,11 +9,10 @@ from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
 from sparsefront.stages.class_check import require_classes
 from sparsefront.stages.network import build_net, make_task, open_data, reseed
-from sparsefront.training.epoch_weights import SaveEpochWeights
+from sparsefront.training.epoch_weights import WEIGHTS, SaveEpochWeights, save_weights
 from sparsefront.training.fit import fit, steps_per_epoch
 from sparsefront.training.optimization import Optimization
 from sparsefront.training.rank_processes import on_every_rank
-from sparsefront.training.weights_file import WEIGHTS, save_weights
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from sparsefront.experiment import Experiment
 from sparsefront.library.export import save
 from sparsefront.stages.network import load_net
 from sparsefront.stages.stored_masks import load_masks_of
-from sparsefront.training.weights_file import WEIGHTS
+from sparsefront.training.epoch_weights import WEIGHTS
 
 log = logging.getLogger(__name__)
 

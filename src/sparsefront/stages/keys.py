@@ -9,15 +9,14 @@ from typing import Any
 
 import torch
 
-from sparsefront.artifacts.code_digest import code_digest
+from sparsefront.artifacts.content_digest import by_content
 from sparsefront.artifacts.digest import digest, versions
 from sparsefront.artifacts.digest_memo import remembering
 from sparsefront.artifacts.native_sources import SOURCES, TABLES, native_digest, native_sources
 from sparsefront.artifacts.python_modules import find_module
-from sparsefront.artifacts.setting_content import by_content
 from sparsefront.experiment import Experiment
-from sparsefront.processor import processor_facts
-from sparsefront.stages.stage_code import stage_modules
+from sparsefront.provenance import processor_facts
+from sparsefront.stages.stage_code import code_digest, stage_modules
 
 # keys of the recipe that only matter after pruning
 AFTER_PRUNING = ("recovery_epochs", "recovery_lr", "ignore")
@@ -160,7 +159,7 @@ def _place(experiment: Experiment) -> dict[str, Any]:
         "sparsefront.stages.bench",
         "sparsefront.stages.measure",
         "sparsefront.stages.speed",
-        "sparsefront.measure.fused_graph",
+        "sparsefront.inference.fusion.fuse",
     )
     kernels = [module for module in modules if module.name.startswith("sparsefront_kernels.")]
     return {

@@ -22,13 +22,12 @@ from sparsefront.measure.memory import dense_layer_bytes, peak_memory_bytes, res
 from sparsefront.measure.roofline import measured_rates, roofline_fraction
 from sparsefront.measure.sparsity import AchievedSparsity, achieved_sparsity
 from sparsefront.measure.variants import Fuse
-from sparsefront.measure.weights_digest import weights_digest
 from sparsefront.provenance import provenance
 from sparsefront.stages.bench import Bench
 from sparsefront.stages.keys import StageKeys
-from sparsefront.stages.network import load_net
+from sparsefront.stages.network import load_net, weights_digest
 from sparsefront.stages.speed import Samples, dense_speed, latency_curve, sparse_speed, swap_in
-from sparsefront.training.weights_file import WEIGHTS
+from sparsefront.training.epoch_weights import WEIGHTS
 
 log = logging.getLogger(__name__)
 MEASUREMENTS, SAMPLES = "measurements.json", "samples.json"

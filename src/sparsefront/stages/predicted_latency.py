@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from sparsefront.datasets.info import DataInfo
 from sparsefront.experiment import Experiment
-from sparsefront.inference.problems import LayerInput, observe_problems
-from sparsefront.measure.flops import theoretical_dense_flops
+from sparsefront.measure.problems import LayerInput, observe_problems, theoretical_dense_flops
 from sparsefront.measure.settings import DTYPES
 from sparsefront.pruning.layers import plan_pruning
 

@@ -10,7 +10,7 @@ from sparsefront.experiment import Experiment
 from sparsefront.library.prune import prune
 from sparsefront.pruning.mask_file import MASKS, save_masks
 from sparsefront.stages.network import device_of, load_net, make_task, open_data, reseed
-from sparsefront.training.weights_file import WEIGHTS
+from sparsefront.training.epoch_weights import WEIGHTS
 
 log = logging.getLogger(__name__)
 

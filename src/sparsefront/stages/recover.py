@@ -18,9 +18,8 @@ from sparsefront.recovery.base import StateDict
 from sparsefront.recovery.rounds import Place
 from sparsefront.stages.network import build_net, load_net, make_task, open_data, reseed
 from sparsefront.stages.stored_masks import load_masks_of
-from sparsefront.training.epoch_weights import EPOCH_WEIGHTS, epoch_weights_file
+from sparsefront.training.epoch_weights import EPOCH_WEIGHTS, WEIGHTS, epoch_weights_file, save_weights
 from sparsefront.training.rank_processes import on_every_rank
-from sparsefront.training.weights_file import WEIGHTS, save_weights
 
 log = logging.getLogger(__name__)
 

@@ -10,17 +10,17 @@ from sparsefront.artifacts.durable import whole_file
 from sparsefront.artifacts.generations import newest
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
-from sparsefront.patterns.windows_text import windows_text
+from sparsefront.patterns.structure.blocks import windows_text
 from sparsefront.pruning.collapse import collapse_warning, collapsed_layers
 from sparsefront.pruning.mask_file import MASKS, load_masks, mask_shapes
 from sparsefront.pruning.mask_layout import MaskLayout
-from sparsefront.report.checkpoint_link import link_checkpoint
 from sparsefront.report.loggers import log_result
 from sparsefront.report.mask_pictures import PrunedLayers
 from sparsefront.report.result import Choice, Cost, Identity, Kernels, Quality, Result, Size, Sparsity, Speed
 from sparsefront.report.run_report import write_report
 from sparsefront.report.store import RESULT_FILE, STORE_FILE, append_result, write_result_json
 from sparsefront.report.terminal import print_run
+from sparsefront.run_folder import link_checkpoint
 from sparsefront.stages.keys import StageKeys
 from sparsefront.stages.measure import MEASUREMENTS, SAMPLES
 

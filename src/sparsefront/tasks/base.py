@@ -1,6 +1,8 @@
 """The part of training and judging that all tasks share."""
 
+import inspect
 from abc import ABC, abstractmethod
+from functools import cache
 from typing import Any, ClassVar, Protocol
 
 from pytorch_lightning import LightningDataModule, LightningModule
@@ -149,3 +151,18 @@ class Task(LightningModule, ABC):
         metrics = self._evaluator.compute()
         self.log_dict({f"{split}/{name}": value for name, value in metrics.items()}, prog_bar=True)
         self._evaluator = None
+
+
+TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+
+
+def text_inputs(batch: Batch, net: nn.Module) -> Batch:
+    """Of the three inputs, int64 [B, length], by Hugging Face's names, those that the network's forward takes."""
+    return {name: batch[name] for name in _taken(type(net))}
+
+
+@cache
+def _taken(network: type[nn.Module]) -> tuple[str, ...]:
+    parameters = inspect.signature(network.forward).parameters
+    named = tuple(name for name in TEXT_INPUTS if name in parameters)
+    return named or TEXT_INPUTS  # a network that names none of them hands on whatever it is given

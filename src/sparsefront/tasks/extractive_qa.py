@@ -8,9 +8,8 @@ from pytorch_lightning import LightningDataModule
 from torch import Tensor, nn
 
 from sparsefront.tasks.answer_spans import best_spans, text_between
-from sparsefront.tasks.base import Batch, Optimizes, Task
+from sparsefront.tasks.base import Batch, Optimizes, Task, text_inputs
 from sparsefront.tasks.standard_error import error_of_mean
-from sparsefront.tasks.text_inputs import text_inputs
 
 N_BEST = 20
 MAX_ANSWER_LENGTH = 30  # tokens; both are what the field's SQuAD figures were computed with

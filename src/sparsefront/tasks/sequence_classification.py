@@ -6,9 +6,8 @@ import torch.nn.functional as F
 from pytorch_lightning import LightningDataModule
 from torch import Tensor, nn
 
-from sparsefront.tasks.base import Batch, Optimizes, Task
+from sparsefront.tasks.base import Batch, Optimizes, Task, text_inputs
 from sparsefront.tasks.label_evaluator import LabelEvaluator
-from sparsefront.tasks.text_inputs import text_inputs
 
 
 class SequenceClassification(Task):

@@ -8,9 +8,9 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
+from sparsefront import distributed
 from sparsefront.errors import InvalidSetting
 from sparsefront.finite import first_non_finite
-from sparsefront.training import distributed
 from sparsefront.training.recipe import Recipe
 
 EVERY = 10  # batches between two looks at the losses

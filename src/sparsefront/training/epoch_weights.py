@@ -1,10 +1,11 @@
-"""The weights that a training had on its way, kept for a later return to them."""
+"""Weights on disk: plain ones, and those that a training had on its way, for a later return to them."""
 
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytorch_lightning as pl
+from safetensors.torch import save_file
 from torch import nn
 
 EPOCH_WEIGHTS = "epoch_weights"
@@ -36,3 +37,12 @@ class SaveEpochWeights(pl.Callback):
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if trainer.is_global_zero:
             shutil.copytree(self.unfinished / EPOCH_WEIGHTS, self.folder / EPOCH_WEIGHTS)
+
+
+WEIGHTS = "weights.safetensors"
+
+
+def save_weights(net: nn.Module, file: Path) -> None:
+    """The plain state dict, fp32, on the CPU; with the metadata of an export's, which may be a second name of the file."""
+    state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in net.state_dict().items()}
+    save_file(state, file, metadata={"format": "pt"})

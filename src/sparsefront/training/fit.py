@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytorch_lightning as pl
 
+from sparsefront import distributed
 from sparsefront.pruning.masked_weights import mask_buffers
 from sparsefront.tasks.base import Task
-from sparsefront.training import distributed
 from sparsefront.training.averaging import AverageWeights
 from sparsefront.training.disk_need import require_room
 from sparsefront.training.divergence import Diverged, StopAtDivergence

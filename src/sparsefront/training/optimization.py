@@ -6,8 +6,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from sparsefront.training.learning_rate import learning_rate_factor
-from sparsefront.training.recipe import Recipe
+from sparsefront.training.recipe import Recipe, learning_rate_factor
 
 
 @dataclass(frozen=True)

@@ -18,36 +18,23 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NoReturn
 
-import torch
 import torch.distributed as dist
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.training.rank_group import COLLECTIVE_TIMEOUT, HOST, RankGroup, abort, environment, member
 from sparsefront.training.trainer import TrainerSettings
 
 log = logging.getLogger(__name__)
-HOST = "127.0.0.1"
-# Generous: rank 0 may write a large checkpoint while the others wait. A rank that dies is noticed at once.
-COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 READY_TIMEOUT_S = 300  # to import torch on a busy machine
 REPORT_WAIT_S = 5  # a failed rank tells its reason a moment after the others notice
 
 
 class RankFailed(RuntimeError):
     """A process of a distributed training failed; the message holds its own."""
-
-
-@dataclass(frozen=True)
-class _Group:
-    """Where the ranks meet: the port of rank 0's store."""
-
-    world_size: int
-    port: int
-    on_gpu: bool
 
 
 @dataclass(frozen=True)
@@ -80,7 +67,7 @@ def on_every_rank(
         return body(*arguments, folder, loggers)
     log.info("starting %d processes", trainer.devices)
     store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
-    group = _Group(trainer.devices, store.port, trainer.on_gpu)
+    group = RankGroup(trainer.devices, store.port, trainer.on_gpu)
     scratch = Path(tempfile.mkdtemp(prefix="ranks-"))
     others: list[_Other] = []
     try:
@@ -88,7 +75,7 @@ def on_every_rank(
             others.append(_Other(rank, group, body, arguments, scratch / f"rank_{rank}"))
         for other in others:
             other.wait_until_ready()
-        with _member(0, group, store), _watched(others, group):
+        with member(0, group, store), _watched(others, group):
             try:
                 result = body(*arguments, folder, loggers)
             except InvalidSetting:  # one line that every rank finds alike, whichever of them was first
@@ -108,12 +95,12 @@ def on_every_rank(
 class _Other:
     """A rank that is not this process."""
 
-    def __init__(self, rank: int, group: _Group, body: Callable, arguments: tuple, folder: Path) -> None:
+    def __init__(self, rank: int, group: RankGroup, body: Callable, arguments: tuple, folder: Path) -> None:
         self.rank = rank
         self._reports, theirs = multiprocessing.Pipe(duplex=False)
         context = multiprocessing.get_context("spawn")  # a forked process could not use CUDA, nor trust its locks
         self.process = context.Process(target=_other_rank, args=(rank, group, body, arguments, folder, theirs))
-        with _environment(rank, group):
+        with environment(rank, group):
             self.process.start()
         theirs.close()  # so that its end is noticed here
 
@@ -155,7 +142,9 @@ class _Other:
         self._reports.close()
 
 
-def _other_rank(rank: int, group: _Group, body: Callable, arguments: tuple, folder: Path, reports: Connection) -> None:
+def _other_rank(
+    rank: int, group: RankGroup, body: Callable, arguments: tuple, folder: Path, reports: Connection
+) -> None:
     """What the other processes run."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches rank 0, which ends the others
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -163,7 +152,7 @@ def _other_rank(rank: int, group: _Group, body: Callable, arguments: tuple, fold
         folder.mkdir(parents=True)
         reports.send(None)
         store = dist.TCPStore(HOST, group.port, is_master=False)
-        with _member(rank, group, store), _reported(reports):  # at once: the others notice when it leaves the group
+        with member(rank, group, store), _reported(reports):  # at once: the others notice when it leaves the group
             body(*arguments, folder, [])
     _leave()
 
@@ -199,57 +188,7 @@ def _end_with_parent() -> None:
 
 
 @contextmanager
-def _member(rank: int, group: _Group, store: dist.Store) -> Iterator[None]:
-    """This process as a rank, to torch and to Lightning; afterwards as it was."""
-    threads = torch.get_num_threads()
-    with _environment(rank, group):
-        if group.on_gpu:
-            torch.cuda.set_device(rank)
-        else:
-            torch.set_num_threads(max(1, threads // group.world_size))
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if group.on_gpu else "gloo",
-            store=store,
-            rank=rank,
-            world_size=group.world_size,
-            timeout=COLLECTIVE_TIMEOUT,
-        )
-        try:
-            yield
-        except BaseException:
-            if group.on_gpu and dist.is_initialized():
-                dist.distributed_c10d._abort_process_group()  # what NCCL has begun would never end
-            raise
-        finally:
-            if dist.is_initialized():
-                dist.destroy_process_group()
-            torch.set_num_threads(threads)
-
-
-@contextmanager
-def _environment(rank: int, group: _Group) -> Iterator[None]:
-    """The variables by which Lightning knows that its processes were started by another program."""
-    values = {
-        "LOCAL_RANK": rank,
-        "NODE_RANK": 0,
-        "WORLD_SIZE": group.world_size,
-        "MASTER_ADDR": HOST,
-        "MASTER_PORT": group.port,
-    }
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update({name: str(value) for name, value in values.items()})
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-@contextmanager
-def _watched(others: list[_Other], group: _Group) -> Iterator[None]:
+def _watched(others: list[_Other], group: RankGroup) -> Iterator[None]:
     """Lets go of NCCL when a rank dies: unlike gloo it does not notice, and would wait until its timeout."""
     if not group.on_gpu:
         yield
@@ -263,7 +202,7 @@ def _watched(others: list[_Other], group: _Group) -> Iterator[None]:
                 if ended is finished:
                     return
                 if alive.pop(ended).process.exitcode != 0:
-                    dist.distributed_c10d._abort_process_group()
+                    abort()
                     return
 
     watcher = threading.Thread(target=watch, daemon=True)

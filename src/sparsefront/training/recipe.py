@@ -1,13 +1,14 @@
 """What holds for one model x dataset pair: how long it trains, with which optimizer, which layers are left alone."""
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.training.learning_rate import DECAYS
 
 OPTIMIZERS = ("adamw", "sgd")
+DECAYS = ("linear", "cosine", "constant")
 
 
 @dataclass(frozen=True)
@@ -82,3 +83,19 @@ class Recipe:
         """The layers, out of these, that an expression of `ignore` finds -> which one."""
         found = {layer: self.ignored_by(layer) for layer in layers}
         return {layer: f"recipe.ignore: {expression}" for layer, expression in found.items() if expression is not None}
+
+
+def learning_rate_factor(step: int, *, total_steps: int, warmup_steps: int, decay: str) -> float:
+    """Factor in [0, 1] on the peak learning rate at optimizer step `step` (the first step is 0).
+
+    It rises linearly to 1 over `warmup_steps`, then falls to 0 at `total_steps`: linear 1 - p, cosine (1 + cos(pi p)) / 2,
+    or stays at 1, with p the fraction of the steps after warm-up that are done.
+    """
+    if step < warmup_steps:
+        return (step + 1) / (warmup_steps + 1)
+    progress = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
+    if decay == "linear":
+        return 1.0 - progress
+    if decay == "cosine":
+        return 0.5 * (1.0 + math.cos(math.pi * progress))
+    return 1.0

@@ -12,8 +12,8 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
+from sparsefront import distributed
 from sparsefront.artifacts.durable import rename_synced, sync_file
-from sparsefront.training import distributed
 
 log = logging.getLogger(__name__)
 CHECKPOINT = "epoch.ckpt"

@@ -134,7 +134,7 @@ class TrainerSettings:
         from pytorch_lightning.plugins.environments import LightningEnvironment
         from pytorch_lightning.strategies import DDPStrategy
 
-        from sparsefront.training import distributed
+        from sparsefront import distributed
 
         if distributed.world_size() != self.devices:
             raise RuntimeError(

@@ -8,7 +8,7 @@ import torch
 from pytorch_lightning import LightningDataModule
 from torch.utils.data import DataLoader, Sampler
 
-from sparsefront.training import distributed
+from sparsefront import distributed
 
 
 class RankBatches(Sampler[list[int]]):

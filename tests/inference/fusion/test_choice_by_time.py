@@ -11,7 +11,7 @@ from sparsefront.inference.fusion.chain_choice import AS_THEY_ARE, representativ
 from sparsefront.inference.fusion.fuse import fuse_blocks, fuse_dense
 from sparsefront.inference.fusion.fused_block import FusedBlock
 from sparsefront.inference.fusion.product_choice import ProductChooser, _equal_work
-from sparsefront.inference.kernel_timer import KernelTime
+from sparsefront.measure.kernel_timer import KernelTime
 from sparsefront.patterns.tile_wise import TileWise
 
 

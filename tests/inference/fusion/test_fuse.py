@@ -7,11 +7,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sparsefront.inference.agreement import NETWORK_ERROR_LIMIT, output_error
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.fuse import fuse_blocks, fuse_dense
 from sparsefront.inference.fusion.fused_block import FusedBlock
 from sparsefront.inference.fusion.plan import FusionPlan
+from sparsefront.measure.agreement import NETWORK_ERROR_LIMIT, output_error
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.channel import Channel
 from sparsefront.patterns.element_wise import ElementWise

@@ -8,13 +8,13 @@ from torch import nn
 
 from sparsefront.datasets.info import DataInfo
 from sparsefront.export.stored_weight import store
-from sparsefront.inference.agreement import floating_tensors, output_error
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.block_pass import WORTH_IT
 from sparsefront.inference.fusion.chain_choice import AS_THEY_ARE
 from sparsefront.inference.fusion.fuse import fuse_blocks, fuse_dense
 from sparsefront.inference.fusion.fused_block import FusedBlock
-from sparsefront.inference.graph_capture import record
+from sparsefront.measure.agreement import floating_tensors, output_error
+from sparsefront.measure.graph_capture import record
 from sparsefront.models.bert import Bert
 from sparsefront.models.vit_small import VitSmall
 from sparsefront.patterns.block_wise import BlockWise

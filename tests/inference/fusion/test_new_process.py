@@ -10,9 +10,9 @@ from safetensors.torch import save_file
 
 from sparsefront.datasets.info import DataInfo
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.problems import observe_problems
 from sparsefront.inference.saved_swap import save_choices
 from sparsefront.inference.swap import swap
+from sparsefront.measure.problems import observe_problems
 from sparsefront.models.bert import Bert
 from sparsefront.patterns.tile_wise import TileWise
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 import transformers
 
-from sparsefront.inference.agreement import output_error
 from sparsefront.inference.fusion.fuse import fuse_dense
+from sparsefront.measure.agreement import output_error
 
 WIDTHS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 TEXT = WIDTHS | {"vocab_size": 100, "max_position_embeddings": 64}

@@ -8,13 +8,13 @@ import torch
 
 from sparsefront.datasets.info import DataInfo
 from sparsefront.errors import InvalidSetting
-from sparsefront.inference.agreement import output_error
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.fused_block import FusedBlock
 from sparsefront.inference.fusion.plan import FusionPlan
-from sparsefront.inference.problems import observe_problems
 from sparsefront.inference.saved_swap import load_sparse, save_choices
 from sparsefront.inference.swap import swap
+from sparsefront.measure.agreement import output_error
+from sparsefront.measure.problems import observe_problems
 from sparsefront.models.bert import Bert
 from sparsefront.patterns.tile_wise import TileWise
 

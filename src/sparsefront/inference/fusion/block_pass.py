@@ -9,8 +9,7 @@ import torch
 from sparsefront_kernels import SparseFormat
 from torch import Tensor, nn
 
-from sparsefront.inference.agreement import NETWORK_ERROR_LIMIT, output_error
-from sparsefront.inference.fusion.call import call_key, call_tensors
+from sparsefront.inference.fusion.call import Unfusable, call_key, call_tensors
 from sparsefront.inference.fusion.capture import Captured, capture, skeleton
 from sparsefront.inference.fusion.chain_choice import (
     AS_THEY_ARE,
@@ -22,14 +21,13 @@ from sparsefront.inference.fusion.chain_choice import (
 from sparsefront.inference.fusion.find import BlockCall, find_chains, observe_calls
 from sparsefront.inference.fusion.fused_block import FusedBlock
 from sparsefront.inference.fusion.fused_norm import FusedResidualNorm
-from sparsefront.inference.fusion.parts import ALL_PARTS, FusionParts
-from sparsefront.inference.fusion.plan import FusionPlan
+from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts, FusionPlan
 from sparsefront.inference.fusion.prepared_block import PreparedBlock, prepare_block, weights_of
 from sparsefront.inference.fusion.product_choice import ChosenProduct, ProductChooser
 from sparsefront.inference.fusion.report import BlockReport, FusionReport, ProductReport
-from sparsefront.inference.fusion.unfusable import Unfusable
-from sparsefront.inference.problems import LayerInput, observe_problems
-from sparsefront.inference.replace import replace_module
+from sparsefront.inference.network_modules import replace_module
+from sparsefront.measure.agreement import NETWORK_ERROR_LIMIT, output_error
+from sparsefront.measure.problems import LayerInput, observe_problems
 
 log = logging.getLogger(__name__)
 Group = Hashable

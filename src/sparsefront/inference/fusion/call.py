@@ -6,7 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsefront.inference.fusion.unfusable import Unfusable
+
+class Unfusable(Exception):
+    """A block cannot be exported or rewritten; the message continues "the block ..."."""
+
 
 CONSTANTS = (bool, int, float, str, type(None))
 Key = Hashable

@@ -12,9 +12,8 @@ from torch import Tensor, fx, nn
 from torch.export import Dim
 from torch.utils import _pytree as pytree
 
-from sparsefront.inference.failure_reason import failure_reason
-from sparsefront.inference.fusion.call import call_tensors, with_tensors
-from sparsefront.inference.fusion.unfusable import Unfusable
+from sparsefront.errors import failure_reason
+from sparsefront.inference.fusion.call import Unfusable, call_tensors, with_tensors
 
 aten = torch.ops.aten
 IDENTITIES = (aten.alias.default, aten.detach.default, aten.detach_.default, aten.lift_fresh_copy.default)

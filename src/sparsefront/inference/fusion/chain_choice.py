@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsefront.inference.failure_reason import failure_reason
+from sparsefront.errors import failure_reason
 from sparsefront.inference.fusion.find import BlockCall
 from sparsefront.inference.fusion.fused_block import FusedBlock
 from sparsefront.inference.fusion.layout import activation_in_layout
 from sparsefront.inference.fusion.report import ProductReport
-from sparsefront.inference.kernel_timer import time_layer
+from sparsefront.measure.kernel_timer import time_layer
 
 log = logging.getLogger(__name__)
 AS_THEY_ARE = "as_they_are"

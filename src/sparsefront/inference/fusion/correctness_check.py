@@ -6,9 +6,9 @@ import torch
 from sparsefront_kernels.common.epilogue import ACTIVATIONS
 from torch import Tensor, nn
 
-from sparsefront.inference.agreement import PRODUCT_ERROR_LIMIT, TF32_ERROR_LIMIT
 from sparsefront.inference.fusion.layout import in_layout
 from sparsefront.inference.fusion.prepared_block import ProductSpec
+from sparsefront.measure.agreement import PRODUCT_ERROR_LIMIT, TF32_ERROR_LIMIT
 
 CPU_ROWS = 64  # M on a CPU: references do the same for every row
 CHUNK_ROWS = 8192  # of the fp64 product at a time

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from sparsefront.forward_calls import before_forward
+
 CONTAINERS = (nn.ModuleList, nn.Sequential)
 FEWEST_LINEARS = 2  # a block with fewer has no neighbors to fuse
 
@@ -36,19 +38,11 @@ def observe_calls(net: nn.Module, blocks: list[str], inputs: Mapping[str, Any]) 
     """Run the net once and note how its blocks are called; blocks that are not called are absent."""
     seen: dict[str, BlockCall] = {}
 
-    def note(name: str):
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            seen[name] = BlockCall(args, kwargs)
+    def note(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        seen[name] = BlockCall(args, kwargs)
 
-        return hook
-
-    hooks = [net.get_submodule(name).register_forward_pre_hook(note(name), with_kwargs=True) for name in blocks]
-    try:
-        with torch.no_grad():
-            net(**inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with before_forward({name: net.get_submodule(name) for name in blocks}, note), torch.no_grad():
+        net(**inputs)
     return seen
 
 

@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.block_pass import BlockPass
-from sparsefront.inference.fusion.parts import ALL_PARTS, FusionParts
-from sparsefront.inference.fusion.plan import LAYOUTS, FusionPlan
+from sparsefront.inference.fusion.plan import ALL_PARTS, LAYOUTS, FusionParts, FusionPlan
 from sparsefront.inference.fusion.product_choice import ProductChooser
 from sparsefront.inference.fusion.report import FusionReport
+from sparsefront.measure.fused_linears import copy_sharing_weights
+from sparsefront.measure.variants import DoesNotApply
 
 
 def fuse_blocks(
@@ -65,3 +66,19 @@ def fuse_dense(
         raise InvalidSetting("layout", layout, f"is one of {', '.join(LAYOUTS)}, or null for the faster one")
     task = BlockPass(net, {}, {}, inputs, ProductChooser(KernelChoice("auto"), dense=True), plan)
     return task.run(LAYOUTS if layout is None else (layout,), plain=False)
+
+
+def fused_dense_graph(net: nn.Module, inputs: dict[str, Tensor]) -> nn.Module:
+    """A network with the same outputs whose encoder blocks are rewritten, every product dense: a `variants.Fuse`.
+
+    Args:
+        net: in eval mode, on the inputs' device; left as it is, parameters are shared where they stay in one piece.
+        inputs: keyword arguments of one forward pass.
+    Raises:
+        DoesNotApply: no block can be rewritten.
+    """
+    fused = copy_sharing_weights(net)
+    report = fuse_dense(fused, inputs)
+    if not report.rewritten:
+        raise DoesNotApply("; ".join(report.summary()) or "the network has no encoder blocks")
+    return fused.eval()

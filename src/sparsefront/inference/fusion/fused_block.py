@@ -9,14 +9,13 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from sparsefront.inference.fusion.call import Key, call_key, call_tensors
+from sparsefront.inference.fusion.call import Key, Unfusable, call_key, call_tensors
 from sparsefront.inference.fusion.capture import Captured, capture
 from sparsefront.inference.fusion.fused_norm import FusedNorm
 from sparsefront.inference.fusion.fused_product import FusedProduct
-from sparsefront.inference.fusion.parts import ALL_PARTS, FusionParts
+from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
 from sparsefront.inference.fusion.rewrite import copied, place_layouts, place_norms, place_products
 from sparsefront.inference.fusion.sites import ProductSite, find_sites, merged
-from sparsefront.inference.fusion.unfusable import Unfusable
 
 Layers = tuple[str, ...]
 

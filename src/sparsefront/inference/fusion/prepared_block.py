@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from sparsefront_kernels import SparseFormat
 from torch import Tensor, nn
 
-from sparsefront.inference.fusion.call import Key
+from sparsefront.inference.fusion.call import Key, Unfusable
 from sparsefront.inference.fusion.capture import Captured
 from sparsefront.inference.fusion.compact import compacted, without_constants
 from sparsefront.inference.fusion.constant_inputs import value_projection
-from sparsefront.inference.fusion.parts import ALL_PARTS, FusionParts
+from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
 from sparsefront.inference.fusion.product_weight import ProductWeight, join
 from sparsefront.inference.fusion.sites import (
     ProductSite,
@@ -21,7 +21,6 @@ from sparsefront.inference.fusion.sites import (
     merge_candidates,
     merged,
 )
-from sparsefront.inference.fusion.unfusable import Unfusable
 
 
 @dataclass(frozen=True)

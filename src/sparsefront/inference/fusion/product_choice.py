@@ -8,8 +8,9 @@ from sparsefront_kernels import Problem, entry
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 from torch import Tensor
 
+from sparsefront.errors import failure_reason
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.failure_reason import failure_reason
+from sparsefront.inference.fusion.call import Unfusable
 from sparsefront.inference.fusion.candidates import (
     DENSE,
     Candidate,
@@ -22,10 +23,9 @@ from sparsefront.inference.fusion.fused_product import FusedProduct
 from sparsefront.inference.fusion.layout import layout_name
 from sparsefront.inference.fusion.prepared_block import ProductSpec
 from sparsefront.inference.fusion.report import ProductReport
-from sparsefront.inference.fusion.unfusable import Unfusable
-from sparsefront.inference.kernel_timer import time_layer
-from sparsefront.inference.launch_choice import launch_in_use
-from sparsefront.inference.stored_bytes import stored_bytes
+from sparsefront.measure.kernel_timer import time_layer
+from sparsefront.measure.launch_choice import launch_in_use
+from sparsefront.measure.memory import stored_bytes
 
 TOLERANCE = 0.05  # of a tile's length, within which products count as equal work
 SHORT = 16  # kept inputs: tiles differ by at least this much before they count as different

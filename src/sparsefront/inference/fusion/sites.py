@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx, nn
 
-from sparsefront.inference.fusion.parts import ALL_PARTS, FusionParts
+from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
 
 aten = torch.ops.aten
 TOKEN_WISE = (

@@ -1,0 +1,100 @@
+"""Is this layer's output right? Asked before a kernel is timed: a wrong one is rejected, however fast it is."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sparsefront.measure.agreement import PRODUCT_ERROR_LIMIT, TF32_ERROR_LIMIT
+
+CPU_ROWS = 64  # M on a CPU: references do the same for every row, and fp64 products of a whole batch take minutes
+CHUNK_ELEMENTS = 1 << 25  # of the fp64 input and output at a time: 256 MiB
+
+
+class CorrectnessCheck:
+    """Compares layers that claim to compute the same as a dense one.
+
+    A candidate is called twice on one buffer that is refilled in between, and both results are read only afterwards. So
+    it cannot pass with what it returned before, nor by handing out one output buffer twice; memory for its outputs was
+    filled with NaN, so it cannot leave elements unwritten either.
+
+    Args:
+        layer: nn.Linear or nn.Conv2d with the masked weight, in the dtype and on the device that are measured.
+        input_shape: what the layer receives in the network; shortened on a CPU.
+    """
+
+    def __init__(self, layer: nn.Linear | nn.Conv2d, input_shape: tuple[int, ...]) -> None:
+        self.layer = layer
+        weight = layer.weight
+        generator = torch.Generator(weight.device).manual_seed(0)
+        shape = _checked_shape(layer, input_shape)
+        self._inputs = [
+            torch.randn(shape, generator=generator, device=weight.device, dtype=weight.dtype) for _ in range(2)
+        ]
+
+    @property
+    def x(self) -> Tensor:
+        """Random input of the shape that is checked; [M, K] for a Linear."""
+        return self._inputs[0].clone()
+
+    @property
+    def limit(self) -> float:
+        """The largest relative error that passes."""
+        dtype = self.layer.weight.dtype
+        rounded = dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest"
+        return TF32_ERROR_LIMIT if rounded else PRODUCT_ERROR_LIMIT[dtype]
+
+    @torch.inference_mode()
+    def error(self, candidate: nn.Module) -> float:
+        """||candidate(x) - fp64 product|| / ||fp64 product||, the worse of two inputs; inf for NaN or a wrong shape."""
+        buffer = torch.empty_like(self._inputs[0])
+        self._poison()
+        outputs = []
+        for x in self._inputs:
+            buffer.copy_(x)
+            outputs.append(candidate(buffer))
+        return max(self._distance(output, x) for output, x in zip(outputs, self._inputs, strict=True))
+
+    def evaluate(self, candidate: nn.Module) -> tuple[float, str | None]:
+        """The relative error, and why the candidate must not be used or None."""
+        error = self.error(candidate)
+        if error <= self.limit:
+            return error, None
+        return error, f"relative error {error:.1e} against the fp64 product, more than {self.limit:.0e}"
+
+    def _distance(self, output: Tensor, x: Tensor) -> float:
+        rows = max(1, CHUNK_ELEMENTS * len(x) // max(1, x.numel(), output.numel()))
+        difference, scale, first = 0.0, 0.0, 0
+        for part in x.split(rows):
+            expected = self._expected(part.double())
+            actual = output[first : first + len(part)].double()
+            first += len(part)
+            if actual.shape != expected.shape:
+                return math.inf
+            difference += (actual - expected).square().sum().item()
+            scale += expected.square().sum().item()
+        if difference == 0 and len(output) == len(x):
+            return 0.0
+        error = math.sqrt(difference / scale) if scale > 0 and len(output) == len(x) else math.inf
+        return math.inf if math.isnan(error) else error
+
+    def _expected(self, x: Tensor) -> Tensor:
+        layer = self.layer
+        bias = None if layer.bias is None else layer.bias.double()
+        if isinstance(layer, nn.Linear):
+            return F.linear(x, layer.weight.double(), bias)
+        return F.conv2d(x, layer.weight.double(), bias, layer.stride, layer.padding, layer.dilation)
+
+    def _poison(self) -> None:
+        """Leave NaN in the memory that the allocator will hand out next for outputs of this size."""
+        spoiled = [torch.full_like(self.layer(x), math.nan) for x in self._inputs]
+        del spoiled
+
+
+def _checked_shape(layer: nn.Linear | nn.Conv2d, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+    on_cpu = layer.weight.device.type == "cpu"
+    if isinstance(layer, nn.Conv2d):
+        return (1, *input_shape[1:]) if on_cpu else input_shape
+    rows = math.prod(input_shape[:-1])
+    return (min(rows, CPU_ROWS) if on_cpu else rows, input_shape[-1])

@@ -1,0 +1,106 @@
+"""How long one layer or block takes on the GPU, alone: graph replays, on operands that no cache still holds."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+from sparsefront_kernels.sparse_layer import SparseLayer
+from torch import Tensor, nn
+
+from sparsefront.errors import failure_reason
+from sparsefront.measure.agreement import floating_tensors
+from sparsefront.measure.graph_capture import record
+from sparsefront.measure.latency import cuda_ms
+from sparsefront.measure.launch_choice import untried_launches
+from sparsefront.measure.memory import stored_bytes
+
+SAMPLES, FEWEST = 20, 3
+BUDGET_MS = 100.0
+MOST_COPIES = 64
+WARMUP = 3
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """Median latency of one call.
+
+    `eager_because`: why it had to be timed launch by launch; None where a graph was replayed.
+    """
+
+    latency_us: float
+    eager_because: str | None = None
+
+
+def time_layer(layer: nn.Module, x: Tensor, *more: Any, **keywords: Any) -> KernelTime:
+    """Time layer(x, ...), layout changes and im2col included.
+
+    A graph costs its launch once per replay, eager code once per call, so short kernels are compared fairly only inside
+    a graph. As many copies of weight, input and output take turns as fill the L2 cache twice, since in a network other
+    layers run between two calls. A kernel whose launch parameters were not measured for such a product yet is timed with
+    the most promising ones; the best are used from then on, and kept in the user's table.
+
+    Args:
+        layer: on x's CUDA device; copied for the rotation.
+        x, more, keywords: what the layer receives; tensors are copied for the rotation, in their strides.
+    Raises:
+        RuntimeError: x is not on a CUDA device.
+    """
+    if not x.is_cuda:
+        raise RuntimeError(f"kernels are timed on a CUDA device, not on {x.device}")
+    with torch.inference_mode(), torch.cuda.device(x.device):
+        calls = _rotation(layer, (x, *more), keywords)
+        launches = untried_launches(layer, layer(x, *more, **keywords)) if isinstance(layer, SparseLayer) else None
+        if launches is None:
+            return _time(calls, x.device)
+        times = {}
+        for launch in launches.candidates:
+            launches.use(launch)
+            times[launch] = _time(calls, x.device)
+        best = min(times, key=lambda launch: times[launch].latency_us)
+        launches.keep(best, times[best].latency_us)
+        return times[best]
+
+
+def _time(calls: list[Callable[[], Any]], device: torch.device) -> KernelTime:
+    try:
+        graph, _ = record(calls, warmup=1)
+    except Exception as error:  # a library that synchronizes or allocates by itself cannot be recorded
+        torch.cuda.synchronize()
+        reason = f"cannot be recorded in a CUDA graph ({failure_reason(error)})"
+        return KernelTime(_median_us(calls[0], device, per_sample=1), reason)
+    return KernelTime(_median_us(graph.replay, device, per_sample=len(calls)))
+
+
+def _rotation(layer: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Callable[[], Any]]:
+    """One call per copy of the operands."""
+    operands = floating_tensors([*args, *keywords.values(), layer(*args, **keywords)])
+    moved = stored_bytes(layer) + sum(operand.nbytes for operand in operands)
+    wanted = 2 * torch.cuda.get_device_properties(args[0].device).L2_cache_size
+    copies = min(MOST_COPIES, -(-wanted // max(1, moved)))
+    layers = [layer, *(copy.deepcopy(layer) for _ in range(copies - 1))]
+    return [_call(one, [_cloned(part) for part in args], keywords) for one in layers]
+
+
+def _cloned(operand: Any) -> Any:
+    return operand.clone() if isinstance(operand, Tensor) else operand
+
+
+def _call(layer: nn.Module, args: list[Any], keywords: dict[str, Any]) -> Callable[[], Any]:
+    return lambda: layer(*args, **keywords)
+
+
+def _median_us(function: Callable[[], object], device: torch.device, *, per_sample: int) -> float:
+    """Median over SAMPLES, or over fewer (FEWEST at least) once BUDGET_MS is spent: what is that slow is not chosen anyway."""
+    taken: list[float] = []
+    spent_ms = 0.0
+    for turn in range(WARMUP + SAMPLES):
+        duration_ms = cuda_ms(function, device)
+        spent_ms += duration_ms
+        if turn >= WARMUP or spent_ms > BUDGET_MS:
+            taken.append(duration_ms)
+        if spent_ms > BUDGET_MS and len(taken) >= FEWEST:
+            break
+    return median(taken) * 1e3 / per_sample

@@ -1,0 +1,81 @@
+"""Launch parameters that a swap tries: once for like products, the best is used and kept."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from sparsefront_kernels import FORMATS, KernelEntry, Problem, entry
+from sparsefront_kernels.linear import SparseLinear
+from sparsefront_kernels.tuning import TunedLaunches, launches, store
+from sparsefront_kernels.tuning.store import tuned_kernel
+
+from sparsefront.inference.autotune import Autotuned
+from sparsefront.inference.swap import record_layer
+from sparsefront.measure.launch_choice import MOST, launch_in_use, untried_launches
+from sparsefront.measure.problems import LayerInput
+
+
+@dataclass(frozen=True)
+class Launch:
+    size: int
+
+
+@dataclass(frozen=True)
+class Described:
+    m: int
+    shape: str = "m= "
+    amount: float = 1.0
+
+
+@pytest.fixture
+def tunable(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
+    monkeypatch.setattr(launches, "_model", lambda device: "Some GPU")
+    monkeypatch.setattr(launches, "num_sms", lambda device: 132)
+    tuned_kernel.cache_clear()
+    yield TunedLaunches(
+        "some_kernel",
+        1,
+        Launch,
+        describe=lambda packed, problem: Described(problem.m, f"m={problem.m} amount="),
+        worth_timing=lambda problem, num_sms: [Launch(size) for size in range(8)],
+        untuned=lambda problem, num_sms: Launch(0),
+    )
+    tuned_kernel.cache_clear()
+
+
+def layer_with(tunable):
+    reference = entry("gathered_reference")
+    kernel = KernelEntry(name="some_kernel", family="gathered", run=reference.run, tunable=tunable)
+    stored = FORMATS["gathered"].from_dense(torch.randn(8, 6), torch.ones(8, 6, dtype=torch.bool), tile=4)
+    return SparseLinear(kernel, stored, None)
+
+
+def test_the_most_promising_are_tried_and_the_best_is_kept(tunable):
+    layer = layer_with(tunable)
+    choice = untried_launches(layer, layer(torch.randn(2, 5, 6)))
+    assert choice.problem.m == 10 and list(choice.candidates) == [Launch(size) for size in range(MOST)]
+    choice.use(Launch(2))
+    assert tunable.launch_for(Described(10, "m=10 amount="), torch.device("cpu")) == Launch(2)
+    choice.keep(Launch(3), 1.5)
+    assert untried_launches(layer, layer(torch.randn(10, 6))) is None
+    assert untried_launches(layer, layer(torch.randn(11, 6))) is not None
+    tuned_kernel.cache_clear()  # as in a later process
+    launches.chosen_launch.cache_clear()
+    assert tunable.launch_for(Described(10, "m=10 amount="), torch.device("cpu")) == Launch(3)
+    assert store.user_file("Some GPU").exists()
+
+
+def test_a_kernel_without_launches_has_nothing_to_try():
+    assert untried_launches(layer_with(None), torch.zeros(3, 8)) is None
+
+
+def test_the_record_holds_the_launch_that_runs(tunable):
+    """Timed now, in an earlier process or never: no key of a stored stage tells it."""
+    layer = layer_with(tunable)
+    received = LayerInput(Problem(10, 6, 8, torch.float32, torch.device("cpu")), (2, 5, 6))
+    tuned = Autotuned("dense_linear", modules={"some_kernel": layer}, errors={"some_kernel": 0.0})
+    assert record_layer(layer, tuned, "some_kernel", received, density=0.5).to_json()["launch"] == {"size": 0}
+    untried_launches(layer, layer(torch.randn(10, 6))).keep(Launch(3), 1.5)
+    assert record_layer(layer, tuned, "some_kernel", received, density=0.5).to_json()["launch"] == {"size": 3}
+    assert launch_in_use(layer_with(None), received.problem) == {}

@@ -1,0 +1,97 @@
+"""Folders and modules of src/sparsefront import each other in one direction only."""
+
+import ast
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import sparsefront
+
+ROOT = Path(sparsefront.__file__).parent
+
+
+def part_of(module: str) -> str | None:
+    """The folder at the top of the package, or the module there, that holds a dotted name; None outside of the package."""
+    package, *inside = module.split(".")
+    if package != "sparsefront" or not inside:
+        return None
+    return inside[0] if (ROOT / inside[0]).is_dir() or (ROOT / f"{inside[0]}.py").is_file() else None
+
+
+def module_of(name: str) -> str | None:
+    """The module that holds a dotted name, which may be its own; None outside of the package."""
+    package, *inside = name.split(".")
+    while package == "sparsefront" and inside:
+        if ROOT.joinpath(*inside).with_suffix(".py").is_file():
+            return ".".join(inside)
+        inside.pop()
+    return None
+
+
+def imported(file: Path) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of all that a file imports: inside functions and for type checkers as well."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module, f"{file}:{node.lineno}: a relative import"
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+
+
+def import_graph(part_of: Callable[[str], str | None] = part_of) -> dict[str, dict[str, list[str]]]:
+    """Part -> the other parts that it imports -> where. A folder counts with the folders inside it."""
+    graph: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for file in sorted(ROOT.rglob("*.py")):
+        place = file.relative_to(ROOT)
+        here = part_of(".".join(("sparsefront", *place.with_suffix("").parts)))
+        if here in (None, "__init__"):  # the names that the package offers, imported when they are used
+            continue
+        for line, module in imported(file):
+            if (there := part_of(module)) not in (None, here):
+                graph[here][there].append(f"{place}:{line}")
+    return graph
+
+
+def circle(graph: dict[str, dict[str, list[str]]]) -> list[str]:
+    """The first circle, its start at both ends; empty where there is none."""
+    finished: set[str] = set()
+
+    def walk(part: str, path: list[str]) -> list[str]:
+        if part in path:
+            return [*path[path.index(part) :], part]
+        if part in finished:
+            return []
+        for there in graph.get(part, {}):
+            if found := walk(there, [*path, part]):
+                return found
+        finished.add(part)
+        return []
+
+    return next((found for part in sorted(graph) if (found := walk(part, []))), [])
+
+
+@pytest.mark.parametrize("part_of", [part_of, module_of])
+def test_nothing_imports_itself_in_a_circle(part_of):
+    graph = import_graph(part_of)
+    found = circle(graph)
+    steps = [f"{here} -> {there}: {', '.join(graph[here][there])}" for here, there in zip(found, found[1:])]
+    assert not found, "\n".join(steps)
+
+
+def test_a_circle_is_found():
+    graph = {"a": {"b": ["a/x.py:1"]}, "b": {"c": ["b/y.py:1"]}, "c": {"b": ["c/z.py:1"]}}
+    assert circle(graph) == ["b", "c", "b"]
+
+
+def test_the_library_does_not_know_the_program():
+    program = {"experiment", "stages", "pipeline", "validate", "command_line", "runs", "cache"}
+    graph = import_graph()
+    reached, left = set(), ["library"]
+    while left:
+        part = left.pop()
+        if part not in reached:
+            reached.add(part)
+            left.extend(graph.get(part, {}))
+    assert not reached & program
