@@ -64,7 +64,7 @@ REJECTED = {
     "kernel=none forces nothing": (["kernel=none", "kernel.family=gathered"], r"kernel\.family=gathered"),
     "impossible allocation": (
         ["pattern=n_m", "allocation=global_threshold"],
-        "allocation=global_threshold: pattern n_m can meet per_layer",
+        "allocation=global_threshold: pattern n_m can meet latency_aware, per_layer",
     ),
     "key of another allocation": (
         ["allocation.min_density_share=0.2"],
@@ -108,7 +108,10 @@ REJECTED = {
         r"allocation\.table=/nowhere\.csv: is no file",
     ),
     "latency_aware without a speedup": (["allocation=latency_aware", "allocation.speedup=1"], r"allocation\.speedup=1"),
-    "erk with windows": (["pattern=n_m", "allocation=erk"], "allocation=erk: pattern n_m can meet per_layer"),
+    "erk with windows": (
+        ["pattern=n_m", "allocation=erk"],
+        "allocation=erk: pattern n_m can meet latency_aware, per_layer",
+    ),
     "masks that would have to loosen": (
         ["schedule=gradual", "schedule.initial_sparsity=0.8"],
         r"schedule\.initial_sparsity=0\.8: must be below the final sparsity=0\.75",

@@ -41,11 +41,11 @@ def validate(config: DictConfig) -> Experiment:
         parts["dataset"], parts["model"], choices
     )  # first: no recipe can be right for an impossible pair
     parts |= {group: _build(group, config, choices) for group in GROUPS if group not in parts}
-    _check_allocation(parts["allocation"], parts["pattern"])
+    parts["allocation"].check_pattern(parts["pattern"])
     experiment = Experiment(
         choices=choices,
         settings={group: _plain(config[group]) for group in GROUPS},
-        sparsity=0.0 if parts["pattern"].name == "dense" else float(config.sparsity),
+        sparsity=float(config.sparsity) if parts["pattern"].prunes else 0.0,
         granularity=config.granularity,
         seed=config.seed,
         stages=tuple(stage for stage in STAGES if stage in config.stages),
@@ -133,13 +133,6 @@ def _build(group: str, config: DictConfig, choices: dict[str, str]) -> Any:
         raise InvalidSetting("granularity", error.value, error.allowed) if typed_at_root else error from error
 
 
-def _check_allocation(allocation: Any, pattern: Any) -> None:
-    if allocation.name not in pattern.allocations:
-        raise InvalidSetting(
-            "allocation", allocation.name, f"pattern {pattern.name} can meet {', '.join(pattern.allocations)}"
-        )
-
-
 def _plain(node: Any) -> Any:
     return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
 
@@ -195,8 +188,8 @@ def _check_timed_lengths(experiment: Experiment) -> None:
 
 def _check_recovery(experiment: Experiment) -> None:
     schedule, recovery = experiment.schedule, experiment.recovery
-    recovery.check_schedule(schedule.name)
-    if experiment.pattern.name != "dense":
+    recovery.check_schedule(schedule, experiment.sparsity)
+    if experiment.pattern.prunes:
         schedule.check_sparsity(experiment.sparsity)
         recovery.check(experiment.recovery_setup())
         experiment.importance.check(experiment.pruning)
@@ -226,7 +219,7 @@ def _raise_nothing_fits(experiment: Experiment, plan: PruningPlan) -> NoReturn:
 def _check_pattern(experiment: Experiment) -> None:
     """The pattern must fit at least one layer, and a forced kernel must be able to run what it makes."""
     pattern = experiment.pattern
-    if pattern.name == "dense":
+    if not pattern.prunes:
         return
     if experiment.granularity is not None and not pattern.uses_granularity:
         log.info("granularity=%s: pattern %s has no group size and ignores it", experiment.granularity, pattern.name)
