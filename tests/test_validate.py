@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.training.recipe import Recipe
 from sparsefront.validate import validate
 
 WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
@@ -241,9 +242,23 @@ def test_a_gpu_that_is_not_there(composed, overrides, message):
         validate(composed(*overrides))
 
 
-def test_no_recipe_for_a_pair(composed):
-    with pytest.raises(InvalidSetting, match="recipe=None: there is no recipe resnet50_digits .*recipe=default"):
-        validate(composed("model=resnet50"))
+def test_a_pair_without_a_recipe_takes_the_default_values(composed, caplog):
+    with caplog.at_level("INFO"):
+        experiment = validate(composed("model=resnet50", "recipe.lr=0.5", "pattern=element_wise"))
+    assert experiment.recipe == Recipe(lr=0.5) and experiment.choices["recipe"] == "default"
+    assert "there is none named resnet50_digits, so that the values of recipe=default hold" in caplog.text
+
+
+def test_a_pair_with_a_recipe_takes_it_silently(composed, caplog):
+    with caplog.at_level("INFO"):
+        experiment = validate(composed())
+    assert experiment.choices["recipe"] == "vit_small_digits" and "recipe" not in caplog.text
+    assert experiment.recipe == Recipe(batch_size=64, epochs=16, recovery_epochs=6, weight_decay=0.05, decay="cosine")
+
+
+def test_a_recipe_that_does_not_exist(composed):
+    with pytest.raises(InvalidSetting, match="recipe=nope: there are .*resnet50_cifar10.*vit_small_digits"):
+        validate(composed("recipe=nope"))
 
 
 def test_a_checkpoint_of_another_network(composed, tmp_path):

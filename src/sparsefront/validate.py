@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from sparsefront.config import STAGES, Config
 from sparsefront.errors import InvalidSetting, UnknownKey
 from sparsefront.experiment import Experiment
-from sparsefront.group_options import say_where
+from sparsefront.group_options import options_of, say_where, searched_folders
 from sparsefront.pruning.ignored_layers import require_matches
 from sparsefront.pruning.layers import PruningPlan, plan_pruning
 from sparsefront.report.renamed_fields import new_name
@@ -40,6 +40,7 @@ def validate(config: DictConfig) -> Experiment:
     _check_data_and_model(
         parts["dataset"], parts["model"], choices
     )  # first: no recipe can be right for an impossible pair
+    choices["recipe"] = _recipe_taken(choices)
     parts |= {group: _build(group, config, choices) for group in GROUPS if group not in parts}
     parts["allocation"].check_pattern(parts["pattern"])
     experiment = Experiment(
@@ -104,9 +105,16 @@ def _choices() -> dict[str, str]:
     return {group: name for group, name in HydraConfig.get().runtime.choices.items() if group in GROUPS}
 
 
-def _option_folders() -> list[Path]:
-    """Those that Hydra searches."""
-    return [Path(source.path) for source in HydraConfig.get().runtime.config_sources if source.schema == "file"]
+def _recipe_taken(choices: dict[str, str]) -> str:
+    """The recipe of the pair of model and data set, or the default one, which holds where the pair has none."""
+    chosen, pair = choices["recipe"], f"{choices['model']}_{choices['dataset']}"
+    recipes = options_of("recipe", searched_folders())
+    if chosen in recipes:
+        return chosen
+    if chosen != pair:
+        raise InvalidSetting("recipe", chosen, f"there are {', '.join(recipes)}")
+    log.info("recipe: there is none named %s, so that the values of recipe=default hold", pair)
+    return "default"
 
 
 def _sweep_name() -> str | None:
@@ -115,18 +123,10 @@ def _sweep_name() -> str | None:
 
 
 def _build(group: str, config: DictConfig, choices: dict[str, str]) -> Any:
-    if group == "recipe" and config.recipe is None:
-        pair = f"{choices['model']}_{choices['dataset']}"
-        raise InvalidSetting(
-            "recipe",
-            None,
-            f"there is no recipe {pair} for model={choices['model']} on dataset={choices['dataset']}; "
-            f"choose recipe=default and set its values, or add conf/recipe/{pair}.yaml",
-        )
     try:
         return build_settings(group, config[group])
     except UnknownKey as error:
-        raise say_where(error, choices[group], _option_folders()) from error
+        raise say_where(error, choices[group], searched_folders()) from error
     except InvalidSetting as error:
         # the pattern reads the root's granularity: the user typed it there
         typed_at_root = error.key == "pattern.granularity" and config.granularity is not None
