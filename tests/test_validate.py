@@ -256,6 +256,35 @@ def test_a_pair_with_a_recipe_takes_it_silently(composed, caplog):
     assert experiment.recipe == Recipe(batch_size=64, epochs=16, recovery_epochs=6, weight_decay=0.05, decay="cosine")
 
 
+OWN = """
+from sparsefront.patterns.dense import Dense
+from sparsefront.patterns.base import Pattern
+
+class Nameless(Pattern):
+    steps, storage, rounding_unit = Dense.steps, Dense.storage, Dense.rounding_unit
+
+class Foreign:
+    name = "foreign"
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [("Nameless", "does not define name"), ("Foreign", "must derive from sparsefront.patterns.base.Pattern")],
+)
+def test_a_class_that_is_no_option_is_named(composed, own_modules, target, message):
+    own_modules({"own_classes.py": OWN})
+    with pytest.raises(InvalidSetting, match=rf"pattern\._target_=own_classes.{target}: {message}"):
+        validate(composed("pattern=dense", f"pattern._target_=own_classes.{target}"))
+
+
+def test_a_recipe_of_the_users_own_is_found_in_a_package_too(composed, own_modules):
+    own_modules({"own_conf/recipe/resnet50_digits.yaml": "lr: 0.5\n", "own_conf/__init__.py": ""})
+    config = composed("hydra.searchpath=[pkg://own_conf]", "model=resnet50", "pattern=element_wise")
+    experiment = validate(config)
+    assert experiment.choices["recipe"] == "resnet50_digits" and experiment.recipe == Recipe(lr=0.5)
+
+
 def test_a_recipe_that_does_not_exist(composed):
     with pytest.raises(InvalidSetting, match="recipe=nope: there are .*resnet50_cifar10.*vit_small_digits"):
         validate(composed("recipe=nope"))

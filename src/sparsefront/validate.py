@@ -2,6 +2,7 @@
 
 import logging
 import tempfile
+from abc import ABC
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,6 +25,7 @@ from sparsefront.stages.optimized_values import require_optimized_values
 log = logging.getLogger(__name__)
 LARGEST_SEED = 2**32 - 1  # that NumPy's generators take
 GROUPS = tuple(f.name for f in fields(Config) if f.type is Any)
+BASES = {f.name: f.type for f in fields(Experiment) if f.name in GROUPS and issubclass(f.type, ABC)}
 
 
 def validate(config: DictConfig) -> Experiment:
@@ -124,13 +126,17 @@ def _sweep_name() -> str | None:
 
 def _build(group: str, config: DictConfig, choices: dict[str, str]) -> Any:
     try:
-        return build_settings(group, config[group])
+        part = build_settings(group, config[group])
     except UnknownKey as error:
         raise say_where(error, choices[group], searched_folders()) from error
     except InvalidSetting as error:
         # the pattern reads the root's granularity: the user typed it there
         typed_at_root = error.key == "pattern.granularity" and config.granularity is not None
         raise InvalidSetting("granularity", error.value, error.allowed) if typed_at_root else error from error
+    if (base := BASES.get(group)) is not None and not isinstance(part, base):
+        derives = f"must derive from {base.__module__}.{base.__name__}"
+        raise InvalidSetting(f"{group}._target_", config[group]["_target_"], derives)
+    return part
 
 
 def _plain(node: Any) -> Any:
