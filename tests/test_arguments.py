@@ -17,8 +17,15 @@ def test_a_group_with_a_plus_is_the_group(group):
 
 
 def test_other_additions_stay_what_they_are():
-    typed = ["+pattern.width=3", "+hydra.job.env_set.A=1", "++seed=3", "~allocation", "pattern=n_m", "-m", "+other=1"]
+    typed = ["+pattern.width=3", "+hydra.job.env_set.A=1", "++seed=3", "~allocation", "pattern=n_m", "+other=1"]
     assert understood(typed) == typed
+
+
+@pytest.mark.parametrize(
+    "flags", [["--config-dir", "DIR"], ["--config-dir=DIR"], ["-cd", "DIR", "-m"], ["--info", "all"]]
+)
+def test_flags_may_stand_between_overrides(flags):
+    assert understood(["seed=1", *flags, "pattern=n_m"]) == [*flags, "seed=1", "pattern=n_m"]
 
 
 def test_no_experiment_and_no_debugging_are_the_default():

@@ -96,7 +96,7 @@ def built_from(target, **values):
         ("sparsefront.patterns", "is no class"),
         ("os.getcwd", "is no class"),
         (3, "must be the full name of a class"),
-        ("sparsefront.patterns.base.Pattern", "does not define rounding_unit, steps, storage, which pattern needs"),
+        ("sparsefront.patterns.base.Pattern", "does not define rounding_unit, steps, storage, name, which pattern"),
     ],
 )
 def test_a_class_that_is_not_there_is_named_in_one_line(target, reason, caplog):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.training.recipe import Recipe
 from sparsefront.validate import validate
 
 WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
@@ -64,7 +65,7 @@ REJECTED = {
     "kernel=none forces nothing": (["kernel=none", "kernel.family=gathered"], r"kernel\.family=gathered"),
     "impossible allocation": (
         ["pattern=n_m", "allocation=global_threshold"],
-        "allocation=global_threshold: pattern n_m can meet per_layer",
+        "allocation=global_threshold: pattern n_m can meet latency_aware, per_layer",
     ),
     "key of another allocation": (
         ["allocation.min_density_share=0.2"],
@@ -108,7 +109,10 @@ REJECTED = {
         r"allocation\.table=/nowhere\.csv: is no file",
     ),
     "latency_aware without a speedup": (["allocation=latency_aware", "allocation.speedup=1"], r"allocation\.speedup=1"),
-    "erk with windows": (["pattern=n_m", "allocation=erk"], "allocation=erk: pattern n_m can meet per_layer"),
+    "erk with windows": (
+        ["pattern=n_m", "allocation=erk"],
+        "allocation=erk: pattern n_m can meet latency_aware, per_layer",
+    ),
     "masks that would have to loosen": (
         ["schedule=gradual", "schedule.initial_sparsity=0.8"],
         r"schedule\.initial_sparsity=0\.8: must be below the final sparsity=0\.75",
@@ -238,9 +242,52 @@ def test_a_gpu_that_is_not_there(composed, overrides, message):
         validate(composed(*overrides))
 
 
-def test_no_recipe_for_a_pair(composed):
-    with pytest.raises(InvalidSetting, match="recipe=None: there is no recipe resnet50_digits .*recipe=default"):
-        validate(composed("model=resnet50"))
+def test_a_pair_without_a_recipe_takes_the_default_values(composed, caplog):
+    with caplog.at_level("INFO"):
+        experiment = validate(composed("model=resnet50", "recipe.lr=0.5", "pattern=element_wise"))
+    assert experiment.recipe == Recipe(lr=0.5) and experiment.choices["recipe"] == "default"
+    assert "there is none named resnet50_digits, so that the values of recipe=default hold" in caplog.text
+
+
+def test_a_pair_with_a_recipe_takes_it_silently(composed, caplog):
+    with caplog.at_level("INFO"):
+        experiment = validate(composed())
+    assert experiment.choices["recipe"] == "vit_small_digits" and "recipe" not in caplog.text
+    assert experiment.recipe == Recipe(batch_size=64, epochs=16, recovery_epochs=6, weight_decay=0.05, decay="cosine")
+
+
+OWN = """
+from sparsefront.patterns.dense import Dense
+from sparsefront.patterns.base import Pattern
+
+class Nameless(Pattern):
+    steps, storage, rounding_unit = Dense.steps, Dense.storage, Dense.rounding_unit
+
+class Foreign:
+    name = "foreign"
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [("Nameless", "does not define name"), ("Foreign", "must derive from sparsefront.patterns.base.Pattern")],
+)
+def test_a_class_that_is_no_option_is_named(composed, own_modules, target, message):
+    own_modules({"own_classes.py": OWN})
+    with pytest.raises(InvalidSetting, match=rf"pattern\._target_=own_classes.{target}: {message}"):
+        validate(composed("pattern=dense", f"pattern._target_=own_classes.{target}"))
+
+
+def test_a_recipe_of_the_users_own_is_found_in_a_package_too(composed, own_modules):
+    own_modules({"own_conf/recipe/resnet50_digits.yaml": "lr: 0.5\n", "own_conf/__init__.py": ""})
+    config = composed("hydra.searchpath=[pkg://own_conf]", "model=resnet50", "pattern=element_wise")
+    experiment = validate(config)
+    assert experiment.choices["recipe"] == "resnet50_digits" and experiment.recipe == Recipe(lr=0.5)
+
+
+def test_a_recipe_that_does_not_exist(composed):
+    with pytest.raises(InvalidSetting, match="recipe=nope: there are .*resnet50_cifar10.*vit_small_digits"):
+        validate(composed("recipe=nope"))
 
 
 def test_a_checkpoint_of_another_network(composed, tmp_path):

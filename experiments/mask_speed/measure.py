@@ -77,8 +77,8 @@ def cases(name: str, size: str, repeats: int, *, searches: bool = False) -> Iter
     variants = (variant for variant in VARIANTS.get(name, ()) if searches or variant not in SEARCHES)
     for settings in ((), *((variant,) for variant in variants)):
         pattern = build_settings("pattern", _config(f"pattern={name}", *(f"pattern.{key}" for key in settings)).pattern)
-        ranked = "global_threshold" in pattern.allocations
-        allocation = "global_threshold" if ranked else pattern.source_allocation
+        ranked = not pattern.balanced
+        allocation = "global_threshold" if ranked else "per_layer"
         expressed = [sparsity for sparsity in (RANKED_AT if ranked else WINDOWS_AT) if _expresses(pattern, sparsity)]
         for sparsity in expressed[:1] if ranked else expressed:
             yield Case(name, allocation, sparsity, size, repeats, settings)

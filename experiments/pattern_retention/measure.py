@@ -138,7 +138,7 @@ def measure(
     setting: str, overrides: str, pattern: Pattern, allocation: Allocation, sparsity: float, weights: Weights
 ) -> Retention:
     """Make the masks and weigh what they keep; a refusal becomes a row that says why."""
-    is_default = allocation.name == pattern.source_allocation
+    is_default = allocation.name == source_allocation(pattern)
     row = {"setting": setting, "overrides": overrides, "allocation": allocation.name, "is_default": is_default}
     row["sparsity"] = sparsity
     try:
@@ -194,9 +194,14 @@ def read_importance(folder: Path) -> dict[str, Tensor]:
     return Magnitude().scores(weights)
 
 
+def source_allocation(pattern: Pattern) -> str:
+    """The allocation that the pattern's source uses."""
+    return "global_threshold" if pattern.ranked_in_source else "per_layer"
+
+
 def allocations_of(pattern: Pattern) -> list[Allocation]:
     """The pattern's own allocation, and per_layer where that is another."""
-    names = dict.fromkeys((pattern.source_allocation, "per_layer"))
+    names = dict.fromkeys((source_allocation(pattern), "per_layer"))
     return [build_settings("allocation", composed(f"allocation={name}").allocation) for name in names]
 
 

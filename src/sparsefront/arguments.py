@@ -19,12 +19,14 @@ PLUGINS = {
     ("launcher", "joblib"): ("hydra-joblib-launcher", "joblib"),
 }
 
+WITH_VALUE = ("--config-dir", "-cd", "--config-name", "-cn", "--config-path", "-cp", "--package", "-p", "--info", "-i")
+
 
 def understood(arguments: Sequence[str]) -> list[str]:
     """The arguments as Hydra takes them.
 
     `+experiment=NAME`, as other projects write it, is `experiment=NAME` here, and likewise for every group of ours;
-    `experiment=null` and `debug=null` are what holds without them.
+    `experiment=null` and `debug=null` are what holds without them. Flags may stand anywhere.
 
     Args:
         arguments: of the command line, without the program's name.
@@ -39,7 +41,22 @@ def understood(arguments: Sequence[str]) -> list[str]:
             raise SystemExit(f"{group}=null: choose an option of the group: {group}=NAME; --help lists them")
     added = re.compile(rf"\+({'|'.join(GROUPS)})=")
     plain = [added.sub(r"\1=", argument, count=1) if added.match(argument) else argument for argument in arguments]
-    return [argument for argument in plain if argument not in [f"{group}=null" for group in OPTIONAL]]
+    return _flags_first([argument for argument in plain if argument not in [f"{group}=null" for group in OPTIONAL]])
+
+
+def _flags_first(arguments: Sequence[str]) -> list[str]:
+    """Hydra takes overrides in one piece only: `a=1 --config-dir DIR b=2` would not be recognized."""
+    flags: list[str] = []
+    overrides: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        if not argument.startswith("-"):
+            overrides.append(argument)
+            continue
+        flags.append(argument)
+        if argument in WITH_VALUE and (value := next(rest, None)) is not None:
+            flags.append(value)
+    return flags + overrides
 
 
 def _require_plugins(arguments: Sequence[str]) -> None:

@@ -34,7 +34,7 @@ class Config:
     allocation: Any = MISSING
     schedule: Any = MISSING
     recovery: Any = MISSING
-    recipe: Any = None
+    recipe: Any = MISSING
     kernel: Any = MISSING
     measure: Any = MISSING
     report: Any = MISSING

@@ -1,8 +1,10 @@
-"""The options of a configuration group: which of them takes a key that the chosen one does not."""
+"""The options of a configuration group: where their files are, and which of them takes a key that the chosen one does not."""
 
+import importlib.util
 from collections.abc import Iterable
 from pathlib import Path
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
 from sparsefront.errors import InvalidSetting, UnknownKey
@@ -26,6 +28,23 @@ def renamed_key(key: str) -> str | None:
     if key in RENAMED_KEYS:
         return f"is {RENAMED_KEYS[key]} now"
     return REPLACED_KEYS.get(key)
+
+
+def searched_folders() -> list[Path]:
+    """Those that Hydra searches for options: conf/, `--config-dir`, and folders and packages of `hydra.searchpath`."""
+    folders: list[Path] = []
+    for source in HydraConfig.get().runtime.config_sources:
+        if source.schema == "file":
+            folders.append(Path(source.path))
+        elif source.schema == "pkg" and source.path:
+            spec = importlib.util.find_spec(source.path.replace("/", "."))
+            folders += [Path(place) for place in (spec.submodule_search_locations if spec else None) or ()]
+    return folders
+
+
+def options_of(group: str, folders: Iterable[Path]) -> list[str]:
+    """Names of the options of a group, each once."""
+    return list(dict.fromkeys(file.stem for folder in folders for file in sorted((folder / group).glob("*.yaml"))))
 
 
 def say_where(error: UnknownKey, chosen: str, folders: Iterable[Path]) -> InvalidSetting:

@@ -4,7 +4,9 @@ import importlib
 import inspect
 import pkgutil
 import sys
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 
 @cache
@@ -24,6 +26,15 @@ def option_classes(package: str) -> dict[str, type]:
                 continue
             if isinstance(option := vars(value).get("name"), str):
                 found[option] = value
+    return found
+
+
+def options_where(package: str, holds: Callable[[Any], bool]) -> list[str]:
+    """Names of the options of a package that have a property with their default settings, for messages."""
+    found = []
+    for name, kind in option_classes(package).items():
+        if not any(p.default is p.empty for p in inspect.signature(kind).parameters.values()) and holds(kind()):
+            found.append(name)
     return found
 
 

@@ -104,7 +104,7 @@ def _run_stages(experiment: Experiment, store: ArtifactStore, keys: StageKeys, l
     if not trained.reused:
         note_work(shared_seconds=trained.seconds)
     pruned = recovered = exported = None
-    if experiment.pattern.name != "dense":
+    if experiment.pattern.prunes:
         if experiment.goes_on_to("prune"):
             pruned = prune.run(experiment, store, keys.prune, trained)
         if experiment.goes_on_to("recover"):

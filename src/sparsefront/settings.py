@@ -67,9 +67,20 @@ def _target_class(group: str, name: Any) -> type:
         raise InvalidSetting(key, name, f"cannot be imported ({reason}); {remedy}") from error
     if not isinstance(target, type):
         raise InvalidSetting(key, name, "is no class; package.module.Class is expected")
-    if missing := sorted(getattr(target, "__abstractmethods__", ())):
+    if missing := [*sorted(getattr(target, "__abstractmethods__", ())), *_unset_class_variables(target)]:
         raise InvalidSetting(key, name, f"does not define {', '.join(missing)}, which {group} needs")
     return target
+
+
+def _unset_class_variables(target: type) -> list[str]:
+    """Names that a base class declares as ClassVar without a value, and no class below it sets: `name`, `kinds`."""
+    declared = {
+        name
+        for base in target.__mro__
+        for name, hint in vars(base).get("__annotations__", {}).items()
+        if "ClassVar" in str(hint)
+    }
+    return sorted(name for name in declared if not hasattr(target, name))
 
 
 def _parameters(target: type) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import logging
 import tempfile
+from abc import ABC
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from sparsefront.config import STAGES, Config
 from sparsefront.errors import InvalidSetting, UnknownKey
 from sparsefront.experiment import Experiment
-from sparsefront.group_options import say_where
+from sparsefront.group_options import options_of, say_where, searched_folders
 from sparsefront.pruning.layers import nothing_fits, plan_pruning, require_matches
 from sparsefront.report.renamed_fields import new_name
 from sparsefront.report.result import result_fields
@@ -23,6 +24,7 @@ from sparsefront.stages.optimized_values import require_optimized_values
 log = logging.getLogger(__name__)
 LARGEST_SEED = 2**32 - 1  # that NumPy's generators take
 GROUPS = tuple(f.name for f in fields(Config) if f.type is Any)
+BASES = {f.name: f.type for f in fields(Experiment) if f.name in GROUPS and issubclass(f.type, ABC)}
 
 
 def validate(config: DictConfig) -> Experiment:
@@ -39,12 +41,13 @@ def validate(config: DictConfig) -> Experiment:
     _check_data_and_model(
         parts["dataset"], parts["model"], choices
     )  # first: no recipe can be right for an impossible pair
+    choices["recipe"] = _recipe_taken(choices)
     parts |= {group: _build(group, config, choices) for group in GROUPS if group not in parts}
-    _check_allocation(parts["allocation"], parts["pattern"])
+    parts["allocation"].check_pattern(parts["pattern"])
     experiment = Experiment(
         choices=choices,
         settings={group: _plain(config[group]) for group in GROUPS},
-        sparsity=0.0 if parts["pattern"].name == "dense" else float(config.sparsity),
+        sparsity=float(config.sparsity) if parts["pattern"].prunes else 0.0,
         granularity=config.granularity,
         seed=config.seed,
         stages=tuple(stage for stage in STAGES if stage in config.stages),
@@ -103,9 +106,16 @@ def _choices() -> dict[str, str]:
     return {group: name for group, name in HydraConfig.get().runtime.choices.items() if group in GROUPS}
 
 
-def _option_folders() -> list[Path]:
-    """Those that Hydra searches."""
-    return [Path(source.path) for source in HydraConfig.get().runtime.config_sources if source.schema == "file"]
+def _recipe_taken(choices: dict[str, str]) -> str:
+    """The recipe of the pair of model and data set, or the default one, which holds where the pair has none."""
+    chosen, pair = choices["recipe"], f"{choices['model']}_{choices['dataset']}"
+    recipes = options_of("recipe", searched_folders())
+    if chosen in recipes:
+        return chosen
+    if chosen != pair:
+        raise InvalidSetting("recipe", chosen, f"there are {', '.join(recipes)}")
+    log.info("recipe: there is none named %s, so that the values of recipe=default hold", pair)
+    return "default"
 
 
 def _sweep_name() -> str | None:
@@ -114,29 +124,18 @@ def _sweep_name() -> str | None:
 
 
 def _build(group: str, config: DictConfig, choices: dict[str, str]) -> Any:
-    if group == "recipe" and config.recipe is None:
-        pair = f"{choices['model']}_{choices['dataset']}"
-        raise InvalidSetting(
-            "recipe",
-            None,
-            f"there is no recipe {pair} for model={choices['model']} on dataset={choices['dataset']}; "
-            f"choose recipe=default and set its values, or add conf/recipe/{pair}.yaml",
-        )
     try:
-        return build_settings(group, config[group])
+        part = build_settings(group, config[group])
     except UnknownKey as error:
-        raise say_where(error, choices[group], _option_folders()) from error
+        raise say_where(error, choices[group], searched_folders()) from error
     except InvalidSetting as error:
         # the pattern reads the root's granularity: the user typed it there
         typed_at_root = error.key == "pattern.granularity" and config.granularity is not None
         raise InvalidSetting("granularity", error.value, error.allowed) if typed_at_root else error from error
-
-
-def _check_allocation(allocation: Any, pattern: Any) -> None:
-    if allocation.name not in pattern.allocations:
-        raise InvalidSetting(
-            "allocation", allocation.name, f"pattern {pattern.name} can meet {', '.join(pattern.allocations)}"
-        )
+    if (base := BASES.get(group)) is not None and not isinstance(part, base):
+        derives = f"must derive from {base.__module__}.{base.__name__}"
+        raise InvalidSetting(f"{group}._target_", config[group]["_target_"], derives)
+    return part
 
 
 def _plain(node: Any) -> Any:
@@ -194,8 +193,8 @@ def _check_timed_lengths(experiment: Experiment) -> None:
 
 def _check_recovery(experiment: Experiment) -> None:
     schedule, recovery = experiment.schedule, experiment.recovery
-    recovery.check_schedule(schedule.name)
-    if experiment.pattern.name != "dense":
+    recovery.check_schedule(schedule, experiment.sparsity)
+    if experiment.pattern.prunes:
         schedule.check_sparsity(experiment.sparsity)
         recovery.check(experiment.recovery_setup())
         experiment.importance.check(experiment.pruning)
@@ -204,7 +203,7 @@ def _check_recovery(experiment: Experiment) -> None:
 def _check_pattern(experiment: Experiment) -> None:
     """The pattern must fit at least one layer, and a forced kernel must be able to run what it makes."""
     pattern = experiment.pattern
-    if pattern.name == "dense":
+    if not pattern.prunes:
         return
     if experiment.granularity is not None and not pattern.uses_granularity:
         log.info("granularity=%s: pattern %s has no group size and ignores it", experiment.granularity, pattern.name)

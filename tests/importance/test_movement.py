@@ -1,15 +1,17 @@
 """Movement: scores out of training, and the schedules that have none when they want them."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
+from sparsefront.allocation.latency_aware import LatencyAware
+from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.movement import Movement
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.shuffled_block import ShuffledBlock
+from sparsefront.pruning.settings import PruningSettings
+from sparsefront.schedule.gradual import Gradual
 from sparsefront.validate import validate
 
 
@@ -55,21 +57,16 @@ def test_a_recovery_that_trains_nothing_is_rejected(composed):
 @pytest.mark.parametrize(
     ("allocation", "pattern", "named"),
     [
-        ("latency_aware", ElementWise(), "allocation=latency_aware"),
-        ("per_layer", ShuffledBlock(granularity=4), "pattern=shuffled_block"),
-        ("per_layer", NM(permutation="search"), "pattern.permutation=search"),
+        (LatencyAware(), ElementWise(), "allocation=latency_aware"),
+        (PerLayer(), ShuffledBlock(granularity=4), "pattern=shuffled_block"),
+        (PerLayer(), NM(permutation="search"), "pattern.permutation=search"),
     ],
-    ids=lambda value: value if isinstance(value, str) else None,
+    ids=lambda value: value if isinstance(value, str) else value.name,
 )
 def test_what_is_settled_by_the_first_scores_is_rejected(allocation, pattern, named):
-    experiment = SimpleNamespace(
-        schedule=SimpleNamespace(name="gradual", sparsity_at=lambda progress, final: 0.0),
-        allocation=SimpleNamespace(name=allocation),
-        pattern=pattern,
-        sparsity=0.5,
-    )
+    pruning = PruningSettings(pattern, 0.5, allocation=allocation, schedule=Gradual())
     with pytest.raises(InvalidSetting, match=f"{named}.*importance=movement has none"):
-        Movement().check(experiment)
+        Movement().check(pruning)
 
 
 def test_a_whole_run_under_gradual(run):

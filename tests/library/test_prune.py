@@ -115,7 +115,7 @@ BAD = {
     r"sparsity=1.0: is the fraction of zeros, in \[0, 1\)": {"sparsity": 1.0},
     "sparsity=half: is the fraction": {"sparsity": "half"},
     "importance=taylr: is one of fisher, magnitude, ": {"importance": "taylr"},
-    "allocation=global_threshold: pattern n_m takes per_layer, latency_aware": {"allocation": "global_threshold"},
+    "allocation=global_threshold: pattern n_m can meet latency_aware, per_layer": {"allocation": "global_threshold"},
     "calibration=None: importance=wanda comes from inputs: give batches": {"importance": "wanda"},
     "calibration=int: is a DataLoader or another iterable": {"importance": "wanda", "calibration": 3},
     "calibration=empty: must give at least one batch": {"importance": "wanda", "calibration": []},

@@ -134,5 +134,5 @@ def test_a_bad_argument_is_one_clear_line(trained, message):
 def test_a_recovery_that_does_not_go_with_the_schedule_says_so(trained):
     net = trained.net()
     masks = sf.prune(net, "element_wise", 0.5, schedule="gradual", tell=len)
-    with pytest.raises(sf.InvalidSetting, match="recovery=lr_rewind: goes with schedule one_shot, iterative, not with"):
+    with pytest.raises(sf.InvalidSetting, match="recovery=lr_rewind: goes with schedule iterative, one_shot, not with"):
         recovered(trained, masks, net, recovery="lr_rewind")

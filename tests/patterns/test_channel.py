@@ -25,7 +25,7 @@ def test_a_channel_kept_in_part_is_named():
 
 def test_every_layer_keeps_its_share_unless_a_network_wide_threshold_is_asked_for():
     importance = {"weak": torch.full((4, 8), 0.1), "strong": torch.ones(4, 8)}
-    assert Channel().source_allocation == "per_layer"
+    assert not Channel().ranked_in_source
     masks = make_masks(importance, Channel(), GlobalThreshold(), 0.5)
     assert not masks["weak"].any() and masks["strong"].all()
 

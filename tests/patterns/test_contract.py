@@ -8,9 +8,10 @@ import pytest
 import torch
 from sparsefront_kernels.registry import FORMATS
 
-from sparsefront.allocation.base import PerLayerAllocation
+from sparsefront.allocation.base import Allocation, PerLayerAllocation
 from sparsefront.allocation.erk import Erk
 from sparsefront.allocation.global_threshold import GlobalThreshold
+from sparsefront.allocation.latency_aware import LatencyAware
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.permutation import Permutation
@@ -47,6 +48,15 @@ VARIANTS = [(name, {}) for name in NAMES] + [
 SPARSITIES = (0.0, 0.5, 0.75, 0.9)
 ALLOCATIONS = {"per_layer": PerLayer(), "global_threshold": GlobalThreshold(), "erk": Erk()}
 UNIT = 4  # small, so that small layers have many groups
+
+
+def met(pattern: Pattern) -> list[str]:
+    """Names of the allocations that a pattern goes with."""
+    return [name for name, allocation in ALLOCATIONS.items() if allocation.mismatch(pattern) is None]
+
+
+def source_allocation(pattern: Pattern) -> Allocation:
+    return ALLOCATIONS["global_threshold" if pattern.ranked_in_source else "per_layer"]
 
 
 @dataclass(frozen=True)
@@ -191,8 +201,8 @@ def test_importance_of_other_layouts_and_dtypes(pattern):
 
 def test_several_layers_under_every_allocation_that_it_meets(pattern):
     importance = {"narrow": scores(8, 96, seed=1), "wide": 3 * scores(48, 96, seed=2), "tall": scores(96, 192, seed=3)}
-    assert pattern.source_allocation in pattern.allocations
-    for name in ALLOCATIONS.keys() & set(pattern.allocations):
+    assert source_allocation(pattern).mismatch(pattern) is None
+    for name in met(pattern):
         for sparsity in expressible(pattern, (8, 96)):
             masks = make_masks(importance, pattern, ALLOCATIONS[name], sparsity)
             assert list(masks) == list(importance)
@@ -212,7 +222,7 @@ def test_layers_with_sparsities_of_their_own_tighten_towards_them(pattern):
     levels = expressible(pattern, (24, 96))
     if pattern.name == "dense":
         return
-    assert "latency_aware" in pattern.allocations
+    assert LatencyAware().mismatch(pattern) is None
     own = {"dense": 0.0, "least": levels[0], "most": levels[-1]}
     allocation, final = OfItsOwn(own), levels[-1]
     masks = layout = None
@@ -239,7 +249,7 @@ def test_layers_with_sparsities_of_their_own_tighten_towards_them(pattern):
 
 def test_a_layer_that_a_threshold_empties_obeys_and_is_stored(pattern):
     """One layer is worth nothing beside the other."""
-    if "global_threshold" not in pattern.allocations or pattern.name == "dense":
+    if "global_threshold" not in met(pattern) or not pattern.prunes:
         return
     importance = {"strong": 1 + scores(24, 96, seed=1), "weak": 1e-6 * scores(24, 96, seed=2)}
     sparsity = 0.75 if pattern.name in ("tile_2_4", "block_2_4") else 0.5
@@ -258,7 +268,7 @@ def test_a_layer_that_a_threshold_empties_obeys_and_is_stored(pattern):
 def test_masks_on_the_way_to_a_final_sparsity_are_nested_and_end_in_the_structure(pattern):
     """New scores at every update, as in training; what is gone stays gone."""
     for final in expressible(pattern, (24, 96)):
-        for name in ALLOCATIONS.keys() & set(pattern.allocations):
+        for name in met(pattern):
             masks = layout = None
             for update, share in enumerate((0.0, 0.35, 0.6, 0.85, 0.97, 1.0)):
                 importance = {layer: scores(24, 96, seed=10 * update + i) for i, layer in enumerate("ab")}
@@ -326,7 +336,7 @@ def test_the_canonical_format_holds_every_mask(pattern):
 def test_the_layer_whose_scores_are_not_finite_is_named(pattern):
     importance = {"body.0": scores(24, 96), "body.1": scores(24, 96)}
     importance["body.1"][3, 5] = float("nan")
-    allocation = ALLOCATIONS[pattern.source_allocation]
+    allocation = source_allocation(pattern)
     with pytest.raises(ValueError, match="body.1"):
         make_masks(importance, pattern, allocation, expressible(pattern, (24, 96))[-1])
 
@@ -337,7 +347,7 @@ def test_a_convolution_is_masked_through_its_weight_view(pattern):
     weight = convolution.weight.detach()
     sparsity = expressible(pattern, (24, 96))[-1]
     importance = {"conv": as_matrix(weight).abs()}
-    allocation = ALLOCATIONS[pattern.source_allocation]
+    allocation = source_allocation(pattern)
     mask = make_masks(importance, pattern, allocation, sparsity, weight_shapes={"conv": tuple(weight.shape)})["conv"]
     assert torch.equal(mask, pattern.mask(importance["conv"], sparsity))
     x = torch.randn(2, 6, 7, 7)
@@ -349,7 +359,7 @@ def test_a_convolution_is_masked_through_its_weight_view(pattern):
 
 def test_masks_that_have_arrived_lose_less_than_a_group_to_new_scores(pattern):
     for final in expressible(pattern, (24, 96)):
-        for name in ALLOCATIONS.keys() & set(pattern.allocations):
+        for name in met(pattern):
             first = {layer: scores(24, 96, seed=i) for i, layer in enumerate("ab")}
             second = {layer: scores(24, 96, seed=9 + i) for i, layer in enumerate("ab")}
             layout = fix_layout(first, pattern, ALLOCATIONS[name], final)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from sparsefront.allocation.erk import Erk
 from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.errors import InvalidSetting
@@ -34,7 +35,8 @@ def test_less_than_a_half_is_rejected(pattern, outer):
         pattern.check_sparsity(0.4)
     assert caught.value.key == "sparsity"
     assert pattern.unsupported_reason((16, 16), 0.25) == "sparsity 0.25 is below the 0.5 of 2:4"
-    assert "erk" not in pattern.allocations  # it may ask a layer for less than a half
+    assert Erk().mismatch(pattern)  # it may ask a layer for less than a half
+    assert GlobalThreshold().mismatch(pattern) is None
 
 
 @with_outer

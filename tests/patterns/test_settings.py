@@ -7,6 +7,7 @@ import pytest
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 
+from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.block_wise import BlockWise
 from sparsefront.patterns.tile_wise import TileWise
@@ -44,8 +45,8 @@ def test_distributions(pattern):
         pattern(granularity=4, distribution="random")
     with pytest.raises(InvalidSetting, match="only a balanced distribution"):
         pattern(granularity=4, m=4)
-    assert pattern(granularity=4).source_allocation == "global_threshold"
-    assert "global_threshold" not in pattern(granularity=4, distribution="balanced").allocations
+    assert pattern(granularity=4).ranked_in_source
+    assert GlobalThreshold().mismatch(pattern(granularity=4, distribution="balanced"))
 
 
 def test_unsupported_reasons_name_the_count_and_the_group():

@@ -218,7 +218,7 @@ def test_reselecting_needs_weights_that_are_chosen_one_by_one(composed, choice):
 
 
 def test_gradual_is_rejected(composed):
-    with pytest.raises(InvalidSetting, match="recovery=obs_update.*one_shot, iterative, not with gradual"):
+    with pytest.raises(InvalidSetting, match="recovery=obs_update.*iterative, one_shot, not with gradual"):
         validate(composed("recovery=obs_update", "schedule=gradual"))
 
 

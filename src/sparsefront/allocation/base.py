@@ -6,18 +6,37 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from sparsefront.errors import InvalidSetting
 from sparsefront.masks.groups import Groups
+from sparsefront.option_classes import options_where
 from sparsefront.patterns.base import Pattern
 
 LostImportance = Callable[[str, float], float]
 
 
 class Allocation(ABC):
-    """Decides how much of each layer goes. Subclasses are frozen dataclasses, fields as in their YAML."""
+    """Decides how much of each layer goes. Subclasses are frozen dataclasses, fields as in their YAML.
+
+    Attributes:
+        fixed_by_first_scores: what it gives the layers follows from the scores before the first masks.
+    """
 
     name: ClassVar[str]
+    fixed_by_first_scores: ClassVar[bool] = False
     fingerprinted: ClassVar[frozenset[str]] = frozenset()
     """Settings that `fingerprint` speaks for, so that keys of stored stages do without them."""
+
+    def mismatch(self, pattern: Pattern) -> str | None:
+        """What of this allocation the pattern cannot meet, by what both declare; None where they go together."""
+        return None
+
+    def check_pattern(self, pattern: Pattern) -> None:
+        """Raise InvalidSetting where they do not go together, with the allocations that do."""
+        if (why := self.mismatch(pattern)) is None:
+            return
+        met = options_where("sparsefront.allocation", lambda allocation: allocation.mismatch(pattern) is None)
+        allowed = f"pattern {pattern.name} can meet {', '.join(met)}; {self.name} {why}"
+        raise InvalidSetting("allocation", self.name, allowed)
 
     def check_sparsity(self, sparsity: float) -> None:
         """Raise InvalidSetting where the settings contradict this sparsity of the whole network."""
@@ -32,6 +51,10 @@ class Allocation(ABC):
 
 class GlobalAllocation(Allocation):
     """Ranks the groups of all layers together, so that a layer's sparsity is an outcome of each step."""
+
+    def mismatch(self, pattern: Pattern) -> str | None:
+        """Windows are decided one by one, so no ranking spans layers."""
+        return "ranks groups across layers, and each layer keeps n of every m" if pattern.balanced else None
 
     @abstractmethod
     def select(self, groups: Mapping[str, Groups], numel: Mapping[str, int], target: float) -> dict[str, Tensor]:
@@ -48,7 +71,21 @@ class GlobalAllocation(Allocation):
 
 
 class PerLayerAllocation(Allocation):
-    """Gives every layer a sparsity of its own beforehand; the groups are then ranked within the layer."""
+    """Gives every layer a sparsity of its own beforehand; the groups are then ranked within the layer.
+
+    Attributes:
+        any_sparsity: a layer may be given any sparsity; False: only the root's, or what `check_layers` found that the
+            pattern can express.
+        fixed_by_first_scores: False where `layer_sparsities` does without `lost`.
+    """
+
+    any_sparsity: ClassVar[bool] = True
+    fixed_by_first_scores: ClassVar[bool] = True
+
+    def mismatch(self, pattern: Pattern) -> str | None:
+        if not self.any_sparsity or pattern.any_sparsity:
+            return None
+        return "may give a layer any sparsity, and not every one can be expressed"
 
     @abstractmethod
     def layer_sparsities(

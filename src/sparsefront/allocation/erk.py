@@ -21,6 +21,7 @@ class Erk(PerLayerAllocation):
     """
 
     name: ClassVar[str] = "erk"
+    fixed_by_first_scores: ClassVar[bool] = False
 
     def layer_sparsities(
         self, weight_shapes: Mapping[str, tuple[int, ...]], sparsity: float, lost: LostImportance

@@ -40,6 +40,7 @@ class LatencyAware(PerLayerAllocation):
     speedup: float = 1.5
     bins: int = 10_000
     name: ClassVar[str] = "latency_aware"
+    any_sparsity: ClassVar[bool] = False
     fingerprinted: ClassVar[frozenset[str]] = frozenset({"table"})
 
     def __post_init__(self) -> None:

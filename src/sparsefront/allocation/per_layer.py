@@ -12,6 +12,8 @@ class PerLayer(PerLayerAllocation):
     """Every layer loses the same fraction of its own weights, ranked within the layer."""
 
     name: ClassVar[str] = "per_layer"
+    any_sparsity: ClassVar[bool] = False
+    fixed_by_first_scores: ClassVar[bool] = False
 
     def layer_sparsities(
         self, weight_shapes: Mapping[str, tuple[int, ...]], sparsity: float, lost: LostImportance

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sparsefront.allocation.base import Allocation
 from sparsefront.errors import InvalidSetting
+from sparsefront.finite import require_finite
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.patterns.base import Pattern
 from sparsefront.schedule.base import Schedule
@@ -109,6 +110,21 @@ class Importance(ABC):
         if calibration is None:
             raise ValueError(f"{self.name}: scores come from {self.source}, and no calibration was given")
         return calibration
+
+
+class WeightImportance(Importance):
+    """Scores that follow from a layer's weights alone, cheap enough to be taken at every step of a training."""
+
+    @abstractmethod
+    def of(self, matrix: Tensor) -> Tensor:
+        """Scores of one float32 matrix [N, K], same shape, unchecked."""
+
+    @torch.no_grad()
+    def scores(self, weights: Mapping[str, Tensor], calibration: Calibration | None = None) -> dict[str, Tensor]:
+        # Of fp32: squares of small fp16 weights would vanish.
+        scores = {layer: self.of(matrix) for layer, matrix in float_matrices(weights).items()}
+        require_finite(scores)
+        return scores
 
 
 def float_matrices(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

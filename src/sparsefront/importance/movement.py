@@ -53,10 +53,10 @@ class Movement(Importance):
 
 def _fixed_by_first_scores(pruning: PruningParts) -> tuple[str, str] | None:
     """The key and value of a choice that ranks layers, outputs or inputs once, before the first masks."""
-    if pruning.allocation.name == "latency_aware":
-        return "allocation", "latency_aware"
-    if pruning.pattern.name == "shuffled_block":
-        return "pattern", "shuffled_block"
-    if getattr(pruning.pattern, "permutation", "none") == "search":
-        return "pattern.permutation", "search"
-    return None
+    if pruning.allocation.fixed_by_first_scores:
+        return "allocation", pruning.allocation.name
+    pattern = pruning.pattern
+    if (key := pattern.order_searched_by) is None:
+        return None
+    _, _, setting = key.partition(".")
+    return key, getattr(pattern, setting) if setting else pattern.name

@@ -117,9 +117,7 @@ def pruning_settings(
         allocation=option("allocation", allocation, Allocation),
         schedule=option("schedule", schedule, Schedule),
     )
-    if made.pattern.name != "dense" and made.allocation.name not in made.pattern.allocations:
-        takes = f"pattern {made.pattern.name} takes {', '.join(made.pattern.allocations)}"
-        raise InvalidSetting("allocation", made.allocation.name, takes)
+    made.allocation.check_pattern(made.pattern)
     made.pattern.check_sparsity(sparsity)
     made.allocation.check_sparsity(sparsity)
     made.schedule.check_sparsity(sparsity)

@@ -90,7 +90,7 @@ def recover(
         prunable=prunable,
         epoch_weights=epoch_weights is not None,
     )
-    chosen.check_schedule(pruning.schedule.name)
+    chosen.check_schedule(pruning.schedule, pruning.sparsity)
     chosen.check(setup)
     setup.trainer.check()
     data = train_dataloader

@@ -13,10 +13,7 @@ from sparsefront.masks.boundaries import Boundaries
 from sparsefront.masks.groups import Groups
 from sparsefront.masks.permutation import Permutation
 from sparsefront.masks.selection import select_in_layer
-
-FREE_ALLOCATIONS = ("per_layer", "global_threshold", "erk", "latency_aware")
-# Windows are decided one by one, so no threshold spans layers; each may still have its own n:m out of a table.
-BALANCED_ALLOCATIONS = ("per_layer", "latency_aware")
+from sparsefront.patterns.structure.window import Window
 
 
 class Step(Protocol):
@@ -44,20 +41,48 @@ class Step(Protocol):
 
 
 class Pattern(ABC):
-    """A structure that masks obey. Subclasses are frozen dataclasses whose fields are the keys of their YAML."""
+    """A structure that masks obey. Subclasses are frozen dataclasses whose fields are the keys of their YAML.
+
+    What it declares about itself decides which other options it goes with; the defaults hold for groups that go or stay
+    one by one.
+
+    Attributes:
+        uses_granularity: it has groups of a size, its field `granularity`.
+        prunes: it takes weights away; only that of the dense baseline does not.
+    """
 
     name: ClassVar[str]
     uses_granularity: ClassVar[bool] = False
+    prunes: ClassVar[bool] = True
 
     @property
-    def allocations(self) -> tuple[str, ...]:
-        """Names of the allocations that this pattern can meet."""
-        return FREE_ALLOCATIONS
+    def balanced(self) -> bool:
+        """Whether n of every m groups survive in each layer, so that no ranking spans layers."""
+        return False
 
     @property
-    def source_allocation(self) -> str:
-        """The allocation that its source uses, for studies of it; a run takes the one that is configured."""
-        return "global_threshold" if "global_threshold" in self.allocations else "per_layer"
+    def any_sparsity(self) -> bool:
+        """Whether a layer may have any sparsity, up to the rounding unit; otherwise only some can be expressed."""
+        return not self.balanced
+
+    @property
+    def single_weights(self) -> bool:
+        """Whether every weight is kept or pruned on its own, at most within the window of its row (`window` says which)."""
+        return False
+
+    @property
+    def order_searched_by(self) -> str | None:
+        """The key, written from the root, by which `find_permutation` looks at scores; None where it does not."""
+        return None
+
+    @property
+    def ranked_in_source(self) -> bool:
+        """Whether its source ranks groups across layers, for studies of it; a run takes the allocation configured."""
+        return not self.balanced
+
+    def window(self, shape: tuple[int, int], sparsity: float) -> Window | None:
+        """The window of a layer of a balanced pattern; None where there is none."""
+        return None
 
     def find_permutation(self, importance: Tensor, sparsity: float) -> Permutation | None:
         """The order in which a layer obeys the pattern, decided once from its first scores; None = its own.

@@ -12,7 +12,6 @@ from sparsefront.patterns.base import Step, require_divisible
 from sparsefront.patterns.structure.blocks import BlockPattern, BlockStep, in_blocks
 from sparsefront.patterns.structure.granularity import block_shape
 from sparsefront.patterns.structure.halved import (
-    HALVED_ALLOCATIONS,
     WINDOW,
     check_halved_sparsity,
     halved_unsupported_reason,
@@ -52,8 +51,8 @@ class Block24(BlockPattern):
         return block_shape(self.granularity)
 
     @property
-    def allocations(self) -> tuple[str, ...]:
-        return HALVED_ALLOCATIONS
+    def any_sparsity(self) -> bool:
+        return False  # 2:4 takes a half of every layer
 
     def check_sparsity(self, sparsity: float) -> None:
         check_halved_sparsity(self.name, sparsity)

@@ -34,8 +34,8 @@ class Channel(Pattern):
             raise InvalidSetting("axis", self.axis, "outputs or inputs")
 
     @property
-    def source_allocation(self) -> str:
-        return "per_layer"
+    def ranked_in_source(self) -> bool:
+        return False
 
     def steps(
         self, sparsity: float, shape: tuple[int, int], final_sparsity: float | None = None

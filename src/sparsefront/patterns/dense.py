@@ -14,6 +14,7 @@ class Dense(Pattern):
     """Keeps every weight at every sparsity, so that a sweep over patterns holds its own baseline."""
 
     name: ClassVar[str] = "dense"
+    prunes: ClassVar[bool] = False
 
     def steps(self, sparsity: float, shape: tuple[int, int], final_sparsity: float | None = None) -> tuple[Step, ...]:
         return ()

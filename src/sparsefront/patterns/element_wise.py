@@ -20,5 +20,9 @@ class ElementWise(BlockPattern):
     def block(self) -> tuple[int, int]:
         return 1, 1
 
+    @property
+    def single_weights(self) -> bool:
+        return True
+
     def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:
         return "csr", {}

@@ -71,6 +71,14 @@ class NM(BlockPattern):
         return True
 
     @property
+    def single_weights(self) -> bool:
+        return not self.transposable
+
+    @property
+    def order_searched_by(self) -> str | None:
+        return "pattern.permutation" if self.permutation == "search" else None
+
+    @property
     def window_settings(self) -> dict[str, int | None]:
         return TRANSPOSABLE._asdict() if self.transposable else {"n": self.n, "m": self.m}
 

@@ -43,6 +43,10 @@ class ShuffledBlock(BlockPattern):
     def block(self) -> tuple[int, int]:
         return self.granularity, 1
 
+    @property
+    def order_searched_by(self) -> str | None:
+        return "pattern"
+
     def find_permutation(self, importance: Tensor, sparsity: float) -> Permutation | None:
         order = shuffled_outputs(importance, self.granularity, sparsity, self.search_rounds)
         return None if order is None else Permutation(outputs=order)

@@ -13,7 +13,6 @@ from sparsefront.masks.groups import Groups
 from sparsefront.patterns.base import Pattern, Step
 from sparsefront.patterns.structure.granularity import group_length
 from sparsefront.patterns.structure.halved import (
-    HALVED_ALLOCATIONS,
     WINDOW,
     check_halved_sparsity,
     halved_unsupported_reason,
@@ -119,8 +118,8 @@ class Tile24(Pattern):
         return TileWise(self.granularity, **SOURCES)
 
     @property
-    def allocations(self) -> tuple[str, ...]:
-        return HALVED_ALLOCATIONS
+    def any_sparsity(self) -> bool:
+        return False  # 2:4 takes a half of every layer
 
     def check_sparsity(self, sparsity: float) -> None:
         check_halved_sparsity(self.name, sparsity)

@@ -10,9 +10,11 @@ import pytorch_lightning as pl
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.option_classes import options_where
 from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.pruning.settings import PruningSettings
+from sparsefront.schedule.base import Schedule
 from sparsefront.tasks.base import Task
 from sparsefront.training.optimization import Optimization
 from sparsefront.training.recipe import Recipe
@@ -109,7 +111,8 @@ class Recovery(ABC):
     """Brings accuracy back after pruning; subclasses are frozen dataclasses, fields as in their YAML.
 
     Attributes:
-        schedules: names of the schedules that it goes with.
+        several_rounds: it may be called again, with masks within those it left.
+        mask_updates: it lets masks change while it trains, as `ApplyMasks` does.
     """
 
     name: ClassVar[str]
@@ -119,20 +122,28 @@ class Recovery(ABC):
     """What of `dense_net`, `initial_net` and `epoch_weights` it cannot do without."""
     starts_dense: ClassVar[bool] = False
     """Whether it starts from the dense weights, also of what is pruned."""
-    schedules: tuple[str, ...]
+    several_rounds: ClassVar[bool] = False
+    mask_updates: ClassVar[bool] = False
 
-    def check_schedule(self, schedule: str) -> None:
-        """Check that this recovery works with a schedule, given by its name.
+    def follows(self, schedule: Schedule, sparsity: float) -> bool:
+        """Whether this recovery does all that a schedule asks for on its way to the final `sparsity`."""
+        one_round = len(schedule.round_sparsities(sparsity)) == 1
+        return (one_round or self.several_rounds) and (self.mask_updates or not schedule.in_training)
+
+    def check_schedule(self, schedule: Schedule, sparsity: float) -> None:
+        """Check that this recovery follows a schedule.
 
         Raises:
-            InvalidSetting: with its key written from the root.
+            InvalidSetting: with its key written from the root, and the schedules that it follows.
         """
-        self._validate_schedule(schedule, "recovery", self.name)
+        self._validate_schedule(schedule, sparsity, "recovery", self.name)
 
-    def _validate_schedule(self, schedule: str, key: str, value: str) -> None:
+    def _validate_schedule(self, schedule: Schedule, sparsity: float, key: str, value: str) -> None:
         """The error of `check_schedule`; key and value are of the setting that rules the schedule out."""
-        if schedule not in self.schedules:
-            raise InvalidSetting(key, value, f"goes with schedule {', '.join(self.schedules)}, not with {schedule}")
+        if self.follows(schedule, sparsity):
+            return
+        followed = options_where("sparsefront.schedule", lambda other: self.follows(other, sparsity))
+        raise InvalidSetting(key, value, f"goes with schedule {', '.join(followed)}, not with {schedule.name}")
 
     def check(self, setup: RecoverySetup) -> None:
         """Refuse, before anything is trained, what cannot work with the rest of the setup.

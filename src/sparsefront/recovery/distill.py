@@ -15,6 +15,7 @@ from sparsefront.recovery.finetune import Finetune
 from sparsefront.recovery.hidden_states import block_names
 from sparsefront.recovery.lr_rewind import LearningRateRewind
 from sparsefront.recovery.training import TrainingPlan, TrainingRecovery
+from sparsefront.schedule.base import Schedule
 from sparsefront.training.recipe import Recipe
 
 ALONG = ("finetune", "lr_rewind")
@@ -69,14 +70,13 @@ class Distill(TrainingRecovery):
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]  # of the instance: a checkpoint may teach instead
         return () if self.teacher else ("dense_net",)
 
-    @property
-    def schedules(self) -> tuple[str, ...]:
-        """Those of `along`."""
-        return self._along.schedules
+    def follows(self, schedule: Schedule, sparsity: float) -> bool:
+        """What `along` follows."""
+        return self._along.follows(schedule, sparsity)
 
-    def check_schedule(self, schedule: str) -> None:
+    def check_schedule(self, schedule: Schedule, sparsity: float) -> None:
         """`along` rules schedules out, not the teacher."""
-        self._validate_schedule(schedule, "recovery.along", self.along)
+        self._validate_schedule(schedule, sparsity, "recovery.along", self.along)
 
     @property
     def _along(self) -> TrainingRecovery:

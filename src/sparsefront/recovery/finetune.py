@@ -24,7 +24,8 @@ class Finetune(TrainingRecovery):
     lr: float | None = None
 
     name: ClassVar[str] = "finetune"
-    schedules: ClassVar[tuple[str, ...]] = ("one_shot", "iterative", "gradual")
+    several_rounds: ClassVar[bool] = True
+    mask_updates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.epochs < 1:

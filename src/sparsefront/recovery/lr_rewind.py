@@ -21,7 +21,7 @@ class LearningRateRewind(TrainingRecovery):
     epochs: int | None = None
 
     name: ClassVar[str] = "lr_rewind"
-    schedules: ClassVar[tuple[str, ...]] = ("one_shot", "iterative")
+    several_rounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_epochs(self.epochs)

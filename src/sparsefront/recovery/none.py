@@ -11,7 +11,6 @@ class NoRecovery(Recovery):
     """Settings of `recovery=none`: the pruned weights are measured as they are."""
 
     name: ClassVar[str] = "none"
-    schedules: ClassVar[tuple[str, ...]] = ("one_shot",)
 
     def recover(self, round: Round) -> RoundRecord:
         round.masked.set(round.masks)

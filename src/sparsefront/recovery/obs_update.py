@@ -15,9 +15,7 @@ from sparsefront.masks.weight_view import as_matrix, like_weight
 from sparsefront.obs.blockwise import sweep
 from sparsefront.obs.hessian import damped_hessian, input_hessian, inverse_factor, validate_damping
 from sparsefront.obs.selection import Given, InBlocks, InWindows, Selection
-from sparsefront.patterns.base import Pattern
-from sparsefront.patterns.element_wise import ElementWise
-from sparsefront.patterns.n_m import NM
+from sparsefront.option_classes import options_where
 from sparsefront.pruning.calibration import NetworkCalibration
 from sparsefront.recovery.base import LayerMasks, Recovery, RecoverySetup, Round, RoundRecord
 
@@ -49,7 +47,7 @@ class ObsUpdate(Recovery):
     name: ClassVar[str] = "obs_update"
     needs: ClassVar[tuple[str, ...]] = ("dense_net",)
     starts_dense: ClassVar[bool] = True
-    schedules: ClassVar[tuple[str, ...]] = ("one_shot", "iterative")
+    several_rounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_at_least_one("batches", self.batches)
@@ -62,12 +60,13 @@ class ObsUpdate(Recovery):
             raise InvalidSetting(
                 "importance", importance.name, "comes from training, and recovery=obs_update trains nothing"
             )
-        if self.reselect and not _decides_within_rows(pattern):
+        if self.reselect and not pattern.single_weights:
+            single = ", ".join(options_where("sparsefront.patterns", lambda other: other.single_weights))
             raise InvalidSetting(
                 "recovery.reselect",
                 True,
-                f"pattern {pattern.name} binds weights to each other; those of element_wise, and of n_m that is "
-                "not transposable, can be chosen one by one",
+                f"pattern {pattern.name}, as it is set, binds weights to each other; those of {single} can be chosen "
+                "one by one",
             )
 
     def recover(self, round: Round) -> RoundRecord:
@@ -127,8 +126,3 @@ class ObsUpdate(Recovery):
             return InBlocks(int(mask.sum()), allowed)
         # On the way of an iterative schedule more are kept than in the window of the final sparsity.
         return InWindows(int(mask.sum()) * window.m // mask.numel(), window.m, allowed)
-
-
-def _decides_within_rows(pattern: Pattern) -> bool:
-    """Whether every weight is kept or pruned on its own, at most within a window of its row."""
-    return isinstance(pattern, ElementWise) or (isinstance(pattern, NM) and not pattern.transposable)

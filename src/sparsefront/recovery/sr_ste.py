@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.importance.magnitude import Magnitude
+from sparsefront.importance.base import WeightImportance
 from sparsefront.masks.weight_view import as_matrix
+from sparsefront.option_classes import options_where
 from sparsefront.patterns.base import Pattern
 from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.pruning.straight_through import StraightThrough
@@ -41,7 +42,6 @@ class SrSte(Recovery):
 
     name: ClassVar[str] = "sr_ste"
     needs: ClassVar[tuple[str, ...]] = ("initial_net",)
-    schedules: ClassVar[tuple[str, ...]] = ("one_shot",)
 
     def __post_init__(self) -> None:
         if self.decay < 0:
@@ -54,16 +54,20 @@ class SrSte(Recovery):
     def check(self, setup: RecoverySetup) -> None:
         """Only masks that each layer's own weights decide, window by window, can change at every step."""
         pattern, importance = setup.pruning.pattern, setup.pruning.importance
-        if not getattr(pattern, "balanced", False):
+        if not pattern.balanced:
+            balanced = " or ".join(options_where("sparsefront.patterns", lambda other: other.balanced))
             raise InvalidSetting(
                 "recovery",
                 self.name,
-                f"needs n of every m kept: pattern=n_m, or pattern.distribution=balanced of vector_wise or block_wise, "
-                f"not {pattern.name} as it is set",
+                f"needs n of every m kept: pattern={balanced}, or pattern.distribution=balanced where a pattern takes "
+                f"it, not {pattern.name} as it is set",
             )
-        if not isinstance(importance, Magnitude):
+        if not isinstance(importance, WeightImportance):
+            ranked = " or ".join(
+                options_where("sparsefront.importance", lambda other: isinstance(other, WeightImportance))
+            )
             raise InvalidSetting(
-                "recovery", self.name, f"ranks weights by importance=magnitude, not by {importance.name}"
+                "recovery", self.name, f"ranks weights by importance={ranked}, not by {importance.name}"
             )
         if setup.recipe.ema is not None:
             raise InvalidSetting(
@@ -95,7 +99,7 @@ class WindowMasks:
     """Masks of weights by a balanced pattern, each layer on its own."""
 
     pattern: Pattern
-    importance: Magnitude
+    importance: WeightImportance
     layout: MaskLayout
     sparsity: float
 

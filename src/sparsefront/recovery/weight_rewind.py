@@ -26,7 +26,7 @@ class WeightRewind(TrainingRecovery):
 
     name: ClassVar[str] = "weight_rewind"
     needs: ClassVar[tuple[str, ...]] = ("epoch_weights",)
-    schedules: ClassVar[tuple[str, ...]] = ("one_shot", "iterative")
+    several_rounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_epochs(self.epochs)

@@ -28,6 +28,11 @@ class Schedule(ABC):
         """
         return {}
 
+    @property
+    def in_training(self) -> bool:
+        """Whether masks change while a round trains: it defines `updates_of`."""
+        return type(self).updates_of is not Schedule.updates_of
+
     def check_sparsity(self, sparsity: float) -> None:
         """Require a final sparsity that the settings lead to.
 

@@ -81,7 +81,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         "versions": versions("torch"),
         "code": code_digest(stage_modules(experiment, ("measure",), "sparsefront.stages.bench")),
     }
-    pruned = experiment.pattern.name != "dense"
+    pruned = experiment.pattern.prunes
     measure = {
         "dense_quality": digest(dense_quality),
         "prunable": _prunable(experiment),

@@ -66,9 +66,8 @@ def _why_absent(name: str, experiment: Experiment) -> str | None:
     """Why the record will not hold a value; None where it will, as far as the configuration tells."""
     if not experiment.goes_on_to("report"):
         return f"there will be no record: stages ends with {experiment.stages[-1]}"
-    pattern = experiment.pattern.name
-    if pattern == "dense" and name in OF_PRUNED | OF_KERNELS:
-        return f"a run with pattern={pattern} does not measure {name}"
+    if not experiment.pattern.prunes and name in OF_PRUNED | OF_KERNELS:
+        return f"a run with pattern={experiment.pattern.name} does not measure {name}"
     if not experiment.swaps and name in OF_KERNELS:
         without = f"kernel={experiment.choices['kernel']}" if "swap" in experiment.stages else "stages without swap"
         return f"a run with {without} does not measure {name}"

@@ -44,7 +44,7 @@ def expected_loss(experiment: Experiment, known: LatencyPredictor) -> str | None
     A layer that only the performance model knows may win as long as the error that the model has allows it.
     """
     kernel = experiment.kernel
-    if not experiment.swaps or kernel.mode not in ASKS or kernel.forced or experiment.pattern.name == "dense":
+    if not experiment.swaps or kernel.mode not in ASKS or kernel.forced or not experiment.pattern.prunes:
         return None
     problems = _problems(experiment)
     found = {name: _predict(experiment, known, seen) for name, seen in problems.items()}

@@ -87,7 +87,7 @@ def _pruned_layers(
     experiment: Experiment, result: Result, pruned: Artifact | None, recovered: Artifact | None
 ) -> PrunedLayers | None:
     """The final masks in the network's order; None, with a line on the terminal, where their stages are gone."""
-    if experiment.pattern.name == "dense":
+    if not experiment.pattern.prunes:
         return None
     if pruned is None or recovered is None:
         log.info("no pictures: the masks of this run are not stored any more (reuse=false makes them again)")
@@ -160,7 +160,7 @@ def _choice(experiment: Experiment, network: dict[str, Any]) -> Choice:
     Args:
         network: what the loaded network says of itself.
     """
-    choices, pruned = experiment.choices, experiment.pattern.name != "dense"
+    choices, pruned = experiment.choices, experiment.pattern.prunes
     parts = ["dataset", "pattern", "recipe"]
     if pruned:
         parts += ["importance", "allocation", "schedule", "recovery"]

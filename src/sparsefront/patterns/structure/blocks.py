@@ -14,7 +14,7 @@ from torch import Tensor
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.boundaries import Boundaries, grid_boundaries
 from sparsefront.masks.groups import Groups, group_score
-from sparsefront.patterns.base import BALANCED_ALLOCATIONS, FREE_ALLOCATIONS, Pattern, require_divisible
+from sparsefront.patterns.base import Pattern, require_divisible
 from sparsefront.patterns.structure.window import (
     TOLERANCE,
     Window,
@@ -73,18 +73,9 @@ class BlockPattern(Pattern):
         """(outputs, inputs) of a group."""
 
     @property
-    def balanced(self) -> bool:
-        """Whether n of every m blocks along K survive."""
-        return False
-
-    @property
     def window_settings(self) -> dict[str, int | None]:
         """The settings {n, m} of a balanced distribution."""
         return {"n": None, "m": None}
-
-    @property
-    def allocations(self) -> tuple[str, ...]:
-        return BALANCED_ALLOCATIONS if self.balanced else FREE_ALLOCATIONS
 
     def window(self, shape: tuple[int, int], sparsity: float) -> Window | None:
         """The window of a layer; None where the distribution is free."""

@@ -4,8 +4,6 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.structure.window import Window
 
 WINDOW = Window(2, 4)
-# An allocation that may ask a layer for less than a half (erk) is not among them: 2:4 takes a half of every layer.
-HALVED_ALLOCATIONS = ("per_layer", "global_threshold", "latency_aware")
 
 
 def outer_sparsity(sparsity: float) -> float:
