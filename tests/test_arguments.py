@@ -22,7 +22,7 @@ def test_other_additions_stay_what_they_are():
 
 
 @pytest.mark.parametrize(
-    "flags", [["--config-dir", "DIR"], ["--config-dir=DIR"], ["-cd", "DIR", "-m"], ["--info", "all"]]
+    "flags", [["--config-dir", "DIR"], ["--config-dir=DIR"], ["-cd", "DIR", "-m"], ["--cfg", "job"], ["--info", "all"]]
 )
 def test_flags_may_stand_between_overrides(flags):
     assert understood(["seed=1", *flags, "pattern=n_m"]) == [*flags, "seed=1", "pattern=n_m"]

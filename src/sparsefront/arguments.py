@@ -20,6 +20,7 @@ PLUGINS = {
 }
 
 WITH_VALUE = ("--config-dir", "-cd", "--config-name", "-cn", "--config-path", "-cp", "--package", "-p", "--info", "-i")
+WITH_VALUE += ("--cfg", "-c", "--experimental-rerun")
 
 
 def understood(arguments: Sequence[str]) -> list[str]:

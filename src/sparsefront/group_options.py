@@ -3,8 +3,8 @@
 import importlib.util
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
 from sparsefront.errors import InvalidSetting, UnknownKey
@@ -30,10 +30,14 @@ def renamed_key(key: str) -> str | None:
     return REPLACED_KEYS.get(key)
 
 
-def searched_folders() -> list[Path]:
-    """Those that Hydra searches for options: conf/, `--config-dir`, and folders and packages of `hydra.searchpath`."""
+def searched_folders(sources: Iterable[Any]) -> list[Path]:
+    """Those that Hydra searches for options: conf/, `--config-dir`, and folders and packages of `hydra.searchpath`.
+
+    Args:
+        sources: Hydra's `runtime.config_sources`.
+    """
     folders: list[Path] = []
-    for source in HydraConfig.get().runtime.config_sources:
+    for source in sources:
         if source.schema == "file":
             folders.append(Path(source.path))
         elif source.schema == "pkg" and source.path:

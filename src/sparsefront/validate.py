@@ -106,10 +106,14 @@ def _choices() -> dict[str, str]:
     return {group: name for group, name in HydraConfig.get().runtime.choices.items() if group in GROUPS}
 
 
+def _option_folders() -> list[Path]:
+    return searched_folders(HydraConfig.get().runtime.config_sources)
+
+
 def _recipe_taken(choices: dict[str, str]) -> str:
     """The recipe of the pair of model and data set, or the default one, which holds where the pair has none."""
     chosen, pair = choices["recipe"], f"{choices['model']}_{choices['dataset']}"
-    recipes = options_of("recipe", searched_folders())
+    recipes = options_of("recipe", _option_folders())
     if chosen in recipes:
         return chosen
     if chosen != pair:
@@ -127,7 +131,7 @@ def _build(group: str, config: DictConfig, choices: dict[str, str]) -> Any:
     try:
         part = build_settings(group, config[group])
     except UnknownKey as error:
-        raise say_where(error, choices[group], searched_folders()) from error
+        raise say_where(error, choices[group], _option_folders()) from error
     except InvalidSetting as error:
         # the pattern reads the root's granularity: the user typed it there
         typed_at_root = error.key == "pattern.granularity" and config.granularity is not None

@@ -70,6 +70,8 @@ def test_yaml_and_class_name_the_same_keys_and_defaults(path):
     """Two places that name a default must not drift apart."""
     node = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     node = {key: 0 if value == "${seed}" else value for key, value in node.items()}  # the root's, 0 by default
+    if str(node.get("granularity")).startswith("${default:"):  # the root's where it is set, else the pattern's own
+        node["granularity"] = int(node["granularity"].removesuffix("}").rpartition(",")[2])
     parameters = inspect.signature(get_class(node.pop("_target_"))).parameters
     assert set(node) == set(parameters)
     for key, value in node.items():
