@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/library.md", "docs/decisions.md"]
 PROGRAMS = r"(?:python|make|pip|pytest|pre-commit) "
 QUICK = ("debug=tiny", "logger=none", "report.html=false", "trainer=cpu", "measure.device=cpu")
+SMALL = ("model.dim=64", "model.depth=2")  # of the default model
 NOT_HERE = {  # they need a GPU or install something
     "make test-gpu",
     "pytest -m gpu",
@@ -79,12 +80,13 @@ def test_single_runs(tmp_path, bert_folder):
     """In one process and one cache, so that the dense network is trained once."""
     squad_folder, glue_folder = write_squad(tmp_path / "squad"), write_glue(tmp_path / "glue", "sst2")
     places = (f"results_dir={tmp_path / 'results'}", f"cache_dir={tmp_path / 'cache'}", *QUICK)
-    assert sf.run(*places).record is not None
+    assert sf.run(*places, *SMALL).record is not None
     for command in of_kind(swept=False):
         data = squad_folder if "squad" in command else glue_folder
         given = [text.replace("model.path=DIR", f"model.path={bert_folder}") for text in overrides(command)]
         given = [text.replace("dataset.path=DIR", f"dataset.path={data}") for text in given]
-        finished = sf.run(*places, *(text for text in given if text != "debug=tiny"))
+        small = () if "model=" in command or "experiment=" in command else SMALL
+        finished = sf.run(*places, *small, *(text for text in given if text != "debug=tiny"))
         assert finished.record is not None, command
 
 
