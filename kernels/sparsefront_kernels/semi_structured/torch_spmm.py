@@ -103,15 +103,7 @@ def semi_structured_spmm_columns(x: Tensor, packed: Tensor, bias: Tensor | None,
     Returns:
         [N, M], a row side by side in memory.
     """
-    check_operands(x, packed, bias, k=k, n=n, feature_major=True)
-    y = _columns_output(x, n)
-    if y.numel() == 0:
-        return y
-    columns = contiguous_at_16_bytes(_padded(x, dim=1))
-    bias = bias if bias is None else contiguous_at_16_bytes(bias.to(x.dtype))
-    with torch.cuda.device_of(x):
-        problem = CusparseltProblem(x.shape[1], k, n, x_feature_major=True, y_row_major=False)
-        return _product(packed, columns, bias, problem)[:, : x.shape[1]]
+    return _product_of_columns(x, packed, bias, n, k, y_row_major=False)
 
 
 @semi_structured_spmm_columns.register_fake
@@ -121,7 +113,7 @@ def _(x, packed, bias, n, k):
 
 @torch.library.custom_op("sparsefront::semi_structured_spmm_columns_to_rows", mutates_args=(), device_types="cuda")
 def semi_structured_spmm_columns_to_rows(x: Tensor, packed: Tensor, bias: Tensor | None, n: int, k: int) -> Tensor:
-    """Y[M, N] = X[K, M]ᵀ · Wᵀ + bias, by cuSPARSELt's transposed store: for who reads rows, as attention does.
+    """Y[M, N] = X[K, M]ᵀ · Wᵀ + bias, by cuSPARSELt's transposed store: for readers of rows, such as attention.
 
     Args:
         x: as that of `semi_structured_spmm_columns`.
@@ -130,20 +122,27 @@ def semi_structured_spmm_columns_to_rows(x: Tensor, packed: Tensor, bias: Tensor
     Returns:
         [M, N], a row side by side in memory.
     """
-    check_operands(x, packed, bias, k=k, n=n, feature_major=True)
-    y = _rows_output(x, n)
-    if y.numel() == 0:
-        return y
-    columns = contiguous_at_16_bytes(_padded(x, dim=1))
-    bias = bias if bias is None else contiguous_at_16_bytes(bias.to(x.dtype))
-    with torch.cuda.device_of(x):
-        problem = CusparseltProblem(x.shape[1], k, n, x_feature_major=True, y_row_major=True)
-        return _product(packed, columns, bias, problem)[: x.shape[1]]
+    return _product_of_columns(x, packed, bias, n, k, y_row_major=True)
 
 
 @semi_structured_spmm_columns_to_rows.register_fake
 def _(x, packed, bias, n, k):
     return _rows_output(x, n)
+
+
+def _product_of_columns(x: Tensor, packed: Tensor, bias: Tensor | None, n: int, k: int, *, y_row_major: bool) -> Tensor:
+    """X [K, M] as the ops take it -> [M, N] where y_row_major, else [N, M]."""
+    check_operands(x, packed, bias, k=k, n=n, feature_major=True)
+    y = _rows_output(x, n) if y_row_major else _columns_output(x, n)
+    if y.numel() == 0:
+        return y
+    m = x.shape[1]
+    columns = contiguous_at_16_bytes(_padded(x, dim=1))
+    bias = bias if bias is None else contiguous_at_16_bytes(bias.to(x.dtype))
+    with torch.cuda.device_of(x):
+        problem = CusparseltProblem(m, k, n, x_feature_major=True, y_row_major=y_row_major)
+        product = _product(packed, columns, bias, problem)
+    return product[:m] if y_row_major else product[:, :m]
 
 
 def _padded(x: Tensor, *, dim: int) -> Tensor:

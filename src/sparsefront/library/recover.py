@@ -96,13 +96,14 @@ def recover(
     data = train_dataloader
     if not isinstance(data, pl.LightningDataModule):
         data = NamedBatches(data, net, argument="train_dataloader")
+    trained, initial = (net if given is None else given for given in (dense_net, initial_net))
     if chosen.starts_dense:
-        net.load_state_dict(_fresh(dense_net or net).state_dict())
+        net.load_state_dict(_fresh(trained).state_dict())
     source = Source(
         data=data,
         make_task=partial(task or partial(_plain_task, loss), net),
-        dense_net=partial(_fresh, dense_net or net),
-        initial_net=partial(_fresh, initial_net or net),
+        dense_net=partial(_fresh, trained),
+        initial_net=partial(_fresh, initial),
         epoch_weights=epoch_weights or {},
     )
     device, was_training = device_of(net), net.training
