@@ -27,11 +27,11 @@ def product_from_packed(packed, x):
         sums = torch.zeros(128, x.shape[1], dtype=torch.float64)
         for k_block in packed.k_blocks[first : first + count]:
             uses, next_panel = int(k_block[64]), k_block[65:67].tolist()
-            for granule in range(4):
-                inputs = k_block[granule * 16 : granule * 16 + 16]
+            for mma_tile in range(4):
+                inputs = k_block[mma_tile * 16 : mma_tile * 16 + 16]
                 rows = torch.stack([x[i] if i >= 0 else torch.zeros_like(x[0]) for i in inputs.tolist()])
                 for half in range(2):
-                    if uses >> (4 * half + granule) & 1:
+                    if uses >> (4 * half + mma_tile) & 1:
                         panel = unswizzled(packed.panels[next_panel[half]])
                         sums[half * 64 : half * 64 + 64] += panel.t() @ rows
                         next_panel[half] += 1

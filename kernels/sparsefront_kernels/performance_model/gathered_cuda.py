@@ -7,7 +7,7 @@ from sparsefront_kernels.performance_model.product import Product
 from sparsefront_kernels.performance_model.rates import DeviceRates
 from sparsefront_kernels.performance_model.work import Tiling, Work
 
-HALF, CTA_TILE, K_BLOCK, GRANULE = 64, 128, 64, 16
+HALF, CTA_TILE, K_BLOCK, MMA_TILE = 64, 128, 64, 16
 BLOCK_M, SPLITS = (64, 128, 256), (1, 2, 4)
 
 
@@ -17,7 +17,7 @@ def work(product: Product, rates: DeviceRates) -> Work:
     half = product.kept_by_any(HALF) * product.k
     shared = product.granularity >= CTA_TILE
     rows = half if shared else product.kept_by_any(CTA_TILE) * product.k
-    rows += (1 if shared else 3) * GRANULE / 2  # inputs of one kind fill granules: the last one is half empty
+    rows += (1 if shared else 3) * MMA_TILE / 2  # inputs of one kind fill MMA tiles: the last one is half empty
     k_blocks = max(1, ceil(rows / K_BLOCK))
     tilings = [
         Tiling(

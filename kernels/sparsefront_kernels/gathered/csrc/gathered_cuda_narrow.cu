@@ -5,7 +5,7 @@
 // contiguous run of BLOCK_M elements), and for each half the weights to those rows, which were packed beforehand as the
 // tensor cores read them, so that one bulk copy brings them.
 //
-// The halves may keep different inputs. Rows come in granules of 16, and each granule is used by one half or by both: a row
+// The halves may keep different inputs. Rows come in MMA tiles of 16, and each MMA tile is used by one half or by both: a row
 // that both keep is loaded once, and no product is spent on a half that does not keep it. See ../README.md.
 #include <algorithm>
 #include <iterator>

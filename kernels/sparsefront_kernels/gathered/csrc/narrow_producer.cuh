@@ -55,11 +55,11 @@ struct Producer {
         const int* list = problem.k_blocks + static_cast<int64_t>(k_block) * K_BLOCK_WORDS;
         if (threadIdx.x % 32 < (K_BLOCK_WORDS + 31) / 32) prefetch_line(list + threadIdx.x % 32 * 32);
         if (!leads || problem.prefetch == 0) return;
-        const int cta_tile = k_block / problem.k_blocks_of_each, first = k_block % problem.k_blocks_of_each * STAGE_GRANULES;
-        const uint32_t bytes = min(STAGE_GRANULES, problem.prefetch - first) * GRANULE_BYTES;
+        const int cta_tile = k_block / problem.k_blocks_of_each, first = k_block % problem.k_blocks_of_each * STAGE_MMA_TILES;
+        const uint32_t bytes = min(STAGE_MMA_TILES, problem.prefetch - first) * MMA_TILE_BYTES;
         for (int half = 0; half < 2; ++half) {
-            const int64_t granule = static_cast<int64_t>(cta_tile * 2 + half) * problem.prefetch + first;
-            prefetch_bulk(problem.panels + granule * GRANULE_BYTES, bytes);
+            const int64_t mma_tile = static_cast<int64_t>(cta_tile * 2 + half) * problem.prefetch + first;
+            prefetch_bulk(problem.panels + mma_tile * MMA_TILE_BYTES, bytes);
         }
     }
 
@@ -112,9 +112,9 @@ struct Producer {
             barrier_wait(empty + 8 * slot, phase ^ 1);  // and the list has landed
             const int4 use = *reinterpret_cast<const int4*>(list + WARP_ROWS);
             const uint32_t uses = warp_uniform(use.x), begin_0 = warp_uniform(use.y), begin_1 = warp_uniform(use.z);
-            const uint32_t bytes_0 = __popc(uses & 15) * GRANULE_BYTES, bytes_1 = __popc(uses & 240) * GRANULE_BYTES;
-            const uint8_t* panel_0 = problem.panels + static_cast<int64_t>(begin_0) * GRANULE_BYTES;
-            const uint8_t* panel_1 = problem.panels + static_cast<int64_t>(begin_1) * GRANULE_BYTES;
+            const uint32_t bytes_0 = __popc(uses & 15) * MMA_TILE_BYTES, bytes_1 = __popc(uses & 240) * MMA_TILE_BYTES;
+            const uint8_t* panel_0 = problem.panels + static_cast<int64_t>(begin_0) * MMA_TILE_BYTES;
+            const uint8_t* panel_1 = problem.panels + static_cast<int64_t>(begin_1) * MMA_TILE_BYTES;
 #pragma unroll
             for (int atom = 0; atom < LANE_ROWS / 8; ++atom) {
                 int rows[8];

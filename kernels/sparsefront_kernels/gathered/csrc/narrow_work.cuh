@@ -2,7 +2,7 @@
 #pragma once
 
 #include "epilogue.cuh"
-#include "granules.cuh"
+#include "mma_tiles.cuh"
 
 namespace {
 
@@ -12,12 +12,12 @@ constexpr uint32_t LAST = 1u << 8;                   // in what a stage says of 
 
 struct Problem {
     const void* x;                // [K, m], rows `x_stride` bytes apart
-    const uint8_t* panels;        // granules of 16 x 64 weights, swizzled
-    const int* k_blocks;             // [k_blocks, 68]: 64 rows of X, or -1 for a row of zeros; then the uses of the granules
-                                  // (bit g: half 0 uses granule g; bit 4 + g: half 1 does), and where in `panels` the
-                                  // granules of half 0 and of half 1 begin
-    const int2* cta_tiles;            // first k-block, number of k-blocks
-    int k_blocks_of_each;            // where CTA tiles have equally many k-blocks, or the first `longer` one more, how many; else 0
+    const uint8_t* panels;        // MMA tiles of 16 x 64 weights, swizzled
+    const int* k_blocks;          // [k_blocks, 68]: 64 rows of X, or -1 for a row of zeros; then the uses of the MMA tiles
+                                  // (bit g: half 0 uses MMA tile g; bit 4 + g: half 1 does), and where in `panels` the
+                                  // MMA tiles of half 0 and of half 1 begin
+    const int2* cta_tiles;        // first k-block, number of k-blocks
+    int k_blocks_of_each;         // where CTA tiles have equally many k-blocks, or the first `longer` one more, how many; else 0
     int longer;
     Epilogue epilogue;
     unsigned x_stride;
@@ -28,7 +28,7 @@ struct Problem {
     int splits;                   // blocks that share the k-blocks of one work tile, a cluster; each then has one work tile only
     int pdl;                  // whether blocks may start before the kernels before this one in the stream have ended
     int prefetch;                 // what such blocks bring into L2 meanwhile: nothing where negative; else lists, and panels
-                                  // where all halves of all CTA tiles use this many granules, one after the other
+                                  // where all halves of all CTA tiles use this many MMA tiles, one after the other
 };
 
 // The k-blocks of a CTA tile that fall to this block.

@@ -119,13 +119,13 @@ struct Producer {
                 default: load_rows<1>(lanes, loads, x, stride, base, list); break;
             }
             if (leads) {
-                const uint32_t bytes_0 = __popc(use.x & 15) * GRANULE_BYTES, bytes_1 = __popc(use.x & 240) * GRANULE_BYTES;
+                const uint32_t bytes_0 = __popc(use.x & 15) * MMA_TILE_BYTES, bytes_1 = __popc(use.x & 240) * MMA_TILE_BYTES;
                 store_word(slot_uses + 4 * slot, use.x);
                 barrier_arrive_expect(ready, bytes_0 + bytes_1);
                 if (bytes_0)
-                    copy_bulk(base + X_BYTES, problem.panels + static_cast<int64_t>(use.y) * GRANULE_BYTES, bytes_0, ready);
+                    copy_bulk(base + X_BYTES, problem.panels + static_cast<int64_t>(use.y) * MMA_TILE_BYTES, bytes_0, ready);
                 if (bytes_1)
-                    copy_bulk(base + X_BYTES + PANEL_BYTES, problem.panels + static_cast<int64_t>(use.z) * GRANULE_BYTES,
+                    copy_bulk(base + X_BYTES + PANEL_BYTES, problem.panels + static_cast<int64_t>(use.z) * MMA_TILE_BYTES,
                               bytes_1, ready);
             }
             barrier_arrive_after_copies(ready);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "epilogue.cuh"
-#include "granules.cuh"
+#include "mma_tiles.cuh"
 
 namespace {
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from sparsefront_kernels import cuda_library
 from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
 from sparsefront_kernels.common.launch_shape import num_sms
-from sparsefront_kernels.gathered.cuda.packed_weight import K_BLOCK_GRANULES
+from sparsefront_kernels.gathered.cuda.packed_weight import K_BLOCK_MMA_TILES
 from sparsefront_kernels.gathered.cuda.parameters import BIAS_TYPES, CudaLaunch, epilogue_arguments
 
 LIBRARY = "gathered_cuda_narrow"
@@ -54,7 +54,7 @@ def launch_narrow(
         launch.raster_swizzle,
         launch.splits,
         int(launch.pdl),
-        _granules_of_each_half(panels, k_blocks, cta_tiles) if launch.prefetch else -1,
+        _mma_tiles_of_each_half(panels, k_blocks, cta_tiles) if launch.prefetch else -1,
         launch.blocks_per_sm,
         clusters,
         torch.cuda.current_stream(x.device).cuda_stream,
@@ -63,13 +63,13 @@ def launch_narrow(
         raise RuntimeError(f"gathered_cuda_narrow: CUDA error {error} at launch ({launch})")
 
 
-def _granules_of_each_half(panels: Tensor, k_blocks: Tensor, cta_tiles: Tensor) -> int:
-    """How many granules each half of each CTA tile uses if they use all, as tiles of at least 128 do; else 0.
+def _mma_tiles_of_each_half(panels: Tensor, k_blocks: Tensor, cta_tiles: Tensor) -> int:
+    """How many MMA tiles each half of each CTA tile uses if they use all, as tiles of at least 128 do; else 0.
 
     Only a prefetch hint: a wrong guess prefetches other panels.
     """
-    granules, rest = divmod(len(panels), 2 * len(cta_tiles))
-    return granules if rest == 0 and -(-granules // K_BLOCK_GRANULES) * len(cta_tiles) == len(k_blocks) else 0
+    mma_tiles, rest = divmod(len(panels), 2 * len(cta_tiles))
+    return mma_tiles if rest == 0 and -(-mma_tiles // K_BLOCK_MMA_TILES) * len(cta_tiles) == len(k_blocks) else 0
 
 
 @functools.cache

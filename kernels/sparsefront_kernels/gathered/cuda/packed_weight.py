@@ -1,4 +1,4 @@
-"""The gathered weight laid out for the Hopper kernel: CTA tiles of two halves, rows of X in granules, swizzled panels."""
+"""The gathered weight laid out for the Hopper kernel: CTA tiles of two halves, rows of X in MMA tiles, swizzled panels."""
 
 from dataclasses import dataclass
 
@@ -9,9 +9,9 @@ from torch.nn.functional import pad
 from sparsefront_kernels.gathered.format import GatheredFormat
 
 HALF = 64  # outputs of a half tile: those of one tensor-core instruction
-GRANULE = 16  # kept inputs of one tensor-core instruction
-K_BLOCK_GRANULES = 4  # granules that are loaded together
-K_BLOCK = GRANULE * K_BLOCK_GRANULES  # kept inputs that are loaded together
+MMA_TILE = 16  # kept inputs of one tensor-core instruction
+K_BLOCK_MMA_TILES = 4  # MMA tiles that are loaded together
+K_BLOCK = MMA_TILE * K_BLOCK_MMA_TILES  # kept inputs that are loaded together
 RUN = 8  # outputs that stay neighbours: a row-major Y is written in runs of 16 bytes
 
 
@@ -22,17 +22,17 @@ class CudaPackedWeight:
     64 outputs form a half tile: a part of a wide tile, or several narrow tiles, whose lists are united and whose panels
     hold zeros where a tile does not keep an input; tiles that share many inputs are put together. Two half tiles are a
     CTA tile, which one block of the grid computes. Each input of a CTA tile is kept by half 0, by half 1 or by both. Inputs
-    of one kind are grouped by 16 into granules. The granules of a CTA tile are sorted by their first input; four of them are
+    of one kind are grouped by 16 into MMA tiles. The MMA tiles of a CTA tile are sorted by their first input; four of them are
     a k-block, which is loaded at once.
 
     Args:
         n, k: outputs and inputs of the weight.
-        panels: [granules of half tiles, 16, 64] in the weight's dtype. Of a row's eight chunks of eight outputs, chunk
-            c lies at place c ^ (row % 8), as the tensor cores' 128-byte swizzle has it. A CTA tile's granules of half 0
+        panels: [MMA tiles of half tiles, 16, 64] in the weight's dtype. Of a row's eight chunks of eight outputs, chunk
+            c lies at place c ^ (row % 8), as the tensor cores' 128-byte swizzle has it. A CTA tile's MMA tiles of half 0
             come first, then those of half 1.
-        k_blocks: int32 [k_blocks, 68]: the 64 inputs of a k-block, -1 where a granule is not full; then which half keeps which
-            granule (bit g is set where half 0 keeps granule g, bit 4 + g where half 1 does); then where in `panels` its
-            granules of half 0 and of half 1 begin; then padding.
+        k_blocks: int32 [k_blocks, 68]: the 64 inputs of a k-block, -1 where an MMA tile is not full; then which half keeps which
+            MMA tile (bit g is set where half 0 keeps MMA tile g, bit 4 + g where half 1 does); then where in `panels` its
+            MMA tiles of half 0 and of half 1 begin; then padding.
         cta_tiles: int32 [cta_tiles, 2]: first k-block and number of k-blocks, at least 1; most k-blocks first, so that long
             CTA tiles do not start last.
         k_blocks_of_each: where all CTA tiles have equally many k-blocks, or some one more, how many; else 0. CTA tiles begin
@@ -60,13 +60,13 @@ class CudaPackedWeight:
 
 
 @dataclass(frozen=True, eq=False)
-class _Granules:
-    """All granules, CTA tile by CTA tile in the order of loading.
+class _MmaTiles:
+    """All MMA tiles, CTA tile by CTA tile in the order of loading.
 
     Args:
-        cta_tile, place: of each granule, and its place among those of its CTA tile.
+        cta_tile, place: of each MMA tile, and its place among those of its CTA tile.
         halves: 1, 2 or 3: bit h is set where half h keeps it.
-        inputs: [granules, 16], -1 where not full.
+        inputs: [MMA tiles, 16], -1 where not full.
     """
 
     cta_tile: Tensor
@@ -92,23 +92,23 @@ def pack_for_cuda(stored: GatheredFormat) -> CudaPackedWeight:
         raise ValueError(f"gathered: {reason}")
     outputs, kept = _half_tiles(stored)
     outputs, kept = outputs.view(-1, 2 * HALF), kept.view(-1, 2, kept.shape[1])
-    granules = _granules(kept, mixed=stored.tile < HALF)
-    count = torch.bincount(granules.cta_tile, minlength=len(outputs))  # granules per CTA tile
-    lengths = (-(-count // K_BLOCK_GRANULES)).clamp(min=1)
+    mma_tiles = _mma_tiles(kept, mixed=stored.tile < HALF)
+    count = torch.bincount(mma_tiles.cta_tile, minlength=len(outputs))  # MMA tiles per CTA tile
+    lengths = (-(-count // K_BLOCK_MMA_TILES)).clamp(min=1)
     order = count.argsort(descending=True, stable=True)
     first_k_block = torch.empty_like(lengths)
     first_k_block[order] = lengths[order].cumsum(0) - lengths[order]
-    k_block = first_k_block[granules.cta_tile] + granules.place // K_BLOCK_GRANULES
-    place = granules.place % K_BLOCK_GRANULES
+    k_block = first_k_block[mma_tiles.cta_tile] + mma_tiles.place // K_BLOCK_MMA_TILES
+    place = mma_tiles.place % K_BLOCK_MMA_TILES
     k_blocks = torch.full((int(lengths.sum()), K_BLOCK + 4), -1, dtype=torch.int64, device=kept.device)
-    k_blocks[:, :K_BLOCK].view(-1, K_BLOCK_GRANULES, GRANULE)[k_block, place] = granules.inputs
-    used = ((granules.halves & 1) << place) | ((granules.halves >> 1) << (place + K_BLOCK_GRANULES))
+    k_blocks[:, :K_BLOCK].view(-1, K_BLOCK_MMA_TILES, MMA_TILE)[k_block, place] = mma_tiles.inputs
+    used = ((mma_tiles.halves & 1) << place) | ((mma_tiles.halves >> 1) << (place + K_BLOCK_MMA_TILES))
     k_blocks[:, K_BLOCK] = 0
     k_blocks[:, K_BLOCK].index_add_(0, k_block, used)
-    owner = torch.cat([granules.cta_tile * 2 + half for half in range(2)])  # of what each panel granule belongs to
-    chosen = torch.cat([(granules.halves >> half) & 1 for half in range(2)]).bool().nonzero().flatten()
+    owner = torch.cat([mma_tiles.cta_tile * 2 + half for half in range(2)])  # of what each panel MMA tile belongs to
+    chosen = torch.cat([(mma_tiles.halves >> half) & 1 for half in range(2)]).bool().nonzero().flatten()
     chosen = chosen[owner[chosen].argsort(stable=True)]
-    for half in range(2):  # where the panel granules of each k-block begin
+    for half in range(2):  # where the panel MMA tiles of each k-block begin
         ours = (owner[chosen] % 2 == half).nonzero().flatten()
         begins = torch.full((len(k_blocks),), len(chosen), dtype=torch.int64, device=kept.device)
         begins.scatter_reduce_(0, k_block.repeat(2)[chosen[ours]], ours, "amin")
@@ -119,13 +119,13 @@ def pack_for_cuda(stored: GatheredFormat) -> CudaPackedWeight:
     return CudaPackedWeight(
         n=stored.shape[0],
         k=stored.shape[1],
-        panels=_panels(stored.to_dense(), outputs.view(-1, HALF)[owner[chosen]], granules.inputs.repeat(2, 1)[chosen]),
+        panels=_panels(stored.to_dense(), outputs.view(-1, HALF)[owner[chosen]], mma_tiles.inputs.repeat(2, 1)[chosen]),
         k_blocks=k_blocks.to(torch.int32),
         cta_tiles=cta_tiles[order].to(torch.int32),
         outputs=outputs[order],
         k_blocks_of_each=shortest if longest - shortest <= 1 else 0,
         whole_runs=_in_whole_runs(outputs),
-        lengths=tuple((-(-count[order] // K_BLOCK_GRANULES)).tolist()),
+        lengths=tuple((-(-count[order] // K_BLOCK_MMA_TILES)).tolist()),
         compact=compact,
         place=place,
     )
@@ -137,14 +137,14 @@ def dense_weight(panels: Tensor, k_blocks: Tensor, cta_tiles: Tensor, outputs: T
     first_k_blocks, by_place = cta_tiles[:, 0].sort()
     k_block = torch.arange(k_blocks.shape[0], device=device, dtype=first_k_blocks.dtype)
     cta_tile = by_place[torch.searchsorted(first_k_blocks, k_block, right=True) - 1]  # of each k-block
-    bit = torch.arange(2 * K_BLOCK_GRANULES, device=device)
-    used = ((k_blocks[:, K_BLOCK, None] >> bit) & 1).view(-1, 2, K_BLOCK_GRANULES)  # [k_blocks, half, granule]
+    bit = torch.arange(2 * K_BLOCK_MMA_TILES, device=device)
+    used = ((k_blocks[:, K_BLOCK, None] >> bit) & 1).view(-1, 2, K_BLOCK_MMA_TILES)  # [k_blocks, half, MMA tile]
     panel = k_blocks[:, K_BLOCK + 1 : K_BLOCK + 3, None] + used.cumsum(dim=2) - used  # where its weights are
     unused = used[..., None] == 0
-    inputs = k_blocks[:, None, :K_BLOCK].view(-1, 1, K_BLOCK_GRANULES, GRANULE).masked_fill(unused, -1)
-    of_halves = outputs.view(-1, 2, 1, HALF)[cta_tile].expand(-1, -1, K_BLOCK_GRANULES, -1).masked_fill(unused, -1)
-    spare = panels.new_zeros(1, GRANULE, HALF)  # for granules that a half does not use
-    weights = _swizzled(torch.cat([panels, spare]))[panel]  # [k_blocks, half, granule, 16, 64]
+    inputs = k_blocks[:, None, :K_BLOCK].view(-1, 1, K_BLOCK_MMA_TILES, MMA_TILE).masked_fill(unused, -1)
+    of_halves = outputs.view(-1, 2, 1, HALF)[cta_tile].expand(-1, -1, K_BLOCK_MMA_TILES, -1).masked_fill(unused, -1)
+    spare = panels.new_zeros(1, MMA_TILE, HALF)  # for MMA tiles that a half does not use
+    weights = _swizzled(torch.cat([panels, spare]))[panel]  # [k_blocks, half, MMA tile, 16, 64]
     dense = panels.new_zeros(n + 1, k + 1)  # what belongs to output or input -1 goes to the last row or column
     dense[of_halves.long()[..., None, :], inputs.long()[..., :, None]] = weights
     return dense[:n, :k]
@@ -223,12 +223,12 @@ def _partners(kept: Tensor) -> Tensor:
     return largest_first[torch.tensor(partners, dtype=torch.int64, device=kept.device)]
 
 
-def _granules(kept: Tensor, *, mixed: bool) -> _Granules:
+def _mma_tiles(kept: Tensor, *, mixed: bool) -> _MmaTiles:
     """Group the inputs of each CTA tile by the halves that keep them.
 
     Args:
         kept: bool [cta_tiles, 2, K].
-        mixed: whether the last inputs of each group, which do not fill a granule, may share one with those of the others.
+        mixed: whether the last inputs of each group, which do not fill an MMA tile, may share one with those of the others.
             Halves then multiply by zeros where they do not keep an input, as united narrow tiles do anyway.
     """
     k = kept.shape[2]
@@ -241,42 +241,42 @@ def _granules(kept: Tensor, *, mixed: bool) -> _Granules:
     kind, inputs = kind[by_kind], inputs[by_kind]
     count = torch.bincount(kind, minlength=4 * len(kept))
     rank = torch.arange(len(kind), device=kept.device) - (count.cumsum(0) - count)[kind]
-    granules = -(-count // GRANULE)
-    granule = (granules.cumsum(0) - granules)[kind] + rank // GRANULE
-    members = inputs.new_full((int(granules.sum()), GRANULE), -1)
-    members[granule, rank % GRANULE] = inputs
-    granule_kind = torch.repeat_interleave(torch.arange(len(count), device=kept.device), granules)
-    granule_cta_tile = granule_kind // 4
+    mma_tiles = -(-count // MMA_TILE)
+    mma_tile = (mma_tiles.cumsum(0) - mma_tiles)[kind] + rank // MMA_TILE
+    members = inputs.new_full((int(mma_tiles.sum()), MMA_TILE), -1)
+    members[mma_tile, rank % MMA_TILE] = inputs
+    mma_tile_kind = torch.repeat_interleave(torch.arange(len(count), device=kept.device), mma_tiles)
+    mma_tile_cta_tile = mma_tile_kind // 4
     # all halves walk up along K together: rows of X stay in L2
-    order = (granule_cta_tile * k + members[:, 0]).argsort()
-    granule_cta_tile = granule_cta_tile[order]
-    per_cta_tile = torch.bincount(granule_cta_tile, minlength=len(kept))
-    place = torch.arange(len(order), device=kept.device) - (per_cta_tile.cumsum(0) - per_cta_tile)[granule_cta_tile]
-    return _Granules(cta_tile=granule_cta_tile, place=place, halves=granule_kind[order] % 4, inputs=members[order])
+    order = (mma_tile_cta_tile * k + members[:, 0]).argsort()
+    mma_tile_cta_tile = mma_tile_cta_tile[order]
+    per_cta_tile = torch.bincount(mma_tile_cta_tile, minlength=len(kept))
+    place = torch.arange(len(order), device=kept.device) - (per_cta_tile.cumsum(0) - per_cta_tile)[mma_tile_cta_tile]
+    return _MmaTiles(cta_tile=mma_tile_cta_tile, place=place, halves=mma_tile_kind[order] % 4, inputs=members[order])
 
 
 def _with_rests_together(halves_of: Tensor) -> Tensor:
-    """halves_of [cta_tiles, K]: 3, as if both halves kept it, for what is left of each group where that saves a granule."""
+    """halves_of [cta_tiles, K]: 3, as if both halves kept it, for what is left of each group where that saves an MMA tile."""
     of_kind = torch.stack([halves_of == kind for kind in (1, 2, 3)], dim=1)  # [cta_tiles, 3, K]
     count = of_kind.sum(dim=2)
-    rests = count % GRANULE
-    saves = -(-rests.sum(dim=1) // GRANULE) < (rests > 0).sum(dim=1)
+    rests = count % MMA_TILE
+    saves = -(-rests.sum(dim=1) // MMA_TILE) < (rests > 0).sum(dim=1)
     rest = (of_kind & (of_kind.cumsum(dim=2) > (count - rests)[:, :, None])).any(dim=1)
     return halves_of.masked_fill(rest & saves[:, None], 3)
 
 
 def _panels(weight: Tensor, outputs: Tensor, inputs: Tensor) -> Tensor:
-    """[granules, 16, 64], swizzled, from weight [N, K], outputs [granules, 64] and inputs [granules, 16]."""
+    """[MMA tiles, 16, 64], swizzled, from weight [N, K], outputs [MMA tiles, 64] and inputs [MMA tiles, 16]."""
     outputs, inputs = outputs.long()[:, None, :], inputs[:, :, None]
     panels = weight[outputs.clamp(min=0), inputs.clamp(min=0)] * ((outputs >= 0) & (inputs >= 0))
     return _swizzled(panels)
 
 
 def _swizzled(panels: Tensor) -> Tensor:
-    """[granules, 16, 64] with chunk c of eight outputs at place c ^ (row % 8), or back from there."""
+    """[MMA tiles, 16, 64] with chunk c of eight outputs at place c ^ (row % 8), or back from there."""
     row, chunk = torch.arange(8, device=panels.device)[:, None], torch.arange(8, device=panels.device)
-    swizzled = panels.view(-1, 2, 8, 8, 8)[:, :, row, chunk ^ row]  # [granules, 2, row % 8, chunk, 8]
-    return swizzled.reshape(-1, GRANULE, HALF)
+    swizzled = panels.view(-1, 2, 8, 8, 8)[:, :, row, chunk ^ row]  # [MMA tiles, 2, row % 8, chunk, 8]
+    return swizzled.reshape(-1, MMA_TILE, HALF)
 
 
 def _in_halves(index: Tensor) -> Tensor:

@@ -1,15 +1,15 @@
-// The weight as the tensor-core kernels read it, in granules of 16 inputs x 64 outputs, and the product of one stage.
+// The weight as the tensor-core kernels read it, in MMA tiles of 16 inputs x 64 outputs, and the product of one stage.
 #pragma once
 
 #include "hopper.cuh"
 
 namespace {
 
-constexpr int GRANULE = 16;         // rows of X of one tensor core instruction
-constexpr int STAGE_GRANULES = 4;
-constexpr int STAGE_ROWS = GRANULE * STAGE_GRANULES;
+constexpr int MMA_TILE = 16;         // rows of X of one tensor core instruction
+constexpr int STAGE_MMA_TILES = 4;
+constexpr int STAGE_ROWS = MMA_TILE * STAGE_MMA_TILES;
 constexpr int ROW_BYTES = 128;      // of a swizzled row of 64 elements
-constexpr int GRANULE_BYTES = GRANULE * ROW_BYTES;
+constexpr int MMA_TILE_BYTES = MMA_TILE * ROW_BYTES;
 constexpr int PANEL_BYTES = STAGE_ROWS * ROW_BYTES;  // of one half
 constexpr int K_BLOCK_WORDS = STAGE_ROWS + 4;           // rows, uses, begins of panels, padding to 16 bytes
 
@@ -26,7 +26,7 @@ struct Ring {
     }
 };
 
-// acc (+)= the products of COUNT granules of a stage; the weights of used granules lie one after the other.
+// acc (+)= the products of COUNT MMA tiles of a stage; the weights of used MMA tiles lie one after the other.
 // Each COUNT has straight-line code: where a branch could part fence and product, the compiler makes the products wait
 // for one another.
 template <typename T, int BLOCK_M, int COUNT>
@@ -34,9 +34,9 @@ __device__ __forceinline__ void multiply(float (&acc)[BLOCK_M / 2], uint32_t w, 
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
-        const uint32_t granule = COUNT == STAGE_GRANULES ? i : __ffs(use) - 1;
-        wgmma<T, BLOCK_M>(acc, operand_descriptor(w + i * (GRANULE_BYTES >> 4)),
-                          operand_descriptor(x + granule * (GRANULE_BYTES >> 4)), i == 0 ? add : 1);
+        const uint32_t mma_tile = COUNT == STAGE_MMA_TILES ? i : __ffs(use) - 1;
+        wgmma<T, BLOCK_M>(acc, operand_descriptor(w + i * (MMA_TILE_BYTES >> 4)),
+                          operand_descriptor(x + mma_tile * (MMA_TILE_BYTES >> 4)), i == 0 ? add : 1);
         use &= use - 1;
     }
     wgmma_commit();
