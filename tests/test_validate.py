@@ -40,7 +40,7 @@ REJECTED = {
     "unknown key in a group": (["+pattern.width=3"], r"pattern\.width=3: unknown key; pattern takes granularity"),
     "unknown key at the root": (["+sparsty=0.5"], "sparsty=0.5: unknown key; the root takes sparsity"),
     "wrong type in a group": (["recipe.epochs=many"], r"recipe\.epochs=many: must be a whole number"),
-    "batch 0": (["recipe.batch_size=0"], r"recipe\.batch_size=0: must be greater than 0"),
+    "batch 0": (["recipe.batch_size=0"], r"recipe\.batch_size=0: must be a whole number of at least 1"),
     "measured batch 0": (["measure.batch_size=0"], r"measure\.batch_size=0"),
     "no measured batch": (["measure.batch_size=[]"], r"measure\.batch_size=\[\]: .*one or more"),
     "measured batch -1": (["measure.batch_size=[8,-1]"], r"measure\.batch_size=\[8, -1\]: "),
