@@ -54,7 +54,7 @@ def test_good_values_arrive():
         ({"items": [1]}, "group.items=.*: must be a list of text"),
         ({"rate": float("nan")}, "^group.rate=nan: must be a finite number"),
         ({"rate": float("inf")}, "^group.rate=inf: must be a finite number"),
-        ({"rates": [0.5, float("-inf")]}, r"^group.rates=\[0.5, -inf\]: must be a finite number"),
+        ({"rates": [0.5, float("-inf")]}, r"^group.rates=\[0.5, -inf\]: must be a list of finite numbers"),
         ({"count": 0}, "group.count=0: must be at least 1"),
         ({"name": "${nowhere}"}, r"^group.name=\${nowhere}: .*'nowhere' not found"),
     ],

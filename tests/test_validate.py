@@ -98,7 +98,7 @@ REJECTED = {
     "renamed field": (["optimize=[kernel]"], r"^optimize=kernel: is sparse now$"),
     "share above 1": (
         ["allocation=global_threshold", "allocation.min_density_share=2"],
-        r"allocation\.min_density_share=2: a share of the target density, from 0 to 1",
+        r"allocation\.min_density_share=2: must be a number from 0 to 1 \(of the target density\)",
     ),
     "latency_aware without a table": (
         ["allocation=latency_aware"],

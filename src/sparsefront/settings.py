@@ -96,4 +96,3 @@ def _missing(target: type, values: dict[str, Any]) -> list[str]:
     parameters = inspect.signature(target).parameters
     required = [name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty]
     return [name for name in _parameters(target) if name in required and name not in values]
-

@@ -72,6 +72,8 @@ def rejection(error: ValidationError, given: Mapping[str, Any], hints: Mapping[s
     key = place if isinstance(place, str) else list(given)[place]
     if isinstance(cause, ValueError):
         return InvalidSetting(key, first["input"], str(cause))
+    allowed = in_words(hints[key])
     if any(other["type"] == "finite_number" for other in found):
-        return InvalidSetting(key, given[key], "must be a finite number, not NaN or infinity")
-    return InvalidSetting(key, given[key], f"must be {in_words(hints[key])}")
+        finite = allowed.replace("a number", "a finite number").replace("of numbers", "of finite numbers")
+        return InvalidSetting(key, given[key], f"must be {finite}, not NaN or infinity")
+    return InvalidSetting(key, given[key], f"must be {allowed}")

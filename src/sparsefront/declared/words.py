@@ -68,7 +68,7 @@ def _limits(constraints: Iterable[Any]) -> Iterator[tuple[str, Any]]:
             case Ge(limit):
                 yield "of at least", limit
             case Gt(limit):
-                yield "above", limit
+                yield "greater than", limit
             case Le(limit):
                 yield "at most", limit
             case Lt(limit):
@@ -76,5 +76,5 @@ def _limits(constraints: Iterable[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _listed(names: Iterable[str]) -> str:
-    *others, last = names
-    return f"{', '.join(others)} or {last}" if others else last
+    found = list(names)
+    return " or ".join(found) if len(found) < 3 else f"one of {', '.join(found)}"
