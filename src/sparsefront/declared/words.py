@@ -8,6 +8,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic.fields import FieldInfo
 
 NOUNS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
+SEVERAL = {"a whole number": "whole numbers", "a number": "numbers", "text": "texts"}
 
 
 def in_words(hint: Any) -> str:
@@ -33,7 +34,9 @@ def _several(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return f"names out of {', '.join(map(str, get_args(hint)))}"
     words = in_words(hint)
-    return words.replace("a whole number", "whole numbers", 1).replace("a number", "numbers", 1)
+    for one, several in SEVERAL.items():
+        words = words.replace(one, several, 1)
+    return words
 
 
 def _annotated(base: Any, notes: Iterable[Any]) -> str:
@@ -52,8 +55,8 @@ def _bounds(constraints: Iterable[Any]) -> str:
     """`of at least 0 and below 1`, `from 0 to 1`."""
     limits = dict(_limits(constraints))
     if limits.keys() == {"of at least", "at most"}:
-        return f"from {limits['of at least']:g} to {limits['at most']:g}"
-    return " and ".join(f"{side} {limit:g}" for side, limit in limits.items())
+        return f"from {limits['of at least']} to {limits['at most']}"
+    return " and ".join(f"{side} {limit}" for side, limit in limits.items())
 
 
 def _whole_bounds(constraints: Iterable[Any]) -> str:
