@@ -14,7 +14,8 @@ from sparsefront.measure.attention_backend import BACKENDS
 from sparsefront.measure.execution_mode import EXECUTION_MODES
 from sparsefront.measure.variants import VARIANTS
 
-DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+Dtype = Literal["fp32", "fp16", "bf16"]
+DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 # below 5 a p20 and a p80 say nothing
 Samples = Annotated[int, Field(ge=5)]
 Sizes = PositiveInt | OneOrMore[PositiveInt]
@@ -42,7 +43,7 @@ class Measure:
     """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    dtype: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
+    dtype: Literal["auto", Dtype] = "auto"
     batch_size: Sizes = 32
     sequence_length: Sizes | None = None
     warmup: NonNegativeInt = 10
