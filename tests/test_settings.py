@@ -1,10 +1,15 @@
 """Keys and types of a group are those of its class, also for keys added with +."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
 
 import pytest
 from omegaconf import OmegaConf
+from pydantic import Field, PositiveInt
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
+from sparsefront.datasets.base import Dataset
 from sparsefront.errors import InvalidSetting
 from sparsefront.settings import build_settings
 
@@ -50,11 +55,11 @@ def test_good_values_arrive():
         ({"rate": "fast"}, "group.rate=fast: must be a number"),
         ({"name": 3}, "group.name=3: must be text or null"),
         ({"size": 1.5}, "group.size=1.5: must be a whole number or text"),
-        ({"items": "a"}, "group.items=a: must be a list of text"),
-        ({"items": [1]}, "group.items=.*: must be a list of text"),
+        ({"items": "a"}, "group.items=a: must be a list of texts"),
+        ({"items": [1]}, "group.items=.*: must be a list of texts"),
         ({"rate": float("nan")}, "^group.rate=nan: must be a finite number"),
         ({"rate": float("inf")}, "^group.rate=inf: must be a finite number"),
-        ({"rates": [0.5, float("-inf")]}, r"^group.rates=\[0.5, -inf\]: must be a finite number"),
+        ({"rates": [0.5, float("-inf")]}, r"^group.rates=\[0.5, -inf\]: must be a list of finite numbers"),
         ({"count": 0}, "group.count=0: must be at least 1"),
         ({"name": "${nowhere}"}, r"^group.name=\${nowhere}: .*'nowhere' not found"),
     ],
@@ -69,6 +74,28 @@ def test_bad_values_are_named(values, message):
 def test_nothing_chosen_is_said(node):
     with pytest.raises(InvalidSetting, match="choose an option of the group"):
         build_settings("model", node)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnStripes(Dataset):
+    """A user's plain dataclass below a settings class of ours."""
+
+    path: Path = Path("data")
+    sizes: tuple[int, ...] = (1,)
+    scale: Annotated[float, Field(gt=0)] = 1.0
+
+    info = check = content = data_module = name = None
+
+
+@pydantic_dataclass(frozen=True)
+class OwnChecked:
+    """A user's class that pydantic checks."""
+
+    count: PositiveInt = 1
+
+    def __post_init__(self):
+        if self.count == 7:
+            raise ValueError("never 7")
 
 
 @dataclass(frozen=True)
@@ -122,6 +149,35 @@ def test_a_value_that_has_no_default_is_asked_for(monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "Needy", Needy, raising=False)
     with pytest.raises(InvalidSetting, match="^pattern.count=None: is required by Needy: set pattern.count"):
         built_from(f"{__name__}.Needy")
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "message"),
+    [
+        (
+            OwnStripes,
+            {"valid_fraction": 0.7},
+            r"^dataset\.valid_fraction=0\.7: must be a number greater than 0 and at most",
+        ),
+        (OwnStripes, {"scale": 0}, r"^dataset\.scale=0: must be a number greater than 0$"),
+        (OwnStripes, {"sizes": [1, "two"]}, r"^dataset\.sizes=\[1, 'two'\]: must be a list of whole numbers$"),
+        (OwnChecked, {"count": 0}, r"^dataset\.count=0: must be a whole number of at least 1$"),
+    ],
+    ids=str,
+)
+def test_ranges_hold_for_classes_of_a_users_own(monkeypatch, kind, values, message):
+    import sys
+
+    monkeypatch.setattr(sys.modules[__name__], kind.__name__, kind, raising=False)
+    node = {"_target_": f"{__name__}.{kind.__name__}"}
+    with pytest.raises(InvalidSetting, match=message):
+        build_settings("dataset", OmegaConf.create({**node, **values}))
+    if kind is OwnStripes:
+        built = build_settings("dataset", OmegaConf.create({**node, "path": "x", "sizes": [2, 3], "num_workers": 1}))
+        assert (built.path, built.sizes, built.num_workers) == (Path("x"), (2, 3), 1)
+    else:
+        with pytest.raises(ValueError, match="never 7"):
+            build_settings("dataset", OmegaConf.create({**node, "count": 7}))
 
 
 def test_a_class_without_type_hints_is_taken(monkeypatch):

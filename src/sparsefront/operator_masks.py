@@ -11,22 +11,25 @@ import dataclasses
 import importlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from safetensors import safe_open
 from sparsefront_kernels.bench.masks import MaskedWeight
 from torch import Tensor
 
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.magnitude import Magnitude
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.patterns.base import Pattern
 
 GATHERED = "gathered"
+Spread = Annotated[float, Field(ge=0, le=3)]
 
 
-@dataclass(frozen=True)
+@settings_class()
 class UnevenWeights:
     """Normally distributed weights whose rows and columns are scaled by exp(spread · normal).
 
@@ -35,14 +38,9 @@ class UnevenWeights:
         seed: of the weight; a shape's weight is the same at every granularity and sparsity.
     """
 
-    row_spread: float = 0.25
-    column_spread: float = 0.25
+    row_spread: Spread = 0.25
+    column_spread: Spread = 0.25
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        for key in ("row_spread", "column_spread"):
-            if not 0.0 <= getattr(self, key) <= 3.0:
-                raise InvalidSetting(key, getattr(self, key), "a number from 0 to 3")
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -1,17 +1,18 @@
-"""From a node of the configuration to the settings object that its `_target_` names, with every key and type checked."""
+"""From a node of the configuration to the settings object that its `_target_` names, with every key and value checked."""
 
 import dataclasses
 import importlib
 import inspect
-import math
-import types
 import typing
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
 
-from sparsefront.errors import InvalidSetting, UnknownKey, first_line
+from sparsefront.declared.settings_class import rejection
+from sparsefront.declared.values import checked_values
+from sparsefront.errors import InvalidSetting, UnknownKey, first_line, keys_of
 
 
 def build_settings(group: str, node: DictConfig | None) -> Any:
@@ -39,16 +40,14 @@ def build_settings(group: str, node: DictConfig | None) -> Any:
     for key, value in values.items():
         if key not in accepted:
             raise UnknownKey(f"{group}.{key}", value, f"unknown key; {group} takes {', '.join(accepted) or 'no keys'}")
-        if not _fits(value, accepted[key]):
-            raise InvalidSetting(f"{group}.{key}", value, f"must be {_in_words(accepted[key])}")
-        if not _finite(value):
-            raise InvalidSetting(f"{group}.{key}", value, "must be a finite number, not NaN or infinity")
     for key in _missing(target, values):
         raise InvalidSetting(f"{group}.{key}", None, f"is required by {target.__name__}: set {group}.{key}")
-    try:
-        return target(**values)
-    except InvalidSetting as error:
-        raise error.within(group) from error
+    with keys_of(group):
+        try:
+            # A class that is no settings class, as one of a user's own may be, would take any type.
+            return target(**checked_values(values, accepted))
+        except ValidationError as error:  # of a user's own class that pydantic checks
+            raise rejection(error, values, accepted) from error
 
 
 def _target_class(group: str, name: Any) -> type:
@@ -85,7 +84,8 @@ def _unset_class_variables(target: type) -> list[str]:
 
 def _parameters(target: type) -> dict[str, Any]:
     """What a class takes: name -> type hint, `Any` where it has none."""
-    hints = typing.get_type_hints(target if dataclasses.is_dataclass(target) else target.__init__)
+    holder = target if dataclasses.is_dataclass(target) else target.__init__
+    hints = typing.get_type_hints(holder, include_extras=True)
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = inspect.signature(target).parameters.values()
     return {parameter.name: hints.get(parameter.name, Any) for parameter in parameters if parameter.kind in named}
@@ -96,41 +96,3 @@ def _missing(target: type, values: dict[str, Any]) -> list[str]:
     parameters = inspect.signature(target).parameters
     required = [name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty]
     return [name for name in _parameters(target) if name in required and name not in values]
-
-
-def _finite(value: Any) -> bool:
-    """False for NaN and infinity, also inside of a list. No setting means anything by them."""
-    if isinstance(value, list | tuple):
-        return all(map(_finite, value))
-    return not isinstance(value, float) or math.isfinite(value)
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a plain value (from YAML) matches a type hint; an int passes for a float, a bool for neither."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        return True
-    if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, option) for option in arguments)
-    if hint is None or hint is type(None):
-        return value is None
-    if origin in (list, tuple):
-        return isinstance(value, list | tuple) and all(_fits(item, arguments[0]) for item in value)
-    if origin is dict or hint is dict:
-        return isinstance(value, dict)
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, hint)
-
-
-def _in_words(hint: Any) -> str:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(_in_words(option) for option in arguments)
-    if hint is type(None):
-        return "null"
-    if origin in (list, tuple):
-        return f"a list of {_in_words(arguments[0])}"
-    return {int: "a whole number", float: "a number", str: "text", bool: "true or false"}.get(hint, str(hint))

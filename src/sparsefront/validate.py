@@ -5,13 +5,16 @@ import tempfile
 from abc import ABC
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+from pydantic import Field
 
 from sparsefront.config import STAGES, Config
+from sparsefront.declared.types import Fraction, OneOrMore
+from sparsefront.declared.values import checked_values
 from sparsefront.errors import InvalidSetting, UnknownKey
 from sparsefront.experiment import Experiment
 from sparsefront.group_options import options_of, say_where, searched_folders
@@ -22,7 +25,12 @@ from sparsefront.settings import build_settings
 from sparsefront.stages.optimized_values import require_optimized_values
 
 log = logging.getLogger(__name__)
-LARGEST_SEED = 2**32 - 1  # that NumPy's generators take
+# What the typed root cannot say: OmegaConf knows types, and no ranges.
+ROOT_TYPES = {
+    "seed": Annotated[int, Field(ge=0, lt=2**32)],  # what NumPy's generators take
+    "sparsity": Annotated[Fraction, Field(description="the fraction of zeros")],
+    "stages": OneOrMore[Literal[STAGES]],
+}
 GROUPS = tuple(f.name for f in fields(Config) if f.type is Any)
 BASES = {f.name: f.type for f in fields(Experiment) if f.name in GROUPS and issubclass(f.type, ABC)}
 
@@ -72,21 +80,13 @@ def _check_root(config: DictConfig) -> None:
     for key in config:
         if key not in known:
             raise InvalidSetting(str(key), config[key], f"unknown key; the root takes {', '.join(known)}")
-    if not 0 <= config.seed <= LARGEST_SEED:
-        raise InvalidSetting("seed", config.seed, f"is a whole number from 0 to {LARGEST_SEED}")
-    if not 0 <= config.sparsity < 1:
-        raise InvalidSetting("sparsity", config.sparsity, "is the fraction of zeros, in [0, 1)")
-    for stage in config.stages:
-        if stage not in STAGES:
-            raise InvalidSetting("stages", stage, f"is not a stage; there are {', '.join(STAGES)}")
+    checked_values({key: _plain(config[key]) for key in ROOT_TYPES}, ROOT_TYPES)
     names = [field.name for field in result_fields()]
     for name in config.optimize:
         if (renamed := new_name(name)) is not None:
             raise InvalidSetting("optimize", name, f"is {renamed} now")
         if name not in names:
             raise InvalidSetting("optimize", name, f"is not a field of the result; there are {', '.join(names)}")
-    if not config.stages:
-        raise InvalidSetting("stages", [], f"names at least one of {', '.join(STAGES)}")
     if "swap" in config.stages and "measure" not in config.stages:
         allowed = "swap chooses kernels for what measure runs: add measure, or leave swap out"
         raise InvalidSetting("stages", f"[{','.join(config.stages)}]", f"{allowed}; there are {', '.join(STAGES)}")

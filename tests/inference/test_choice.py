@@ -16,7 +16,7 @@ WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a G
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"mode": "fastest"}, "mode=fastest: is one of auto, sparse, none, reference"),
+        ({"mode": "fastest"}, "mode=fastest: must be one of auto, sparse, none, reference"),
         ({"family": "bsr"}, "family=bsr: .* there are dense, gathered, gathered_overlay, blocked"),
         ({"name": "gathered"}, "name=gathered: .* there are dense_linear, gathered_reference"),
         ({"name": "csr_torch", "family": "gathered"}, "name=csr_torch: is of family csr"),

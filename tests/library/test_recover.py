@@ -112,7 +112,7 @@ BAD = {
     "dense_net=None: recovery=distill needs it": {"recovery": "distill"},
     "initial_net=None: recovery=sr_ste needs it": {"recovery": "sr_ste"},
     "epoch_weights=None: recovery=weight_rewind needs it": {"recovery": "weight_rewind"},
-    "lr=-1: must be greater than 0": {"lr": -1},
+    "lr=-1: must be a number greater than 0": {"lr": -1},
     "train_dataloader=int: is a DataLoader or another iterable": {"train_dataloader": 3},
     r"masks\['9'\]=given: names no layer": {"masks": {"9": torch.ones(2, 2).bool()}},
 }

@@ -190,7 +190,7 @@ def test_sequences_must_fit_the_positions(bert_folder: Path):
 
 
 def test_bad_settings_are_rejected_at_once():
-    with pytest.raises(InvalidSetting, match="size=huge: is one of tiny, base, large"):
+    with pytest.raises(InvalidSetting, match="size=huge: must be one of tiny, base, large or null"):
         Bert(size="huge")
     with pytest.raises(InvalidSetting, match="excludes path"):
         Bert(size="tiny", path="somewhere")

@@ -103,7 +103,7 @@ def test_image_size_must_be_a_multiple_of_the_patch(images: Callable):
 
 
 def test_names_are_checked_and_listed():
-    with pytest.raises(InvalidSetting, match="variant=vit_h_14: is one of vit_b_16, vit_l_16"):
+    with pytest.raises(InvalidSetting, match="variant=vit_h_14: must be vit_b_16 or vit_l_16"):
         Vit(variant="vit_h_14")
     with pytest.raises(InvalidSetting, match="weights=IMAGENET22K: vit_b_16 has IMAGENET1K_V1"):
         Vit(weights="IMAGENET22K").check()

@@ -70,7 +70,7 @@ def test_fingerprint_follows_content_not_place(images: Callable, tmp_path: Path)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"depth": 0}, "depth=0: must be at least 1"),
+        ({"depth": 0}, "depth=0: must be a whole number of at least 1"),
         ({"patch_size": -1}, "patch_size=-1"),
         ({"heads": 3}, "heads=3: must divide dim=256"),
     ],

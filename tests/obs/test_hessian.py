@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.obs.hessian import damped_hessian, input_hessian, inverse, inverse_factor, validate_damping
+from sparsefront.importance.obs import OptimalBrainSurgeon
+from sparsefront.obs.hessian import damped_hessian, input_hessian, inverse, inverse_factor
 
 
 def test_it_is_the_second_derivative_of_the_squared_output_error():
@@ -56,4 +57,4 @@ def test_what_cannot_be_inverted_is_named():
 @pytest.mark.parametrize("damping", [0.0, -0.1, 1.5, float("nan")])
 def test_damping_out_of_range(damping):
     with pytest.raises(InvalidSetting, match="damping"):
-        validate_damping(damping)
+        OptimalBrainSurgeon(damping=damping)

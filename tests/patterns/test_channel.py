@@ -10,7 +10,7 @@ from sparsefront.pruning.make_masks import make_masks
 
 
 def test_the_axis_is_outputs_or_inputs():
-    with pytest.raises(InvalidSetting, match="axis=rows: outputs or inputs"):
+    with pytest.raises(InvalidSetting, match="axis=rows: must be outputs or inputs"):
         Channel(axis="rows")
 
 

@@ -25,7 +25,7 @@ def test_blocks_are_those_of_the_paper(side):
 
 
 def test_an_unknown_aggregate_is_rejected():
-    with pytest.raises(InvalidSetting, match="aggregate=max: l2 .* or rms"):
+    with pytest.raises(InvalidSetting, match="aggregate=max: must be l2 or rms .the norm"):
         Uniform(1, aggregate="max")
 
 

@@ -39,7 +39,10 @@ def test_an_expression_that_finds_nothing_is_rejected_with_the_layers():
         choose_layers(SHAPES, ["fc2", "fc3"])
 
 
-@pytest.mark.parametrize(("expressions", "message"), [([], "at least one layer"), (["("], "not a regular expression")])
+@pytest.mark.parametrize(
+    ("expressions", "message"),
+    [([], "a list of one or more texts? or null .null: a few"), (["("], "not a regular expression")],
+)
 def test_settings_reject_what_no_layer_could_meet(expressions, message):
     with pytest.raises(InvalidSetting, match=f"mask_layers=.*{message}"):
         Report(mask_layers=expressions)

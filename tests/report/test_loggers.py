@@ -94,7 +94,7 @@ def test_auto_follows_the_account_and_the_environment(no_account, monkeypatch):
 
 
 def test_settings_that_cannot_work_are_rejected(no_account, monkeypatch):
-    with pytest.raises(InvalidSetting, match="mode=on: one of auto, online"):
+    with pytest.raises(InvalidSetting, match="mode=on: must be one of auto, online"):
         WandbLogging(mode="on")
     with pytest.raises(InvalidSetting, match="WANDB_API_KEY"):
         WandbLogging(mode="online").check()

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from sparsefront.allocation.base import LostImportance, PerLayerAllocation
+from sparsefront.declared.settings_class import settings_class
 
 
-@dataclass(frozen=True)
+@settings_class()
 class Erk(PerLayerAllocation):
     """Density of a layer = epsilon * (C_in + C_out + kh + kw) / (C_in * C_out * kh * kw), at most 1.
 

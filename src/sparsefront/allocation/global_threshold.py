@@ -2,18 +2,20 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
+from typing import Annotated, ClassVar
 
+from pydantic import Field
 from torch import Tensor
 
 from sparsefront.allocation.base import GlobalAllocation
-from sparsefront.errors import InvalidSetting
+from sparsefront.declared.settings_class import settings_class
+from sparsefront.declared.types import Share
 from sparsefront.masks.groups import Groups
 from sparsefront.masks.selection import budget, follow_guides, keep_best, select_in_layer
 
 
-@dataclass(frozen=True)
+@settings_class()
 class GlobalThreshold(GlobalAllocation):
     """Groups of all layers are ranked together; sensitive layers keep more, and the total is the target.
 
@@ -28,14 +30,8 @@ class GlobalThreshold(GlobalAllocation):
         sparsity paper. The minimum is an addition.
     """
 
-    min_density_share: float = 0.0
+    min_density_share: Annotated[Share, Field(description="of the target density")] = 0.0
     name: ClassVar[str] = "global_threshold"
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.min_density_share <= 1.0:
-            raise InvalidSetting(
-                "min_density_share", self.min_density_share, "a share of the target density, from 0 to 1"
-            )
 
     def select(self, groups: Mapping[str, Groups], numel: Mapping[str, int], target: float) -> dict[str, Tensor]:
         ranked = [self._protected(group, numel[layer], target) for layer, group in groups.items()]

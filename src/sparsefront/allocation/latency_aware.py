@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, PositiveInt
 
 from sparsefront.allocation.base import LostImportance, PerLayerAllocation
 from sparsefront.allocation.knapsack import choose_within
 from sparsefront.allocation.latency_table import LatencyTable, read_table
 from sparsefront.artifacts.content_digest import file_digest
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.base import Pattern
 
@@ -19,7 +21,7 @@ PICOSECONDS = 10**6  # per microsecond: the whole numbers in which times add up 
 Levels = dict[float, float]  # sparsity -> microseconds
 
 
-@dataclass(frozen=True)
+@settings_class()
 class LatencyAware(PerLayerAllocation):
     """Every layer gets one of the sparsities at which it was timed, or stays dense.
 
@@ -37,17 +39,11 @@ class LatencyAware(PerLayerAllocation):
     """
 
     table: str | None = None
-    speedup: float = 1.5
-    bins: int = 10_000
+    speedup: Annotated[float, Field(gt=1, description="dense time over sparse time")] = 1.5
+    bins: PositiveInt = 10_000
     name: ClassVar[str] = "latency_aware"
     any_sparsity: ClassVar[bool] = False
     fingerprinted: ClassVar[frozenset[str]] = frozenset({"table"})
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.speedup) and self.speedup > 1):
-            raise InvalidSetting("speedup", self.speedup, "must be greater than 1 (dense time over sparse time)")
-        if self.bins < 1:
-            raise InvalidSetting("bins", self.bins, "must be at least 1")
 
     def check_sparsity(self, sparsity: float) -> None:
         read_table(self.table)

@@ -1,13 +1,13 @@
 """The same sparsity in every layer."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from sparsefront.allocation.base import LostImportance, PerLayerAllocation
+from sparsefront.declared.settings_class import settings_class
 
 
-@dataclass(frozen=True)
+@settings_class()
 class PerLayer(PerLayerAllocation):
     """Every layer loses the same fraction of its own weights, ranked within the layer."""
 

@@ -2,11 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+
+from pydantic import Field, NonNegativeInt
 
 from sparsefront.datasets.info import DataInfo
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 
 if TYPE_CHECKING:
@@ -16,7 +19,7 @@ TokenizerFrom = Callable[[Iterable[str]], Any]
 """Gives a fast tokenizer; the texts are read only if it has to learn a vocabulary from them."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings_class(kw_only=True)
 class Dataset(ABC):
     """Settings of one data set.
 
@@ -30,14 +33,8 @@ class Dataset(ABC):
     elsewhere: ClassVar[frozenset[str]] = frozenset({"path", "num_workers"})
     """Settings that do not change what is trained on: where it lies and how fast it is read."""
 
-    num_workers: int = 0
-    valid_fraction: float = 0.1
-
-    def __post_init__(self) -> None:
-        if self.num_workers < 0:
-            raise InvalidSetting("num_workers", self.num_workers, "0 or more processes")
-        if not 0 < self.valid_fraction <= 0.5:
-            raise InvalidSetting("valid_fraction", self.valid_fraction, "a share of train above 0 and at most 0.5")
+    num_workers: NonNegativeInt = 0
+    valid_fraction: Annotated[float, Field(gt=0, le=0.5, description="of train")] = 0.1
 
     @property
     @abstractmethod

@@ -2,18 +2,19 @@
 
 import zlib
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from zipfile import BadZipFile
 
 import numpy as np
+from pydantic import Field
 
 from sparsefront import progress
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.datasets.base import Dataset, TokenizerFrom, local_path
 from sparsefront.datasets.held_out import held_out
 from sparsefront.datasets.info import DataInfo
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ EXPECTED = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings_class(kw_only=True)
 class Cifar10(Dataset):
     """Color images of 32 x 32 pixels in ten classes, 50000 to train on and 10000 to report on, or fewer in an .npz.
 
@@ -50,12 +51,7 @@ class Cifar10(Dataset):
     name: ClassVar[str] = "cifar10"
 
     path: str | None = None
-    image_size: int = 32
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.image_size < 8:
-            raise InvalidSetting("image_size", self.image_size, "8 pixels or more; the images are made for 32")
+    image_size: Annotated[int, Field(ge=8, description="pixels; the images are made for 32")] = 32
 
     @property
     def info(self) -> DataInfo:

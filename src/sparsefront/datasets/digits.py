@@ -1,18 +1,18 @@
 """Handwritten digits that come with scikit-learn: real data that needs no download."""
 
 import importlib.util
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.datasets.base import Dataset, TokenizerFrom
 from sparsefront.datasets.held_out import held_out
 from sparsefront.datasets.info import DataInfo
-from sparsefront.errors import InvalidSetting
+from sparsefront.declared.settings_class import settings_class
 
 if TYPE_CHECKING:
     from sparsefront.datasets.split_data import SplitData
@@ -22,7 +22,7 @@ TEST_FRACTION = 0.2
 MEAN, STD = (0.305,), (0.376,)
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings_class(kw_only=True)
 class Digits(Dataset):
     """1797 gray images of 8 x 8 pixels, ten classes: 1438 to train on (with the held-out part), 359 to report on.
 
@@ -36,12 +36,7 @@ class Digits(Dataset):
 
     name: ClassVar[str] = "digits"
 
-    shift: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.shift not in range(4):
-            raise InvalidSetting("shift", self.shift, "0 to 3 pixels of the 8 x 8 images")
+    shift: Annotated[int, Field(ge=0, le=3, description="pixels of the 8 x 8 images")] = 0
 
     @property
     def info(self) -> DataInfo:

@@ -1,10 +1,9 @@
 """GLUE: one or two sentences, one label."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.datasets.base import local_path
@@ -14,6 +13,7 @@ from sparsefront.datasets.glue_tasks import GLUE_TASKS, GlueTask
 from sparsefront.datasets.held_out import held_out
 from sparsefront.datasets.info import DataInfo
 from sparsefront.datasets.text_dataset import TextDataset
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sparsefront.datasets.encoded_text import EncodedText
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings_class(kw_only=True)
 class Glue(TextDataset):
     """One task of GLUE.
 
@@ -40,12 +40,7 @@ class Glue(TextDataset):
     name: ClassVar[str] = "glue"
     hub_id: ClassVar[str] = HUB_ID
 
-    task: str = "sst2"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.task not in GLUE_TASKS:
-            raise InvalidSetting("task", self.task, f"one of {', '.join(GLUE_TASKS)}")
+    task: Literal[tuple(GLUE_TASKS)] = "sst2"
 
     @property
     def layout(self) -> GlueTask:

@@ -3,14 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from sparsefront.artifacts.content_digest import listing_digest
 from sparsefront.datasets.base import Dataset, TokenizerFrom, local_path
 from sparsefront.datasets.held_out import held_out
 from sparsefront.datasets.info import DataInfo
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ RESIZE_PER_CROP = 256 / 224
 EXPECTED = "a folder with train/<class>/*.JPEG and val/<class>/*.JPEG, the same classes in both"
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings_class(kw_only=True)
 class ImageNet(Dataset):
     """Color photographs in folders, one per class; ILSVRC 2012 has 1000 classes, 1.28 million images.
 
@@ -41,14 +43,7 @@ class ImageNet(Dataset):
     name: ClassVar[str] = "imagenet"
 
     path: str | None = None
-    image_size: int = 224
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.image_size < 32:
-            raise InvalidSetting(
-                "image_size", self.image_size, "32 pixels or more; torchvision's networks are made for 224"
-            )
+    image_size: Annotated[int, Field(ge=32, description="pixels; torchvision's networks are made for 224")] = 224
 
     @property
     def info(self) -> DataInfo:

@@ -1,10 +1,11 @@
 """SQuAD v1.1: a question and a paragraph, the answer being a stretch of the paragraph."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import Field, NonNegativeInt
 
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.datasets.base import local_path
@@ -13,6 +14,7 @@ from sparsefront.datasets.held_out import held_out
 from sparsefront.datasets.info import DataInfo
 from sparsefront.datasets.squad_json import HUB_ID, Question, largest_stride, read_squad, write_hub_squad
 from sparsefront.datasets.text_dataset import TextDataset
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 EXPECTED = "a folder with one train*.json and one dev*.json of SQuAD v1.1"
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings_class(kw_only=True)
 class Squad(TextDataset):
     """Questions that Wikipedia paragraphs answer: 87599 in the official train file, 10570 in dev.
 
@@ -45,18 +47,14 @@ class Squad(TextDataset):
 
     train_file: str | None = None
     dev_file: str | None = None
-    max_length: int = 384
-    stride: int = 128
+    max_length: Annotated[int, Field(ge=32, description="tokens: a question and some context")] = 384
+    stride: NonNegativeInt = 128
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.max_length < 32:
-            raise InvalidSetting("max_length", self.max_length, "32 tokens or more: a question and some context")
-        if not 0 <= self.stride <= largest_stride(self.max_length):
+        largest = largest_stride(self.max_length)
+        if self.stride > largest:
             raise InvalidSetting(
-                "stride",
-                self.stride,
-                f"0 to {largest_stride(self.max_length)} shared tokens with max_length={self.max_length}",
+                "stride", self.stride, f"0 to {largest} shared tokens with max_length={self.max_length}"
             )
 
     @property

@@ -1,21 +1,21 @@
 """What the settings of all text sets share."""
 
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+
+from pydantic import Field
 
 from sparsefront.datasets.base import Dataset, TokenizerFrom
 from sparsefront.datasets.hub_commit import hub_commit
-from sparsefront.errors import InvalidSetting
+from sparsefront.declared.settings_class import settings_class
 
 if TYPE_CHECKING:
     from sparsefront.datasets.text_data import TextData, TextSource
 
-PADDINGS = ("longest", "max_length")
 
-
-@dataclass(frozen=True, kw_only=True)
+@settings_class(kw_only=True)
 class TextDataset(Dataset):
     """Settings of one text set.
 
@@ -32,15 +32,8 @@ class TextDataset(Dataset):
 
     path: str | None = None
     revision: str = "main"
-    max_length: int = 128
-    pad: str = "longest"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.max_length < 8:
-            raise InvalidSetting("max_length", self.max_length, "8 tokens or more")
-        if self.pad not in PADDINGS:
-            raise InvalidSetting("pad", self.pad, f"one of {', '.join(PADDINGS)}")
+    max_length: Annotated[int, Field(ge=8, description="tokens")] = 128
+    pad: Literal["longest", "max_length"] = "longest"
 
     @property
     def from_hub(self) -> bool:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from sparsefront.allocation.base import Allocation
-from sparsefront.errors import InvalidSetting
 from sparsefront.finite import require_finite
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.patterns.base import Pattern
@@ -130,12 +129,6 @@ class WeightImportance(Importance):
 def float_matrices(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Layer name -> float32 [N, K], detached; fp32 weights are not copied."""
     return {layer: as_matrix(weight.detach()).float() for layer, weight in weights.items()}
-
-
-def require_at_least_one(key: str, value: object) -> None:
-    """Raise InvalidSetting unless `value` is a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidSetting(key, value, "a whole number of at least 1")
 
 
 @torch.no_grad()

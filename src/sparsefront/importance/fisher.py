@@ -1,24 +1,24 @@
 """Importance by the change of the loss that the diagonal of the empirical Fisher matrix predicts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.finite import require_finite
 from sparsefront.importance.base import (
     Calibration,
     Importance,
     Source,
     float_matrices,
-    require_at_least_one,
     sum_over_gradients,
 )
 
 
-@dataclass(frozen=True)
+@settings_class()
 class Fisher(Importance):
     """w^2 * F, with F = (1/T) * sum over T calibration batches of g_t^2 and g_t the gradient of batch t's mean loss.
 
@@ -35,12 +35,9 @@ class Fisher(Importance):
         (gradients of batches instead of examples).
     """
 
-    batches: int = 16
+    batches: PositiveInt = 16
     name: ClassVar[str] = "fisher"
     source: ClassVar[Source] = "gradients"
-
-    def __post_init__(self) -> None:
-        require_at_least_one("batches", self.batches)
 
     @torch.no_grad()
     def scores(self, weights: Mapping[str, Tensor], calibration: Calibration | None = None) -> dict[str, Tensor]:

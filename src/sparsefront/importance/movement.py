@@ -1,17 +1,17 @@
 """Importance by which way training moves a weight: towards zero or away from it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 from sparsefront.finite import require_finite
 from sparsefront.importance.base import Calibration, Importance, PruningParts, Source
 
 
-@dataclass(frozen=True)
+@settings_class()
 class Movement(Importance):
     """S = -sum over training steps t of w_t * dL/dw_t: positive where gradient descent has been growing the weight.
 

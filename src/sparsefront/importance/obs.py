@@ -1,18 +1,19 @@
 """Importance by the Optimal Brain Surgeon on each layer's own output."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.finite import require_finite
-from sparsefront.importance.base import Calibration, Importance, Source, float_matrices, require_at_least_one
-from sparsefront.obs.hessian import damped_hessian, input_hessian, inverse, saliency, validate_damping
+from sparsefront.importance.base import Calibration, Importance, Source, float_matrices
+from sparsefront.obs.hessian import Damping, damped_hessian, input_hessian, inverse, saliency
 
 
-@dataclass(frozen=True)
+@settings_class()
 class OptimalBrainSurgeon(Importance):
     """w_ij^2 / [H^-1]_jj, with H = 2 X^T X of the layer's inputs X [rows, K] over all calibration batches, damped.
 
@@ -27,14 +28,10 @@ class OptimalBrainSurgeon(Importance):
         layer and row by row as in Frantar and Alistarh, "SparseGPT", 2023, section 3.
     """
 
-    batches: int = 16
-    damping: float = 0.01
+    batches: PositiveInt = 16
+    damping: Damping = 0.01
     name: ClassVar[str] = "obs"
     source: ClassVar[Source] = "inputs"
-
-    def __post_init__(self) -> None:
-        require_at_least_one("batches", self.batches)
-        validate_damping(self.damping)
 
     @torch.no_grad()
     def scores(self, weights: Mapping[str, Tensor], calibration: Calibration | None = None) -> dict[str, Tensor]:

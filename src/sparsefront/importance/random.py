@@ -2,17 +2,17 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.importance.base import Calibration, Importance
 from sparsefront.masks.weight_view import as_matrix
 
 
-@dataclass(frozen=True)
+@settings_class()
 class Random(Importance):
     """Uniform in [0, 1), drawn from the seed and the layer's name alone.
 

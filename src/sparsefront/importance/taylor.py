@@ -1,16 +1,17 @@
 """Importance by the change of the loss that a first-order Taylor expansion predicts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
+from pydantic import PositiveInt
 from torch import Tensor
 
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.finite import require_finite
-from sparsefront.importance.base import Calibration, Importance, Source, require_at_least_one, sum_over_gradients
+from sparsefront.importance.base import Calibration, Importance, Source, sum_over_gradients
 
 
-@dataclass(frozen=True)
+@settings_class()
 class Taylor(Importance):
     """|w * dL/dw|, summed over calibration batches: the loss change if the weight became zero.
 
@@ -20,12 +21,9 @@ class Taylor(Importance):
         Tile-Wise Sparsity, 2020 (slide "Importance Score": the root of the squared product, hence the absolute value).
     """
 
-    batches: int = 16
+    batches: PositiveInt = 16
     name: ClassVar[str] = "taylor"
     source: ClassVar[Source] = "gradients"
-
-    def __post_init__(self) -> None:
-        require_at_least_one("batches", self.batches)
 
     def scores(self, weights: Mapping[str, Tensor], calibration: Calibration | None = None) -> dict[str, Tensor]:
         scores = sum_over_gradients(weights, self.needed(calibration), self.batches, _first_order)

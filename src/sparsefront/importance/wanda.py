@@ -1,17 +1,18 @@
 """Importance by the size of a weight times the size of the input that it multiplies."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.finite import require_finite
-from sparsefront.importance.base import Calibration, Importance, Source, float_matrices, require_at_least_one
+from sparsefront.importance.base import Calibration, Importance, Source, float_matrices
 
 
-@dataclass(frozen=True)
+@settings_class()
 class Wanda(Importance):
     """|w_ij| * ||x_j||_2, the norm of input j taken over every row of the calibration batches.
 
@@ -24,12 +25,9 @@ class Wanda(Importance):
     Source: Sun, Liu, Bair and Kolter, "A Simple and Effective Pruning Approach for Large Language Models", 2023, eq. 1.
     """
 
-    batches: int = 16
+    batches: PositiveInt = 16
     name: ClassVar[str] = "wanda"
     source: ClassVar[Source] = "inputs"
-
-    def __post_init__(self) -> None:
-        require_at_least_one("batches", self.batches)
 
     @torch.no_grad()
     def scores(self, weights: Mapping[str, Tensor], calibration: Calibration | None = None) -> dict[str, Tensor]:

@@ -1,12 +1,13 @@
 """Which kernels a run may use: the fastest, the fastest sparse one, none, the reference, or one that is forced."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
 from sparsefront_kernels import KernelEntry, Problem, entry, families, names
 
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 from sparsefront.export.stored_weight import store
 from sparsefront.inference.candidates import TAKES_ANY_PATTERN, find_candidates
@@ -24,7 +25,7 @@ LAYER_LAYOUTS = ("row_major", "feature_major")
 SAMPLE_ROWS = 128  # M of the product that a forced kernel is asked about before any network has run
 
 
-@dataclass(frozen=True)
+@settings_class()
 class KernelChoice:
     """Settings of group `kernel`.
 
@@ -39,14 +40,12 @@ class KernelChoice:
         InvalidSetting: a name that does not exist (those that do are listed), or settings that exclude each other.
     """
 
-    mode: str = "auto"
+    mode: Literal[tuple(MODES)] = "auto"
     family: str | None = None
     name: str | None = None
     fuse: bool = True
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise InvalidSetting("mode", self.mode, f"is one of {', '.join(MODES)}")
         if self.family is not None and self.family not in families():
             raise InvalidSetting("family", self.family, f"no family has this name; there are {', '.join(families())}")
         if self.name is not None and self.name not in names():

@@ -87,7 +87,7 @@ def benchmark(
         raise InvalidSetting("net", other, f"must be in the dtype of dense_net, {dtype}")
     device = device_of(dense_net)
     name = next(name for name, value in DTYPES.items() if value == dtype)
-    settings = replace(settings or Measure(), device=device.type, dtype=name)
+    settings = replace(settings or Measure(), device=device.type, dtype=name)  # type: ignore[arg-type]  # it checks
     timed = time_pair(dense_net.eval(), net.eval(), inputs, settings, fuse=fuse)
     return Comparison("cpu" if device.type == "cpu" else torch.cuda.get_device_name(device), timed)
 

@@ -1,22 +1,27 @@
 """Where, in which type and how often a network is measured."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import field
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
+from sparsefront.declared.settings_class import settings_class
+from sparsefront.declared.types import ListOf, OneOrMore
 from sparsefront.errors import InvalidSetting
 from sparsefront.measure.attention_backend import BACKENDS
 from sparsefront.measure.execution_mode import EXECUTION_MODES
 from sparsefront.measure.variants import VARIANTS
 
-DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-DEVICES = ("auto", "cpu", "cuda")
-FEWEST_SAMPLES = 5  # below this a p20 and a p80 say nothing
+Dtype = Literal["fp32", "fp16", "bf16"]
+DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+# below 5 a p20 and a p80 say nothing
+Samples = Annotated[int, Field(ge=5)]
+Sizes = PositiveInt | OneOrMore[PositiveInt]
 
 
-@dataclass(frozen=True)
+@settings_class()
 class Measure:
     """Settings of group `measure`.
 
@@ -37,19 +42,19 @@ class Measure:
         InvalidSetting: a value that cannot be used, or a device that is not here.
     """
 
-    device: str = "auto"
-    dtype: str = "auto"
-    batch_size: int | list[int] = 32
-    sequence_length: int | list[int] | None = None
-    warmup: int = 10
-    samples: int = 30
-    repeats: int = 3
-    execution_modes: list[str] = field(
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    dtype: Literal["auto", Dtype] = "auto"
+    batch_size: Sizes = 32
+    sequence_length: Sizes | None = None
+    warmup: NonNegativeInt = 10
+    samples: Samples = 30
+    repeats: PositiveInt = 3
+    execution_modes: OneOrMore[Literal[EXECUTION_MODES]] = field(
         default_factory=lambda: ["eager", "cuda_graph", "compile_cuda_graph", "max_autotune_cuda_graph"]
     )
-    variants: list[str] = field(default_factory=lambda: list(VARIANTS))
-    search_seconds: float = 30.0
-    evaluate_limit: int | None = None
+    variants: ListOf[Literal[VARIANTS]] = field(default_factory=lambda: list(VARIANTS))
+    search_seconds: NonNegativeFloat = 30.0
+    evaluate_limit: PositiveInt | None = None
 
     def __post_init__(self) -> None:
         self.check()
@@ -57,57 +62,33 @@ class Measure:
     def check(self) -> None:
         """Raise InvalidSetting for the first value that cannot be used on this machine."""
         self._check_swept("batch_size", self.batch_sizes)
-        self._check_swept("sequence_length", [length for length in self.sequence_lengths if length is not None])
-        fewest = {"warmup": 0, "samples": FEWEST_SAMPLES, "repeats": 1, "search_seconds": 0}
-        if self.evaluate_limit is not None:
-            fewest["evaluate_limit"] = 1
-        for key, least in fewest.items():
-            if getattr(self, key) < least:
-                raise InvalidSetting(key, getattr(self, key), f"is a whole number of at least {least}")
-        if self.dtype not in ("auto", *DTYPES):
-            raise InvalidSetting("dtype", self.dtype, f"is one of auto, {', '.join(DTYPES)}")
+        self._check_swept("sequence_length", self.sequence_lengths)
         device = self.torch_device
         if device.type == "cpu" and self.dtype == "fp16":
             raise InvalidSetting("dtype", self.dtype, "is for CUDA devices; on a CPU measure in fp32 or bf16")
-        self._check_execution_modes(device)
-
-    def _check_swept(self, key: str, values: Sequence[int]) -> None:
-        given = getattr(self, key)
-        if given == [] or any(value < 1 for value in values):
-            raise InvalidSetting(key, given, "is a whole number of at least 1, or a list of one or more such numbers")
-        if len(set(values)) < len(values):
-            raise InvalidSetting(key, given, "names a value twice")
-
-    def _check_execution_modes(self, device: torch.device) -> None:
-        strange = [name for name in self.variants if name not in VARIANTS]
-        if strange:
-            raise InvalidSetting("variants", self.variants, f"is a list of names out of {', '.join(VARIANTS)}")
-        unknown = [name for name in self.execution_modes if name not in EXECUTION_MODES]
-        if unknown or not self.execution_modes:
-            raise InvalidSetting(
-                "execution_modes", self.execution_modes, f"is a list of one or more of {', '.join(EXECUTION_MODES)}"
-            )
         if device.type == "cpu" and "eager" not in self.execution_modes:
             raise InvalidSetting(
                 "execution_modes", self.execution_modes, "needs eager on a CPU: the others want a CUDA device"
             )
 
+    def _check_swept(self, key: str, values: Sequence[int | None]) -> None:
+        if len(set(values)) < len(values):
+            raise InvalidSetting(key, getattr(self, key), "names a value twice")
+
     @property
     def batch_sizes(self) -> tuple[int, ...]:
         """Those to time, the first of which is the result's own; evaluations use it too."""
-        return tuple(self.batch_size) if isinstance(self.batch_size, list | tuple) else (self.batch_size,)
+        return tuple(self.batch_size) if isinstance(self.batch_size, list) else (self.batch_size,)
 
     @property
     def sequence_lengths(self) -> tuple[int | None, ...]:
         """Those to time, the first of which is the result's own; None = the dataset's."""
         given = self.sequence_length
-        return tuple(given) if isinstance(given, list | tuple) else (given,)
+        return tuple(given) if isinstance(given, list) else (given,)
 
     @property
     def torch_device(self) -> torch.device:
         """The device that `device` means on this machine."""
-        if self.device not in DEVICES:
-            raise InvalidSetting("device", self.device, f"is one of {', '.join(DEVICES)}")
         available = torch.cuda.is_available()
         if self.device == "cuda" and not available:
             raise InvalidSetting("device", self.device, "no CUDA device here; use auto or cpu, or a machine with a GPU")

@@ -2,14 +2,16 @@
 
 import copy
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import torch
+from pydantic import Field
 from torch import nn
 
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.base import Model, linear_and_conv_layers
 from sparsefront.models.bert_source import BertSource
@@ -39,7 +41,7 @@ HEADS = {"sequence_classification": ("bert.pooler", "classifier"), "extractive_q
 MEASURES = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
 
 
-@dataclass(frozen=True)
+@settings_class()
 class Bert(Model):
     """Settings of model bert. `path` and `size` exclude each other; with neither, `name` is fetched from the hub.
 
@@ -57,13 +59,12 @@ class Bert(Model):
     name: str = "bert-base-uncased"
     revision: str = "main"
     path: str | None = None
-    size: str | None = None
+    size: Annotated[
+        Literal["tiny", "base", "large"] | None, Field(description="null: weights from path or the hub")
+    ] = None
     prune_head: bool = False
 
     def __post_init__(self) -> None:
-        if self.size is not None and self.size not in SIZES:
-            allowed = f"is one of {', '.join(SIZES)}, or null for weights from path or the hub"
-            raise InvalidSetting("size", self.size, allowed)
         if self.size is not None and self.path is not None:
             raise InvalidSetting("size", self.size, "means random weights and excludes path; set one of them to null")
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import nn
 
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.models.base import Model, linear_and_conv_layers
 from sparsefront.models.bert_source import BertSource
@@ -54,7 +55,7 @@ class EncoderSource(BertSource):
             raise self.invalid(f"its config.json is not JSON: {error}") from error
 
 
-@dataclass(frozen=True)
+@settings_class()
 class HuggingFace(Model):
     """Settings of model huggingface.
 

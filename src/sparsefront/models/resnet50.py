@@ -1,11 +1,11 @@
 """torchvision's ResNet-50."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
 
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.base import Model, linear_and_conv_layers
 from sparsefront.models.checkpoint import load_weights
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 BODY = ("layer1", "layer2", "layer3", "layer4")
 
 
-@dataclass(frozen=True)
+@settings_class()
 class ResNet50(Model):
     """Settings of model resnet50.
 

@@ -1,11 +1,11 @@
 """Any classifier of torchvision, by its name."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.models.attention import replace_multihead_attention, split_packed_projections
 from sparsefront.models.base import Model, linear_and_conv_layers
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 WITH_AUXILIARY_HEADS = ("googlenet", "inception_v3")
 
 
-@dataclass(frozen=True)
+@settings_class()
 class TorchvisionClassifier(Model):
     """Settings of model torchvision.
 

@@ -1,12 +1,12 @@
 """torchvision's ViT-B/16 and ViT-L/16, with attention whose projections can be pruned and swapped."""
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.attention import replace_multihead_attention, split_packed_projections
 from sparsefront.models.base import Model, linear_and_conv_layers
@@ -16,12 +16,11 @@ from sparsefront.models.torchvision_source import TorchvisionSource
 if TYPE_CHECKING:
     from sparsefront.datasets.info import DataInfo
 
-VARIANTS = ("vit_b_16", "vit_l_16")
 PATCH_SIZE = 16
 POSITIONS = "encoder.pos_embedding"
 
 
-@dataclass(frozen=True)
+@settings_class()
 class Vit(Model):
     """Settings of model vit.
 
@@ -36,14 +35,10 @@ class Vit(Model):
     kinds: ClassVar[tuple[str, ...]] = ("image_classification",)
     fingerprinted: ClassVar[frozenset[str]] = frozenset({"variant", "weights", "path"})
 
-    variant: str = "vit_b_16"
+    variant: Literal["vit_b_16", "vit_l_16"] = "vit_b_16"
     weights: str | None = None
     path: str | None = None
     prune_head: bool = False
-
-    def __post_init__(self) -> None:
-        if self.variant not in VARIANTS:
-            raise InvalidSetting("variant", self.variant, f"is one of {', '.join(VARIANTS)}")
 
     @property
     def source(self) -> TorchvisionSource:

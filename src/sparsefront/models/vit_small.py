@@ -1,12 +1,13 @@
 """A compact pre-norm vision transformer for small images: the default model."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from sparsefront.artifacts.content_digest import file_digest
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.attention import SelfAttention
 from sparsefront.models.base import Model, linear_and_conv_layers
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 SIZES = ("dim", "depth", "heads", "mlp_ratio", "patch_size")
 
 
-@dataclass(frozen=True)
+@settings_class()
 class VitSmall(Model):
     """Settings of model vit_small; with the defaults every prunable layer is 256 to 1024 wide.
 
@@ -36,18 +37,15 @@ class VitSmall(Model):
     kinds: ClassVar[tuple[str, ...]] = ("image_classification",)
     fingerprinted: ClassVar[frozenset[str]] = frozenset({*SIZES, "path"})
 
-    dim: int = 256
-    depth: int = 4
-    heads: int = 4
-    mlp_ratio: int = 4
-    patch_size: int = 4
+    dim: PositiveInt = 256
+    depth: PositiveInt = 4
+    heads: PositiveInt = 4
+    mlp_ratio: PositiveInt = 4
+    patch_size: PositiveInt = 4
     path: str | None = None
     prune_head: bool = False
 
     def __post_init__(self) -> None:
-        for key in SIZES:
-            if getattr(self, key) < 1:
-                raise InvalidSetting(key, getattr(self, key), "must be at least 1")
         if self.dim % self.heads:
             raise InvalidSetting("heads", self.heads, f"must divide dim={self.dim}")
 

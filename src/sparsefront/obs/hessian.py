@@ -1,9 +1,12 @@
 """The Hessian of a layer's squared output error: from inputs, damped, inverted, factored."""
 
+from typing import Annotated
+
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from sparsefront.errors import InvalidSetting
+Damping = Annotated[float, Field(gt=0, le=1, description="a fraction of the mean diagonal of the Hessian")]
 
 
 def input_hessian(inputs: Tensor) -> Tensor:
@@ -64,14 +67,6 @@ def inverse_factor(hessian: Tensor, layer: str = "the layer") -> Tensor:
     if int(failed):
         raise _not_positive_definite(layer)
     return factor
-
-
-def validate_damping(damping: float) -> None:
-    """Raise InvalidSetting unless `damping` lies above 0 and at most at 1."""
-    if not 0 < damping <= 1:
-        raise InvalidSetting(
-            "damping", damping, "a fraction of the mean diagonal of the Hessian, above 0 and at most 1"
-        )
 
 
 def _not_positive_definite(layer: str) -> ValueError:

@@ -1,16 +1,17 @@
 """Blocks that are 2:4 sparse themselves."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from torch import Tensor
 
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.boundaries import Boundaries, grid_boundaries
 from sparsefront.patterns.base import Step, require_divisible
 from sparsefront.patterns.structure.blocks import BlockPattern, BlockStep, in_blocks
-from sparsefront.patterns.structure.granularity import block_shape
+from sparsefront.patterns.structure.granularity import BlockSize, block_shape
 from sparsefront.patterns.structure.halved import (
     WINDOW,
     check_halved_sparsity,
@@ -19,7 +20,7 @@ from sparsefront.patterns.structure.halved import (
 )
 
 
-@dataclass(frozen=True)
+@settings_class()
 class Block24(BlockPattern):
     """Whole blocks go first, then half of what is left: 2 of every 4 consecutive inputs of an output.
 
@@ -36,7 +37,7 @@ class Block24(BlockPattern):
         talk, which names the idea only. Blocks first is our reading: the score of a block then counts all its weights.
     """
 
-    granularity: int | str = 64
+    granularity: BlockSize = 64
     name: ClassVar[str] = "block_2_4"
     uses_granularity: ClassVar[bool] = True
 

@@ -1,13 +1,14 @@
 """Rectangular blocks of weights are kept or pruned together."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-from sparsefront.patterns.structure.blocks import FreeOrBalanced
-from sparsefront.patterns.structure.granularity import block_shape
+from sparsefront.declared.settings_class import settings_class
+from sparsefront.patterns.structure.blocks import Distribution, FreeOrBalanced
+from sparsefront.patterns.structure.granularity import BlockSize, block_shape
+from sparsefront.patterns.structure.window import WindowSize
 
 
-@dataclass(frozen=True)
+@settings_class()
 class BlockWise(FreeOrBalanced):
     """Keep the best blocks of a fixed grid.
 
@@ -19,15 +20,11 @@ class BlockWise(FreeOrBalanced):
         authors' public code ranks the blocks of the whole network (allocation=global_threshold).
     """
 
-    granularity: int | str = 64
-    distribution: str = "free"
-    m: int | None = None
+    granularity: BlockSize = 64
+    distribution: Distribution = "free"
+    m: WindowSize = None
     name: ClassVar[str] = "block_wise"
     uses_granularity: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        block_shape(self.granularity)
-        self.check_distribution()
 
     @property
     def block(self) -> tuple[int, int]:

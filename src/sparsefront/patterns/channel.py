@@ -1,17 +1,16 @@
 """Whole outputs or whole inputs of a layer are kept or pruned: what is left is a smaller dense layer."""
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from sparsefront.errors import InvalidSetting
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.structure.blocks import BlockStep
 
 
-@dataclass(frozen=True)
+@settings_class()
 class Channel(Pattern):
     """Keep the best outputs (rows of W), or the best inputs (columns), of every layer.
 
@@ -26,12 +25,8 @@ class Channel(Pattern):
         a threshold over the whole network may take every channel of a layer, and with it the network.
     """
 
-    axis: str = "outputs"
+    axis: Literal["outputs", "inputs"] = "outputs"
     name: ClassVar[str] = "channel"
-
-    def __post_init__(self) -> None:
-        if self.axis not in ("outputs", "inputs"):
-            raise InvalidSetting("axis", self.axis, "outputs or inputs")
 
     @property
     def ranked_in_source(self) -> bool:

@@ -1,15 +1,15 @@
 """No pruning: the pattern of the dense baseline."""
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.patterns.base import Pattern, Step
 
 
-@dataclass(frozen=True)
+@settings_class()
 class Dense(Pattern):
     """Keeps every weight at every sparsity, so that a sweep over patterns holds its own baseline."""
 

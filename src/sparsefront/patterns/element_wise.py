@@ -1,12 +1,12 @@
 """Every weight on its own: the finest pattern, and the accuracy that the others are compared with."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.patterns.structure.blocks import BlockPattern
 
 
-@dataclass(frozen=True)
+@settings_class()
 class ElementWise(BlockPattern):
     """Keep the most important weights wherever they are.
 

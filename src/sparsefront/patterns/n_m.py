@@ -1,10 +1,12 @@
 """n:m sparsity: exactly n weights kept of every m consecutive ones along K."""
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal
 
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.boundaries import Boundaries
 from sparsefront.masks.permutation import Permutation
@@ -12,12 +14,12 @@ from sparsefront.patterns.base import Step
 from sparsefront.patterns.structure.blocks import BlockPattern, BlockStep
 from sparsefront.patterns.structure.channel_permutation import permuted_inputs
 from sparsefront.patterns.structure.transposable import SIDE, TransposableStep
-from sparsefront.patterns.structure.window import Window, check_window_settings
+from sparsefront.patterns.structure.window import Window, WindowSize
 
 TRANSPOSABLE = Window(2, SIDE)
 
 
-@dataclass(frozen=True)
+@settings_class()
 class NM(BlockPattern):
     """Keep the n most important of every m consecutive weights along K; 2:4 is n=2, m=4.
 
@@ -39,20 +41,20 @@ class NM(BlockPattern):
         the PyTorch talk, whose transposable tiles are those of Hubara et al., NeurIPS 2021.
     """
 
-    n: int | None = None
-    m: int | None = None
-    permutation: str = "none"
-    permutation_rounds: int = 10
+    n: Annotated[PositiveInt | None, Field(description="null: from the sparsity")] = None
+    m: WindowSize = None
+    permutation: Literal["none", "search"] = "none"
+    permutation_rounds: PositiveInt = 10
     transposable: bool = False
     name: ClassVar[str] = "n_m"
 
     def __post_init__(self) -> None:
-        check_window_settings(self.n, self.m)
-        if self.permutation not in ("none", "search"):
-            raise InvalidSetting("permutation", self.permutation, "none or search")
-        rounds = self.permutation_rounds
-        if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
-            raise InvalidSetting("permutation_rounds", rounds, "a whole number of at least 1")
+        if self.n is not None and self.m is None:
+            raise InvalidSetting("n", self.n, "null while m is null: n alone is no window")
+        if self.n is not None and self.n > self.m:
+            raise InvalidSetting(
+                "n", self.n, f"a whole number from 1 to m={self.m}, or null to derive it from the sparsity"
+            )
         if not self.transposable:
             return
         for key, only in TRANSPOSABLE._asdict().items():

@@ -1,19 +1,18 @@
 """Vectors of outputs that need not be neighbors: vector-wise after a permutation of the outputs."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from sparsefront.errors import InvalidSetting
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.masks.permutation import Permutation
 from sparsefront.patterns.structure.blocks import BlockPattern
-from sparsefront.patterns.structure.granularity import group_length
 from sparsefront.patterns.structure.output_shuffle import shuffled_outputs
 
 
-@dataclass(frozen=True)
+@settings_class()
 class ShuffledBlock(BlockPattern):
     """Keep the best vectors of v outputs at one input k, the outputs grouped so that more importance is kept.
 
@@ -29,15 +28,10 @@ class ShuffledBlock(BlockPattern):
         2022. The selection of vectors is that of `vector_wise`, and so is the source's allocation.
     """
 
-    granularity: int = 32
-    search_rounds: int = 8
+    granularity: PositiveInt = 32
+    search_rounds: NonNegativeInt = 8
     name: ClassVar[str] = "shuffled_block"
     uses_granularity: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        group_length(self.granularity)
-        if isinstance(self.search_rounds, bool) or not isinstance(self.search_rounds, int) or self.search_rounds < 0:
-            raise InvalidSetting("search_rounds", self.search_rounds, "a whole number of at least 0")
 
     @property
     def block(self) -> tuple[int, int]:

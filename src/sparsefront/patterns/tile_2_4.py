@@ -2,16 +2,16 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from sparsefront.errors import InvalidSetting
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.masks.boundaries import Boundaries
 from sparsefront.masks.groups import Groups
 from sparsefront.patterns.base import Pattern, Step
-from sparsefront.patterns.structure.granularity import group_length
 from sparsefront.patterns.structure.halved import (
     WINDOW,
     check_halved_sparsity,
@@ -80,7 +80,7 @@ def _tiles_differ(kept: Tensor, width: int) -> bool:
     return not torch.equal(kept, kept[place - place % width])
 
 
-@dataclass(frozen=True)
+@settings_class()
 class Tile24(Pattern):
     """tile_wise first, then half of what is left: 2 of every 4 consecutive kept inputs of a tile, for each output.
 
@@ -102,15 +102,9 @@ class Tile24(Pattern):
         global memory, 2:4 inside the sparse tensor core.
     """
 
-    granularity: int = 128
+    granularity: Annotated[int, Field(ge=2, description="a tile is known by its outputs' agreement")] = 128
     name: ClassVar[str] = "tile_2_4"
     uses_granularity: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if group_length(self.granularity) < 2:
-            raise InvalidSetting(
-                "granularity", self.granularity, "at least 2: a tile is known by its outputs' agreement"
-            )
 
     @property
     def tiles(self) -> TileWise:

@@ -1,18 +1,19 @@
 """Tile-wise: first whole outputs go, then, in every tile of surviving outputs, whole inputs."""
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
+from sparsefront.declared.settings_class import settings_class
+from sparsefront.declared.types import Fraction, Share
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.boundaries import Boundaries
 from sparsefront.patterns.base import Pattern, Step
 from sparsefront.patterns.structure.apriori import tuned
-from sparsefront.patterns.structure.granularity import group_length
 from sparsefront.patterns.structure.tile_steps import (
-    AGGREGATES,
+    Aggregate,
     OutputStep,
     OverlayStep,
     TileInputStep,
@@ -23,7 +24,7 @@ from sparsefront.patterns.structure.tile_steps import (
 SOURCES = {"whole_tiles": False, "input_multiple": 1, "aggregate": "l2_over_length"}
 
 
-@dataclass(frozen=True)
+@settings_class()
 class TileWise(Pattern):
     """Keep, in every tile of g surviving outputs, the same inputs for all of them.
 
@@ -65,29 +66,14 @@ class TileWise(Pattern):
         as indispensable; how many of either is our setting.
     """
 
-    granularity: int = 128
-    element_overlay: float = 0.0
-    apriori_tuning: float = 0.0
+    granularity: PositiveInt = 128
+    element_overlay: Annotated[Fraction, Field(description="of all weights")] = 0.0
+    apriori_tuning: Share = 0.0
     whole_tiles: bool = False
-    input_multiple: int = 16
-    aggregate: str = "rms"
+    input_multiple: PositiveInt = 16
+    aggregate: Aggregate = "rms"
     name: ClassVar[str] = "tile_wise"
     uses_granularity: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        group_length(self.granularity)
-        if not 0.0 <= self.element_overlay < 1.0:
-            raise InvalidSetting(
-                "element_overlay", self.element_overlay, "a fraction of all weights, at least 0 and below 1"
-            )
-        if not 0.0 <= self.apriori_tuning <= 1.0:
-            raise InvalidSetting("apriori_tuning", self.apriori_tuning, "a share from 0 to 1")
-        if not isinstance(self.whole_tiles, bool):
-            raise InvalidSetting("whole_tiles", self.whole_tiles, "true or false")
-        if isinstance(self.input_multiple, bool) or not isinstance(self.input_multiple, int) or self.input_multiple < 1:
-            raise InvalidSetting("input_multiple", self.input_multiple, "a whole number of at least 1")
-        if self.aggregate not in AGGREGATES:
-            raise InvalidSetting("aggregate", self.aggregate, " or ".join(AGGREGATES))
 
     def check_sparsity(self, sparsity: float) -> None:
         if sparsity + self.element_overlay >= 1.0:

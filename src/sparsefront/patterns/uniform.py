@@ -1,16 +1,17 @@
 """Every row of a layer keeps the same number of weights, or of blocks."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.groups import Groups, signed_norm
 from sparsefront.patterns.base import Step
 from sparsefront.patterns.structure.blocks import BlockPattern, in_blocks
-from sparsefront.patterns.structure.granularity import group_length
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class RankStep:
         return mask if self.side == 1 else in_blocks(mask, (self.side, self.side)).any(dim=3).any(dim=1)
 
 
-@dataclass(frozen=True)
+@settings_class()
 class Uniform(BlockPattern):
     """Keep the same number of weights in every row of a layer, its best ones.
 
@@ -81,13 +82,15 @@ class Uniform(BlockPattern):
         Sparsity"). The paper sorts by |w|; here importance is sorted, which is |w| where it is the magnitude.
     """
 
-    granularity: int = 1
-    aggregate: str = "l2"
+    granularity: PositiveInt = 1
+    aggregate: Annotated[Literal["l2", "rms"], Field(description="the norm of a rank column, or the same per row")] = (
+        "l2"
+    )
     name: ClassVar[str] = "uniform"
     uses_granularity: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if group_length(self.granularity) not in (1, 2, 4):
+        if self.granularity not in (1, 2, 4):  # no Literal, to which true is 1
             raise InvalidSetting("granularity", self.granularity, "1, 2 or 4, the side of a block")
         if self.aggregate not in ("l2", "rms"):
             raise InvalidSetting("aggregate", self.aggregate, "l2 (norm of a rank column) or rms (the same per row)")

@@ -1,13 +1,15 @@
 """Vectors of consecutive outputs at one input are kept or pruned together."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-from sparsefront.patterns.structure.blocks import FreeOrBalanced
-from sparsefront.patterns.structure.granularity import group_length
+from pydantic import PositiveInt
+
+from sparsefront.declared.settings_class import settings_class
+from sparsefront.patterns.structure.blocks import Distribution, FreeOrBalanced
+from sparsefront.patterns.structure.window import WindowSize
 
 
-@dataclass(frozen=True)
+@settings_class()
 class VectorWise(FreeOrBalanced):
     """Keep the best vectors of v consecutive outputs at one input k.
 
@@ -22,15 +24,11 @@ class VectorWise(FreeOrBalanced):
         authors' public code, which ranks the vectors of the whole network (allocation=global_threshold).
     """
 
-    granularity: int = 32
-    distribution: str = "free"
-    m: int | None = None
+    granularity: PositiveInt = 32
+    distribution: Distribution = "free"
+    m: WindowSize = None
     name: ClassVar[str] = "vector_wise"
     uses_granularity: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        group_length(self.granularity)
-        self.check_distribution()
 
     @property
     def block(self) -> tuple[int, int]:

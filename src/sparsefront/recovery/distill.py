@@ -1,12 +1,14 @@
 """Train on while the dense network teaches."""
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytorch_lightning as pl
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import nn
 
 from sparsefront.artifacts.content_digest import file_digest
+from sparsefront.declared.settings_class import settings_class
+from sparsefront.declared.types import OneOrMore, Share
 from sparsefront.errors import InvalidSetting
 from sparsefront.models.checkpoint import misfit, read_weights, weights_file
 from sparsefront.recovery.base import RecoverySetup, Round
@@ -18,10 +20,8 @@ from sparsefront.recovery.training import TrainingPlan, TrainingRecovery
 from sparsefront.schedule.base import Schedule
 from sparsefront.training.recipe import Recipe
 
-ALONG = ("finetune", "lr_rewind")
 
-
-@dataclass(frozen=True)
+@settings_class()
 class Distill(TrainingRecovery):
     """Settings of `recovery=distill`: the surviving weights are trained to give the dense network's outputs, on the labels
     and on the teacher's softened predictions, for as long and at the rates that `along` says (Hinton, Vinyals and Dean,
@@ -37,34 +37,23 @@ class Distill(TrainingRecovery):
         teacher: checkpoint of a network of the same architecture, head included; null = the weights of the dense run.
     """
 
-    along: str = "finetune"
-    epochs: int | None = None
-    lr: float | None = None
-    hardness: float = 0.9
-    temperature: float = 2.0
-    hidden_states: float = 0.0
-    hidden_layers: list[str] | None = None
+    along: Literal["finetune", "lr_rewind"] = "finetune"
+    epochs: PositiveInt | None = None
+    lr: PositiveFloat | None = None
+    hardness: Annotated[Share, Field(description="the weight of the teacher")] = 0.9
+    temperature: PositiveFloat = 2.0
+    hidden_states: NonNegativeFloat = 0.0
+    hidden_layers: OneOrMore[str] | None = None
     teacher: str | None = None
 
     name: ClassVar[str] = "distill"
     fingerprinted: ClassVar[frozenset[str]] = frozenset({"teacher"})
 
     def __post_init__(self) -> None:
-        if self.along not in ALONG:
-            raise InvalidSetting("along", self.along, f"is one of {', '.join(ALONG)}")
         if self.along == "lr_rewind" and self.lr is not None:
             raise InvalidSetting("lr", self.lr, "must be null with along=lr_rewind, which takes the dense run's rates")
-        if not 0 <= self.hardness <= 1:
-            raise InvalidSetting("hardness", self.hardness, "is the weight of the teacher, in [0, 1]")
-        if self.temperature <= 0:
-            raise InvalidSetting("temperature", self.temperature, "must be greater than 0")
-        if self.hidden_states < 0:
-            raise InvalidSetting("hidden_states", self.hidden_states, "is a weight and must not be negative")
-        if self.hidden_layers is not None and not (self.hidden_layers and self.hidden_states):
-            raise InvalidSetting(
-                "hidden_layers", self.hidden_layers, "names at least one module, and needs hidden_states above 0"
-            )
-        _ = self._along  # rejects its own settings
+        if self.hidden_layers is not None and not self.hidden_states:
+            raise InvalidSetting("hidden_layers", self.hidden_layers, "needs hidden_states above 0")
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]  # of the instance: a checkpoint may teach instead

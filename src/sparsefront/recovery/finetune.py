@@ -1,15 +1,16 @@
 """Train on after pruning."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from sparsefront.errors import InvalidSetting
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.recovery.training import TrainingPlan, TrainingRecovery
 from sparsefront.training.optimization import Optimization
 from sparsefront.training.recipe import Recipe
 
 
-@dataclass(frozen=True)
+@settings_class()
 class Finetune(TrainingRecovery):
     """Settings of `recovery=finetune`: the surviving weights are trained on with a fresh optimizer. With one_shot the masks
     are fixed (Mishra et al., "Accelerating Sparse Deep Neural Networks", 2021: prune once, repeat the schedule); with
@@ -20,20 +21,12 @@ class Finetune(TrainingRecovery):
         lr: peak rate; null = the recipe's recovery_lr, else its lr.
     """
 
-    epochs: int | None = None
-    lr: float | None = None
+    epochs: Annotated[PositiveInt | None, Field(description="null: the recipe's; recovery=none trains nothing")] = None
+    lr: Annotated[PositiveFloat | None, Field(description="null: the recipe's")] = None
 
     name: ClassVar[str] = "finetune"
     several_rounds: ClassVar[bool] = True
     mask_updates: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.epochs is not None and self.epochs < 1:
-            raise InvalidSetting(
-                "epochs", self.epochs, "must be at least 1, or null for the recipe's; recovery=none trains nothing"
-            )
-        if self.lr is not None and self.lr <= 0:
-            raise InvalidSetting("lr", self.lr, "must be greater than 0, or null for the recipe's")
 
     def plan(self, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
         """A whole learning-rate curve of its own, warm-up included."""

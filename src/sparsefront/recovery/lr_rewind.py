@@ -1,14 +1,14 @@
 """Train on along the learning rates of the dense run."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-from sparsefront.recovery.rewinding import check_epochs, rewound_plan
+from sparsefront.declared.settings_class import settings_class
+from sparsefront.recovery.rewinding import Epochs, rewound_plan
 from sparsefront.recovery.training import TrainingPlan, TrainingRecovery
 from sparsefront.training.recipe import Recipe
 
 
-@dataclass(frozen=True)
+@settings_class()
 class LearningRateRewind(TrainingRecovery):
     """Settings of `recovery=lr_rewind`: the weights stay, the learning rate goes back to what it was `epochs` before the end
     of the dense run and follows the same curve to its end; with iterative it does so in every round (Renda, Frankle and
@@ -18,13 +18,10 @@ class LearningRateRewind(TrainingRecovery):
         epochs: K, how far to rewind; null = the whole dense run (K = T).
     """
 
-    epochs: int | None = None
+    epochs: Epochs = None
 
     name: ClassVar[str] = "lr_rewind"
     several_rounds: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_epochs(self.epochs)
 
     def plan(self, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
         """The last K epochs of the dense curve."""

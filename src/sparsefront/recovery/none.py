@@ -1,12 +1,12 @@
 """No recovery: prune and measure."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.recovery.base import Recovery, Round, RoundRecord
 
 
-@dataclass(frozen=True)
+@settings_class()
 class NoRecovery(Recovery):
     """Settings of `recovery=none`: the pruned weights are measured as they are."""
 

@@ -1,26 +1,26 @@
 """No training: the surviving weights of each layer make up for the pruned ones, in closed form."""
 
 import time
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 
 from sparsefront import distributed
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 from sparsefront.finite import first_non_finite
-from sparsefront.importance.base import require_at_least_one
 from sparsefront.masks.weight_view import as_matrix, like_weight
 from sparsefront.obs.blockwise import sweep
-from sparsefront.obs.hessian import damped_hessian, input_hessian, inverse_factor, validate_damping
+from sparsefront.obs.hessian import Damping, damped_hessian, input_hessian, inverse_factor
 from sparsefront.obs.selection import Given, InBlocks, InWindows, Selection
 from sparsefront.option_classes import options_where
 from sparsefront.pruning.calibration import NetworkCalibration
 from sparsefront.recovery.base import LayerMasks, Recovery, RecoverySetup, Round, RoundRecord
 
 
-@dataclass(frozen=True)
+@settings_class()
 class ObsUpdate(Recovery):
     """Settings of `recovery=obs_update`: SparseGPT's update (Frantar and Alistarh, "SparseGPT: Massive Language Models Can
     Be Accurately Pruned in One-Shot", 2023, algorithm 1). Layer by layer, in the order in which the network calls them,
@@ -38,9 +38,9 @@ class ObsUpdate(Recovery):
             unpruned network gives them, all layers at once (each Hessian is [K, K] in fp32).
     """
 
-    batches: int = 16
-    damping: float = 0.01
-    block: int = 128
+    batches: PositiveInt = 16
+    damping: Damping = 0.01
+    block: PositiveInt = 128
     reselect: bool = False
     sequential: bool = True
 
@@ -48,11 +48,6 @@ class ObsUpdate(Recovery):
     needs: ClassVar[tuple[str, ...]] = ("dense_net",)
     starts_dense: ClassVar[bool] = True
     several_rounds: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_at_least_one("batches", self.batches)
-        require_at_least_one("block", self.block)
-        validate_damping(self.damping)
 
     def check(self, setup: RecoverySetup) -> None:
         pattern, importance = setup.pruning.pattern, setup.pruning.importance

@@ -1,15 +1,16 @@
 """Going back to a point of the dense run."""
 
+from typing import Annotated
+
+from pydantic import Field, PositiveInt
+
 from sparsefront.errors import InvalidSetting
 from sparsefront.recovery.training import TrainingPlan
 from sparsefront.training.optimization import Optimization
 from sparsefront.training.recipe import Recipe
 
-
-def check_epochs(epochs: int | None) -> None:
-    """Raise InvalidSetting where K is no number of epochs; None stands for the whole dense run."""
-    if epochs is not None and epochs < 1:
-        raise InvalidSetting("epochs", epochs, "must be at least 1, or null for the whole dense run")
+Epochs = Annotated[PositiveInt | None, Field(description="null: the whole dense run")]
+"""K, how far to rewind."""
 
 
 def first_epoch(epochs: int | None, recipe: Recipe) -> int:

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.base import WeightImportance
 from sparsefront.masks.weight_view import as_matrix
@@ -21,7 +23,7 @@ from sparsefront.training.optimization import Optimization
 from sparsefront.training.recipe import Recipe
 
 
-@dataclass(frozen=True)
+@settings_class()
 class SrSte(Recovery):
     """Settings of `recovery=sr_ste`: the network is trained once more from where the dense run began, pretrained or random
     weights, with the sparse-refined straight-through estimator (`StraightThrough`). The prune stage's masks only say
@@ -36,20 +38,12 @@ class SrSte(Recovery):
     Source: Zhou et al., "Learning N:M Fine-grained Structured Sparse Neural Networks From Scratch", 2021.
     """
 
-    decay: float = 2e-4
-    epochs: int | None = None
-    lr: float | None = None
+    decay: Annotated[NonNegativeFloat, Field(description="0: the plain straight-through estimator")] = 2e-4
+    epochs: Annotated[PositiveInt | None, Field(description="null: the recipe's")] = None
+    lr: Annotated[PositiveFloat | None, Field(description="null: the recipe's")] = None
 
     name: ClassVar[str] = "sr_ste"
     needs: ClassVar[tuple[str, ...]] = ("initial_net",)
-
-    def __post_init__(self) -> None:
-        if self.decay < 0:
-            raise InvalidSetting("decay", self.decay, "must not be negative; 0 is the plain straight-through estimator")
-        if self.epochs is not None and self.epochs < 1:
-            raise InvalidSetting("epochs", self.epochs, "must be at least 1, or null for the recipe's")
-        if self.lr is not None and self.lr <= 0:
-            raise InvalidSetting("lr", self.lr, "must be greater than 0, or null for the recipe's")
 
     def check(self, setup: RecoverySetup) -> None:
         """Only masks that each layer's own weights decide, window by window, can change at every step."""

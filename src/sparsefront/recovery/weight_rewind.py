@@ -1,16 +1,16 @@
 """Train again from where the dense run once was."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 from sparsefront.recovery.base import RecoverySetup, Round
-from sparsefront.recovery.rewinding import check_epochs, first_epoch, rewound_plan
+from sparsefront.recovery.rewinding import Epochs, first_epoch, rewound_plan
 from sparsefront.recovery.training import TrainingPlan, TrainingRecovery
 from sparsefront.training.recipe import Recipe
 
 
-@dataclass(frozen=True)
+@settings_class()
 class WeightRewind(TrainingRecovery):
     """Settings of `recovery=weight_rewind`: masks come from the trained weights; then everything that survives, biases and
     norms included, goes back to its value `epochs` before the end of the dense run, and is trained from there along the
@@ -22,14 +22,11 @@ class WeightRewind(TrainingRecovery):
         epochs: K, how far to rewind; null = the whole dense run (K = T).
     """
 
-    epochs: int | None = None
+    epochs: Epochs = None
 
     name: ClassVar[str] = "weight_rewind"
     needs: ClassVar[tuple[str, ...]] = ("epoch_weights",)
     several_rounds: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_epochs(self.epochs)
 
     def check(self, setup: RecoverySetup) -> None:
         super().check(setup)

@@ -8,19 +8,6 @@ from sparsefront.errors import InvalidSetting
 MOST_CHOSEN = 6
 
 
-def check_expressions(expressions: Sequence[str]) -> None:
-    """Raise InvalidSetting (mask_layers) for one that is no regular expression, or where there is none at all."""
-    if not expressions:
-        raise InvalidSetting(
-            "mask_layers", [], "names at least one layer; null chooses a few, mask_pictures=false none"
-        )
-    for expression in expressions:
-        try:
-            re.compile(expression)
-        except re.error as error:
-            raise InvalidSetting("mask_layers", expression, f"is not a regular expression: {error}") from error
-
-
 def choose_layers(shapes: Mapping[str, tuple[int, int]], expressions: Sequence[str] | None) -> list[str]:
     """The layers to draw, in the order of the network.
 

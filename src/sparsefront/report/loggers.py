@@ -6,10 +6,10 @@ W&B mirrors the run; the run's own `row.json` is the truth.
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.packages import require_package
 from sparsefront.report.result import Result
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pytorch_lightning.loggers import Logger
 
 log = logging.getLogger(__name__)
-MODES = ("auto", "online", "offline", "disabled")
 RESULT_KEY = "row"  # the whole result as JSON text, in the summary of the W&B run; a name of stored data
 ONLINE_TIMEOUT_S = 30
 
@@ -43,7 +42,7 @@ class Logging(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@settings_class()
 class NoLogging:
     """Keep no training curves."""
 
@@ -56,7 +55,7 @@ class NoLogging:
         return []
 
 
-@dataclass(frozen=True)
+@settings_class()
 class CsvLogging:
     """Training curves in `csv/metrics.csv` of the run's folder."""
 
@@ -71,7 +70,7 @@ class CsvLogging:
         return [CSVLogger(output_dir, name="", version="csv")]
 
 
-@dataclass(frozen=True)
+@settings_class()
 class WandbLogging:
     """Training curves, configuration and the result in W&B.
 
@@ -84,11 +83,7 @@ class WandbLogging:
 
     project: str = "sparsefront"
     entity: str | None = None
-    mode: str = "auto"
-
-    def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise InvalidSetting("mode", self.mode, f"one of {', '.join(MODES)}")
+    mode: Literal["auto", "online", "offline", "disabled"] = "auto"
 
     def check(self) -> None:
         """Check, before anything runs, that this logger can work.
@@ -158,7 +153,7 @@ class WandbLogging:
         if self.mode != "auto":
             return self.mode
         wanted = os.environ.get("WANDB_MODE", "online" if has_api_key() else "offline")
-        return wanted if wanted in MODES[1:] else "offline"
+        return wanted if wanted in ("online", "offline", "disabled") else "offline"
 
 
 def log_result(loggers: "Sequence[Logger]", result: Result, *, again: bool = False) -> None:

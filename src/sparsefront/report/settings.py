@@ -1,14 +1,18 @@
 """Settings of the report stage."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Annotated, Literal
 
+from pydantic import Field
+
+from sparsefront.declared.settings_class import settings_class
+from sparsefront.declared.types import Expression, OneOrMore
 from sparsefront.packages import require_package
-from sparsefront.report.axis import SPEEDUP, axis_named
-from sparsefront.report.layer_choice import check_expressions, choose_layers
+from sparsefront.report.axis import AXES, SPEEDUP
+from sparsefront.report.layer_choice import choose_layers
 
 
-@dataclass(frozen=True)
+@settings_class()
 class Report:
     """What a run writes beside its `row.json`.
 
@@ -22,15 +26,12 @@ class Report:
     """
 
     plot: bool = True
-    axis: str = SPEEDUP.name
+    axis: Literal[tuple(AXES)] = SPEEDUP.name
     html: bool = True
     mask_pictures: bool = False
-    mask_layers: list[str] | None = None
-
-    def __post_init__(self) -> None:
-        axis_named(self.axis)
-        if self.mask_layers is not None:
-            check_expressions(self.mask_layers)
+    mask_layers: Annotated[
+        OneOrMore[Expression] | None, Field(description="null: a few; mask_pictures=false: none")
+    ] = None
 
     def check(self) -> None:
         """Require the packages of the report: its files are written last, after hours of training.

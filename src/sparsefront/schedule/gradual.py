@@ -1,13 +1,16 @@
 """Tighten the masks while the network trains."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from pydantic import Field, PositiveInt
+
+from sparsefront.declared.settings_class import settings_class
+from sparsefront.declared.types import Fraction, Share
 from sparsefront.errors import InvalidSetting
 from sparsefront.schedule.base import Schedule
 
 
-@dataclass(frozen=True)
+@settings_class()
 class Gradual(Schedule):
     """Settings of `schedule=gradual`: the cubic schedule of Zhu and Gupta, "To prune, or not to prune", 2017, section 3:
 
@@ -21,22 +24,16 @@ class Gradual(Schedule):
         updates: how many times they change, evenly spaced; the last one reaches the final sparsity.
     """
 
-    initial_sparsity: float = 0.0
-    begin: float = 0.0
-    end: float = 0.7
-    updates: int = 20
+    initial_sparsity: Fraction = 0.0
+    begin: Annotated[Share, Field(description="of the training")] = 0.0
+    end: Annotated[Share, Field(description="of the training")] = 0.7
+    updates: PositiveInt = 20
 
     name: ClassVar[str] = "gradual"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.initial_sparsity < 1:
-            raise InvalidSetting("initial_sparsity", self.initial_sparsity, "must lie in [0, 1)")
-        if not 0 <= self.begin < self.end <= 1:
-            raise InvalidSetting(
-                "end", self.end, f"must lie after begin={self.begin} and not after 1, the end of training"
-            )
-        if self.updates < 1:
-            raise InvalidSetting("updates", self.updates, "must be at least 1")
+        if self.begin >= self.end:
+            raise InvalidSetting("end", self.end, f"must lie after begin={self.begin}")
 
     def round_sparsities(self, final: float) -> tuple[float, ...]:
         """One round, whose masks tighten while it trains."""

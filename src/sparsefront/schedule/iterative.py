@@ -1,15 +1,16 @@
 """Prune a part, recover, prune more."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+from pydantic import PositiveInt
+
+from sparsefront.declared.settings_class import settings_class
+from sparsefront.declared.types import Fraction, OneOrMore
 from sparsefront.errors import InvalidSetting
 from sparsefront.schedule.base import Schedule
 
-SPACINGS = ("linear", "geometric")
 
-
-@dataclass(frozen=True)
+@settings_class()
 class Iterative(Schedule):
     """Settings of `schedule=iterative`: several rounds, each of which makes new masks from the weights as they then are,
     within the masks of the round before, and lets the recovery work on them (Han et al., "Learning both Weights and
@@ -28,22 +29,15 @@ class Iterative(Schedule):
             that are gathered in training. null = from rounds and spacing.
     """
 
-    rounds: int = 4
-    spacing: str = "geometric"
-    levels: list[float] | None = None
+    rounds: PositiveInt = 4
+    spacing: Literal["linear", "geometric"] = "geometric"
+    levels: OneOrMore[Fraction] | None = None
 
     name: ClassVar[str] = "iterative"
 
     def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise InvalidSetting("rounds", self.rounds, "must be at least 1")
-        if self.spacing not in SPACINGS:
-            raise InvalidSetting("spacing", self.spacing, f"is one of {', '.join(SPACINGS)}")
-        if self.levels is None:
-            return
-        if not self.levels or not all(0 <= level < 1 for level in self.levels):
-            raise InvalidSetting("levels", self.levels, "names at least one sparsity, each in [0, 1)")
-        if any(later <= earlier for earlier, later in zip(self.levels, self.levels[1:], strict=False)):
+        levels = self.levels or []
+        if any(later <= earlier for earlier, later in zip(levels, levels[1:], strict=False)):
             raise InvalidSetting("levels", self.levels, "must rise from round to round")
 
     def round_sparsities(self, final: float) -> tuple[float, ...]:

@@ -1,12 +1,12 @@
 """Prune once, before any recovery."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.schedule.base import Schedule
 
 
-@dataclass(frozen=True)
+@settings_class()
 class OneShot(Schedule):
     """Settings of `schedule=one_shot`: the final masks stand from the start and never change."""
 

@@ -17,6 +17,7 @@ from sparsefront.experiment import Experiment
 BOOKKEEPING = (
     "sparsefront.artifacts",
     "sparsefront.config",
+    "sparsefront.declared",
     "sparsefront.errors",
     "sparsefront.experiment",
     "sparsefront.stages.keys",

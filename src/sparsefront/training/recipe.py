@@ -3,15 +3,16 @@
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
+from typing import Annotated, Literal
 
-from sparsefront.errors import InvalidSetting
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-OPTIMIZERS = ("adamw", "sgd")
-DECAYS = ("linear", "cosine", "constant")
+from sparsefront.declared.settings_class import settings_class
+from sparsefront.declared.types import Expression, Fraction, ListOf
 
 
-@dataclass(frozen=True)
+@settings_class()
 class Recipe:
     """Settings of group `recipe`.
 
@@ -31,49 +32,20 @@ class Recipe:
         ignore: regular expressions; a prunable layer whose name one of them finds stays dense.
     """
 
-    batch_size: int = 32
-    epochs: int = 3
-    lr: float = 1e-3
-    recovery_epochs: int | None = None
-    recovery_lr: float | None = None
-    optimizer: str = "adamw"
-    weight_decay: float = 0.01
-    momentum: float = 0.9
-    warmup: float = 0.1
-    decay: str = "linear"
-    gradient_clip: float | None = 1.0
-    ema: float | None = None
+    batch_size: PositiveInt = 32
+    epochs: PositiveInt = 3
+    lr: PositiveFloat = 1e-3
+    recovery_epochs: PositiveInt | None = None
+    recovery_lr: PositiveFloat | None = None
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    weight_decay: NonNegativeFloat = 0.01
+    momentum: NonNegativeFloat = 0.9
+    warmup: Annotated[Fraction, Field(description="of the steps")] = 0.1
+    decay: Literal["linear", "cosine", "constant"] = "linear"
+    gradient_clip: PositiveFloat | None = 1.0
+    ema: Annotated[float, Field(gt=0, lt=1, description="the decay of an average")] | None = None
     save_epoch_weights: bool = False
-    ignore: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        positive = {"batch_size": self.batch_size, "epochs": self.epochs, "lr": self.lr}
-        positive |= {
-            key: value
-            for key, value in {"recovery_epochs": self.recovery_epochs, "recovery_lr": self.recovery_lr}.items()
-            if value is not None
-        }
-        if self.gradient_clip is not None:
-            positive["gradient_clip"] = self.gradient_clip
-        for key, value in positive.items():
-            if value <= 0:
-                raise InvalidSetting(key, value, "must be greater than 0")
-        for key in ("weight_decay", "momentum"):
-            if getattr(self, key) < 0:
-                raise InvalidSetting(key, getattr(self, key), "must not be negative")
-        if not 0 <= self.warmup < 1:
-            raise InvalidSetting("warmup", self.warmup, "is a fraction of the steps, in [0, 1)")
-        if self.ema is not None and not 0 < self.ema < 1:
-            raise InvalidSetting("ema", self.ema, "is the decay of an average, in (0, 1), or null for none")
-        if self.optimizer not in OPTIMIZERS:
-            raise InvalidSetting("optimizer", self.optimizer, f"is one of {', '.join(OPTIMIZERS)}")
-        if self.decay not in DECAYS:
-            raise InvalidSetting("decay", self.decay, f"is one of {', '.join(DECAYS)}")
-        for expression in self.ignore:
-            try:
-                re.compile(expression)
-            except re.error as error:
-                raise InvalidSetting("ignore", expression, f"is not a regular expression: {error}") from error
+    ignore: ListOf[Expression] = field(default_factory=list)
 
     def ignored_by(self, layer: str) -> str | None:
         """The expression of `ignore` that finds this layer's name, or None."""

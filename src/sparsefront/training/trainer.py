@@ -1,16 +1,15 @@
 """Settings of Lightning's Trainer that change what is trained, and the one place that builds it."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import PositiveInt
+
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 
-ACCELERATORS = ("auto", "cpu", "gpu")
-PRECISIONS = ("auto", "32-true", "16-mixed", "bf16-mixed")
 
-
-@dataclass(frozen=True)
+@settings_class()
 class TrainerSettings:
     """Settings of group `trainer`.
 
@@ -25,24 +24,13 @@ class TrainerSettings:
         progress_bar: false silences all bars, also those of evaluation and tokenization. Without a terminal there are none.
     """
 
-    accelerator: str = "auto"
-    devices: int = 1
-    precision: str = "auto"
-    accumulate_grad_batches: int = 1
-    limit_batches: int | None = None
+    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    devices: PositiveInt = 1
+    precision: Literal["auto", "32-true", "16-mixed", "bf16-mixed"] = "auto"
+    accumulate_grad_batches: PositiveInt = 1
+    limit_batches: PositiveInt | None = None
     checkpoint: bool = True
     progress_bar: bool = True
-
-    def __post_init__(self) -> None:
-        if self.accelerator not in ACCELERATORS:
-            raise InvalidSetting("accelerator", self.accelerator, f"is one of {', '.join(ACCELERATORS)}")
-        if self.precision not in PRECISIONS:
-            raise InvalidSetting("precision", self.precision, f"is one of {', '.join(PRECISIONS)}")
-        for key in ("devices", "accumulate_grad_batches"):
-            if getattr(self, key) < 1:
-                raise InvalidSetting(key, getattr(self, key), "must be at least 1")
-        if self.limit_batches is not None and self.limit_batches < 1:
-            raise InvalidSetting("limit_batches", self.limit_batches, "must be at least 1, or null for all")
 
     def check(self) -> None:
         """Require the GPU that the settings ask for.

@@ -3,8 +3,11 @@
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
+
+from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 
 LAYOUTS = ("feature_major", "row_major")
@@ -64,7 +67,7 @@ class FusionPlan:
         return cls(blocks, tuple(content["faster_dense"]), content["layers"])
 
 
-@dataclass(frozen=True)
+@settings_class()
 class FusionParts:
     """What the pass over blocks may do.
 
@@ -86,11 +89,7 @@ class FusionParts:
     residual: bool = True
     residual_in_norm: bool = True
     compact: bool = True
-    layouts: tuple[str, ...] = LAYOUTS
-
-    def __post_init__(self) -> None:
-        if not self.layouts or any(layout not in LAYOUTS for layout in self.layouts):
-            raise InvalidSetting("layouts", self.layouts, f"is one or more of {', '.join(LAYOUTS)}")
+    layouts: Annotated[tuple[Literal[LAYOUTS], ...], Field(min_length=1)] = LAYOUTS
 
 
 ALL_PARTS = FusionParts()

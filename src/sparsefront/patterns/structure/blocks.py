@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from sparsefront.patterns.base import Pattern, require_divisible
 from sparsefront.patterns.structure.window import (
     TOLERANCE,
     Window,
-    check_window_settings,
+    WindowSize,
     check_window_sparsity,
     find_window,
     window_unsupported_reason,
@@ -142,6 +143,9 @@ class BlockPattern(Pattern):
         return grid_boundaries(shape, self.block, None if window is None else window.m)
 
 
+Distribution = Literal["free", "balanced"]
+
+
 class FreeOrBalanced(BlockPattern):
     """Base of the patterns on a fixed grid that take a `distribution`; a subclass declares both settings.
 
@@ -150,16 +154,12 @@ class FreeOrBalanced(BlockPattern):
         m: window of the balanced distribution, in blocks; None chooses it as n_m does.
     """
 
-    distribution: str
-    m: int | None
+    distribution: Distribution
+    m: WindowSize
 
-    def check_distribution(self) -> None:
-        """Raise InvalidSetting unless distribution is free or balanced and m is set only where it is balanced."""
-        if self.distribution not in ("free", "balanced"):
-            raise InvalidSetting("distribution", self.distribution, "free or balanced")
+    def __post_init__(self) -> None:
         if self.distribution == "free" and self.m is not None:
             raise InvalidSetting("m", self.m, "null with distribution=free: only a balanced distribution has windows")
-        check_window_settings(None, self.m)
 
     @property
     def balanced(self) -> bool:

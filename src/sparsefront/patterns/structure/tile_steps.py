@@ -2,14 +2,14 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from sparsefront.masks.groups import Groups, group_score
 
-AGGREGATES = ("rms", "l2_over_length")
+Aggregate = Literal["rms", "l2_over_length"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class OutputStep:
 
     target: float
     multiple: int
-    aggregate: str
+    aggregate: Aggregate
 
     def groups(self, importance: Tensor, mask: Tensor) -> Groups:
         """Scores [N]."""
@@ -61,7 +61,7 @@ class TileInputStep:
     target: float
     width: int
     multiple: int
-    aggregate: str
+    aggregate: Aggregate
 
     def groups(self, importance: Tensor, mask: Tensor) -> Groups:
         rows = surviving_outputs(mask)

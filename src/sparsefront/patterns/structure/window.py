@@ -4,7 +4,9 @@ Shared by n_m (groups are weights), vector_wise (vectors) and block_wise (blocks
 """
 
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
 
 from sparsefront.errors import InvalidSetting
 
@@ -12,6 +14,11 @@ from sparsefront.errors import InvalidSetting
 SMALLEST_M, LARGEST_M = 4, 64
 # How far n/m may lie from the density: 3:32 stands for a sparsity of 0.9.
 TOLERANCE = 0.01
+
+WindowSize = Annotated[
+    Annotated[int, Field(ge=2, le=LARGEST_M)] | None, Field(description="null: chosen by sparsity and shape")
+]
+"""m, as a setting."""
 
 
 class Window(NamedTuple):
@@ -54,18 +61,6 @@ def find_window(length: int, sparsity: float, *, n: int | None, m: int | None) -
         if length % size == 0 and window.expresses(sparsity):
             return window
     return None
-
-
-def check_window_settings(n: int | None, m: int | None) -> None:
-    """Raise InvalidSetting unless m is null or 2...64, and n null or, beside an m, 1...m."""
-    if m is not None and (isinstance(m, bool) or not isinstance(m, int) or not 2 <= m <= LARGEST_M):
-        raise InvalidSetting("m", m, f"a whole number from 2 to {LARGEST_M}, or null to choose by sparsity and shape")
-    if n is None:
-        return
-    if m is None:
-        raise InvalidSetting("n", n, "null while m is null: n alone is no window")
-    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= m:
-        raise InvalidSetting("n", n, f"a whole number from 1 to m={m}, or null to derive it from the sparsity")
 
 
 def check_window_sparsity(sparsity: float, *, n: int | None, m: int | None) -> None:

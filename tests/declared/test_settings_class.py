@@ -1,0 +1,130 @@
+"""Settings classes: what they take, what they reject, in which words, and that they stay plain dataclasses."""
+
+import dataclasses
+import inspect
+import pickle
+from typing import Annotated, ClassVar, Literal
+
+import pytest
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from sparsefront.declared.settings_class import settings_class
+from sparsefront.declared.types import Expression, Fraction, ListOf, OneOrMore, Share
+from sparsefront.errors import InvalidSetting
+
+Size = Annotated[int, Field(ge=2, le=64)]
+
+
+@settings_class()
+class Sample:
+    count: PositiveInt = 1
+    rate: PositiveFloat | None = None
+    rest: NonNegativeInt = 0
+    warmup: Annotated[Fraction, Field(description="of the steps")] = 0.1
+    share: Share = 0.5
+    norm: Literal["l1", "l2"] = "l1"
+    mode: Literal["a", "b", "c"] = "a"
+    window: Annotated[Size | None, Field(description="null: chosen")] = None
+    sizes: PositiveInt | OneOrMore[PositiveInt] = 1
+    modes: OneOrMore[Literal["x", "y"]] = dataclasses.field(default_factory=lambda: ["x"])
+    ignore: ListOf[Expression] = dataclasses.field(default_factory=list)
+    flag: bool = False
+
+    name: ClassVar[str] = "sample"
+
+    def __post_init__(self):
+        if self.rest > self.count:
+            raise InvalidSetting("rest", self.rest, f"at most count={self.count}")
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ({"count": 0}, "count=0: must be a whole number of at least 1"),
+        ({"count": True}, "count=True: must be a whole number of at least 1"),
+        ({"count": 1.0}, "count=1.0: must be a whole number of at least 1"),
+        ({"count": "1"}, "count=1: must be a whole number of at least 1"),
+        ({"rate": 0}, "rate=0: must be a number greater than 0 or null"),
+        ({"rate": True}, "rate=True: must be a number greater than 0 or null"),
+        ({"warmup": 1.0}, "warmup=1.0: must be a number of at least 0 and below 1 (of the steps)"),
+        ({"share": 1.5}, "share=1.5: must be a number from 0 to 1"),
+        ({"share": float("nan")}, "share=nan: must be a finite number from 0 to 1, not NaN or infinity"),
+        ({"norm": "l3"}, "norm=l3: must be l1 or l2"),
+        ({"mode": "d"}, "mode=d: must be one of a, b, c"),
+        ({"window": 65}, "window=65: must be a whole number from 2 to 64 or null (null: chosen)"),
+        (
+            {"sizes": []},
+            "sizes=[]: must be a whole number of at least 1 or a list of one or more whole numbers of at least 1",
+        ),
+        ({"modes": ["x", "z"]}, "modes=['x', 'z']: must be a list of one or more names out of x, y"),
+        ({"ignore": "a"}, "ignore=a: must be a list of texts"),
+        ({"flag": 1}, "flag=1: must be true or false"),
+        ({"rest": 2}, "rest=2: at most count=1"),
+    ],
+    ids=str,
+)
+def test_one_line_names_key_value_and_what_is_allowed(values, line):
+    with pytest.raises(InvalidSetting) as rejected:
+        Sample(**values)
+    assert str(rejected.value) == line
+    assert rejected.value.key == next(iter(values))
+
+
+def test_an_expression_that_does_not_compile_is_named_alone():
+    with pytest.raises(InvalidSetting, match=r"^ignore=\(: is not a regular expression: missing \)"):
+        Sample(ignore=["fc1", "("])
+
+
+def test_a_value_by_position_is_named_as_well():
+    with pytest.raises(InvalidSetting, match="^rate=-1: "):
+        Sample(3, -1)
+
+
+def test_what_no_class_takes_is_a_slip_of_the_caller():
+    with pytest.raises(TypeError, match="width"):
+        Sample(width=3)
+
+
+def test_whole_numbers_pass_for_numbers_and_tuples_for_lists():
+    made = Sample(rate=2, sizes=(8, 1))
+    assert made.rate == 2.0 and isinstance(made.rate, float)
+    assert made.sizes == [8, 1]
+
+
+def test_it_stays_a_frozen_dataclass():
+    made = Sample(4)
+    assert dataclasses.asdict(made)["count"] == 4
+    assert [field.name for field in dataclasses.fields(Sample)] == list(inspect.signature(Sample).parameters)
+    assert pickle.loads(pickle.dumps(made)) == made
+    with pytest.raises(InvalidSetting, match="^count=-1: "):
+        dataclasses.replace(made, count=-1)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        made.count = 5
+
+
+def test_a_plain_dataclass_may_derive_from_one():
+    @dataclasses.dataclass(frozen=True)
+    class Own(Sample):
+        width: int = 3
+
+    assert Own(2, width=7) == Own(count=2, width=7)
+    assert list(inspect.signature(Own).parameters)[-1] == "width"
+    with pytest.raises(InvalidSetting, match="^rest=5: at most count=2"):
+        Own(2, rest=5)
+
+
+def test_classes_of_keywords():
+    @settings_class(kw_only=True)
+    class Base:
+        workers: NonNegativeInt = 0
+
+    @settings_class(kw_only=True)
+    class Derived(Base):
+        path: str
+
+    assert Derived(path="x") == Derived(path="x", workers=0)
+    assert hash(Derived(path="x")) == hash(Derived(path="x"))
+    with pytest.raises(InvalidSetting, match="^workers=-1: must be a whole number of at least 0$"):
+        Derived(path="x", workers=-1)
+    with pytest.raises(TypeError, match="path"):
+        Derived()
