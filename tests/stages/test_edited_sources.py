@@ -25,7 +25,7 @@ EDITS = {
     "the table of launches": (KERNELS / "tuning/shipped/nvidia_h200.json", '"block_m"', '"block_n"', FROM_SWAP),
     "a Triton kernel": (KERNELS / "blocked/triton_spmm.py", *ADDED, FROM_SWAP),
     "a format": (KERNELS / "gathered/format.py", *ADDED, FROM_EXPORT),
-    "the predicted latencies": (KERNELS / "prediction/shipped/nvidia_h200.json", '"', ' "', set()),
+    "the predicted latencies": (KERNELS / "performance_model/shipped/nvidia_h200.measured.json", '"', ' "', set()),
     "the kernels' benchmark": (KERNELS / "bench/run.py", *ADDED, set()),
     "the pattern": (SPARSEFRONT / "patterns/tile_wise.py", *ADDED, FROM_PRUNE),
     "what the pattern imports": (SPARSEFRONT / "patterns/structure/tile_steps.py", *ADDED, FROM_PRUNE),

@@ -1,6 +1,6 @@
-"""The performance model: predicted latency of a product from shape, sparsity, granularity and the device's rates."""
+"""The performance model: predicted latency of a product from shape, sparsity, granularity and what is known of the GPU."""
 
-from sparsefront_kernels.performance_model.predict import predicted_us
+from sparsefront_kernels.performance_model.model import PerformanceModel, PredictedSpeedup, performance_model, predict
 from sparsefront_kernels.performance_model.product import Product
 
-__all__ = ["Product", "predicted_us"]
+__all__ = ["PerformanceModel", "PredictedSpeedup", "Product", "performance_model", "predict"]

@@ -1,8 +1,8 @@
 """Measured times of products, by GPU model, and what they say of a product between them.
 
-A table for the GPUs on which we measured ships with the package; one that `python -m sparsefront_kernels.prediction` made
-of a user's own measurements, in $SPARSEFRONT_KERNELS_CACHE (~/.cache/sparsefront_kernels where that is not set),
-replaces it.
+A table for the GPUs on which we measured ships with the package; one of a user's own measurements (`python -m
+sparsefront_kernels.performance_model rows.csv --table`), in $SPARSEFRONT_KERNELS_CACHE (~/.cache/sparsefront_kernels where
+that is not set), replaces it.
 
     {"gpu": "NVIDIA H200", "made_with": {"torch": "2.11.0", "commit": "abc", "date": "2026-01-31", ...},
      "columns": ["family", "granularity", "distribution", "dtype", "m", "k", "n", "sparsity", "kernel", ...],
@@ -10,20 +10,22 @@ replaces it.
 """
 
 import json
-import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from math import exp, log
 from pathlib import Path
 from typing import NamedTuple
 
 from sparsefront_kernels import renamed
-from sparsefront_kernels.prediction.interpolation import Values, between, mean
-from sparsefront_kernels.tuning.store import file_name
+from sparsefront_kernels.performance_model.interpolation import Values, between, mean
+from sparsefront_kernels.performance_model.product import Product
+from sparsefront_kernels.performance_model.rates import FOLDER, SHIPPED
+from sparsefront_kernels.tuning import store
 
-SHIPPED = Path(__file__).parent / "shipped"
-FOLDER, OLD_FOLDER = "prediction", "forecast"  # of the cache; files in the old one are still read
+ENDING = ".measured.json"  # beside the rates
+OLD_FOLDERS = ("prediction", "forecast")  # of the cache; files in them are still read
+LAYOUT = "row_major"
 SPARSITY_SLACK = 0.005  # masks miss the sparsity that was asked for by less
 MADE_WITH = ("torch", "triton", "cuda", "commit", "date")
 
@@ -45,30 +47,6 @@ class Measured(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PredictedLatency:
-    """Predicted microseconds of a product, sparse and dense.
-
-    Args:
-        source: "measurements", between which was interpolated, or "model".
-        error: share by which the speedup may well be off, as far as it is known.
-    """
-
-    latency_us: float
-    dense_us: float
-    source: str = "measurements"
-    error: float = 0.0
-
-    @property
-    def speedup(self) -> float:
-        return self.dense_us / self.latency_us
-
-    @property
-    def may_win(self) -> bool:
-        """Whether the speedup may be above 1, within its error."""
-        return self.speedup * (1 + self.error) > 1
-
-
-@dataclass(frozen=True)
 class LatencyTable:
     """What was measured on one GPU model.
 
@@ -82,26 +60,22 @@ class LatencyTable:
     made_with: dict[str, str]
     measured: tuple[Measured, ...]
 
-    def predict(
-        self, *, family: str, granularity: int, dtype: str, m: int, k: int, n: int, sparsity: float
-    ) -> PredictedLatency | None:
-        """The expected time of Y[M, N] = X[M, K] · W[N, K]ᵀ, X and Y row-major; None outside what was measured.
+    def interpolated(self, product: Product, family: str) -> tuple[float, float] | None:
+        """Microseconds of the family's fastest kernel and of dense; None outside what was measured, row-major X and Y.
 
         ln(time) is linear in sparsity, then in ln(K·N) (shapes of one size are averaged), then in ln(M). Of several
         distributions of the weight, the one that is kindest to the sparse kernel counts.
-
-        Args:
-            family, granularity: how the weight is stored, and its unit.
-            dtype: fp16, bf16, fp32 or tf32.
-            sparsity: fraction of zeros.
         """
+        if product.layout != LAYOUT:
+            return None
         kinds: dict[str, list[Measured]] = defaultdict(list)
         for one in self.measured:
-            if (one.family, one.granularity, one.dtype) == (family, granularity, dtype):
+            if (one.family, one.granularity, one.dtype) == (family, product.granularity, product.dtype):
                 kinds[one.distribution].append(one)
-        found = [_interpolated(measured, m, k * n, sparsity) for measured in kinds.values()]
-        predictions = [PredictedLatency(*(exp(value) for value in logs)) for logs in found if logs is not None]
-        return max(predictions, key=lambda one: one.speedup, default=None)
+        size = product.k * product.n
+        found = [_interpolated(measured, product.m, size, product.sparsity) for measured in kinds.values()]
+        times = [(exp(sparse), exp(dense)) for sparse, dense in filter(None, found)]
+        return max(times, key=lambda one: one[1] / one[0], default=None)
 
     def save(self, path: Path) -> Path:
         """Write the table as JSON, a measurement a line."""
@@ -114,7 +88,8 @@ class LatencyTable:
 
 def latency_table(gpu: str) -> LatencyTable | None:
     """The table of a GPU model: the user's own, or else the shipped one; None where there is neither."""
-    places = (user_file(gpu), user_file(gpu, OLD_FOLDER), SHIPPED / file_name(gpu))
+    older = (store.user_file(gpu, folder) for folder in OLD_FOLDERS)
+    places = (user_file(gpu), *older, shipped_file(gpu))
     path = next((path for path in places if path.exists()), None)
     return None if path is None else load(path)
 
@@ -127,10 +102,42 @@ def load(path: Path) -> LatencyTable:
     return LatencyTable(content["gpu"], content["made_with"], tuple(measured))
 
 
-def user_file(gpu: str, folder: str = FOLDER) -> Path:
+def user_file(gpu: str) -> Path:
     """Where a user's own table for a GPU model is kept."""
-    cache = os.environ.get("SPARSEFRONT_KERNELS_CACHE") or Path.home() / ".cache" / "sparsefront_kernels"
-    return Path(cache) / folder / file_name(gpu)
+    return store.user_file(gpu, FOLDER).with_suffix(ENDING)
+
+
+def shipped_file(gpu: str) -> Path:
+    """The table that ships with the package, if there is one."""
+    return (SHIPPED / store.file_name(gpu)).with_suffix(ENDING)
+
+
+def distilled(rows: Iterable[dict[str, str]], kernels: Collection[str]) -> LatencyTable:
+    """The fastest row-major kernel of this package for each weight and problem, and the dense time beside it.
+
+    Peers are left out, since no layer can call them, and so are wrong products, and masks of patterns, whose settings the table
+    does not know.
+
+    Args:
+        rows: of one results file, as `bench.row.read_rows` gives them.
+        kernels: of this package.
+    Raises:
+        ValueError: rows of several GPU models, or none that can be used.
+    """
+    right = [row for row in rows if row["correct"] == "True" and not row["mask_settings"]]
+    fit = [row for row in right if row["kernel"] in kernels and row["layout"] == LAYOUT]
+    gpus = sorted({row["gpu"] for row in fit})
+    if len(gpus) != 1:
+        found = ", ".join(gpus) or "none"
+        raise ValueError(f"one GPU model makes a table; the row-major rows of our kernels are of {found}")
+    best: dict[tuple, Measured] = {}
+    for row in fit:
+        one = Measured(**{name: kind(row[name]) for name, kind in Measured.__annotations__.items()})
+        key = one[: Measured._fields.index("kernel")]
+        if key not in best or one.latency_us < best[key].latency_us:
+            best[key] = one
+    made_with = {name: ", ".join(sorted({row[name] for row in fit})) for name in MADE_WITH}
+    return LatencyTable(gpus[0], made_with, tuple(sorted(best.values())))
 
 
 def _interpolated(measured: Iterable[Measured], m: int, size: int, sparsity: float) -> Values | None:
