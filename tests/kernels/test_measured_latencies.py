@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from sparsefront_kernels.bench.row import COLUMNS, read_rows, write_texts
 from sparsefront_kernels.performance_model import PerformanceModel, PredictedSpeedup, Product
 from sparsefront_kernels.performance_model.__main__ import main
-from sparsefront_kernels.performance_model.interpolation import between
-from sparsefront_kernels.performance_model.measured import (
+from sparsefront_kernels.performance_model.measurements.interpolation import between
+from sparsefront_kernels.performance_model.measurements.table import (
+    SHIPPED,
     LatencyTable,
     Measured,
     distilled,
     latency_table,
     load,
-    shipped_file,
     user_file,
 )
 from sparsefront_kernels.performance_model.rates import device_rates
@@ -185,12 +185,12 @@ def test_a_table_of_a_gpu_without_rates(tmp_path, monkeypatch, capsys):
 def test_the_shipped_table_is_that_of_the_shipped_measurements():
     made = distilled(read_rows(ROOT / "experiments" / "operators" / "h200.csv"), names())
     again = "python -m sparsefront_kernels.performance_model experiments/operators/h200.csv --table --ship"
-    assert load(shipped_file("NVIDIA H200")) == made, f"after new measurements: {again}"
+    assert load(SHIPPED / "nvidia_h200.json") == made, f"after new measurements: {again}"
 
 
 def test_the_shipped_table_says_what_was_measured():
     """Row-major, granularity 128: at 50 % and M = 256 a loss on 1024², at 90 % and M = 4096 a win on 8192²."""
-    shipped = load(shipped_file("NVIDIA H200"))
+    shipped = load(SHIPPED / "nvidia_h200.json")
     small = ask(shipped, granularity=128, m=256, k=1024, n=1024, sparsity=0.5)
     large = ask(shipped, granularity=128, m=4096, k=8192, n=8192, sparsity=0.9)
     assert small.speedup == pytest.approx(0.73508, rel=1e-3) and large.speedup == pytest.approx(4.93685, rel=1e-3)

@@ -15,8 +15,9 @@ from sparsefront_kernels.performance_model import (
 )
 from sparsefront_kernels.performance_model.__main__ import main
 from sparsefront_kernels.performance_model.errors import Errors
-from sparsefront_kernels.performance_model.families import FAMILIES, constants_key, family_of, known_error, predicted_us
+from sparsefront_kernels.performance_model.families import FAMILIES, constants_key, family_of
 from sparsefront_kernels.performance_model.fit import Sample, fitted, product_of, rates_of, samples_of
+from sparsefront_kernels.performance_model.predict import Prediction, predict_with
 from sparsefront_kernels.performance_model.rates import SHIPPED, DeviceRates, device_rates, load, user_file
 from sparsefront_kernels.performance_model.work import CONSTANTS, STARTS, Tiling, Work, time_us
 from sparsefront_kernels.registry import names
@@ -42,6 +43,11 @@ def rates(**changed) -> DeviceRates:
 def product(**changed) -> Product:
     plain = {"m": 32, "k": 4096, "n": 4096, "sparsity": 0.5, "granularity": 64, "distribution": "equal"}
     return Product(**plain | {"dtype": "fp16", "layout": "feature_major"} | changed)
+
+
+def predicted_us(kernel: str, one: Product, known: DeviceRates) -> float | None:
+    predicted = predict_with(one, kernel, known)
+    return predicted and predicted.latency_us
 
 
 def asked(family: str, **changed) -> tuple[str, Product]:
@@ -148,8 +154,9 @@ def test_a_fit_finds_the_times_that_made_it():
     assert "scatter" not in found.constants["gathered_cuda fp16"], "no sample depends on it"
     errors = found.errors["gathered_cuda fp16"]
     assert errors["rows"] == len(grid) and errors["median"] < 0.02 and errors["held_out_median"] < 0.05
-    assert known_error("gathered_cuda", "bf16", found) == errors["held_out_p90"]
-    assert known_error("triton_bsr", "fp16", found) == float("inf")
+    known = predict_with(product(dtype="bf16"), "gathered_cuda", dataclasses.replace(found, errors={}))
+    assert known == Prediction(known.latency_us, float("inf")), "as of a fit that saw one (K, N)"
+    assert predict_with(product(dtype="bf16"), "gathered_cuda", found).error == errors["held_out_p90"]
 
 
 def test_errors():

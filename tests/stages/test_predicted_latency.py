@@ -6,7 +6,7 @@ import logging
 import pytest
 import torch
 from sparsefront_kernels.performance_model import PerformanceModel
-from sparsefront_kernels.performance_model.measured import LatencyTable, Measured
+from sparsefront_kernels.performance_model.measurements.table import LatencyTable, Measured
 
 from sparsefront import pipeline
 from sparsefront.datasets.info import DataInfo

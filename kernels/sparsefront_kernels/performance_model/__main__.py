@@ -14,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from sparsefront_kernels.bench.row import read_rows, write_texts
-from sparsefront_kernels.performance_model import measured
 from sparsefront_kernels.performance_model.errors import Errors
-from sparsefront_kernels.performance_model.families import predicted_us
 from sparsefront_kernels.performance_model.fit import fitted, product_of, rates_of, samples_of
+from sparsefront_kernels.performance_model.measurements import table as measured
+from sparsefront_kernels.performance_model.predict import predict_with
 from sparsefront_kernels.performance_model.rates import SHIPPED, DeviceRates, device_rates, user_file
 from sparsefront_kernels.registry import names
 from sparsefront_kernels.tuning.store import file_name
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = read_rows(asked.csv)
         if asked.table:
             table = measured.distilled(rows, names())
-            path = measured.shipped_file(table.gpu) if asked.ship else measured.user_file(table.gpu)
+            path = measured.SHIPPED / file_name(table.gpu) if asked.ship else measured.user_file(table.gpu)
             print(f"{table.save(path)}: {len(table.measured)} products")
             if not asked.fit and device_rates(table.gpu) is None:
                 return 0
@@ -92,8 +92,8 @@ def _rates(rows: Sequence[dict[str, str]], asked: argparse.Namespace) -> DeviceR
 
 
 def _predicted(row: dict[str, str], rates: DeviceRates) -> str:
-    predicted = predicted_us(row["kernel"], product_of(row), rates)
-    return "" if predicted is None else f"{predicted:.6g}"
+    predicted = predict_with(product_of(row), row["kernel"], rates)
+    return "" if predicted is None else f"{predicted.latency_us:.6g}"
 
 
 def _parser() -> argparse.ArgumentParser:

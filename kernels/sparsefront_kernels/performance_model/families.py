@@ -1,4 +1,4 @@
-"""The work of each kernel, by its name without layout and number format, and its predicted latency."""
+"""The work of each kernel, by its name without layout and number format."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from sparsefront_kernels.performance_model import (
 )
 from sparsefront_kernels.performance_model.product import Product
 from sparsefront_kernels.performance_model.rates import DeviceRates
-from sparsefront_kernels.performance_model.work import Work, time_us
+from sparsefront_kernels.performance_model.work import Work
 
 # kernel -> (product, rates) -> work, or None where the kernel does not take the product
 FAMILIES: dict[str, Callable[[Product, DeviceRates], Work | None]] = {
@@ -35,20 +35,3 @@ def constants_key(kernel: str, dtype: str) -> str | None:
     if family == "cublas" and dtype == "tf32":
         family = kernel  # TF32 tensor cores take operands in one order only, so that each layout is another kernel
     return family and f"{family} {_ALIKE.get(dtype, dtype)}"
-
-
-def predicted_us(kernel: str, product: Product, rates: DeviceRates) -> float | None:
-    """Predicted microseconds; None as `PerformanceModel.predict`."""
-    constants = rates.constants.get(constants_key(kernel, product.dtype))
-    if constants is None or product.m < 1 or (work := FAMILIES[family_of(kernel)](product, rates)) is None:
-        return None
-    return time_us(work, constants) if work.constants <= constants.keys() else None
-
-
-def known_error(kernel: str, dtype: str, rates: DeviceRates) -> float:
-    """How far nine in ten predictions were from the measurement at most, as a share of it, for (K, N) not fitted to.
-
-    Infinite where a fit saw one (K, N) only: constants fit a handful of rows whatever they are worth.
-    """
-    errors = rates.errors.get(constants_key(kernel, dtype), {})
-    return errors.get("held_out_p90", float("inf"))

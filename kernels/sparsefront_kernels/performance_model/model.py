@@ -1,32 +1,15 @@
-"""What is known of a GPU model, and the latencies that follow: the entry to all predictions.
-
-One kernel's latency is computed by the formula of `work.py`. Against dense, measurements come first: where the table of the
-GPU reaches, its interpolation is the answer, and otherwise the formula for the fastest kernel.
-"""
+"""What is known of a GPU model, and the speedups that follow: measurements first, then the formula."""
 
 from dataclasses import dataclass
 from operator import attrgetter
 
-from sparsefront_kernels.performance_model.families import FAMILIES, known_error, predicted_us
-from sparsefront_kernels.performance_model.measured import LatencyTable, latency_table
+from sparsefront_kernels.performance_model.families import FAMILIES
+from sparsefront_kernels.performance_model.measurements.table import LatencyTable, latency_table
+from sparsefront_kernels.performance_model.predict import Prediction, predict_with
 from sparsefront_kernels.performance_model.product import Product
 from sparsefront_kernels.performance_model.rates import DeviceRates, device_rates
 
 DENSE = ("cublas", "cublas_wt")  # row-major products; the faster one counts
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Of one kernel.
-
-    Args:
-        latency_us: predicted microseconds.
-        error: share of the measurement by which nine in ten predictions were off at most, for (K, N) that the constants were
-            not fitted to; infinite where that is not known.
-    """
-
-    latency_us: float
-    error: float
 
 
 @dataclass(frozen=True)
@@ -68,13 +51,8 @@ class PerformanceModel:
     table: LatencyTable | None = None
 
     def predict(self, product: Product, kernel: str) -> Prediction | None:
-        """A kernel's latency.
-
-        None where the model does not know the kernel, where the kernel does not take the product, and where something that
-        its time depends on was never fitted, such as a layout that was not measured.
-        """
-        latency_us = None if self.rates is None else predicted_us(kernel, product, self.rates)
-        return None if latency_us is None else Prediction(latency_us, known_error(kernel, product.dtype, self.rates))
+        """A kernel's latency, by the formula; None as the function `predict`."""
+        return None if self.rates is None else predict_with(product, kernel, self.rates)
 
     def speedup(self, product: Product, family: str) -> PredictedSpeedup | None:
         """Of a storage family's fastest kernel over the faster row-major dense one; None where neither source reaches."""
@@ -94,8 +72,3 @@ def performance_model(gpu: str) -> PerformanceModel | None:
     """Of a GPU model; None where nothing is known of it."""
     rates, table = device_rates(gpu), latency_table(gpu)
     return None if rates is None and table is None else PerformanceModel(gpu, rates, table)
-
-
-def predict(product: Product, kernel: str, gpu: str) -> Prediction | None:
-    """A kernel's latency on a GPU model: `PerformanceModel.predict`; None where nothing is known of the GPU."""
-    return PerformanceModel(gpu, device_rates(gpu)).predict(product, kernel)

@@ -18,13 +18,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sparsefront_kernels import renamed
-from sparsefront_kernels.performance_model.interpolation import Values, between, mean
+from sparsefront_kernels.performance_model.measurements.interpolation import Values, between, mean
 from sparsefront_kernels.performance_model.product import Product
-from sparsefront_kernels.performance_model.rates import FOLDER, SHIPPED
 from sparsefront_kernels.tuning import store
 
-ENDING = ".measured.json"  # beside the rates
-OLD_FOLDERS = ("prediction", "forecast")  # of the cache; files in them are still read
+SHIPPED = Path(__file__).parent / "shipped"
+FOLDER, OLD_FOLDERS = (
+    "performance_model/measurements",
+    ("prediction", "forecast"),
+)  # of the cache; the old ones are still read
 LAYOUT = "row_major"
 SPARSITY_SLACK = 0.005  # masks miss the sparsity that was asked for by less
 MADE_WITH = ("torch", "triton", "cuda", "commit", "date")
@@ -89,7 +91,7 @@ class LatencyTable:
 def latency_table(gpu: str) -> LatencyTable | None:
     """The table of a GPU model: the user's own, or else the shipped one; None where there is neither."""
     older = (store.user_file(gpu, folder) for folder in OLD_FOLDERS)
-    places = (user_file(gpu), *older, shipped_file(gpu))
+    places = (user_file(gpu), *older, SHIPPED / store.file_name(gpu))
     path = next((path for path in places if path.exists()), None)
     return None if path is None else load(path)
 
@@ -104,12 +106,7 @@ def load(path: Path) -> LatencyTable:
 
 def user_file(gpu: str) -> Path:
     """Where a user's own table for a GPU model is kept."""
-    return store.user_file(gpu, FOLDER).with_suffix(ENDING)
-
-
-def shipped_file(gpu: str) -> Path:
-    """The table that ships with the package, if there is one."""
-    return (SHIPPED / store.file_name(gpu)).with_suffix(ENDING)
+    return store.user_file(gpu, FOLDER)
 
 
 def distilled(rows: Iterable[dict[str, str]], kernels: Collection[str]) -> LatencyTable:
