@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from sparsefront_kernels.bench.row import COLUMNS, read_rows, write_texts
 from sparsefront_kernels.performance_model import PerformanceModel, PredictedSpeedup, Product
 from sparsefront_kernels.performance_model.__main__ import main
-from sparsefront_kernels.performance_model.measurements.interpolation import between
 from sparsefront_kernels.performance_model.measurements.table import (
     SHIPPED,
     LatencyTable,
     Measured,
+    between,
     distilled,
     latency_table,
     load,

@@ -15,9 +15,14 @@ from sparsefront_kernels.performance_model import (
 )
 from sparsefront_kernels.performance_model.__main__ import main
 from sparsefront_kernels.performance_model.errors import Errors
-from sparsefront_kernels.performance_model.families import FAMILIES, constants_key, family_of
 from sparsefront_kernels.performance_model.fit import Sample, fitted, product_of, rates_of, samples_of
-from sparsefront_kernels.performance_model.predict import Prediction, predict_with
+from sparsefront_kernels.performance_model.kernel_latency import (
+    FAMILIES,
+    Prediction,
+    constants_key,
+    family_of,
+    predict_with,
+)
 from sparsefront_kernels.performance_model.rates import SHIPPED, DeviceRates, device_rates, load, user_file
 from sparsefront_kernels.performance_model.work import CONSTANTS, STARTS, Tiling, Work, time_us
 from sparsefront_kernels.registry import names

@@ -16,8 +16,8 @@ from pathlib import Path
 from sparsefront_kernels.bench.row import read_rows, write_texts
 from sparsefront_kernels.performance_model.errors import Errors
 from sparsefront_kernels.performance_model.fit import fitted, product_of, rates_of, samples_of
+from sparsefront_kernels.performance_model.kernel_latency import predict_with
 from sparsefront_kernels.performance_model.measurements import table as measured
-from sparsefront_kernels.performance_model.predict import predict_with
 from sparsefront_kernels.performance_model.rates import SHIPPED, DeviceRates, device_rates, user_file
 from sparsefront_kernels.registry import names
 from sparsefront_kernels.tuning.store import file_name

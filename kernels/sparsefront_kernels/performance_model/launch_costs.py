@@ -5,6 +5,12 @@ are of one launch each, where a fit of that formula knows the fastest launch onl
 a launch must be chosen on every GPU. All were fitted to measurements on an H200, in microseconds unless said.
 """
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sparsefront_kernels.gathered.cuda.parameters import CudaLaunch
+    from sparsefront_kernels.gathered.simt.spmm import SimtLaunch
+
 # Of the Hopper kernel, by (columns of a block, blocks to a multiprocessor): of the launch, of a work tile beyond its
 # k-blocks, of a k-block.
 _CUDA = {
@@ -42,30 +48,20 @@ _STREAMED, _GATHERED = 4.25e6, 5.5e6  # bytes a microsecond
 _FEWEST_BLOCKS = 60  # that stream at the full rate
 
 
-def cuda_us(
-    block_m: int,
-    blocks_per_sm: int,
-    *,
-    work_tiles: int,
-    amount: float,
-    splits: int,
-    stages: int,
-    prefetch: bool,
-    num_sms: int,
-) -> float:
+def cuda_us(launch: "CudaLaunch", work_tiles: int, amount: float, num_sms: int) -> float:
     """Rounds of blocks, each a start, its k-blocks and its stores.
 
     Args:
-        work_tiles: blocks in all; `splits` of them share one.
+        work_tiles: blocks in all; `launch.splits` of them share one.
         amount: k-blocks that these have together.
     """
-    start, tail, k_block = _CUDA[block_m, blocks_per_sm]
-    reached = _REACHED_BY_CLUSTERS if splits > 2 else 1.0
-    rounds = -(-work_tiles // int(num_sms * reached * blocks_per_sm))
-    k_blocks = -(-amount // splits)
-    predicted = start + rounds * (tail + k_blocks * k_block + _CUDA_SPLITS[splits] * block_m / 128)
-    if prefetch:
-        predicted += _PREFETCH_COST * max(0.0, rounds * k_blocks - stages) - _PREFETCH_GAIN
+    start, tail, k_block = _CUDA[launch.block_m, launch.blocks_per_sm]
+    reached = _REACHED_BY_CLUSTERS if launch.splits > 2 else 1.0
+    rounds = -(-work_tiles // int(num_sms * reached * launch.blocks_per_sm))
+    k_blocks = -(-amount // launch.splits)
+    predicted = start + rounds * (tail + k_blocks * k_block + _CUDA_SPLITS[launch.splits] * launch.block_m / 128)
+    if launch.prefetch:
+        predicted += _PREFETCH_COST * max(0.0, rounds * k_blocks - launch.stages) - _PREFETCH_GAIN
     return predicted
 
 
@@ -79,24 +75,17 @@ def cuda_tile_cycles(k_blocks: int, columns: int) -> float:
     return _TILE + _TILE_COLUMN * columns + k_blocks * (_K_BLOCK + _K_BLOCK_COLUMN * columns)
 
 
-def simt_us(
-    columns: int, *, blocks: int, products: float, warp_split_k: int, splits: int, blocks_per_sm: int, num_sms: int
-) -> float:
-    """Full rounds of blocks, then one in which SMs have fewer blocks.
-
-    Args:
-        columns: of a thread.
-        products: of a block.
-    """
-    products *= _WARP_SPLIT_K[warp_split_k] * (_LARGE_CLUSTER if splits > 2 else 1.0)
-    rates = _SIMT_RATE[columns]
-    rounds, rest = divmod(blocks, num_sms * blocks_per_sm)
+def simt_us(launch: "SimtLaunch", blocks: int, products: float, num_sms: int) -> float:
+    """Full rounds of blocks with so many products each, then one in which SMs have fewer blocks."""
+    products *= _WARP_SPLIT_K[launch.warp_split_k] * (_LARGE_CLUSTER if launch.splits > 2 else 1.0)
+    tail, rates = _SIMT_TAIL[launch.columns], _SIMT_RATE[launch.columns]
+    rounds, rest = divmod(blocks, num_sms * launch.blocks_per_sm)
     most = -(-rest // num_sms)  # blocks of an SM in the last round
 
     def round_us(share: int) -> float:
-        return _SIMT_TAIL[columns] + share * products / rates[share - 1] if share else 0.0
+        return tail + share * products / rates[share - 1] if share else 0.0
 
-    return _SIMT + rounds * round_us(blocks_per_sm) + round_us(most) + _SIMT_SPLIT * (splits - 1)
+    return _SIMT + rounds * round_us(launch.blocks_per_sm) + round_us(most) + _SIMT_SPLIT * (launch.splits - 1)
 
 
 def small_m_us(

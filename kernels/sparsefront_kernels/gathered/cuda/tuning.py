@@ -85,16 +85,8 @@ def predicted_us(problem: CudaProblem, launch: CudaLaunch, num_sms: int) -> floa
     if launch.wide:
         lengths = problem.lengths or (round(problem.amount),) * problem.cta_tiles
         return cuda_many_rows_us(schedule(lengths, problem.m, num_sms, launch.raster_swizzle).cycles)
-    return cuda_us(
-        launch.block_m,
-        launch.blocks_per_sm,
-        work_tiles=problem.cta_tiles * -(-problem.m // launch.block_m) * launch.splits,
-        amount=problem.amount,
-        splits=launch.splits,
-        stages=launch.stages,
-        prefetch=launch.prefetch,
-        num_sms=num_sms,
-    )
+    work_tiles = problem.cta_tiles * -(-problem.m // launch.block_m) * launch.splits
+    return cuda_us(launch, work_tiles, problem.amount, num_sms)
 
 
 def candidates(problem: CudaProblem, num_sms: int, *, slack: float = 1.4, most: int = 18) -> list[CudaLaunch]:

@@ -67,15 +67,8 @@ class SimtProblem:
 def predicted_us(problem: SimtProblem, launch: SimtLaunch, num_sms: int) -> float:
     """By the launch level of the performance model."""
     block_m = launch.block_m(problem.width)
-    return simt_us(
-        launch.columns,
-        blocks=problem.tiles * -(-problem.m // block_m) * launch.splits,
-        products=problem.amount / launch.splits * problem.width * block_m,
-        warp_split_k=launch.warp_split_k,
-        splits=launch.splits,
-        blocks_per_sm=launch.blocks_per_sm,
-        num_sms=num_sms,
-    )
+    blocks = problem.tiles * -(-problem.m // block_m) * launch.splits
+    return simt_us(launch, blocks, problem.amount / launch.splits * problem.width * block_m, num_sms)
 
 
 def candidates(problem: SimtProblem, num_sms: int, *, slack: float = 1.5) -> list[SimtLaunch]:

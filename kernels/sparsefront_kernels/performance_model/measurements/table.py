@@ -11,14 +11,13 @@ that is not set), replaces it.
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import exp, log
 from pathlib import Path
 from typing import NamedTuple
 
 from sparsefront_kernels import renamed
-from sparsefront_kernels.performance_model.measurements.interpolation import Values, between, mean
 from sparsefront_kernels.performance_model.product import Product
 from sparsefront_kernels.tuning import store
 
@@ -30,6 +29,7 @@ FOLDER, OLD_FOLDERS = (
 LAYOUT = "row_major"
 SPARSITY_SLACK = 0.005  # masks miss the sparsity that was asked for by less
 MADE_WITH = ("torch", "triton", "cuda", "commit", "date")
+Values = tuple[float, ...]
 
 
 class Measured(NamedTuple):
@@ -137,6 +137,21 @@ def distilled(rows: Iterable[dict[str, str]], kernels: Collection[str]) -> Laten
     return LatencyTable(gpus[0], made_with, tuple(sorted(best.values())))
 
 
+def between(points: Mapping[float, Values], at: float, *, slack: float = 0.0) -> Values | None:
+    """Linear interpolation of each value; None outside the points.
+
+    Args:
+        points: place -> values, of equal number.
+        slack: how far outside still counts as the nearest end.
+    """
+    if not points or not min(points) - slack <= at <= max(points) + slack:
+        return None
+    at = min(max(at, min(points)), max(points))
+    low, high = max(place for place in points if place <= at), min(place for place in points if place >= at)
+    share = 0.0 if high == low else (at - low) / (high - low)
+    return tuple((1 - share) * one + share * other for one, other in zip(points[low], points[high], strict=True))
+
+
 def _interpolated(measured: Iterable[Measured], m: int, size: int, sparsity: float) -> Values | None:
     """ln of the sparse and of the dense time, or None."""
     if m < 1:
@@ -150,6 +165,7 @@ def _interpolated(measured: Iterable[Measured], m: int, size: int, sparsity: flo
         for (k, n), curve in shapes.items():
             if (logs := between(curve, sparsity, slack=SPARSITY_SLACK)) is not None:
                 by_size[log(k * n)].append(logs)
-        if (logs := between({at: mean(rows) for at, rows in by_size.items()}, log(size))) is not None:
+        means = {at: tuple(sum(one) / len(rows) for one in zip(*rows, strict=True)) for at, rows in by_size.items()}
+        if (logs := between(means, log(size))) is not None:
             by_m[log(at_m)] = logs
     return between(by_m, log(m))
