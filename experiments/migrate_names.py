@@ -17,7 +17,11 @@ from pathlib import Path
 from sparsefront_kernels import renamed
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLES = ("experiments/operators/*.csv", "experiments/operators/*.plan", "kernels/sparsefront_kernels/*/shipped/*.json")
+TABLES = (
+    "experiments/operators/*.csv",
+    "experiments/operators/*.plan",
+    "kernels/sparsefront_kernels/**/shipped/*.json",
+)
 # in plans kernels are chosen by patterns such as gathered_fp32*
 NAMES = {**renamed.KERNELS, "gathered_fp32": renamed.KERNELS["gathered_fp32_cuda"]}
 KERNEL = re.compile(rf"(?<![\w])(?:{'|'.join(sorted(NAMES, key=len, reverse=True))})(?![a-z0-9])")

@@ -4,7 +4,7 @@ import torch
 
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry
-from sparsefront_kernels.performance_model import Product, predicted_us
+from sparsefront_kernels.performance_model import Product, predict
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.registry import find
 
@@ -50,5 +50,5 @@ def _predicted_us(kernel: KernelEntry, packed: SparseFormat, problem: Problem) -
         dtype=DTYPE_NAMES[problem.dtype],
         layout=problem.layout,
     )
-    predicted = predicted_us(kernel.name, product, torch.cuda.get_device_name(problem.device))
-    return float("inf") if predicted is None else predicted
+    predicted = predict(product, kernel.name, torch.cuda.get_device_name(problem.device))
+    return float("inf") if predicted is None else predicted.latency_us

@@ -115,4 +115,4 @@ def test_the_kernels_own_sources_are_found():
     assert set(BUILT.values()) <= set(found.values())
     assert "sparsefront_kernels.gathered/csrc/hopper.cuh" in found
     assert "sparsefront_kernels.tuning/shipped/nvidia_h200.json" in found
-    assert not any("prediction" in name for name in found)
+    assert not any("measurements" in name for name in found)

@@ -6,15 +6,25 @@ from pathlib import Path
 
 import pytest
 from sparsefront_kernels.bench.row import COLUMNS, read_rows
-from sparsefront_kernels.performance_model import Product, predicted_us
+from sparsefront_kernels.performance_model import (
+    PerformanceModel,
+    PredictedSpeedup,
+    Product,
+    performance_model,
+    predict,
+)
 from sparsefront_kernels.performance_model.__main__ import main
 from sparsefront_kernels.performance_model.errors import Errors
-from sparsefront_kernels.performance_model.families import FAMILIES, constants_key, family_of
 from sparsefront_kernels.performance_model.fit import Sample, fitted, product_of, rates_of, samples_of
-from sparsefront_kernels.performance_model.predict import known_error, predicted_with
+from sparsefront_kernels.performance_model.kernel_latency import (
+    FAMILIES,
+    Prediction,
+    constants_key,
+    family_of,
+    predict_with,
+)
 from sparsefront_kernels.performance_model.rates import SHIPPED, DeviceRates, device_rates, load, user_file
 from sparsefront_kernels.performance_model.work import CONSTANTS, STARTS, Tiling, Work, time_us
-from sparsefront_kernels.prediction import LatencyPredictor, PredictedLatency, latency_predictor
 from sparsefront_kernels.registry import names
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,6 +50,11 @@ def product(**changed) -> Product:
     return Product(**plain | {"dtype": "fp16", "layout": "feature_major"} | changed)
 
 
+def predicted_us(kernel: str, one: Product, known: DeviceRates) -> float | None:
+    predicted = predict_with(one, kernel, known)
+    return predicted and predicted.latency_us
+
+
 def asked(family: str, **changed) -> tuple[str, Product]:
     kernel, dtype = KERNELS[family]
     return kernel, product(dtype=dtype, **changed)
@@ -52,38 +67,38 @@ def test_no_product_is_faster_than_the_device(family):
             kernel, one = asked(family, m=m, granularity=granularity)
             density = 1.0 if family == "cublas" else 1 - one.sparsity
             roofline_us = 2 * m * one.k * one.n * density / (DTYPES[one.dtype] * 1e6 * CONSTANTS["math"][0])
-            assert predicted_with(kernel, one, rates()) >= roofline_us
-            assert predicted_with(kernel, one, rates()) >= rates().memory_us(one.least_bytes)
+            assert predicted_us(kernel, one, rates()) >= roofline_us
+            assert predicted_us(kernel, one, rates()) >= rates().memory_us(one.least_bytes)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_more_work_is_never_faster(family):
     sizes = [{"m": 8}, {"m": 64}, {"m": 64, "n": 8192}, {"m": 64, "n": 8192, "k": 16384}]
-    times = [predicted_with(*asked(family, **size), rates()) for size in sizes]
+    times = [predicted_us(*asked(family, **size), rates()) for size in sizes]
     assert times == sorted(times) and times[0] < times[-1]
     if family != "cublas":
-        sparse = [predicted_with(*asked(family, sparsity=sparsity), rates()) for sparsity in (0.9, 0.75, 0.5, 0.0)]
+        sparse = [predicted_us(*asked(family, sparsity=sparsity), rates()) for sparsity in (0.9, 0.75, 0.5, 0.0)]
         assert sparse == sorted(sparse)
 
 
 def test_tiles_narrower_than_the_hardware_cost_more():
-    times = [predicted_with(*asked("gathered_cuda", m=4096, granularity=unit), rates()) for unit in (128, 64, 32, 16)]
+    times = [predicted_us(*asked("gathered_cuda", m=4096, granularity=unit), rates()) for unit in (128, 64, 32, 16)]
     assert times == sorted(times) and times[0] < times[-1]
     assert product(granularity=16, sparsity=0.5).kept_by_any(64) == 1 - 0.5**4
     assert product(granularity=128, sparsity=0.5).kept_by_any(64) == 0.5
 
 
 def test_layouts_and_uneven_tiles_cost_more():
-    plain = predicted_with(*asked("gathered_cuda", m=4096), rates())
+    plain = predicted_us(*asked("gathered_cuda", m=4096), rates())
     mixed = [
-        predicted_with(*asked("gathered_cuda", m=4096, layout=one), rates())
+        predicted_us(*asked("gathered_cuda", m=4096, layout=one), rates())
         for one in ("row_to_feature", "feature_to_row")
     ]
-    both = predicted_with(*asked("gathered_cuda", m=4096, layout="row_major"), rates())
+    both = predicted_us(*asked("gathered_cuda", m=4096, layout="row_major"), rates())
     assert plain < min(mixed) and max(mixed) < both
     whole = rates(num_sms=128)  # equal tiles fill four rounds, which uneven ones cannot
     equal, uneven = (
-        predicted_with(*asked("gathered_cuda", m=4096, distribution=kind), whole) for kind in ("equal", "uneven")
+        predicted_us(*asked("gathered_cuda", m=4096, distribution=kind), whole) for kind in ("equal", "uneven")
     )
     assert equal < uneven < 1.5 * equal
 
@@ -101,14 +116,14 @@ def test_bytes_bind_what_has_little_arithmetic():
 
 
 def test_nothing_is_said_of_what_is_not_known():
-    assert predicted_us("gathered_cuda", product(), "a GPU that nobody measured") is None
-    assert predicted_with("triton_bsr", product(), rates()) is None
-    assert predicted_with(*asked("gathered_small_m", m=65), rates()) is None
-    assert predicted_with(*asked("gathered_cuda", m=0), rates()) is None
-    assert predicted_with("gathered_cuda", product(), rates(constants={})) is None
+    assert predict(product(), "gathered_cuda", "a GPU that nobody measured") is None
+    assert predicted_us("triton_bsr", product(), rates()) is None
+    assert predicted_us(*asked("gathered_small_m", m=65), rates()) is None
+    assert predicted_us(*asked("gathered_cuda", m=0), rates()) is None
+    assert predicted_us("gathered_cuda", product(), rates(constants={})) is None
     untold = {"gathered_cuda fp16": {name: value for name, value in STARTS.items() if "turn" not in name}}
-    assert predicted_with(*asked("gathered_cuda"), rates(constants=untold)) is not None
-    assert predicted_with(*asked("gathered_cuda", layout="row_major"), rates(constants=untold)) is None
+    assert predicted_us(*asked("gathered_cuda"), rates(constants=untold)) is not None
+    assert predicted_us(*asked("gathered_cuda", layout="row_major"), rates(constants=untold)) is None
 
 
 def test_families_know_their_kernels():
@@ -138,14 +153,15 @@ def test_a_fit_finds_the_times_that_made_it():
         for unit in (128, 32)
         for layout in ("row_major", "feature_major")
     ]
-    samples = [Sample("gathered_cuda", one, predicted_with("gathered_cuda", one, true)) for one in grid]
+    samples = [Sample("gathered_cuda", one, predicted_us("gathered_cuda", one, true)) for one in grid]
     found = fitted(samples, rates(constants={}))
     assert found.constants.keys() == {"gathered_cuda fp16"}
     assert "scatter" not in found.constants["gathered_cuda fp16"], "no sample depends on it"
     errors = found.errors["gathered_cuda fp16"]
     assert errors["rows"] == len(grid) and errors["median"] < 0.02 and errors["held_out_median"] < 0.05
-    assert known_error("gathered_cuda", "bf16", found) == errors["held_out_p90"]
-    assert known_error("triton_bsr", "fp16", found) == float("inf")
+    known = predict_with(product(dtype="bf16"), "gathered_cuda", dataclasses.replace(found, errors={}))
+    assert known == Prediction(known.latency_us, float("inf")), "as of a fit that saw one (K, N)"
+    assert predict_with(product(dtype="bf16"), "gathered_cuda", found).error == errors["held_out_p90"]
 
 
 def test_errors():
@@ -193,10 +209,12 @@ def test_a_users_own_rates_replace_the_shipped_ones(tmp_path, monkeypatch):
 
 
 def test_the_shipped_column_is_of_the_shipped_constants():
-    again = "python -m sparsefront_kernels.performance_model experiments/operators/h200.csv --fit --ship --write"
+    again = (
+        "python -m sparsefront_kernels.performance_model experiments/operators/h200.csv --fit --table --ship --write"
+    )
     shipped = load(SHIPPED / "nvidia_h200.json")
     for one in read_rows(MEASURED):
-        predicted = predicted_with(one["kernel"], product_of(one), shipped)
+        predicted = predicted_us(one["kernel"], product_of(one), shipped)
         if predicted is None:
             assert not one["predicted_us"], f"after new measurements: {again}"
         else:
@@ -233,29 +251,35 @@ def test_the_command(tmp_path, monkeypatch, capsys):
 def test_predictions_are_measurements_where_there_are_any(tmp_path, monkeypatch):
     monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
     device_rates.cache_clear()
-    known = latency_predictor("NVIDIA H200")
-    sizes = {"family": "gathered", "granularity": 128, "dtype": "fp16", "k": 4096, "n": 4096, "sparsity": 0.75}
-    assert known.predict(m=2048, **sizes).source == "measurements"
-    assert known.predict(m=2048, **sizes).error == 0
-    modelled = known.predict(m=100_000, **sizes)
+    known = performance_model("NVIDIA H200")
+    near, far = (row_major(m=m, k=4096, n=4096, granularity=128) for m in (2048, 100_000))
+    measured, modelled = known.speedup(near, "gathered"), known.speedup(far, "gathered")
+    assert (measured.source, measured.error) == ("measurements", 0)
     assert modelled.source == "model" and 0 < modelled.error < 1
     assert modelled.dense_us > modelled.latency_us > 0
-    measured, alone = known.predict(m=2048, **sizes), dataclasses.replace(known, table=None).predict(m=2048, **sizes)
+    alone = dataclasses.replace(known, table=None).speedup(near, "gathered")
     assert alone.source == "model" and alone.speedup == pytest.approx(measured.speedup, rel=0.25)
-    assert known.predict(m=2048, **sizes | {"family": "csr"}) is None
-    assert dataclasses.replace(known, rates=None).predict(m=100_000, **sizes) is None
-    assert latency_predictor("a GPU that nobody measured") is None
+    assert known.speedup(near, "csr") is None
+    assert dataclasses.replace(known, rates=None).speedup(far, "gathered") is None
+    assert performance_model("a GPU that nobody measured") is None
 
 
 def test_a_model_may_be_wrong_by_its_error():
-    assert not PredictedLatency(10.0, 9.5).may_win
-    assert PredictedLatency(10.0, 9.5, source="model", error=0.1).may_win
-    assert not PredictedLatency(10.0, 9.0, source="model", error=0.1).may_win
+    assert not PredictedSpeedup(10.0, 9.5).may_win
+    assert PredictedSpeedup(10.0, 9.5, source="model", error=0.1).may_win
+    assert not PredictedSpeedup(10.0, 9.0, source="model", error=0.1).may_win
 
 
-def test_the_model_answers_for_one_kernel_of_ours():
-    known = LatencyPredictor("Some GPU", None, rates(constants={}))
-    sizes = {"granularity": 64, "dtype": "fp16", "m": 256, "k": 1024, "n": 1024, "sparsity": 0.75}
-    assert known.predict(family="gathered", **sizes) is None
-    known = LatencyPredictor("Some GPU", None, rates())
-    assert known.predict(family="gathered", **sizes).error == float("inf"), "no error is known"
+def test_the_fastest_kernel_of_the_family_counts():
+    asked = row_major(m=64)
+    known = PerformanceModel("Some GPU", rates())
+    sparse = [found for name in FAMILIES if name != "cublas" if (found := known.predict(asked, name))]
+    best, dense = min(sparse, key=lambda found: found.latency_us), known.predict(asked.dense, "cublas")
+    found = known.speedup(asked, "gathered")
+    assert len(sparse) == 4 and (found.latency_us, found.dense_us) == (best.latency_us, dense.latency_us)
+    assert asked.dense.sparsity == 0 and found.error == best.error == float("inf"), "no error is known"
+    assert PerformanceModel("Some GPU", rates(constants={})).speedup(asked, "gathered") is None
+
+
+def row_major(**changed) -> Product:
+    return product(layout="row_major", **{"sparsity": 0.75} | changed)

@@ -10,10 +10,10 @@ import torch
 from sparsefront_kernels import entry, names, renamed
 from sparsefront_kernels.bench.row import COLUMNS, read_rows
 from sparsefront_kernels.gathered.cuda.tuning import LAUNCHES, CudaProblem
-from sparsefront_kernels.performance_model.families import FAMILIES
+from sparsefront_kernels.performance_model.kernel_latency import FAMILIES
+from sparsefront_kernels.performance_model.measurements.table import latency_table
 from sparsefront_kernels.performance_model.rates import device_rates
 from sparsefront_kernels.performance_model.work import CONSTANTS
-from sparsefront_kernels.prediction.table import latency_table
 from sparsefront_kernels.tuning import store
 from sparsefront_kernels.tuning.launches import chosen_launch
 

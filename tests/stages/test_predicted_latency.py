@@ -5,8 +5,8 @@ import logging
 
 import pytest
 import torch
-from sparsefront_kernels.prediction import LatencyPredictor, LatencyTable
-from sparsefront_kernels.prediction.table import Measured
+from sparsefront_kernels.performance_model import PerformanceModel
+from sparsefront_kernels.performance_model.measurements.table import LatencyTable, Measured
 
 from sparsefront import pipeline
 from sparsefront.datasets.info import DataInfo
@@ -24,7 +24,7 @@ from sparsefront.validate import validate
 VECTORS = ["pattern=vector_wise", "granularity=64", "sparsity=0.5", "measure.dtype=fp32"]
 
 
-def table(speedup: float, *, largest: int = 1 << 22, large_speedup: float | None = None) -> LatencyPredictor:
+def table(speedup: float, *, largest: int = 1 << 22, large_speedup: float | None = None) -> PerformanceModel:
     """Measurements alone: dense times over `speedup`, for weights of 256 · 256 elements up to `largest` and every usual M."""
     ends = {256 * 256: speedup, largest: speedup if large_speedup is None else large_speedup}
     kernel = "gathered_cuda"
@@ -39,8 +39,8 @@ def table(speedup: float, *, largest: int = 1 << 22, large_speedup: float | None
     return measured(rows, {"commit": "abc", "date": "2026-01-31"})
 
 
-def measured(rows, made_with) -> LatencyPredictor:
-    return LatencyPredictor("Some GPU", LatencyTable("Some GPU", made_with, tuple(rows)), None)
+def measured(rows, made_with) -> PerformanceModel:
+    return PerformanceModel("Some GPU", None, LatencyTable("Some GPU", made_with, tuple(rows)))
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_a_network_that_looks_at_values_is_no_error(experiment, monkeypatch):
 
 
 def test_never_on_a_cpu(experiment, monkeypatch, caplog):
-    monkeypatch.setattr(predicted_latency, "latency_predictor", lambda gpu: pytest.fail("asked for a table"))
+    monkeypatch.setattr(predicted_latency, "performance_model", lambda gpu: pytest.fail("asked for a table"))
     with caplog.at_level(logging.DEBUG, predicted_latency.__name__):
         warn_where_nothing_wins(experiment("measure.device=cpu"))
     assert not caplog.records
@@ -151,14 +151,14 @@ def on_a_gpu(experiment, monkeypatch):
 
 
 def test_one_warning_for_the_gpu_at_hand(on_a_gpu, monkeypatch, caplog):
-    monkeypatch.setattr(predicted_latency, "latency_predictor", {"Some GPU": table(0.8)}.get)
+    monkeypatch.setattr(predicted_latency, "performance_model", {"Some GPU": table(0.8)}.get)
     warn_where_nothing_wins(on_a_gpu)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert caplog.messages[0].startswith("prediction, not measurement")
 
 
 def test_no_table_for_the_gpu_no_word(on_a_gpu, monkeypatch, caplog):
-    monkeypatch.setattr(predicted_latency, "latency_predictor", {}.get)
+    monkeypatch.setattr(predicted_latency, "performance_model", {}.get)
     warn_where_nothing_wins(on_a_gpu)
     assert not caplog.records
 

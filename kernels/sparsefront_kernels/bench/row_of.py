@@ -10,7 +10,7 @@ from sparsefront_kernels.bench.provider import Measured, Provider
 from sparsefront_kernels.bench.roofline import Rates, roofline_bound_us
 from sparsefront_kernels.bench.row import Row
 from sparsefront_kernels.bench.setting import Setting
-from sparsefront_kernels.performance_model import Product, predicted_us
+from sparsefront_kernels.performance_model import Product, predict
 
 
 def row_of(setting: Setting, provider: Provider, measured: Measured, rates: Rates, *, commit: str) -> Row:
@@ -36,6 +36,7 @@ def row_of(setting: Setting, provider: Provider, measured: Measured, rates: Rate
         dtype=provider.dtype_name,
         layout=provider.layout,
     )
+    predicted = None if provider.distribution == PATTERN else predict(product, provider.kernel, gpu)
     return Row(
         family=provider.family,
         kernel=provider.kernel,
@@ -56,7 +57,7 @@ def row_of(setting: Setting, provider: Provider, measured: Measured, rates: Rate
         p20_us=latency and latency.p20_us,
         p80_us=latency and latency.p80_us,
         samples=latency and latency.samples,
-        predicted_us=None if provider.distribution == PATTERN else predicted_us(provider.kernel, product, gpu),
+        predicted_us=predicted and predicted.latency_us,
         dense_us=None,
         baseline="",
         baseline_us=None,

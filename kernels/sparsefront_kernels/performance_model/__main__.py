@@ -1,8 +1,9 @@
 """The performance model against a results file of the benchmark.
 
-python -m sparsefront_kernels.performance_model experiments/operators/h200.csv                 how far it is from the measurements
-python -m sparsefront_kernels.performance_model experiments/operators/h200.csv --fit --ship    fit its constants to them first
-python -m sparsefront_kernels.performance_model experiments/operators/h200.csv --write         fill the column predicted_us
+python -m sparsefront_kernels.performance_model experiments/operators/h200.csv                how far it is from the measurements
+python -m sparsefront_kernels.performance_model experiments/operators/h200.csv --fit --ship   fit its constants to them first
+python -m sparsefront_kernels.performance_model experiments/operators/h200.csv --table --ship keep them to interpolate between
+python -m sparsefront_kernels.performance_model experiments/operators/h200.csv --write        fill the column predicted_us
 """
 
 import argparse
@@ -15,11 +16,11 @@ from pathlib import Path
 from sparsefront_kernels.bench.row import read_rows, write_texts
 from sparsefront_kernels.performance_model.errors import Errors
 from sparsefront_kernels.performance_model.fit import fitted, product_of, rates_of, samples_of
-from sparsefront_kernels.performance_model.predict import predicted_with
+from sparsefront_kernels.performance_model.kernel_latency import predict_with
+from sparsefront_kernels.performance_model.measurements import table as measured
 from sparsefront_kernels.performance_model.rates import SHIPPED, DeviceRates, device_rates, user_file
+from sparsefront_kernels.registry import names
 from sparsefront_kernels.tuning.store import file_name
-
-MADE_WITH = ("torch", "triton", "cuda", "commit", "date")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,6 +28,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     try:
         rows = read_rows(asked.csv)
+        if asked.table:
+            table = measured.distilled(rows, names())
+            path = measured.SHIPPED / file_name(table.gpu) if asked.ship else measured.user_file(table.gpu)
+            print(f"{table.save(path)}: {len(table.measured)} products")
+            if not asked.fit and device_rates(table.gpu) is None:
+                return 0
         rates = _rates(rows, asked)
         filled = [row | {"predicted_us": _predicted(row, rates)} for row in rows]
         if asked.write:
@@ -68,7 +75,7 @@ def _rates(rows: Sequence[dict[str, str]], asked: argparse.Namespace) -> DeviceR
     num_sms = asked.num_sms or (known and known.num_sms)
     if not num_sms:
         raise ValueError(f"the multiprocessors of {gpus[0]} are not known: give --num-sms")
-    made_with = {name: ", ".join(sorted({row[name] for row in rows})) for name in MADE_WITH}
+    made_with = {name: ", ".join(sorted({row[name] for row in rows})) for name in measured.MADE_WITH}
     rates = rates_of(rows, gpu=gpus[0], num_sms=num_sms, made_with={"source": asked.csv.name, **made_with})
     if known is not None:  # what these rows do not tell stays
         rates = replace(
@@ -85,8 +92,8 @@ def _rates(rows: Sequence[dict[str, str]], asked: argparse.Namespace) -> DeviceR
 
 
 def _predicted(row: dict[str, str], rates: DeviceRates) -> str:
-    predicted = predicted_with(row["kernel"], product_of(row), rates)
-    return "" if predicted is None else f"{predicted:.6g}"
+    predicted = predict_with(product_of(row), row["kernel"], rates)
+    return "" if predicted is None else f"{predicted.latency_us:.6g}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -96,7 +103,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     options.add_argument("csv", type=Path, help="what `python -m sparsefront_kernels.bench` wrote, on one GPU model")
     options.add_argument("--fit", action="store_true", help="fit rates and constants to the file, and keep them")
-    options.add_argument("--ship", action="store_true", help="keep them in the package and not in one's own cache")
+    options.add_argument("--table", action="store_true", help="keep the times of row-major products, as a table")
+    options.add_argument("--ship", action="store_true", help="keep both in the package and not in one's own cache")
     options.add_argument("--num-sms", type=int, help="multiprocessors of a GPU that was never fitted")
     options.add_argument("--write", action="store_true", help="write the predictions into the file")
     return options

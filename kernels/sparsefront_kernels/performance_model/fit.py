@@ -9,7 +9,7 @@ from random import Random
 import torch
 
 from sparsefront_kernels.performance_model.errors import Errors
-from sparsefront_kernels.performance_model.families import FAMILIES, constants_key, family_of
+from sparsefront_kernels.performance_model.kernel_latency import FAMILIES, constants_key, family_of
 from sparsefront_kernels.performance_model.product import Product
 from sparsefront_kernels.performance_model.rates import DeviceRates
 from sparsefront_kernels.performance_model.work import CONSTANTS, STARTS, Work, Works

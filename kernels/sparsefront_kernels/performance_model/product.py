@@ -1,7 +1,7 @@
 """The product that is predicted, and what of a random weight several tiles keep together."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparsefront_kernels.performance_model.rates import DeviceRates
 from sparsefront_kernels.performance_model.work import Tiling, Work
@@ -30,6 +30,11 @@ class Product:
     distribution: str
     dtype: str
     layout: str
+
+    @property
+    def dense(self) -> "Product":
+        """The same with a weight that keeps everything."""
+        return replace(self, sparsity=0.0, granularity=0, distribution="")
 
     @property
     def element_bytes(self) -> int:

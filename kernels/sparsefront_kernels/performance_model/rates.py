@@ -11,12 +11,11 @@ A file for the GPUs on which we measured ships with the package; a user's own, i
 
 import functools
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from sparsefront_kernels import renamed
-from sparsefront_kernels.tuning.store import file_name
+from sparsefront_kernels.tuning import store
 
 SHIPPED = Path(__file__).parent / "shipped"
 FOLDER, OLD_FOLDER = "performance_model", "model"  # of the cache; files in the old one are still read
@@ -65,7 +64,7 @@ class DeviceRates:
 @functools.cache
 def device_rates(gpu: str) -> DeviceRates | None:
     """Of a GPU model: the user's own file, or else the shipped one; None where there is neither."""
-    places = (user_file(gpu), user_file(gpu, OLD_FOLDER), SHIPPED / file_name(gpu))
+    places = (user_file(gpu), store.user_file(gpu, OLD_FOLDER), SHIPPED / store.file_name(gpu))
     path = next((path for path in places if path.exists()), None)
     return None if path is None else load(path)
 
@@ -75,7 +74,6 @@ def load(path: Path) -> DeviceRates:
     return DeviceRates(**renamed.device_rates(json.loads(path.read_text())))
 
 
-def user_file(gpu: str, folder: str = FOLDER) -> Path:
+def user_file(gpu: str) -> Path:
     """Where a user's own rates and constants for a GPU model are kept."""
-    cache = os.environ.get("SPARSEFRONT_KERNELS_CACHE") or Path.home() / ".cache" / "sparsefront_kernels"
-    return Path(cache) / folder / file_name(gpu)
+    return store.user_file(gpu, FOLDER)

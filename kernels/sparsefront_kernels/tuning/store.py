@@ -78,10 +78,10 @@ def file_name(gpu: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", gpu.lower()).strip("_") + ".json"
 
 
-def user_file(gpu: str) -> Path:
-    """Where a user's own measurements for a GPU model are kept."""
+def user_file(gpu: str, folder: str = "tuned") -> Path:
+    """Where a user's own measurements for a GPU model are kept, in a folder of the cache."""
     cache = os.environ.get("SPARSEFRONT_KERNELS_CACHE") or Path.home() / ".cache" / "sparsefront_kernels"
-    return Path(cache) / "tuned" / file_name(gpu)
+    return Path(cache) / folder / file_name(gpu)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from sparsefront_kernels.prediction import LatencyPredictor, PredictedLatency, latency_predictor
+from sparsefront_kernels.performance_model import PerformanceModel, PredictedSpeedup, Product, performance_model
 from torch import Tensor, nn
 
 from sparsefront.datasets.info import DataInfo
@@ -29,7 +29,7 @@ def warn_where_nothing_wins(experiment: Experiment) -> None:
     if device.type != "cuda":
         return
     try:
-        known = latency_predictor(torch.cuda.get_device_name(device))
+        known = performance_model(torch.cuda.get_device_name(device))
     except (OSError, ValueError, KeyError, TypeError) as error:
         log.warning("no prediction: the table of times cannot be read: %r", error)
         return
@@ -37,7 +37,7 @@ def warn_where_nothing_wins(experiment: Experiment) -> None:
         log.warning("%s", warning)
 
 
-def expected_loss(experiment: Experiment, known: LatencyPredictor) -> str | None:
+def expected_loss(experiment: Experiment, known: PerformanceModel) -> str | None:
     """The warning, or None where a layer may win or too little is known.
 
     Every layer is taken at the run's sparsity, whatever an allocation will make of it, and its time at the real batch.
@@ -107,30 +107,32 @@ def _problems(experiment: Experiment) -> dict[str, LayerInput]:
         return {}
 
 
-def _predict(experiment: Experiment, known: LatencyPredictor, seen: LayerInput) -> PredictedLatency | None:
+def _predict(experiment: Experiment, known: PerformanceModel, seen: LayerInput) -> PredictedSpeedup | None:
     problem = seen.problem
     family, parameters = experiment.pattern.storage((problem.n, problem.k), experiment.sparsity)
     unit = storage_granularity(family, parameters)
     if unit is None:
         return None
     dtype = next(name for name, value in DTYPES.items() if value == experiment.measure.torch_dtype)
-    return known.predict(
-        family=family,
-        granularity=unit,
-        dtype=dtype,
+    product = Product(
         m=problem.m,
         k=problem.k,
         n=problem.n,
         sparsity=experiment.sparsity,
+        granularity=unit,
+        distribution="equal",
+        dtype=dtype,
+        layout="row_major",
     )
+    return known.speedup(product, family)
 
 
 def _text(
     experiment: Experiment,
-    known: LatencyPredictor,
+    known: PerformanceModel,
     best: str,
     received: LayerInput,
-    predictions: Mapping[str, PredictedLatency],
+    predictions: Mapping[str, PredictedSpeedup],
     layers: int,
 ) -> str:
     problem, predicted = received.problem, predictions[best]
@@ -143,7 +145,7 @@ def _text(
     )
 
 
-def _source(known: LatencyPredictor, predicted: PredictedLatency) -> str:
+def _source(known: PerformanceModel, predicted: PredictedSpeedup) -> str:
     """Where the prediction for the closest layer is from."""
     if predicted.source == "model":
         made_with = known.rates.made_with
@@ -153,6 +155,6 @@ def _source(known: LatencyPredictor, predicted: PredictedLatency) -> str:
         )
     else:
         made_with = known.table.made_with
-        how = f"Interpolated from sparsefront_kernels.prediction's table of {known.gpu},"
+        how = f"Interpolated by sparsefront_kernels.performance_model from its table of {known.gpu},"
     date, commit = made_with.get("date", "at an unknown date"), made_with.get("commit", "unknown")
     return f"{how} measurements of {date} at commit {commit}"

@@ -15,6 +15,8 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from sparsefront_kernels.performance_model.launch_costs import cuda_tile_cycles
+
 WIDEST = 256
 WIDTHS = (256, 192, 128, 64)  # columns of a work tile
 LONG = 1.5  # times the median number of k-blocks: CTA tiles that are dealt out first, so that none ends last
@@ -23,8 +25,6 @@ LONG = 1.5  # times the median number of k-blocks: CTA tiles that are dealt out 
 MOST_SCHEDULES = 16_384
 ALL = 1024  # as `raster_swizzle`: more CTA tiles than any layer has
 MANY = 40  # tiles of a block: with more, the last one does not matter
-# Cycles on an H200: of a tile, of a column of it (stores), of a k-block, of a column of a k-block.
-_TILE, _TILE_COLUMN, _K_BLOCK, _K_BLOCK_COLUMN = 900, 13.0, 520, 3.4
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,6 @@ class Schedule:
     tiles: tuple[tuple[int, int, int], ...]
     begins: tuple[int, ...]
     cycles: float
-
-
-def tile_cycles(k_blocks: int, columns: int) -> float:
-    """Predicted cycles of one work tile."""
-    return _TILE + _TILE_COLUMN * columns + k_blocks * (_K_BLOCK + _K_BLOCK_COLUMN * columns)
 
 
 @functools.lru_cache(maxsize=512)
@@ -105,7 +100,7 @@ def _dealt_out(
     dealt: list[list[tuple[int, int, int]]] = [[] for _ in free]
     for tile in tiles:
         busy, block = free[0]
-        heapq.heapreplace(free, (busy + tile_cycles(lengths[tile[0]], tile[2]), block))
+        heapq.heapreplace(free, (busy + cuda_tile_cycles(lengths[tile[0]], tile[2]), block))
         dealt[block].append(tile)
     begins = [0, *itertools.accumulate(len(tiles_of_block) for tiles_of_block in dealt)]
     last = max((busy for busy, _ in free), default=0.0)

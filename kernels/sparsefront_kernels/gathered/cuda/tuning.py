@@ -1,4 +1,4 @@
-"""Launch parameters of the Hopper kernel: the search space, a performance model that prunes it, and what was measured."""
+"""Launch parameters of the Hopper kernel: the search space, what a launch counts for its cost, and what was measured."""
 
 import itertools
 from dataclasses import dataclass, replace
@@ -6,34 +6,22 @@ from dataclasses import dataclass, replace
 from sparsefront_kernels.gathered.cuda.packed_weight import CudaPackedWeight
 from sparsefront_kernels.gathered.cuda.parameters import ALIGNMENT, CudaLaunch
 from sparsefront_kernels.gathered.cuda.schedule import ALL, schedule
+from sparsefront_kernels.performance_model.launch_costs import cuda_many_rows_us, cuda_us
 from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL = "gathered_cuda"
 VERSION = 2  # raised when a change of the kernel makes old measurements useless
 
-# Microseconds, by (columns of a block, blocks to a multiprocessor), fitted to measurements on an H200: of the launch, of
-# a work tile beyond its k-blocks, of a k-block.
-_COSTS = {
-    (256, 1): (3.2, 0.0, 0.0),  # the schedule predicts the rest
-    (128, 1): (2.9, 1.1, 0.43),
-    (128, 2): (3.3, 2.3, 0.84),
-    (64, 1): (2.1, 1.0, 0.33),
-    (64, 2): (1.2, 1.5, 0.66),
-}
-# Of blocks that share a work tile's k-blocks, for 128 columns: they wait for one another, and send their sums.
-_SPLIT_COSTS = {1: 0.0, 2: 3.0, 3: 4.0, 4: 6.0}
-_REACHED_BY_CLUSTERS = 0.85  # of the SMs, by clusters of three blocks and more
-_PREFETCH_GAIN, _PREFETCH_COST = 0.3, 0.06  # of the launch; of every further k-block of a block
-_CYCLES_PER_US = 1700  # where the tensor cores are busy
 _RASTER_SWIZZLES = (64, 16, 4)  # the first is best for most large products
 _WIDE_RASTER_SWIZZLE = 32  # 132 blocks then work on four times 256 columns: half of L2 for weights, half for rows of X
+_SPLITS = (1, 2, 3, 4)
 _STAGES = {(256, 1): 4, (128, 1): 6, (128, 2): 3, (64, 1): 8, (64, 2): 4}  # as many as fit: fewer were never faster
 
 WIDE = CudaLaunch(256, 4, ALL, 1)  # the kernel for many rows makes its own schedule
 SPACE = (WIDE,) + tuple(
     launch
     for (block_m, blocks_per_sm), raster_swizzle, splits, prefetch in itertools.product(
-        _COSTS, _RASTER_SWIZZLES, _SPLIT_COSTS, (False, True)
+        _STAGES, _RASTER_SWIZZLES, _SPLITS, (False, True)
     )
     if block_m != WIDE.block_m
     and (
@@ -93,19 +81,12 @@ class CudaProblem:
 
 
 def predicted_us(problem: CudaProblem, launch: CudaLaunch, num_sms: int) -> float:
-    """Coarse predicted latency: rounds of blocks, each a start, its k-blocks and its stores."""
-    start, tail, k_block = _COSTS[launch.block_m, launch.blocks_per_sm]
+    """By the launch level of the performance model."""
     if launch.wide:
         lengths = problem.lengths or (round(problem.amount),) * problem.cta_tiles
-        return start + schedule(lengths, problem.m, num_sms, launch.raster_swizzle).cycles / _CYCLES_PER_US
+        return cuda_many_rows_us(schedule(lengths, problem.m, num_sms, launch.raster_swizzle).cycles)
     work_tiles = problem.cta_tiles * -(-problem.m // launch.block_m) * launch.splits
-    reached = _REACHED_BY_CLUSTERS if launch.splits > 2 else 1.0
-    rounds = -(-work_tiles // int(num_sms * reached * launch.blocks_per_sm))
-    k_blocks = -(-problem.amount // launch.splits)
-    predicted = start + rounds * (tail + k_blocks * k_block + _SPLIT_COSTS[launch.splits] * launch.block_m / 128)
-    if launch.prefetch:
-        predicted += _PREFETCH_COST * max(0.0, rounds * k_blocks - launch.stages) - _PREFETCH_GAIN
-    return predicted
+    return cuda_us(launch, work_tiles, problem.amount, num_sms)
 
 
 def candidates(problem: CudaProblem, num_sms: int, *, slack: float = 1.4, most: int = 18) -> list[CudaLaunch]:

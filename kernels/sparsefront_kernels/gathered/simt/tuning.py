@@ -1,4 +1,4 @@
-"""Launch parameters of the float32 kernel: the search space, a performance model that prunes it, and what was measured."""
+"""Launch parameters of the float32 kernel: the search space, what a launch counts for its cost, and what was measured."""
 
 import itertools
 from dataclasses import dataclass
@@ -8,21 +8,12 @@ import torch
 from sparsefront_kernels.gathered.aligned_operands import run_length
 from sparsefront_kernels.gathered.simt.packed_weight import WIDTHS, SimtPackedWeight
 from sparsefront_kernels.gathered.simt.spmm import MOST_STAGES, SimtLaunch
+from sparsefront_kernels.performance_model.launch_costs import simt_us
 from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL = "gathered_simt"
 VERSION = 1  # raised when a change of the kernel makes old measurements useless
 MOST_CANDIDATES = 18
-
-# Microseconds, fitted to measurements on an H200.
-_START = 3.0  # of the launch
-_TAIL = {16: 3.0, 8: 2.0}  # of a block beyond its products, by columns of a thread
-_SPLIT = 0.7  # of a further block that shares a work tile
-# Factors on the time of products: shorter rows of X come slower; clusters of more than two blocks leave SMs idle
-_WARP_SPLIT_K = {1: 1.0, 2: 1.04, 4: 1.13}
-_LARGE_CLUSTER = 1.25
-# Products a microsecond on one multiprocessor by its number of blocks, by columns of a thread
-_RATE = {16: (150e3, 200e3), 8: (110e3, 165e3, 175e3)}
 
 
 def _space(width: int) -> tuple[SimtLaunch, ...]:
@@ -74,19 +65,10 @@ class SimtProblem:
 
 
 def predicted_us(problem: SimtProblem, launch: SimtLaunch, num_sms: int) -> float:
-    """Coarse predicted latency: full rounds of blocks, then one in which SMs have fewer blocks."""
+    """By the launch level of the performance model."""
     block_m = launch.block_m(problem.width)
-    products = problem.amount / launch.splits * problem.width * block_m  # of a block
-    products *= _WARP_SPLIT_K[launch.warp_split_k] * (_LARGE_CLUSTER if launch.splits > 2 else 1.0)
-    rates = _RATE[launch.columns]
     blocks = problem.tiles * -(-problem.m // block_m) * launch.splits
-    rounds, rest = divmod(blocks, num_sms * launch.blocks_per_sm)
-    most = -(-rest // num_sms)  # blocks of an SM in the last round
-
-    def round_us(share: int) -> float:
-        return _TAIL[launch.columns] + share * products / rates[share - 1] if share else 0.0
-
-    return _START + rounds * round_us(launch.blocks_per_sm) + round_us(most) + _SPLIT * (launch.splits - 1)
+    return simt_us(launch, blocks, problem.amount / launch.splits * problem.width * block_m, num_sms)
 
 
 def candidates(problem: SimtProblem, num_sms: int, *, slack: float = 1.5) -> list[SimtLaunch]:

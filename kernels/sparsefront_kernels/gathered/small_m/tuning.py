@@ -1,4 +1,4 @@
-"""Launch parameters of the kernel for few rows: the search space, a performance model that prunes it, and what was measured."""
+"""Launch parameters of the kernel for few rows: the search space, what a launch counts for its cost, and what was measured."""
 
 import itertools
 from dataclasses import dataclass, replace
@@ -6,6 +6,7 @@ from math import ceil
 
 from sparsefront_kernels.gathered.small_m.packed_weight import CHUNK, FRAGMENT, SmallMPackedWeight
 from sparsefront_kernels.gathered.small_m.spmm import PDL_MODES, SmallMLaunch, column_blocks
+from sparsefront_kernels.performance_model.launch_costs import small_m_us
 from sparsefront_kernels.tuning import TunedLaunches
 
 KERNEL = "gathered_small_m"  # with X feature-major
@@ -71,31 +72,26 @@ class SmallMProblem:
         return self.chunks / max(1, self.row_tiles)
 
 
-# Microseconds, fitted to measurements on an H200 (weights of 1024² to 5120 × 20480, M of 1 to 64), within some 12 %: of a launch;
-# of what takes 1 µs to stream at 4.25 TB/s; of what takes 1 µs to gather from L2 at 5.5 TB/s; of a turn of a ring; of a further
-# wave of blocks; of a cluster, and of each of its further blocks; of 10 000 sums that an SM adds up; of eight rows of X.
-_COSTS = {
-    "lanes": (3.2, 1.16, 0.80, 0.18, 3.2, 0.16, 0.074, 0.32, 0.20),
-    "shared": (3.1, 1.10, 1.31, 0.10, 3.5, 0.38, 0.060, 0.14, 0.33),
-}
-_FEWEST_BLOCKS = 60  # that stream at the full rate
 _SMALL_BYTES = 3 << 20  # weights below: the next kernel may start at once, since it does not delay this one's stream
 
 
 def predicted_us(problem: SmallMProblem, launch: SmallMLaunch, num_sms: int) -> float:
-    """Coarse predicted latency in a stream of such kernels."""
-    shared, rows = launch.gather == "shared", column_blocks(problem.m)
-    outputs = problem.width if shared else FRAGMENT * launch.fragments  # of a block
+    """By the launch level of the performance model."""
+    outputs = problem.width if launch.gather == "shared" else FRAGMENT * launch.fragments  # of a block
     blocks = problem.row_tiles * (problem.width // outputs) * launch.splits
     chunks = max(1, ceil(problem.amount / launch.splits))  # of a block
-    stream_us = blocks * chunks * CHUNK * outputs * problem.element_bytes / 4.25e6 * max(1, _FEWEST_BLOCKS / blocks)
-    gather_us = blocks * chunks * CHUNK * max(32, problem.m * problem.element_bytes) / 5.5e6
     at_once = launch.blocks_at_once(problem.m, problem.width, problem.element_bytes, problem.most_chunks)
-    waves = ceil(blocks / (num_sms * at_once))
-    sums = outputs * problem.m * launch.warp_split_k(problem.width) * ceil(blocks / num_sms)
-    turns = launch.turns(chunks, problem.m, problem.width, problem.element_bytes)
-    terms = (1, stream_us, gather_us, turns * waves, waves - 1, launch.splits > 1, launch.splits - 1, sums / 1e4, rows)
-    return sum(cost * term for cost, term in zip(_COSTS[launch.gather], terms, strict=True))
+    return small_m_us(
+        launch.gather,
+        blocks=blocks,
+        streamed_bytes=blocks * chunks * CHUNK * outputs * problem.element_bytes,
+        gathered_bytes=blocks * chunks * CHUNK * max(32, problem.m * problem.element_bytes),
+        turns=launch.turns(chunks, problem.m, problem.width, problem.element_bytes),
+        waves=ceil(blocks / (num_sms * at_once)),
+        splits=launch.splits,
+        sums=outputs * problem.m * launch.warp_split_k(problem.width) * ceil(blocks / num_sms),
+        rows=column_blocks(problem.m),
+    )
 
 
 def candidates(problem: SmallMProblem, num_sms: int, *, most: int = MOST_CANDIDATES) -> list[SmallMLaunch]:

@@ -8,12 +8,21 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sparsefront_kernels.bench.row import COLUMNS, read_rows
-from sparsefront_kernels.prediction import LatencyTable, latency_table
-from sparsefront_kernels.prediction.__main__ import main
-from sparsefront_kernels.prediction.distill import distilled
-from sparsefront_kernels.prediction.interpolation import between
-from sparsefront_kernels.prediction.table import SHIPPED, Measured, load, user_file
+from sparsefront_kernels.bench.row import COLUMNS, read_rows, write_texts
+from sparsefront_kernels.performance_model import PerformanceModel, PredictedSpeedup, Product
+from sparsefront_kernels.performance_model.__main__ import main
+from sparsefront_kernels.performance_model.measurements.table import (
+    SHIPPED,
+    LatencyTable,
+    Measured,
+    between,
+    distilled,
+    latency_table,
+    load,
+    user_file,
+)
+from sparsefront_kernels.performance_model.rates import device_rates
+from sparsefront_kernels.registry import names
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPES = ((64, 64), (64, 256), (256, 64), (512, 512))
@@ -47,9 +56,10 @@ def table(*more: Measured) -> LatencyTable:
     return LatencyTable("GPU", MADE_WITH, tuple(measured(m, *shape, sparsity) for m, shape, sparsity in grid) + more)
 
 
-def ask(asked_table: LatencyTable, **changed):
-    plain = {"family": "gathered", "granularity": 32, "dtype": "fp16", "m": 256, "k": 64, "n": 256, "sparsity": 0.75}
-    return asked_table.predict(**plain | changed)
+def ask(asked_table: LatencyTable, family: str = "gathered", **changed) -> PredictedSpeedup | None:
+    plain = {"granularity": 32, "dtype": "fp16", "m": 256, "k": 64, "n": 256, "sparsity": 0.75, "layout": "row_major"}
+    product = Product(**plain | changed, distribution="equal")
+    return PerformanceModel(asked_table.gpu, None, asked_table).speedup(product, family)
 
 
 def test_between_two_points_and_not_beyond():
@@ -81,6 +91,7 @@ OUTSIDE = {
     "dtype": {"dtype": "fp32"},
     "granularity": {"granularity": 64},
     "family": {"family": "csr"},
+    "layout": {"layout": "feature_major"},
 }
 
 
@@ -122,7 +133,7 @@ def test_distilled_to_the_fastest_row_major_kernel_of_ours():
         row(kernel="gathered_cuda", correct=False, latency_us=""),
         row(kernel="gathered_triton", sparsity=0.75, latency_us=1.5, date="2026-01-02"),
     ]
-    made = distilled(rows)
+    made = distilled(rows, names())
     assert [(one.kernel, one.sparsity, one.latency_us) for one in made.measured] == [
         ("gathered_cuda", 0.5, 2.0),
         ("gathered_triton", 0.75, 1.5),
@@ -136,7 +147,7 @@ def test_distilled_to_the_fastest_row_major_kernel_of_ours():
 )
 def test_distilled_of_one_gpu_model(rows, message):
     with pytest.raises(ValueError, match=message):
-        distilled(rows)
+        distilled(rows, names())
 
 
 def test_written_and_read_back(tmp_path):
@@ -156,16 +167,24 @@ def test_a_users_own_table_replaces_the_shipped_one(tmp_path, monkeypatch):
 
 def test_the_command(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
-    assert main([str(ROOT / "experiments" / "operators" / "h200.csv")]) == 0
+    assert main([str(ROOT / "experiments" / "operators" / "h200.csv"), "--table"]) == 0
     assert str(user_file("NVIDIA H200")) in capsys.readouterr().out
     (tmp_path / "rows.csv").write_text("family,kernel\n")
-    assert main([str(tmp_path / "rows.csv")]) == 1
+    assert main([str(tmp_path / "rows.csv"), "--table"]) == 1
     assert "lacks the columns" in capsys.readouterr().err
 
 
+def test_a_table_of_a_gpu_without_rates(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
+    device_rates.cache_clear()
+    write_texts(tmp_path / "rows.csv", [row()])
+    assert main([str(tmp_path / "rows.csv"), "--table"]) == 0
+    assert "1 products" in capsys.readouterr().out and latency_table("GPU").measured == (measured(),)
+
+
 def test_the_shipped_table_is_that_of_the_shipped_measurements():
-    made = distilled(read_rows(ROOT / "experiments" / "operators" / "h200.csv"))
-    again = "python -m sparsefront_kernels.prediction experiments/operators/h200.csv --ship"
+    made = distilled(read_rows(ROOT / "experiments" / "operators" / "h200.csv"), names())
+    again = "python -m sparsefront_kernels.performance_model experiments/operators/h200.csv --table --ship"
     assert load(SHIPPED / "nvidia_h200.json") == made, f"after new measurements: {again}"
 
 

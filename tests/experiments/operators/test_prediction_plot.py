@@ -2,8 +2,7 @@
 
 import pytest
 from PIL import Image
-
-from sparsefront.report.operators.prediction_plot import predictions, write_predictions_png
+from prediction_plot import predictions, write_predictions_png
 
 
 def test_panels_are_what_constants_are_of(measured):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil, exp
 from pathlib import Path
 
-from sparsefront.report.operators.measurements import SAME_SPARSITY, Measurement, Results, Weight, fastest
+from measurements import SAME_SPARSITY, Measurement, Results, Weight, fastest
 
 # (family, granularity) -> critical sparsity on a V100: Guo et al., "Accelerating Sparse DNN Models without
 # Hardware-Support via Tile-Wise Sparsity", SC20, slide "Impact of TW Granularity" (execution time of the products).
@@ -116,7 +116,7 @@ def write_markdown(found: Sequence[Crossover], results: Results, path: Path) -> 
     path.write_text(
         f"""# Lowest sparsity that beats dense
 
-Written by `python -m sparsefront.report.operators`: {results.provenance["gpu"]}, {made}.
+Written by `draw.py`: {results.provenance["gpu"]}, {made}.
 
 Geometric mean over shapes of the fastest kernel's speedup over the
 fastest dense layout of the same process and dtype; ln(speedup) is taken as linear in sparsity between what was measured,

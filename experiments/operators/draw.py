@@ -1,10 +1,11 @@
 """From the operator benchmark's CSV to pictures and the table of crossovers.
 
-python -m sparsefront.report.operators experiments/operators/h200.csv -o experiments/operators
+    python experiments/operators/draw.py [results.csv] [-o DIR]
 
 Written are, for each dtype, roofline-<dtype>.png, winners-<dtype>.png and, where a weight was measured with many M,
-sweep-<dtype>.png; and of all together crossover.md, crossover.csv and, where the time model predicted something,
-predictions.png. The filters leave out measurements before anything is drawn.
+sweep-<dtype>.png; and of all together crossover.md, crossover.csv and, where the performance model predicted
+something, predictions.png. By default h200.csv is drawn, and the files go beside it. The filters leave out measurements before
+anything is drawn.
 """
 
 import argparse
@@ -13,27 +14,29 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from crossover import crossovers, write_csv, write_markdown
+from measurements import ELEMENT_BYTES, Filter, Results, by_dtype, read_measurements
+from prediction_plot import predictions, write_predictions_png
+from roofline_plot import write_roofline_png
 from sparsefront_kernels.problem import LAYOUTS
+from sweep_plot import sweeps, write_sweeps_png
+from winner_map import write_winners_png
 
-from sparsefront.report.operators.crossover import crossovers, write_csv, write_markdown
-from sparsefront.report.operators.measurements import ELEMENT_BYTES, Filter, Results, by_dtype, read_measurements
-from sparsefront.report.operators.prediction_plot import predictions, write_predictions_png
-from sparsefront.report.operators.roofline_plot import write_roofline_png
-from sparsefront.report.operators.sweep_plot import sweeps, write_sweeps_png
-from sparsefront.report.operators.winner_map import write_winners_png
+HERE = Path(__file__).resolve().parent
 
 
 def main(arguments: Sequence[str]) -> int:
     """Write the files; returns the exit status: 0, or 1 with one message on stderr."""
     asked = _parser().parse_args(arguments)
+    folder = asked.out or asked.csv.parent
     wanted = Filter(tuple(asked.dtype), tuple(asked.layout), tuple(asked.granularity), tuple(asked.m))
     try:
         results = read_measurements(asked.csv)
         shown = [one for one in results.measurements if wanted.passes(one)]
         if not shown:
             raise ValueError(f"{asked.csv} has no right product that passes the filters")
-        asked.out.mkdir(parents=True, exist_ok=True)
-        written = write_all(replace(results, measurements=shown), asked.out)
+        folder.mkdir(parents=True, exist_ok=True)
+        written = write_all(replace(results, measurements=shown), folder)
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -62,11 +65,10 @@ def write_all(results: Results, folder: Path) -> list[Path]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m sparsefront.report.operators",
-        description="Draw what `python -m sparsefront_kernels.bench` measured: roofline, winning kernels, crossovers.",
+        description="Draw what `python -m sparsefront_kernels.bench` measured: roofline, winning kernels, crossovers."
     )
-    parser.add_argument("csv", type=Path, help="what the benchmark wrote")
-    parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="where the files go")
+    parser.add_argument("csv", type=Path, nargs="?", default=HERE / "h200.csv", help="what the benchmark wrote")
+    parser.add_argument("-o", "--out", type=Path, metavar="DIR", help="where the files go; beside the CSV by default")
     parser.add_argument("--dtype", nargs="+", default=[], choices=ELEMENT_BYTES, help="only these")
     parser.add_argument("--layout", nargs="+", default=[], choices=LAYOUTS, help="only these, of X and Y")
     parser.add_argument(

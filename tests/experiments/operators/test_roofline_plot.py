@@ -2,8 +2,7 @@
 
 import pytest
 from PIL import Image
-
-from sparsefront.report.operators.roofline_plot import copy_rate, dense_rate, write_roofline_png
+from roofline_plot import copy_rate, dense_rate, write_roofline_png
 
 DENSE_RATE, COPY_RATE = 700e12, 4e12
 

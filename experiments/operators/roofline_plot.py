@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from measurements import M_CLASSES, MClass, Measurement, fastest, m_class
+from picture import new_figure, save_png
 from sparsefront_kernels.problem import LAYOUTS
 
-from sparsefront.report.operators.measurements import M_CLASSES, MClass, Measurement, fastest, m_class
-from sparsefront.report.operators.picture import new_figure, save_png
 from sparsefront.report.series_style import DENSE_COLOR, FRONT_COLOR, MARKERS, SeriesStyle, series_styles
 
 if TYPE_CHECKING:

@@ -3,8 +3,7 @@
 import re
 
 import pytest
-
-from sparsefront.report.operators.measurements import Weight, fastest, m_class, read_measurements
+from measurements import Weight, fastest, m_class, read_measurements
 
 
 def test_read_back_as_written(measured, results_file):

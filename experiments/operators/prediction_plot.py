@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from measurements import M_CLASSES, Measurement, m_class
+from picture import new_figure, save_png
 from sparsefront_kernels.performance_model.errors import Errors
-from sparsefront_kernels.performance_model.families import family_of
+from sparsefront_kernels.performance_model.kernel_latency import family_of
 
-from sparsefront.report.operators.measurements import M_CLASSES, Measurement, m_class
-from sparsefront.report.operators.picture import new_figure, save_png
 from sparsefront.report.series_style import COLORS, FRONT_COLOR
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ import math
 
 import pytest
 from matplotlib.colors import to_rgb
+from measurements import Weight
 from PIL import Image
+from winner_map import winners, write_winners_png
 
-from sparsefront.report.operators.measurements import Weight
-from sparsefront.report.operators.winner_map import winners, write_winners_png
 from sparsefront.report.series_style import DENSE_COLOR
 
 PANEL = ("fp16", "feature_major", 128, "equal")

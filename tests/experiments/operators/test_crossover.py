@@ -4,10 +4,7 @@ import csv
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from sparsefront.report.operators.crossover import (
+from crossover import (
     CSV_COLUMNS,
     Crossover,
     crossovers,
@@ -15,7 +12,9 @@ from sparsefront.report.operators.crossover import (
     write_csv,
     write_markdown,
 )
-from sparsefront.report.operators.measurements import Weight, read_measurements
+from hypothesis import given
+from hypothesis import strategies as st
+from measurements import Weight, read_measurements
 
 WEIGHT = Weight("gathered", "vector_wise", 128, "equal")
 

@@ -7,10 +7,10 @@ from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from measurements import Measurement
+from picture import new_figure, save_png
 from sparsefront_kernels.problem import LAYOUTS
 
-from sparsefront.report.operators.measurements import Measurement
-from sparsefront.report.operators.picture import new_figure, save_png
 from sparsefront.report.series_style import DENSE_COLOR, series_styles
 
 if TYPE_CHECKING:

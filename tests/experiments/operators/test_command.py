@@ -1,12 +1,12 @@
 """The command as it is called, and the files that ship with the measurements."""
 
+import runpy
 from pathlib import Path
 
 import pytest
 
-from sparsefront.report.operators.__main__ import main
-
 SHIPPED = Path(__file__).resolve().parents[3] / "experiments" / "operators"
+main = runpy.run_path(str(SHIPPED / "draw.py"))["main"]  # not imported: another experiment has a draw.py
 PICTURES = ("roofline-fp16.png", "winners-fp16.png", "predictions.png")
 
 
@@ -46,7 +46,7 @@ def test_dense_alone_has_no_winners(measured, dense_weight, results_file, tmp_pa
 
 
 def test_shipped_tables_are_those_of_the_shipped_measurements(drawn):
-    again = "python -m sparsefront.report.operators experiments/operators/h200.csv -o experiments/operators"
+    again = "python experiments/operators/draw.py"
     for name in ("crossover.md", "crossover.csv"):
         assert (SHIPPED / name).read_text() == (drawn / name).read_text(), f"after new measurements: {again}"
 

@@ -1,0 +1,73 @@
+"""What is known of a GPU model, and the speedups that follow: measurements first, then the formula."""
+
+from dataclasses import dataclass
+from operator import attrgetter
+
+from sparsefront_kernels.performance_model.kernel_latency import FAMILIES, Prediction, predict_with
+from sparsefront_kernels.performance_model.measurements.table import LatencyTable, latency_table
+from sparsefront_kernels.performance_model.product import Product
+from sparsefront_kernels.performance_model.rates import DeviceRates, device_rates
+
+DENSE = ("cublas", "cublas_wt")  # row-major products; the faster one counts
+
+
+@dataclass(frozen=True)
+class PredictedSpeedup:
+    """Predicted microseconds of a product, sparse and dense.
+
+    Args:
+        source: "measurements", between which was interpolated, or "model".
+        error: share by which the speedup may well be off, as far as it is known.
+    """
+
+    latency_us: float
+    dense_us: float
+    source: str = "measurements"
+    error: float = 0.0
+
+    @property
+    def speedup(self) -> float:
+        return self.dense_us / self.latency_us
+
+    @property
+    def may_win(self) -> bool:
+        """Whether the speedup may be above 1, within its error."""
+        return self.speedup * (1 + self.error) > 1
+
+
+@dataclass(frozen=True)
+class PerformanceModel:
+    """Of one GPU model.
+
+    Args:
+        gpu: the model's name, as torch gives it.
+        rates: rates and constants of the formula, or None.
+        table: measured latencies, or None.
+    """
+
+    gpu: str
+    rates: DeviceRates | None
+    table: LatencyTable | None = None
+
+    def predict(self, product: Product, kernel: str) -> Prediction | None:
+        """A kernel's latency, by the formula; None as the function `predict`."""
+        return None if self.rates is None else predict_with(product, kernel, self.rates)
+
+    def speedup(self, product: Product, family: str) -> PredictedSpeedup | None:
+        """Of a storage family's fastest kernel over the faster row-major dense one; None where neither source reaches."""
+        if self.table is not None and (measured := self.table.interpolated(product, family)) is not None:
+            return PredictedSpeedup(*measured)
+        kernels = [name for name in FAMILIES if name.startswith(f"{family}_")]
+        sparse = [found for name in kernels if (found := self.predict(product, name)) is not None]
+        dense = [found for name in DENSE if (found := self.predict(product.dense, name)) is not None]
+        if not sparse or len(dense) < len(DENSE):
+            return None
+        best, best_dense = (min(found, key=attrgetter("latency_us")) for found in (sparse, dense))
+        error = best.error + best_dense.error
+        return PredictedSpeedup(best.latency_us, best_dense.latency_us, source="model", error=error)
+
+
+def performance_model(gpu: str) -> PerformanceModel | None:
+    """Of a GPU model; None where nothing is known of it."""
+    rates, table = device_rates(gpu), latency_table(gpu)
+    return None if rates is None and table is None else PerformanceModel(gpu, rates, table)

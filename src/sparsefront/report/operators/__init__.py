@@ -1,1 +1,0 @@
-"""What the operator benchmark measured, as pictures and a table."""
