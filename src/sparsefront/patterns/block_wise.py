@@ -15,6 +15,8 @@ class BlockWise(FreeOrBalanced):
         granularity: side of a square block, or "outputs x inputs" such as "4x64"; both sides divide the layer.
         distribution: free, or balanced = n of every m blocks along K in each row of blocks (BW-N:M).
         m: window of the balanced distribution, in blocks; None chooses it as n_m does.
+        aggregate: score of a block: l2, the norm of its importance, or l1, the sum. The sources of the balanced ones do not say
+            which; the Tile-Wise authors' code takes l2.
     Source: Gray et al., "GPU Kernels for Block-Sparse Weights"; balanced: Lin et al., nmSPARSE. free: the Tile-Wise
         authors' public code ranks the blocks of the whole network (allocation=global_threshold).
     """
@@ -22,6 +24,7 @@ class BlockWise(FreeOrBalanced):
     granularity: int | str = 64
     distribution: str = "free"
     m: int | None = None
+    aggregate: str = "l2"
     name: ClassVar[str] = "block_wise"
     uses_granularity: ClassVar[bool] = True
 

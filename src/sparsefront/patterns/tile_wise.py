@@ -8,11 +8,11 @@ from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.boundaries import Boundaries
+from sparsefront.masks.groups import check_aggregate
 from sparsefront.patterns.base import Pattern, Step
 from sparsefront.patterns.structure.apriori import tuned
 from sparsefront.patterns.structure.granularity import group_length
 from sparsefront.patterns.structure.tile_steps import (
-    AGGREGATES,
     OutputStep,
     OverlayStep,
     TileInputStep,
@@ -53,8 +53,8 @@ class TileWise(Pattern):
         apriori_tuning: a, from 0 to 1.
         whole_tiles: only a layer that keeps all of its outputs has a narrower last tile.
         input_multiple: 1, or what the instructions of a tensor core take at once: 16.
-        aggregate: score of an output or tile input, rms or l2_over_length (see `aggregate_score`). Within a step of one layer the
-            two differ for a narrower last tile only, between layers for outputs of different length.
+        aggregate: score of an output or tile input: rms, mean or l2_over_length (see `group_score`). Within a step of one layer
+            rms and l2_over_length differ for a narrower last tile only, between layers for outputs of different length.
     Source: Guo et al., "Accelerating Sparse DNN Models without Hardware-Support via Tile-Wise Sparsity", 2020. The
         square-root split, the l2/length scores, the global threshold of each step and the overlay are from the authors'
         public code (TileSparsity, `tiled_wise_2d` and `tiled_wise_2d_mix`). Departures: a threshold there counts groups
@@ -86,8 +86,7 @@ class TileWise(Pattern):
             raise InvalidSetting("whole_tiles", self.whole_tiles, "true or false")
         if isinstance(self.input_multiple, bool) or not isinstance(self.input_multiple, int) or self.input_multiple < 1:
             raise InvalidSetting("input_multiple", self.input_multiple, "a whole number of at least 1")
-        if self.aggregate not in AGGREGATES:
-            raise InvalidSetting("aggregate", self.aggregate, " or ".join(AGGREGATES))
+        check_aggregate(self.aggregate, ("rms", "mean", "l2_over_length"))
 
     def check_sparsity(self, sparsity: float) -> None:
         if sparsity + self.element_overlay >= 1.0:

@@ -18,6 +18,8 @@ class VectorWise(FreeOrBalanced):
         granularity: v, the vector length; it divides N. 4...128 is what the kernels are made for.
         distribution: free, or balanced = n of every m vectors along K in each vector row (VW-N:M).
         m: window of the balanced distribution; None chooses it as n_m does.
+        aggregate: score of a vector: l2, the norm of its importance, or l1, the sum. The sources of the balanced ones do not say
+            which; the Tile-Wise authors' code takes l2.
     Source: balanced: Lin et al., nmSPARSE, and Ma et al., NM-SpMM. free: the one-dimensional variant of the Tile-Wise
         authors' public code, which ranks the vectors of the whole network (allocation=global_threshold).
     """
@@ -25,6 +27,7 @@ class VectorWise(FreeOrBalanced):
     granularity: int = 32
     distribution: str = "free"
     m: int | None = None
+    aggregate: str = "l2"
     name: ClassVar[str] = "vector_wise"
     uses_granularity: ClassVar[bool] = True
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.boundaries import Boundaries, grid_boundaries
-from sparsefront.masks.groups import Groups, group_score
+from sparsefront.masks.groups import Groups, check_aggregate, group_score
 from sparsefront.patterns.base import Pattern, require_divisible
 from sparsefront.patterns.structure.window import (
     TOLERANCE,
@@ -39,17 +39,20 @@ class BlockStep:
         target: see `Step`; where there is a window it is what the window implies.
         block: (outputs, inputs) of a block; both divide the layer.
         window: None = free, otherwise n blocks survive of every m along K.
+        aggregate: score of a block, see `group_score`; single weights keep their importance.
     """
 
     target: float
     block: tuple[int, int]
     window: Window | None = None
+    aggregate: str = "l2"
 
     def groups(self, importance: Tensor, mask: Tensor) -> Groups:
         """Scores [N/bn, K/bk], or [N/bn, K/bk/m, m] where balanced."""
         size = math.prod(self.block)
         # Single weights keep their importance as it is: squaring and rooting it would make ties and lose signs.
-        scores = importance if size == 1 else group_score(in_blocks(importance, self.block), (1, 3), size)
+        blocks = None if size == 1 else in_blocks(importance, self.block)
+        scores = importance if blocks is None else group_score(blocks, (1, 3), size, self.aggregate)
         alive = mask if size == 1 else in_blocks(mask, self.block).any(dim=3).any(dim=1)
         if not bool(alive.all()):
             scores = scores.masked_fill(~alive, -math.inf)
@@ -71,6 +74,11 @@ class BlockPattern(Pattern):
     @abstractmethod
     def block(self) -> tuple[int, int]:
         """(outputs, inputs) of a group."""
+
+    @property
+    def block_aggregate(self) -> str:
+        """How a block is scored: see `group_score`. All blocks of a network have one length."""
+        return "l2"
 
     @property
     def window_settings(self) -> dict[str, int | None]:
@@ -106,12 +114,12 @@ class BlockPattern(Pattern):
         self, sparsity: float, shape: tuple[int, int], final_sparsity: float | None = None
     ) -> tuple[BlockStep, ...]:
         if not self.balanced:
-            return (BlockStep(sparsity, self.block),)
+            return (BlockStep(sparsity, self.block, aggregate=self.block_aggregate),)
         final = sparsity if final_sparsity is None else final_sparsity
         window = self.window(shape, final)
         if sparsity < final:
             window = window.loosened(sparsity)
-        return (BlockStep(window.sparsity, self.block, window),)
+        return (BlockStep(window.sparsity, self.block, window, self.block_aggregate),)
 
     def rounding_unit(self, shape: tuple[int, int]) -> int:
         block = math.prod(self.block)
@@ -148,13 +156,16 @@ class FreeOrBalanced(BlockPattern):
     Attributes:
         distribution: free, or balanced = n of every m blocks along K.
         m: window of the balanced distribution, in blocks; None chooses it as n_m does.
+        aggregate: score of a block, l2 or l1.
     """
 
     distribution: str
     m: int | None
+    aggregate: str
 
     def check_distribution(self) -> None:
-        """Raise InvalidSetting unless distribution is free or balanced and m is set only where it is balanced."""
+        """Raise InvalidSetting unless distribution is free or balanced, m is set only where it is balanced, and the score is known."""
+        check_aggregate(self.aggregate, ("l2", "l1"))
         if self.distribution not in ("free", "balanced"):
             raise InvalidSetting("distribution", self.distribution, "free or balanced")
         if self.distribution == "free" and self.m is not None:
@@ -164,6 +175,10 @@ class FreeOrBalanced(BlockPattern):
     @property
     def balanced(self) -> bool:
         return self.distribution == "balanced"
+
+    @property
+    def block_aggregate(self) -> str:
+        return self.aggregate
 
     @property
     def window_settings(self) -> dict[str, int | None]:
