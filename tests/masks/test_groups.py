@@ -45,9 +45,12 @@ def test_l1_keeps_the_larger_sum_and_l2_the_larger_norm(pattern):
 def test_blocks_and_tiles_too_are_scored_as_asked():
     importance = torch.tensor([[3.5, 0.0, 2.0, 2.0]])
     blocks = {name: BlockWise("1x2", aggregate=name).mask(importance, 0.5) for name in ("l1", "l2")}
-    assert blocks["l2"].tolist() == [[True, True, False, False]] and blocks["l1"].tolist() == [[False, False, True, True]]
+    assert blocks["l2"].tolist() == [[True, True, False, False]] and blocks["l1"].tolist() == [
+        [False, False, True, True]
+    ]
     outputs = {
-        name: TileWise(1, input_multiple=1, aggregate=name).mask(importance.view(2, 2), 0.75) for name in ("mean", "rms")
+        name: TileWise(1, input_multiple=1, aggregate=name).mask(importance.view(2, 2), 0.75)
+        for name in ("mean", "rms")
     }
     assert outputs["rms"].any(dim=1).tolist() == [True, False] and outputs["mean"].any(dim=1).tolist() == [False, True]
 

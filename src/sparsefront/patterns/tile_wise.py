@@ -59,10 +59,12 @@ class TileWise(Pattern):
         square-root split, the l2/length scores, the global threshold of each step and the overlay are from the authors'
         public code (TileSparsity, `tiled_wise_2d` and `tiled_wise_2d_mix`). Departures: a threshold there counts groups
         and so misses s; a tile's length there includes the pruned outputs that lie between its surviving ones. Whole
-        tiles, inputs in multiples and rms are ours, from what uneven tiles cost on a GPU. Apriori tuning is named in the
-        talk, beside a picture of how uneven element-wise sparsity is; neither the talk nor the public code spells it
-        out. Here the groups that element-wise pruning empties most count as worthless and those that it empties least
-        as indispensable; how many of either is our setting.
+        tiles, inputs in multiples, rms and mean are ours, from what uneven tiles cost on a GPU. Apriori tuning is named in the
+        talk, beside a picture of how uneven element-wise sparsity is. The public code holds its outcome for BERT: lists
+        of blocks of 8 to 64 outputs, those where pruning leaves the most, written down by number for two tasks, whose
+        scores it sets to 0 or to infinity before the threshold. How the lists were made it does not say. Here they are
+        made for any network: the groups that element-wise pruning empties most count as worthless and those that it
+        empties least as indispensable; how many of either is our setting.
     """
 
     granularity: int = 128
