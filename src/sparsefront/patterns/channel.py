@@ -22,8 +22,8 @@ class Channel(Pattern):
 
     Args:
         axis: outputs or inputs.
-        aggregate: score of a channel: l2_over_length, rms or mean (l1 / length); see `group_score`. Within a layer all channels are
-            equally long, so that the first two differ between layers only.
+        aggregate: score of a channel: l2_over_length, rms or mean (l1 / length); see `group_score`. Within a layer all
+            channels are equally long, so that the first two differ between layers only.
     Source: "structured" sparsity of the PyTorch talk (whole rows or columns); filter pruning as in Li et al., "Pruning
         Filters for Efficient ConvNets", 2017, which prunes the smallest filters of each layer:
         a threshold over the whole network may take every channel of a layer, and with it the network.

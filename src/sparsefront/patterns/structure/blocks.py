@@ -164,7 +164,7 @@ class FreeOrBalanced(BlockPattern):
     aggregate: str
 
     def check_distribution(self) -> None:
-        """Raise InvalidSetting unless distribution is free or balanced, m is set only where it is balanced, and the score is known."""
+        """Raise InvalidSetting unless distribution and aggregate are on offer and m is set only where it is balanced."""
         check_aggregate(self.aggregate, ("l2", "l1"))
         if self.distribution not in ("free", "balanced"):
             raise InvalidSetting("distribution", self.distribution, "free or balanced")
