@@ -70,6 +70,9 @@ def test_layers_that_do_not_fit_are_listed(run):
     assert fitting and all(name.endswith("fc1") for name in fitting)
     assert "512" in result.sparsity.dense_layers["blocks.0.attn.q"]
     assert result.sparsity.sparsity_achieved < 0.75
+    shares = result.sparsity.dense_weight_shares
+    assert set(shares) == set(result.sparsity.dense_layers) and not set(shares) & set(fitting)
+    assert sum(shares.values()) == pytest.approx(1 - 4 / 12), "fc1 is 4 of 12 parts of a block"
     assert result.kernels.sparse_layer_share < 0.5
 
 

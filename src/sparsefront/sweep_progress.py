@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import mean, median
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ValueType
 from omegaconf import DictConfig
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ def begin_sweep(folder: Path, points: int | None) -> None:
 
 
 def count_points(config: DictConfig) -> int | None:
-    """Points of the sweep that a multirun's configuration asks for."""
+    """Points of the sweep that a multirun's configuration asks for; None where that is known to its sweeper alone."""
     sweeper = config.hydra.sweeper
     if "n_trials" in sweeper:
         return sweeper.n_trials
@@ -56,6 +57,8 @@ def count_points(config: DictConfig) -> int | None:
     texts = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
     values = {}
     for override in OverridesParser.create().parse_overrides([*texts, *config.hydra.overrides.task]):
+        if override.value_type is ValueType.GLOB_CHOICE_SWEEP:  # over the options of a folder
+            return None
         swept = override.is_sweep_override()
         values[override.get_key_element()] = len(list(override.sweep_string_iterator())) if swept else 1
     return prod(values.values())

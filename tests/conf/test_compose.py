@@ -1,5 +1,6 @@
 """Every YAML composes, and its keys are those of the class that it names."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,13 @@ def test_every_option_composes_and_builds(composed, group, option):
     build_settings(group, config[group])
 
 
-@pytest.mark.parametrize("name", sorted(file.stem for file in (CONF / "experiment").glob("*.yaml")))
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        file.relative_to(CONF / "experiment").with_suffix("").as_posix()
+        for file in (CONF / "experiment").rglob("*.yaml")
+    ),
+)
 def test_every_experiment_composes(composed, name):
     config = composed(f"experiment={name}")
     for group in GROUPS:
@@ -44,6 +51,23 @@ def test_every_pattern_has_the_same_allocation_unless_another_is_named(composed,
 def test_what_repeats_a_source_keeps_its_allocation(composed, name):
     config = composed(f"experiment={name}")
     assert build_settings("allocation", config.allocation) == GlobalThreshold()
+
+
+def test_plain_and_n_m_variants_are_compared_under_one_allocation(composed):
+    """Three pairs, of which one of each is balanced; nothing else tells the members of a pair apart."""
+    folder = CONF / "experiment" / "distribution"
+    points = {file.stem: validate(composed(f"experiment=distribution/{file.stem}")) for file in folder.glob("*.yaml")}
+    assert {name for name, point in points.items() if point.pattern.balanced} == {
+        "n_m",
+        "vector_wise_balanced",
+        "block_wise_balanced",
+    }
+    assert len(points) == 6 and {point.allocation for point in points.values()} == {PerLayer()}
+    for name in ("vector_wise", "block_wise"):
+        balanced = points[f"{name}_balanced"].pattern
+        assert replace(balanced, distribution="free") == points[name].pattern
+    shared = [(point.sparsity, point.granularity, point.recipe, point.schedule) for point in points.values()]
+    assert shared.count(shared[0]) == 6
 
 
 def test_no_group_is_named_like_a_root_key():

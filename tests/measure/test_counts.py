@@ -91,6 +91,7 @@ def test_dense_layers_count_in_the_sparsity(net):
     mask = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0]], dtype=torch.bool)
     found = achieved_sparsity(net, {"a": mask}, ["a", "b"])
     assert found.layers == {"a": 0.625, "b": 0.0}
+    assert found.weight_shares == {"a": 0.5, "b": 0.5}
     assert found.sparsity_achieved == 5 / 16
     assert found.sparsity_whole_model == 5 / (8 + 2 + 8 + 3)
 

@@ -14,11 +14,15 @@ from sparsefront.pruning.collapse import collapse_text, collapse_warning, collap
         (0.974, 0.5, True),
         (0.985, 0.9, False),  # 0.015 of 0.1
         (0.992, 0.9, True),
+        (0.991, 0.95, True),  # 0.009 of 0.05: less than 1 %
+        (0.989, 0.95, False),
+        (0.991, 0.99, False),  # 0.009 of 0.01: near its share
+        (0.996, 0.99, True),
         (0.0, 0.0, False),
         (1.0, 0.0, True),
     ],
 )
-def test_a_layer_collapsed_below_a_tenth_of_the_target_density(sparsity, target, collapsed):
+def test_a_layer_collapsed_below_a_tenth_of_the_target_density_or_one_per_cent(sparsity, target, collapsed):
     found = collapsed_layers({"fc1": 0.3, "fc2": sparsity}, target)
     assert found == ({"fc2": pytest.approx(1 - sparsity)} if collapsed else {})
 

@@ -1,13 +1,15 @@
 """Tables show what they promise, on narrow terminals too, and sort with empty values last."""
 
 import io
+from functools import partial
 
 import pytest
 from rich.console import Console
 from rich.table import Table
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.report.columns import sort_results
+from sparsefront.report.columns import COLUMNS, sort_results
+from sparsefront.report.result import Sparsity
 from sparsefront.report.table import dense_layers_text, results_table, run_table
 
 
@@ -108,8 +110,23 @@ def test_runs_of_one_recovery_are_told_apart_by_its_settings(make_result):
 
 
 def test_dense_layers_are_counted_by_reason():
-    assert dense_layers_text({}) == "none"
-    assert dense_layers_text({"a": "narrow", "b": "odd", "c": "narrow"}) == "3: 2 × narrow; 1 × odd"
+    reasons = {"a": "narrow", "b": "odd", "c": "narrow"}
+    of = partial(Sparsity, sparsity_target=0.75)
+    assert dense_layers_text(of()) == "none"
+    assert dense_layers_text(of(dense_layers=reasons)) == "3: 2 × narrow; 1 × odd"
+    shares = {"a": 0.01, "b": 0.02, "c": 0.0951}
+    assert dense_layers_text(of(dense_layers=reasons, dense_weight_shares=shares)) == (
+        "3 with 12.51 % of the prunable weights: 2 × narrow; 1 × odd"
+    )
+
+
+def test_results_that_keep_more_of_their_weights_dense_are_told_apart(make_result):
+    shares = [{}, {"block.0.fc2": 0.125}]
+    results = [make_result(dense_layers=dict.fromkeys(found, "odd"), dense_weight_shares=found) for found in shares]
+    assert "12.50 %" in text_of(results_table(results)) and "0.00 %" in text_of(results_table(results))
+    old = make_result(dense_layers={"block.0.fc2": "odd"}, dense_weight_shares={})
+    (column,) = (column for column in COLUMNS if column.field == "dense_layers")
+    assert column.cell(old) == "–", "a record without shares is of an earlier version"
 
 
 def test_square_brackets_are_shown_and_not_read_as_markup(make_result):

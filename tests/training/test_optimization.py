@@ -27,6 +27,41 @@ def test_curve_follows_its_formula(decay, expected):
         )
 
 
+@pytest.mark.parametrize("restarts", [1, 2, 4])
+def test_a_cosine_that_restarts_is_the_same_curve_again_and_again(restarts):
+    """From lr to 0 in each part; the last part ends at 0 and not at another restart."""
+    part = 60 // (restarts + 1)
+    args = {"total_steps": 70, "warmup_steps": 10}
+    curve = [learning_rate_factor(s, **args, decay="cosine_restart", restarts=restarts) for s in range(71)]
+    once = [learning_rate_factor(s, total_steps=part, warmup_steps=0, decay="cosine") for s in range(part)]
+    assert curve[:10] == [learning_rate_factor(s, **args, decay="cosine") for s in range(10)]
+    assert curve[10:70] == pytest.approx(once * (restarts + 1), abs=1e-12) and curve[70] == 0
+
+
+def test_a_rewound_training_restarts_where_the_dense_one_did():
+    recipe = Recipe(decay="cosine_restart", restarts=3, warmup=0.0)
+    assert Optimization(recipe, lr=1.0, total_steps=40, first_step=20).factor(0) == 1.0
+    assert Optimization(recipe, lr=1.0, total_steps=40).factor(19) < 0.1
+
+
+@pytest.mark.parametrize("nesterov", [True, False])
+def test_momentum_of_sgd_looks_ahead_or_not(nesterov):
+    """Two steps along a constant gradient g: plain momentum moves by lr (1 + 1.9) g, Nesterov's by lr (1.9 + 2.71) g."""
+    net = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(net.weight, 10.0)
+    recipe = Recipe(optimizer="sgd", momentum=0.9, nesterov=nesterov, weight_decay=0.0, warmup=0.0, decay="constant")
+    optimizer = Optimization(recipe, lr=0.5, total_steps=2).build(net)["optimizer"]
+    for _ in range(2):
+        net.weight.grad = torch.ones_like(net.weight)
+        optimizer.step()
+    assert net.weight.item() == pytest.approx(10 - 0.5 * (1.9 + 2.71 if nesterov else 1 + 1.9))
+
+
+def test_nesterov_without_momentum_is_plain_sgd():
+    group = Optimization(Recipe(optimizer="sgd", momentum=0.0), lr=1.0, total_steps=1).build(nn.Linear(2, 2))
+    assert group["optimizer"].defaults["nesterov"] is False
+
+
 def test_warmup_rises_linearly_and_never_trains_at_zero():
     factors = [learning_rate_factor(s, total_steps=50, warmup_steps=4, decay="linear") for s in range(5)]
     assert factors == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
@@ -76,6 +111,8 @@ def test_sgd_is_nesterov():
         {"warmup": 1.0},
         {"optimizer": "lion"},
         {"decay": "steps"},
+        {"restarts": 0},
+        {"label_smoothing": 1.0},
         {"ignore": ["("]},
     ],
     ids=lambda bad: next(iter(bad)),

@@ -53,7 +53,8 @@ class PlainTask(Task):
         named = dict(output).items() if isinstance(output, Mapping) else vars(output).items()
         found = tuple(value for name, value in named if name.endswith("logits") and isinstance(value, Tensor))
         if not found:
-            raise InvalidSetting("recovery", "distill", "needs a network that returns logits, or a tensor of them")
+            needed = "returns logits, or a tensor of them, for recovery=distill and recipe.label_smoothing"
+            raise InvalidSetting("net", type(self.net).__name__, needed)
         return found
 
     def evaluator(self, data: LightningDataModule, split: str) -> Evaluator:

@@ -89,7 +89,15 @@ def prune(
     shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
     layout = fix_layout(scores, pruning.pattern, pruning.allocation, sparsity, weight_shapes=shapes)
     first = pruning.first_sparsity
-    made = make_masks(scores, pruning.pattern, pruning.allocation, first, final_sparsity=sparsity, layout=layout)
+    made = make_masks(
+        scores,
+        pruning.pattern,
+        pruning.allocation,
+        first,
+        final_sparsity=sparsity,
+        nested=pruning.schedule.masks_nest,
+        layout=layout,
+    )
     masks = {name: mask.reshape(shapes[name]) for name, mask in made.items()}
     with torch.no_grad():
         for name, mask in masks.items():
@@ -121,6 +129,7 @@ def pruning_settings(
     made.pattern.check_sparsity(sparsity)
     made.allocation.check_sparsity(sparsity)
     made.schedule.check_sparsity(sparsity)
+    made.schedule.check_pattern(made.pattern)
     made.importance.check(made)
     return made
 

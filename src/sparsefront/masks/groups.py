@@ -78,19 +78,34 @@ class Groups:
         return self.weights_in(self.marked() > -math.inf)
 
 
-def group_score(importance: Tensor, dims: tuple[int, ...], length: Tensor | int) -> Tensor:
-    """The score of groups: the l2 norm of their importance (see `signed_norm`) divided by their length.
+def group_score(importance: Tensor, dims: tuple[int, ...], length: Tensor | int, aggregate: str) -> Tensor:
+    """The score of groups, from the importance of their weights.
+
+        l1              sum of the importance
+        l2              root of the sum of squares (see `signed_norm`)
+        mean            l1 / length
+        rms             l2 / root of the length
+        l2_over_length  l2 / length, as in the Tile-Wise authors' public pruning code (TileSparsity): of two groups with
+                        equal mean importance the longer one scores lower
+
+    Of groups of one length l1 ranks as mean, and l2 as rms and l2_over_length. mean and rms are corrected for the length: a
+    group of weights of one size scores that size, however long it is.
 
     Args:
-        importance: float32, the weights of a group along `dims`.
+        importance: float32, the weights of a group along `dims`; sums are taken in float64.
         dims: dimensions to reduce.
         length: weights in a group, a number or a tensor that broadcasts to the result.
+        aggregate: one of the above.
     Returns:
         float32, importance's shape without `dims`.
-    Source: the Tile-Wise authors' public pruning code (TileSparsity), which divides by the length rather than by its
-        root: of two groups with equal mean importance the longer one scores lower.
     """
-    return signed_norm(importance, dims) / length
+    if aggregate in ("l1", "mean"):
+        total = importance.sum(dim=dims, dtype=torch.float64).float()
+    else:
+        total = signed_norm(importance, dims)
+    if aggregate in ("l1", "l2"):
+        return total
+    return total / (length**0.5 if aggregate == "rms" else length)
 
 
 def signed_norm(importance: Tensor, dims: tuple[int, ...]) -> Tensor:

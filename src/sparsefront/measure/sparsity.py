@@ -14,11 +14,13 @@ class AchievedSparsity:
         sparsity_achieved: over all prunable weights, layers that stayed dense included.
         sparsity_whole_model: pruned weights / all parameters (embeddings, norms, biases and head too).
         layers: prunable layer -> its sparsity; 0 where it stayed dense.
+        weight_shares: prunable layer -> its part of all prunable weights.
     """
 
     sparsity_achieved: float
     sparsity_whole_model: float
     layers: dict[str, float]
+    weight_shares: dict[str, float]
 
 
 def achieved_sparsity(net: nn.Module, masks: Mapping[str, Tensor], prunable: Iterable[str]) -> AchievedSparsity:
@@ -46,4 +48,5 @@ def achieved_sparsity(net: nn.Module, masks: Mapping[str, Tensor], prunable: Ite
         sparsity_achieved=removed / total if total else 0.0,
         sparsity_whole_model=removed / sum(parameter.numel() for parameter in net.parameters()),
         layers={name: pruned[name] / size for name, size in sizes.items()},
+        weight_shares={name: size / total for name, size in sizes.items()},
     )

@@ -14,18 +14,21 @@ from sparsefront.patterns.structure.blocks import BlockStep
 class Channel(Pattern):
     """Keep the best outputs (rows of W), or the best inputs (columns), of every layer.
 
-    A channel is a block as wide as the layer, scored like any block: l2 norm / length. Channels are not tied across
+    A channel is a block as wide as the layer. Channels are not tied across
     layers: a pruned output gives zero for every X, and its bias, if any, still reaches the next layer. Of a convolution an
     output is a filter, and an input is one column of the weight view: one kernel position of one input channel.
 
     Args:
         axis: outputs or inputs.
+        aggregate: score of a channel: l2_over_length, rms or mean (l1 / length); see `group_score`. Within a layer all
+            channels are equally long, so that the first two differ between layers only.
     Source: "structured" sparsity of the PyTorch talk (whole rows or columns); filter pruning as in Li et al., "Pruning
         Filters for Efficient ConvNets", 2017, which prunes the smallest filters of each layer:
         a threshold over the whole network may take every channel of a layer, and with it the network.
     """
 
     axis: Literal["outputs", "inputs"] = "outputs"
+    aggregate: Literal["l2_over_length", "rms", "mean"] = "l2_over_length"
     name: ClassVar[str] = "channel"
 
     @property
@@ -35,7 +38,7 @@ class Channel(Pattern):
     def steps(
         self, sparsity: float, shape: tuple[int, int], final_sparsity: float | None = None
     ) -> tuple[BlockStep, ...]:
-        return (BlockStep(sparsity, self._block(shape)),)
+        return (BlockStep(sparsity, self._block(shape), aggregate=self.aggregate),)
 
     def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:
         """One tile holds all outputs that are left: the smaller dense layer, and which of W's rows and columns it is."""

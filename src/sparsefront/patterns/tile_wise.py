@@ -54,16 +54,18 @@ class TileWise(Pattern):
         apriori_tuning: a, from 0 to 1.
         whole_tiles: only a layer that keeps all of its outputs has a narrower last tile.
         input_multiple: 1, or what the instructions of a tensor core take at once: 16.
-        aggregate: score of an output or tile input, rms or l2_over_length (see `aggregate_score`). Within a step of one layer the
-            two differ for a narrower last tile only, between layers for outputs of different length.
+        aggregate: score of an output or tile input: rms, mean or l2_over_length (see `group_score`). Within a step of one layer
+            rms and l2_over_length differ for a narrower last tile only, between layers for outputs of different length.
     Source: Guo et al., "Accelerating Sparse DNN Models without Hardware-Support via Tile-Wise Sparsity", 2020. The
         square-root split, the l2/length scores, the global threshold of each step and the overlay are from the authors'
         public code (TileSparsity, `tiled_wise_2d` and `tiled_wise_2d_mix`). Departures: a threshold there counts groups
         and so misses s; a tile's length there includes the pruned outputs that lie between its surviving ones. Whole
-        tiles, inputs in multiples and rms are ours, from what uneven tiles cost on a GPU. Apriori tuning is named in the
-        talk, beside a picture of how uneven element-wise sparsity is; neither the talk nor the public code spells it
-        out. Here the groups that element-wise pruning empties most count as worthless and those that it empties least
-        as indispensable; how many of either is our setting.
+        tiles, inputs in multiples, rms and mean are ours, from what uneven tiles cost on a GPU. Apriori tuning is named in the
+        talk, beside a picture of how uneven element-wise sparsity is. The public code holds its outcome for BERT: lists
+        of blocks of 8 to 64 outputs, those where pruning leaves the most, written down by number for two tasks, whose
+        scores it sets to 0 or to infinity before the threshold. How the lists were made it does not say. Here they are
+        made for any network: the groups that element-wise pruning empties most count as worthless and those that it
+        empties least as indispensable; how many of either is our setting.
     """
 
     granularity: PositiveInt = 128

@@ -92,8 +92,6 @@ class Uniform(BlockPattern):
     def __post_init__(self) -> None:
         if self.granularity not in (1, 2, 4):  # no Literal, to which true is 1
             raise InvalidSetting("granularity", self.granularity, "1, 2 or 4, the side of a block")
-        if self.aggregate not in ("l2", "rms"):
-            raise InvalidSetting("aggregate", self.aggregate, "l2 (norm of a rank column) or rms (the same per row)")
 
     @property
     def block(self) -> tuple[int, int]:

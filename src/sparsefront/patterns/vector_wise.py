@@ -5,7 +5,7 @@ from typing import ClassVar
 from pydantic import PositiveInt
 
 from sparsefront.declared.settings_class import settings_class
-from sparsefront.patterns.structure.blocks import Distribution, FreeOrBalanced
+from sparsefront.patterns.structure.blocks import Distribution, FreeOrBalanced, VectorScore
 from sparsefront.patterns.structure.window import WindowSize
 
 
@@ -20,6 +20,8 @@ class VectorWise(FreeOrBalanced):
         granularity: v, the vector length; it divides N. 4...128 is what the kernels are made for.
         distribution: free, or balanced = n of every m vectors along K in each vector row (VW-N:M).
         m: window of the balanced distribution; None chooses it as n_m does.
+        aggregate: score of a vector: l2, the norm of its importance, or l1, the sum. The sources of the balanced ones do not say
+            which; the Tile-Wise authors' code takes l2.
     Source: balanced: Lin et al., nmSPARSE, and Ma et al., NM-SpMM. free: the one-dimensional variant of the Tile-Wise
         authors' public code, which ranks the vectors of the whole network (allocation=global_threshold).
     """
@@ -27,6 +29,7 @@ class VectorWise(FreeOrBalanced):
     granularity: PositiveInt = 32
     distribution: Distribution = "free"
     m: WindowSize = None
+    aggregate: VectorScore = "l2"
     name: ClassVar[str] = "vector_wise"
     uses_granularity: ClassVar[bool] = True
 

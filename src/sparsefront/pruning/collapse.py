@@ -4,12 +4,15 @@ import re
 from collections.abc import Iterable, Mapping
 
 NEARLY = 0.1  # of the target density: a layer that keeps less has collapsed
+LEAST = 0.01  # and one that keeps less than this, though at most half of the target density, where that is lower still
 ALIKE = "allocation=per_layer"
 AT_LEAST = "allocation=global_threshold allocation.min_density_share=0.2"
 
 
 def collapsed_layers(sparsities: Mapping[str, float], target: float) -> dict[str, float]:
-    """The layers that keep less than a tenth of the target density, among them those that lost every weight.
+    """The layers that keep less than a tenth of the target density or less than 1 %, among them those that lost every weight.
+
+    Where the target density itself comes near 1 %, half of it counts: not every layer can have collapsed.
 
     Args:
         sparsities: layer -> its fraction of zeros.
@@ -17,8 +20,9 @@ def collapsed_layers(sparsities: Mapping[str, float], target: float) -> dict[str
     Returns:
         layer -> the density that it keeps; exactly 0 where every weight is gone.
     """
+    limit = max(NEARLY * (1 - target), min(LEAST, (1 - target) / 2))
     densities = {layer: 1 - sparsity for layer, sparsity in sparsities.items()}
-    return {layer: density for layer, density in densities.items() if density < NEARLY * (1 - target)}
+    return {layer: density for layer, density in densities.items() if density < limit}
 
 
 def collapse_warning(sparsities: Mapping[str, float], target: float, allocation: str) -> str | None:

@@ -21,6 +21,7 @@ def make_masks(
     *,
     final_sparsity: float | None = None,
     previous: Mapping[str, Tensor] | None = None,
+    nested: bool = True,
     layout: MaskLayout | None = None,
     weight_shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> dict[str, Tensor]:
@@ -35,6 +36,8 @@ def make_masks(
         final_sparsity: where a schedule ends, while `sparsity` is only on the way; None: at `sparsity`.
         previous: layer name -> bool, [N, K] or shaped like the weight: masks that this function made earlier in the
             same schedule. The result keeps no weight that they prune. None: everything is still there.
+        nested: False: `previous` binds nothing, and the masks have the structure of `sparsity` itself (see
+            `Schedule.masks_nest`). The layers' shares, where the allocation gives them, are those of the final sparsity.
         layout: fixed before for the whole schedule; None: it is fixed now, from this importance.
         weight_shapes: layer name -> the weight's own shape, where it is not [N, K]: convolutions.
     Returns:
@@ -53,10 +56,12 @@ def make_masks(
     require_finite(importance)
     if layout is None:
         layout = fix_layout(importance, pattern, allocation, final, weight_shapes=weight_shapes)
+    allowed = {layer: _allowed(layer, values, previous if nested else None) for layer, values in importance.items()}
     if isinstance(allocation, GlobalAllocation):
-        return _ranked_together(importance, pattern, allocation, sparsity, final, previous, layout)
+        structure = final if nested else sparsity
+        return _ranked_together(importance, pattern, allocation, sparsity, structure, allowed, layout)
     return {
-        layer: _layer_mask(layer, values, pattern, sparsity, final, previous, layout)
+        layer: _layer_mask(layer, values, pattern, sparsity, final, allowed[layer], layout, nested=nested)
         for layer, values in importance.items()
     }
 
@@ -67,18 +72,20 @@ def _layer_mask(
     pattern: Pattern,
     sparsity: float,
     final: float,
-    previous: Mapping[str, Tensor] | None,
+    allowed: Tensor,
     layout: MaskLayout,
+    *,
+    nested: bool,
 ) -> Tensor:
     """The mask of a layer with a sparsity of its own. On the way every layer has gone the same part of its way."""
     layer_final = layout.sparsity_of(layer, final)
-    allowed = _allowed(layer, importance, previous)
     if layer_final == 0:
         return allowed
     now = layer_final if sparsity == final else layer_final * sparsity / final
     permutation = layout.permutation(layer)
     scores = permutation.apply(importance.float())
-    return permutation.invert(pattern.layer_mask(scores, permutation.apply(allowed), now, layer_final))
+    structure = layer_final if nested else now
+    return permutation.invert(pattern.layer_mask(scores, permutation.apply(allowed), now, structure))
 
 
 def _ranked_together(
@@ -87,13 +94,13 @@ def _ranked_together(
     allocation: GlobalAllocation,
     sparsity: float,
     final: float,
-    previous: Mapping[str, Tensor] | None,
+    allowed: Mapping[str, Tensor],
     layout: MaskLayout,
 ) -> dict[str, Tensor]:
-    """The masks of all layers, each step decided over the whole network."""
+    """The masks of all layers, each step decided over the whole network. `final`: the sparsity that structure follows from."""
     permuted = {layer: layout.permutation(layer).apply for layer in importance}
     scores = {layer: permuted[layer](values.float()) for layer, values in importance.items()}
-    allowed = {layer: permuted[layer](_allowed(layer, values, previous)) for layer, values in importance.items()}
+    allowed = {layer: permuted[layer](mask) for layer, mask in allowed.items()}
     numel = {layer: values.numel() for layer, values in importance.items()}
     masks = dict(allowed)
     per_layer = (pattern.steps(sparsity, (values.shape[0], values.shape[1]), final) for values in importance.values())

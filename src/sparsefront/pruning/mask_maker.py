@@ -48,5 +48,6 @@ class MaskMaker:
             sparsity,
             final_sparsity=pruning.sparsity,
             previous=previous,
+            nested=pruning.schedule.masks_nest,
             layout=self.layout,
         )

@@ -53,7 +53,8 @@ class Round:
         setup: see `RecoverySetup`.
         sparsity: of `masks`.
         net: fp32; in the first round the dense weights, unpruned; later what the round before left.
-        masks: layer name -> bool, shaped like the weight or [N, K]; not applied yet, within those of the round before.
+        masks: layer name -> bool, shaped like the weight or [N, K]; not applied yet, within those of the round before where the
+            schedule nests masks.
         masked: applies the masks of `net`; in the first round it has none yet, later those of the round before.
         layout: the layers' permutations and final sparsities, fixed before the first masks.
         data: of training; its loader starts from the same order each time.
@@ -111,7 +112,7 @@ class Recovery(ABC):
     """Brings accuracy back after pruning; subclasses are frozen dataclasses, fields as in their YAML.
 
     Attributes:
-        several_rounds: it may be called again, with masks within those it left.
+        several_rounds: it may be called again, with new masks for the weights that it left.
         mask_updates: it lets masks change while it trains, as `ApplyMasks` does.
     """
 

@@ -79,7 +79,7 @@ class Distillation(pl.Callback):
             target = self.teacher(**task.net_inputs(batch))
         pairs = list(zip(task.logits(output), task.logits(target), strict=True))
         soft = sum(soft_target_loss(student, teacher, self.temperature) for student, teacher in pairs) / len(pairs)
-        loss = (1 - self.hardness) * task.loss(output, batch) + self.hardness * soft
+        loss = (1 - self.hardness) * task.label_loss(output, batch) + self.hardness * soft
         states = list(zip(self._learnt.take(), self._taught.take(), strict=True))
         if not states:
             return loss

@@ -112,9 +112,9 @@ class ObsUpdate(Recovery):
         """What decides which weights of a layer are kept; `mask`: bool [N, K] of this round, in the network's order."""
         if not self.reselect:
             return Given(mask[:, order])
-        previous = round.masked.masks().get(layer)
-        allowed = torch.ones_like(mask) if previous is None else previous.reshape(mask.shape).to(mask.device)[:, order]
         pruning = round.setup.pruning
+        previous = round.masked.masks().get(layer) if pruning.schedule.masks_nest else None
+        allowed = torch.ones_like(mask) if previous is None else previous.reshape(mask.shape).to(mask.device)[:, order]
         final = round.layout.sparsity_of(layer, pruning.sparsity)
         window = pruning.pattern.window((mask.shape[0], mask.shape[1]), final)
         if window is None:

@@ -94,6 +94,15 @@ class CollapsedColumn(Column):
 
 
 @dataclass(frozen=True)
+class DenseShareColumn(Column):
+    """Which part of the prunable weights lies in layers that stayed dense; unknown of records older than the field."""
+
+    def value(self, result: Result) -> float | None:
+        shares = result.sparsity.dense_weight_shares
+        return None if result.sparsity.dense_layers and not shares else sum(shares.values())
+
+
+@dataclass(frozen=True)
 class SettingsColumn(Column):
     """The parameters in which results of one table differ though they chose the same parts: `recovery.hardness=1.0`.
 
@@ -117,6 +126,7 @@ COLUMNS = (
     Column("n_of_m", constant_aside=True),
     Column("sparsity_achieved", fraction, numeric=True),
     CollapsedColumn("collapsed_layers", numeric=True, constant_aside=True),
+    DenseShareColumn("dense_layers", percent, numeric=True, constant_aside=True),
     Column("importance", constant_aside=True),
     Column("allocation", constant_aside=True),
     Column("schedule", constant_aside=True),

@@ -90,9 +90,10 @@ class Sparsity(_CheckedFields):
     """Fractions of zeros in [0, 1], never percent.
 
     `sparsity_achieved` is over the prunable weights, with the layers that stayed dense counted in;
-    `sparsity_whole_model` is over all parameters. `dense_layers`: layer -> why it stayed dense. `n_of_m`: the windows of a
-    balanced pattern, "2:4", or "1:4 in 20, 3:32 in 4" layers. `collapsed_layers`: layer that keeps less than a tenth of the
-    target density -> the density that it keeps.
+    `sparsity_whole_model` is over all parameters. `dense_layers`: layer -> why it stayed dense,
+    `dense_weight_shares`: the same -> its part of the prunable weights. `n_of_m`: the windows of a balanced pattern, "2:4", or
+    "1:4 in 20, 3:32 in 4" layers. `collapsed_layers`: layer that keeps less than a tenth of the target density, or less than
+    1 % -> the density that it keeps.
     """
 
     sparsity_target: float
@@ -100,6 +101,7 @@ class Sparsity(_CheckedFields):
     sparsity_whole_model: float | None = None
     sparsity_per_layer: dict[str, float] = field(default_factory=dict)
     dense_layers: dict[str, str] = field(default_factory=dict)
+    dense_weight_shares: dict[str, float] = field(default_factory=dict)
     collapsed_layers: dict[str, float] | None = None
     n_of_m: str | None = None
 

@@ -11,11 +11,20 @@ from rich.table import Table
 from rich.text import Text
 
 from sparsefront.pruning.collapse import collapse_text, collapsed_layers
-from sparsefront.report.columns import COLUMNS, fraction, milliseconds, plain, shared_metric, shown_columns, times
+from sparsefront.report.columns import (
+    COLUMNS,
+    fraction,
+    milliseconds,
+    percent,
+    plain,
+    shared_metric,
+    shown_columns,
+    times,
+)
 from sparsefront.report.comparable import CPU_NOTE, model_text, task_text
 from sparsefront.report.conditions import processor_text
 from sparsefront.report.latency_curve import crossover_text
-from sparsefront.report.result import Result
+from sparsefront.report.result import Result, Sparsity
 
 # Networks with the same layers, timed in turn, have come out up to 0.9 % apart on an H200 (experiments/first_rows):
 # where memory lies does that much, and repeating the timing in one process does not average it out.
@@ -63,7 +72,7 @@ def run_table(result: Result) -> Table:
     add("kernel", plain(speed.latency_kernel), "latency_kernel")
     table.add_section()
     add("achieved sparsity", fraction(result.sparsity.sparsity_achieved), "sparsity_achieved")
-    add("layers left dense", dense_layers_text(result.sparsity.dense_layers), "dense_layers")
+    add("layers left dense", dense_layers_text(result.sparsity), "dense_layers")
     add("layers collapsed", collapsed_layers_text(result), "collapsed_layers")
     add("weights", _weights(result), "weight_bytes_sparse")
     if result.size.resident_bytes_sparse is not None:
@@ -115,12 +124,14 @@ def results_table(results: Sequence[Result], notes: Sequence[str] = ()) -> Table
     return table
 
 
-def dense_layers_text(dense_layers: dict[str, str]) -> str:
-    """How many layers stayed dense, and how many of them for which reason, the commonest first."""
+def dense_layers_text(sparsity: Sparsity) -> str:
+    """How many layers stayed dense, with which part of the prunable weights, and how many of them for which reason."""
+    dense_layers, shares = sparsity.dense_layers, sparsity.dense_weight_shares
     if not dense_layers:
         return "none"
-    reasons = Counter(dense_layers.values()).most_common()
-    return f"{len(dense_layers)}: " + "; ".join(f"{count} × {reason}" for reason, count in reasons)
+    held = f" with {percent(sum(shares.values()))} of the prunable weights" if shares else ""
+    reasons = Counter(dense_layers.values()).most_common()  # the commonest first
+    return f"{len(dense_layers)}{held}: " + "; ".join(f"{count} × {reason}" for reason, count in reasons)
 
 
 def collapsed_layers_text(result: Result) -> str:

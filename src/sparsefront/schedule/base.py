@@ -3,6 +3,8 @@
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
+from sparsefront.patterns.base import Pattern
+
 
 class Schedule(ABC):
     """Decides when masks change; subclasses are frozen dataclasses, fields as in their YAML.
@@ -12,6 +14,13 @@ class Schedule(ABC):
     """
 
     name: ClassVar[str]
+
+    @property
+    def masks_nest(self) -> bool:
+        """Whether every mask lies within the one before and has the structure of the final sparsity. Otherwise each is made as
+        if it were the last: by all steps of the pattern to its own sparsity, and what was pruned may come back.
+        """
+        return True
 
     @abstractmethod
     def round_sparsities(self, final: float) -> tuple[float, ...]:
@@ -35,6 +44,13 @@ class Schedule(ABC):
 
     def check_sparsity(self, sparsity: float) -> None:
         """Require a final sparsity that the settings lead to.
+
+        Raises:
+            InvalidSetting: with its key written from the root.
+        """
+
+    def check_pattern(self, pattern: Pattern) -> None:
+        """Require a pattern whose masks can be made as the settings say.
 
         Raises:
             InvalidSetting: with its key written from the root.

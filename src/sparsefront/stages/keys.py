@@ -138,6 +138,7 @@ def _prune(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any]:
         ],
         "sparsity": experiment.sparsity,
         "first_sparsity": experiment.schedule.sparsity_at(0.0, experiment.sparsity),
+        "masks_nest": experiment.schedule.masks_nest,
         "ignore": experiment.recipe.ignore,
         "code": code_digest(
             stage_modules(experiment, ("pattern", "importance", "allocation"), "sparsefront.stages.prune")

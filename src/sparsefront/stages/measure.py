@@ -198,6 +198,7 @@ def _sparsity(achieved: AchievedSparsity, dense_reasons: dict[str, str]) -> dict
         "sparsity_whole_model": achieved.sparsity_whole_model,
         "sparsity_per_layer": achieved.layers,
         "dense_layers": dense_reasons,
+        "dense_weight_shares": {name: achieved.weight_shares[name] for name in dense_reasons},
     }
 
 

@@ -59,6 +59,8 @@ class Task(LightningModule, ABC):
         kind: what data sets (`DataInfo.kind`) and models (`kinds`) call this task.
         metric_name: the metric that is tracked, one of those that the evaluator computes.
         objective: what is trained for; None = the task's own loss. Evaluation never asks for it.
+        label_smoothing: share of the target of training that all classes get alike. Of a score, one column, nothing is
+            smoothed. The loss that scores of weights are taken from stays as it is.
     """
 
     kind: ClassVar[str]
@@ -69,6 +71,7 @@ class Task(LightningModule, ABC):
         self.net = net
         self.optimization = optimization
         self.objective: Objective | None = None
+        self.label_smoothing = 0.0
         self._evaluator: Evaluator | None = None
 
     @classmethod
@@ -101,8 +104,18 @@ class Task(LightningModule, ABC):
         """
 
     def training_loss(self, output: Any, batch: Batch) -> Tensor:
-        """What a training step minimizes: the objective where one is set, else the loss."""
-        return self.loss(output, batch) if self.objective is None else self.objective(self, output, batch)
+        """What a training step minimizes: the objective where one is set, else the loss of the labels."""
+        return self.label_loss(output, batch) if self.objective is None else self.objective(self, output, batch)
+
+    def label_loss(self, output: Any, batch: Batch) -> Tensor:
+        """The loss of the smoothed labels, a scalar: (1 - e) * loss + e * cross-entropy to the even distribution, with e the
+        label smoothing; the mean where the task predicts several distributions.
+        """
+        loss = self.loss(output, batch)
+        if self.label_smoothing == 0.0:
+            return loss
+        even = [-logits.float().log_softmax(dim=-1).mean() for logits in self.logits(output) if logits.shape[-1] > 1]
+        return loss if not even else (1 - self.label_smoothing) * loss + self.label_smoothing * sum(even) / len(even)
 
     @abstractmethod
     def evaluator(self, data: LightningDataModule, split: str) -> Evaluator:

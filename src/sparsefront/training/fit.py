@@ -68,6 +68,7 @@ def fit(
     keep = KeepEpochs(unfinished if trainer.checkpoint else None)
     require_room(task.net, directory, epochs=epochs, recipe=recipe, keeps_epochs=keep.folder is not None)
     # DDP broadcasts buffers before every forward; masks are the same on every rank by their making.
+    task.label_smoothing = recipe.label_smoothing
     task._ddp_params_and_buffers_to_ignore = mask_buffers(task)
     finite = StopAtDivergence(stage=stage, lr_key=lr_key, recipe=recipe, precision=trainer.real_precision)
     with _quiet_lightning(), _discarded_where_diverged(unfinished):

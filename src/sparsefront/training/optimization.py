@@ -32,6 +32,7 @@ class Optimization:
             total_steps=self.total_steps,
             warmup_steps=int(self.recipe.warmup * self.total_steps),
             decay=self.recipe.decay,
+            restarts=self.recipe.restarts,
         )
 
     def build(self, net: nn.Module) -> dict:
@@ -45,9 +46,9 @@ class Optimization:
         if self.recipe.optimizer == "adamw":
             optimizer = torch.optim.AdamW(groups, lr=self.lr)
         else:
-            optimizer = torch.optim.SGD(
-                groups, lr=self.lr, momentum=self.recipe.momentum, nesterov=self.recipe.momentum > 0
-            )
+            momentum = self.recipe.momentum
+            nesterov = self.recipe.nesterov and momentum > 0
+            optimizer = torch.optim.SGD(groups, lr=self.lr, momentum=momentum, nesterov=nesterov)
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": LambdaLR(optimizer, self.factor), "interval": "step"},

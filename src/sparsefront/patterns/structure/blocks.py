@@ -40,17 +40,20 @@ class BlockStep:
         target: see `Step`; where there is a window it is what the window implies.
         block: (outputs, inputs) of a block; both divide the layer.
         window: None = free, otherwise n blocks survive of every m along K.
+        aggregate: score of a block, see `group_score`; single weights keep their importance.
     """
 
     target: float
     block: tuple[int, int]
     window: Window | None = None
+    aggregate: str = "l2"
 
     def groups(self, importance: Tensor, mask: Tensor) -> Groups:
         """Scores [N/bn, K/bk], or [N/bn, K/bk/m, m] where balanced."""
         size = math.prod(self.block)
         # Single weights keep their importance as it is: squaring and rooting it would make ties and lose signs.
-        scores = importance if size == 1 else group_score(in_blocks(importance, self.block), (1, 3), size)
+        blocks = None if size == 1 else in_blocks(importance, self.block)
+        scores = importance if blocks is None else group_score(blocks, (1, 3), size, self.aggregate)
         alive = mask if size == 1 else in_blocks(mask, self.block).any(dim=3).any(dim=1)
         if not bool(alive.all()):
             scores = scores.masked_fill(~alive, -math.inf)
@@ -72,6 +75,11 @@ class BlockPattern(Pattern):
     @abstractmethod
     def block(self) -> tuple[int, int]:
         """(outputs, inputs) of a group."""
+
+    @property
+    def block_aggregate(self) -> str:
+        """How a block is scored: see `group_score`. All blocks of a network have one length."""
+        return "l2"
 
     @property
     def window_settings(self) -> dict[str, int | None]:
@@ -107,12 +115,12 @@ class BlockPattern(Pattern):
         self, sparsity: float, shape: tuple[int, int], final_sparsity: float | None = None
     ) -> tuple[BlockStep, ...]:
         if not self.balanced:
-            return (BlockStep(sparsity, self.block),)
+            return (BlockStep(sparsity, self.block, aggregate=self.block_aggregate),)
         final = sparsity if final_sparsity is None else final_sparsity
         window = self.window(shape, final)
         if sparsity < final:
             window = window.loosened(sparsity)
-        return (BlockStep(window.sparsity, self.block, window),)
+        return (BlockStep(window.sparsity, self.block, window, self.block_aggregate),)
 
     def rounding_unit(self, shape: tuple[int, int]) -> int:
         block = math.prod(self.block)
@@ -144,6 +152,7 @@ class BlockPattern(Pattern):
 
 
 Distribution = Literal["free", "balanced"]
+VectorScore = Literal["l2", "l1"]
 
 
 class FreeOrBalanced(BlockPattern):
@@ -152,10 +161,12 @@ class FreeOrBalanced(BlockPattern):
     Attributes:
         distribution: free, or balanced = n of every m blocks along K.
         m: window of the balanced distribution, in blocks; None chooses it as n_m does.
+        aggregate: score of a block, l2 or l1.
     """
 
     distribution: Distribution
     m: WindowSize
+    aggregate: VectorScore
 
     def __post_init__(self) -> None:
         if self.distribution == "free" and self.m is not None:
@@ -164,6 +175,10 @@ class FreeOrBalanced(BlockPattern):
     @property
     def balanced(self) -> bool:
         return self.distribution == "balanced"
+
+    @property
+    def block_aggregate(self) -> str:
+        return self.aggregate
 
     @property
     def window_settings(self) -> dict[str, int | None]:

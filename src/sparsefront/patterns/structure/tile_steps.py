@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sparsefront.masks.groups import Groups, group_score
 
-Aggregate = Literal["rms", "l2_over_length"]
+Aggregate = Literal["rms", "mean", "l2_over_length"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class OutputStep:
         target: sparsity when the step is done.
         multiple: a layer keeps a multiple of this many outputs, or all of them. Above 1 its best ones stay in any case,
             one multiple or all: what single outputs would leave of a layer must not be rounded to nothing.
-        aggregate: score of a group, see `aggregate_score`.
+        aggregate: score of a group, see `group_score`.
     """
 
     target: float
@@ -30,7 +30,7 @@ class OutputStep:
     def groups(self, importance: Tensor, mask: Tensor) -> Groups:
         """Scores [N]."""
         alive = mask.sum(dim=1)
-        scores = aggregate_score(importance, torch.tensor(importance.shape[1]), self.aggregate)
+        scores = group_score(importance, (1,), importance.shape[1], self.aggregate)
         if ((alive > 0) & (alive < mask.shape[1])).any():
             # Tiles have lost inputs already. Without one of its outputs a tile would take in the next tile's first,
             # which keeps other inputs.
@@ -55,7 +55,7 @@ class TileInputStep:
         target: sparsity when the step is done.
         width: of a tile, in surviving outputs.
         multiple: a tile keeps a multiple of this many inputs, or all of them.
-        aggregate: score of a group, see `aggregate_score`.
+        aggregate: score of a group, see `group_score`.
     """
 
     target: float
@@ -68,7 +68,7 @@ class TileInputStep:
         # A group's length is its tile's width, also where an earlier, looser mask has already taken it out.
         starts = torch.arange(0, len(rows), self.width, device=mask.device)
         length = (len(rows) - starts).clamp(max=self.width)[:, None]
-        scores = aggregate_score(self._tiles(importance, rows), length, self.aggregate)
+        scores = group_score(self._tiles(importance, rows), (1,), length, self.aggregate)
         alive = self._tiles(mask, rows).sum(dim=1, dtype=torch.int32)
         return Groups(scores.masked_fill(alive == 0, -math.inf), alive, multiple=self.multiple)
 
@@ -85,19 +85,6 @@ class TileInputStep:
         padded = matrix.new_zeros(tiles * self.width, matrix.shape[1])
         padded[: len(rows)] = matrix[rows]
         return padded.view(tiles, self.width, matrix.shape[1])
-
-
-def aggregate_score(importance: Tensor, length: Tensor, aggregate: str) -> Tensor:
-    """The score of groups along dimension 1.
-
-    Args:
-        importance: float32, groups along dimension 1.
-        length: weights in a group; broadcasts to the result.
-        aggregate: rms = the l2 norm over the root of the length, squared the importance that a weight of the group holds
-            on average, whatever its length. l2_over_length as in the sources: of two groups with equal mean importance
-            the shorter scores higher.
-    """
-    return group_score(importance, (1,), length if aggregate == "l2_over_length" else length.sqrt())
 
 
 def surviving_outputs(mask: Tensor) -> Tensor:

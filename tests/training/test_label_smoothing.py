@@ -1,0 +1,94 @@
+"""Label smoothing: what it does to the loss of a training, and to nothing else."""
+
+from types import SimpleNamespace
+
+import pytest
+import pytorch_lightning as pl
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import sparsefront as sf
+from sparsefront.library.batches import NamedBatches
+from sparsefront.library.plain_task import PlainTask
+from sparsefront.recovery.distillation import Distillation
+from sparsefront.tasks.extractive_qa import ExtractiveQA
+from sparsefront.tasks.image_classification import ImageClassification
+from sparsefront.tasks.sequence_classification import SequenceClassification
+from sparsefront.training.fit import fit
+from sparsefront.training.optimization import Optimization
+from sparsefront.training.recipe import Recipe
+from sparsefront.training.trainer import TrainerSettings
+
+LABELS = torch.tensor([0, 2, 1, 2])
+
+
+def logits() -> torch.Tensor:
+    return torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+
+
+def test_images_have_the_smoothed_cross_entropy_of_pytorch():
+    task = ImageClassification(nn.Linear(1, 1), num_classes=3)
+    task.label_smoothing = 0.1
+    expected = F.cross_entropy(logits(), LABELS, label_smoothing=0.1)
+    torch.testing.assert_close(task.training_loss(logits(), {"labels": LABELS}), expected)
+    torch.testing.assert_close(task.loss(logits(), {"labels": LABELS}), F.cross_entropy(logits(), LABELS))
+
+
+def test_both_ends_of_an_answer_are_smoothed():
+    task = ExtractiveQA(nn.Linear(1, 1))
+    task.label_smoothing = 0.2
+    output = SimpleNamespace(start_logits=logits(), end_logits=-logits())
+    batch = {"start_positions": LABELS, "end_positions": LABELS.flip(0)}
+    start = F.cross_entropy(logits(), LABELS, label_smoothing=0.2)
+    end = F.cross_entropy(-logits(), LABELS.flip(0), label_smoothing=0.2)
+    torch.testing.assert_close(task.training_loss(output, batch), (start + end) / 2)
+
+
+def test_a_score_has_no_classes_to_smooth():
+    task = SequenceClassification(nn.Linear(1, 1), num_classes=1)
+    task.label_smoothing = 0.2
+    output, batch = SimpleNamespace(logits=logits()[:, :1]), {"labels": LABELS.float()}
+    torch.testing.assert_close(task.training_loss(output, batch), task.loss(output, batch))
+
+
+def test_the_labels_beside_a_teacher_are_smoothed():
+    net = nn.Linear(5, 3)
+    task = ImageClassification(net, num_classes=3)
+    task.net_inputs = lambda batch: {"input": batch["x"]}
+    task.label_smoothing = 0.3
+    distillation = Distillation(nn.Linear(5, 3), hardness=0.0, temperature=2.0)
+    distillation.on_train_start(None, task)
+    batch = {"x": torch.randn(4, 5), "labels": LABELS}
+    output = net(batch["x"])
+    expected = F.cross_entropy(output, LABELS, label_smoothing=0.3)
+    torch.testing.assert_close(task.training_loss(output, batch), expected)
+
+
+class Losses(pl.Callback):
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.seen.append(float(outputs["loss"]))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.25])
+def test_the_recipe_smooths_every_training(smoothing, tmp_path):
+    recipe = Recipe(label_smoothing=smoothing, optimizer="sgd", lr=1e-9, momentum=0.0, weight_decay=0.0)
+    net = nn.Linear(5, 3)
+    x = torch.randn(4, 5)
+    task = PlainTask(net, F.cross_entropy, Optimization(recipe, lr=1e-9, total_steps=1))
+    losses = Losses()
+    data = NamedBatches([(x, LABELS)], net, argument="train_dataloader")
+    settings = TrainerSettings(accelerator="cpu", checkpoint=False, progress_bar=False)
+    fit(task, data, epochs=1, recipe=recipe, trainer=settings, loggers=[], directory=tmp_path, callbacks=(losses,))
+    expected = F.cross_entropy(net(x), LABELS, label_smoothing=smoothing).item()
+    assert losses.seen == pytest.approx([expected], rel=1e-4)
+
+
+def test_a_network_without_logits_cannot_be_smoothed():
+    task = PlainTask(nn.Linear(5, 3), lambda output, target: output["sum"])
+    task.label_smoothing = 0.1
+    with pytest.raises(sf.InvalidSetting, match="returns logits"):
+        task.training_loss({"sum": torch.ones(())}, {})
