@@ -50,6 +50,7 @@ def validate(config: DictConfig) -> Experiment:
         sparsity=float(config.sparsity) if parts["pattern"].prunes else 0.0,
         granularity=config.granularity,
         seed=config.seed,
+        recovery_seed=config.recovery.seed,
         stages=tuple(stage for stage in STAGES if stage in config.stages),
         reuse=config.reuse,
         optimize=tuple(config.optimize),
@@ -72,8 +73,9 @@ def _check_root(config: DictConfig) -> None:
     for key in config:
         if key not in known:
             raise InvalidSetting(str(key), config[key], f"unknown key; the root takes {', '.join(known)}")
-    if not 0 <= config.seed <= LARGEST_SEED:
-        raise InvalidSetting("seed", config.seed, f"is a whole number from 0 to {LARGEST_SEED}")
+    for key, seed in (("seed", config.seed), ("recovery.seed", config.recovery.get("seed"))):
+        if type(seed) is not int or not 0 <= seed <= LARGEST_SEED:
+            raise InvalidSetting(key, seed, f"is a whole number from 0 to {LARGEST_SEED}")
     if not 0 <= config.sparsity < 1:
         raise InvalidSetting("sparsity", config.sparsity, "is the fraction of zeros, in [0, 1)")
     for stage in config.stages:
