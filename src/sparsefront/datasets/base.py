@@ -22,8 +22,9 @@ class Dataset(ABC):
 
     Attributes:
         num_workers: processes that prepare batches; 0 = the training process itself. The order does not depend on it.
-        valid_fraction: share of train, in (0, 0.5], that is never trained on and on which choices are made. Which
-            rows it is never changes: neither with the run's seed nor with the machine.
+        valid_fraction: share of train, in [0, 0.5], that is never trained on and on which choices are made. Which
+            rows it is never changes: neither with the run's seed nor with the machine. 0 trains on all of train, as many
+            papers do; then nothing can be chosen.
     """
 
     name: ClassVar[str]
@@ -36,8 +37,10 @@ class Dataset(ABC):
     def __post_init__(self) -> None:
         if self.num_workers < 0:
             raise InvalidSetting("num_workers", self.num_workers, "0 or more processes")
-        if not 0 < self.valid_fraction <= 0.5:
-            raise InvalidSetting("valid_fraction", self.valid_fraction, "a share of train above 0 and at most 0.5")
+        if not 0 <= self.valid_fraction <= 0.5:
+            raise InvalidSetting(
+                "valid_fraction", self.valid_fraction, "a share of train from 0 to 0.5; 0 holds nothing out"
+            )
 
     @property
     @abstractmethod
