@@ -114,8 +114,9 @@ class Quality(_CheckedFields):
     `dense`: before pruning; `masked`: the sparse weights through dense layers; `sparse`: the same weights
     with the sparse kernels running; all of the reporting split. `val_*` are the same of the held-out part of train, by which
     choices are made; None where nothing is held out. `extra_metrics`: "dense" | "masked" | "sparse" -> metric -> value.
-    `*_standard_error`: the sampling error of the test set, for one network by itself (networks evaluated on the same samples differ more surely
-    than that). `evaluated_samples`: inputs or questions that were evaluated, `evaluate_limit` the most that were allowed.
+    `*_standard_error`: the sampling error of the test set, for one network by itself (networks evaluated on the same samples
+    differ more surely than that). `evaluated_samples`: inputs or questions that were evaluated, `evaluate_limit` the most that
+    were allowed.
     `outcomes_file`, relative to the run's folder, holds what each sample of the reporting split adds to the metric.
     """
 
