@@ -108,7 +108,7 @@ def _latency_figure(group: ComparableResults, styles: dict[str, SeriesStyle]) ->
     if (front := group.front()) and len(front) > 1:
         line = {"color": FRONT_COLOR, "dash": "dash", "width": 1.5, "shape": "hv"}
         x, y = zip(*front)
-        traces.insert(0, Scatter(x=x, y=y, mode="lines", name="Pareto front", line=line, hoverinfo="skip"))
+        traces.insert(0, Scatter(x=x, y=y, mode="lines", name=group.front_label, line=line, hoverinfo="skip"))
     if (dense := group.dense_point()) is not None:
         marker = {"color": DENSE_COLOR, "symbol": "star", "size": 15}
         text = (
