@@ -117,8 +117,12 @@ def test_an_evaluation_knows_its_end(capsys, limit, batches):
     data = SimpleNamespace(
         prepare_data=lambda: None, setup=lambda stage: None, test_dataloader=lambda: DataLoader(samples, batch_size=4)
     )
-    evaluator = SimpleNamespace(update=lambda output, batch: None, compute=dict, standard_errors=dict, samples=20)
-    task = SimpleNamespace(net_inputs=lambda batch: batch, evaluator=lambda data, split: evaluator)
+    evaluator = SimpleNamespace(
+        update=lambda output, batch: None, compute=dict, standard_errors=dict, samples=20, outcomes=str
+    )
+    task = SimpleNamespace(
+        metric_name="accuracy", net_inputs=lambda batch: batch, evaluator=lambda data, split: evaluator
+    )
     evaluate(
         task, net, data, "test", device=torch.device("cpu"), dtype=torch.float32, limit=limit, description="evaluate"
     )

@@ -23,7 +23,7 @@ class Config:
     seed: int = 0
     stages: list[str] = field(default_factory=lambda: list(STAGES))
     reuse: bool = True
-    optimize: list[str] = field(default_factory=lambda: ["sparse"])
+    optimize: list[str] = field(default_factory=lambda: ["val_sparse"])
     cache_dir: str = ".cache/sparsefront"
     results_dir: str = "results"
 

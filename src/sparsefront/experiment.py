@@ -32,6 +32,7 @@ class Experiment:
     Args:
         choices: group -> name of the chosen option, as typed on the command line.
         settings: group -> its configuration as plain containers, for keys, provenance and loggers.
+        seed: of the dense network, and of what prunes it; `recovery_seed`: of its recovery.
         sparsity: fraction of zeros among the prunable weights, in [0, 1); 0 for pattern=dense.
         output_dir: Hydra's directory of this run.
         sweep: name of the sweep that this run is a point of, or None.
@@ -42,6 +43,7 @@ class Experiment:
     sparsity: float
     granularity: int | str | None
     seed: int
+    recovery_seed: int
     stages: tuple[str, ...]
     reuse: bool
     optimize: tuple[str, ...]

@@ -14,6 +14,9 @@ from sparsefront.declared.settings_class import rejection
 from sparsefront.declared.values import checked_values
 from sparsefront.errors import InvalidSetting, UnknownKey, first_line, keys_of
 
+KEYS_OF_THE_RUN = {"recovery": ("seed",)}
+"""Keys of a group that conf/config.yaml adds to whichever option is chosen, and the run reads itself."""
+
 
 def build_settings(group: str, node: DictConfig | None) -> Any:
     """Instantiate a group's settings.
@@ -35,6 +38,7 @@ def build_settings(group: str, node: DictConfig | None) -> Any:
         key = (error.full_key or "").removeprefix(f"{group}.")
         given = OmegaConf.to_container(node, resolve=False).get(key)
         raise InvalidSetting(f"{group}.{key}", given, first_line(error)) from error
+    values = {key: value for key, value in values.items() if key not in KEYS_OF_THE_RUN.get(group, ())}
     target = _target_class(group, values.pop("_target_"))
     accepted = _parameters(target)
     for key, value in values.items():

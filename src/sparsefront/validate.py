@@ -25,9 +25,11 @@ from sparsefront.settings import build_settings
 from sparsefront.stages.optimized_values import require_optimized_values
 
 log = logging.getLogger(__name__)
+Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what NumPy's generators take
 # What the typed root cannot say: OmegaConf knows types, and no ranges.
 ROOT_TYPES = {
-    "seed": Annotated[int, Field(ge=0, lt=2**32)],  # what NumPy's generators take
+    "seed": Seed,
+    "recovery.seed": Seed,
     "sparsity": Annotated[Fraction, Field(description="the fraction of zeros")],
     "stages": OneOrMore[Literal[STAGES]],
 }
@@ -58,6 +60,7 @@ def validate(config: DictConfig) -> Experiment:
         sparsity=float(config.sparsity) if parts["pattern"].prunes else 0.0,
         granularity=config.granularity,
         seed=config.seed,
+        recovery_seed=config.recovery.seed,
         stages=tuple(stage for stage in STAGES if stage in config.stages),
         reuse=config.reuse,
         optimize=tuple(config.optimize),
@@ -80,7 +83,7 @@ def _check_root(config: DictConfig) -> None:
     for key in config:
         if key not in known:
             raise InvalidSetting(str(key), config[key], f"unknown key; the root takes {', '.join(known)}")
-    checked_values({key: _plain(config[key]) for key in ROOT_TYPES}, ROOT_TYPES)
+    checked_values({key: _plain(OmegaConf.select(config, key)) for key in ROOT_TYPES}, ROOT_TYPES)
     names = [field.name for field in result_fields()]
     for name in config.optimize:
         if (renamed := new_name(name)) is not None:

@@ -143,7 +143,7 @@ def test_fingerprint_follows_the_files(name: str, tiny: Any, tmp_path: Path) -> 
 
 
 @every_dataset
-@pytest.mark.parametrize(("key", "value"), [("valid_fraction", 0.0), ("valid_fraction", 0.6), ("num_workers", -1)])
+@pytest.mark.parametrize(("key", "value"), [("valid_fraction", -0.1), ("valid_fraction", 0.6), ("num_workers", -1)])
 def test_shared_settings_out_of_range(name: str, key: str, value: float, tiny: Any) -> None:
     with pytest.raises(InvalidSetting, match=f"{key}={value}"):
         replace(tiny(name), **{key: value})
@@ -180,3 +180,12 @@ def test_settings_are_cheap_to_import() -> None:
     command = f"import sys; import {modules}; print(sorted({slow!r} & sys.modules.keys()))"
     printed = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout
     assert printed.strip() == "[]"
+
+
+@every_dataset
+def test_nothing_may_be_held_out(name: str, tiny: Any, opened: Any) -> None:
+    """As papers that train on all of train do."""
+    some, none = opened(tiny(name)), opened(tiny(name, valid_fraction=0.0))
+    none.setup("fit")
+    assert len(none.part("val")) == 0 and list(none.val_dataloader()) == []
+    assert sorted(rows(none, "train")) == sorted([*rows(some, "train"), *rows(some, "val")])

@@ -52,11 +52,15 @@ class Evaluator:
     def standard_errors(self):
         return {"accuracy": 0.1}
 
+    def outcomes(self, metric):
+        return f"of {metric}"
+
 
 @pytest.fixture
 def task():
     evaluator = Evaluator()
     return SimpleNamespace(
+        metric_name="accuracy",
         net_inputs=lambda batch: {"x": batch["x"], "ids": batch["ids"]},
         evaluator=lambda data, split: evaluator,
         used=evaluator,
@@ -78,6 +82,7 @@ def test_the_limit_ends_after_the_batch_that_reaches_it(task):
 def test_an_evaluation_tells_how_sure_it_is_and_of_how_many_samples(task):
     found = evaluate(task, Net(), Data(), "test", device=CPU, dtype=torch.float32, limit=5)
     assert (found.metrics["accuracy"], found.standard_errors, found.samples) == (0.5, {"accuracy": 0.1}, 8)
+    assert found.outcomes == "of accuracy", "of the tracked metric"
 
 
 def test_floats_take_the_measured_dtype_and_logits_come_back_in_fp32(task):

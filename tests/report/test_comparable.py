@@ -120,3 +120,14 @@ def test_what_a_cpu_took_says_so_on_its_axis(make_result, axis):
     cpu, gpu = make_result(), make_result(latency_device="cuda", gpu="H200")
     assert CPU_NOTE in split_comparable([cpu], axis)[0].axis_label
     assert "CPU" not in split_comparable([gpu], axis)[0].axis_label
+
+
+def test_the_held_out_part_picks_the_front_and_the_reporting_split_is_drawn(make_result):
+    lucky = make_result(run_id="lucky", speedup=2.0, val_sparse=0.90, sparse=0.99, val_dense=0.98)
+    good = make_result(run_id="good", speedup=2.0, val_sparse=0.95, sparse=0.91, val_dense=0.98)
+    (group,) = split_comparable([lucky, good])
+    assert group.front() == [(2.0, 91.0), (1.0, 98.0)] and "held-out" in group.front_label
+    full = {"dataset_parameters": {"valid_fraction": 0.0}}
+    (group,) = split_comparable([make_result(**full), make_result(seed=4, **full)])
+    assert group.front() == [], "nothing may be picked where nothing was held out"
+    assert len(split_comparable([lucky, make_result(**full)])) == 2, "one was trained on more"

@@ -9,7 +9,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.pipeline import run_experiment
 from sparsefront.report.field_types import alternatives
 from sparsefront.report.result import result_fields
-from sparsefront.stages.optimized_values import OF_GPU, OF_KERNELS, OF_PRUNED
+from sparsefront.stages.optimized_values import OF_GPU, OF_KERNELS, OF_PRUNED, OF_VAL
 from sparsefront.validate import validate
 
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1"]
@@ -33,19 +33,23 @@ def swept(composed):
 
 
 REJECTED = {
-    "nothing is pruned": (["pattern=dense"], "sparse: a run with pattern=dense does not measure sparse"),
-    "no kernels": (["kernel=none"], "sparse: a run with kernel=none does not measure sparse"),
+    "nothing is pruned": (["pattern=dense"], "val_sparse: a run with pattern=dense does not measure val_sparse"),
+    "no kernels": (["kernel=none"], "val_sparse: a run with kernel=none does not measure val_sparse"),
     "no swap": (
-        [NO_SWAP, "optimize=[masked,speedup]"],
+        [NO_SWAP, "optimize=[val_masked,speedup]"],
         "speedup: a run with stages without swap does not measure speedup",
     ),
-    "no record": (["stages=[dense,prune,recover]"], "sparse: there will be no record: stages ends with recover"),
+    "no record": (["stages=[dense,prune,recover]"], "val_sparse: there will be no record: stages ends with recover"),
     "no GPU": (
         ["optimize=[peak_memory_bytes_sparse]"],
         "peak_memory_bytes_sparse: .*measure.device=cpu does not measure peak",
     ),
-    "a word": (["optimize=[sparse,commit]"], "commit: is no number"),
+    "a word": (["optimize=[val_sparse,commit]"], "commit: is no number"),
     "a mapping": (["optimize=[sparsity_per_layer]"], "sparsity_per_layer: is no number"),
+    "the reporting split": (
+        ["optimize=[speedup,sparse]"],
+        "sparse: is of the reporting split, by which OptunaSweeper must not choose: take val_sparse",
+    ),
     "nothing": (["optimize=[]"], r"\[\]: OptunaSweeper needs at least one value"),
 }
 
@@ -59,10 +63,21 @@ def test_what_the_record_will_not_hold_is_rejected_before_training(swept, compos
     validate(swept(*overrides, target="hydra._internal.core_plugins.basic_sweeper.BasicSweeper"))
 
 
+def test_where_nothing_is_held_out_no_sweeper_chooses(swept, composed):
+    nothing = ["dataset.valid_fraction=0", "optimize=[speedup]"]
+    with pytest.raises(
+        InvalidSetting, match="^dataset.valid_fraction=0: leaves nothing to choose by, and Optuna"
+    ) as rejected:
+        validate(swept(*nothing))
+    assert "\n" not in str(rejected.value)
+    validate(composed(*ON_CPU, *nothing))
+    validate(swept(*nothing, target="hydra._internal.core_plugins.basic_sweeper.BasicSweeper"))
+
+
 def test_what_it_will_hold_is_not_rejected(swept):
-    validate(swept("optimize=[sparse,speedup,sparse_flops_share,latency_sparse_ms]"))
-    validate(swept("pattern=dense", "optimize=[dense,latency_dense_ms]"))
-    validate(swept("kernel=none", "optimize=[masked,latency_dense_ms]"))
+    validate(swept("optimize=[val_sparse,speedup,sparse_flops_share,latency_sparse_ms]"))
+    validate(swept("pattern=dense", "optimize=[val_dense,latency_dense_ms]"))
+    validate(swept("kernel=none", "optimize=[val_masked,latency_dense_ms]"))
 
 
 def test_in_a_plain_sweep_the_value_is_simply_absent(composed):
@@ -86,8 +101,9 @@ def test_a_value_that_no_configuration_foretells_is_rejected_in_the_end(swept, m
         (["pattern=dense"], OF_PRUNED | OF_KERNELS | OF_GPU),
         (["kernel=none"], OF_KERNELS | OF_GPU),
         ([], OF_GPU),
+        (["dataset.valid_fraction=0"], OF_VAL | OF_GPU),
     ],
-    ids=["dense", "masked", "kernels"],
+    ids=["dense", "masked", "kernels", "nothing held out"],
 )
 def test_the_lists_are_those_of_real_records(run, overrides, absent):
     """Which of the numbers that any run may hold this one lacks; what never says a number on images is no outcome."""

@@ -25,8 +25,9 @@ class Dataset(ABC):
 
     Attributes:
         num_workers: processes that prepare batches; 0 = the training process itself. The order does not depend on it.
-        valid_fraction: share of train, in (0, 0.5], that is never trained on and on which choices are made. Which
-            rows it is never changes: neither with the run's seed nor with the machine.
+        valid_fraction: share of train, in [0, 0.5], that is never trained on and on which choices are made. Which
+            rows it is never changes: neither with the run's seed nor with the machine. 0 trains on all of train, as many
+            papers do; then nothing can be chosen.
     """
 
     name: ClassVar[str]
@@ -34,7 +35,7 @@ class Dataset(ABC):
     """Settings that do not change what is trained on: where it lies and how fast it is read."""
 
     num_workers: NonNegativeInt = 0
-    valid_fraction: Annotated[float, Field(gt=0, le=0.5, description="of train")] = 0.1
+    valid_fraction: Annotated[float, Field(ge=0, le=0.5, description="of train")] = 0.1
 
     @property
     @abstractmethod

@@ -17,10 +17,10 @@ def held_out(
 
     Args:
         strata: one number per row, its class; rows of one number are divided among themselves.
-        fraction: share of each stratum that is held out, in (0, 1).
+        fraction: share of each stratum that is held out, in [0, 1); 0 holds nothing out.
         path: where the rows come from, for the message.
     Returns:
-        Row numbers (int64, ascending) that stay, and those held out; both hold at least one row.
+        Row numbers (int64, ascending) that stay, and those held out; both hold at least one row, but for a fraction of 0.
     Raises:
         InvalidSetting: fewer than two rows; names `path`.
     """
@@ -28,6 +28,8 @@ def held_out(
     if len(strata) < 2:
         allowed = f"holds {len(strata)} rows to train on and to hold out: at least 2 are needed"
         raise InvalidSetting("path", path, allowed)
+    if fraction == 0:
+        return np.arange(len(strata)), np.arange(0)
     # NumPy keeps the stream of RandomState as it is for ever; those of newer generators may change with a version.
     shuffled = np.random.RandomState(SPLIT_SEED).permutation(len(strata))
     # A stable sort keeps the shuffled order within each stratum, so rows picked at even distances are a random sample

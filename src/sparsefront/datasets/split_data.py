@@ -23,6 +23,16 @@ class Part(Protocol):
         """The batch of these rows; the first dimension of every tensor counts them."""
 
 
+class NoRows:
+    """A part that holds nothing; its loader gives no batch."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
+        raise IndexError(f"rows {indices} of a part without any")
+
+
 class SplitData(LightningDataModule):
     """Loaders over parts that are read when they are first wanted.
 

@@ -11,7 +11,7 @@ from sparsefront.artifacts.digest import digest
 from sparsefront.datasets.base import TokenizerFrom
 from sparsefront.datasets.build_once import build_once
 from sparsefront.datasets.encoded_text import EncodedText, TextPart
-from sparsefront.datasets.split_data import SplitData
+from sparsefront.datasets.split_data import NoRows, Part, SplitData
 from sparsefront.errors import keys_of
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class TextData(SplitData):
         cache_dir: the encoded rows are kept in its folder `features`.
         max_length: the longest row there may be, in tokens.
         pad: `longest` of the batch, or `max_length` always.
+        holds_out: whether `val` has rows; text without any cannot be tokenized.
         batch_size, seed, num_workers: as in `SplitData`.
     """
 
@@ -58,6 +59,7 @@ class TextData(SplitData):
         pad: str,
         batch_size: int,
         seed: int,
+        holds_out: bool = True,
         num_workers: int = 0,
     ) -> None:
         if tokenizer_from is None:
@@ -67,6 +69,7 @@ class TextData(SplitData):
         self._tokenizer_from = tokenizer_from
         self._features = Path(cache_dir) / "features"
         self._max_length = max_length
+        self._holds_out = holds_out
         self._width = max_length if pad == "max_length" else None
 
     @cached_property
@@ -91,7 +94,9 @@ class TextData(SplitData):
         file = build_once(self._features / f"{self.source.name}-{split}-{digest(key)}.safetensors", make)
         return EncodedText.from_tensors(load_file(file))
 
-    def _load_part(self, split: str) -> TextPart:
+    def _load_part(self, split: str) -> Part:
+        if split == "val" and not self._holds_out:
+            return NoRows()
         return TextPart(self.encoded(split), self.tokenizer.pad_token_id, self._width, self._max_length)
 
 

@@ -65,5 +65,6 @@ class TextDataset(Dataset):
             pad=self.pad,
             batch_size=batch_size,
             seed=seed,
+            holds_out=self.valid_fraction > 0,
             num_workers=self.num_workers,
         )

@@ -34,7 +34,7 @@ Network = nn.Module | Callable[[], nn.Module]
 def recover(
     net: nn.Module,
     masks: Mapping[str, Tensor],
-    train_dataloader: Iterable | pl.LightningDataModule,
+    train_dataloader: Iterable | pl.LightningDataModule | Callable[[int], pl.LightningDataModule],
     loss: Loss | None = None,
     *,
     recovery: str | Recovery = "finetune",
@@ -55,7 +55,7 @@ def recover(
         net: as `prune` left it; obs_update puts the dense weights back first.
         masks: from `prune` or `load`; or any dict of layer name -> bool mask, which then never changes.
         train_dataloader: batches (inputs, target), inputs alone, or dicts by name. A DataLoader is read as it is; of another
-            iterable all batches are held in memory.
+            iterable all batches are held in memory. Or a function: number of a round, from 0 -> its data module.
         loss: (output, target) -> scalar; of a dict batch the target is the batch. None: the output's own `loss`.
         recovery: finetune, lr_rewind, weight_rewind, distill, obs_update, sr_ste or none, or one with its settings.
         epochs, lr: of the recipe: how long and at which peak rate is trained.
@@ -94,13 +94,13 @@ def recover(
     chosen.check(setup)
     setup.trainer.check()
     data = train_dataloader
-    if not isinstance(data, pl.LightningDataModule):
+    if not isinstance(data, pl.LightningDataModule) and not callable(data):
         data = NamedBatches(data, net, argument="train_dataloader")
     trained, initial = (net if given is None else given for given in (dense_net, initial_net))
     if chosen.starts_dense:
         net.load_state_dict(_fresh(trained).state_dict())
     source = Source(
-        data=data,
+        data_of_round=data if callable(data) else lambda index: data,
         make_task=partial(task or partial(_plain_task, loss), net),
         dense_net=partial(_fresh, trained),
         initial_net=partial(_fresh, initial),

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from sparsefront.progress import bar
+from sparsefront.tasks.outcomes import Outcomes
 
 SPLITS = {"val": "validate", "test": "test"}  # ours -> Lightning's name of the stage
 
@@ -22,11 +23,13 @@ class Evaluation:
         metrics: metric -> fraction in [0, 1]; logits reach the metric in fp32, on the CPU.
         standard_errors: of the same metrics, in the same unit: what the split being a sample does to them.
         samples: inputs, or questions, that were evaluated.
+        outcomes: what each of them adds to the tracked metric; None where that was not kept.
     """
 
     metrics: dict[str, float]
     standard_errors: dict[str, float]
     samples: int
+    outcomes: Outcomes | None = None
 
 
 def evaluate(
@@ -43,7 +46,7 @@ def evaluate(
     """What a network scores over a split.
 
     Args:
-        task: gives net_inputs(batch) and evaluator(data, split); its own network is not used.
+        task: gives net_inputs(batch), evaluator(data, split) and metric_name; its own network is not used.
         net: dense, masked or sparse; left in eval mode on `device`, in `dtype`.
         data: the data module; set up here.
         split: val (held-out part of train, for choices) or test (for reporting).
@@ -63,7 +66,8 @@ def evaluate(
         ):
             inputs = cast_inputs(task.net_inputs(batch), device=device, dtype=dtype)
             evaluator.update(as_float(net(**inputs)), batch)
-    return Evaluation(evaluator.compute(), evaluator.standard_errors(), evaluator.samples)
+    outcomes = evaluator.outcomes(task.metric_name)
+    return Evaluation(evaluator.compute(), evaluator.standard_errors(), evaluator.samples, outcomes)
 
 
 def cast_inputs(inputs: Mapping[str, Tensor], *, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:

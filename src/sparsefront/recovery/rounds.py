@@ -28,11 +28,11 @@ class Source:
     """What a recovery learns from.
 
     Args:
-        data: of training; its loader starts from the same order each time.
+        data_of_round: number of a round, from 0 -> its training data; a round's loader starts from the same order each time.
         make_task, dense_net, initial_net, epoch_weights: see `Round`.
     """
 
-    data: pl.LightningDataModule
+    data_of_round: Callable[[int], pl.LightningDataModule]
     make_task: Callable[[Optimization | None], Task]
     dense_net: Callable[[], nn.Module]
     initial_net: Callable[[], nn.Module]
@@ -90,7 +90,7 @@ def run_rounds(
     pruning = setup.pruning
     masked, layers = MaskedWeights(net, masks), list(masks)
     movement = AccumulateMovement(net, layers) if pruning.importance.source == "training" else None
-    make_masks = MaskMaker(pruning, source.make_task(None), layers, layout, source.data.train_dataloader, movement)
+    task = source.make_task(None)
     levels = pruning.schedule.round_sparsities(pruning.sparsity)
     tightens = bool(pruning.schedule.updates_of(1, pruning.sparsity))
     finished = FinishedRounds(
@@ -99,6 +99,8 @@ def run_rounds(
     records = finished.restore()
     for index in range(len(records), len(levels)):
         place.begin_round(index)
+        data = source.data_of_round(index)
+        make_masks = MaskMaker(pruning, task, layers, layout, data.train_dataloader, movement)
         if index > 0:
             net.to(torch.device(setup.trainer.device))
             masks = make_masks(levels[index], masked.masks())
@@ -118,7 +120,7 @@ def run_rounds(
                 masks=masks,
                 masked=masked,
                 layout=layout,
-                data=source.data,
+                data=data,
                 make_masks=make_masks,
                 make_task=source.make_task,
                 initial_net=source.initial_net,

@@ -14,6 +14,9 @@ MORE_IS_BETTER = {
     "dense",
     "masked",
     "sparse",
+    "val_dense",
+    "val_masked",
+    "val_sparse",
     "speedup",
     "speedup_low",
     "speedup_high",
@@ -103,6 +106,15 @@ class DenseShareColumn(Column):
 
 
 @dataclass(frozen=True)
+class RecoverySeedColumn(Column):
+    """The seed of a recovery that has one of its own."""
+
+    def value(self, result: Result) -> int | None:
+        again = result.identity.recovery_seed
+        return None if again == result.identity.seed else again
+
+
+@dataclass(frozen=True)
 class SettingsColumn(Column):
     """The parameters in which results of one table differ though they chose the same parts: `recovery.hardness=1.0`.
 
@@ -134,9 +146,11 @@ COLUMNS = (
     Column("recipe", constant_aside=True),
     Column("kernel_mode", constant_aside=True),
     Column("seed", numeric=True),
+    RecoverySeedColumn("recovery_seed", numeric=True, constant_aside=True),
     Column("dense", percent, numeric=True, error="dense_standard_error", of="accuracy"),
     Column("masked", percent, numeric=True, error="masked_standard_error", of="accuracy"),
     Column("sparse", percent, numeric=True, error="sparse_standard_error", of="accuracy"),
+    Column("val_sparse", percent, numeric=True, constant_aside=True, error="val_sparse_standard_error", of="accuracy"),
     Column("evaluated_samples", numeric=True, constant_aside=True),
     Column("latency_dense_ms", milliseconds, numeric=True),
     Column("latency_sparse_ms", milliseconds, numeric=True),

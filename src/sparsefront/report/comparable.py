@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from sparsefront.report.axis import SPEEDUP, Axis
+from sparsefront.report.candidates import holds_nothing_out, side_of, val_quality
 from sparsefront.report.conditions import conditions
 from sparsefront.report.differences import differences
 from sparsefront.report.pareto import pareto_front
@@ -25,6 +26,7 @@ CPU_NOTE = "CPU reference, not a GPU latency"
 class Point:
     """One result in a plot: `quality` in percent, with the sparse kernels running where measured, else masked.
 
+    `val` is the same on the held-out part of train, by which points are picked; None where there is none.
     `standard_error`, in percentage points, is that of the test set; `x`, on the plot's axis, is None where nothing was timed.
     """
 
@@ -33,6 +35,7 @@ class Point:
     standard_error: float | None
     sparsity: float
     x: float | None
+    val: float | None = None
 
 
 @dataclass(frozen=True)
@@ -72,11 +75,34 @@ class ComparableResults:
         return 100 * median(measured) if measured else None
 
     def front(self) -> list[tuple[float, float]]:
-        """(value on the axis, quality in percent) that nothing here beats, the dense point among the candidates."""
-        candidates = [(point.x, point.quality) for point in self.timed_points()]
+        """(value on the axis, quality in percent) of the points that nothing here beats, the dense one among them.
+
+        Where the held-out part was measured it decides what beats what, and the quality is still that of the reporting
+        split. Where nothing was held out on purpose nothing is picked. Of older results the reporting split decides.
+        """
+        if any(map(holds_nothing_out, self.results)):
+            return []
+        candidates = [(point.x, point.quality, point.val) for point in self.timed_points()]
         if (dense := self.dense_point()) is not None:
-            candidates.append(dense)
-        return [candidates[index] for index in pareto_front([(self.axis.cost(x), y) for x, y in candidates])]
+            candidates.append((*dense, self.dense_val()))
+        by = 1 if self.picked_by == "test" else 2
+        known = [candidate for candidate in candidates if candidate[by] is not None]
+        chosen = pareto_front([(self.axis.cost(candidate[0]), candidate[by]) for candidate in known])
+        return [known[index][:2] for index in chosen]
+
+    @property
+    def picked_by(self) -> str:
+        """`val`; `test` where no result here, being of an older version, holds a metric of the held-out part."""
+        return "test" if all(point.val is None for point in self.points()) else "val"
+
+    def dense_val(self) -> float | None:
+        """Median quality of the dense networks on the held-out part, in percent."""
+        measured = [result.quality.val_dense for result in self.results if result.quality.val_dense is not None]
+        return 100 * median(measured) if measured else None
+
+    @property
+    def front_label(self) -> str:
+        return "Pareto front, picked on held-out data" if self.picked_by == "val" else "Pareto front"
 
     def wants_log_axis(self) -> bool:
         """Whether the values, dense included, span too much for a linear axis."""
@@ -148,13 +174,19 @@ def _told_apart(title: str, found: dict[str, str], alike: list[dict[str, str]]) 
 
 
 def _point(result: Result, axis: Axis) -> Point | None:
-    side = "sparse" if result.quality.sparse is not None else "masked"
-    quality, error = result.value_of(side), result.value_of(f"{side}_standard_error")
-    if quality is None:
+    if (side := side_of(result)) is None:
         return None
+    quality, error, val = result.value_of(side), result.value_of(f"{side}_standard_error"), val_quality(result)
     achieved = result.sparsity.sparsity_achieved
     sparsity = result.sparsity.sparsity_target if achieved is None else achieved
-    return Point(result, 100 * quality, None if error is None else 100 * error, sparsity, axis.value(result))
+    return Point(
+        result,
+        100 * quality,
+        None if error is None else 100 * error,
+        sparsity,
+        axis.value(result),
+        None if val is None else 100 * val,
+    )
 
 
 def _device(result: Result) -> str | None:

@@ -13,15 +13,17 @@ from sparsefront.report.comparable import split_comparable
 from sparsefront.report.html import write_html
 from sparsefront.report.plots import write_pareto_png
 from sparsefront.report.store import Reading, read_results
-from sparsefront.report.table import results_table, table_console
+from sparsefront.report.table import records_table, results_table, table_console
 from sparsefront.report.wandb_source import read_wandb_results
+from sparsefront.report.winners import CHOICES, candidate_table, verdicts
 
 USAGE = """\
 usage: python compare.py [results ...] [out=DIR] [sort=COLUMN] [axis=AXIS] [source=wandb project=NAME entity=NAME]
 
 Prints the runs, a table for each set that may be compared (model, data, samples evaluated, device, batch, dtype, modes
-searched), with what differs inside a set below it, and writes compare.png and compare.html (accuracy against
-speedup, one series per pattern, the same sets apart).
+searched), with what differs inside a set below it; where there is something to choose, a second one: mean ± standard
+deviation over seeds, what the held-out part of train picks, and whether the reporting split agrees (paired bootstrap).
+Writes compare.png and compare.html (accuracy against speedup, one series per pattern, the same sets apart).
 
   results      folders (searched for row.json; where there is none, for rows.csv), CSV files or row.json files;
                default: results
@@ -98,11 +100,19 @@ def _compare(request: Request) -> None:
     console = table_console()
     for group in split_comparable(results):
         console.print(results_table(group.results, group.notes()))
+        if chosen := candidate_table(group.results):
+            console.print(records_table(chosen, CHOICES, verdicts(group.results, reading.outcomes_of)))
     out = Path(request.out)
     try:
         written = (
             write_pareto_png(results, out / "compare.png", axis),
-            write_html(results, out / "compare.html", title=f"{len(results)} runs compared", axis=axis),
+            write_html(
+                results,
+                out / "compare.html",
+                title=f"{len(results)} runs compared",
+                axis=axis,
+                outcomes_of=reading.outcomes_of,
+            ),
         )
     except OSError as error:
         raise InvalidSetting("out", request.out, f"cannot be written: {error}") from None

@@ -4,12 +4,13 @@ Each makes a quality or a speedup another quantity. What a result does not hold,
 that is known.
 """
 
+from sparsefront.report.candidates import holds_nothing_out
 from sparsefront.report.result import Result
 
 
 def conditions(result: Result) -> dict[str, str]:
     """Condition -> what it was, in words; only those that apply to this result."""
-    found = {"evaluation": _evaluation(result)}
+    found = {"evaluation": _evaluation(result), "held out": _held_out(result)}
     if result.speed.latency_device is not None:
         found["search"] = _search(result)
     if result.speed.latency_device == "cpu":
@@ -22,6 +23,14 @@ def _evaluation(result: Result) -> str:
     if samples is None:
         return "evaluated samples not recorded"
     return f"{samples} test samples" if limit is None else f"{samples} test samples (limit {limit})"
+
+
+def _held_out(result: Result) -> str:
+    """By how many samples choices are made; where nothing is held out, more was trained on."""
+    samples = result.quality.val_evaluated_samples
+    if samples is not None:
+        return f"{samples} held-out samples"
+    return "nothing held out" if holds_nothing_out(result) else "held-out samples not recorded"
 
 
 def _search(result: Result) -> str:

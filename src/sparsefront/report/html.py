@@ -16,6 +16,7 @@ from sparsefront.report.latency_curve import crossover_text, curve_figure, curve
 from sparsefront.report.pattern_summary import pattern_summary
 from sparsefront.report.result import Result
 from sparsefront.report.series_style import DENSE_COLOR, FRONT_COLOR, SeriesStyle, series_styles
+from sparsefront.report.winners import CHOICES, OutcomesOf, candidate_table, verdicts
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -31,11 +32,13 @@ def write_html(
     pictures: Sequence[Path] = (),
     axis: Axis = SPEEDUP,
     script: Path | None = None,
+    outcomes_of: OutcomesOf = lambda result: None,
 ) -> Path:
     """Write the page, whole or not at all. It loads nothing from a network.
 
     Args:
         pictures: PNG files that are shown at the end, copied into the page.
+        outcomes_of: for the comparison of patterns sample by sample.
         script: plotly's JavaScript, which the page links to relatively; None: it is copied into the page (about 5 MB).
     Raises:
         ValueError: there is no result.
@@ -53,6 +56,9 @@ def write_html(
             "plots": [Markup(_fragment(figure)) for figure in _figures(group, styles)],
             "summary": pattern_summary(group),
             "notes": group.notes(),
+            "choices": (chosen := candidate_table(group.results)),
+            "choices_title": CHOICES,
+            "verdicts": verdicts(group.results, outcomes_of) if chosen else [],
             **_table(group.results),
         }
         for group in split_comparable(results, axis)
@@ -102,7 +108,7 @@ def _latency_figure(group: ComparableResults, styles: dict[str, SeriesStyle]) ->
     if (front := group.front()) and len(front) > 1:
         line = {"color": FRONT_COLOR, "dash": "dash", "width": 1.5, "shape": "hv"}
         x, y = zip(*front)
-        traces.insert(0, Scatter(x=x, y=y, mode="lines", name="Pareto front", line=line, hoverinfo="skip"))
+        traces.insert(0, Scatter(x=x, y=y, mode="lines", name=group.front_label, line=line, hoverinfo="skip"))
     if (dense := group.dense_point()) is not None:
         marker = {"color": DENSE_COLOR, "symbol": "star", "size": 15}
         text = (

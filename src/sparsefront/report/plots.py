@@ -68,7 +68,7 @@ def _draw_latency(axes: "Axes", group: ComparableResults, styles: dict[str, Seri
     if len(front) > 1:
         # Steps, not slopes: nothing was measured between two points.
         line = {"color": FRONT_COLOR, "linestyle": "--", "linewidth": 1.2, "drawstyle": "steps-post"}
-        axes.plot(*zip(*front), **line, zorder=2, label="Pareto front")
+        axes.plot(*zip(*front), **line, zorder=2, label=group.front_label)
     if not points:
         axes.text(0.5, 0.5, "no sparse latency measured", transform=axes.transAxes, ha="center", color=FRONT_COLOR)
     title = "\n".join([group.title, *(line for note in group.notes() for line in wrap(note, NOTE_WIDTH))])

@@ -6,9 +6,10 @@ from typing import Any, get_type_hints
 from sparsefront.report.field_types import check_field
 
 # 2: the parameters of every part in Choice. 3: variants and the curve in Speed, resident bytes in Size. 4: collapsed
-# layers, what decides whether two results are comparable, checkpoint. 5: names of today (`renamed_fields`). Fields are only
-# ever added or renamed, so results of older versions are read as well.
-SCHEMA_VERSION = 5
+# layers, what decides whether two results are comparable, checkpoint. 5: names of today (`renamed_fields`). 6: metrics of the
+# held-out part, the seed of the recovery, outcomes. Fields are only ever added or renamed, so results of older versions are
+# read as well.
+SCHEMA_VERSION = 6
 
 
 class _CheckedFields:
@@ -28,7 +29,8 @@ class Identity(_CheckedFields):
     `gpu_clock_mhz` is the SM clock of that GPU while it ran what was timed, where the driver tells. `processor` and `threads`
     (of one operator) are those of a CPU that was measured on. `dense_weights_sha256`: of the network before pruning;
     `weights_sha256`: of the pruned one. No machine is named. `checkpoint`: the exported network, a folder below the cache
-    folder, to which `checkpoint` in the run's folder links; None where nothing was exported.
+    folder, to which `checkpoint` in the run's folder links; None where nothing was exported. `recovery_seed` is None where
+    nothing was pruned; in results before version 6, where it was always `seed`.
     """
 
     run_id: str
@@ -36,6 +38,7 @@ class Identity(_CheckedFields):
     commit: str | None = None
     config_hash: str
     seed: int
+    recovery_seed: int | None = None
     gpu: str | None = None
     driver: str | None = None
     cuda: str | None = None
@@ -111,9 +114,12 @@ class Quality(_CheckedFields):
     """The task's metric as a fraction, on the same data in the same dtype.
 
     `dense`: before pruning; `masked`: the sparse weights through dense layers; `sparse`: the same weights
-    with the sparse kernels running. `extra_metrics`: "dense" | "masked" | "sparse" -> metric -> value. `*_standard_error`:
-    the sampling error of the test set, for one network by itself (networks evaluated on the same samples differ more surely
-    than that). `evaluated_samples`: inputs or questions that were evaluated, `evaluate_limit` the most that were allowed.
+    with the sparse kernels running; all of the reporting split. `val_*` are the same of the held-out part of train, by which
+    choices are made; None where nothing is held out. `extra_metrics`: "dense" | "masked" | "sparse" -> metric -> value.
+    `*_standard_error`: the sampling error of the test set, for one network by itself (networks evaluated on the same samples
+    differ more surely than that). `evaluated_samples`: inputs or questions that were evaluated, `evaluate_limit` the most that
+    were allowed.
+    `outcomes_file`, relative to the run's folder, holds what each sample of the reporting split adds to the metric.
     """
 
     metric_name: str
@@ -123,8 +129,16 @@ class Quality(_CheckedFields):
     dense_standard_error: float | None = None
     masked_standard_error: float | None = None
     sparse_standard_error: float | None = None
+    val_dense: float | None = None
+    val_masked: float | None = None
+    val_sparse: float | None = None
+    val_dense_standard_error: float | None = None
+    val_masked_standard_error: float | None = None
+    val_sparse_standard_error: float | None = None
     evaluate_limit: int | None = None
     evaluated_samples: int | None = None
+    val_evaluated_samples: int | None = None
+    outcomes_file: str | None = None
     extra_metrics: dict[str, dict[str, float]] = field(default_factory=dict)
 
 

@@ -7,11 +7,13 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from zipfile import BadZipFile
 
 from filelock import FileLock
 
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.report.result import Result
+from sparsefront.tasks.outcomes import Outcomes, load_outcomes
 
 log = logging.getLogger(__name__)
 RESULT_FILE = "row.json"
@@ -56,10 +58,24 @@ def append_result(store_csv: Path, result: Result) -> None:
 
 @dataclass
 class Reading:
-    """What was found: results without exact duplicates, and what could not be read, each with its reason."""
+    """What was found: results without exact duplicates, and what could not be read, each with its reason.
+
+    `folders`: run_id -> the folder of its row.json, where the files that a result names lie.
+    """
 
     results: list[Result] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    folders: dict[str, Path] = field(default_factory=dict)
+
+    def outcomes_of(self, result: Result) -> dict[str, Outcomes] | None:
+        """What each sample added to the metric, of each of a result's networks; None where that is not at hand."""
+        folder, file = self.folders.get(result.identity.run_id), result.quality.outcomes_file
+        if folder is None or file is None:
+            return None
+        try:
+            return load_outcomes(folder / Path(file).name)
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+            return None
 
 
 def read_results(paths: Iterable[Path]) -> Reading:
@@ -75,6 +91,8 @@ def read_results(paths: Iterable[Path]) -> Reading:
             reading.problems.append(f"{path}: no such file or folder")
         for file in _row_files(path):
             for result in _read_file(file, reading.problems):
+                if file.suffix != ".csv":
+                    reading.folders[result.identity.run_id] = file.parent
                 if (text := result.to_json()) not in seen:
                     seen.add(text)
                     reading.results.append(result)

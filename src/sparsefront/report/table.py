@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from rich import box
@@ -121,6 +121,21 @@ def results_table(results: Sequence[Result], notes: Sequence[str] = ()) -> Table
         )
     for result in results:
         _add_row(table, *(column.cell(result) for column in columns))
+    return table
+
+
+def records_table(records: Sequence[Mapping[str, str]], title: str, notes: Sequence[str] = ()) -> Table:
+    """Lines of text by heading.
+
+    Args:
+        notes: below the table, one line each.
+    """
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.caption, table.caption_justify = Text("\n".join(notes)) if notes else None, "left"
+    for heading in records[0]:
+        table.add_column(heading, overflow="fold")
+    for record in records:
+        _add_row(table, *record.values())
     return table
 
 

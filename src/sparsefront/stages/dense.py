@@ -8,7 +8,8 @@ from typing import Any
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
 from sparsefront.stages.class_check import require_classes
-from sparsefront.stages.network import build_net, make_task, open_data, reseed
+from sparsefront.stages.network import build_net, make_task, open_data
+from sparsefront.stages.seeds import reseed, stage_seed
 from sparsefront.training.epoch_weights import WEIGHTS, SaveEpochWeights, save_weights
 from sparsefront.training.fit import fit, steps_per_epoch
 from sparsefront.training.optimization import Optimization
@@ -45,7 +46,7 @@ def train_body(experiment: Experiment, unfinished: Path, folder: Path, loggers: 
     recipe = experiment.recipe
     # The network first: a checkpoint that does not fit is reported before data is fetched and tokenized.
     net = build_net(experiment)
-    data = open_data(experiment)
+    data = open_data(experiment, seed=stage_seed(experiment.seed, "dense, order"))
     # All that is needed later, now: a test part that cannot be read is reported before the training, not after it.
     data.setup(None if experiment.goes_on_to("measure") else "fit")
     require_classes(experiment, data, "train")
@@ -53,7 +54,7 @@ def train_body(experiment: Experiment, unfinished: Path, folder: Path, loggers: 
         require_classes(experiment, data, "test")
     steps = steps_per_epoch(data, experiment.trainer)
     optimization = Optimization(recipe, lr=recipe.lr, total_steps=recipe.epochs * steps)
-    reseed(experiment, "dense")
+    reseed(stage_seed(experiment.seed, "dense"))
     log.info(
         "dense: training %s on %s for %d epochs",
         experiment.choices["model"],

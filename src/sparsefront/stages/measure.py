@@ -17,7 +17,6 @@ from sparsefront.experiment import Experiment
 from sparsefront.export.checkpoint import Export, read_export
 from sparsefront.inference.saved_swap import save_choices
 from sparsefront.inference.swap_report import SwapReport
-from sparsefront.measure.accuracy import Evaluation
 from sparsefront.measure.memory import dense_layer_bytes, peak_memory_bytes, resident_bytes, weight_bytes
 from sparsefront.measure.roofline import measured_rates, roofline_fraction
 from sparsefront.measure.sparsity import AchievedSparsity, achieved_sparsity
@@ -26,6 +25,13 @@ from sparsefront.provenance import provenance
 from sparsefront.stages.bench import Bench
 from sparsefront.stages.keys import StageKeys
 from sparsefront.stages.network import load_net, weights_digest
+from sparsefront.stages.quality import (
+    SplitQuality,
+    evaluate_dense,
+    evaluate_splits,
+    quality_fields,
+    save_all_outcomes,
+)
 from sparsefront.stages.speed import Samples, dense_speed, latency_curve, sparse_speed, swap_in
 from sparsefront.training.epoch_weights import WEIGHTS
 
@@ -43,7 +49,8 @@ def run(
     exported: Artifact | None,
     fuse: Fuse | None = None,
 ) -> Artifact:
-    """measurements.json (groups of the result), samples.json (every latency sample, in milliseconds) and, where kernels were
+    """measurements.json (groups of the result), samples.json (every latency sample, in milliseconds),
+    outcomes.npz (what each sample of the reporting split adds to the metric) and, where kernels were
     swapped in, choices.json (with which `inference.saved_swap` swaps the export again without timing).
 
     Args:
@@ -55,7 +62,7 @@ def run(
         dense_net = load_net(experiment, dense.path / WEIGHTS)
         digests = {"dense_weights_sha256": weights_digest(dense_net)}
         bench = Bench.of(experiment, dense_net)
-        qualities = {"dense": _dense_quality(store, keys, bench, dense_net)}
+        qualities = {"dense": evaluate_dense(store, keys, bench, dense_net)}
         bench.ready(dense_net)
         prunable = experiment.model.prunable(dense_net)
         if recovered is None or exported is None:
@@ -66,7 +73,7 @@ def run(
             masked = load_net(experiment, recovered.path / WEIGHTS)
             digests["weights_sha256"] = weights_digest(masked)
             masked = bench.ready(masked)
-            qualities["masked"] = bench.quality(masked, "masked")
+            qualities["masked"] = evaluate_splits(bench, masked, "masked")
             achieved, reasons = achieved_sparsity(masked, export.masks, prunable), export.manifest.dense_layers
             if experiment.swaps:
                 make_net = partial(load_net, experiment, recovered.path / WEIGHTS)
@@ -77,12 +84,13 @@ def run(
         clock = groups["speed"].pop("gpu_clock_mhz")
         content = groups | {
             "sparsity": _sparsity(achieved, reasons),
-            "quality": _quality(bench, qualities),
+            "quality": quality_fields(bench, qualities),
             "identity": {**asdict(provenance(bench.device)), "gpu_clock_mhz": clock, **digests},
             "network": experiment.model.network_facts(dense_net),
         }
         (folder / MEASUREMENTS).write_text(json.dumps(content, indent=2))
         (folder / SAMPLES).write_text(json.dumps(samples_ms))
+        save_all_outcomes(folder, qualities)
 
     _require_measured_without_swap(experiment, store, keys)
     return store.get_or_create("measure", keys.measure, make)
@@ -103,17 +111,6 @@ def _require_measured_without_swap(experiment: Experiment, store: ArtifactStore,
         raise InvalidSetting("stages", f"[{','.join(experiment.stages)}]", f"{allowed}; nothing is measured again")
 
 
-def _dense_quality(store: ArtifactStore, keys: StageKeys, bench: Bench, net: nn.Module) -> Evaluation:
-    """The dense network's metrics: evaluated once for all points of a sweep."""
-
-    def make(folder: Path) -> None:
-        log.info("measure: accuracy of the dense network on %s", bench.device.type)
-        (folder / "quality.json").write_text(json.dumps(asdict(bench.quality(net, "dense"))))
-
-    found = store.get_or_create("dense_quality", keys.dense_quality, make, stage="measure").read_json("quality.json")
-    return Evaluation(**found)
-
-
 def _dense_alone(bench: Bench, net: nn.Module, fuse: Fuse | None) -> tuple[dict[str, Any], Samples]:
     """Speed and size where no kernel is swapped in."""
     speed, samples_ms = dense_speed(bench, net, fuse)
@@ -130,7 +127,7 @@ def _side_by_side(
     export: Export,
     fuse: Fuse | None,
     folder: Path,
-) -> tuple[dict[str, Any], Samples, Evaluation]:
+) -> tuple[dict[str, Any], Samples, SplitQuality]:
     """Swap, check against the masked network, evaluate, and time beside the dense baseline; again for each point of the curve.
 
     Args:
@@ -147,7 +144,7 @@ def _side_by_side(
     sparse = swap_in(bench, make_net(), export)
     save_choices(sparse.report, folder)
     log.info("measure: accuracy with the sparse kernels running")
-    quality = bench.quality(sparse.net, "sparse")
+    quality = evaluate_splits(bench, sparse.net, "sparse")
     speed, samples_ms = sparse_speed(bench, dense_net, sparse, fuse)
     size = _size("dense", dense_net, bench) | _size("sparse", sparse.net, bench)
     size["dense_bytes_per_layer"] = dense_layer_bytes(sparse.net, bench.experiment.model.prunable(masked))
@@ -199,20 +196,4 @@ def _sparsity(achieved: AchievedSparsity, dense_reasons: dict[str, str]) -> dict
         "sparsity_per_layer": achieved.layers,
         "dense_layers": dense_reasons,
         "dense_weight_shares": {name: achieved.weight_shares[name] for name in dense_reasons},
-    }
-
-
-def _quality(bench: Bench, qualities: dict[str, Evaluation]) -> dict[str, Any]:
-    metric = bench.task.metric_name
-    extra = {
-        side: {name: value for name, value in found.metrics.items() if name != metric}
-        for side, found in qualities.items()
-    }
-    return {
-        "metric_name": metric,
-        **{side: found.metrics[metric] for side, found in qualities.items()},
-        **{f"{side}_standard_error": found.standard_errors[metric] for side, found in qualities.items()},
-        "extra_metrics": {side: found for side, found in extra.items() if found},
-        "evaluate_limit": bench.experiment.measure.evaluate_limit,
-        "evaluated_samples": qualities["dense"].samples,
     }

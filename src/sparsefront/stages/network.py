@@ -13,22 +13,24 @@ from torch import nn
 from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.experiment import Experiment
 from sparsefront.finite import first_non_finite
+from sparsefront.stages.seeds import reseed, stage_seed
 from sparsefront.tasks import build_task
 from sparsefront.tasks.base import Task
 from sparsefront.training.optimization import Optimization
 
 
-def open_data(experiment: Experiment, *, batch_size: int | None = None) -> pl.LightningDataModule:
-    """A fresh data module, ready to give loaders; its order of samples depends on the seed alone.
+def open_data(experiment: Experiment, *, seed: int = 0, batch_size: int | None = None) -> pl.LightningDataModule:
+    """A fresh data module, ready to give loaders.
 
     Args:
+        seed: of the order and the augmentations of train.
         batch_size: null = the recipe's.
     """
     tokenizer = getattr(experiment.model, "tokenizer", None)
     with keys_of("dataset"):
         return experiment.dataset.data_module(
             batch_size=batch_size or experiment.recipe.batch_size,
-            seed=experiment.seed,
+            seed=seed,
             cache_dir=experiment.cache_dir / "data",
             tokenizer_from=None if tokenizer is None else keys_of("model")(tokenizer),
         )
@@ -37,7 +39,7 @@ def open_data(experiment: Experiment, *, batch_size: int | None = None) -> pl.Li
 @lru_cache(maxsize=1)
 def _initial_net(experiment: Experiment) -> nn.Module:
     """Read or drawn once per run; never handed out itself."""
-    reseed(experiment, "initial weights")
+    reseed(stage_seed(experiment.seed, "initial weights"))
     try:
         net = experiment.model.build(experiment.dataset.info)
     except InvalidSetting as error:
@@ -62,16 +64,6 @@ def load_net(experiment: Experiment, weights: Path) -> nn.Module:
 
 def make_task(experiment: Experiment, net: nn.Module, optimization: Optimization | None = None) -> Task:
     return build_task(experiment.dataset.info.kind, net, experiment.dataset, optimization)
-
-
-def reseed(experiment: Experiment, stage: str) -> None:
-    """Seeds by stage, so that a stage draws the same whether the one before was made now or found on disk."""
-    pl.seed_everything(stage_seed(experiment.seed, stage), workers=True, verbose=False)
-
-
-def stage_seed(seed: int, stage: str) -> int:
-    """In [0, 2^32), from a hash: sums would give one stage of a run the seed of another stage of a neighboring run."""
-    return int.from_bytes(hashlib.sha256(f"{seed}:{stage}".encode()).digest()[:4], "big")
 
 
 def device_of(experiment: Experiment) -> torch.device:

@@ -9,10 +9,22 @@ from sparsefront.report.field_types import alternatives
 from sparsefront.report.result import Result, result_fields
 
 # What a record lacks where nothing is pruned, where no sparse kernels run, on a CPU. A test compares them with real records.
-OF_PRUNED = {"masked", "masked_standard_error", "prune_seconds", "recover_seconds"}
+OF_VAL = {f"val_{side}{error}" for side in ("dense", "masked", "sparse") for error in ("", "_standard_error")}
+OF_VAL |= {"val_evaluated_samples"}
+OF_PRUNED = {
+    "masked",
+    "masked_standard_error",
+    "val_masked",
+    "val_masked_standard_error",
+    "prune_seconds",
+    "recover_seconds",
+    "recovery_seed",
+}
 OF_KERNELS = {
     "sparse",
     "sparse_standard_error",
+    "val_sparse",
+    "val_sparse_standard_error",
     "latency_sparse_ms",
     "latency_sparse_p20_ms",
     "latency_sparse_p80_ms",
@@ -26,6 +38,7 @@ OF_KERNELS = {
     "sparse_layer_share",
     "sparse_flops_share",
 }
+OF_REPORTING = {"dense", "masked", "sparse"}
 OF_GPU = {"gpu_clock_mhz", "peak_memory_bytes_dense", "peak_memory_bytes_sparse"}
 
 
@@ -37,18 +50,27 @@ def optimizing_sweeper() -> str | None:
 
 
 def require_optimized_values(experiment: Experiment) -> None:
-    """Where a sweeper optimizes, every value of `optimize` must be a number that this run's record will hold.
+    """Where a sweeper optimizes, every value of `optimize` must be a number that this run's record will hold, and none of
+    the reporting split.
 
     Raises:
-        InvalidSetting: names the value, and why there will be none.
+        InvalidSetting: names the value and why there will be none, or that nothing is held out to choose by.
     """
     if (sweeper := optimizing_sweeper()) is None:
         return
     if not experiment.optimize:
         raise InvalidSetting("optimize", [], f"{sweeper} needs at least one value of the record")
+    if experiment.dataset.valid_fraction == 0:
+        allowed = (
+            f"leaves nothing to choose by, and {sweeper} chooses: hold a part of train out, or sweep with a plain -m"
+        )
+        raise InvalidSetting("dataset.valid_fraction", experiment.dataset.valid_fraction, allowed)
     numbers = {field.name for field in result_fields() if {int, float} & set(alternatives(field.hint))}
     for name in experiment.optimize:
         why = "is no number" if name not in numbers else _why_absent(name, experiment)
+        if why is None and name in OF_REPORTING:
+            allowed = f"is of the reporting split, by which {sweeper} must not choose: take val_{name}"
+            raise InvalidSetting("optimize", name, allowed)
         if why is not None:
             raise InvalidSetting("optimize", name, f"{why}, so {sweeper} would have nothing to optimize")
 

@@ -9,7 +9,8 @@ from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
 from sparsefront.library.prune import prune
 from sparsefront.pruning.mask_file import MASKS, save_masks
-from sparsefront.stages.network import device_of, load_net, make_task, open_data, reseed
+from sparsefront.stages.network import device_of, load_net, make_task, open_data
+from sparsefront.stages.seeds import reseed, stage_seed
 from sparsefront.training.epoch_weights import WEIGHTS
 
 log = logging.getLogger(__name__)
@@ -20,8 +21,9 @@ def run(experiment: Experiment, store: ArtifactStore, cache_key: dict[str, Any],
 
     def make(folder: Path) -> None:
         net = load_net(experiment, dense.path / WEIGHTS).to(device_of(experiment))
-        data, prunable = open_data(experiment), experiment.model.prunable(net)
-        reseed(experiment, "prune")
+        data = open_data(experiment, seed=stage_seed(experiment.seed, "prune, order"))
+        prunable = experiment.model.prunable(net)
+        reseed(stage_seed(experiment.seed, "prune"))
         masks = prune(
             net,
             experiment.pattern,

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytorch_lightning as pl
 from safetensors.torch import load_file
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
@@ -16,7 +17,8 @@ from sparsefront.library.recover import recover
 from sparsefront.pruning.mask_file import MASKS, save_masks
 from sparsefront.recovery.base import StateDict
 from sparsefront.recovery.rounds import Place
-from sparsefront.stages.network import build_net, load_net, make_task, open_data, reseed
+from sparsefront.stages.network import build_net, load_net, make_task, open_data
+from sparsefront.stages.seeds import recovery_stage_seed, reseed
 from sparsefront.stages.stored_masks import load_masks_of
 from sparsefront.training.epoch_weights import EPOCH_WEIGHTS, WEIGHTS, epoch_weights_file, save_weights
 from sparsefront.training.rank_processes import on_every_rank
@@ -89,7 +91,7 @@ def train_body(experiment: Experiment, paths: RecoverInputs, unfinished: Path, f
     masks = recover(
         net,
         load_masks_of(experiment, paths.pruned, paths.pruned),
-        open_data(experiment),
+        partial(_data_of_round, experiment),
         recovery=experiment.recovery,
         recipe=experiment.recipe,
         trainer=experiment.trainer,
@@ -98,7 +100,9 @@ def train_body(experiment: Experiment, paths: RecoverInputs, unfinished: Path, f
         epoch_weights=StoredEpochWeights(paths.dense) if experiment.recipe.save_epoch_weights else None,
         prunable=experiment.model.prunable,
         task=partial(make_task, experiment),
-        place=Place(folder, unfinished, loggers, lambda index: reseed(experiment, f"recover {index}")),
+        place=Place(
+            folder, unfinished, loggers, lambda index: reseed(recovery_stage_seed(experiment, f"recover {index}"))
+        ),
     )
     save_masks(masks, folder / MASKS)
     save_weights(net, folder / WEIGHTS)
@@ -106,3 +110,8 @@ def train_body(experiment: Experiment, paths: RecoverInputs, unfinished: Path, f
     rounds = [asdict(record) for record in masks.rounds]
     (folder / "training.json").write_text(json.dumps({"seconds": seconds, "rounds": rounds}))
     return sum(record.earlier_seconds for record in masks.rounds)
+
+
+def _data_of_round(experiment: Experiment, index: int) -> pl.LightningDataModule:
+    """With an order and augmentations of its own, which follow from the seeds alone: a resumed round sees the same."""
+    return open_data(experiment, seed=recovery_stage_seed(experiment, f"recover {index}, order"))

@@ -23,6 +23,7 @@ from sparsefront.report.terminal import print_run
 from sparsefront.run_folder import link_checkpoint
 from sparsefront.stages.keys import StageKeys
 from sparsefront.stages.measure import MEASUREMENTS, SAMPLES
+from sparsefront.stages.quality import OUTCOMES
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,8 @@ def run(
             experiment, dense=dense, pruned=pruned, recovered=recovered, exported=exported, measured=measured
         )
         write_result_json(folder / RESULT_FILE, result)
-        shutil.copy(measured.path / SAMPLES, folder / SAMPLES)
+        for name in (SAMPLES, OUTCOMES):
+            shutil.copy(measured.path / name, folder / name)
 
     finished = store.get_or_create("result", keys.result, make, stage="report")
     result = publish(experiment, finished, pruned=pruned, recovered=recovered)
@@ -64,8 +66,9 @@ def publish(
     """
     result = Result.from_json((finished.path / RESULT_FILE).read_text())
     directory = experiment.output_dir
-    with whole_file(directory / SAMPLES) as samples:
-        shutil.copyfile(finished.path / SAMPLES, samples)
+    for name in (SAMPLES, OUTCOMES):
+        with whole_file(directory / name) as copy:
+            shutil.copyfile(finished.path / name, copy)
     masks = _pruned_layers(experiment, result, pruned, recovered) if experiment.report.mask_pictures else None
     files = write_report(result, directory, experiment.report, masks, results=experiment.results_dir)
     checkpoint = None
@@ -118,6 +121,7 @@ def _compose(
             run_id=measured.key,
             config_hash=experiment.config_hash,
             seed=experiment.seed,
+            recovery_seed=experiment.recovery_seed if experiment.pattern.prunes else None,
             checkpoint=None if exported is None else f"export/{exported.key}",
             **found["identity"],
         ),
@@ -128,7 +132,7 @@ def _compose(
             collapsed_layers=collapsed_layers(found["sparsity"]["sparsity_per_layer"], experiment.sparsity),
             **found["sparsity"],
         ),
-        quality=Quality(**found["quality"]),
+        quality=Quality(outcomes_file=OUTCOMES, **found["quality"]),
         speed=Speed(samples_file=SAMPLES, **found["speed"]),
         size=Size(**found["size"]),
         kernels=Kernels(**found["kernels"]),

@@ -8,6 +8,8 @@ from typing import Any, ClassVar, Protocol
 from pytorch_lightning import LightningDataModule, LightningModule
 from torch import Tensor, nn
 
+from sparsefront.tasks.outcomes import Outcomes
+
 Batch = dict[str, Tensor]
 
 
@@ -22,6 +24,9 @@ class Evaluator(Protocol):
 
     def standard_errors(self) -> dict[str, float]:
         """Of the same metrics, in the same unit: what the test set being a sample does to each."""
+
+    def outcomes(self, metric: str) -> Outcomes:
+        """What each sample adds to one of these metrics."""
 
     @property
     def samples(self) -> int:

@@ -2,6 +2,7 @@
 
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from pytorch_lightning import LightningDataModule
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from sparsefront.tasks.answer_spans import best_spans, text_between
 from sparsefront.tasks.base import Batch, Optimizes, Task, text_inputs
+from sparsefront.tasks.outcomes import Outcomes, samples_digest
 from sparsefront.tasks.standard_error import error_of_mean
 
 N_BEST = 20
@@ -101,13 +103,19 @@ class AnswerEvaluator:
 
     def standard_errors(self) -> dict[str, float]:
         """As `Evaluator.standard_errors`: both metrics are means over questions."""
+        return {name: error_of_mean(torch.tensor(values)) for name, values in self._of_each_question().items()}
+
+    def outcomes(self, metric: str) -> Outcomes:
+        """As `Evaluator.outcomes`: the metric of each question."""
+        names = [self._questions[number].id for number in sorted(self._found)]
+        values = np.asarray(self._of_each_question()[metric], dtype=np.float32)
+        return Outcomes(metric, values, None, samples_digest(names))
+
+    def _of_each_question(self) -> dict[str, list[float]]:
         from torchmetrics.functional.text import squad
 
-        of_each = [squad([predicted], [wanted]) for predicted, wanted in zip(*self._evaluated(), strict=True)]
-        return {
-            name: error_of_mean(torch.tensor([float(values[name]) / 100 for values in of_each]))
-            for name in ("f1", "exact_match")
-        }
+        found = [squad([predicted], [wanted]) for predicted, wanted in zip(*self._evaluated(), strict=True)]
+        return {name: [float(values[name]) / 100 for values in found] for name in ("f1", "exact_match")}
 
     def _evaluated(self) -> tuple[list[dict], list[dict]]:
         """Of each question seen what was answered and what the annotators say, as torchmetrics takes them."""

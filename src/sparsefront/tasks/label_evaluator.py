@@ -5,22 +5,14 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
-from torchmetrics import Metric, MetricCollection
-from torchmetrics.classification import BinaryF1Score, MulticlassAccuracy, MulticlassMatthewsCorrCoef
-from torchmetrics.regression import PearsonCorrCoef, SpearmanCorrCoef
+from torchmetrics import MetricCollection
 
+from sparsefront.tasks.label_metrics import METRICS
+from sparsefront.tasks.outcomes import Outcomes, samples_digest
 from sparsefront.tasks.standard_error import error_by_bootstrap, error_of_proportion
-
-METRICS: dict[str, Callable[[int], Metric]] = {
-    "accuracy": lambda classes: MulticlassAccuracy(classes, average="micro"),
-    "f1": lambda classes: BinaryF1Score(),
-    "matthews_correlation": lambda classes: MulticlassMatthewsCorrCoef(classes),
-    "pearson": lambda classes: PearsonCorrCoef(),
-    "spearman": lambda classes: SpearmanCorrCoef(),
-}
-"""Name -> metric for that many classes. `f1` is of class 1 of two; correlations of scores need one output."""
 
 
 class LabelEvaluator:
@@ -59,6 +51,14 @@ class LabelEvaluator:
         """As `Evaluator.standard_errors`: of accuracy in closed form, of the others by bootstrap."""
         predicted, labels = (torch.cat(parts).cpu() for parts in zip(*self._seen))
         return {name: self._standard_error(name, predicted, labels) for name in self._metrics}
+
+    def outcomes(self, metric: str) -> Outcomes:
+        """As `Evaluator.outcomes`: of accuracy whether each is right, of the others prediction and label."""
+        predicted, labels = (torch.cat(parts).cpu().numpy() for parts in zip(*self._seen))
+        samples = samples_digest(labels.tolist())
+        if metric == "accuracy":
+            return Outcomes(metric, (predicted == labels).astype(np.uint8), None, samples)
+        return Outcomes(metric, predicted, labels, samples)
 
     def _standard_error(self, name: str, predicted: Tensor, labels: Tensor) -> float:
         if name == "accuracy":

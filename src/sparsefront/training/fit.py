@@ -112,6 +112,9 @@ def _quiet_lightning() -> Iterator[None]:
             warnings.filterwarnings("ignore", message=".*LeafSpec.*")  # of Lightning's own code
             # Scores were computed on the same parameters before DDP took its own stream: it costs a wait, once.
             warnings.filterwarnings("ignore", message=".*AccumulateGrad node's stream does not match.*")
+            warnings.filterwarnings(
+                "ignore", message="Total length of `DataLoader` across ranks is zero"
+            )  # nothing held out
             # every rank validates on the whole split, so there is nothing to reduce
             warnings.filterwarnings("ignore", message=".*sync_dist=True.*")
             warnings.filterwarnings(

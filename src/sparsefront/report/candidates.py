@@ -1,0 +1,131 @@
+"""Results that differ in their seeds alone, taken together; and which of them may be chosen among.
+
+Choices are made by the metric on the held-out part of train (`val_*`), never by the one that is reported.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from statistics import mean, stdev
+from typing import Any
+
+from sparsefront.report.result import Result
+
+STRUCTURE = ("pattern", "pattern_parameters", "granularity", "kernel_mode")
+"""Fields of `choice` that make another network of it, where the others make the same one in another way."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """The runs of one choice at one sparsity, one for each pair of seeds.
+
+    Args:
+        results: by seeds; where a pair of seeds was run again, its newest run alone.
+    """
+
+    results: tuple[Result, ...]
+
+    @property
+    def pattern(self) -> str:
+        """Pattern, with its granularity and n:m where it has them."""
+        first = self.results[0]
+        parts = (first.choice.pattern, first.choice.granularity, first.sparsity.n_of_m)
+        return " ".join(str(part) for part in parts if part is not None)
+
+    @property
+    def sparsity(self) -> float:
+        """The one that was asked for."""
+        return self.results[0].sparsity.sparsity_target
+
+    @property
+    def structure(self) -> str:
+        """Equal for candidates whose networks differ by training, scores and allocation alone."""
+        first = self.results[0]
+        return _text([first.sparsity.sparsity_target, *(getattr(first.choice, name) for name in STRUCTURE)])
+
+    @property
+    def seeds(self) -> tuple[tuple[int, int | None], ...]:
+        return tuple(seeds_of(result) for result in self.results)
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """The results' `run_id`s."""
+        return tuple(result.identity.run_id for result in self.results)
+
+    @property
+    def can_be_chosen(self) -> bool:
+        return all(val_quality(result) is not None for result in self.results)
+
+    @cached_property
+    def val(self) -> list[float]:
+        """On the held-out part, fractions, of the runs that have it."""
+        return [value for result in self.results if (value := val_quality(result)) is not None]
+
+    @property
+    def test(self) -> list[float]:
+        """On the reporting split, fractions."""
+        return [result.value_of(side_of(result)) for result in self.results]
+
+    @property
+    def speedups(self) -> list[float]:
+        return [result.speed.speedup for result in self.results if result.speed.speedup is not None]
+
+    def settings(self) -> dict[str, Any]:
+        """All that was chosen, `part.key` -> value, without seeds."""
+        return _choice(self.results[0])
+
+
+def candidates_of(results: Iterable[Result]) -> list[Candidate]:
+    """Pruned results by what was chosen, in the order in which they are first met."""
+    found: dict[str, dict[tuple, Result]] = {}
+    for result in results:
+        if side_of(result) is None:
+            continue
+        of_choice = found.setdefault(_text([result.sparsity.sparsity_target, _choice(result)]), {})
+        before = of_choice.get(seeds_of(result))
+        if before is None or before.identity.time < result.identity.time:
+            of_choice[seeds_of(result)] = result
+    return [Candidate(tuple(runs[seeds] for seeds in sorted(runs, key=str))) for runs in found.values()]
+
+
+def seeds_of(result: Result) -> tuple[int, int | None]:
+    """Of the dense network and of its recovery."""
+    again = result.identity.recovery_seed
+    return result.identity.seed, result.identity.seed if again is None else again
+
+
+def side_of(result: Result) -> str | None:
+    """With the sparse kernels running where that was measured, else masked; None where nothing was pruned."""
+    return next((side for side in ("sparse", "masked") if result.value_of(side) is not None), None)
+
+
+def val_quality(result: Result) -> float | None:
+    """What a choice goes by; None where nothing may be chosen by this result."""
+    side = side_of(result)
+    return None if side is None else result.value_of(f"val_{side}")
+
+
+def holds_nothing_out(result: Result) -> bool:
+    """Whether it was trained on all of train on purpose."""
+    return result.choice.dataset_parameters.get("valid_fraction") == 0
+
+
+def mean_and_deviation(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """Mean, and standard deviation over runs (n - 1 in the denominator); None where there are too few values."""
+    return mean(values) if values else None, stdev(values) if len(values) > 1 else None
+
+
+def _choice(result: Result) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in asdict(result.choice).items():
+        if not isinstance(value, dict):
+            flat[name] = value
+            continue
+        part = name.removesuffix("_parameters")
+        flat |= {f"{part}.{key}": held for key, held in value.items() if (part, key) != ("importance", "seed")}
+    return flat
+
+
+def _text(content: Any) -> str:
+    return json.dumps(content, sort_keys=True, default=str)

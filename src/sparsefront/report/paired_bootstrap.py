@@ -1,0 +1,58 @@
+"""Whether one choice is better than another on the same samples: a paired bootstrap over samples, and over runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsefront.tasks.outcomes import Outcomes
+
+DRAWS = 1000
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Metric of one choice minus that of another, as fractions; `low` and `high` are the ends of its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval leaves out 0."""
+        return self.low > 0 or self.high < 0
+
+
+def paired_difference(ours: Sequence[Outcomes], theirs: Sequence[Outcomes], *, same_seeds: bool) -> Difference:
+    """Difference of the means over runs.
+
+    Each draw takes samples with replacement, the same ones for both sides, and of each side's runs as many as there are,
+    with replacement: the same ones for both where the runs are paired by their seeds.
+
+    Args:
+        ours, theirs: one entry per run, over the same samples.
+        same_seeds: run i of both sides has the same seeds.
+    Raises:
+        ValueError: not the same samples.
+    Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapters 8 and 13. The generator's seed is fixed.
+    """
+    if len({outcomes.samples for outcomes in (*ours, *theirs)}) > 1:
+        raise ValueError("outcomes of other samples cannot be compared in pairs")
+    draw = np.random.RandomState(0)
+    n = len(ours[0])
+    drawn = []
+    for _ in range(DRAWS):
+        chosen = draw.randint(n, size=n)
+        our_runs = draw.randint(len(ours), size=len(ours))
+        their_runs = our_runs if same_seeds else draw.randint(len(theirs), size=len(theirs))
+        drawn.append(_mean(ours, our_runs, chosen) - _mean(theirs, their_runs, chosen))
+    every = np.arange(n)
+    value = _mean(ours, range(len(ours)), every) - _mean(theirs, range(len(theirs)), every)
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    return Difference(value, float(low), float(high))
+
+
+def _mean(runs: Sequence[Outcomes], chosen_runs: Sequence[int], samples: np.ndarray) -> float:
+    scores = {run: runs[run].metric_over(samples) for run in set(chosen_runs)}
+    return float(np.mean([scores[run] for run in chosen_runs]))

@@ -1,0 +1,136 @@
+"""The held-out part picks, the reporting split reports, and "better" needs a paired bootstrap."""
+
+import numpy as np
+import pytest
+
+from sparsefront.report.candidates import candidates_of, mean_and_deviation
+from sparsefront.report.paired_bootstrap import paired_difference
+from sparsefront.report.winners import candidate_table, verdicts, winners
+from sparsefront.tasks.outcomes import Outcomes
+
+
+@pytest.fixture
+def run(make_result):
+    """run(pattern, val, test) -> a result; other fields by name."""
+
+    def make(pattern: str, val: float | None, test: float, **changes: object):
+        name = f"{pattern} {sorted(changes.items())}"
+        return make_result(**{"pattern": pattern, "val_sparse": val, "sparse": test, "run_id": name} | changes)
+
+    return make
+
+
+def outcomes(right: list[int] | np.ndarray, samples: str = "dev") -> Outcomes:
+    return Outcomes("accuracy", np.asarray(right, dtype=np.uint8), None, samples)
+
+
+def test_recipe_and_winner_are_picked_by_the_held_out_part_alone(run):
+    weak = run("n_m", 0.80, 0.99, recovery_parameters={"lr": 1e-2})
+    good = run("n_m", 0.90, 0.70, recovery_parameters={"lr": 1e-3})
+    other = run("tile_wise", 0.85, 0.95)
+    first, second = winners([weak, good, other])[0.75]
+    assert first.results == (good,) and second.results == (other,)
+    told = {(line["pattern"], line["settings"]): line for line in candidate_table([weak, good, other])}
+    picked = {line["picked by held out"]: line["test"] for line in told.values()}
+    assert picked == {"winner": "70.00 %", "recipe": "95.00 %", "": "99.00 %"}
+    assert ("n_m 128", "recovery.lr=0.001") in told
+
+
+def test_whatever_the_reporting_split_says_the_choice_is_the_same(run):
+    def chosen(scores):
+        results = [run(f"p{index}", 0.8 + index / 100, score) for index, score in enumerate(scores)]
+        return [candidate.pattern for candidate in winners(results)[0.75]]
+
+    assert chosen([0.1, 0.9, 0.5]) == chosen([0.9, 0.1, 0.3]) == ["p2 128", "p1 128", "p0 128"]
+
+
+def test_seeds_are_taken_together_as_mean_and_deviation(run):
+    again = {"recovery_seed": 1, "seed": 0}
+    results = [run("n_m", 0.9, 0.8, seed=seed) for seed in (0, 1)] + [run("n_m", 0.9, 0.9, **again)]
+    (candidate,) = candidates_of(results)
+    assert candidate.seeds == ((0, 0), (0, 1), (1, 1))
+    (line,) = candidate_table(results)
+    assert line["runs"] == "3" and line["test"] == "83.33 ± 5.77 %" and line["held out"] == "90.00 ± 0.00 %"
+    assert mean_and_deviation([0.5]) == (0.5, None), "one run has no deviation"
+
+
+def test_a_seed_that_was_run_again_counts_once(run):
+    old = run("n_m", 0.9, 0.8, seed=0, time="2026-01-01T00:00:00+00:00")
+    new = run("n_m", 0.9, 0.7, seed=0, time="2026-01-02T00:00:00+00:00")
+    for results in ([old, new], [new, old]):
+        assert candidates_of(results)[0].results == (new,)
+
+
+def test_another_structure_is_no_recipe(run):
+    """A finer granularity would win every time: it is compared, not picked as a recipe."""
+    fine, coarse = (run("tile_wise", val, 0.9, granularity=unit) for val, unit in ((0.9, 8), (0.8, 128)))
+    assert [candidate.pattern for candidate in winners([fine, coarse])[0.75]] == ["tile_wise 8", "tile_wise 128"]
+
+
+def test_nothing_is_picked_where_nothing_is_held_out(run):
+    full = [run(name, None, 0.9, dataset_parameters={"valid_fraction": 0.0}) for name in ("n_m", "tile_wise")]
+    assert winners(full) == {} and len(candidate_table(full)) == 2
+    assert {line["picked by held out"] for line in candidate_table(full)} == {""}
+    (line,) = verdicts(full, lambda result: None)
+    assert line == "2 of 2 results hold nothing out (dataset.valid_fraction=0): none of them is picked"
+
+
+def test_old_results_are_shown_and_not_picked(run):
+    old = [run(name, None, 0.9, schema_version=5) for name in ("n_m", "tile_wise")]
+    assert winners(old) == {} and "older versions: none of them is picked" in verdicts(old, lambda result: None)[0]
+
+
+def test_without_outcomes_nothing_is_claimed(run):
+    (line,) = verdicts([run("n_m", 0.9, 0.9), run("tile_wise", 0.8, 0.8)], lambda result: None)
+    assert "which is better is not claimed" in line and "outcomes.npz" in line
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "said"),
+    [
+        ([1] * 90 + [0] * 10, [1] * 60 + [0] * 40, "n_m 128 is better (+30.00 points"),
+        ([1] * 60 + [0] * 40, [1] * 90 + [0] * 10, "tile_wise 128 is better (-30.00 points"),
+        ([1, 0] * 50, [0, 1] * 50, "no clear difference (+0.00 points"),
+    ],
+)
+def test_better_is_said_where_the_interval_says_so(run, ours, theirs, said):
+    kept = {"n_m": outcomes(ours), "tile_wise": outcomes(theirs)}
+    results = [run("n_m", 0.9, 0.9), run("tile_wise", 0.8, 0.8)]
+    (line,) = verdicts(results, lambda result: {"sparse": kept[result.choice.pattern]})
+    assert said in line and "paired bootstrap 95 %" in line
+
+
+def test_other_samples_are_not_compared(run):
+    kept = {"n_m": outcomes([1] * 9), "tile_wise": outcomes([0] * 9, samples="other")}
+    results = [run("n_m", 0.9, 0.9), run("tile_wise", 0.8, 0.8)]
+    (line,) = verdicts(results, lambda result: {"sparse": kept[result.choice.pattern]})
+    assert "not claimed, since they were evaluated on other samples" in line
+
+
+def test_pairing_finds_what_two_standard_errors_would_hide():
+    """Of 1000 samples 12 are right on one side alone: 1.2 points, where each accuracy is known to 1.6."""
+    theirs = np.tile([1, 0], 500)
+    ours = theirs.copy()
+    ours[1:24:2] = 1
+    found = paired_difference([outcomes(ours)], [outcomes(theirs)], same_seeds=True)
+    assert found.value == pytest.approx(0.012) and found.clear and 0.004 < found.low < found.high < 0.02
+
+
+def test_runs_widen_the_interval():
+    """Three runs that differ by 10 points from each other say less than one would."""
+    generator = np.random.RandomState(1)
+    ours = [outcomes(generator.rand(2000) < share) for share in (0.7, 0.8, 0.9)]
+    theirs = [outcomes(generator.rand(2000) < 0.78) for _ in range(3)]
+    assert not paired_difference(ours, theirs, same_seeds=False).clear
+    assert paired_difference(ours[1:2], [outcomes(np.zeros(2000))], same_seeds=False).clear
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says():
+    """100 pairs of networks whose true difference is 5 points: 95 % of the intervals hold it, give or take."""
+    generator, held = np.random.RandomState(2), 0
+    for _ in range(100):
+        easy = generator.rand(300)
+        ours, theirs = outcomes(easy < 0.85), outcomes(easy < 0.8)
+        found = paired_difference([ours], [theirs], same_seeds=True)
+        held += found.low <= 0.05 <= found.high
+    assert held >= 88
