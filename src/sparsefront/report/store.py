@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from filelock import FileLock
-
 from sparsefront.artifacts.durable import whole_file
+from sparsefront.artifacts.lease import held_alone
 from sparsefront.report.result import Result
 
 log = logging.getLogger(__name__)
@@ -37,7 +36,7 @@ def append_result(store_csv: Path, result: Result) -> None:
     warning: that run's row.json still has it).
     """
     store_csv.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{store_csv}.lock"):
+    with held_alone(store_csv):
         text = store_csv.read_text(**TEXT) if store_csv.exists() else ""
         whole = _whole_lines(text)
         if whole != text:
