@@ -22,6 +22,11 @@ class OptunaSweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> None:
+        from sparsefront.command_line import BadInput
+        from sparsefront.errors import InvalidSetting
         from sparsefront.search.sweep import run_search
 
-        run_search(arguments, self.settings, self.config, self.launcher)
+        try:
+            run_search(arguments, self.settings, self.config, self.launcher)
+        except InvalidSetting as error:
+            raise BadInput(str(error)) from error

@@ -15,6 +15,9 @@ from sparsefront.report.result import Result
 log = logging.getLogger(__name__)
 RESULT_FILE = "row.json"
 STORE_FILE = "rows.csv"
+FRONT_FILE = (
+    ".front.txt"  # ends the name of a search's list: the folders of the runs that no other run beats, a line each
+)
 # A line torn inside a character must not stop the repair: bytes that are no UTF-8 pass through unchanged.
 TEXT = {"encoding": "utf-8", "errors": "surrogateescape"}
 # One cell holds the kernels of all layers as JSON; the csv module's own limit is 128 KiB.

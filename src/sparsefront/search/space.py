@@ -1,4 +1,4 @@
-"""The space of a search, written as overrides of Hydra's: what is swept becomes a distribution, the rest holds for every point."""
+"""The space of a search, written as Hydra's overrides: what is swept becomes a distribution, the rest holds for every point."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -1,8 +1,8 @@
 """A study of Optuna's that several processes work on, each point of which survives the process that took it.
 
 A process asks and tells under a lease on the study, and holds a lease on each point that it works on (`artifacts.lease`). Where a
-point runs for Optuna and nobody holds it, its process was killed: the next one that asks gets the same settings again. Its run then
-goes on from what the killed one had stored.
+point runs for Optuna and nobody holds it, its process was killed: the next one that asks gets the same settings again. Its run
+then goes on from what the killed one had stored.
 """
 
 from collections.abc import Sequence
@@ -14,12 +14,13 @@ from hydra.utils import instantiate
 
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.artifacts.lease import Lease, held_alone, hold_alone
+from sparsefront.report.store import FRONT_FILE
 
 if TYPE_CHECKING:
     import optuna
     from optuna.distributions import BaseDistribution
 
-ABANDONED, RUN, FRONT_FILE = "abandoned", "run", ".front.txt"
+ABANDONED, RUN = "abandoned", "run"
 
 
 @dataclass(frozen=True)

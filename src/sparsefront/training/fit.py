@@ -111,6 +111,8 @@ def _quiet_lightning() -> Iterator[None]:
             warnings.filterwarnings("ignore", message=".*LeafSpec.*")  # of Lightning's own code
             # Scores were computed on the same parameters before DDP took its own stream: it costs a wait, once.
             warnings.filterwarnings("ignore", message=".*AccumulateGrad node's stream does not match.*")
+            # that Lightning should be started by srun: it needs no Slurm, in a job neither
+            warnings.filterwarnings("ignore", message=".*`srun` command is available.*")
             # every rank validates on the whole split, so there is nothing to reduce
             warnings.filterwarnings("ignore", message=".*sync_dist=True.*")
             warnings.filterwarnings(
