@@ -117,6 +117,12 @@ time.sleep(60)
 """
 
 
+def test_a_process_that_ends_leaves_nothing(tmp_path):
+    code = CHILD.replace("time.sleep(60)", "")
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "stage")], check=True, stdout=subprocess.DEVNULL)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("waited_for", [True, False], ids=["gone", "zombie"])
 def test_a_killed_process_holds_nothing(tmp_path, waited_for):
     process = subprocess.Popen(

@@ -13,6 +13,7 @@ older than one made now, in the same folder and so by the same clock, it has lap
 client keeps a file's time, a minute. A process that was only suspended notices by its next beat: `Lease.lost`.
 """
 
+import atexit
 import logging
 import os
 import random
@@ -188,6 +189,13 @@ _heart: threading.Thread | None = None
 def _all() -> list[Lease]:
     with _of_held:
         return list(_held)
+
+
+@atexit.register
+def _release_all() -> None:
+    """While there are still modules to do it with."""
+    for lease in _all():
+        lease.release()
 
 
 def _beating(lease: Lease) -> None:
