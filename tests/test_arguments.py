@@ -45,8 +45,10 @@ def test_every_group_of_the_configuration_is_known():
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("hydra/sweeper=optuna", "hydra-optuna-sweeper is not installed: pip install -e .*sweep"),
+        ("hydra/sweeper=optuna", "optuna is not installed: pip install -e .*sweep"),
         ("hydra/launcher=joblib", "hydra-joblib-launcher is not installed: pip install -e .*joblib"),
+        ("hydra/launcher=ray", "hydra-ray-launcher is not installed: pip install -e .*ray"),
+        ("hydra/launcher=submitit_slurm", "hydra-submitit-launcher is not installed: pip install -e .*submitit"),
     ],
 )
 def test_a_missing_plugin_is_told_with_what_installs_it(monkeypatch, argument, message):

@@ -18,11 +18,12 @@ from safetensors.torch import save_file
 from tiny_files import WORDS, write_glue, write_squad
 
 import sparsefront as sf
+from sparsefront.arguments import PLUGINS
 from sparsefront.models.bert import Bert
 from sparsefront.validate import validate
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/library.md", "docs/decisions.md"]
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/library.md", "docs/decisions.md", "docs/sweeps.md"]
 PROGRAMS = r"(?:python|make|pip|pytest|pre-commit) "
 QUICK = ("debug=tiny", "logger=none", "report.html=false", "trainer=cpu", "measure.device=cpu")
 SMALL = ("model.dim=64", "model.depth=2")  # of the default model
@@ -30,6 +31,7 @@ NOT_HERE = {  # they need a GPU or install something
     "make test-gpu",
     "pytest -m gpu",
     "pip install -e .",
+    *(f'pip install -e ".[{extra}]"' for extra in ("sweep", "joblib", "ray", "submitit")),
     "pre-commit install",
     "python -m sparsefront_kernels.bench",
 }
@@ -59,7 +61,7 @@ def of_kind(*, swept: bool) -> list[str]:
 
 def test_each_command_is_of_a_kind_that_is_tested():
     tested = {*of_kind(swept=True), *of_kind(swept=False), *PROGRAM_CALLS, *plugin_commands(), *make_commands()}
-    assert set(commands()) - tested == {*NOT_HERE, LATENCY_TABLE, OWN_OPTIONS}
+    assert set(commands()) - tested == {*NOT_HERE, LATENCY_TABLE, OWN_OPTIONS, FRONT}
 
 
 @pytest.fixture
@@ -110,6 +112,7 @@ PROGRAM_CALLS = {  # -> what it says where results are
     "python -m sparsefront.cache": "dense",
 }
 LATENCY_TABLE = "python -m sparsefront.report.latency_table results/SWEEP -o table.csv"  # see its own test
+FRONT = "python compare.py results/studies/search.front.txt"  # after the search of the same document
 OWN_OPTIONS = "python run.py --config-dir DIR pattern=my_pattern"
 
 
@@ -121,6 +124,13 @@ def test_options_of_a_folder_of_ones_own(tmp_path):
     assert done.returncode == 0 and "ElementWise" in done.stdout, done.stderr
 
 
+WITHOUT_GPU = {
+    "optuna": ["hydra.sweeper.n_trials=2"],
+    "ray": ["hydra.launcher.ray.remote.num_gpus=0"],
+    "submitit_local": ["hydra.launcher.gpus_per_node=0"],
+}
+
+
 def plugin_commands() -> list[str]:
     return [command for command in commands() if "hydra/" in command]
 
@@ -128,14 +138,24 @@ def plugin_commands() -> list[str]:
 @pytest.mark.parametrize("command", plugin_commands())
 def test_plugins(tmp_path, command):
     kind, name = re.search(r"hydra/(\w+)=(\w+)", command).groups()
+    distribution, extra = PLUGINS[kind, name]
     try:
-        importlib.metadata.distribution(f"hydra-{name}-{kind}")
+        importlib.metadata.distribution(distribution)
     except importlib.metadata.PackageNotFoundError:
-        pytest.skip(f"hydra-{name}-{kind} is not installed: it comes with an extra")
-    more = [f"results_dir={tmp_path / 'results'}", f"cache_dir={tmp_path / 'cache'}", *QUICK]
-    more += ["hydra.sweeper.n_trials=2"] if name == "optuna" else []
+        pytest.skip(f"{distribution} is not installed: it comes with the extra {extra}")
+    if name == "submitit_slurm":
+        pytest.skip("needs Slurm: tests/slurm/run.sh")
+    more = [
+        f"results_dir={tmp_path / 'results'}",
+        f"cache_dir={tmp_path / 'cache'}",
+        *QUICK,
+        *WITHOUT_GPU.get(name, ()),
+    ]
     done = subprocess.run(in_python(command) + more, cwd=tmp_path, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0 and "0 failed" in done.stdout + done.stderr, done.stderr
+    if name == "optuna":
+        compared = subprocess.run(in_python(FRONT), cwd=tmp_path, env=environment(), capture_output=True, text=True)
+        assert compared.returncode == 0 and "compare.html" in compared.stdout, compared.stderr
 
 
 def make_commands() -> list[str]:

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from sparsefront import command_line, run_folder
+from sparsefront.artifacts import owner
 from sparsefront.run_folder import close_killed_runs, discard_if_empty, occupied, record_failure
 
 CHILD = """
@@ -38,7 +39,7 @@ def killed(tmp_path):
     def occupy(folder) -> subprocess.Popen:
         processes.append(subprocess.Popen([sys.executable, "-c", CHILD, str(folder)]))
         deadline = time.monotonic() + 60
-        while not (folder / ".running").exists() or not (folder / ".running").read_text():
+        while not list(folder.glob(".running/*")):
             assert processes[-1].poll() is None and time.monotonic() < deadline
             time.sleep(0.02)
         return processes[-1]
@@ -73,13 +74,34 @@ def test_a_killed_run_is_closed_by_the_next_one_and_a_living_one_left_alone(tmp_
 
 def test_a_run_that_begins_at_this_moment_is_left_alone(tmp_path):
     folder = begin(tmp_path / "run")
-    (folder / ".running").touch()  # made, and not held yet
+    (folder / ".running").mkdir()  # made, and not held yet
     close_killed_runs(tmp_path)
+    assert folder.is_dir()
     with occupied(folder):
-        assert (folder / ".running").read_text() == str(os.getpid())
+        assert len(list(folder.glob(".running/*"))) == 1
         close_killed_runs(tmp_path)
         assert folder.is_dir()
     assert not (folder / ".running").exists()
+
+
+def test_a_run_of_another_host_is_closed_when_it_gives_no_sign_of_life(tmp_path, monkeypatch):
+    folder = begin(tmp_path / "run", "dense: training")
+    monkeypatch.setattr(owner, "host", lambda: "elsewhere_0")
+    with occupied(folder):
+        monkeypatch.undo()
+        close_killed_runs(tmp_path)
+        assert not (folder / "failure.json").exists()
+        (file,) = folder.glob(".running/*")
+        os.utime(file, (0, 0))
+        close_killed_runs(tmp_path)
+        assert json.loads((folder / "failure.json").read_text())["error"] == "Killed"
+
+
+def test_a_job_that_is_started_again_in_its_folder_is_no_failure_any_more(tmp_path):
+    folder = begin(tmp_path / "run", "dense: training")
+    record_failure(folder, RuntimeError("preempted"))
+    with occupied(folder):
+        assert not (folder / "failure.json").exists()
 
 
 def test_only_a_folder_that_holds_nothing_is_discarded(tmp_path):

@@ -15,8 +15,11 @@ REQUIRED = tuple(field.name for field in fields(Config) if field.type is Any)
 GROUPS = (*REQUIRED, *OPTIONAL)
 # group of Hydra's own and option -> the distribution that brings it, and our extra with versions that go together
 PLUGINS = {
-    ("sweeper", "optuna"): ("hydra-optuna-sweeper", "sweep"),
+    ("sweeper", "optuna"): ("optuna", "sweep"),
     ("launcher", "joblib"): ("hydra-joblib-launcher", "joblib"),
+    ("launcher", "ray"): ("hydra-ray-launcher", "ray"),
+    ("launcher", "submitit_local"): ("hydra-submitit-launcher", "submitit"),
+    ("launcher", "submitit_slurm"): ("hydra-submitit-launcher", "submitit"),
 }
 
 WITH_VALUE = ("--config-dir", "-cd", "--config-name", "-cn", "--config-path", "-cp", "--package", "-p", "--info", "-i")

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -23,6 +24,8 @@ from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.run_folder import FAILURE_FILE, discard_if_empty, occupied, record_failure
 from sparsefront.sweep_progress import begin_sweep, count_points, point_of_sweep
 
+# The presets of conf/hydra/launcher are called as the plugins' own options are, on purpose.
+warnings.filterwarnings("ignore", message=".*is validated against ConfigStore schema with the same name")
 LEAST_FREE_BYTES = 2**18  # for Hydra's files, the log and a result; without them Hydra fails with a stack trace
 
 

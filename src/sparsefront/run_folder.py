@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sparsefront.artifacts.durable import PARTIAL, whole_file
-from sparsefront.artifacts.file_hold import Hold, hold_alone
+from sparsefront.artifacts.lease import ALONE, hold_in
 
 log = logging.getLogger(__name__)
 RUNNING, RESULT_FILE, FAILURE_FILE = ".running", "row.json", "failure.json"
@@ -19,15 +19,14 @@ KILLED = "the process was killed; what it had finished is stored, and a run with
 
 @contextmanager
 def occupied(folder: Path) -> Iterator[None]:
-    """Marks the folder of a run as in use, until the block ends or the process dies."""
-    marker, hold = folder / RUNNING, None
+    """Marks the folder of a run as in use, until the block ends or the process dies: by leases in its folder .running."""
+    while (lease := hold_in(folder / RUNNING, ALONE)) is None:  # a run that closes others looks at it for a moment
+        time.sleep(0.01)
     try:
-        hold = _mark(marker)
+        (folder / FAILURE_FILE).unlink(missing_ok=True)  # of a job that was killed here and is started again
         yield
     finally:
-        marker.unlink(missing_ok=True)
-        if hold is not None:
-            hold.release()
+        lease.release()
 
 
 def record_failure(folder: Path, error: BaseException) -> None:
@@ -67,29 +66,19 @@ def close_killed_runs(results: Path) -> None:
 
 
 def _settle(marker: Path) -> None:
-    hold = hold_alone(marker)
-    if hold is None:
+    lease = hold_in(marker, ALONE)
+    if lease is None:
         return
     try:
-        if not marker.read_text():  # its run has made it at this moment, and is about to hold it
+        if not lease.took_over:  # its run ends, or begins, at this moment
             return
         folder = marker.parent
         for path in folder.rglob(f"{PARTIAL}*"):
             path.unlink(missing_ok=True)
-        marker.unlink()
         if not (folder / RESULT_FILE).exists() and not discard_if_empty(folder, log_counts=True):
             _write_failure(folder, "Killed", KILLED)
     finally:
-        hold.release()
-
-
-def _mark(marker: Path) -> Hold:
-    marker.touch()
-    while (hold := hold_alone(marker)) is None:  # a run that closes others looks at it for a moment
-        time.sleep(0.01)
-        marker.touch()
-    marker.write_text(str(os.getpid()))  # only now: an empty one is of a run that is about to hold it
-    return hold
+        lease.release()
 
 
 def _write_failure(folder: Path, error: str, message: str) -> None:

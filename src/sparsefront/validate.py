@@ -21,6 +21,7 @@ from sparsefront.group_options import options_of, say_where, searched_folders
 from sparsefront.pruning.layers import nothing_fits, plan_pruning, require_matches
 from sparsefront.report.renamed_fields import new_name
 from sparsefront.report.result import result_fields
+from sparsefront.search.objective import field_of
 from sparsefront.settings import build_settings
 from sparsefront.stages.optimized_values import require_optimized_values
 
@@ -63,7 +64,7 @@ def validate(config: DictConfig) -> Experiment:
         recovery_seed=config.recovery.seed,
         stages=tuple(stage for stage in STAGES if stage in config.stages),
         reuse=config.reuse,
-        optimize=tuple(config.optimize),
+        optimize=tuple(map(field_of, config.optimize)),
         cache_dir=Path(config.cache_dir),
         results_dir=Path(config.results_dir),
         output_dir=Path(HydraConfig.get().runtime.output_dir),
@@ -85,7 +86,7 @@ def _check_root(config: DictConfig) -> None:
             raise InvalidSetting(str(key), config[key], f"unknown key; the root takes {', '.join(known)}")
     checked_values({key: _plain(OmegaConf.select(config, key)) for key in ROOT_TYPES}, ROOT_TYPES)
     names = [field.name for field in result_fields()]
-    for name in config.optimize:
+    for name in map(field_of, config.optimize):
         if (renamed := new_name(name)) is not None:
             raise InvalidSetting("optimize", name, f"is {renamed} now")
         if name not in names:

@@ -12,7 +12,7 @@ import pytest
 
 from sparsefront.artifacts import record
 from sparsefront.artifacts.durable import whole_file
-from sparsefront.artifacts.file_hold import hold_shared
+from sparsefront.artifacts.lease import hold_shared
 from sparsefront.artifacts.leftovers import remove_leftovers
 from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.errors import InvalidSetting
@@ -86,7 +86,7 @@ def test_damage_where_the_stage_may_not_be_made(tmp_path, damaged, damage):
 
 def test_damage_that_somebody_reads_is_left_to_them(tmp_path, damaged):
     folder, _ = damaged(flip)
-    reading = hold_shared(folder / "determined_by.json")
+    reading = hold_shared(folder)
     again = store(tmp_path).get_or_create("dense", {}, write)
     assert again.path != folder and folder.is_dir() and (again.path / "epoch_weights" / "epoch").read_bytes() == WHOLE
     assert store(tmp_path).find("dense", {}).path == again.path
@@ -114,7 +114,7 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch, where):
     with pytest.raises(OSError, match="No space left"):
         store(tmp_path).get_or_create("dense", {}, torn if where == "make" else write)
     monkeypatch.undo()
-    assert [path.suffix for path in (tmp_path / "dense").iterdir()] == [".lock"]
+    assert not list((tmp_path / "dense").iterdir())
     assert store(tmp_path).get_or_create("dense", {}, write).reused is False
 
 

@@ -31,7 +31,7 @@ def content(artifact: Artifact) -> set[str]:
 
 
 def folders(root: Path) -> list[str]:
-    return sorted(path.name for path in (root / "dense").iterdir() if path.is_dir())
+    return sorted(path.name for path in (root / "dense").iterdir() if path.is_dir() and path.name[0] != ".")
 
 
 READER = """

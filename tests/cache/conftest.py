@@ -72,9 +72,8 @@ class Cache:
     def age(self, path: Path, days: float) -> None:
         """As if it was last used days ago."""
         then = time.time() - 86400 * days
-        for file in (path, path / "determined_by.json", path.with_name(f"{path.name}.lock")):
-            if file.exists():
-                os.utime(file, (then, then))
+        for file in (path, path / "determined_by.json"):
+            os.utime(file, (then, then))
 
 
 @pytest.fixture

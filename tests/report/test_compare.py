@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.report.compare import parse
 from sparsefront.report.html import write_html
 from sparsefront.report.plots import write_pareto_png
 from sparsefront.report.run_report import write_report
@@ -254,3 +255,9 @@ def test_nothing_to_draw_is_an_error(tmp_path):
         write_pareto_png([], tmp_path / "a.png")
     with pytest.raises(ValueError):
         write_html([], tmp_path / "a.html", title="")
+
+
+def test_the_front_of_a_search_is_read_as_the_runs_that_it_lists(tmp_path):
+    front = tmp_path / "search.front.txt"
+    front.write_text("results/1\nresults/3\n")
+    assert parse([str(front), "results/9"]).paths == [Path("results/1"), Path("results/3"), Path("results/9")]

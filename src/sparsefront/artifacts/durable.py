@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from sparsefront.artifacts.owner import process_tag
+
 PARTIAL = ".partial-"  # begins the name of a file that is being written
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # of folders, on some network file systems
 
@@ -17,7 +19,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
     It becomes `path` when the block ends, and is removed when the block fails.
     """
-    temporary = path.with_name(f"{PARTIAL}{os.getpid()}-{path.name}")
+    temporary = path.with_name(f"{PARTIAL}{process_tag()}-{path.name}")
     try:
         yield temporary
         sync_file(temporary)

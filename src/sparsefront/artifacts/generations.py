@@ -3,11 +3,12 @@
     <key>          a finished stage
     <key>.again-1  made again while a process read <key>; the highest number counts
 
-A process that uses a stage holds a shared lock on its record, which the system takes back when the process ends, however it
-ends. A stage that no process reads is replaced under its own name. One that is read stays where it is, the new one lies
+A process that uses a stage holds a shared lease on it (`artifacts.lease`), which ends with the process, however it ends. A
+stage that no process reads is replaced under its own name. One that is read stays where it is, the new one lies
 beside it, and the next process that makes the stage removes it. No process ever waits, so that no two runs wait for each other.
 """
 
+import errno
 import os
 import shutil
 import time
@@ -15,11 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparsefront.artifacts.durable import rename_synced
-from sparsefront.artifacts.file_hold import Hold, hold_alone, hold_shared
+from sparsefront.artifacts.lease import Lease, hold_alone, hold_shared
+from sparsefront.artifacts.owner import process_tag
 from sparsefront.artifacts.record import RECORD
 
 AGAIN = ".again-"
 MOVED_S = 0.01  # a maker holds a stage by itself for as long as it takes to rename it
+
+
+def maker_of(folder: Path) -> Path:
+    """What the maker of a stage holds alone, with those who read the stage of that name not in its way."""
+    return folder.with_name(f"{folder.name}.maker")
 
 
 @dataclass(frozen=True)
@@ -28,18 +35,26 @@ class Held:
 
     Args:
         path: its folder.
-        hold: of its record.
+        hold: on it; None where this process may not write beside the stage, and so removes nothing of anybody.
     """
 
     path: Path
-    hold: Hold
+    hold: Lease | None
 
 
 def hold_newest(folder: Path) -> Held | None:
     """The newest stage of that name, held; None where there is none."""
     while (found := newest(folder)) is not None:
-        if (hold := hold_shared(found / RECORD)) is not None:
+        try:
+            hold = hold_shared(found)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            return Held(found, None)
+        # Removed between the two calls: the lease would be on what no other process finds.
+        if hold is not None and (found / RECORD).exists():
             return Held(found, hold)
+        del hold
         time.sleep(MOVED_S)
     return None
 
@@ -56,7 +71,8 @@ def put(partial: Path, folder: Path) -> Held:
     rename_synced(partial, target)
     for old in older:
         _remove(old)
-    if target != folder and not folder.exists() and (hold := hold_alone(target / RECORD)) is not None:
+    # The name without a number counts as the oldest.
+    if target != folder and _generations(folder) == [target] and (hold := hold_alone(target)) is not None:
         rename_synced(target, folder)
         hold.release()
     return hold_newest(folder)
@@ -82,9 +98,9 @@ def number(folder: Path) -> int:
 
 def _remove(folder: Path) -> None:
     """Unless a process reads it. Under the name of something unfinished, so that the next maker sweeps up after a kill."""
-    if (hold := hold_alone(folder / RECORD)) is None:
+    if (hold := hold_alone(folder)) is None:
         return
-    gone = folder.with_name(f"{folder.name.partition('.')[0]}.partial-{os.getpid()}-{number(folder)}")
+    gone = folder.with_name(f"{folder.name.partition('.')[0]}.partial-{process_tag()}-{number(folder)}")
     os.replace(folder, gone)
     hold.release()
     shutil.rmtree(gone)

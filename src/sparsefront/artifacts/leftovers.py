@@ -1,20 +1,21 @@
-"""What killed processes left half-written or half-removed in the cache."""
+"""What killed processes left in the cache: half-written, half-removed, or held."""
 
 import logging
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from sparsefront.artifacts.durable import PARTIAL
+from sparsefront.artifacts.generations import maker_of
+from sparsefront.artifacts.lease import hold_alone, remove_dead
 
 log = logging.getLogger(__name__)
 REMOVED = ".removed-"  # in the name of a stage that is being removed: renamed first, so that it is never half there
 
 
 def remove_leftovers(root: Path) -> list[Path]:
-    """Remove what no process works on any more: its lock is free. What a later run can go on from (`.unfinished`) stays.
+    """Remove what no process works on any more: none holds it. What a later run can go on from (`.unfinished`) stays.
 
     Args:
         root: the cache folder.
@@ -22,23 +23,28 @@ def remove_leftovers(root: Path) -> list[Path]:
         what was removed.
     """
     removed = []
-    for path, lock in _half_done(root):
+    for path, target in _half_done(root):
         try:
-            with FileLock(lock, timeout=0):
-                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-        except (Timeout, OSError):  # somebody works on it; or another run removes it at this moment, or it is not ours
+            if (lease := hold_alone(target)) is None:  # somebody works on it
+                continue
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            lease.release()
+        except OSError:  # another run removes it at this moment, or it is not ours
             continue
         removed.append(path)
+    for folder in [*root.glob("*/.*.leases"), *(root / "data").rglob(".*.leases")]:
+        with suppress(OSError):
+            remove_dead(folder)
     if removed:
         log.info("removed what killed runs had left half-written: %s", ", ".join(map(str, removed)))
     return removed
 
 
 def _half_done(root: Path) -> Iterator[tuple[Path, Path]]:
-    """Folders of stages and files of prepared data, each with the lock of the process that works on it."""
+    """Folders of stages and files of prepared data, each with what the process that works on it holds."""
     for path in [*root.glob(f"*/*{PARTIAL}*"), *root.glob(f"*/*{REMOVED}*")]:
         if path.is_dir():
-            yield path, path.with_name(path.name.split(".")[0] + ".lock")
+            yield path, maker_of(path.with_name(path.name.split(".")[0]))
     for path in (root / "data").rglob(f"{PARTIAL}*"):
         name = path.name.removeprefix(PARTIAL).partition("-")[2].removesuffix(".sha256")
-        yield path, path.with_name(f"{name}.lock")
+        yield path, path.with_name(name)

@@ -2,14 +2,17 @@
 
     <root>/<stage>/<key>/             a finished stage: whatever it wrote, plus determined_by.json, with a checksum of each file
     <root>/<stage>/<key>.again-<n>/   the same, made again while a process read it: see `generations`
-    <root>/<stage>/<key>.lock         locked while a process makes it; others wait, then find it finished. Its time: the last use
-    <root>/<stage>/<key>.partial-<pid>  work in progress; becomes <key> by one rename. A failing maker removes it; what a
+    <root>/<stage>/<key>.partial-<process>  work in progress; becomes <key> by one rename. A failing maker removes it; what a
                                       killed one left is removed by the next run (`artifacts.leftovers`)
     <root>/<stage>/<key>.unfinished/  what a maker left for the next one to go on from, should it be killed
 
 A stage is there whole or not at all, so a process killed at any instant loses only the stage that it was in, and of a
-training no more than an epoch. A stage whose files are not what was stored is reported and made again. A run holds
-determined_by.json of each stage that it uses, so that `python -m sparsefront.cache` removes none of them meanwhile.
+training no more than an epoch. A stage whose files are not what was stored is reported and made again. The time of a stage's
+folder is that of its last use.
+
+A process holds what it makes alone and what it uses with others, by leases (`artifacts.lease`) that work between the hosts of a
+shared file system and end with it. Others wait for a maker, then find the stage finished; nobody removes what is used. A maker
+that was taken for dead, because its host slept, and goes on: what it made is discarded, and it uses what its successor makes.
 """
 
 import json
@@ -17,17 +20,17 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from sparsefront.artifacts.digest import digest
 from sparsefront.artifacts.durable import sync_tree
-from sparsefront.artifacts.generations import Held, hold_newest, put
+from sparsefront.artifacts.generations import Held, hold_newest, maker_of, put
+from sparsefront.artifacts.lease import Lease, held_alone
+from sparsefront.artifacts.owner import process_tag
 from sparsefront.artifacts.record import damage_of, mark_sound, read_record, write_record
 from sparsefront.errors import InvalidSetting
 
@@ -76,7 +79,8 @@ class ArtifactStore:
     def __exit__(self, *_: object) -> None:
         """The stages that were used are held no longer."""
         for held in self._used.values():
-            held.hold.release()
+            if held.hold is not None:
+                held.hold.release()
         self._used.clear()
 
     def find(self, kind: str, cache_key: dict[str, Any], *, stage: str | None = None) -> Artifact | None:
@@ -117,20 +121,33 @@ class ArtifactStore:
                 self._why_absent(folder, stage) + f": add {stage} to stages",
             )
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _held(FileLock(f"{folder}.lock"), f"{kind} {key}"):
-            found = self.find(kind, cache_key, stage=stage)  # another process may have finished it while we waited
-            if found is not None:
-                return found
-            if folder in self._damaged:
-                log.info("discarded, and made again: %s", folder)
-            return self._make(folder, key, cache_key, make)
+        what = f"{kind} {key}"
+        while True:
+            with held_alone(maker_of(folder), lambda: log.info("waiting for another run that makes %s", what)) as lease:
+                found = self.find(kind, cache_key, stage=stage)  # another process may have finished it while we waited
+                if found is not None:
+                    return found
+                if folder in self._damaged:
+                    log.info("discarded, and made again: %s", folder)
+                try:
+                    return self._make(folder, key, cache_key, make, lease)
+                except Exception as error:
+                    lease.beat()
+                    if not lease.lost:  # of whatever kind: the successor removed what it wrote to
+                        raise
+                    log.warning("%s: %s", what, error)
 
     def _make(
-        self, folder: Path, key: str, cache_key: dict[str, Any], make: Callable[[Path], float | None]
+        self,
+        folder: Path,
+        key: str,
+        cache_key: dict[str, Any],
+        make: Callable[[Path], float | None],
+        lease: Lease,
     ) -> Artifact:
-        for left_over in folder.parent.glob(f"{key}.partial-*"):  # of killed makers: we hold the lock
+        for left_over in folder.parent.glob(f"{key}.partial-*"):  # of killed makers: we hold the stage
             shutil.rmtree(left_over)
-        partial, unfinished = folder.with_name(f"{key}.partial-{os.getpid()}"), folder.with_name(f"{key}.unfinished")
+        partial, unfinished = folder.with_name(f"{key}.partial-{process_tag()}"), folder.with_name(f"{key}.unfinished")
         if not self.reuse:
             shutil.rmtree(unfinished, ignore_errors=True)
         try:
@@ -140,6 +157,7 @@ class ArtifactStore:
             seconds = earlier_seconds + time.perf_counter() - start
             write_record(partial, seconds, cache_key, used=self._used)
             sync_tree(partial)
+            lease.require()
             held = put(partial, folder)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -159,7 +177,7 @@ class ArtifactStore:
             self._damaged[folder] = f"{held.path}: {damage}"
             return None
         with suppress(OSError):  # of somebody else, or read-only: only its time of last use is not known then
-            os.utime(f"{folder}.lock")
+            os.utime(held.path)
         self._used[key] = held
         return Artifact(held.path, key, reused=True, seconds=read_record(held.path)["seconds"], held=held)
 
@@ -167,17 +185,3 @@ class ArtifactStore:
         if folder in self._damaged:
             return f"stage {stage} is damaged ({self._damaged[folder]})"
         return f"stage {stage} was never finished for this configuration"
-
-
-@contextmanager
-def _held(lock: FileLock, what: str) -> Iterator[None]:
-    """The lock, with one line on the terminal where another process holds it."""
-    try:
-        lock.acquire(timeout=0.1)
-    except Timeout:
-        log.info("waiting for another run that makes %s", what)
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()

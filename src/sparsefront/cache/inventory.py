@@ -46,11 +46,6 @@ class Stored:
     made_from: frozenset[str] = frozenset()
     used: frozenset[str] = frozenset()
 
-    @property
-    def lock(self) -> Path:
-        """Held by the process that makes it."""
-        return self.path.with_name(f"{self.key}.lock")
-
 
 @dataclass(frozen=True)
 class Inventory:
@@ -68,11 +63,9 @@ class Inventory:
 def read_inventory(root: Path) -> Inventory:
     """Look through a cache folder; a folder that vanishes meanwhile is left out."""
     stored, half_written = [], []
-    stages = sorted((path for path in root.iterdir() if path.is_dir() and path.name != DATA), key=_place)
+    stages = sorted((path for path in _folders(root) if path.name != DATA), key=_place)
     for folder in stages:
-        for path in sorted(
-            (path for path in folder.iterdir() if path.is_dir()), key=lambda path: (_key(path), number(path))
-        ):
+        for path in sorted(_folders(folder), key=lambda path: (_key(path), number(path))):
             if PARTIAL in path.name or REMOVED in path.name:
                 half_written += _files(path)
             elif path.name.endswith(UNFINISHED) or (path / RECORD).exists():
@@ -104,6 +97,11 @@ def bytes_by_stage(inventory: Inventory) -> dict[str, int]:
     return sizes
 
 
+def _folders(folder: Path) -> list[Path]:
+    """Without those of leases, whose names begin with a dot."""
+    return [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
+
+
 def _key(path: Path) -> str:
     return path.name.partition(".")[0]
 
@@ -114,7 +112,8 @@ def _place(folder: Path) -> tuple:
 
 def _stored(stage: str, path: Path) -> Stored:
     finished, key = not path.name.endswith(UNFINISHED), _key(path)
-    changed = [path / RECORD] if finished else [path, *path.rglob("*")]
+    changed = [path, path / RECORD] if finished else [path, *path.rglob("*")]
+    # Versions before 0.2 kept the time of the last use at the name of a lock.
     last_used = max(_time(file) for file in [*changed, path.with_name(f"{key}.lock")])
     record = _record(path)
     made_from, used = frozenset(_texts(record.get("determined_by"))), frozenset(record.get("used", ()))

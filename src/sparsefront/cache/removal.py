@@ -6,11 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
-from sparsefront.artifacts.file_hold import hold_alone
+from sparsefront.artifacts.generations import maker_of
+from sparsefront.artifacts.lease import hold_alone
 from sparsefront.artifacts.leftovers import REMOVED
-from sparsefront.artifacts.record import RECORD
+from sparsefront.artifacts.owner import process_tag
 from sparsefront.cache.inventory import Stored
 
 
@@ -39,25 +38,22 @@ def remove(items: Iterable[Stored]) -> Removal:
 
 def _remove(item: Stored) -> str | None:
     """Why it was kept; None where it is gone."""
-    try:
-        with FileLock(item.lock, timeout=0):
-            if not item.finished:
-                return _discard(item.path)
-            hold = hold_alone(item.path / RECORD)
-            if hold is None and item.path.exists():
-                return "a running process uses it"
-            try:
-                return _discard(item.path)
-            finally:
-                if hold is not None:
-                    hold.release()
-    except Timeout:
+    if (making := hold_alone(maker_of(item.path.with_name(item.key)))) is None:
         return "a running process makes it"
+    try:
+        using = hold_alone(item.path) if item.finished else making
+        if using is None:
+            return "a running process uses it"
+        _discard(item.path)
+        using.release()
+    finally:
+        making.release()
+    return None
 
 
 def _discard(path: Path) -> None:
     """By one rename first: no process finds it half there, also when this process is killed."""
     if path.exists():
-        aside = path.with_name(f"{path.name}{REMOVED}{os.getpid()}")
+        aside = path.with_name(f"{path.name}{REMOVED}{process_tag()}")
         os.rename(path, aside)
         shutil.rmtree(aside)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sparsefront.artifacts.content_digest import file_checksum, find_damage
 from sparsefront.artifacts.durable import whole_file
+from sparsefront.artifacts.lease import held_alone
 
 log = logging.getLogger(__name__)
 _sound: set[tuple[Path, int]] = set()  # files that this process has read whole, with their times
@@ -20,12 +21,10 @@ def build_once(target: Path, make: Callable[[Path], None]) -> Path:
         make: writes the whole file to the path it is given, a neighbor that is renamed to `target` when complete, so
             that a process killed halfway leaves nothing that could be taken for the file.
     """
-    from filelock import FileLock
-
     if target.exists() and _damage(target) is None:
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(target.with_name(target.name + ".lock")):
+    with held_alone(target):
         damage = _damage(target) if target.exists() else "it is not there"
         if damage is None:
             return target

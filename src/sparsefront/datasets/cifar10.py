@@ -11,6 +11,7 @@ from pydantic import Field
 
 from sparsefront import progress
 from sparsefront.artifacts.content_digest import file_digest
+from sparsefront.artifacts.lease import held_alone
 from sparsefront.datasets.base import Dataset, TokenizerFrom, local_path
 from sparsefront.datasets.held_out import held_out
 from sparsefront.datasets.info import DataInfo
@@ -130,7 +131,6 @@ def _read_npz(file: Path, split: str) -> Arrays:
 
 def _read_torchvision(path: str | None, split: str, cache_dir: Path) -> Arrays:
     """torchvision compares every file with its published digest before it is unpickled."""
-    from filelock import FileLock
     from torch.hub import download_url_to_file
     from torchvision.datasets import CIFAR10
 
@@ -140,7 +140,7 @@ def _read_torchvision(path: str | None, split: str, cache_dir: Path) -> Arrays:
     root.mkdir(parents=True, exist_ok=True)
     advice = f"set dataset.path to {EXPECTED}"
     try:
-        with FileLock(root / "cifar10.lock") if path is None else nullcontext():
+        with held_alone(root / CIFAR10.filename) if path is None else nullcontext():
             archive = root / CIFAR10.filename
             if path is None and not archive.exists() and not (root / BATCHES / "test_batch").exists():
                 require_reachable(CIFAR10.url, missing=advice)

@@ -12,6 +12,8 @@ from torch import nn
 from sparsefront import distributed
 from sparsefront.artifacts.content_digest import checksums, find_damage
 from sparsefront.artifacts.durable import rename_synced, sync_tree
+from sparsefront.artifacts.lease import require_all
+from sparsefront.artifacts.owner import process_tag
 from sparsefront.pruning.mask_file import MASKS, load_masks, save_masks
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.pruning.movement import AccumulateMovement
@@ -74,8 +76,8 @@ class FinishedRounds:
         if self.folder is None or distributed.rank() != 0:
             return
         done = self._after(len(records))
-        new = done.with_suffix(".new")
-        shutil.rmtree(new, ignore_errors=True)  # of a run that was killed here
+        require_all()
+        new = done.with_suffix(f".new-{process_tag()}")
         new.mkdir(parents=True)
         save_weights(self.net, new / WEIGHTS)
         save_masks(self.masked.masks(), new / MASKS)

@@ -12,7 +12,7 @@ from sparsefront.report.columns import sort_results
 from sparsefront.report.comparable import split_comparable
 from sparsefront.report.html import write_html
 from sparsefront.report.plots import write_pareto_png
-from sparsefront.report.store import Reading, read_results
+from sparsefront.report.store import FRONT_FILE, Reading, read_results
 from sparsefront.report.table import records_table, results_table, table_console
 from sparsefront.report.wandb_source import read_wandb_results
 from sparsefront.report.winners import CHOICES, candidate_table, verdicts
@@ -25,8 +25,8 @@ searched), with what differs inside a set below it; where there is something to 
 deviation over seeds, what the held-out part of train picks, and whether the reporting split agrees (paired bootstrap).
 Writes compare.png and compare.html (accuracy against speedup, one series per pattern, the same sets apart).
 
-  results      folders (searched for row.json; where there is none, for rows.csv), CSV files or row.json files;
-               default: results
+  results      folders (searched for row.json; where there is none, for rows.csv), CSV files or row.json files, or the
+               NAME.front.txt of a search; default: results
   out=DIR      where the two files go; default: results/compare
   sort=COLUMN  any field of a result: speedup (default), sparse (its accuracy), latency_sparse_ms, sparsity_achieved, pattern ...;
                the best comes first, sort=-COLUMN turns the order round
@@ -81,6 +81,8 @@ def parse(arguments: Sequence[str]) -> Request:
             setattr(request, key, value)
         elif argument.startswith("-") or (equals and not Path(argument).exists()):
             raise InvalidSetting(key, value, f"no such option; there are {', '.join(keys)}, and paths (see --help)")
+        elif argument.endswith(FRONT_FILE) and Path(argument).is_file():
+            request.paths += [Path(run) for run in Path(argument).read_text().splitlines()]
         else:
             request.paths.append(Path(argument))
     if request.source not in ("disk", "wandb"):

@@ -9,15 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from zipfile import BadZipFile
 
-from filelock import FileLock
-
 from sparsefront.artifacts.durable import whole_file
+from sparsefront.artifacts.lease import held_alone
 from sparsefront.report.result import Result
 from sparsefront.tasks.outcomes import Outcomes, load_outcomes
 
 log = logging.getLogger(__name__)
 RESULT_FILE = "row.json"
 STORE_FILE = "rows.csv"
+FRONT_FILE = (
+    ".front.txt"  # ends the name of a search's list: the folders of the runs that no other run beats, a line each
+)
 # A line torn inside a character must not stop the repair: bytes that are no UTF-8 pass through unchanged.
 TEXT = {"encoding": "utf-8", "errors": "surrogateescape"}
 # One cell holds the kernels of all layers as JSON; the csv module's own limit is 128 KiB.
@@ -39,7 +41,7 @@ def append_result(store_csv: Path, result: Result) -> None:
     warning: that run's row.json still has it).
     """
     store_csv.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{store_csv}.lock"):
+    with held_alone(store_csv):
         text = store_csv.read_text(**TEXT) if store_csv.exists() else ""
         whole = _whole_lines(text)
         if whole != text:

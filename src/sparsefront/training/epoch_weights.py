@@ -8,6 +8,8 @@ import pytorch_lightning as pl
 from safetensors.torch import save_file
 from torch import nn
 
+from sparsefront.artifacts.durable import PARTIAL, whole_file
+
 EPOCH_WEIGHTS = "epoch_weights"
 
 
@@ -32,11 +34,13 @@ class SaveEpochWeights(pl.Callback):
         if trainer.is_global_zero:
             file = epoch_weights_file(self.unfinished, trainer.current_epoch)
             file.parent.mkdir(parents=True, exist_ok=True)
-            self.save(module.net, file)
+            with whole_file(file) as new:
+                self.save(module.net, new)
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if trainer.is_global_zero:
-            shutil.copytree(self.unfinished / EPOCH_WEIGHTS, self.folder / EPOCH_WEIGHTS)
+            half_written = shutil.ignore_patterns(f"{PARTIAL}*")  # by a killed run
+            shutil.copytree(self.unfinished / EPOCH_WEIGHTS, self.folder / EPOCH_WEIGHTS, ignore=half_written)
 
 
 WEIGHTS = "weights.safetensors"

@@ -115,6 +115,8 @@ def _quiet_lightning() -> Iterator[None]:
             warnings.filterwarnings(
                 "ignore", message="Total length of `DataLoader` across ranks is zero"
             )  # nothing held out
+            # that Lightning should be started by srun: it needs no Slurm, in a job neither
+            warnings.filterwarnings("ignore", message=".*`srun` command is available.*")
             # every rank validates on the whole split, so there is nothing to reduce
             warnings.filterwarnings("ignore", message=".*sync_dist=True.*")
             warnings.filterwarnings(

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from sparsefront import distributed
 from sparsefront.artifacts.durable import rename_synced, sync_file
+from sparsefront.artifacts.lease import require_all
+from sparsefront.artifacts.owner import process_tag
 
 log = logging.getLogger(__name__)
 CHECKPOINT = "epoch.ckpt"
@@ -74,7 +76,9 @@ class KeepEpochs(pl.Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if self.folder is None or trainer.current_epoch + 1 == trainer.max_epochs:
             return
-        new = self.folder / f"{CHECKPOINT}.new"
+        if distributed.rank() == 0:
+            require_all()
+        new = self.folder / f"{CHECKPOINT}.new-{process_tag()}"
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             trainer.save_checkpoint(new)  # every rank takes part, rank 0 writes

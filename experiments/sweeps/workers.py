@@ -1,0 +1,62 @@
+"""How much faster is a sweep with two workers than with one?
+
+    python experiments/sweeps/workers.py FOLDER [OVERRIDE ...]
+
+24 points on digits, one thread a worker, timing excluded. The dense network is trained first, alone, and shared by all; then the
+same points with one worker, with two of joblib and with two of Ray, each into a store of its own that holds the dense network.
+Writes FOLDER/workers.json: seconds, and the ratio to one worker. Wants two cores that nothing else uses.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+POINTS = ["sparsity=0.5,0.6,0.7,0.75,0.8,0.9", "pattern=element_wise,n_m,vector_wise,block_wise"]
+QUIET = ["granularity=8", "trainer=cpu", "measure.device=cpu", "logger=none", "report.html=false", "report.plot=false"]
+# As `stages` without swap: the accuracy of the masks, no sparse kernels to time. The dense times are taken once, and stored.
+UNTIMED = ["stages=[dense,prune,recover,export]"]
+LAUNCHERS = {
+    "one": [],
+    "joblib": ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"],
+    "ray": [
+        "hydra/launcher=ray",
+        "hydra.launcher.ray.remote.num_gpus=0",
+        "+hydra.launcher.ray.init.num_cpus=2",
+        "+hydra.launcher.ray.init.include_dashboard=false",
+    ],
+}
+
+
+def main() -> int:
+    folder, more = Path(sys.argv[1]).absolute(), sys.argv[2:]
+    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    _run(folder / "dense", ["stages=[dense]", *QUIET, *more], threads)
+    seconds = {}
+    for name, launcher in LAUNCHERS.items():
+        shutil.copytree(folder / "dense" / "cache", folder / name / "cache")
+        start = time.perf_counter()
+        _run(folder / name, ["-m", *launcher, *POINTS, *UNTIMED, *QUIET, *more], threads)
+        seconds[name] = round(time.perf_counter() - start, 1)
+        assert len(list((folder / name / "cache" / "export").glob("*/determined_by.json"))) == 24, "24 points"
+        assert len(list((folder / name / "cache" / "dense").glob("*/determined_by.json"))) == 1, "dense is trained once"
+    found = {"seconds": seconds, "ratio": {name: round(value / seconds["one"], 3) for name, value in seconds.items()}}
+    (folder / "workers.json").write_text(json.dumps(found, indent=2) + "\n")
+    print(json.dumps(found, indent=2))
+    return 0 if max(found["ratio"]["joblib"], found["ratio"]["ray"]) <= 0.6 else 1
+
+
+def _run(folder: Path, overrides: list[str], environment: dict[str, str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    places = [f"results_dir={folder / 'results'}", f"cache_dir={folder / 'cache'}"]
+    command = [sys.executable, str(ROOT / "run.py"), *overrides, *places]
+    with (folder / "log").open("a") as log:
+        subprocess.run(command, env={**os.environ, **environment}, stdout=log, stderr=log, check=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""Hydra's door to `sparsefront.search`: Hydra takes sweepers from this namespace alone."""
+
+from typing import Any
+
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+
+class OptunaSweeper(Sweeper):
+    """See conf/hydra/sweeper/optuna.yaml for the settings."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = settings
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        from hydra.core.plugins import Plugins
+
+        self.config = config
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def sweep(self, arguments: list[str]) -> None:
+        from sparsefront.command_line import BadInput
+        from sparsefront.errors import InvalidSetting
+        from sparsefront.search.sweep import run_search
+
+        try:
+            run_search(arguments, self.settings, self.config, self.launcher)
+        except InvalidSetting as error:
+            raise BadInput(str(error)) from error

@@ -1,0 +1,215 @@
+"""Locks on a shared file system that end with the process which took them, however it ends and wherever it ran.
+
+    .<name>.leases/<alone|shared>.<host>.<process>.<start>.<token>      an empty file for each that holds, or tries to
+
+A process makes a file of its own and then looks at the others. Where a living one conflicts with it, it removes its own and
+fails. Of two that try at once at least one sees the other, so no two ever hold what one alone may hold; nothing is renamed or
+broken for that, and nobody waits on a file that a dead process left. This needs a file system on which a file that was made is
+in the next listing of its folder, by any host: true of local ones, of NFS (a folder that one changed oneself is read anew),
+Lustre and GPFS. Locks of the operating system (`flock`) hold on some of these for one host alone, or do not exist.
+
+Who is dead: a process of this host is looked up. One of another host renews its file every `BEAT_S`; where the file is `LEASE_S`
+older than one made now, in the same folder and so by the same clock, it has lapsed and is removed. That is longer than an NFS
+client keeps a file's time, a minute. A process that was only suspended notices by its next beat: `Lease.lost`.
+"""
+
+import atexit
+import logging
+import os
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from weakref import WeakSet
+
+from sparsefront.artifacts.owner import lives, process_tag
+
+log = logging.getLogger(__name__)
+BEAT_S, LEASE_S = 15.0, 120.0
+ALONE, SHARED = "alone", "shared"
+
+
+class LeaseLost(RuntimeError):
+    """This process gave no sign of life for so long that another one may do its work now."""
+
+
+class Lease:
+    """Something held, until `release` or the end of the process.
+
+    Args:
+        file: that says so.
+        took_over: files of dead processes that were removed for it.
+    """
+
+    def __init__(self, file: Path, took_over: tuple[str, ...]) -> None:
+        self.file, self.took_over = file, took_over
+        self.lost = False
+        self._process: int | None = os.getpid()
+        _beating(self)
+
+    def beat(self) -> None:
+        """A sign of life for other hosts; not of what was released, nor in a forked process."""
+        if self._process != os.getpid():
+            return
+        try:
+            os.utime(self.file)
+        except FileNotFoundError:
+            self.lost = self._process is not None
+        except OSError as error:  # of a network that is away for a moment
+            log.debug("no sign of life in %s: %s", self.file, error)
+
+    def require(self) -> None:
+        """Raises LeaseLost where another process was given what this one held."""
+        self.beat()
+        if self.lost:
+            raise LeaseLost(f"{self.file.parent}: no sign of life for {LEASE_S:g} s, so another process took over")
+
+    def release(self) -> None:
+        """Let others have it; a second call does nothing, nor one in a forked process."""
+        if self._process == os.getpid():
+            self._process = None
+            _discard(self.file)
+
+    __del__ = release
+
+
+def hold_shared(path: Path) -> Lease | None:
+    """Hold a path with others; None where a process holds it alone."""
+    return hold_in(leases_of(path), SHARED)
+
+
+def hold_alone(path: Path) -> Lease | None:
+    """Hold a path with no others; None where a living process holds it."""
+    return hold_in(leases_of(path), ALONE)
+
+
+def leases_of(path: Path) -> Path:
+    """The folder with the leases on a path, which need not exist itself."""
+    return path.with_name(f".{path.name}.leases")
+
+
+def hold_in(folder: Path, mode: str) -> Lease | None:
+    """As above, in a folder of leases by its own name.
+
+    Raises:
+        OSError: this process may not write there.
+    """
+    own = _make(folder, f"{mode}.{process_tag()}.{secrets.token_hex(4)}")
+    dead = []
+    try:
+        for other in (path for path in folder.iterdir() if path != own):
+            state = _alive(other, own)
+            if state is False:
+                dead.append(other)
+            elif state and ALONE in (mode, other.name.partition(".")[0]):
+                _discard(own)
+                return None
+    except BaseException:
+        _discard(own)
+        raise
+    for other in dead:
+        with suppress(OSError):  # of another user; it holds nothing either way
+            other.unlink(missing_ok=True)
+    return Lease(own, tuple(other.name for other in dead))
+
+
+@contextmanager
+def held_alone(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[Lease]:
+    """Holds a path with no others; waits for those that hold it.
+
+    Args:
+        waiting: called once where it has to.
+    """
+    pause, told = 0.01, False
+    while (lease := hold_alone(path)) is None:
+        if pause > 0.1 and not told:
+            waiting()
+            told = True
+        # Not all at once: of those that try at the same moment none may hold it.
+        time.sleep(pause * random.uniform(0.5, 1.5))
+        pause = min(0.5, 1.5 * pause)
+    _working.append(lease)
+    try:
+        yield lease
+    finally:
+        _working.remove(lease)
+        lease.release()
+
+
+def require_all() -> None:
+    """Raises LeaseLost where this process lost what it works on, in `held_alone`."""
+    for lease in list(_working):
+        lease.require()
+
+
+def remove_dead(folder: Path) -> None:
+    """Of a folder of leases: what dead processes left. Where a living one holds something, nothing."""
+    if (lease := hold_in(folder, ALONE)) is not None:
+        lease.release()
+
+
+def _make(folder: Path, name: str) -> Path:
+    file = folder / name
+    while True:
+        try:
+            file.touch(exist_ok=False)
+            return file
+        except FileNotFoundError:  # the first one; or the last one that held it removed the folder at this moment
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                folder.mkdir()
+
+
+def _discard(file: Path) -> None:
+    file.unlink(missing_ok=True)
+    with suppress(OSError):  # others hold it, or have just removed it
+        file.parent.rmdir()
+
+
+def _alive(other: Path, own: Path) -> bool | None:
+    """Whether the process of a lease lives; None where it was released at this moment."""
+    alive = lives(other.name.partition(".")[2].rpartition(".")[0])
+    if alive is not None:
+        return alive
+    try:
+        return own.stat().st_mtime - other.stat().st_mtime <= LEASE_S
+    except FileNotFoundError:
+        return None
+
+
+_working: list[Lease] = []
+_held: "WeakSet[Lease]" = WeakSet()
+_of_held = threading.Lock()
+_heart: threading.Thread | None = None
+
+
+def _all() -> list[Lease]:
+    with _of_held:
+        return list(_held)
+
+
+@atexit.register
+def _release_all() -> None:
+    """While there are still modules to do it with."""
+    for lease in _all():
+        lease.release()
+
+
+def _beating(lease: Lease) -> None:
+    """One thread renews all leases of the process."""
+    global _heart
+    with _of_held:
+        _held.add(lease)
+        if _heart is None or not _heart.is_alive():  # the first one
+            _heart = threading.Thread(target=_beat, name="leases", daemon=True)
+            _heart.start()
+
+
+def _beat() -> None:
+    while True:
+        time.sleep(BEAT_S)
+        for lease in _all():
+            lease.beat()

@@ -1,0 +1,142 @@
+"""A study of Optuna's that several processes work on, each point of which survives the process that took it.
+
+A process asks and tells under a lease on the study, and holds a lease on each point that it works on (`artifacts.lease`). Where a
+point runs for Optuna and nobody holds it, its process was killed: the next one that asks gets the same settings again. Its run
+then goes on from what the killed one had stored.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydra.utils import instantiate
+
+from sparsefront.artifacts.durable import whole_file
+from sparsefront.artifacts.lease import Lease, held_alone, hold_alone
+from sparsefront.report.store import FRONT_FILE
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.distributions import BaseDistribution
+
+ABANDONED, RUN = "abandoned", "run"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A point to work on: `number` counts the study's points from 0, those asked for again not twice."""
+
+    trial: "optuna.Trial"
+    number: int
+    lease: Lease
+
+
+class Study:
+    """Args:
+    folder: of studies, which all processes see; `name` of this one.
+    storage: URL of a database; None = a journal file in the folder.
+    directions: of each value, `maximize` or `minimize`.
+    space: distribution by key.
+    sampler: Hydra configuration of a sampler, with its seed.
+    n_trials: points of the whole study.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        *,
+        storage: str | None,
+        directions: Sequence[str],
+        space: "dict[str, BaseDistribution]",
+        sampler: Any,
+        n_trials: int,
+    ) -> None:
+        self.place, self.space, self.sampler, self.n_trials = folder / name, space, sampler, n_trials
+        folder.mkdir(parents=True, exist_ok=True)
+        with held_alone(self.place):
+            self._study = _open(self.place, name, storage, list(directions))
+
+    def ask(self) -> Asked | None:
+        """The next point, abandoned ones first; None where all were taken."""
+        from optuna.trial import TrialState
+
+        with held_alone(self.place):
+            self._take_back_abandoned()
+            points = [trial for trial in self._study.get_trials(deepcopy=False) if ABANDONED not in trial.user_attrs]
+            waiting = [trial for trial in points if trial.state == TrialState.WAITING]
+            taken = len(points) - len(waiting)
+            if taken >= self.n_trials:
+                return None
+            # Another seed for each point, and the same for the same point: a study that goes on draws what it would have.
+            seed = self.sampler.get("seed")
+            self._study.sampler = instantiate(self.sampler, seed=None if seed is None else seed + taken)
+            trial = self._study.ask(self.space)
+            number = trial.user_attrs.get("number", taken)
+            trial.set_user_attr("number", number)
+            return Asked(trial, number, self._hold(trial.number))
+
+    def tell(self, asked: Asked, values: Sequence[float] | None, run: str | None = None) -> None:
+        """What a point gave; None where it failed. `run`: the folder of its result."""
+        from optuna.trial import TrialState
+
+        with held_alone(self.place):
+            if run is not None:
+                asked.trial.set_user_attr(RUN, run)
+            state = TrialState.FAIL if values is None else TrialState.COMPLETE
+            # A point of a process that slept may have been given to another one.
+            self._study.tell(asked.trial, values, state=state, skip_if_finished=True)
+            self._write_front()
+        asked.lease.release()
+
+    @property
+    def front(self) -> Path:
+        """The folders of the runs that no other run of the study beats, a line each."""
+        return self.place.with_name(self.place.name + FRONT_FILE)
+
+    def _write_front(self) -> None:
+        runs = [trial.user_attrs[RUN] for trial in self._study.best_trials if RUN in trial.user_attrs]
+        with whole_file(self.front) as file:
+            file.write_text("".join(f"{run}\n" for run in runs))
+
+    def _take_back_abandoned(self) -> None:
+        from optuna.trial import TrialState
+
+        for trial in self._study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
+            if (lease := self._hold(trial.number)) is None:
+                continue
+            storage, known = self._study._storage, trial._trial_id
+            storage.set_trial_user_attr(known, ABANDONED, True)
+            self._study.tell(trial.number, state=TrialState.FAIL)
+            self._study.enqueue_trial(trial.params, user_attrs={"number": trial.user_attrs.get("number", trial.number)})
+            lease.release()
+
+    def _hold(self, number: int) -> Lease | None:
+        return hold_alone(self.place.with_name(f"{self.place.name}.trial_{number}"))
+
+
+class _JournalLock:
+    """Optuna's own lock on a journal stays for half a minute where its holder is killed."""
+
+    def __init__(self, journal: Path) -> None:
+        self._journal = journal
+
+    def acquire(self) -> bool:
+        self._held = held_alone(self._journal)
+        self._held.__enter__()
+        return True
+
+    def release(self) -> None:
+        self._held.__exit__(None, None, None)
+
+
+def _open(place: Path, name: str, storage: str | None, directions: list[str]) -> "optuna.Study":
+    import optuna
+    from optuna.storages.journal import JournalFileBackend
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    if storage is None:
+        journal = place.with_name(f"{name}.journal")
+        storage = optuna.storages.JournalStorage(JournalFileBackend(str(journal), lock_obj=_JournalLock(journal)))
+    return optuna.create_study(storage=storage, study_name=name, directions=directions, load_if_exists=True)

@@ -1,0 +1,76 @@
+"""The points of a search, launched one after the other, or as many at a time as the launcher takes."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.plugins.launcher import Launcher
+from omegaconf import DictConfig
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.search.objective import objective
+from sparsefront.search.space import parse_space
+from sparsefront.search.study import Asked, Study
+
+log = logging.getLogger(__name__)
+STUDIES = "studies"  # below the folder of results
+
+
+def run_search(arguments: list[str], settings: Mapping[str, Any], config: DictConfig, launcher: Launcher) -> None:
+    """Work on a study until it has all its points. A point that fails is no reason to stop; the first failure ends the search.
+
+    Args:
+        arguments: overrides, with the space.
+        settings: of conf/hydra/sweeper/optuna.yaml.
+        config: of the first point, with Hydra's own part.
+        launcher: starts runs.
+    Raises:
+        InvalidSetting: an unknown direction, no space, or another number of values than the study has.
+    """
+    objectives = [objective(text) for text in config.optimize]
+    params = [f"{key}={value}" for key, value in (settings["params"] or {}).items()]
+    space, fixed = parse_space([*params, *arguments])
+    study = Study(
+        Path(config.results_dir) / STUDIES,
+        settings["study"],
+        storage=settings["storage"],
+        directions=[one.direction for one in objectives],
+        space=space,
+        sampler=settings["sampler"],
+        n_trials=settings["n_trials"],
+    )
+    failures = []
+    while batch := _ask(study, settings["batch"]):
+        jobs = [_overrides(asked, fixed) for asked in batch]
+        for asked, returned in zip(batch, launcher.launch(jobs, initial_job_idx=batch[0].number), strict=True):
+            failed = returned.status is not JobStatus.COMPLETED
+            study.tell(asked, None if failed else _values(returned, len(objectives)), _folder(returned))
+            failures += [returned] if failed else []
+    log.info("the points that no other beats: python compare.py %s", study.front)
+    for returned in failures:
+        returned.return_value  # noqa: B018  (raises what the run raised)
+
+
+def _ask(study: Study, most: int) -> list[Asked]:
+    asked: list[Asked] = []
+    while len(asked) < most and (one := study.ask()) is not None:
+        asked.append(one)
+    return asked
+
+
+def _overrides(asked: Asked, fixed: list[str]) -> list[str]:
+    return [*fixed, *(f"{key}={value}" for key, value in asked.trial.params.items())]
+
+
+def _values(returned: JobReturn, expected: int) -> list[float]:
+    values = returned.return_value
+    values = list(values) if isinstance(values, tuple) else [values]
+    if len(values) != expected or None in values:
+        raise InvalidSetting("optimize", expected, f"a run gave {values}")
+    return values
+
+
+def _folder(returned: JobReturn) -> str:
+    return str(returned.hydra_cfg.hydra.runtime.output_dir)

@@ -1,0 +1,151 @@
+"""The store on a file system that several hosts share: a maker whose host died is followed, one that only slept is discarded."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from sparsefront.artifacts import lease, owner
+from sparsefront.artifacts.generations import maker_of
+from sparsefront.artifacts.lease import require_all
+from sparsefront.artifacts.leftovers import remove_leftovers
+from sparsefront.artifacts.store import ArtifactStore
+
+ELSEWHERE = """
+import os, signal, sys, time
+from pathlib import Path
+from sparsefront.artifacts import lease, owner
+from sparsefront.artifacts.store import ArtifactStore
+owner.host = lambda: "elsewhere_0"
+root, do = Path(sys.argv[1]), sys.argv[2]
+def make(folder):
+    (folder / "weights").write_text("theirs")
+    (root / "making").write_text("")
+    if do == "sleep":
+        while not (root / "wake").exists():
+            time.sleep(0.02)
+        lease.require_all()  # as at the end of an epoch
+        raise AssertionError("it goes on with what is another's now")
+    time.sleep(60)
+store = ArtifactStore(root, reuse=True, runnable=("dense",))
+found = store.get_or_create("dense", {}, make)
+print((found.path / "weights").read_text(), found.reused)
+"""
+
+
+def store(root: Path, *, reuse: bool = True) -> ArtifactStore:
+    return ArtifactStore(root, reuse=reuse, runnable=("dense",))
+
+
+def ours(folder: Path) -> None:
+    (folder / "weights").write_text("ours")
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A process of another host that makes the stage: `sleep` until it is woken, or `die`."""
+    processes = []
+
+    def begin(do: str) -> subprocess.Popen:
+        command = [sys.executable, "-c", ELSEWHERE, str(tmp_path), do]
+        processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "making").exists():
+            assert processes[-1].poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+        if do == "die":
+            processes[-1].kill()
+            processes[-1].wait(30)
+        return processes[-1]
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def lapse(root: Path) -> None:
+    """Its last sign of life was long ago."""
+    files = [file for file in root.glob("dense/.*.maker.leases/*") if "elsewhere_0" in file.name]
+    assert files
+    for file in files:
+        os.utime(file, (0, 0))
+
+
+def test_a_dead_host_is_waited_for_until_its_lease_lapses(tmp_path, elsewhere):
+    elsewhere("die")
+    assert not remove_leftovers(tmp_path), "it may live"
+    made = []
+    waiting = threading.Thread(target=lambda: made.append(store(tmp_path).get_or_create("dense", {}, ours)))
+    waiting.start()
+    waiting.join(1.0)
+    assert waiting.is_alive() and not made
+    lapse(tmp_path)
+    waiting.join(30)
+    assert (made[0].path / "weights").read_text() == "ours"
+    assert not list(tmp_path.glob("dense/*.partial-*")) and not list(tmp_path.glob("dense/.*.maker.leases"))
+
+
+def test_a_host_that_slept_uses_what_its_successor_made(tmp_path, elsewhere):
+    process = elsewhere("sleep")
+    lapse(tmp_path)
+    made = store(tmp_path).get_or_create("dense", {}, ours)
+    (tmp_path / "wake").write_text("")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert out == "ours True\n" and (made.path / "weights").read_text() == "ours"
+    assert [path.name for path in (tmp_path / "dense").iterdir() if path.name[0] != "."] == [made.path.name]
+
+
+def test_what_was_made_under_a_lost_lease_is_never_put(tmp_path, monkeypatch):
+    """Its successor is still at work when the one that slept comes to its end: it waits, and uses what that one makes."""
+    root, makers = tmp_path, []
+
+    def slow(folder: Path) -> None:
+        makers.append("slow")
+        (folder / "weights").write_text("slow")
+        (held,) = root.glob("dense/.*.maker.leases/*")
+        held.unlink()  # as its successor does
+        monkeypatch.setattr(owner, "host", lambda: "elsewhere_0")
+        makers.append(store(root).get_or_create("dense", {}, ours))
+        monkeypatch.undo()
+
+    found = store(root).get_or_create("dense", {}, slow)
+    assert makers[0] == "slow" and found.path == makers[1].path and found.reused
+    assert (found.path / "weights").read_text() == "ours"
+
+
+def test_what_another_host_reads_is_not_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(owner, "host", lambda: "elsewhere_0")
+    theirs = store(tmp_path).get_or_create("dense", {}, ours)
+    monkeypatch.undo()
+    again = store(tmp_path, reuse=False).get_or_create("dense", {}, ours)
+    assert again.path != theirs.path and (theirs.path / "weights").exists()
+    os.utime(theirs.held.hold.file, (0, 0))
+    last = store(tmp_path, reuse=False).get_or_create("dense", {}, ours)
+    assert not theirs.path.exists(), "that host is dead"
+    assert store(tmp_path).find("dense", {}).path == last.path not in (again.path, theirs.path), "the newest counts"
+
+
+def test_who_may_not_write_reads_all_the_same(tmp_path, monkeypatch):
+    made = store(tmp_path).get_or_create("dense", {}, ours).path
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(lease, "_make", refuse)
+    with store(tmp_path) as reading:
+        found = reading.find("dense", {})
+        assert found.path == made and found.held.hold is None
+
+
+def test_the_maker_and_the_readers_of_a_stage_hold_different_things(tmp_path):
+    """A stage is made again while it is read, so neither waits for the other."""
+    read = store(tmp_path).get_or_create("dense", {}, ours)
+    with lease.held_alone(maker_of(read.path)):
+        assert store(tmp_path).find("dense", {}).path == read.path
+    require_all()
