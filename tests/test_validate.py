@@ -13,7 +13,7 @@ from sparsefront.validate import validate
 WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
 
 REJECTED = {
-    "sparsity 1": (["sparsity=1"], "sparsity=1.0: .*in \\[0, 1\\)"),
+    "sparsity 1": (["sparsity=1"], r"sparsity=1.0: must be .* below 1 \(the fraction of zeros\)"),
     "sparsity negative": (["sparsity=-0.1"], "sparsity=-0.1"),
     "m cannot express": (["pattern=n_m", "pattern.m=4", "sparsity=0.6"], r"pattern\.m=4: .*0\.5.*0\.75"),
     "less than 2 of 4": (["pattern=block_2_4", "sparsity=0.4"], r"^sparsity=0\.4: block_2_4 .*at least 0\.5"),
@@ -47,7 +47,7 @@ REJECTED = {
     "measured batch twice": (["measure.batch_size=[8,8]"], r"measure\.batch_size=\[8, 8\]: names a value twice"),
     "measured batch in words": (
         ["measure.batch_size=[8,many]"],
-        r"measure\.batch_size=.*must be a whole number or a list",
+        r"measure\.batch_size=.*must be a whole number of at least 1 or a list",
     ),
     "lengths of images": (["measure.sequence_length=[16,32]"], r"measure\.sequence_length=\[16, 32\]: images"),
     "unknown variant": (["measure.variants=[fused_mlp]"], r"measure\.variants=.*fused_qkv"),

@@ -199,7 +199,7 @@ def test_a_run_with_nothing_timed_is_still_drawn(tmp_path, make_result):
 
 
 def test_an_unknown_axis_is_rejected():
-    with pytest.raises(InvalidSetting, match="axis=ms: is one of speedup, latency_ms"):
+    with pytest.raises(InvalidSetting, match="axis=ms: must be speedup or latency_ms"):
         Report(axis="ms")
 
 
