@@ -29,7 +29,7 @@ BASIC = {"_target_": "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"}
         (BASIC | {"params": {"seed": "0,1", "sparsity": "0.5,0.75"}}, ["seed=1,2,3"], 6),
         ({"_target_": "hydra_plugins.hydra_optuna_sweeper.OptunaSweeper", "n_trials": 20}, ["seed=1,2"], 20),
         ({"_target_": "somebody.Sweeper"}, ["seed=1,2"], None),
-        (BASIC, ["experiment=glob(distribution/*)", "seed=1,2"], None),
+        (BASIC, ["experiment=glob(distribution_*)", "seed=1,2"], None),
     ],
 )
 def test_points_are_counted_before_the_first(sweeper, overrides, points):
