@@ -54,6 +54,8 @@ def run_table(result: Result) -> Table:
         add(f"{metric}, {words}", QUALITY_COLUMNS[side].cell(result), f"quality.{side}")
     if quality.evaluated_samples is not None:
         add("evaluated on", _evaluation(result), "evaluated_samples")
+    if quality.val_dense is not None:
+        add(f"{metric}, held out", _held_out(result), "val_dense, val_masked, val_sparse")
     table.add_section()
     add("latency, dense", _latency(result, "dense"), "latency_dense_ms")
     add("latency, sparse", _latency(result, "sparse"), "latency_sparse_ms")
@@ -78,6 +80,8 @@ def run_table(result: Result) -> Table:
     if result.size.resident_bytes_sparse is not None:
         add("on the device", _resident(result), "resident_bytes_sparse")
     add("seed", str(result.identity.seed), "seed")
+    if result.identity.recovery_seed not in (None, result.identity.seed):
+        add("seed of the recovery", str(result.identity.recovery_seed), "recovery_seed")
     return table
 
 
@@ -195,6 +199,14 @@ def _evaluation(result: Result) -> str:
     quality = result.quality
     limit = "" if quality.evaluate_limit is None else f" (measure.evaluate_limit={quality.evaluate_limit})"
     return f"{quality.evaluated_samples} test samples{limit}; ± is their standard error"
+
+
+def _held_out(result: Result) -> str:
+    """What choices go by: never trained on, and not the samples that are reported."""
+    sides = ("dense", "masked", "sparse")
+    measured = {side: value for side in sides if (value := result.value_of(f"val_{side}")) is not None}
+    told = ", ".join(f"{side} {percent(value)}" for side, value in measured.items())
+    return f"{told} of {result.quality.val_evaluated_samples} samples, for choices"
 
 
 def _device(result: Result) -> str:

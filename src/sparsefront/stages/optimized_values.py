@@ -9,8 +9,6 @@ from sparsefront.report.field_types import alternatives
 from sparsefront.report.result import Result, result_fields
 
 # What a record lacks where nothing is pruned, where no sparse kernels run, on a CPU. A test compares them with real records.
-OF_VAL = {f"val_{side}{error}" for side in ("dense", "masked", "sparse") for error in ("", "_standard_error")}
-OF_VAL |= {"val_evaluated_samples"}
 OF_PRUNED = {
     "masked",
     "masked_standard_error",
@@ -38,7 +36,6 @@ OF_KERNELS = {
     "sparse_layer_share",
     "sparse_flops_share",
 }
-OF_REPORTING = {"dense", "masked", "sparse"}
 OF_GPU = {"gpu_clock_mhz", "peak_memory_bytes_dense", "peak_memory_bytes_sparse"}
 
 
@@ -68,7 +65,7 @@ def require_optimized_values(experiment: Experiment) -> None:
     numbers = {field.name for field in result_fields() if {int, float} & set(alternatives(field.hint))}
     for name in experiment.optimize:
         why = "is no number" if name not in numbers else _why_absent(name, experiment)
-        if why is None and name in OF_REPORTING:
+        if why is None and f"val_{name}" in numbers:
             allowed = f"is of the reporting split, by which {sweeper} must not choose: take val_{name}"
             raise InvalidSetting("optimize", name, allowed)
         if why is not None:
