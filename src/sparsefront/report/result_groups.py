@@ -6,9 +6,9 @@ from typing import Any, get_type_hints
 from sparsefront.report.field_types import check_field
 
 # 2: the parameters of every part in Choice. 3: variants and the curve in Speed, resident bytes in Size. 4: collapsed
-# layers, what decides whether two results are comparable, checkpoint. 5: names of today (`renamed_fields`). Fields are only
-# ever added or renamed, so results of older versions are read as well.
-SCHEMA_VERSION = 5
+# layers, what decides whether two results are comparable, checkpoint. 5: names of today (`renamed_fields`). 6: budgets, the
+# dense network trained on, val_seen. Fields are only ever added or renamed, so results of older versions are read as well.
+SCHEMA_VERSION = 6
 
 
 class _CheckedFields:
@@ -217,10 +217,19 @@ class Kernels(_CheckedFields):
 class Cost(_CheckedFields):
     """Wall seconds of the stages, as first made, those of killed runs that they went on from included; `dense_reused`:
     the dense weights were found finished.
+
+    `recovery_steps`, `recovery_epochs`, `recovery_samples`: optimizer steps, passes over the data and rows of batches that the
+    recovery trained on, over all rounds and processes, as the training loop counted them; 0 of a recovery that trains nothing.
+    `dense_steps`, `dense_samples`: the same of the dense network.
     """
 
     train_dense_seconds: float | None = None
     prune_seconds: float | None = None
     recover_seconds: float | None = None
+    recovery_steps: int | None = None
+    recovery_epochs: float | None = None
+    recovery_samples: int | None = None
+    dense_steps: int | None = None
+    dense_samples: int | None = None
     measure_seconds: float | None = None
     dense_reused: bool | None = None

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def train_body(experiment: Experiment, unfinished: Path, folder: Path, loggers: 
         experiment.choices["dataset"],
         recipe.epochs,
     )
-    time = fit(
+    trained = fit(
         make_task(experiment, net, optimization),
         data,
         epochs=recipe.epochs,
@@ -73,5 +74,5 @@ def train_body(experiment: Experiment, unfinished: Path, folder: Path, loggers: 
         stage="dense",
     )
     save_weights(net, folder / WEIGHTS)
-    (folder / "training.json").write_text(json.dumps({"seconds": time.seconds, "steps": recipe.epochs * steps}))
-    return time.earlier_seconds
+    (folder / "training.json").write_text(json.dumps(asdict(trained)))
+    return trained.earlier_seconds

@@ -10,6 +10,7 @@ from sparsefront.report.result import Result, result_fields
 
 # What a record lacks where nothing is pruned, where no sparse kernels run, on a CPU. A test compares them with real records.
 OF_PRUNED = {"masked", "masked_standard_error", "prune_seconds", "recover_seconds"}
+OF_PRUNED |= {"recovery_steps", "recovery_epochs", "recovery_samples"}
 OF_KERNELS = {
     "sparse",
     "sparse_standard_error",

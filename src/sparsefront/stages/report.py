@@ -137,9 +137,22 @@ def _compose(
             prune_seconds=None if pruned is None else pruned.seconds,
             recover_seconds=None if recovered is None else recovered.seconds,
             measure_seconds=measured.seconds,
+            **_budgets(dense, recovered),
             dense_reused=dense.reused,
         ),
     )
+
+
+def _budgets(dense: Artifact, recovered: Artifact | None) -> dict[str, Any]:
+    """What was trained, as the training loops counted it; a recovery's over all its rounds."""
+    trained = dense.read_json("training.json")
+    budgets = {f"dense_{what}": trained[what] for what in ("steps", "samples")}
+    if recovered is not None:
+        rounds = recovered.read_json("training.json")["rounds"]
+        totals = {what: sum(record[what] for record in rounds) for what in ("steps", "epochs", "samples")}
+        budgets |= {f"recovery_{what}": total for what, total in totals.items()}
+        budgets["recovery_epochs"] = round(budgets["recovery_epochs"], 6)  # rounds may end within an epoch
+    return budgets
 
 
 def _n_of_m(experiment: Experiment, pruned: Artifact | None, recovered: Artifact | None) -> str | None:

@@ -19,8 +19,9 @@ class Recipe:
         batch_size: samples of a batch, in training and in calibration; an optimizer step takes
             `trainer.devices * trainer.accumulate_grad_batches` of them.
         epochs, lr: of the dense (fine-)tuning.
-        recovery_epochs, recovery_lr: of the training after pruning; null repeats the dense schedule, as NVIDIA's ASP
-            recommends (Mishra et al., "Accelerating Sparse Deep Neural Networks", 2021).
+        recovery_epochs, recovery_lr: of the training after pruning, whichever recovery it is; the rounds of a schedule share
+            the epochs, unless each rewinds. null repeats the dense schedule, as NVIDIA's ASP recommends (Mishra et al.,
+            "Accelerating Sparse Deep Neural Networks", 2021).
         optimizer: adamw or sgd (with Nesterov momentum).
         weight_decay: applied to matrices and filters only; biases and norms are exempt.
         warmup: fraction of all steps in which the rate rises linearly from 0.
