@@ -1,7 +1,8 @@
 """Which results may share a plot, and what each of them draws there.
 
 A speedup or a latency means something only beside others of the same model, data, device, batch and dtype, evaluated on the
-same samples and compared with a baseline from the same search: results are split by these before anything is drawn.
+same samples, recovered for as many steps and compared with a baseline from the same search: results are split by these before
+anything is drawn. What was not pruned has no recovery, and stands beside every budget.
 What else differs is reported (`differences`).
 """
 
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from sparsefront.report.axis import SPEEDUP, Axis
-from sparsefront.report.conditions import conditions
+from sparsefront.report.conditions import BUDGET, conditions
 from sparsefront.report.differences import differences
 from sparsefront.report.pareto import pareto_front
 from sparsefront.report.result import Result
@@ -105,10 +106,11 @@ def split_comparable(results: Iterable[Result], axis: Axis = SPEEDUP) -> list[Co
 
     Groups that would have the same title get the `conditions` in which they differ into it.
     """
-    groups: dict[tuple, list[Result]] = {}
+    results, groups = list(results), {}
     for result in results:
         subject = _title(result), _device(result), result.quality.metric_name
         groups.setdefault((subject, tuple(conditions(result).items())), []).append(result)
+    groups = _with_dense_ones(groups, results)
     alike: dict[tuple, list[dict[str, str]]] = {}
     for subject, found in groups:
         alike.setdefault(subject, []).append(dict(found))
@@ -116,6 +118,23 @@ def split_comparable(results: Iterable[Result], axis: Axis = SPEEDUP) -> list[Co
         ComparableResults(_told_apart(subject[0], dict(found), alike[subject]), *subject[1:], tuple(members), axis)
         for (subject, found), members in sorted(groups.items(), key=lambda group: str(group[0]))
     ]
+
+
+def _with_dense_ones(groups: dict[tuple, list[Result]], order: list[Result]) -> dict[tuple, list[Result]]:
+    """The groups, those without a budget put into each that agrees in all else; alone where there is none."""
+    place = {id(result): number for number, result in enumerate(order)}
+    shared = {key: members for key, members in groups.items() if BUDGET not in dict(key[1])}
+    found = {}
+    for key, members in groups.items():
+        if key in shared and any(other not in shared and _without_budget(other) == key for other in groups):
+            continue
+        beside = [] if key in shared else shared.get(_without_budget(key), [])
+        found[key] = sorted([*members, *beside], key=lambda result: place[id(result)])
+    return found
+
+
+def _without_budget(key: tuple) -> tuple:
+    return key[0], tuple(item for item in key[1] if item[0] != BUDGET)
 
 
 def by_pattern(points: Iterable[Point]) -> dict[str, list[Point]]:

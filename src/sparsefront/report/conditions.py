@@ -6,10 +6,14 @@ that is known.
 
 from sparsefront.report.result import Result
 
+BUDGET = "budget"
+
 
 def conditions(result: Result) -> dict[str, str]:
     """Condition -> what it was, in words; only those that apply to this result."""
     found = {"evaluation": _evaluation(result)}
+    if result.choice.recovery is not None:
+        found[BUDGET] = _budget(result)
     if result.speed.latency_device is not None:
         found["search"] = _search(result)
     if result.speed.latency_device == "cpu":
@@ -22,6 +26,13 @@ def _evaluation(result: Result) -> str:
     if samples is None:
         return "evaluated samples not recorded"
     return f"{samples} test samples" if limit is None else f"{samples} test samples (limit {limit})"
+
+
+def _budget(result: Result) -> str:
+    steps, samples = result.cost.recovery_steps, result.cost.recovery_samples
+    if steps is None:
+        return "recovery steps not recorded"
+    return f"recovery of {steps} steps on {samples} samples" if steps else "no recovery steps"
 
 
 def _search(result: Result) -> str:

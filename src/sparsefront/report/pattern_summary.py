@@ -1,7 +1,8 @@
 """What each pattern reaches among comparable results, as a table."""
 
+from sparsefront.report.baseline import points_lost
 from sparsefront.report.columns import times
-from sparsefront.report.comparable import ComparableResults, by_pattern
+from sparsefront.report.comparable import ComparableResults, Point, by_pattern
 from sparsefront.report.pareto import dominated_area
 
 NEAR_DENSE_POINTS = 1.0  # percentage points below dense that still count as "the same quality"
@@ -20,7 +21,7 @@ def pattern_summary(group: ComparableResults) -> list[dict[str, str]]:
         near = [
             point.result.speed.speedup
             for point in series
-            if dense and point.result.speed.speedup is not None and point.quality >= dense[1] - NEAR_DENSE_POINTS
+            if point.result.speed.speedup is not None and _near_dense(point)
         ]
         corner = None if dense is None else (cost(dense[0]), min(point.quality for point in group.points()) - 1)
         area = None if corner is None else dominated_area([(cost(x), quality) for x, quality in timed], corner)
@@ -34,3 +35,9 @@ def pattern_summary(group: ComparableResults) -> list[dict[str, str]]:
             }
         )
     return summary
+
+
+def _near_dense(point: Point) -> bool:
+    """Whether it lost little against its own baseline: the dense network trained on, where there is one."""
+    lost = points_lost(point.result)
+    return lost is not None and lost <= NEAR_DENSE_POINTS

@@ -108,7 +108,8 @@ class Sparsity(_CheckedFields):
 class Quality(_CheckedFields):
     """The task's metric as a fraction, on the same data in the same dtype.
 
-    `dense`: before pruning; `masked`: the sparse weights through dense layers; `sparse`: the same weights
+    `dense`: before pruning; `dense_continued`: the same network trained on, unpruned, for exactly the budget of the recovery
+    (`control=dense_continued`); `masked`: the sparse weights through dense layers; `sparse`: the same weights
     with the sparse kernels running. `extra_metrics`: "dense" | "masked" | "sparse" -> metric -> value. `*_standard_error`:
     the sampling error of the test set, for one network by itself (networks evaluated on the same samples differ more surely
     than that). `evaluated_samples`: inputs or questions that were evaluated, `evaluate_limit` the most that were allowed.
@@ -116,9 +117,11 @@ class Quality(_CheckedFields):
 
     metric_name: str
     dense: float | None = None
+    dense_continued: float | None = None
     masked: float | None = None
     sparse: float | None = None
     dense_standard_error: float | None = None
+    dense_continued_standard_error: float | None = None
     masked_standard_error: float | None = None
     sparse_standard_error: float | None = None
     evaluate_limit: int | None = None
@@ -220,7 +223,7 @@ class Cost(_CheckedFields):
 
     `recovery_steps`, `recovery_epochs`, `recovery_samples`: optimizer steps, passes over the data and rows of batches that the
     recovery trained on, over all rounds and processes, as the training loop counted them; 0 of a recovery that trains nothing.
-    `dense_steps`, `dense_samples`: the same of the dense network.
+    `dense_steps`, `dense_samples`: the same of the dense network. `dense_continued_seconds`: of training it on.
     """
 
     train_dense_seconds: float | None = None
@@ -231,5 +234,6 @@ class Cost(_CheckedFields):
     recovery_samples: int | None = None
     dense_steps: int | None = None
     dense_samples: int | None = None
+    dense_continued_seconds: float | None = None
     measure_seconds: float | None = None
     dense_reused: bool | None = None

@@ -27,6 +27,7 @@ OF_KERNELS = {
     "sparse_layer_share",
     "sparse_flops_share",
 }
+OF_CONTROL = {"dense_continued", "dense_continued_standard_error", "dense_continued_seconds"}
 OF_GPU = {"gpu_clock_mhz", "peak_memory_bytes_dense", "peak_memory_bytes_sparse"}
 
 

@@ -1,0 +1,51 @@
+"""Points lost are against the dense network that was trained as long, where there is one; tables show both."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from sparsefront.report.baseline import baseline_quality, points_lost
+from sparsefront.report.comparable import split_comparable
+from sparsefront.report.pattern_summary import pattern_summary
+from sparsefront.report.table import results_table, run_table
+
+CONTINUED = {"dense": 0.95, "dense_continued": 0.98, "masked": 0.96, "sparse": 0.955}
+
+
+def text(table) -> str:
+    console = Console(file=io.StringIO(), width=300)
+    console.print(table)
+    return console.file.getvalue()
+
+
+def test_the_continued_network_is_the_baseline_where_there_is_one(make_result):
+    assert points_lost(make_result(**CONTINUED)) == pytest.approx(2.5)
+    assert points_lost(make_result(**CONTINUED | {"dense_continued": None})) == pytest.approx(-0.5)
+    assert points_lost(make_result(**CONTINUED | {"sparse": None})) == pytest.approx(2.0)
+    assert points_lost(make_result(sparse=None, masked=None)) is None
+    assert points_lost(make_result(dense=None)) is None and baseline_quality(make_result(dense=None)) is None
+
+
+def test_tables_show_both_baselines_and_what_the_loss_is_against(make_result):
+    one = text(run_table(make_result(**CONTINUED, recovery_steps=40, recovery_epochs=2.0, recovery_samples=320)))
+    for told in (
+        "dense, trained on",
+        "95.00 %",
+        "98.00 %",
+        "2.50, against dense, trained on",
+        "40 steps, 2 epochs, 320 samples",
+    ):
+        assert told in one
+    alone = text(run_table(make_result()))
+    assert "trained on" not in alone and "1.00, against dense" in alone
+    several = text(results_table([make_result(**CONTINUED), make_result(dense=0.95)]))
+    for told in ("95.00 %", "98.00 %", "2.50", "-2.00"):
+        assert told in several
+
+
+def test_near_dense_is_near_the_continued_network(make_result):
+    (group,) = split_comparable([make_result(**CONTINUED)])
+    assert pattern_summary(group)[0]["best speedup within 1 point of dense"] == "–"
+    (group,) = split_comparable([make_result(**CONTINUED | {"dense_continued": 0.96})])
+    assert pattern_summary(group)[0]["best speedup within 1 point of dense"] == "1.50×"
