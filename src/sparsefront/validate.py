@@ -11,7 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from sparsefront.config import STAGES, Config
+from sparsefront.config import CONTROLS, STAGES, Config
 from sparsefront.errors import InvalidSetting, UnknownKey
 from sparsefront.experiment import Experiment
 from sparsefront.group_options import options_of, say_where, searched_folders
@@ -50,6 +50,7 @@ def validate(config: DictConfig) -> Experiment:
         sparsity=float(config.sparsity) if parts["pattern"].prunes else 0.0,
         granularity=config.granularity,
         seed=config.seed,
+        control=config.control,
         stages=tuple(stage for stage in STAGES if stage in config.stages),
         reuse=config.reuse,
         optimize=tuple(config.optimize),
@@ -62,6 +63,7 @@ def validate(config: DictConfig) -> Experiment:
     _check_devices(experiment)
     _check_timed_lengths(experiment)
     _check_recovery(experiment)
+    experiment = _with_possible_control(experiment)
     _check_pattern(experiment)
     require_optimized_values(experiment)
     return _at_commits(experiment)
@@ -85,6 +87,8 @@ def _check_root(config: DictConfig) -> None:
             raise InvalidSetting("optimize", name, f"is {renamed} now")
         if name not in names:
             raise InvalidSetting("optimize", name, f"is not a field of the result; there are {', '.join(names)}")
+    if config.control is not None and config.control not in CONTROLS:
+        raise InvalidSetting("control", config.control, f"is one of {', '.join(CONTROLS)}, or null for none")
     if not config.stages:
         raise InvalidSetting("stages", [], f"names at least one of {', '.join(STAGES)}")
     if "swap" in config.stages and "measure" not in config.stages:
@@ -202,6 +206,15 @@ def _check_recovery(experiment: Experiment) -> None:
         schedule.check_sparsity(experiment.sparsity)
         recovery.check(experiment.recovery_setup())
         experiment.importance.check(experiment.pruning)
+
+
+def _with_possible_control(experiment: Experiment) -> Experiment:
+    """Without a control where no training follows pruning: a sweep over recoveries, or with pattern=dense, goes on."""
+    if experiment.control is None or experiment.continued_recovery is not None:
+        return experiment
+    why = f"recovery={experiment.recovery.name}" if experiment.pattern.prunes else f"pattern={experiment.pattern.name}"
+    log.info("control=%s: skipped, %s trains nothing that the dense network could match", experiment.control, why)
+    return replace(experiment, control=None)
 
 
 def _check_pattern(experiment: Experiment) -> None:

@@ -14,6 +14,7 @@ from sparsefront.report.result import Result, result_fields
 MORE_IS_BETTER = {
     "dense",
     "dense_continued",
+    "val_dense_continued",
     "masked",
     "sparse",
     "speedup",

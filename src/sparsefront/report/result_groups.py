@@ -26,9 +26,10 @@ class Identity(_CheckedFields):
 
     `time` is ISO 8601 with its zone; `commit` is None outside a checkout; `gpu`, `driver`, `cuda` are None on a CPU.
     `gpu_clock_mhz` is the SM clock of that GPU while it ran what was timed, where the driver tells. `processor` and `threads`
-    (of one operator) are those of a CPU that was measured on. `dense_weights_sha256`: of the network before pruning;
-    `weights_sha256`: of the pruned one. No machine is named. `checkpoint`: the exported network, a folder below the cache
-    folder, to which `checkpoint` in the run's folder links; None where nothing was exported.
+    (of one operator) are those of a CPU that was measured on. `dense_weights_sha256`: of the network before pruning,
+    `dense_continued_weights_sha256`: of the same trained on; `weights_sha256`: of the pruned one. No machine
+    is named. `checkpoint`: the exported network, a folder below the cache folder, to which `checkpoint` in the run's folder
+    links; None where nothing was exported.
     """
 
     run_id: str
@@ -48,6 +49,7 @@ class Identity(_CheckedFields):
     processor: str | None = None
     threads: int | None = None
     dense_weights_sha256: str | None = None
+    dense_continued_weights_sha256: str | None = None
     weights_sha256: str | None = None
     checkpoint: str | None = None
     schema_version: int = SCHEMA_VERSION
@@ -59,7 +61,8 @@ class Choice(_CheckedFields):
 
     `model_variant` tells networks of one model apart: `vit_b_16`, a BERT's size, hub name or folder name.
     `model_parameters` hold only what decided what was loaded, and what the loaded network says of itself.
-    `trainer_parameters` are those that change what is trained, with `auto` resolved.
+    `trainer_parameters` are those that change what is trained, with `auto` resolved. `control`: what the pruned network is held
+    against beside the dense one; None where there is nothing to match.
     """
 
     model: str
@@ -83,6 +86,7 @@ class Choice(_CheckedFields):
     recipe_parameters: dict[str, Any] = field(default_factory=dict)
     trainer_parameters: dict[str, Any] = field(default_factory=dict)
     kernel_mode: str | None = None
+    control: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +128,8 @@ class Quality(_CheckedFields):
     dense_continued_standard_error: float | None = None
     masked_standard_error: float | None = None
     sparse_standard_error: float | None = None
+    val_dense_continued: float | None = None
+    val_dense_continued_standard_error: float | None = None
     evaluate_limit: int | None = None
     evaluated_samples: int | None = None
     extra_metrics: dict[str, dict[str, float]] = field(default_factory=dict)

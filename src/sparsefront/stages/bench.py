@@ -67,13 +67,17 @@ class Bench:
         """The network as it is measured: on the device, in the dtype, in eval mode."""
         return net.to(device=self.device, dtype=self.dtype).eval()
 
-    def quality(self, net: nn.Module, what: str) -> Evaluation:
-        """The task's metrics on the reporting split, as fractions, with their standard errors."""
+    def quality(self, net: nn.Module, what: str, split: str = "test") -> Evaluation:
+        """The task's metrics, as fractions, with their standard errors.
+
+        Args:
+            split: test, which is reported, or val, by which choices are made.
+        """
         return evaluate(
             self.task,
             net,
             self.data,
-            "test",
+            split,
             device=self.device,
             dtype=self.dtype,
             limit=self.experiment.measure.evaluate_limit,

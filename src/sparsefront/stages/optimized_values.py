@@ -27,7 +27,13 @@ OF_KERNELS = {
     "sparse_layer_share",
     "sparse_flops_share",
 }
-OF_CONTROL = {"dense_continued", "dense_continued_standard_error", "dense_continued_seconds"}
+OF_CONTROL = {
+    "dense_continued",
+    "dense_continued_standard_error",
+    "dense_continued_seconds",
+    "val_dense_continued",
+    "val_dense_continued_standard_error",
+}
 OF_GPU = {"gpu_clock_mhz", "peak_memory_bytes_dense", "peak_memory_bytes_sparse"}
 
 
@@ -73,6 +79,8 @@ def _why_absent(name: str, experiment: Experiment) -> str | None:
     if not experiment.swaps and name in OF_KERNELS:
         without = f"kernel={experiment.choices['kernel']}" if "swap" in experiment.stages else "stages without swap"
         return f"a run with {without} does not measure {name}"
+    if experiment.control is None and name in OF_CONTROL:
+        return f"a run without control=dense_continued, or whose recovery trains nothing, does not measure {name}"
     if experiment.measure.torch_device.type == "cpu" and name in OF_GPU:
         return f"a run with measure.device=cpu does not measure {name}"
     return None

@@ -37,14 +37,19 @@ def run(
     recovered: Artifact | None,
     exported: Artifact | None,
     measured: Artifact,
+    continued: dict[str, Any],
     loggers: list,
 ) -> Result:
-    """The result of a run that was measured just now, or before it was killed."""
+    """The result of a run that was measured just now, or before it was killed.
+
+    Args:
+        continued: what the control adds, field -> value; empty where there is none.
+    """
 
     def make(folder: Path) -> None:
         result = _compose(
             experiment, dense=dense, pruned=pruned, recovered=recovered, exported=exported, measured=measured
-        )
+        ).with_values(continued)
         write_result_json(folder / RESULT_FILE, result)
         shutil.copy(measured.path / SAMPLES, folder / SAMPLES)
 
@@ -193,6 +198,7 @@ def _choice(experiment: Experiment, network: dict[str, Any]) -> Choice:
         recipe=choices.get("recipe"),
         trainer_parameters=experiment.trainer.cache_key(),
         kernel_mode=choices["kernel"] if pruned else None,
+        control=experiment.control,
         **parameters,
     )
 
