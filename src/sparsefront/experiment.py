@@ -83,6 +83,15 @@ class Experiment:
         return PruningSettings(self.pattern, self.sparsity, self.importance, self.allocation, self.schedule)
 
     @property
+    def val_seen(self) -> bool:
+        """Whether a checkpoint may have been trained on the held-out part of train: no choice may then rest on it.
+
+        One that is taken as it is may have seen all of train; of one that is trained on here only the known ones count.
+        """
+        model = self.model
+        return model.checkpoint is not None and (self.recipe.epochs == 0 or model.trained_on == self.dataset.name)
+
+    @property
     def continued_recovery(self) -> TrainingRecovery | None:
         """The recovery, where it trains a pruned network: only then can the dense one be trained on for the same budget."""
         return self.recovery if self.pattern.prunes and isinstance(self.recovery, TrainingRecovery) else None

@@ -62,6 +62,7 @@ def validate(config: DictConfig) -> Experiment:
     )
     _check_devices(experiment)
     _check_timed_lengths(experiment)
+    _check_checkpoint(experiment)
     _check_recovery(experiment)
     experiment = _with_possible_control(experiment)
     _check_pattern(experiment)
@@ -197,6 +198,15 @@ def _check_timed_lengths(experiment: Experiment) -> None:
     if longest is not None and any(length is not None and length > longest for length in lengths):
         model = experiment.choices["model"]
         raise InvalidSetting(key, measure.sequence_length, f"model {model} takes at most {longest} tokens")
+
+
+def _check_checkpoint(experiment: Experiment) -> None:
+    if experiment.recipe.epochs == 0 and experiment.model.checkpoint is None:
+        allowed = (
+            f"takes a finished checkpoint as the dense network, and model {experiment.choices['model']} starts from random "
+            "weights: name a checkpoint (model.path, or another model), or train at least 1 epoch"
+        )
+        raise InvalidSetting("recipe.epochs", 0, allowed)
 
 
 def _check_recovery(experiment: Experiment) -> None:

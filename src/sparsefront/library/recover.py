@@ -119,6 +119,8 @@ def recover(
 def _recipe(recipe: Recipe | None, epochs: int | None, lr: float | None) -> Recipe:
     """The recipe with the epochs and the rate of this training; of a rewinding, of the dense one."""
     chosen = recipe or Recipe()
+    if epochs is not None and epochs < 1:
+        raise InvalidSetting("epochs", epochs, "must be at least 1; recovery=none trains nothing")
     if epochs is not None:
         chosen = replace(chosen, epochs=epochs, recovery_epochs=None)
     return chosen if lr is None else replace(chosen, lr=lr, recovery_lr=None)

@@ -110,7 +110,8 @@ class Sparsity(_CheckedFields):
 
 @dataclass(frozen=True, kw_only=True)
 class Quality(_CheckedFields):
-    """The task's metric as a fraction, on the same data in the same dtype.
+    """The task's metric as a fraction, on the same data in the same dtype. `val_seen`: the checkpoint may have been trained on
+    the held-out part, so that `val_*` of this result decide nothing.
 
     `dense`: before pruning; `dense_continued`: the same network trained on, unpruned, for exactly the budget of the recovery
     (`control=dense_continued`); `masked`: the sparse weights through dense layers; `sparse`: the same weights
@@ -128,6 +129,7 @@ class Quality(_CheckedFields):
     dense_continued_standard_error: float | None = None
     masked_standard_error: float | None = None
     sparse_standard_error: float | None = None
+    val_seen: bool | None = None
     val_dense_continued: float | None = None
     val_dense_continued_standard_error: float | None = None
     evaluate_limit: int | None = None

@@ -118,7 +118,7 @@ def _dense(experiment: Experiment) -> dict[str, Any]:
         "model": by_content(experiment.model.fingerprint()),
         "model_settings": {key: value for key, value in model.items() if key not in experiment.model.for_pruning},
         "dataset": by_content(experiment.dataset.fingerprint()),
-        "recipe": {key: value for key, value in recipe.items() if key not in AFTER_PRUNING},
+        "recipe": _dense_recipe(recipe),
         "trainer": experiment.trainer.cache_key(),
         "seed": experiment.seed,
         "code": code_digest(
@@ -131,6 +131,13 @@ def _dense(experiment: Experiment) -> dict[str, Any]:
         ),
         "versions": versions("torch", "torchvision", "transformers", "pytorch-lightning"),
     }
+
+
+def _dense_recipe(recipe: dict[str, Any]) -> dict[str, Any]:
+    """What of a recipe decides the dense weights: of a checkpoint that is taken as it is, nothing."""
+    if recipe["epochs"] == 0:
+        return {"epochs": 0}
+    return {key: value for key, value in recipe.items() if key not in AFTER_PRUNING}
 
 
 def _control(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any] | None:

@@ -52,6 +52,11 @@ def require_optimized_values(experiment: Experiment) -> None:
     """
     if (sweeper := optimizing_sweeper()) is None:
         return
+    if experiment.val_seen:
+        seen = f"{experiment.model.checkpoint} may have been trained on the held-out part of {experiment.dataset.name}"
+        raise InvalidSetting(
+            "optimize", list(experiment.optimize), f"{seen}: {sweeper} has nothing to choose by; use -m alone"
+        )
     if not experiment.optimize:
         raise InvalidSetting("optimize", [], f"{sweeper} needs at least one value of the record")
     numbers = {field.name for field in result_fields() if {int, float} & set(alternatives(field.hint))}

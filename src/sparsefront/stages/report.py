@@ -133,7 +133,7 @@ def _compose(
             collapsed_layers=collapsed_layers(found["sparsity"]["sparsity_per_layer"], experiment.sparsity),
             **found["sparsity"],
         ),
-        quality=Quality(**found["quality"]),
+        quality=Quality(val_seen=experiment.val_seen, **found["quality"]),
         speed=Speed(samples_file=SAMPLES, **found["speed"]),
         size=Size(**found["size"]),
         kernels=Kernels(**found["kernels"]),

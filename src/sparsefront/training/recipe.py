@@ -18,7 +18,7 @@ class Recipe:
     Args:
         batch_size: samples of a batch, in training and in calibration; an optimizer step takes
             `trainer.devices * trainer.accumulate_grad_batches` of them.
-        epochs, lr: of the dense (fine-)tuning.
+        epochs, lr: of the dense (fine-)tuning; 0 epochs: the model's checkpoint is the dense network as it is.
         recovery_epochs, recovery_lr: of the training after pruning, whichever recovery it is; the rounds of a schedule share
             the epochs, unless each rewinds. null repeats the dense schedule, as NVIDIA's ASP recommends (Mishra et al.,
             "Accelerating Sparse Deep Neural Networks", 2021).
@@ -48,7 +48,11 @@ class Recipe:
     ignore: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        positive = {"batch_size": self.batch_size, "epochs": self.epochs, "lr": self.lr}
+        if self.epochs < 0:
+            raise InvalidSetting(
+                "epochs", self.epochs, "must be greater than 0, or 0 for a finished checkpoint as it is"
+            )
+        positive = {"batch_size": self.batch_size, "lr": self.lr}
         positive |= {
             key: value
             for key, value in {"recovery_epochs": self.recovery_epochs, "recovery_lr": self.recovery_lr}.items()
