@@ -11,6 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from sparsefront.budget_checks import check_checkpoint, with_possible_control
 from sparsefront.config import CONTROLS, STAGES, Config
 from sparsefront.errors import InvalidSetting, UnknownKey
 from sparsefront.experiment import Experiment
@@ -62,9 +63,9 @@ def validate(config: DictConfig) -> Experiment:
     )
     _check_devices(experiment)
     _check_timed_lengths(experiment)
-    _check_checkpoint(experiment)
+    check_checkpoint(experiment)
     _check_recovery(experiment)
-    experiment = _with_possible_control(experiment)
+    experiment = with_possible_control(experiment)
     _check_pattern(experiment)
     require_optimized_values(experiment)
     return _at_commits(experiment)
@@ -200,15 +201,6 @@ def _check_timed_lengths(experiment: Experiment) -> None:
         raise InvalidSetting(key, measure.sequence_length, f"model {model} takes at most {longest} tokens")
 
 
-def _check_checkpoint(experiment: Experiment) -> None:
-    if experiment.recipe.epochs == 0 and experiment.model.checkpoint is None:
-        allowed = (
-            f"takes a finished checkpoint as the dense network, and model {experiment.choices['model']} starts from random "
-            "weights: name a checkpoint (model.path, or another model), or train at least 1 epoch"
-        )
-        raise InvalidSetting("recipe.epochs", 0, allowed)
-
-
 def _check_recovery(experiment: Experiment) -> None:
     schedule, recovery = experiment.schedule, experiment.recovery
     recovery.check_schedule(schedule, experiment.sparsity)
@@ -216,15 +208,6 @@ def _check_recovery(experiment: Experiment) -> None:
         schedule.check_sparsity(experiment.sparsity)
         recovery.check(experiment.recovery_setup())
         experiment.importance.check(experiment.pruning)
-
-
-def _with_possible_control(experiment: Experiment) -> Experiment:
-    """Without a control where no training follows pruning: a sweep over recoveries, or with pattern=dense, goes on."""
-    if experiment.control is None or experiment.continued_recovery is not None:
-        return experiment
-    why = f"recovery={experiment.recovery.name}" if experiment.pattern.prunes else f"pattern={experiment.pattern.name}"
-    log.info("control=%s: skipped, %s trains nothing that the dense network could match", experiment.control, why)
-    return replace(experiment, control=None)
 
 
 def _check_pattern(experiment: Experiment) -> None:

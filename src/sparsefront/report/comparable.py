@@ -63,20 +63,31 @@ class ComparableResults:
             return None
         return self.axis.dense(baselines), 100 * median(result.quality.dense for result in baselines)
 
+    def continued_point(self) -> tuple[float, float] | None:
+        """As `dense_point`, of the dense networks that were trained on; None where there are none."""
+        dense, quality = self.dense_point(), self.continued_quality()
+        return None if dense is None or quality is None else (dense[0], quality)
+
     def notes(self) -> list[str]:
         """In what these results differ beyond what a plot shows, one line each."""
         return differences(self.results)
 
     def dense_quality(self) -> float | None:
         """Median quality before pruning, in percent."""
-        measured = [result.quality.dense for result in self.results if result.quality.dense is not None]
+        return self._median_quality("dense")
+
+    def continued_quality(self) -> float | None:
+        """Median quality of the dense networks that were trained on for the recovery's budget, in percent."""
+        return self._median_quality("dense_continued")
+
+    def _median_quality(self, side: str) -> float | None:
+        measured = [result.value_of(side) for result in self.results if result.value_of(side) is not None]
         return 100 * median(measured) if measured else None
 
     def front(self) -> list[tuple[float, float]]:
-        """(value on the axis, quality in percent) that nothing here beats, the dense point among the candidates."""
+        """(value on the axis, quality in percent) that nothing here beats, the dense points among the candidates."""
         candidates = [(point.x, point.quality) for point in self.timed_points()]
-        if (dense := self.dense_point()) is not None:
-            candidates.append(dense)
+        candidates += [point for point in (self.dense_point(), self.continued_point()) if point is not None]
         return [candidates[index] for index in pareto_front([(self.axis.cost(x), y) for x, y in candidates])]
 
     def wants_log_axis(self) -> bool:

@@ -19,8 +19,8 @@ from sparsefront.report.wandb_source import read_wandb_results
 USAGE = """\
 usage: python compare.py [results ...] [out=DIR] [sort=COLUMN] [axis=AXIS] [source=wandb project=NAME entity=NAME]
 
-Prints the runs, a table for each set that may be compared (model, data, samples evaluated, device, batch, dtype, modes
-searched), with what differs inside a set below it, and writes compare.png and compare.html (accuracy against
+Prints the runs, a table for each set that may be compared (model, data, samples evaluated, recovery steps, device, batch,
+dtype, modes searched), with what differs inside a set below it, and writes compare.png and compare.html (accuracy against
 speedup, one series per pattern, the same sets apart).
 
   results      folders (searched for row.json; where there is none, for rows.csv), CSV files or row.json files;
