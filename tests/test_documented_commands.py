@@ -83,9 +83,11 @@ def test_single_runs(tmp_path, bert_folder):
     squad_folder, glue_folder = write_squad(tmp_path / "squad"), write_glue(tmp_path / "glue", "sst2")
     places = (f"results_dir={tmp_path / 'results'}", f"cache_dir={tmp_path / '.cache' / 'sparsefront'}", *QUICK)
     assert sf.run(*places, *SMALL).record is not None
+    (weights,) = (tmp_path / ".cache" / "sparsefront" / "dense").glob("*/weights.safetensors")
     for command in of_kind(swept=False):
         data = squad_folder if "squad" in command else glue_folder
         given = [text.replace("model.path=DIR", f"model.path={bert_folder}") for text in overrides(command)]
+        given = [text.replace("model.path=FILE", f"model.path={weights}") for text in given]
         given = [text.replace("dataset.path=DIR", f"dataset.path={data}") for text in given]
         small = () if "model=" in command or "experiment=" in command else SMALL
         finished = sf.run(*places, *small, *(text for text in given if text != "debug=tiny"))

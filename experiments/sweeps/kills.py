@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-SEARCH = ["hydra/sweeper=optuna", "hydra/sweeper/sampler=random", "optimize=[sparse,latency_sparse_ms]"]
+SEARCH = ["hydra/sweeper=optuna", "hydra/sweeper/sampler=random", "optimize=[val_sparse,latency_sparse_ms]"]
 SPACE = ["sparsity=interval(0.5,0.9)", "pattern=n_m,tile_wise,block_wise", "granularity=8,16"]
 QUIET = ["trainer=cpu", "measure.device=cpu", "logger=none", "report.html=false", "report.plot=false"]
 RESUMED = re.compile(r"going on after epoch (\d+) of \d+")

@@ -11,6 +11,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, Container, DictConfig, OmegaConf
 
+CONTROLS = ("dense_continued",)
 STAGES = ("dense", "prune", "recover", "export", "swap", "measure", "report")
 
 
@@ -21,6 +22,7 @@ class Config:
     sparsity: float = 0.75
     granularity: int | str | None = None
     seed: int = 0
+    control: str | None = None
     stages: list[str] = field(default_factory=lambda: list(STAGES))
     reuse: bool = True
     optimize: list[str] = field(default_factory=lambda: ["val_sparse"])

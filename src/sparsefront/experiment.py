@@ -15,6 +15,7 @@ from sparsefront.models.base import Model
 from sparsefront.patterns.base import Pattern
 from sparsefront.pruning.settings import PruningSettings
 from sparsefront.recovery.base import Recovery, RecoverySetup
+from sparsefront.recovery.training import TrainingRecovery
 from sparsefront.report.loggers import Logging
 from sparsefront.report.settings import Report
 from sparsefront.schedule.base import Schedule
@@ -34,6 +35,7 @@ class Experiment:
         settings: group -> its configuration as plain containers, for keys, provenance and loggers.
         seed: of the dense network, and of what prunes it; `recovery_seed`: of its recovery.
         sparsity: fraction of zeros among the prunable weights, in [0, 1); 0 for pattern=dense.
+        control: dense_continued, or None: there is none, or nothing is trained after pruning that it could match.
         output_dir: Hydra's directory of this run.
         sweep: name of the sweep that this run is a point of, or None.
     """
@@ -44,6 +46,7 @@ class Experiment:
     granularity: int | str | None
     seed: int
     recovery_seed: int
+    control: str | None
     stages: tuple[str, ...]
     reuse: bool
     optimize: tuple[str, ...]
@@ -81,6 +84,25 @@ class Experiment:
         """How masks are made."""
         return PruningSettings(self.pattern, self.sparsity, self.importance, self.allocation, self.schedule)
 
+    @property
+    def val_seen(self) -> bool:
+        """Whether a checkpoint may have been trained on the held-out part of train: no choice may then rest on it.
+
+        One that is taken as it is may have seen all of train; of one that is trained on here only the known ones count.
+        """
+        model = self.model
+        return model.checkpoint is not None and (self.recipe.epochs == 0 or model.trained_on == self.dataset.name)
+
+    @property
+    def continued_recovery(self) -> TrainingRecovery | None:
+        """The recovery, where it trains a pruned network: only then can the dense one be trained on for the same budget."""
+        return self.recovery if self.pattern.prunes and isinstance(self.recovery, TrainingRecovery) else None
+
+    @property
+    def recovery_rounds(self) -> int:
+        """Of the schedule."""
+        return len(self.schedule.round_sparsities(self.sparsity))
+
     def recovery_setup(self) -> RecoverySetup:
         """What the recovery goes by, before any network is built."""
         return RecoverySetup(
@@ -105,4 +127,5 @@ class Experiment:
                 "sparsity": self.sparsity,
                 "seed": self.seed,
             }
+            | ({} if self.control is None else {"control": self.control})
         )

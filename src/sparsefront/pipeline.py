@@ -17,7 +17,7 @@ from sparsefront.provenance import code_commit
 from sparsefront.report.loggers import close_loggers, log_result
 from sparsefront.report.result import Result
 from sparsefront.run_folder import close_killed_runs, link_checkpoint
-from sparsefront.stages import dense, export, measure, prune, recover, report
+from sparsefront.stages import control, dense, export, measure, prune, recover, report
 from sparsefront.stages.keys import StageKeys, stage_keys
 from sparsefront.stages.optimized_values import require_found
 from sparsefront.stages.predicted_latency import warn_where_nothing_wins
@@ -103,12 +103,13 @@ def _run_stages(experiment: Experiment, store: ArtifactStore, keys: StageKeys, l
     trained = dense.run(experiment, store, keys.dense, loggers)
     if not trained.reused:
         note_work(shared_seconds=trained.seconds)
-    pruned = recovered = exported = None
+    pruned = recovered = exported = continued = None
     if experiment.pattern.prunes:
         if experiment.goes_on_to("prune"):
             pruned = prune.run(experiment, store, keys.prune, trained)
         if experiment.goes_on_to("recover"):
             recovered = recover.run(experiment, store, keys.recover, trained, pruned, loggers)
+            continued = _train_control(experiment, store, keys, trained, loggers)
         if experiment.goes_on_to("export"):
             exported = export.run(experiment, store, keys.export, pruned, recovered)
     if not experiment.goes_on_to("measure"):
@@ -118,6 +119,9 @@ def _run_stages(experiment: Experiment, store: ArtifactStore, keys: StageKeys, l
     measured = measure.run(
         experiment, store, keys, dense=trained, recovered=recovered, exported=exported, fuse=fused_dense_graph
     )
+    continued_quality = {}
+    if continued is not None:
+        continued_quality = control.measure(experiment, store, keys.control_quality, continued)
     if not experiment.goes_on_to("report"):
         return None
     return report.run(
@@ -129,5 +133,18 @@ def _run_stages(experiment: Experiment, store: ArtifactStore, keys: StageKeys, l
         recovered=recovered,
         exported=exported,
         measured=measured,
+        continued=continued_quality,
         loggers=loggers,
     )
+
+
+def _train_control(
+    experiment: Experiment, store: ArtifactStore, keys: StageKeys, trained: Artifact, loggers: list
+) -> Artifact | None:
+    """The dense network trained on, where the run asks for this control."""
+    if keys.control is None:
+        return None
+    continued = control.run(experiment, store, keys.control, trained, loggers)
+    if not continued.reused:
+        note_work(shared_seconds=continued.seconds)
+    return continued

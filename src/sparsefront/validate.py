@@ -12,7 +12,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from pydantic import Field
 
-from sparsefront.config import STAGES, Config
+from sparsefront.budget_checks import check_checkpoint, with_possible_control
+from sparsefront.config import CONTROLS, STAGES, Config
 from sparsefront.declared.types import Fraction, OneOrMore
 from sparsefront.declared.values import checked_values
 from sparsefront.errors import InvalidSetting, UnknownKey
@@ -62,6 +63,7 @@ def validate(config: DictConfig) -> Experiment:
         granularity=config.granularity,
         seed=config.seed,
         recovery_seed=config.recovery.seed,
+        control=config.control,
         stages=tuple(stage for stage in STAGES if stage in config.stages),
         reuse=config.reuse,
         optimize=tuple(map(field_of, config.optimize)),
@@ -73,7 +75,9 @@ def validate(config: DictConfig) -> Experiment:
     )
     _check_devices(experiment)
     _check_timed_lengths(experiment)
+    check_checkpoint(experiment)
     _check_recovery(experiment)
+    experiment = with_possible_control(experiment)
     _check_pattern(experiment)
     require_optimized_values(experiment)
     return _at_commits(experiment)
@@ -91,6 +95,8 @@ def _check_root(config: DictConfig) -> None:
             raise InvalidSetting("optimize", name, f"is {renamed} now")
         if name not in names:
             raise InvalidSetting("optimize", name, f"is not a field of the result; there are {', '.join(names)}")
+    if config.control is not None and config.control not in CONTROLS:
+        raise InvalidSetting("control", config.control, f"is one of {', '.join(CONTROLS)}, or null for none")
     if "swap" in config.stages and "measure" not in config.stages:
         allowed = "swap chooses kernels for what measure runs: add measure, or leave swap out"
         raise InvalidSetting("stages", f"[{','.join(config.stages)}]", f"{allowed}; there are {', '.join(STAGES)}")

@@ -9,6 +9,7 @@ from sparsefront.recovery.distill import Distill
 from sparsefront.recovery.finetune import Finetune
 from sparsefront.recovery.lr_rewind import LearningRateRewind
 from sparsefront.recovery.none import NoRecovery
+from sparsefront.recovery.sr_ste import SrSte
 from sparsefront.recovery.weight_rewind import WeightRewind
 from sparsefront.schedule.gradual import Gradual
 from sparsefront.schedule.iterative import Iterative
@@ -57,7 +58,44 @@ def test_rewinding_all_the_way_is_the_dense_curve():
     assert plan.epochs == 10 and plan.optimization.first_step == 0
 
 
-@pytest.mark.parametrize("kind", [LearningRateRewind, WeightRewind, partial(Distill, along="lr_rewind")])
+REWINDING = [LearningRateRewind, WeightRewind, partial(Distill, along="lr_rewind")]
+
+
+@pytest.mark.parametrize("kind", [Finetune, SrSte, Distill, *REWINDING])
+def test_one_key_sets_the_budget_of_every_recovery(kind):
+    assert kind().plan(Recipe(epochs=10, recovery_epochs=3), 7).epochs == 3
+    assert kind(epochs=2).plan(Recipe(epochs=10, recovery_epochs=3), 7).epochs == 2
+
+
+@pytest.mark.parametrize("kind", [Finetune, Distill])
+@pytest.mark.parametrize(("epochs", "rounds"), [(6, 4), (3, 3), (1, 4), (5, 2)])
+def test_rounds_share_the_budget_to_the_step(kind, epochs, rounds):
+    shares = [kind(epochs=epochs).plan_of_round(RECIPE, 7, index, rounds) for index in range(rounds)]
+    assert sum(share.steps for share in shares) == epochs * 7
+    assert max(share.steps for share in shares) - min(share.steps for share in shares) <= 1
+    for share in shares:
+        assert 7 * (share.epochs - 1) < share.steps <= 7 * share.epochs
+        assert share.optimization.total_steps == share.steps and share.optimization.first_step == 0
+
+
+def test_no_round_is_without_a_step():
+    shares = [Finetune(epochs=1).plan_of_round(RECIPE, 2, index, 4) for index in range(4)]
+    assert [share.steps for share in shares] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("kind", REWINDING)
+def test_rewinding_repeats_in_every_round(kind):
+    for index in range(3):
+        assert kind(epochs=4).plan_of_round(RECIPE, 7, index, 3) == kind(epochs=4).plan(RECIPE, 7)
+
+
+@pytest.mark.parametrize("kind", REWINDING)
+def test_rewinding_past_the_start_by_the_recipe_names_its_key(kind):
+    with pytest.raises(InvalidSetting, match="recipe.recovery_epochs=11.*10 epochs"):
+        kind().plan(Recipe(epochs=10, recovery_epochs=11), 7)
+
+
+@pytest.mark.parametrize("kind", REWINDING)
 def test_rewinding_past_the_start_is_rejected(kind):
     with pytest.raises(InvalidSetting, match="recovery.epochs=11.*10 epochs"):
         kind(epochs=11).plan(RECIPE, 7)

@@ -216,7 +216,7 @@ class Net(nn.Sequential):
 
 
 def test_its_schedule_is_as_long_as_the_dense_run_unless_told_otherwise():
-    recipe = Recipe(epochs=5, lr=0.1, recovery_epochs=2, recovery_lr=0.2)
+    recipe = Recipe(epochs=5, lr=0.1, recovery_lr=0.2)
     plan = SrSte().plan(recipe, 7)
     assert plan.epochs == 5 and plan.optimization.lr == 0.1 and plan.optimization.total_steps == 35
     own = SrSte(epochs=3, lr=0.5).plan(recipe, 7)

@@ -70,6 +70,8 @@ RECORDED = {
     "variants_searched": ["fused_qkv"],
     "processor": "Xeon",
     "threads": 2,
+    "recovery_steps": 40,
+    "recovery_samples": 320,
 }
 
 
@@ -79,6 +81,12 @@ RECORDED = {
         ({"evaluated_samples": 200, "evaluate_limit": 200}, ("1000 test samples", "200 test samples (limit 200)")),
         ({"modes_searched": ["eager"]}, ("fastest of eager, cuda_graph;", "fastest of eager;")),
         ({"variants_searched": []}, ("variants fused_qkv", "variants none")),
+        (
+            {"recovery_steps": 80, "recovery_samples": 640},
+            ("recovery of 40 steps on 320 samples", "recovery of 80 steps on 640 samples"),
+        ),
+        ({"recovery_steps": 0, "recovery_samples": 0}, ("recovery of 40 steps", "no recovery steps")),
+        ({"recovery_steps": None}, ("recovery of 40 steps", "recovery steps not recorded")),
         ({"threads": 1}, ("Xeon, 2 threads", "Xeon, 1 thread")),
         ({"processor": "Epyc"}, ("Xeon, 2 threads", "Epyc, 2 threads")),
     ],
@@ -91,6 +99,16 @@ def test_results_of_another_protocol_are_another_front_that_says_so(make_result,
     titles = {len(group.results): group.title for group in groups}
     assert told[0] in titles[2] and told[1] in titles[1]
     assert split_comparable([make_result(**RECORDED)])[0].title == split_comparable([make_result()])[0].title
+
+
+def test_a_dense_run_stands_beside_every_budget(make_result):
+    dense = make_result(**RECORDED | {"recovery": None, "recovery_steps": None, "pattern": "dense", "run_id": "dense"})
+    short, long = make_result(**RECORDED), make_result(**RECORDED | {"recovery_steps": 80})
+    groups = split_comparable([short, dense, long])
+    assert [group.results for group in groups] == [(short, dense), (dense, long)]
+    other = make_result(**RECORDED | {"recovery": None, "recovery_steps": None, "evaluated_samples": 5})
+    assert [len(group.results) for group in split_comparable([short, other])] == [1, 1]
+    assert [group.results for group in split_comparable([dense])] == [(dense,)]
 
 
 def test_processor_and_threads_do_not_part_times_of_a_gpu(make_result):

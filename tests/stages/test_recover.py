@@ -78,15 +78,19 @@ def test_every_round_repeats_the_rates_of_the_dense_run_s_last_epochs(composed, 
     assert len(recovered) == 2 and all(rates == dense[6:] for rates in recovered)
 
 
-def test_finetuning_repeats_a_whole_curve_in_every_round(composed, fits):
-    length = ["recipe.epochs=3", "recipe.recovery_epochs=2", "recipe.recovery_lr=2e-4", "recipe.warmup=0.5"]
+def test_finetuning_takes_a_whole_curve_in_every_round(composed, fits):
+    """4 epochs of 2 steps, shared by two rounds."""
+    length = ["recipe.epochs=3", "recipe.recovery_epochs=4", "recipe.recovery_lr=2e-4", "recipe.warmup=0.5"]
     run_experiment(composed(*TRAIN, *length, "schedule=iterative", "schedule.rounds=2"))
     expected = [cosine_with_warmup(step, peak=2e-4, total=4, warmup=2) for step in range(4)]
-    assert len(fits) == 3 and all(watch.rates == pytest.approx(expected, rel=1e-9) for watch in fits[1:])
+    assert len(fits) == 3
+    assert all(watch.rates == pytest.approx(expected, rel=1e-9) for watch in fits[1:])
 
 
 def test_rounds_nest_and_are_recorded(composed, fits, tmp_path):
-    run_experiment(composed(*TRAIN, "schedule=iterative", "schedule.levels=[0,0.3,0.5,0.75]"))
+    run_experiment(
+        composed(*TRAIN, "schedule=iterative", "schedule.levels=[0,0.3,0.5,0.75]", "recipe.recovery_epochs=4")
+    )
     masks = [watch.masks for watch in fits[1:]]
     assert all(mask.all() for mask in masks[0].values()), "the first level leaves the network dense"
     for earlier, later in zip(masks, masks[1:], strict=False):

@@ -102,7 +102,7 @@ def test_sgd_is_nesterov():
     "bad",
     [
         {"batch_size": 0},
-        {"epochs": 0},
+        {"epochs": -1},
         {"lr": 0.0},
         {"recovery_epochs": 0},
         {"weight_decay": -0.1},

@@ -15,7 +15,7 @@ from sparsefront.artifacts.record import RECORD, read_record
 DATA = "data"  # downloads and tokenized text: no stages
 UNFINISHED = ".unfinished"
 # A stage that shares files with an earlier one (hard links) is not charged for them.
-ORDER = ("dense", "prune", "recover", "export", "dense_quality", "measure", "result")
+ORDER = ("dense", "prune", "recover", "dense_continued", "export", "dense_quality", "measure", "result")
 
 
 @dataclass(frozen=True)

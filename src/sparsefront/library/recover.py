@@ -58,7 +58,7 @@ def recover(
             iterable all batches are held in memory. Or a function: number of a round, from 0 -> its data module.
         loss: (output, target) -> scalar; of a dict batch the target is the batch. None: the output's own `loss`.
         recovery: finetune, lr_rewind, weight_rewind, distill, obs_update, sr_ste or none, or one with its settings.
-        epochs, lr: of the recipe: how long and at which peak rate is trained.
+        epochs, lr: of the recipe: how long all rounds together (each one that rewinds) train, and at which peak rate.
         recipe: optimizer, learning-rate curve, weight decay; None = AdamW, linear decay, 3 epochs at 1e-3. Rewinding reads it
             as that of the dense training.
         trainer: accelerator, precision, gradient accumulation; None = Lightning's choice, and nothing kept on disk.
@@ -119,6 +119,8 @@ def recover(
 def _recipe(recipe: Recipe | None, epochs: int | None, lr: float | None) -> Recipe:
     """The recipe with the epochs and the rate of this training; of a rewinding, of the dense one."""
     chosen = recipe or Recipe()
+    if epochs is not None and epochs < 1:
+        raise InvalidSetting("epochs", epochs, "must be at least 1; recovery=none trains nothing")
     if epochs is not None:
         chosen = replace(chosen, epochs=epochs, recovery_epochs=None)
     return chosen if lr is None else replace(chosen, lr=lr, recovery_lr=None)

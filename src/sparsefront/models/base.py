@@ -32,6 +32,16 @@ class Model(ABC):
         """Short name that tells networks of this model apart in reports; None where there is one only."""
         return None
 
+    @property
+    def checkpoint(self) -> str | None:
+        """What the initial weights are read from, by its path or name; None where they are random."""
+        return getattr(self, "path", None) or getattr(self, "weights", None)
+
+    @property
+    def trained_on(self) -> str | None:
+        """The data set, by its name here, whose train split that checkpoint is known to have seen; None where it is not known."""
+        return None
+
     def settings_used(self) -> dict[str, Any]:
         """The settings as a result names them: null where one had no say in what was loaded."""
         return asdict(self) if is_dataclass(self) else dict(vars(self))

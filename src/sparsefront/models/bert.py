@@ -89,6 +89,10 @@ class Bert(Model):
         """Where weights come from; None = random."""
         return BertSource(self.name, self.revision, self.path) if self.size is None else None
 
+    @property
+    def checkpoint(self) -> str | None:
+        return None if self.size is not None else self.path or self.name
+
     def check(self) -> None:
         if self.source is not None:
             self.source.check()

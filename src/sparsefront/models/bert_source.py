@@ -13,7 +13,7 @@ from torch import nn
 
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.errors import InvalidSetting, first_line
-from sparsefront.models.checkpoint import misfit, non_finite, why_unreadable
+from sparsefront.models.checkpoint import misfit, non_finite, note_new_layers, why_unreadable
 from sparsefront.models.hub import hub_folder
 
 if TYPE_CHECKING:
@@ -121,12 +121,14 @@ class BertSource:
                 )
         except Exception as error:  # of json, safetensors, the unpickler, transformers: nothing here is ours
             raise self.invalid(f"its weights cannot be read: {why_unreadable(error)}") from error
-        self._require_fit(report, head)
+        note_new_layers(net, self._require_fit(report, head))
         if complaint := non_finite(dict(net.named_parameters()), _weights_in(folder)):
             raise self.invalid(complaint)
         return net.train()  # from_pretrained leaves it in evaluation mode, without dropout
 
-    def _require_fit(self, report: dict[str, Any], head: tuple[str, ...]) -> None:
+    def _require_fit(self, report: dict[str, Any], head: tuple[str, ...]) -> list[str]:
+        """The tensors of the head that are newly initialized."""
+
         def of_head(key: str) -> bool:
             return any(key.startswith(f"{name}.") for name in head)
 
@@ -141,6 +143,7 @@ class BertSource:
         new = sorted(filter(of_head, {*report["missing_keys"], *reshaped}))
         if new:
             log.info("newly initialized, because no weights fit: %s", ", ".join(new))
+        return new
 
     def _folder(self, *needed: tuple[str, ...], wanted: tuple[str, ...] = ()) -> Path:
         if self.path is not None:

@@ -84,6 +84,7 @@ def load_weights(net: nn.Module, weights: dict[str, Tensor], *, head: str, path:
     if any(given.get(key) != own[key] for key in head_keys):
         log.info("%s: not in the checkpoint in this shape, newly initialized (%s)", head, path)
         weights = {key: tensor for key, tensor in weights.items() if not key.startswith(f"{head}.")}
+        note_new_layers(net, [head])
     else:
         head_keys = []
     reshaped = [key for key in weights if key in own and given[key] != own[key]]
@@ -96,6 +97,16 @@ def load_weights(net: nn.Module, weights: dict[str, Tensor], *, head: str, path:
     )
     if complaint:
         raise InvalidSetting("path", path, complaint)
+
+
+def note_new_layers(net: nn.Module, layers: list[str]) -> None:
+    """Remember on the network, and on its copies, which of its layers the checkpoint has no weights for."""
+    net.__dict__["_new_layers"] = tuple(layers)
+
+
+def new_layers(net: nn.Module) -> tuple[str, ...]:
+    """The layers that `note_new_layers` named; none of a network that a checkpoint fills, or that has none."""
+    return net.__dict__.get("_new_layers", ())
 
 
 def misfit(*, missing: list[str], unexpected: list[str], reshaped: list[str]) -> str:

@@ -51,6 +51,10 @@ class ResNet50(Model):
     def source(self) -> TorchvisionSource:
         return TorchvisionSource("resnet50", self.weights, self.path)
 
+    @property
+    def trained_on(self) -> str | None:
+        return self.source.trained_on
+
     def check(self) -> None:
         self.source.check()
 

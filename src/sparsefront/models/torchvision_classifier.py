@@ -45,6 +45,10 @@ class TorchvisionClassifier(Model):
     def source(self) -> TorchvisionSource:
         return TorchvisionSource(self.name, self.weights, self.path)
 
+    @property
+    def trained_on(self) -> str | None:
+        return self.source.trained_on
+
     def check(self) -> None:
         import torchvision
 

@@ -26,6 +26,11 @@ class TorchvisionSource:
     weights: str | None
     path: str | None
 
+    @property
+    def trained_on(self) -> str | None:
+        """Of torchvision's own weights the data set, which is one for all; None of others."""
+        return None if self.weights is None else "imagenet"
+
     def check(self) -> None:
         """Raises InvalidSetting: both given, an unknown name, a path that does not exist."""
         if self.weights is not None and self.path is not None:

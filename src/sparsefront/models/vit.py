@@ -44,6 +44,10 @@ class Vit(Model):
     def source(self) -> TorchvisionSource:
         return TorchvisionSource(self.variant, self.weights, self.path)
 
+    @property
+    def trained_on(self) -> str | None:
+        return self.source.trained_on
+
     def check(self) -> None:
         self.source.check()
 

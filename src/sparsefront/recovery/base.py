@@ -86,6 +86,16 @@ class Round:
     loggers: list
     callbacks: tuple[pl.Callback, ...] = ()
 
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """The sparsities of all rounds."""
+        return self.setup.pruning.schedule.round_sparsities(self.setup.pruning.sparsity)
+
+    @property
+    def index(self) -> int:
+        """Which round this is, from 0."""
+        return self.levels.index(self.sparsity)
+
 
 @dataclass(frozen=True)
 class RoundRecord:
@@ -94,15 +104,16 @@ class RoundRecord:
     Args:
         seconds: of training, those before a kill included.
         earlier_seconds: the part of them before a kill.
-        epochs, steps: trained, in optimizer steps.
+        epochs, steps, samples: trained, as counted: see `training.budget.Trained`.
         updates: (step, sparsity) of every change of the masks while it trained.
         sparsity, sparsity_achieved: what was asked of the masks that it began with, and what those at its end have.
     """
 
     seconds: float = 0.0
     earlier_seconds: float = 0.0
-    epochs: int = 0
+    epochs: float = 0.0
     steps: int = 0
+    samples: int = 0
     updates: list[tuple[int, float]] = field(default_factory=list)
     sparsity: float = 0.0
     sparsity_achieved: float = 0.0
@@ -114,6 +125,7 @@ class Recovery(ABC):
     Attributes:
         several_rounds: it may be called again, with new masks for the weights that it left.
         mask_updates: it lets masks change while it trains, as `ApplyMasks` does.
+        repeats: every round trains for the whole budget, by definition; otherwise the rounds share it.
     """
 
     name: ClassVar[str]
@@ -125,6 +137,7 @@ class Recovery(ABC):
     """Whether it starts from the dense weights, also of what is pruned."""
     several_rounds: ClassVar[bool] = False
     mask_updates: ClassVar[bool] = False
+    repeats: ClassVar[bool] = False
 
     def follows(self, schedule: Schedule, sparsity: float) -> bool:
         """Whether this recovery does all that a schedule asks for on its way to the final `sparsity`."""

@@ -59,6 +59,10 @@ class Distill(TrainingRecovery):
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]  # of the instance: a checkpoint may teach instead
         return () if self.teacher else ("dense_net",)
 
+    @property
+    def repeats(self) -> bool:  # type: ignore[override]  # of the instance
+        return self._along.repeats
+
     def follows(self, schedule: Schedule, sparsity: float) -> bool:
         """What `along` follows."""
         return self._along.follows(schedule, sparsity)

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from sparsefront.declared.settings_class import settings_class
-from sparsefront.recovery.training import TrainingPlan, TrainingRecovery
+from sparsefront.recovery.training import TrainingPlan, TrainingRecovery, recovery_epochs
 from sparsefront.training.optimization import Optimization
 from sparsefront.training.recipe import Recipe
 
@@ -14,10 +14,10 @@ from sparsefront.training.recipe import Recipe
 class Finetune(TrainingRecovery):
     """Settings of `recovery=finetune`: the surviving weights are trained on with a fresh optimizer. With one_shot the masks
     are fixed (Mishra et al., "Accelerating Sparse Deep Neural Networks", 2021: prune once, repeat the schedule); with
-    iterative every round trains so; with gradual the masks tighten meanwhile.
+    iterative every round trains so, for its share of the epochs; with gradual the masks tighten meanwhile.
 
     Args:
-        epochs: of one round; null = the recipe's recovery_epochs, else its epochs.
+        epochs: of all rounds together, which share them; null = the recipe's recovery_epochs, else its epochs.
         lr: peak rate; null = the recipe's recovery_lr, else its lr.
     """
 
@@ -30,6 +30,6 @@ class Finetune(TrainingRecovery):
 
     def plan(self, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
         """A whole learning-rate curve of its own, warm-up included."""
-        epochs = self.epochs or recipe.recovery_epochs or recipe.epochs
+        epochs = recovery_epochs(self.epochs, recipe)
         lr = self.lr or recipe.recovery_lr or recipe.lr
         return TrainingPlan(epochs, Optimization(recipe, lr=lr, total_steps=epochs * steps_per_epoch), "recovery.lr")

@@ -15,13 +15,14 @@ class LearningRateRewind(TrainingRecovery):
     Carbin, "Comparing Rewinding and Fine-tuning", 2020). The Uniform-sparsity paper rewinds once, all the way (K = T).
 
     Args:
-        epochs: K, how far to rewind; null = the whole dense run (K = T).
+        epochs: K, how far to rewind, in every round; null = the recipe's recovery_epochs, else the whole dense run (K = T).
     """
 
     epochs: Epochs = None
 
     name: ClassVar[str] = "lr_rewind"
     several_rounds: ClassVar[bool] = True
+    repeats: ClassVar[bool] = True
 
     def plan(self, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
         """The last K epochs of the dense curve."""

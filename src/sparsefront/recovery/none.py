@@ -1,17 +1,29 @@
 """No recovery: prune and measure."""
 
+import time
 from typing import ClassVar
+
+from pydantic import PositiveInt
 
 from sparsefront.declared.settings_class import settings_class
 from sparsefront.recovery.base import Recovery, Round, RoundRecord
+from sparsefront.recovery.batch_norm import retake_batch_norm
 
 
 @settings_class()
 class NoRecovery(Recovery):
-    """Settings of `recovery=none`: the pruned weights are measured as they are."""
+    """Settings of `recovery=none`: the pruned weights are measured as they are.
+
+    Args:
+        batch_norm_batches: training batches from which BatchNorm statistics are taken again; null = those of the dense network.
+    """
+
+    batch_norm_batches: PositiveInt | None = 100
 
     name: ClassVar[str] = "none"
 
     def recover(self, round: Round) -> RoundRecord:
+        start = time.perf_counter()
         round.masked.set(round.masks)
-        return RoundRecord()
+        retake_batch_norm(round, self.batch_norm_batches)
+        return RoundRecord(seconds=time.perf_counter() - start)

@@ -18,6 +18,7 @@ from sparsefront.obs.selection import Given, InBlocks, InWindows, Selection
 from sparsefront.option_classes import options_where
 from sparsefront.pruning.calibration import NetworkCalibration
 from sparsefront.recovery.base import LayerMasks, Recovery, RecoverySetup, Round, RoundRecord
+from sparsefront.recovery.batch_norm import retake_batch_norm
 
 
 @settings_class()
@@ -36,6 +37,7 @@ class ObsUpdate(Recovery):
             layer (per window) as the masks say. false: the masks stand, whatever importance they come from.
         sequential: a layer's inputs are what it is given by the layers before it as they are by now; false: as the
             unpruned network gives them, all layers at once (each Hessian is [K, K] in fp32).
+        batch_norm_batches: as of `recovery=none`.
     """
 
     batches: PositiveInt = 16
@@ -43,6 +45,7 @@ class ObsUpdate(Recovery):
     block: PositiveInt = 128
     reselect: bool = False
     sequential: bool = True
+    batch_norm_batches: PositiveInt | None = 100
 
     name: ClassVar[str] = "obs_update"
     needs: ClassVar[tuple[str, ...]] = ("dense_net",)
@@ -76,6 +79,7 @@ class ObsUpdate(Recovery):
             for layer in group:
                 masks[layer] = self._update(round, layer, hessians.pop(layer))
         round.masked.set({layer: masks[layer] for layer in layers})
+        retake_batch_norm(round, self.batch_norm_batches)
         return RoundRecord(seconds=time.perf_counter() - start)
 
     @torch.no_grad()

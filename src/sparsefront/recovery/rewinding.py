@@ -17,22 +17,23 @@ def first_epoch(epochs: int | None, recipe: Recipe) -> int:
     """T - K: the epoch of the dense run, from 0, at whose start K epochs are left of it.
 
     Args:
-        epochs: K; None = all (K = T).
+        epochs: K; None = the recipe's recovery_epochs, else all (K = T).
     Raises:
-        InvalidSetting: K is more than the dense run had.
+        InvalidSetting: K is more than the dense run had, or there was none.
     """
-    if epochs is not None and epochs > recipe.epochs:
-        raise InvalidSetting(
-            "recovery.epochs", epochs, f"cannot rewind past the {recipe.epochs} epochs of the dense run"
-        )
-    return 0 if epochs is None else recipe.epochs - epochs
+    key, rewound = ("recipe.recovery_epochs", recipe.recovery_epochs) if epochs is None else ("recovery.epochs", epochs)
+    if recipe.epochs == 0:
+        raise InvalidSetting("recipe.epochs", 0, "trains no dense network, so there are no learning rates to rewind to")
+    if rewound is not None and rewound > recipe.epochs:
+        raise InvalidSetting(key, rewound, f"cannot rewind past the {recipe.epochs} epochs of the dense run")
+    return 0 if rewound is None else recipe.epochs - rewound
 
 
 def rewound_plan(epochs: int | None, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
     """The last K epochs of the dense run's learning rates, step by step.
 
     Args:
-        epochs: K; None = all.
+        epochs: K; None = as of `first_epoch`.
     """
     first = first_epoch(epochs, recipe)
     total_steps = recipe.epochs * steps_per_epoch

@@ -1,7 +1,7 @@
 """Train from the initial weights with masks that change at every step."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, ClassVar
 
 import torch
@@ -16,15 +16,15 @@ from sparsefront.option_classes import options_where
 from sparsefront.patterns.base import Pattern
 from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.pruning.straight_through import StraightThrough
-from sparsefront.recovery.base import Recovery, RecoverySetup, Round, RoundRecord
-from sparsefront.recovery.training import TrainingPlan, fit_round
+from sparsefront.recovery.base import RecoverySetup, Round, RoundRecord
+from sparsefront.recovery.training import TrainingPlan, TrainingRecovery, fit_round, recovery_epochs
 from sparsefront.training.fit import steps_per_epoch
 from sparsefront.training.optimization import Optimization
 from sparsefront.training.recipe import Recipe
 
 
 @settings_class()
-class SrSte(Recovery):
+class SrSte(TrainingRecovery):
     """Settings of `recovery=sr_ste`: the network is trained once more from where the dense run began, pretrained or random
     weights, with the sparse-refined straight-through estimator (`StraightThrough`). The prune stage's masks only say
     which layers take part; the result is pruned by the mask of the last weights.
@@ -34,7 +34,8 @@ class SrSte(Recovery):
 
     Args:
         decay: lambda_W, how strongly pruned weights are drawn to zero; 2e-4 in the source's experiments on ImageNet.
-        epochs, lr: of this training; null = the recipe's.
+        epochs: of this training; null = the recipe's recovery_epochs, else its epochs.
+        lr: peak rate; null = the recipe's lr.
     Source: Zhou et al., "Learning N:M Fine-grained Structured Sparse Neural Networks From Scratch", 2021.
     """
 
@@ -71,8 +72,8 @@ class SrSte(Recovery):
             )
 
     def plan(self, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
-        """A whole learning-rate curve of its own, as long as the dense run's."""
-        epochs = self.epochs or recipe.epochs
+        """A whole learning-rate curve of its own."""
+        epochs = recovery_epochs(self.epochs, recipe)
         optimization = Optimization(recipe, lr=self.lr or recipe.lr, total_steps=epochs * steps_per_epoch)
         return TrainingPlan(epochs, optimization, "recovery.lr")
 
@@ -83,9 +84,9 @@ class SrSte(Recovery):
         round.net.load_state_dict(round.initial_net().state_dict())
         windows = WindowMasks(pruning.pattern, pruning.importance, round.layout, round.sparsity)
         refined = StraightThrough(round.net, list(round.masks), make_masks=windows, decay=self.decay)
-        time = fit_round(round, plan, (refined,))
+        trained = fit_round(round, plan, (refined,))
         round.masked.set(refined.masks())
-        return RoundRecord(time.seconds, time.earlier_seconds, plan.epochs, plan.epochs * steps)
+        return RoundRecord(**asdict(trained))
 
 
 @dataclass(frozen=True, eq=False)

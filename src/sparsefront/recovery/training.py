@@ -1,13 +1,16 @@
 """Recoveries that train under masks: one fit per round."""
 
+import math
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 import pytorch_lightning as pl
 
+from sparsefront.errors import InvalidSetting
 from sparsefront.pruning.callback import ApplyMasks
 from sparsefront.recovery.base import Recovery, RecoverySetup, Round, RoundRecord
-from sparsefront.training.fit import FitTime, fit, steps_per_epoch
+from sparsefront.training.budget import Trained
+from sparsefront.training.fit import fit, steps_per_epoch
 from sparsefront.training.optimization import Optimization
 from sparsefront.training.recipe import Recipe
 
@@ -18,11 +21,39 @@ class TrainingPlan:
     epochs: of recovery.
     optimization: optimizer and learning-rate curve; always starts with a fresh optimizer state.
     lr_key: the setting that its peak rate comes from, or may be set by.
+    steps: optimizer steps after which it ends within the last epoch; None = with that epoch.
     """
 
     epochs: int
     optimization: Optimization
     lr_key: str = "recipe.lr"
+    steps: int | None = None
+
+    def share(self, index: int, rounds: int, steps_per_epoch: int) -> "TrainingPlan":
+        """What one of several rounds gets: equal parts that add up to the whole, each with a learning-rate curve of its own.
+
+        A round has at least one step, also of a budget that has fewer steps than rounds.
+        """
+        whole = self.epochs * steps_per_epoch
+        steps = max(1, whole * (index + 1) // rounds - whole * index // rounds)
+        curve = replace(self.optimization, total_steps=steps)
+        return replace(self, epochs=math.ceil(steps / steps_per_epoch), optimization=curve, steps=steps)
+
+    def total_steps(self, steps_per_epoch: int) -> int:
+        return self.epochs * steps_per_epoch if self.steps is None else self.steps
+
+
+def recovery_epochs(epochs: int | None, recipe: Recipe) -> int:
+    """The one budget of all recoveries, unless a recovery's own `epochs` names another.
+
+    Raises:
+        InvalidSetting: the recipe names none, and has no dense run whose epochs could be repeated.
+    """
+    found = epochs or recipe.recovery_epochs or recipe.epochs
+    if found == 0:
+        allowed = "must be set with recipe.epochs=0, which leaves no dense run to repeat; recovery=none trains nothing"
+        raise InvalidSetting("recipe.recovery_epochs", None, allowed)
+    return found
 
 
 class TrainingRecovery(Recovery):
@@ -30,11 +61,16 @@ class TrainingRecovery(Recovery):
 
     @abstractmethod
     def plan(self, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
-        """Epochs, optimizer and learning rates of one round.
+        """Epochs, optimizer and learning rates of all rounds together, or of each where it `repeats`.
 
         Raises:
             InvalidSetting: what the recipe does not have, with its key written from the root.
         """
+
+    def plan_of_round(self, recipe: Recipe, steps_per_epoch: int, index: int, rounds: int) -> TrainingPlan:
+        """The plan of a round, counted from 0."""
+        plan = self.plan(recipe, steps_per_epoch)
+        return plan if self.repeats or rounds == 1 else plan.share(index, rounds, steps_per_epoch)
 
     def set_weights(self, round: Round) -> None:
         """Put the weights into `round.net` that the round starts from; by default they stay as they are."""
@@ -49,7 +85,7 @@ class TrainingRecovery(Recovery):
     def recover(self, round: Round) -> RoundRecord:
         setup = round.setup
         steps = steps_per_epoch(round.data, setup.trainer)
-        plan = self.plan(setup.recipe, steps)
+        plan = self.plan_of_round(setup.recipe, steps, round.index, len(round.levels))
         self.set_weights(round)
         round.masked.set(round.masks)
         apply_masks = ApplyMasks(
@@ -57,21 +93,20 @@ class TrainingRecovery(Recovery):
             schedule=setup.pruning.schedule,
             sparsity=setup.pruning.sparsity,
             make_masks=round.make_masks,
-            total_steps=plan.epochs * steps,
+            total_steps=plan.total_steps(steps),
         )
-        time = fit_round(round, plan, (apply_masks, *self.callbacks(round)))
-        return RoundRecord(time.seconds, time.earlier_seconds, plan.epochs, plan.epochs * steps, apply_masks.reached)
+        trained = fit_round(round, plan, (apply_masks, *self.callbacks(round)))
+        return RoundRecord(**asdict(trained), updates=apply_masks.reached)
 
 
-def fit_round(round: Round, plan: TrainingPlan, callbacks: tuple[pl.Callback, ...] = ()) -> FitTime:
+def fit_round(round: Round, plan: TrainingPlan, callbacks: tuple[pl.Callback, ...] = ()) -> Trained:
     """Train `round.net` in place as planned, with a fresh optimizer."""
-    pruning = round.setup.pruning
-    levels = pruning.schedule.round_sparsities(pruning.sparsity)
-    number = f", round {levels.index(round.sparsity) + 1} of {len(levels)}" if len(levels) > 1 else ""
+    number = f", round {round.index + 1} of {len(round.levels)}" if len(round.levels) > 1 else ""
     return fit(
         round.make_task(plan.optimization),
         round.data,
         epochs=plan.epochs,
+        steps=plan.steps,
         recipe=round.setup.recipe,
         trainer=round.setup.trainer,
         loggers=round.loggers,

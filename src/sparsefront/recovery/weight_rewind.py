@@ -19,7 +19,7 @@ class WeightRewind(TrainingRecovery):
     "Comparing Rewinding and Fine-tuning", 2020). All the way back (K = T) it is the lottery ticket of Frankle and Carbin.
 
     Args:
-        epochs: K, how far to rewind; null = the whole dense run (K = T).
+        epochs: K, how far to rewind, in every round; null = the recipe's recovery_epochs, else the whole dense run (K = T).
     """
 
     epochs: Epochs = None
@@ -27,6 +27,7 @@ class WeightRewind(TrainingRecovery):
     name: ClassVar[str] = "weight_rewind"
     needs: ClassVar[tuple[str, ...]] = ("epoch_weights",)
     several_rounds: ClassVar[bool] = True
+    repeats: ClassVar[bool] = True
 
     def check(self, setup: RecoverySetup) -> None:
         super().check(setup)

@@ -102,13 +102,18 @@ def side_of(result: Result) -> str | None:
 
 def val_quality(result: Result) -> float | None:
     """What a choice goes by; None where nothing may be chosen by this result."""
-    side = side_of(result)
+    side = None if offers_no_choice(result) else side_of(result)
     return None if side is None else result.value_of(f"val_{side}")
 
 
 def holds_nothing_out(result: Result) -> bool:
     """Whether it was trained on all of train on purpose."""
     return result.choice.dataset_parameters.get("valid_fraction") == 0
+
+
+def offers_no_choice(result: Result) -> bool:
+    """Whether nothing of train was held out on purpose, or the checkpoint may have seen what is."""
+    return holds_nothing_out(result) or bool(result.quality.val_seen)
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float | None, float | None]:

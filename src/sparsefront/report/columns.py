@@ -6,12 +6,15 @@ from typing import Any
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.pruning.collapse import collapsed_layers
+from sparsefront.report.baseline import points_lost
 from sparsefront.report.renamed_fields import new_name
 from sparsefront.report.result import Result, result_fields
 
 # Fields where more is better: sorted with the largest first; every other number starts with the smallest.
 MORE_IS_BETTER = {
     "dense",
+    "dense_continued",
+    "val_dense_continued",
     "masked",
     "sparse",
     "val_dense",
@@ -40,6 +43,11 @@ def milliseconds(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")
+
+
+def points(value: float | None) -> str:
+    """Percentage points."""
+    return "–" if value is None else f"{value:.2f}"
 
 
 def fraction(value: float | None) -> str:
@@ -115,6 +123,14 @@ class RecoverySeedColumn(Column):
 
 
 @dataclass(frozen=True)
+class PointsLostColumn(Column):
+    """Against the dense network trained on for the same budget, where there is one."""
+
+    def value(self, result: Result) -> float | None:
+        return points_lost(result)
+
+
+@dataclass(frozen=True)
 class SettingsColumn(Column):
     """The parameters in which results of one table differ though they chose the same parts: `recovery.hardness=1.0`.
 
@@ -145,12 +161,22 @@ COLUMNS = (
     Column("recovery", constant_aside=True),
     Column("recipe", constant_aside=True),
     Column("kernel_mode", constant_aside=True),
+    Column("recovery_steps", numeric=True, constant_aside=True),
     Column("seed", numeric=True),
     RecoverySeedColumn("recovery_seed", numeric=True, constant_aside=True),
     Column("dense", percent, numeric=True, error="dense_standard_error", of="accuracy"),
+    Column(
+        "dense_continued",
+        percent,
+        numeric=True,
+        constant_aside=True,
+        error="dense_continued_standard_error",
+        of="accuracy",
+    ),
     Column("masked", percent, numeric=True, error="masked_standard_error", of="accuracy"),
     Column("sparse", percent, numeric=True, error="sparse_standard_error", of="accuracy"),
     Column("val_sparse", percent, numeric=True, constant_aside=True, error="val_sparse_standard_error", of="accuracy"),
+    PointsLostColumn("points lost", points, numeric=True),
     Column("evaluated_samples", numeric=True, constant_aside=True),
     Column("latency_dense_ms", milliseconds, numeric=True),
     Column("latency_sparse_ms", milliseconds, numeric=True),

@@ -1,7 +1,8 @@
 """Which results may share a plot, and what each of them draws there.
 
 A speedup or a latency means something only beside others of the same model, data, device, batch and dtype, evaluated on the
-same samples and compared with a baseline from the same search: results are split by these before anything is drawn.
+same samples, recovered for as many steps and compared with a baseline from the same search: results are split by these before
+anything is drawn. What was not pruned has no recovery, and stands beside every budget.
 What else differs is reported (`differences`).
 """
 
@@ -10,8 +11,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from sparsefront.report.axis import SPEEDUP, Axis
-from sparsefront.report.candidates import holds_nothing_out, side_of, val_quality
-from sparsefront.report.conditions import conditions
+from sparsefront.report.candidates import offers_no_choice, side_of, val_quality
+from sparsefront.report.conditions import BUDGET, conditions
 from sparsefront.report.differences import differences
 from sparsefront.report.pareto import pareto_front
 from sparsefront.report.result import Result
@@ -65,26 +66,40 @@ class ComparableResults:
             return None
         return self.axis.dense(baselines), 100 * median(result.quality.dense for result in baselines)
 
+    def continued_point(self) -> tuple[float, float] | None:
+        """As `dense_point`, of the dense networks that were trained on; None where there are none."""
+        dense, quality = self.dense_point(), self.continued_quality()
+        return None if dense is None or quality is None else (dense[0], quality)
+
     def notes(self) -> list[str]:
         """In what these results differ beyond what a plot shows, one line each."""
         return differences(self.results)
 
     def dense_quality(self) -> float | None:
         """Median quality before pruning, in percent."""
-        measured = [result.quality.dense for result in self.results if result.quality.dense is not None]
+        return self._median_quality("dense")
+
+    def continued_quality(self) -> float | None:
+        """Median quality of the dense networks that were trained on for the recovery's budget, in percent."""
+        return self._median_quality("dense_continued")
+
+    def _median_quality(self, side: str) -> float | None:
+        measured = [value for result in self.results if (value := result.value_of(side)) is not None]
         return 100 * median(measured) if measured else None
 
     def front(self) -> list[tuple[float, float]]:
-        """(value on the axis, quality in percent) of the points that nothing here beats, the dense one among them.
+        """(value on the axis, quality in percent) of the points that nothing here beats, the dense ones among them.
 
         Where the held-out part was measured it decides what beats what, and the quality is still that of the reporting
-        split. Where nothing was held out on purpose nothing is picked. Of older results the reporting split decides.
+        split. Where nothing may be chosen nothing is picked. Of older results the reporting split decides.
         """
-        if any(map(holds_nothing_out, self.results)):
+        if any(map(offers_no_choice, self.results)):
             return []
         candidates = [(point.x, point.quality, point.val) for point in self.timed_points()]
         if (dense := self.dense_point()) is not None:
-            candidates.append((*dense, self.dense_val()))
+            candidates.append((*dense, self._median_quality("val_dense")))
+        if (continued := self.continued_point()) is not None:
+            candidates.append((*continued, self._median_quality("val_dense_continued")))
         by = 1 if self.picked_by == "test" else 2
         known = [candidate for candidate in candidates if candidate[by] is not None]
         chosen = pareto_front([(self.axis.cost(candidate[0]), candidate[by]) for candidate in known])
@@ -94,11 +109,6 @@ class ComparableResults:
     def picked_by(self) -> str:
         """`val`; `test` where no result here, being of an older version, holds a metric of the held-out part."""
         return "test" if all(point.val is None for point in self.points()) else "val"
-
-    def dense_val(self) -> float | None:
-        """Median quality of the dense networks on the held-out part, in percent."""
-        measured = [result.quality.val_dense for result in self.results if result.quality.val_dense is not None]
-        return 100 * median(measured) if measured else None
 
     @property
     def front_label(self) -> str:
@@ -131,10 +141,11 @@ def split_comparable(results: Iterable[Result], axis: Axis = SPEEDUP) -> list[Co
 
     Groups that would have the same title get the `conditions` in which they differ into it.
     """
-    groups: dict[tuple, list[Result]] = {}
+    results, groups = list(results), {}
     for result in results:
         subject = _title(result), _device(result), result.quality.metric_name
         groups.setdefault((subject, tuple(conditions(result).items())), []).append(result)
+    groups = _with_dense_ones(groups, results)
     alike: dict[tuple, list[dict[str, str]]] = {}
     for subject, found in groups:
         alike.setdefault(subject, []).append(dict(found))
@@ -142,6 +153,23 @@ def split_comparable(results: Iterable[Result], axis: Axis = SPEEDUP) -> list[Co
         ComparableResults(_told_apart(subject[0], dict(found), alike[subject]), *subject[1:], tuple(members), axis)
         for (subject, found), members in sorted(groups.items(), key=lambda group: str(group[0]))
     ]
+
+
+def _with_dense_ones(groups: dict[tuple, list[Result]], order: list[Result]) -> dict[tuple, list[Result]]:
+    """The groups, those without a budget put into each that agrees in all else; alone where there is none."""
+    place = {id(result): number for number, result in enumerate(order)}
+    shared = {key: members for key, members in groups.items() if BUDGET not in dict(key[1])}
+    found = {}
+    for key, members in groups.items():
+        if key in shared and any(other not in shared and _without_budget(other) == key for other in groups):
+            continue
+        beside = [] if key in shared else shared.get(_without_budget(key), [])
+        found[key] = sorted([*members, *beside], key=lambda result: place[id(result)])
+    return found
+
+
+def _without_budget(key: tuple) -> tuple:
+    return key[0], tuple(item for item in key[1] if item[0] != BUDGET)
 
 
 def by_pattern(points: Iterable[Point]) -> dict[str, list[Point]]:

@@ -20,8 +20,8 @@ from sparsefront.report.winners import CHOICES, candidate_table, verdicts
 USAGE = """\
 usage: python compare.py [results ...] [out=DIR] [sort=COLUMN] [axis=AXIS] [source=wandb project=NAME entity=NAME]
 
-Prints the runs, a table for each set that may be compared (model, data, samples evaluated, device, batch, dtype, modes
-searched), with what differs inside a set below it; where there is something to choose, a second one: mean ± standard
+Prints the runs, a table for each set that may be compared (model, data, samples evaluated, recovery steps, device, batch, dtype,
+modes searched), with what differs inside a set below it; where there is something to choose, a second one: mean ± standard
 deviation over seeds, what the held-out part of train picks, and whether the reporting split agrees (paired bootstrap).
 Writes compare.png and compare.html (accuracy against speedup, one series per pattern, the same sets apart).
 

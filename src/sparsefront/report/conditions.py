@@ -7,10 +7,14 @@ that is known.
 from sparsefront.report.candidates import holds_nothing_out
 from sparsefront.report.result import Result
 
+BUDGET = "budget"
+
 
 def conditions(result: Result) -> dict[str, str]:
     """Condition -> what it was, in words; only those that apply to this result."""
     found = {"evaluation": _evaluation(result), "held out": _held_out(result)}
+    if result.choice.recovery is not None:
+        found[BUDGET] = _budget(result)
     if result.speed.latency_device is not None:
         found["search"] = _search(result)
     if result.speed.latency_device == "cpu":
@@ -31,6 +35,13 @@ def _held_out(result: Result) -> str:
     if samples is not None:
         return f"{samples} held-out samples"
     return "nothing held out" if holds_nothing_out(result) else "held-out samples not recorded"
+
+
+def _budget(result: Result) -> str:
+    steps, samples = result.cost.recovery_steps, result.cost.recovery_samples
+    if steps is None:
+        return "recovery steps not recorded"
+    return f"recovery of {steps} steps on {samples} samples" if steps else "no recovery steps"
 
 
 def _search(result: Result) -> str:

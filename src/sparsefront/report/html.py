@@ -110,18 +110,24 @@ def _latency_figure(group: ComparableResults, styles: dict[str, SeriesStyle]) ->
         x, y = zip(*front)
         traces.insert(0, Scatter(x=x, y=y, mode="lines", name=group.front_label, line=line, hoverinfo="skip"))
     if (dense := group.dense_point()) is not None:
-        marker = {"color": DENSE_COLOR, "symbol": "star", "size": 15}
-        text = (
-            f"dense baseline<br>{dense[1]:.2f} % · {group.axis.text(dense[0])}<br>median of {len(group.results)} run(s)"
-        )
-        baseline = Scatter(x=[dense[0]], y=[dense[1]], mode="markers", name="dense baseline", marker=marker)
-        traces.append(baseline.update(hovertext=text, hoverinfo="text"))
+        text = f"{group.axis.text(dense[0])}<br>median of {len(group.results)} run(s)"
+        traces.append(_star(dense, "star", "dense baseline", text))
+    if (continued := group.continued_point()) is not None:
+        traces.append(_star(continued, "star-open", "dense, trained on", "for the recovery's budget"))
     figure = _figure(traces, x_label=group.axis_label, y_label=group.quality_label)
     if group.wants_log_axis():
         figure.update_xaxes(type="log", dtick="D2")
     else:
         figure.update_xaxes(rangemode="tozero")  # a difference of a thousandth must look like one
     return figure
+
+
+def _star(point: tuple[float, float], symbol: str, name: str, text: str) -> Any:
+    from plotly.graph_objects import Scatter
+
+    marker = {"color": DENSE_COLOR, "symbol": symbol, "size": 15}
+    star = Scatter(x=[point[0]], y=[point[1]], mode="markers", name=name, marker=marker)
+    return star.update(hovertext=f"{name}<br>{point[1]:.2f} % · {text}", hoverinfo="text")
 
 
 def _sparsity_figure(group: ComparableResults, styles: dict[str, SeriesStyle]) -> "Figure":
@@ -133,6 +139,8 @@ def _sparsity_figure(group: ComparableResults, styles: dict[str, SeriesStyle]) -
     figure.update_xaxes(range=[0, 1])
     if (dense := group.dense_quality()) is not None:
         figure.add_hline(y=dense, line_dash="dot", line_color=DENSE_COLOR, annotation_text="dense")
+    if (continued := group.continued_quality()) is not None:
+        figure.add_hline(y=continued, line_dash="dash", line_color=DENSE_COLOR, annotation_text="dense, trained on")
     return figure
 
 

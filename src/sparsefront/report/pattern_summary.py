@@ -1,6 +1,7 @@
 """What each pattern reaches among comparable results, as a table."""
 
-from sparsefront.report.candidates import holds_nothing_out
+from sparsefront.report.baseline import points_lost
+from sparsefront.report.candidates import offers_no_choice
 from sparsefront.report.columns import times
 from sparsefront.report.comparable import ComparableResults, Point, by_pattern
 from sparsefront.report.pareto import dominated_area
@@ -38,9 +39,11 @@ def pattern_summary(group: ComparableResults) -> list[dict[str, str]]:
 
 
 def _near(point: Point, group: ComparableResults) -> bool:
-    """Judged on the held-out part; of older results, which lack it, on the reporting split; never where none was held out."""
-    if any(map(holds_nothing_out, group.results)):
+    """Whether it lost little against its own baseline: the dense network trained on, where there is one.
+
+    Judged on the held-out part; of older results, which lack it, on the reporting split; never where nothing may be chosen.
+    """
+    if any(map(offers_no_choice, group.results)):
         return False
-    of_val = group.picked_by == "val"
-    quality, dense = (point.val, group.dense_val()) if of_val else (point.quality, group.dense_quality())
-    return None not in (quality, dense) and quality >= dense - NEAR_DENSE_POINTS
+    lost = points_lost(point.result, held_out=group.picked_by == "val")
+    return lost is not None and lost <= NEAR_DENSE_POINTS

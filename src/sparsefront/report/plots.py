@@ -65,6 +65,9 @@ def _draw_latency(axes: "Axes", group: ComparableResults, styles: dict[str, Seri
             _annotate(axes, text, (point.x, point.quality))
     if dense is not None:
         axes.scatter(*dense, color=DENSE_COLOR, marker="*", s=150, zorder=4, label="dense baseline")
+    if (continued := group.continued_point()) is not None:
+        star = {"color": "none", "edgecolors": DENSE_COLOR, "marker": "*", "s": 150}
+        axes.scatter(*continued, **star, zorder=4, label="dense, trained on")
     if len(front) > 1:
         # Steps, not slopes: nothing was measured between two points.
         line = {"color": FRONT_COLOR, "linestyle": "--", "linewidth": 1.2, "drawstyle": "steps-post"}
@@ -97,6 +100,8 @@ def _draw_sparsity(axes: "Axes", group: ComparableResults, styles: dict[str, Ser
                 )
     if (dense := group.dense_quality()) is not None:
         axes.axhline(dense, color=DENSE_COLOR, linewidth=1, linestyle=":", label="dense")
+    if (continued := group.continued_quality()) is not None:
+        axes.axhline(continued, color=DENSE_COLOR, linewidth=1, linestyle="--", label="dense, trained on")
     _finish(axes, title=group.title, x_label="achieved sparsity, fraction of zeros", y_label=group.quality_label)
     axes.set_xlim(0, 1)
 

@@ -102,6 +102,15 @@ class Result:
                 )
         return cls(**{group: kind(**parsed[group]) for group, kind in _groups().items()})
 
+    def with_values(self, values: Mapping[str, Any]) -> "Result":
+        """A copy with other values of some fields, by their names. Raises KeyError for a name that no result has."""
+        groups = {item.name: item.group for item in result_fields()}
+        changed: dict[str, dict[str, Any]] = {}
+        for name, value in values.items():
+            changed.setdefault(groups[name], {})[name] = value
+        replaced = {group: dataclasses.replace(getattr(self, group), **named) for group, named in changed.items()}
+        return dataclasses.replace(self, **replaced)
+
     def value_of(self, name: str) -> Any:
         """One value by its field name. Raises KeyError for a name that no result has."""
         for item in result_fields():

@@ -7,8 +7,8 @@ from sparsefront.report.field_types import check_field
 
 # 2: the parameters of every part in Choice. 3: variants and the curve in Speed, resident bytes in Size. 4: collapsed
 # layers, what decides whether two results are comparable, checkpoint. 5: names of today (`renamed_fields`). 6: metrics of the
-# held-out part, the seed of the recovery, outcomes. Fields are only ever added or renamed, so results of older versions are
-# read as well.
+# held-out part, the seed of the recovery, outcomes, budgets, the dense network trained on, val_seen. Fields are only ever
+# added or renamed, so results of older versions are read as well.
 SCHEMA_VERSION = 6
 
 
@@ -27,10 +27,11 @@ class Identity(_CheckedFields):
 
     `time` is ISO 8601 with its zone; `commit` is None outside a checkout; `gpu`, `driver`, `cuda` are None on a CPU.
     `gpu_clock_mhz` is the SM clock of that GPU while it ran what was timed, where the driver tells. `processor` and `threads`
-    (of one operator) are those of a CPU that was measured on. `dense_weights_sha256`: of the network before pruning;
-    `weights_sha256`: of the pruned one. No machine is named. `checkpoint`: the exported network, a folder below the cache
-    folder, to which `checkpoint` in the run's folder links; None where nothing was exported. `recovery_seed` is None where
-    nothing was pruned; in results before version 6, where it was always `seed`.
+    (of one operator) are those of a CPU that was measured on. `dense_weights_sha256`: of the network before pruning,
+    `dense_continued_weights_sha256`: of the same trained on; `weights_sha256`: of the pruned one. No machine is named.
+    `checkpoint`: the exported network, a folder below the cache folder, to which `checkpoint` in the run's folder links; None
+    where nothing was exported. `recovery_seed` is None where nothing was pruned; in results before version 6, where it was
+    always `seed`.
     """
 
     run_id: str
@@ -51,6 +52,7 @@ class Identity(_CheckedFields):
     processor: str | None = None
     threads: int | None = None
     dense_weights_sha256: str | None = None
+    dense_continued_weights_sha256: str | None = None
     weights_sha256: str | None = None
     checkpoint: str | None = None
     schema_version: int = SCHEMA_VERSION
@@ -62,7 +64,8 @@ class Choice(_CheckedFields):
 
     `model_variant` tells networks of one model apart: `vit_b_16`, a BERT's size, hub name or folder name.
     `model_parameters` hold only what decided what was loaded, and what the loaded network says of itself.
-    `trainer_parameters` are those that change what is trained, with `auto` resolved.
+    `trainer_parameters` are those that change what is trained, with `auto` resolved. `control`: what the pruned network is held
+    against beside the dense one; None where there is nothing to match.
     """
 
     model: str
@@ -86,6 +89,7 @@ class Choice(_CheckedFields):
     recipe_parameters: dict[str, Any] = field(default_factory=dict)
     trainer_parameters: dict[str, Any] = field(default_factory=dict)
     kernel_mode: str | None = None
+    control: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,28 +115,35 @@ class Sparsity(_CheckedFields):
 
 @dataclass(frozen=True, kw_only=True)
 class Quality(_CheckedFields):
-    """The task's metric as a fraction, on the same data in the same dtype.
+    """The task's metric as a fraction, on the same data in the same dtype. `val_seen`: the checkpoint may have been trained on
+    the held-out part, so that `val_*` of this result decide nothing.
 
-    `dense`: before pruning; `masked`: the sparse weights through dense layers; `sparse`: the same weights
-    with the sparse kernels running; all of the reporting split. `val_*` are the same of the held-out part of train, by which
-    choices are made; None where nothing is held out. `extra_metrics`: "dense" | "masked" | "sparse" -> metric -> value.
+    `dense`: before pruning; `dense_continued`: the same network trained on, unpruned, for exactly the budget of the recovery
+    (`control=dense_continued`); `masked`: the sparse weights through dense layers; `sparse`: the same weights with the sparse
+    kernels running; all of the reporting split. `val_*` are the same of the held-out part of train, by which choices are
+    made; None where nothing is held out. `extra_metrics`: "dense" | "masked" | "sparse" -> metric -> value.
     `*_standard_error`: the sampling error of the test set, for one network by itself (networks evaluated on the same samples
     differ more surely than that). `evaluated_samples`: inputs or questions that were evaluated, `evaluate_limit` the most that
-    were allowed.
-    `outcomes_file`, relative to the run's folder, holds what each sample of the reporting split adds to the metric.
+    were allowed. `outcomes_file`, relative to the run's folder, holds what each sample of the reporting split adds to the
+    metric.
     """
 
     metric_name: str
     dense: float | None = None
+    dense_continued: float | None = None
     masked: float | None = None
     sparse: float | None = None
     dense_standard_error: float | None = None
+    dense_continued_standard_error: float | None = None
     masked_standard_error: float | None = None
     sparse_standard_error: float | None = None
+    val_seen: bool | None = None
     val_dense: float | None = None
+    val_dense_continued: float | None = None
     val_masked: float | None = None
     val_sparse: float | None = None
     val_dense_standard_error: float | None = None
+    val_dense_continued_standard_error: float | None = None
     val_masked_standard_error: float | None = None
     val_sparse_standard_error: float | None = None
     evaluate_limit: int | None = None
@@ -233,10 +244,20 @@ class Kernels(_CheckedFields):
 class Cost(_CheckedFields):
     """Wall seconds of the stages, as first made, those of killed runs that they went on from included; `dense_reused`:
     the dense weights were found finished.
+
+    `recovery_steps`, `recovery_epochs`, `recovery_samples`: optimizer steps, passes over the data and rows of batches that the
+    recovery trained on, over all rounds and processes, as the training loop counted them; 0 of a recovery that trains nothing.
+    `dense_steps`, `dense_samples`: the same of the dense network. `dense_continued_seconds`: of training it on.
     """
 
     train_dense_seconds: float | None = None
     prune_seconds: float | None = None
     recover_seconds: float | None = None
+    recovery_steps: int | None = None
+    recovery_epochs: float | None = None
+    recovery_samples: int | None = None
+    dense_steps: int | None = None
+    dense_samples: int | None = None
+    dense_continued_seconds: float | None = None
     measure_seconds: float | None = None
     dense_reused: bool | None = None

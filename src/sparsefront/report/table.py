@@ -11,12 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from sparsefront.pruning.collapse import collapse_text, collapsed_layers
+from sparsefront.report.baseline import points_lost
 from sparsefront.report.columns import (
     COLUMNS,
     fraction,
     milliseconds,
     percent,
     plain,
+    points,
     shared_metric,
     shown_columns,
     times,
@@ -30,6 +32,12 @@ from sparsefront.report.result import Result, Sparsity
 # where memory lies does that much, and repeating the timing in one process does not average it out.
 TIMING_NOISE = 0.01
 LEAST_WIDTH = 110  # below this the columns of numbers lose digits: a narrower terminal wraps the lines instead
+QUALITIES = {
+    "dense": "dense",
+    "dense_continued": "dense, trained on",
+    "masked": "masked",
+    "sparse": "sparse",
+}
 QUALITY_COLUMNS = {column.field: column for column in COLUMNS if column.error is not None}
 PIPED_WIDTH = 200  # a table that goes to a file or a pipe is not squeezed into 80 characters
 
@@ -50,8 +58,13 @@ def run_table(result: Result) -> Table:
     table.add_column("field of the result", style="dim", overflow="fold")
     add = partial(_add_row, table)
     metric = quality.metric_name.replace("_", " ")
-    for side, words in (("dense", "dense"), ("masked", "masked"), ("sparse", "sparse")):
+    for side, words in QUALITIES.items():
+        if side == "dense_continued" and quality.dense_continued is None:
+            continue
         add(f"{metric}, {words}", QUALITY_COLUMNS[side].cell(result), f"quality.{side}")
+    if (lost := points_lost(result)) is not None:
+        against = "dense" if quality.dense_continued is None else "dense, trained on"
+        add("points lost", f"{points(lost)}, against {against}", "dense, dense_continued, sparse")
     if quality.evaluated_samples is not None:
         add("evaluated on", _evaluation(result), "evaluated_samples")
     if quality.val_dense is not None:
@@ -74,6 +87,8 @@ def run_table(result: Result) -> Table:
     add("kernel", plain(speed.latency_kernel), "latency_kernel")
     table.add_section()
     add("achieved sparsity", fraction(result.sparsity.sparsity_achieved), "sparsity_achieved")
+    if result.cost.recovery_steps is not None:
+        add("recovery", _budget(result), "recovery_steps")
     add("layers left dense", dense_layers_text(result.sparsity), "dense_layers")
     add("layers collapsed", collapsed_layers_text(result), "collapsed_layers")
     add("weights", _weights(result), "weight_bytes_sparse")
@@ -218,6 +233,14 @@ def _device(result: Result) -> str:
         device = f"{device} ({processor_text(result)})"
     batch = None if speed.batch_size is None else f"batch {speed.batch_size}"
     return ", ".join(filter(None, (device, batch, speed.dtype)))
+
+
+def _budget(result: Result) -> str:
+    """What the recovery took, as its training loop counted."""
+    cost = result.cost
+    if not cost.recovery_steps:
+        return "no training"
+    return f"{cost.recovery_steps} steps, {cost.recovery_epochs:.3g} epochs, {cost.recovery_samples} samples"
 
 
 def _weights(result: Result) -> str:

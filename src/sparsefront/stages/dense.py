@@ -1,15 +1,22 @@
-"""Stage dense: train or fine-tune the unpruned network once for all runs that share it."""
+"""Stage dense: train or fine-tune the unpruned network once for all runs that share it, or take a checkpoint as it is."""
 
 import json
 import logging
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pytorch_lightning as pl
+from torch import nn
+
 from sparsefront.artifacts.store import Artifact, ArtifactStore
+from sparsefront.errors import InvalidSetting
 from sparsefront.experiment import Experiment
+from sparsefront.models.checkpoint import new_layers
 from sparsefront.stages.class_check import require_classes
 from sparsefront.stages.network import build_net, make_task, open_data
 from sparsefront.stages.seeds import reseed, stage_seed
+from sparsefront.training.budget import Trained
 from sparsefront.training.epoch_weights import WEIGHTS, SaveEpochWeights, save_weights
 from sparsefront.training.fit import fit, steps_per_epoch
 from sparsefront.training.optimization import Optimization
@@ -46,12 +53,32 @@ def train_body(experiment: Experiment, unfinished: Path, folder: Path, loggers: 
     recipe = experiment.recipe
     # The network first: a checkpoint that does not fit is reported before data is fetched and tokenized.
     net = build_net(experiment)
+    if recipe.epochs == 0 and (new := new_layers(net)):
+        allowed = (
+            f"takes the checkpoint as it is, and {', '.join(new)} is not in it: name one that was trained on this task"
+        )
+        raise InvalidSetting("recipe.epochs", 0, allowed)
     data = open_data(experiment, seed=stage_seed(experiment.seed, "dense, order"))
     # All that is needed later, now: a test part that cannot be read is reported before the training, not after it.
     data.setup(None if experiment.goes_on_to("measure") else "fit")
     require_classes(experiment, data, "train")
     if experiment.goes_on_to("measure"):
         require_classes(experiment, data, "test")
+    trained = _train(experiment, net, data, unfinished, folder, loggers) if recipe.epochs else Trained()
+    save_weights(net, folder / WEIGHTS)
+    (folder / "training.json").write_text(json.dumps(asdict(trained)))
+    return trained.earlier_seconds
+
+
+def _train(
+    experiment: Experiment,
+    net: nn.Module,
+    data: pl.LightningDataModule,
+    unfinished: Path,
+    folder: Path,
+    loggers: list,
+) -> Trained:
+    recipe = experiment.recipe
     steps = steps_per_epoch(data, experiment.trainer)
     optimization = Optimization(recipe, lr=recipe.lr, total_steps=recipe.epochs * steps)
     reseed(stage_seed(experiment.seed, "dense"))
@@ -61,7 +88,7 @@ def train_body(experiment: Experiment, unfinished: Path, folder: Path, loggers: 
         experiment.choices["dataset"],
         recipe.epochs,
     )
-    time = fit(
+    return fit(
         make_task(experiment, net, optimization),
         data,
         epochs=recipe.epochs,
@@ -73,6 +100,3 @@ def train_body(experiment: Experiment, unfinished: Path, folder: Path, loggers: 
         unfinished=unfinished,
         stage="dense",
     )
-    save_weights(net, folder / WEIGHTS)
-    (folder / "training.json").write_text(json.dumps({"seconds": time.seconds, "steps": recipe.epochs * steps}))
-    return time.earlier_seconds

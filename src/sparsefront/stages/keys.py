@@ -24,7 +24,10 @@ AFTER_PRUNING = ("recovery_epochs", "recovery_lr", "ignore")
 
 @dataclass(frozen=True)
 class StageKeys:
-    """JSON-able content per stage; equal content means an equal stage. `dense_quality` is the dense network's metric."""
+    """JSON-able content per stage; equal content means an equal stage. `dense_quality` is the dense network's metric.
+
+    `control`: the dense network trained on, and `control_quality` its metric; None where there is none.
+    """
 
     dense: dict[str, Any]
     prune: dict[str, Any]
@@ -32,6 +35,8 @@ class StageKeys:
     export: dict[str, Any]
     swap: dict[str, Any]
     dense_quality: dict[str, Any]
+    control: dict[str, Any] | None
+    control_quality: dict[str, Any] | None
     measure: dict[str, Any]
     result: dict[str, Any]
 
@@ -81,6 +86,8 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         "versions": versions("torch"),
         "code": code_digest(stage_modules(experiment, ("measure",), "sparsefront.stages.bench")),
     }
+    control = _control(experiment, dense)
+    control_quality = None if control is None else dense_quality | {"dense": digest(control)}
     pruned = experiment.pattern.prunes
     measure = {
         "dense_quality": digest(dense_quality),
@@ -93,6 +100,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
     }
     result = {
         "measure": digest(measure),
+        "control": None if control_quality is None else digest(control_quality),
         "code": code_digest(
             map(
                 find_module,
@@ -100,7 +108,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
             )
         ),
     }
-    return StageKeys(dense, prune, recover, export, swap, dense_quality, measure, result)
+    return StageKeys(dense, prune, recover, export, swap, dense_quality, control, control_quality, measure, result)
 
 
 def _dense(experiment: Experiment) -> dict[str, Any]:
@@ -110,7 +118,7 @@ def _dense(experiment: Experiment) -> dict[str, Any]:
         "model": by_content(experiment.model.fingerprint()),
         "model_settings": {key: value for key, value in model.items() if key not in experiment.model.for_pruning},
         "dataset": by_content(experiment.dataset.fingerprint()),
-        "recipe": {key: value for key, value in recipe.items() if key not in AFTER_PRUNING},
+        "recipe": _dense_recipe(recipe),
         "trainer": experiment.trainer.cache_key(),
         "seed": experiment.seed,
         "code": code_digest(
@@ -122,6 +130,32 @@ def _dense(experiment: Experiment) -> dict[str, Any]:
             )
         ),
         "versions": versions("torch", "torchvision", "transformers", "pytorch-lightning"),
+    }
+
+
+def _dense_recipe(recipe: dict[str, Any]) -> dict[str, Any]:
+    """What of a recipe decides the dense weights: of a checkpoint that is taken as it is, nothing."""
+    if recipe["epochs"] == 0:
+        return {"epochs": 0}
+    return {key: value for key, value in recipe.items() if key not in AFTER_PRUNING}
+
+
+def _control(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any] | None:
+    """What was pruned, and how, is no part of it: points of a sweep share one."""
+    if experiment.control is None or (recovery := experiment.continued_recovery) is None:
+        return None
+    plan, recipe = recovery.plan(experiment.recipe, 1), _settings(experiment, "recipe")
+    curve = plan.optimization
+    return {
+        "dense": digest(dense),
+        "recipe": {key: value for key, value in recipe.items() if key not in AFTER_PRUNING},
+        "epochs": [plan.epochs, curve.total_steps, curve.first_step],
+        "rounds": experiment.recovery_rounds if recovery.repeats else 1,
+        "lr": curve.lr,
+        "trainer": experiment.trainer.cache_key(),
+        "seeds": [experiment.seed, experiment.recovery_seed],
+        "code": code_digest(stage_modules(experiment, ("recipe",), "sparsefront.stages.control")),
+        "versions": versions("torch", "pytorch-lightning"),
     }
 
 

@@ -17,6 +17,9 @@ OF_PRUNED = {
     "prune_seconds",
     "recover_seconds",
     "recovery_seed",
+    "recovery_steps",
+    "recovery_epochs",
+    "recovery_samples",
 }
 OF_KERNELS = {
     "sparse",
@@ -35,6 +38,13 @@ OF_KERNELS = {
     "peak_memory_bytes_sparse",
     "sparse_layer_share",
     "sparse_flops_share",
+}
+OF_CONTROL = {
+    "dense_continued",
+    "dense_continued_standard_error",
+    "dense_continued_seconds",
+    "val_dense_continued",
+    "val_dense_continued_standard_error",
 }
 OF_GPU = {"gpu_clock_mhz", "peak_memory_bytes_dense", "peak_memory_bytes_sparse"}
 
@@ -55,6 +65,11 @@ def require_optimized_values(experiment: Experiment) -> None:
     """
     if (sweeper := optimizing_sweeper()) is None:
         return
+    if experiment.val_seen:
+        seen = f"{experiment.model.checkpoint} may have been trained on the held-out part of {experiment.dataset.name}"
+        raise InvalidSetting(
+            "optimize", list(experiment.optimize), f"{seen}: {sweeper} has nothing to choose by; use -m alone"
+        )
     if not experiment.optimize:
         raise InvalidSetting("optimize", [], f"{sweeper} needs at least one value of the record")
     if experiment.dataset.valid_fraction == 0:
@@ -90,6 +105,8 @@ def _why_absent(name: str, experiment: Experiment) -> str | None:
     if not experiment.swaps and name in OF_KERNELS:
         without = f"kernel={experiment.choices['kernel']}" if "swap" in experiment.stages else "stages without swap"
         return f"a run with {without} does not measure {name}"
+    if experiment.control is None and name in OF_CONTROL:
+        return f"a run without control=dense_continued, or whose recovery trains nothing, does not measure {name}"
     if experiment.measure.torch_device.type == "cpu" and name in OF_GPU:
         return f"a run with measure.device=cpu does not measure {name}"
     return None

@@ -38,14 +38,19 @@ def run(
     recovered: Artifact | None,
     exported: Artifact | None,
     measured: Artifact,
+    continued: dict[str, Any],
     loggers: list,
 ) -> Result:
-    """The result of a run that was measured just now, or before it was killed."""
+    """The result of a run that was measured just now, or before it was killed.
+
+    Args:
+        continued: what the control adds, field -> value; empty where there is none.
+    """
 
     def make(folder: Path) -> None:
         result = _compose(
             experiment, dense=dense, pruned=pruned, recovered=recovered, exported=exported, measured=measured
-        )
+        ).with_values(continued)
         write_result_json(folder / RESULT_FILE, result)
         for name in (SAMPLES, OUTCOMES):
             shutil.copy(measured.path / name, folder / name)
@@ -132,7 +137,7 @@ def _compose(
             collapsed_layers=collapsed_layers(found["sparsity"]["sparsity_per_layer"], experiment.sparsity),
             **found["sparsity"],
         ),
-        quality=Quality(outcomes_file=OUTCOMES, **found["quality"]),
+        quality=Quality(outcomes_file=OUTCOMES, val_seen=experiment.val_seen, **found["quality"]),
         speed=Speed(samples_file=SAMPLES, **found["speed"]),
         size=Size(**found["size"]),
         kernels=Kernels(**found["kernels"]),
@@ -141,9 +146,22 @@ def _compose(
             prune_seconds=None if pruned is None else pruned.seconds,
             recover_seconds=None if recovered is None else recovered.seconds,
             measure_seconds=measured.seconds,
+            **_budgets(dense, recovered),
             dense_reused=dense.reused,
         ),
     )
+
+
+def _budgets(dense: Artifact, recovered: Artifact | None) -> dict[str, Any]:
+    """What was trained, as the training loops counted it; a recovery's over all its rounds."""
+    trained = dense.read_json("training.json")
+    budgets = {f"dense_{what}": trained[what] for what in ("steps", "samples")}
+    if recovered is not None:
+        rounds = recovered.read_json("training.json")["rounds"]
+        totals = {what: sum(record[what] for record in rounds) for what in ("steps", "epochs", "samples")}
+        budgets |= {f"recovery_{what}": total for what, total in totals.items()}
+        budgets["recovery_epochs"] = round(budgets["recovery_epochs"], 6)  # rounds may end within an epoch
+    return budgets
 
 
 def _n_of_m(experiment: Experiment, pruned: Artifact | None, recovered: Artifact | None) -> str | None:
@@ -184,6 +202,7 @@ def _choice(experiment: Experiment, network: dict[str, Any]) -> Choice:
         recipe=choices.get("recipe"),
         trainer_parameters=experiment.trainer.cache_key(),
         kernel_mode=choices["kernel"] if pruned else None,
+        control=experiment.control,
         **parameters,
     )
 

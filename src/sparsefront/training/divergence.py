@@ -78,6 +78,7 @@ class StopAtDivergence(pl.Callback):
             self._read_losses()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._read_losses()  # of an epoch that a number of steps cut short
         self.check_weights(module)
 
     def check_weights(self, module: nn.Module) -> None:

@@ -6,7 +6,6 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -15,6 +14,7 @@ from sparsefront import distributed
 from sparsefront.pruning.masked_weights import mask_buffers
 from sparsefront.tasks.base import Task
 from sparsefront.training.averaging import AverageWeights
+from sparsefront.training.budget import CountBudget, Trained
 from sparsefront.training.disk_need import require_room
 from sparsefront.training.divergence import Diverged, StopAtDivergence
 from sparsefront.training.recipe import Recipe
@@ -31,19 +31,12 @@ def steps_per_epoch(data: pl.LightningDataModule, trainer: TrainerSettings) -> i
     return math.ceil(batches / trainer.accumulate_grad_batches)
 
 
-@dataclass(frozen=True)
-class FitTime:
-    """Wall-clock seconds of a training: all of them, and the part before a kill, of which the stage's clock knows nothing."""
-
-    seconds: float
-    earlier_seconds: float
-
-
 def fit(
     task: Task,
     data: pl.LightningDataModule,
     *,
     epochs: int,
+    steps: int | None = None,
     recipe: Recipe,
     trainer: TrainerSettings,
     loggers: list,
@@ -52,10 +45,11 @@ def fit(
     unfinished: Path | None = None,
     stage: str = "training",
     lr_key: str = "recipe.lr",
-) -> FitTime:
+) -> Trained:
     """Train `task` in place for `epochs` with its own `optimization`.
 
     Args:
+        steps: optimizer steps after which it ends within its last epoch; None = with that epoch.
         callbacks: with a `state_dict` that holds all of their state.
         unfinished: a folder that survives a kill: the training goes on from the checkpoint in it, if there is one, and
             leaves its own there after each epoch but the last. None: it always starts at its beginning.
@@ -65,7 +59,7 @@ def fit(
     """
     # First the averages, so that the masks are checked after these took the weights' place.
     averages = () if recipe.ema is None else (AverageWeights(recipe.ema),)
-    keep = KeepEpochs(unfinished if trainer.checkpoint else None)
+    count, keep = CountBudget(steps), KeepEpochs(unfinished if trainer.checkpoint else None)
     require_room(task.net, directory, epochs=epochs, recipe=recipe, keeps_epochs=keep.folder is not None)
     # DDP broadcasts buffers before every forward; masks are the same on every rank by their making.
     task.label_smoothing = recipe.label_smoothing
@@ -75,7 +69,7 @@ def fit(
         lightning = trainer.build(
             epochs=epochs,
             gradient_clip=recipe.gradient_clip,
-            callbacks=[finite, *averages, *callbacks, keep],
+            callbacks=[finite, *averages, *callbacks, count, keep],
             loggers=loggers,
             directory=directory,
         )
@@ -86,7 +80,7 @@ def fit(
                 finite.explain(task.net)
             raise
         finite.check_weights(task.net)
-    return FitTime(keep.seconds, keep.earlier_seconds)
+    return Trained(keep.seconds, keep.earlier_seconds, count.epochs, count.steps, count.samples())
 
 
 @contextmanager

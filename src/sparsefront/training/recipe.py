@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import field
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from sparsefront.declared.settings_class import settings_class
 from sparsefront.declared.types import Expression, Fraction, ListOf
@@ -19,9 +19,10 @@ class Recipe:
     Args:
         batch_size: samples of a batch, in training and in calibration; an optimizer step takes
             `trainer.devices * trainer.accumulate_grad_batches` of them.
-        epochs, lr: of the dense (fine-)tuning.
-        recovery_epochs, recovery_lr: of the training after pruning; null repeats the dense schedule, as NVIDIA's ASP
-            recommends (Mishra et al., "Accelerating Sparse Deep Neural Networks", 2021).
+        epochs, lr: of the dense (fine-)tuning; 0 epochs: the model's checkpoint is the dense network as it is.
+        recovery_epochs, recovery_lr: of the training after pruning, whichever recovery it is; the rounds of a schedule share
+            the epochs, unless each rewinds. null repeats the dense schedule, as NVIDIA's ASP recommends (Mishra et al.,
+            "Accelerating Sparse Deep Neural Networks", 2021).
         optimizer: adamw or sgd.
         momentum, nesterov: of sgd; nesterov looks ahead (Sutskever et al., 2013), without it momentum is the plain one.
         weight_decay: applied to matrices and filters only; biases and norms are exempt.
@@ -37,7 +38,7 @@ class Recipe:
     """
 
     batch_size: PositiveInt = 32
-    epochs: PositiveInt = 3
+    epochs: NonNegativeInt = 3
     lr: PositiveFloat = 1e-3
     recovery_epochs: PositiveInt | None = None
     recovery_lr: PositiveFloat | None = None

@@ -1,0 +1,134 @@
+"""The control of a comparison: the dense network trained on, unpruned, for exactly the budget of the recovery.
+
+Sparse networks are trained after pruning, and part of what they gain is that training alone. One control serves all points of a
+sweep whose recoveries take the same steps at the same rates: it depends on no pattern, sparsity or schedule. It learns from
+labels, also where the recovery has a teacher.
+"""
+
+import json
+import logging
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sparsefront.artifacts.store import Artifact, ArtifactStore
+from sparsefront.experiment import Experiment
+from sparsefront.recovery.training import TrainingPlan
+from sparsefront.stages.bench import Bench
+from sparsefront.stages.network import load_net, make_task, open_data, weights_digest
+from sparsefront.stages.seeds import recovery_stage_seed, reseed
+from sparsefront.training.epoch_weights import WEIGHTS, save_weights
+from sparsefront.training.fit import fit, steps_per_epoch
+from sparsefront.training.optimization import Optimization
+from sparsefront.training.rank_processes import on_every_rank
+
+log = logging.getLogger(__name__)
+KIND = "dense_continued"
+
+
+@dataclass(frozen=True)
+class RepeatedCurve(Optimization):
+    """The learning rates of one round over and over, as rewinding recoveries take them.
+
+    Args:
+        period: optimizer steps of a round.
+    """
+
+    period: int = 1
+
+    def factor(self, step: int) -> float:
+        return super().factor(step % self.period)
+
+
+def run(
+    experiment: Experiment, store: ArtifactStore, cache_key: dict[str, Any], dense: Artifact, loggers: list
+) -> Artifact:
+    """weights.safetensors, training.json."""
+
+    def make(folder: Path) -> float:
+        return on_every_rank(
+            train_body,
+            experiment,
+            dense.path,
+            store.unfinished(KIND, cache_key),
+            trainer=experiment.trainer,
+            folder=folder,
+            loggers=loggers,
+        )
+
+    return store.get_or_create(KIND, cache_key, make, stage="recover")
+
+
+def control_plan(experiment: Experiment, steps: int) -> TrainingPlan:
+    """One training with as many steps as all rounds of the recovery together.
+
+    Rounds that share a budget become one curve over all of it; those that rewind repeat theirs.
+
+    Args:
+        steps: of an epoch.
+    """
+    recovery, recipe = experiment.continued_recovery, experiment.recipe
+    rounds = experiment.recovery_rounds
+    plan = recovery.plan(recipe, steps)
+    total = sum(recovery.plan_of_round(recipe, steps, index, rounds).total_steps(steps) for index in range(rounds))
+    curve = plan.optimization
+    if recovery.repeats and rounds > 1:
+        curve = RepeatedCurve(curve.recipe, curve.lr, curve.total_steps, curve.first_step, plan.total_steps(steps))
+    return TrainingPlan(math.ceil(total / steps), curve, plan.lr_key, total)
+
+
+def train_body(experiment: Experiment, dense: Path, unfinished: Path, folder: Path, loggers: list) -> float:
+    """What every process of the training runs.
+
+    Args:
+        dense: folder of the dense network's stage.
+        unfinished: what is written here outlives a killed run, which goes on from it.
+        folder: where the stage's files go.
+    Returns:
+        the seconds that a killed run spent on what this one went on from.
+    """
+    net = load_net(experiment, dense / WEIGHTS)
+    data = open_data(experiment, seed=recovery_stage_seed(experiment, "recover 0, order"))
+    plan = control_plan(experiment, steps_per_epoch(data, experiment.trainer))
+    reseed(recovery_stage_seed(experiment, "recover 0"))
+    log.info("control: training the dense network on for %d steps", plan.steps)
+    trained = fit(
+        make_task(experiment, net, plan.optimization),
+        data,
+        epochs=plan.epochs,
+        steps=plan.steps,
+        recipe=experiment.recipe,
+        trainer=experiment.trainer,
+        loggers=loggers,
+        directory=folder,
+        unfinished=unfinished,
+        stage="recover, control",
+        lr_key=plan.lr_key,
+    )
+    save_weights(net, folder / WEIGHTS)
+    (folder / "training.json").write_text(json.dumps(asdict(trained)))
+    return trained.earlier_seconds
+
+
+def measure(
+    experiment: Experiment, store: ArtifactStore, cache_key: dict[str, Any], continued: Artifact
+) -> dict[str, Any]:
+    """The control's part of a result: field -> value; evaluated once for all points of a sweep."""
+
+    def make(folder: Path) -> None:
+        net = load_net(experiment, continued.path / WEIGHTS)
+        found: dict[str, Any] = {"dense_continued_weights_sha256": weights_digest(net)}
+        bench = Bench.of(experiment, net)
+        bench.ready(net)
+        log.info("measure: accuracy of the dense network that was trained on")
+        for split, prefix in (("test", ""), ("val", "val_")):
+            if split == "val" and not experiment.dataset.valid_fraction:
+                continue
+            quality = bench.quality(net, "dense, trained on", split)
+            found[f"{prefix}{KIND}"] = quality.metrics[bench.task.metric_name]
+            found[f"{prefix}{KIND}_standard_error"] = quality.standard_errors[bench.task.metric_name]
+        (folder / "quality.json").write_text(json.dumps(found))
+
+    found = store.get_or_create("dense_quality", cache_key, make, stage="measure").read_json("quality.json")
+    return found | {"dense_continued_seconds": continued.seconds}

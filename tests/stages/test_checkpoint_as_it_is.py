@@ -1,0 +1,122 @@
+"""recipe.epochs=0: a finished checkpoint is the dense network, and nobody takes what it has seen for held out."""
+
+import json
+
+import pytest
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import open_dict, read_write
+from safetensors.torch import load_file, save_file
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.pipeline import run_experiment
+from sparsefront.validate import validate
+
+ON_CPU = ["trainer=cpu", "measure.device=cpu", "pattern=element_wise", "model.dim=64", "model.depth=1", "kernel=none"]
+AS_IT_IS = [*ON_CPU, "recipe.epochs=0", "recovery=none"]
+
+
+@pytest.fixture
+def checkpoint(composed, tmp_path) -> str:
+    """Weights that another run trained, as a file; that run's own stages are forgotten."""
+    run_experiment(composed("debug=tiny", *ON_CPU, "stages=[dense]", f"cache_dir={tmp_path / 'other'}"))
+    (weights,) = (tmp_path / "other" / "dense").glob("*/weights.safetensors")
+    kept = tmp_path / "finished.safetensors"
+    kept.write_bytes(weights.read_bytes())
+    return str(kept)
+
+
+def test_its_weights_are_the_dense_network_s_and_its_metric_is_measured(run, checkpoint, tmp_path):
+    row = run(*AS_IT_IS, f"model.path={checkpoint}")
+    (folder,) = (file.parent for file in (tmp_path / "cache" / "dense").glob("*/determined_by.json"))
+    given, dense = load_file(checkpoint), load_file(folder / "weights.safetensors")
+    assert given.keys() == dense.keys() and all(torch.equal(given[name], dense[name]) for name in given)
+    assert json.loads((folder / "training.json").read_text())["steps"] == 0
+    assert row.cost.dense_steps == row.cost.dense_samples == row.cost.recovery_steps == 0
+    assert row.quality.dense is not None and row.quality.masked is not None and row.quality.val_seen is True
+
+
+def test_it_can_be_recovered_and_continued(run, checkpoint):
+    more = ["recovery=finetune", "recipe.recovery_epochs=2", "control=dense_continued"]
+    row = run(*AS_IT_IS, f"model.path={checkpoint}", *more)
+    assert row.cost.recovery_steps == 4 and row.quality.dense_continued is not None
+
+
+def test_a_dense_training_has_not_seen_what_is_held_out(run, checkpoint):
+    assert run(*ON_CPU).quality.val_seen is False
+    assert run(*ON_CPU, f"model.path={checkpoint}").quality.val_seen is False
+
+
+def test_one_stage_serves_every_recipe(composed, checkpoint):
+    from sparsefront.stages.keys import stage_keys
+
+    lists = [[], ["recipe.lr=0.5"], ["recipe.batch_size=7"]]
+    keys = [stage_keys(validate(composed(*AS_IT_IS, f"model.path={checkpoint}", *more))) for more in lists]
+    assert keys[0].dense == keys[1].dense == keys[2].dense
+
+
+def test_without_a_checkpoint_it_is_refused_before_anything_starts(composed, tmp_path):
+    with pytest.raises(
+        InvalidSetting, match="^recipe.epochs=0: takes a finished checkpoint .* vit_small starts from random"
+    ):
+        run_experiment(composed(*AS_IT_IS))
+    assert not (tmp_path / "cache" / "dense").exists()
+
+
+NO_BUDGET = {
+    "finetune": "^recipe.recovery_epochs=None: must be set with recipe.epochs=0",
+    "lr_rewind": "^recipe.epochs=0: trains no dense network, so there are no learning rates to rewind to",
+}
+
+
+@pytest.mark.parametrize(("recovery", "message"), NO_BUDGET.items())
+def test_a_recovery_as_long_as_no_training_is_refused(composed, checkpoint, recovery, message):
+    overrides = [f"model.path={checkpoint}", f"recovery={recovery}", "recipe.recovery_epochs=null"]
+    with pytest.raises(InvalidSetting, match=message):
+        validate(composed(*AS_IT_IS, *overrides))
+
+
+def test_a_checkpoint_without_this_task_s_head_is_refused_before_data_is_read(composed, checkpoint, monkeypatch):
+    other = {name: tensor for name, tensor in load_file(checkpoint).items() if not name.startswith("head.")}
+    save_file(other, checkpoint)
+    monkeypatch.setattr("sparsefront.stages.dense.open_data", None)
+    with pytest.raises(InvalidSetting, match="^recipe.epochs=0: takes the checkpoint as it is, and head is not in it"):
+        run_experiment(composed(*AS_IT_IS, f"model.path={checkpoint}"))
+
+
+def swept(config, sweeper: str):
+    hydra = HydraConfig.get()
+    with read_write(hydra), open_dict(hydra):
+        hydra.mode = RunMode.MULTIRUN
+        hydra.sweep.dir = "results/sweep"
+        hydra.sweeper._target_ = sweeper
+    return config
+
+
+def test_nothing_is_chosen_by_what_the_checkpoint_may_have_seen(composed, checkpoint):
+    overrides = [*AS_IT_IS, f"model.path={checkpoint}", "optimize=[masked]"]
+    optuna = "hydra_plugins.hydra_optuna_sweeper.optuna_sweeper.OptunaSweeper"
+    with pytest.raises(
+        InvalidSetting, match=r"^optimize=\['masked'\]: .*may have been trained on the held-out part of digits"
+    ):
+        validate(swept(composed(*overrides), optuna))
+    validate(swept(composed(*overrides), "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"))
+    validate(swept(composed(*ON_CPU, "optimize=[masked]"), optuna))
+
+
+def test_torchvision_s_own_weights_have_seen_imagenet_whatever_is_trained():
+    from sparsefront.models.resnet50 import ResNet50
+    from sparsefront.models.vit import Vit
+
+    for model in (ResNet50, Vit):
+        assert model(weights="DEFAULT").trained_on == "imagenet" and model(weights="DEFAULT").checkpoint == "DEFAULT"
+        assert model().trained_on is None and model().checkpoint is None
+        assert model(path="net.pt").trained_on is None and model(path="net.pt").checkpoint == "net.pt"
+
+
+def test_a_bert_starts_from_the_hub_unless_it_has_a_size():
+    from sparsefront.models.bert import Bert
+
+    assert Bert().checkpoint == "bert-base-uncased" and Bert(path="folder").checkpoint == "folder"
+    assert Bert(size="tiny").checkpoint is None

@@ -1,0 +1,159 @@
+"""control=dense_continued: the dense network trained on for exactly the recovery's budget, once for a whole sweep."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.pipeline import run_experiment
+from sparsefront.report.baseline import points_lost
+from sparsefront.stages import control
+from sparsefront.training.optimization import Optimization
+from sparsefront.training.recipe import Recipe
+
+ON_CPU = ["trainer=cpu", "measure.device=cpu", "pattern=element_wise", "model.dim=64", "kernel=none"]
+CONTROL = [*ON_CPU, "control=dense_continued", "recipe.epochs=2", "recipe.recovery_epochs=3"]
+
+
+def stored(tmp_path: Path, stage: str = "dense_continued") -> list[Path]:
+    return [file.parent for file in (tmp_path / "cache" / stage).glob("*/determined_by.json")]
+
+
+@pytest.fixture
+def fits(monkeypatch) -> list[list[float]]:
+    """The learning rates of every step of every optimizer: dense, then recovery, then control."""
+    seen: dict[int, list[float]] = {}
+    keep, step = [], torch.optim.AdamW.step
+
+    def watched(self, *arguments, **named):
+        keep.append(self)  # so that no id comes twice
+        seen.setdefault(id(self), []).append(self.param_groups[0]["lr"])
+        return step(self, *arguments, **named)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", watched)
+    return _Values(seen)
+
+
+class _Values:
+    def __init__(self, seen: dict) -> None:
+        self.seen = seen
+
+    def __iter__(self):
+        return iter(self.seen.values())
+
+
+WAYS = {
+    "one shot": [],
+    "gradual": ["schedule=gradual"],
+    "distill": ["recovery=distill"],
+    "lr_rewind": ["recovery=lr_rewind", "recipe.recovery_epochs=1"],
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_it_takes_the_recovery_s_steps_at_its_rates(run, fits, tmp_path, way):
+    row = run(*CONTROL, *way)
+    _, recovery, continued = fits
+    assert continued == recovery and len(continued) == row.cost.recovery_steps
+    (folder,) = stored(tmp_path)
+    trained = json.loads((folder / "training.json").read_text())
+    budget = (row.cost.recovery_steps, row.cost.recovery_epochs, row.cost.recovery_samples)
+    assert (trained["steps"], trained["epochs"], trained["samples"]) == budget
+    assert row.choice.control == "dense_continued" and row.cost.dense_continued_seconds > 0
+    assert row.quality.dense_continued is not None and row.quality.val_dense_continued is not None
+    assert row.quality.dense_continued_standard_error is not None
+    reached = 100 * (row.quality.dense_continued - row.quality.masked)
+    assert points_lost(row) == pytest.approx(reached)
+
+
+def test_rounds_share_one_curve_and_rewinding_repeats_its_own(run, fits):
+    row = run(*CONTROL, "schedule=iterative", "schedule.rounds=2")
+    _, first, second, continued = fits
+    assert len(first) + len(second) == len(continued) == row.cost.recovery_steps == 6
+
+
+def test_rewinding_in_rounds_is_matched_round_by_round(run, fits):
+    row = run(*CONTROL, "schedule=iterative", "schedule.rounds=2", "recovery=lr_rewind", "recipe.recovery_epochs=2")
+    _, first, second, continued = fits
+    assert continued == first + second and len(continued) == row.cost.recovery_steps == 8
+
+
+def test_it_starts_from_the_dense_weights_and_ends_where_plain_training_does(composed, tmp_path, monkeypatch):
+    """The loop below is all that it may do: the recipe's optimizer on the whole network."""
+    started, fit = [], control.fit
+
+    def spied(task, *arguments, **named):
+        started.append({name: tensor.clone() for name, tensor in task.net.state_dict().items()})
+        return fit(task, *arguments, **named)
+
+    monkeypatch.setattr(control, "fit", spied)
+    run_experiment(composed("debug=tiny", *CONTROL))
+    (dense,), (folder,) = stored(tmp_path, "dense"), stored(tmp_path)
+    before, after = load_file(dense / "weights.safetensors"), load_file(folder / "weights.safetensors")
+    assert all(torch.equal(started[0][name], before[name]) for name in before)
+    assert all((after[name] != 0).any() and not torch.equal(after[name], before[name]) for name in before)
+
+
+def test_a_sweep_trains_it_once(run, tmp_path):
+    rows = [
+        run(*CONTROL, *point)
+        for point in (
+            [],
+            ["pattern=n_m", "sparsity=0.5"],
+            ["schedule=gradual"],
+            ["schedule=iterative", "schedule.rounds=3"],
+            ["recovery=distill", "importance=taylor"],
+        )
+    ]
+    assert len(stored(tmp_path)) == 1 and len(stored(tmp_path, "recover")) == 5
+    assert len({row.quality.dense_continued for row in rows}) == 1
+    assert len({row.identity.dense_continued_weights_sha256 for row in rows}) == 1
+
+
+@pytest.mark.parametrize(
+    "change", ["recipe.recovery_epochs=2", "recipe.recovery_lr=1e-4", "seed=1", "recipe.weight_decay=0.1"]
+)
+def test_another_budget_recipe_or_seed_is_another_control(composed, tmp_path, change):
+    from sparsefront.stages.keys import stage_keys
+    from sparsefront.validate import validate
+
+    keys = [stage_keys(validate(composed("debug=tiny", *CONTROL, *more))).control for more in ([], [change])]
+    assert keys[0] != keys[1]
+
+
+def test_added_later_it_trains_and_times_nothing_else(run, tmp_path):
+    without = run(*[item for item in CONTROL if not item.startswith("control")])
+    row = run(*CONTROL)
+    assert len(stored(tmp_path, "measure")) == len(stored(tmp_path, "recover")) == 1
+    assert without.identity.run_id == row.identity.run_id and without.speed == row.speed
+    assert without.quality.dense_continued is None and row.quality.dense_continued is not None
+
+
+SKIPPED = {
+    "recovery=none": ["recovery=none"],
+    "recovery=obs_update": ["recovery=obs_update"],
+    "pattern=dense": ["pattern=dense"],
+}
+
+
+@pytest.mark.parametrize(("why", "way"), SKIPPED.items(), ids=SKIPPED)
+def test_where_nothing_trains_it_is_skipped_with_a_notice(run, tmp_path, caplog, why, way):
+    with caplog.at_level(logging.INFO):
+        row = run(*CONTROL, *way)
+    assert f"control=dense_continued: skipped, {why} trains nothing" in caplog.text
+    assert row.choice.control is None and row.quality.dense_continued is None and not stored(tmp_path)
+
+
+def test_an_unknown_control_is_rejected(composed):
+    with pytest.raises(InvalidSetting, match="control=dense: is one of dense_continued, or null"):
+        run_experiment(composed("control=dense"))
+
+
+def test_a_repeated_curve_begins_anew_in_every_period():
+    curve = Optimization(Recipe(warmup=0.5), lr=0.1, total_steps=10, first_step=6)
+    repeated = control.RepeatedCurve(curve.recipe, curve.lr, curve.total_steps, curve.first_step, 4)
+    assert [repeated.factor(step) for step in range(8)] == 2 * [curve.factor(step) for step in range(4)]

@@ -1,0 +1,85 @@
+"""What a training took is counted as it runs: steps by the optimizer itself, over a kill too, and within an epoch."""
+
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from sparsefront.datasets.digits import Digits
+from sparsefront.tasks.image_classification import ImageClassification
+from sparsefront.training.fit import fit, steps_per_epoch
+from sparsefront.training.optimization import Optimization
+from sparsefront.training.recipe import Recipe
+from sparsefront.training.trainer import TrainerSettings
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.head(x.flatten(1))
+
+
+class Watch(pl.Callback):
+    """Counts what the optimizer and the network are really given; dies before an epoch, if told to."""
+
+    def __init__(self, dies_in: int | None = None) -> None:
+        self.steps, self.rows, self.dies_in = 0, 0, dies_in
+
+    def on_train_start(self, trainer, module):
+        (optimizer,) = trainer.optimizers
+        optimizer.register_step_post_hook(self.count_step)
+        module.net.head.register_forward_hook(self.count_rows)
+
+    def count_step(self, *_):
+        self.steps += 1
+
+    def count_rows(self, layer, inputs, output):
+        self.rows += len(output) if layer.training else 0
+
+    def on_train_epoch_start(self, trainer, module):
+        if trainer.current_epoch == self.dies_in:
+            raise KeyboardInterrupt
+
+
+def train(folder, watch, *, epochs, steps=None, accumulate=1, limit=None):
+    settings = TrainerSettings(
+        accelerator="cpu", progress_bar=False, accumulate_grad_batches=accumulate, limit_batches=limit
+    )
+    data = Digits().data_module(batch_size=200, seed=0, cache_dir=folder)
+    recipe = Recipe(epochs=epochs)
+    curve = Optimization(recipe, lr=0.01, total_steps=steps or epochs * steps_per_epoch(data, settings))
+    task = ImageClassification(Net(), num_classes=10, optimization=curve)
+    return fit(
+        task, data, epochs=epochs, steps=steps, recipe=recipe, trainer=settings, loggers=[], directory=folder,
+        callbacks=(watch,), unfinished=folder,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("how", "steps", "epochs", "samples"),
+    [
+        ({"epochs": 2}, 14, 2, 2 * 1294),  # 7 batches of an epoch, the last of 94 rows
+        ({"epochs": 2, "steps": 9}, 9, 9 / 7, 1294 + 400),
+        ({"epochs": 3, "accumulate": 3}, 9, 3, 3 * 1294),
+        ({"epochs": 2, "limit": 4}, 8, 2, 1600),
+        ({"epochs": 2, "steps": 3, "accumulate": 2, "limit": 4}, 3, 1.5, 1200),
+    ],
+    ids=["whole epochs", "within an epoch", "accumulated", "limited", "accumulated within an epoch"],
+)
+def test_counts_are_those_of_optimizer_and_network(tmp_path, how, steps, epochs, samples):
+    watch = Watch()
+    trained = train(tmp_path, watch, **how)
+    assert (trained.steps, trained.samples) == (watch.steps, watch.rows) == (steps, samples)
+    assert trained.epochs == pytest.approx(epochs) and trained.seconds > 0
+
+
+def test_a_killed_training_counts_all_that_it_took(tmp_path):
+    first, second = Watch(dies_in=2), Watch()
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        train(tmp_path, first, epochs=4, steps=25)
+    trained = train(tmp_path, second, epochs=4, steps=25)
+    assert (first.steps, second.steps) == (14, 11)
+    assert trained.steps == 25 and trained.samples == first.rows + second.rows
+    assert trained.epochs == pytest.approx(25 / 7)
