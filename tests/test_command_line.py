@@ -53,7 +53,7 @@ def test_the_configuration_shows_the_allocation_that_runs(tmp_path):
     [
         (["allocation=null"], "allocation=null: choose an option of the group: allocation=NAME"),
         (["allocation.min_density_share=0.2"], "choose allocation=global_threshold, which takes it"),
-        (["sparsity=1.5"], "sparsity=1.5: is the fraction of zeros, in [0, 1)"),
+        (["sparsity=1.5"], "sparsity=1.5: must be a number of at least 0 and below 1 (the fraction of zeros)"),
         (["sparsity=many"], "could not be converted to Float"),
         (["sparsity=${nowhere}"], "sparsity: Interpolation key 'nowhere' not found"),
         (["+pattern=tile_wize"], "Available options in 'pattern'"),
