@@ -195,5 +195,5 @@ def test_optimize_names_what_a_sweeper_gets(composed):
     from sparsefront.pipeline import run_experiment
 
     single = run_experiment(composed("debug=tiny", *ON_CPU))
-    both = run_experiment(composed("debug=tiny", "optimize=[sparse,latency_sparse_ms]", *ON_CPU))
+    both = run_experiment(composed("debug=tiny", "optimize=[val_sparse,latency_sparse_ms]", *ON_CPU))
     assert isinstance(single, float) and len(both) == 2 and both[0] == single and both[1] > 0
