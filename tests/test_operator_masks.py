@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 from sparsefront_kernels import FORMATS
 from sparsefront_kernels.bench.families import family_masks
 from sparsefront_kernels.bench.masks import Masks
+from sparsefront_kernels.bench.ours import Chosen
 from sparsefront_kernels.bench.shapes import INPUTS_AND_OUTPUTS
 from sparsefront_kernels.gathered.format import GatheredFormat
 
@@ -135,6 +136,7 @@ def test_the_shipped_plan_measures_the_bars():
     found = set()
     for line in lines:
         shapes, masks = command._shapes(line), command._masks(line)
+        assert Chosen(tuple(line.kernels), tuple(line.layout), tuple(line.family)).entries(line.dtype[0])
         if "pattern" in line.distribution and "feature_major" in line.layout:
             assert line.sparsity == [0.5, 0.75, 0.9] and line.dtype == ["fp16"]
             kinds = {(masks.source("pattern", unit).pattern, unit) for unit in line.granularity}
