@@ -96,6 +96,12 @@ class TestTuning:
         one = BlockedProblem(1, 4096, 4096, 64, 32, 32 * 64, (32,) * 32)
         assert {launch.cluster for launch in candidates(one, 132)} == {1}
 
+    def test_blocks_share_k_blocks_where_the_gpu_would_be_idle(self):
+        """Eight CTA tiles of 256 rows are 32 blocks of 64."""
+        narrow = BlockedProblem(256, 4096, 1024, 64, 8, 8 * 64, (32,) * 8)
+        assert {launch.splits for launch in candidates(narrow, 132)} == {1, 2, 4}
+        assert {launch.splits for launch in candidates(LARGE, 132)} == {1}
+
     def test_uneven_lists_are_described(self):
         assert LARGE.shape == LARGE.shape_of_equal_lists == "m=4096 k=4096 n=4096 box=64 k_blocks="
         assert UNEVEN.shape == "m=4096 k=4096 n=4096 box=64 kept=32 longest=1.5 k_blocks="
@@ -123,13 +129,17 @@ class TestOnGPU:
 
     @pytest.mark.parametrize("y_feature_major", [False, True])
     @pytest.mark.parametrize("m", [1, 60, 200, 1030])
-    def test_residual_and_activation(self, m, y_feature_major, assert_close):
+    @pytest.mark.parametrize("launch", [BlockedLaunch(1), BlockedLaunch(4), BlockedLaunch(1, splits=4)], ids=str)
+    def test_residual_and_activation(self, launch, m, y_feature_major, assert_close, request):
         stored = stored_blocks((64, 64), 7, 9, 0.5, "cuda")
         kernel = entry("blocked_cuda_row_to_feature" if y_feature_major else "blocked_cuda")
         problem = problem_of(stored, m, kernel.layout, device="cuda")
         x, residual = (torch.randn(shape, device="cuda", dtype=HALF) for shape in (problem.x_shape, problem.y_shape))
-        bias = torch.randn(problem.n, device="cuda")
-        y = kernel.run(x, kernel.pack(stored), bias, activation="gelu", residual=residual)
+        bias, packed = torch.randn(problem.n, device="cuda"), kernel.pack(stored)
+        kernel.run(x, packed, bias)  # builds its library, before the cache is another
+        request.getfixturevalue("nothing_tuned")
+        kernel.tunable.remember(packed, problem, launch, 0.0)
+        y = kernel.run(x, packed, bias, activation="gelu", residual=residual)
         sums = torch.nn.functional.gelu(x.double() @ stored.to_dense().double().t() + bias.double())
         assert_close(y, (sums.t() if y_feature_major else sums) + residual.double())
 

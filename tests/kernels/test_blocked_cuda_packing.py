@@ -15,10 +15,11 @@ from sparsefront_kernels.blocked.cuda.packed_weight import (
     dense_weight,
     pack_for_blocked_cuda,
 )
-from sparsefront_kernels.blocked.cuda.parameters import CLUSTERS
-from sparsefront_kernels.gathered.cuda.schedule import ALL, schedule_tensors
+from sparsefront_kernels.blocked.cuda.parameters import CLUSTERS, SPLITS, BlockedLaunch
+from sparsefront_kernels.blocked.cuda.work import work_tensors
 
 CPU = torch.device("cpu")
+LAUNCHES = [*(BlockedLaunch(cluster) for cluster in CLUSTERS), *(BlockedLaunch(1, splits=splits) for splits in SPLITS)]
 
 
 def stored_weight(block, rows, columns, density=0.4, seed=0):
@@ -34,20 +35,26 @@ def unswizzled(panel):
     return torch.stack([torch.cat([chunks[row, chunk ^ (row % 8)] for chunk in range(8)]) for row in range(64)])
 
 
-def product_from_packed(packed, x, cluster=1, clusters=3):
-    """Y [M, N] in float64, as the blocks of the grid compute it; each element must be written once."""
+def product_from_packed(packed, x, launch, clusters=3):
+    """Y [M, N] in float64, as the blocks of the grid compute it; each element must be written once by each that shares it."""
+    cluster, splits = launch.cluster, launch.splits
     m, boxes = len(x), 64 // packed.box
     outside = torch.cat([x, x.new_zeros(m, 64)], dim=1)  # what lies past K comes as zeros
-    y = torch.full((m, packed.n), torch.nan, dtype=torch.float64)
-    work, begins = schedule_tensors(packed.lengths, -(-m // cluster), clusters, ALL, CPU)
+    y = torch.zeros(m, packed.n, dtype=torch.float64)
+    written = torch.zeros(m, packed.n, dtype=torch.int64)
+    work, begins = work_tensors(packed.lengths, m, launch, lambda cluster: clusters, CPU)
+    if splits > 1:
+        assert begins.tolist() == list(range(len(work) + 1)), "blocks that add up have one tile"
     for begin, end in pairwise(begins.tolist()):
         tiles = work[begin:end].tolist()
         counts = [count for _, _, count, _ in tiles]
         assert counts == sorted(counts, key=lambda count: count == 0), "tiles without k-blocks come last"
-        for rank in range(cluster):
+        for rank in range(cluster * splits):
             for cta_tile, first, count, place in tiles:
                 width = 64 * ((place >> 28) + 1)
-                column = (place & 0xFFFFFFF) * cluster + rank * width
+                column = (place & 0xFFFFFFF) * cluster + (rank * width if splits == 1 else 0)
+                if splits > 1:
+                    first, count = first + count * rank // splits, count * (rank + 1) // splits - count * rank // splits
                 rows = slice(column, min(column + width, m))
                 sums = torch.zeros(2, max(0, rows.stop - column), 64, dtype=torch.float64)
                 for k_block in packed.k_blocks[first : first + count].tolist():
@@ -59,12 +66,13 @@ def product_from_packed(packed, x, cluster=1, clusters=3):
                             panel += 1
                 for half, output in enumerate(packed.outputs[cta_tile].tolist()):
                     if output >= 0 and rows.stop > column:
-                        assert y[rows, output : output + 64].isnan().all()
-                        y[rows, output : output + 64] = sums[half]
+                        written[rows, output : output + 64] += 1
+                        y[rows, output : output + 64] += sums[half]
+    assert (written == splits).all()
     return y
 
 
-@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("launch", LAUNCHES, ids=str)
 @pytest.mark.parametrize(
     ("block", "rows", "columns", "density"),
     [
@@ -79,12 +87,12 @@ def product_from_packed(packed, x, cluster=1, clusters=3):
         ((256, 192), 2, 2, 0.7),
     ],
 )
-def test_the_walk_of_the_kernel_gives_the_product(block, rows, columns, density, cluster):
+def test_the_walk_of_the_kernel_gives_the_product(block, rows, columns, density, launch):
     stored = stored_weight(block, rows, columns, density)
     packed = pack_for_blocked_cuda(stored)
     assert packed.box == box_of(block[1]) and packed.k_blocks.shape[1] == 2 * 64 // packed.box
     x = torch.randn(150, stored.shape[1], dtype=torch.float64)
-    torch.testing.assert_close(product_from_packed(packed, x, cluster), x @ stored.to_dense().t())
+    torch.testing.assert_close(product_from_packed(packed, x, launch), x @ stored.to_dense().t())
 
 
 @settings(max_examples=15, deadline=None)
@@ -95,13 +103,13 @@ def test_the_walk_of_the_kernel_gives_the_product(block, rows, columns, density,
     density=st.floats(0, 1),
     seed=st.integers(0, 1000),
     m=st.integers(1, 700),
-    cluster=st.sampled_from(CLUSTERS),
+    launch=st.sampled_from(LAUNCHES),
     clusters=st.integers(1, 9),
 )
-def test_any_weight_and_any_number_of_rows(block, rows, columns, density, seed, m, cluster, clusters):
+def test_any_weight_and_any_number_of_rows(block, rows, columns, density, seed, m, launch, clusters):
     stored = stored_weight(block, rows, columns, density, seed)
     x = torch.randn(m, stored.shape[1], dtype=torch.float64)
-    y = product_from_packed(pack_for_blocked_cuda(stored), x, cluster, clusters)
+    y = product_from_packed(pack_for_blocked_cuda(stored), x, launch, clusters)
     torch.testing.assert_close(y, x @ stored.to_dense().t())
 
 

@@ -34,15 +34,11 @@ __device__ __forceinline__ void multiply(float (&acc)[WIDTH / 2], uint32_t stage
     wgmma_commit();
 }
 
-// Adds up all k-blocks of a work tile and stores it.
+// Adds up the k-blocks of a work tile that this half uses; returns whether there were any, otherwise acc is not set.
 template <typename T, typename X, int WIDTH>
-__device__ __forceinline__ void compute(const Problem& problem, Stages& s, Quarters& quarters, const WorkTile& tile, int rank,
-                                        float (&sums)[MOST_COLUMNS / 2], const uint32_t (&stored_bias)[2], int first_output) {
-    auto& acc = reinterpret_cast<float(&)[WIDTH / 2]>(sums);
-    const int column = first_column(problem, tile, rank), groups = groups_of(problem, tile, column);
-    load_first_residuals(problem, quarters, column, groups, first_output);
+__device__ __forceinline__ int add_up(Stages& s, int k_blocks, float (&acc)[WIDTH / 2]) {
     int add = 0, previous = -1;
-    for (int k_block = 0; k_block < tile.k_blocks; ++k_block) {
+    for (int k_block = 0; k_block < k_blocks; ++k_block) {
         barrier_wait(s.full + 8 * s.ring.slot, s.ring.phase);
         const uint32_t uses = warp_uniform(load_word(s.slot_uses + 4 * s.ring.slot));
         if (uses >> s.half & 1) {
@@ -57,6 +53,17 @@ __device__ __forceinline__ void compute(const Problem& problem, Stages& s, Quart
     }
     wgmma_wait<0>();
     if (previous >= 0) s.release(previous);
+    return add;
+}
+
+// Adds up all k-blocks of a work tile and stores it.
+template <typename T, typename X, int WIDTH>
+__device__ __forceinline__ void compute(const Problem& problem, Stages& s, Quarters& quarters, const WorkTile& tile, int rank,
+                                        float (&sums)[MOST_COLUMNS / 2], const uint32_t (&stored_bias)[2], int first_output) {
+    auto& acc = reinterpret_cast<float(&)[WIDTH / 2]>(sums);
+    const int column = first_column(problem, tile, rank), groups = groups_of(problem, tile, column);
+    load_first_residuals(problem, quarters, column, groups, first_output);
+    const int add = add_up<T, X, WIDTH>(s, tile.k_blocks, acc);
     const float bias[2] = {bias_of(problem.epilogue, stored_bias[0]), bias_of(problem.epilogue, stored_bias[1])};
     store<T, WIDTH>(problem, quarters, acc, bias, column, groups, first_output, add);
 }

@@ -8,8 +8,8 @@
 #include <iterator>
 
 #include "../../cuda/tensor_map.cuh"
-#include "blocked_consumer.cuh"
 #include "blocked_producer.cuh"
+#include "blocked_split.cuh"
 
 namespace {
 
@@ -17,7 +17,7 @@ namespace {
 constexpr int CONSUMER_REGISTERS = 216, PRODUCER_REGISTERS = 72;
 static_assert(CONSUMERS * CONSUMER_REGISTERS + PRODUCERS * PRODUCER_REGISTERS <= THREADS * 168);
 
-template <typename T, int INPUTS, bool BY_INPUT>
+template <typename T, int INPUTS, bool BY_INPUT, bool SPLIT>
 __global__ void __launch_bounds__(THREADS, 1) blocked_cuda_kernel(const __grid_constant__ Problem problem) {
     extern __shared__ uint8_t dynamic_shared[];
     __shared__ uint64_t barriers[2 * STAGES + 2 * QUARTER_BUFFERS];
@@ -41,18 +41,26 @@ __global__ void __launch_bounds__(THREADS, 1) blocked_cuda_kernel(const __grid_c
     if (threadIdx.x < CONSUMERS) {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
         pdl_launch_dependents();
-        consume<T, XStage<INPUTS, BY_INPUT>>(problem, rank, stages, full, empty, slot_uses, landed);
+        if constexpr (SPLIT) {
+            consume_part<T, XStage<INPUTS, BY_INPUT>>(problem, rank, stages, full, empty, slot_uses);
+        } else {
+            consume<T, XStage<INPUTS, BY_INPUT>>(problem, rank, stages, full, empty, slot_uses, landed);
+        }
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
         if (warp_uniform(threadIdx.x / 32) == CONSUMERS / 32)
             Producer<INPUTS, BY_INPUT>::run(problem, rank, stages, full, empty, slot_uses);
+        if constexpr (SPLIT) {
+            __syncwarp();
+            cluster_sync();  // of those that multiply, before they add up
+        }
     }
     cluster_sync();  // others may still signal this block's barriers
 }
 
 template <typename T, int INPUTS, bool BY_INPUT>
-cudaError_t prepared(decltype(&blocked_cuda_kernel<T, INPUTS, BY_INPUT>)& kernel) {
-    kernel = blocked_cuda_kernel<T, INPUTS, BY_INPUT>;
+cudaError_t prepared(void (*&kernel)(Problem), bool split) {
+    kernel = split ? blocked_cuda_kernel<T, INPUTS, BY_INPUT, true> : blocked_cuda_kernel<T, INPUTS, BY_INPUT, false>;
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, DYNAMIC_BYTES);
 }
 
@@ -74,10 +82,10 @@ cudaLaunchConfig_t configuration(int clusters, int cluster, bool pdl, cudaStream
 template <typename T, int INPUTS, bool BY_INPUT>
 cudaError_t launch(const Problem& problem, int clusters, bool pdl, cudaStream_t stream) {
     void (*kernel)(Problem);
-    const cudaError_t error = prepared<T, INPUTS, BY_INPUT>(kernel);
+    const cudaError_t error = prepared<T, INPUTS, BY_INPUT>(kernel, problem.splits > 1);
     if (error != cudaSuccess) return error;
     cudaLaunchAttribute attributes[2]{};
-    const cudaLaunchConfig_t config = configuration(clusters, problem.cluster, pdl, stream, attributes);
+    const cudaLaunchConfig_t config = configuration(clusters, problem.cluster * problem.splits, pdl, stream, attributes);
     return cudaLaunchKernelEx(&config, kernel, problem);
 }
 
@@ -97,11 +105,13 @@ cudaError_t launch(const Problem& problem, int inputs, bool by_input, int cluste
 // Returns a cudaError_t. The caller checks shapes and alignment: all matrices begin at a multiple of 16 bytes, and their rows are
 // a multiple of 8 elements apart. X is [m, k], or [k, m] where `x_feature_major`; Y and the residual are [m, n], or [n, m] where not
 // `y_row_major`. Strides are in elements. inputs: of a box, 64, 32 or 16.
+// cluster, splits: as in Problem; one of them is 1.
 extern "C" int sparsefront_blocked_cuda(const void* x, const void* panels, const void* k_blocks, const void* work,
                                         const void* work_begin, const void* outputs, const void* bias, const void* residual, void* y,
                                         long long x_stride, long long residual_stride, long long y_stride, int bias_type,
                                         int activation, int x_feature_major, int y_row_major, int is_bfloat16, int m, int n, int k,
-                                        int inputs, int cluster, int clusters, int pdl, void* stream) {
+                                        int inputs, int cluster, int splits, int clusters, int pdl, void* stream) {
+    if (splits > 1 && (cluster > 1 || (splits != 2 && splits != 4))) return cudaErrorInvalidValue;
     Problem problem{};
     const Matrix x_matrix = x_feature_major ? Matrix{x, k, m, x_stride} : Matrix{x, m, k, x_stride};
     const Matrix y_matrix = y_row_major ? Matrix{y, m, n, y_stride} : Matrix{y, n, m, y_stride};
@@ -118,9 +128,10 @@ extern "C" int sparsefront_blocked_cuda(const void* x, const void* panels, const
     problem.outputs = static_cast<const int*>(outputs);
     Epilogue& epilogue = problem.epilogue;
     epilogue.bias = bias, epilogue.bias_type = bias_type, epilogue.activation = activation;
-    epilogue.residual = residual, epilogue.y_row_major = y_row_major;
+    epilogue.residual = residual, epilogue.residual_stride = residual_stride;
+    epilogue.y = y, epilogue.y_stride = y_stride, epilogue.y_row_major = y_row_major, epilogue.m = m;
     std::copy_n(GELU_COEFFICIENTS[activation == GELU_TANH], std::size(epilogue.gelu), epilogue.gelu);
-    problem.m = m, problem.cluster = cluster;
+    problem.m = m, problem.cluster = cluster, problem.splits = splits;
     const auto queue = static_cast<cudaStream_t>(stream);
     return is_bfloat16 ? launch<__nv_bfloat16>(problem, inputs, x_feature_major, clusters, pdl, queue)
                        : launch<__half>(problem, inputs, x_feature_major, clusters, pdl, queue);
@@ -129,7 +140,7 @@ extern "C" int sparsefront_blocked_cuda(const void* x, const void* panels, const
 // How many clusters of this many blocks run at the same time on the current device; a cudaError_t, negated, where it cannot be told.
 extern "C" int sparsefront_blocked_cuda_clusters(int cluster) {
     void (*kernel)(Problem);
-    cudaError_t error = prepared<__half, 64, false>(kernel);
+    cudaError_t error = prepared<__half, 64, false>(kernel, false);
     if (error != cudaSuccess) return -static_cast<int>(error);
     cudaLaunchAttribute attributes[2]{};
     const cudaLaunchConfig_t config = configuration(1, cluster, false, nullptr, attributes);

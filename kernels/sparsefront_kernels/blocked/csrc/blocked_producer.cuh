@@ -15,7 +15,7 @@ struct Producer {
         const uint32_t use = k_block.place & 3, bytes = use == 3 ? 2 * PANEL_BYTES : PANEL_BYTES;
         store_word(use_of_slot, use);
         barrier_arrive_expect(ready, groups * GROUP_BYTES + bytes);
-        const uint32_t part = bytes / problem.cluster, begin = part * rank;
+        const uint32_t part = bytes / problem.cluster, begin = problem.cluster == 1 ? 0 : part * rank;
         const uint8_t* panels = problem.panels + static_cast<int64_t>(k_block.place >> 2) * PANEL_BYTES + begin;
         const uint32_t target = stage + X_BYTES + (use == 2 ? PANEL_BYTES : 0) + begin;
         if (problem.cluster == 1) {
@@ -43,7 +43,7 @@ struct Producer {
         const auto read_ahead = [&](int first, int count) {
             if (lane < count) ahead.load(problem.k_blocks, first + lane);
         };
-        WorkTile tile(load_early(next));
+        WorkTile tile = part_of(problem, load_early(next), rank);
         read_ahead(tile.first, tile.k_blocks);
         Ring ring;
         while (tile.k_blocks > 0) {

@@ -34,6 +34,7 @@ struct Problem {
     Epilogue epilogue;      // bias, activation, and whether there is a residual
     int m;
     int cluster;            // blocks that share the weights of a CTA tile: 1, 2 or 4
+    int splits;             // or that share its k-blocks: then `cluster` is 1, and each cluster has one work tile, of 64 columns
 };
 
 // 64 inputs that are loaded together, in boxes of INPUTS neighbours each.
@@ -83,11 +84,23 @@ struct XStage {
     }
 };
 
-__device__ __forceinline__ int cluster_index(const Problem& problem) { return static_cast<int>(blockIdx.x) / problem.cluster; }
+__device__ __forceinline__ int cluster_index(const Problem& problem) {
+    return static_cast<int>(blockIdx.x) / (problem.cluster * problem.splits);
+}
+
+// A work tile, of which the blocks that share its k-blocks have a part each. rank: among them.
+__device__ __forceinline__ WorkTile part_of(const Problem& problem, const int4& place, int rank) {
+    WorkTile tile(place);
+    if (problem.splits > 1) {
+        const int begin = tile.k_blocks * rank / problem.splits, end = tile.k_blocks * (rank + 1) / problem.splits;
+        tile.first += begin, tile.k_blocks = end - begin;
+    }
+    return tile;
+}
 
 // The first column of a work tile that is this block's.
 __device__ __forceinline__ int first_column(const Problem& problem, const WorkTile& tile, int rank) {
-    return tile.column * problem.cluster + rank * tile.width;
+    return problem.splits > 1 ? tile.column : tile.column * problem.cluster + rank * tile.width;
 }
 
 // How many groups of 64 columns of it exist.

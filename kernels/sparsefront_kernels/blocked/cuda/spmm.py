@@ -9,9 +9,9 @@ from torch import Tensor
 
 from sparsefront_kernels import cuda_library
 from sparsefront_kernels.blocked.cuda.parameters import BlockedLaunch
+from sparsefront_kernels.blocked.cuda.work import work_tensors
 from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
 from sparsefront_kernels.gathered.cuda.parameters import BIAS_TYPES, epilogue_arguments
-from sparsefront_kernels.gathered.cuda.schedule import schedule_tensors
 
 LIBRARY = "blocked_cuda"
 
@@ -50,10 +50,9 @@ def launch_blocked_cuda(
     Raises:
         RuntimeError: the launch failed.
     """
-    clusters = clusters_at_once(launch.cluster, x.device)
-    # a cluster's rows of X lie side by side: to the schedule it is a block that has a share of them
-    rows = -(-m // launch.cluster)
-    work, begins = schedule_tensors(tuple(lengths), rows, clusters, launch.raster_swizzle, x.device)
+    work, begins = work_tensors(
+        tuple(lengths), m, launch, lambda cluster: clusters_at_once(cluster, x.device), x.device
+    )
     error = _library().sparsefront_blocked_cuda(
         *(tensor.data_ptr() for tensor in (x, panels, k_blocks, work, begins, outputs)),
         *epilogue_arguments(x, y, bias, residual),
@@ -67,6 +66,7 @@ def launch_blocked_cuda(
         k,
         box,
         launch.cluster,
+        launch.splits,
         len(begins) - 1,
         int(launch.pdl),
         torch.cuda.current_stream(x.device).cuda_stream,
@@ -93,7 +93,7 @@ def clusters_at_once(cluster: int, device: torch.device) -> int:
 def _library() -> ctypes.CDLL:
     library = cuda_library.load(LIBRARY)
     product, clusters = library.sparsefront_blocked_cuda, library.sparsefront_blocked_cuda_clusters
-    product.argtypes = [ctypes.c_void_p] * 9 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 12 + [ctypes.c_void_p]
+    product.argtypes = [ctypes.c_void_p] * 9 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 13 + [ctypes.c_void_p]
     clusters.argtypes = [ctypes.c_int]
     product.restype = clusters.restype = ctypes.c_int
     return library

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from sparsefront_kernels.blocked.cuda.packed_weight import K_BLOCK, BlockedCudaWeight
-from sparsefront_kernels.blocked.cuda.parameters import CLUSTERS, BlockedLaunch, clusters_of
+from sparsefront_kernels.blocked.cuda.parameters import (
+    CLUSTERS,
+    COLUMNS_OF_SPLIT,
+    SPLITS,
+    BlockedLaunch,
+    clusters_of,
+)
 from sparsefront_kernels.gathered.cuda.schedule import ALL, schedule
 from sparsefront_kernels.tuning import TunedLaunches
 
@@ -15,11 +21,16 @@ KERNEL = "blocked_cuda"
 VERSION = 1  # raised when a change of the kernel makes old measurements useless
 
 _RASTER_SWIZZLES = (ALL, 32, 8)
-SPACE = tuple(BlockedLaunch(cluster, swizzle) for cluster, swizzle in itertools.product(CLUSTERS, _RASTER_SWIZZLES))
+SPACE = (
+    *(BlockedLaunch(cluster, swizzle) for cluster, swizzle in itertools.product(CLUSTERS, _RASTER_SWIZZLES)),
+    *(BlockedLaunch(1, splits=splits) for splits in SPLITS),
+)
+_MOST_ROUNDS_OF_SPLIT = 2  # with more work than that, all blocks are busy without sharing
 
 # Estimates for an H200, not measured: cycles of the launch, of a cluster's synchronization, of a tile, of one of its columns
 # (epilogue), and of a k-block around its products; bytes that L2 gives an SM in a cycle.
 _START, _CLUSTER_START, _TILE, _TILE_COLUMN, _K_BLOCK = 4500, 500, 700, 3.0, 70
+_SPLIT = 1500  # of blocks that add up
 _L2_BYTES = 45
 _CYCLES_PER_US = 1700
 
@@ -89,9 +100,14 @@ def tile_cycles(k_blocks: int, columns: int, cluster: int, panels: float = 2.0) 
 @functools.lru_cache(maxsize=4096)
 def predicted_us(problem: BlockedProblem, launch: BlockedLaunch, num_sms: int) -> float:
     """Coarse predicted latency: the work of the cluster that ends last."""
+    panels = problem.panels / max(1, sum(problem.lengths))
+    if launch.splits > 1:
+        rounds = -(-_split_blocks(problem, launch) // (launch.splits * clusters_of(launch.splits, num_sms)))
+        k_blocks = -(-max(problem.lengths, default=0) // launch.splits)
+        cycles = rounds * (tile_cycles(k_blocks, COLUMNS_OF_SPLIT, 1, panels) + _SPLIT)
+        return (_START + _CLUSTER_START + cycles) / _CYCLES_PER_US
     clusters, rows = clusters_of(launch.cluster, num_sms), -(-problem.m // launch.cluster)
     dealt = schedule(problem.lengths, rows, clusters, launch.raster_swizzle)
-    panels = problem.panels / max(1, sum(problem.lengths))
     last = max(
         sum(
             tile_cycles(problem.lengths[tile], columns, launch.cluster, panels)
@@ -103,10 +119,24 @@ def predicted_us(problem: BlockedProblem, launch: BlockedLaunch, num_sms: int) -
 
 
 def candidates(problem: BlockedProblem, num_sms: int) -> Sequence[BlockedLaunch]:
-    """The launches worth timing, best predicted first: other orders of work where there are more CTA tiles than they hold."""
-    possible = [launch for launch in SPACE if launch.raster_swizzle == ALL or launch.raster_swizzle < problem.cta_tiles]
-    wide_enough = [launch for launch in possible if launch.cluster == 1 or 64 * (launch.cluster // 2) < problem.m]
-    return sorted(wide_enough, key=lambda launch: predicted_us(problem, launch, num_sms))
+    """The launches worth timing, best predicted first.
+
+    Other orders of work where there are more CTA tiles than they hold, clusters where all of their blocks have rows of X, and
+    shared k-blocks where there is too little work for the GPU.
+    """
+
+    def is_worth_timing(launch: BlockedLaunch) -> bool:
+        if launch.splits > 1:
+            return _split_blocks(problem, launch) <= _MOST_ROUNDS_OF_SPLIT * num_sms
+        ordered = launch.raster_swizzle == ALL or launch.raster_swizzle < problem.cta_tiles
+        return ordered and (launch.cluster == 1 or 64 * (launch.cluster // 2) < problem.m)
+
+    return sorted(filter(is_worth_timing, SPACE), key=lambda launch: predicted_us(problem, launch, num_sms))
+
+
+def _split_blocks(problem: BlockedProblem, launch: BlockedLaunch) -> int:
+    """Of the grid."""
+    return problem.cta_tiles * -(-problem.m // COLUMNS_OF_SPLIT) * launch.splits
 
 
 LAUNCHES = TunedLaunches(
