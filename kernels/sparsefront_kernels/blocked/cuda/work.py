@@ -25,8 +25,8 @@ def work_tensors(
         m: rows of X.
         clusters_at_once: blocks of a cluster → how many clusters run at the same time.
     Returns:
-        work, int32 [tiles, 4]: CTA tile, its first k-block, its number of k-blocks, and the first row of X divided by the blocks
-        that share the weights, with a block's number of rows / 64 - 1 in the upper four bits; begins, int32 [clusters in use + 1].
+        work, int32 [tiles, 4]: CTA tile, its first k-block, its number of k-blocks, and the first row of X over the blocks
+        that share the weights, with a block's number of rows / 64 - 1 in the upper four bits; begins, int32 [clusters + 1].
     """
     if launch.splits > 1:
         return _split_tensors(lengths, m, device)
