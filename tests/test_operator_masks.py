@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from sparsefront_kernels import FORMATS
+from sparsefront_kernels.bench.families import family_masks
 from sparsefront_kernels.bench.masks import Masks
+from sparsefront_kernels.bench.ours import Chosen
 from sparsefront_kernels.bench.shapes import INPUTS_AND_OUTPUTS
 from sparsefront_kernels.gathered.format import GatheredFormat
 
@@ -22,13 +25,13 @@ OF_THE_BARS = [("tile_wise", 128), ("tile_wise", 64), ("tile_wise", 32), ("vecto
 
 def stored(source, n, k, sparsity):
     drawn = source.draw(n, k, sparsity, CPU)
-    return drawn, GatheredFormat.from_dense(drawn.weight, drawn.mask, **drawn.storage)
+    return drawn, GatheredFormat.from_dense(drawn.weight, drawn.mask, **drawn.storage["gathered"])
 
 
 @pytest.mark.parametrize("sparsity", [0.5, 0.75, 0.9])
 @pytest.mark.parametrize(("pattern", "granularity"), OF_THE_BARS)
 def test_every_granularity_of_the_bars_is_stored_as_the_pattern_made_it(pattern, granularity, sparsity):
-    source = Masks.named(NAME, {"pattern": pattern}).source("pattern", granularity)
+    source = Masks.named(family_masks("gathered"), NAME, {"pattern": pattern}).source("pattern", granularity)
     assert source.pattern == pattern
     drawn, weight = stored(source, 512, 384, sparsity)
     source.of.check(drawn.mask, sparsity)
@@ -107,10 +110,22 @@ def test_settings_that_cannot_be_used(settings, message):
         pattern_masks(64, **settings)
 
 
-def test_a_pattern_that_is_stored_otherwise():
-    source = pattern_masks(4, pattern="n_m")
-    with pytest.raises(InvalidSetting, match="pattern=n_m: is stored as (n_m|semi_structured); the benchmark"):
-        source.draw(64, 64, 0.5, CPU)
+@pytest.mark.parametrize(
+    ("pattern", "granularity", "families"),
+    [
+        ("n_m", 4, {"n_m", "semi_structured"}),
+        ("block_wise", 16, {"blocked", "gathered"}),
+        ("block_2_4", 16, {"blocked", "gathered"}),
+        ("element_wise", 1, {"csr"}),
+        ("uniform", 2, {"ell"}),
+    ],
+)
+def test_every_pattern_says_which_families_hold_its_masks(pattern, granularity, families):
+    drawn = pattern_masks(granularity, pattern=pattern).draw(64, 64, 0.75 if pattern == "block_2_4" else 0.5, CPU)
+    assert drawn.storage.keys() == families
+    for family, parameters in drawn.storage.items():
+        stored = FORMATS[family].from_dense(drawn.weight, drawn.mask, **parameters)
+        assert torch.equal(stored.to_dense(), torch.where(drawn.mask, drawn.weight, 0.0))
 
 
 def test_the_shipped_plan_measures_the_bars():
@@ -121,6 +136,7 @@ def test_the_shipped_plan_measures_the_bars():
     found = set()
     for line in lines:
         shapes, masks = command._shapes(line), command._masks(line)
+        assert Chosen(tuple(line.kernels), tuple(line.layout), tuple(line.family)).entries(line.dtype[0])
         if "pattern" in line.distribution and "feature_major" in line.layout:
             assert line.sparsity == [0.5, 0.75, 0.9] and line.dtype == ["fp16"]
             kinds = {(masks.source("pattern", unit).pattern, unit) for unit in line.granularity}

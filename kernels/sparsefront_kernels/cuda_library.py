@@ -26,7 +26,9 @@ import torch
 
 log = logging.getLogger(__name__)
 PACKAGE = Path(__file__).parent
+SHARED = PACKAGE / "cuda"  # headers that the families' sources include
 SOURCES = {
+    "blocked_cuda": PACKAGE / "blocked" / "csrc" / "blocked_cuda.cu",
     "gathered_cuda_narrow": PACKAGE / "gathered" / "csrc" / "gathered_cuda_narrow.cu",
     "gathered_cuda_wide": PACKAGE / "gathered" / "csrc" / "gathered_cuda_wide.cu",
     "gathered_simt": PACKAGE / "gathered" / "csrc" / "gathered_simt.cu",
@@ -188,8 +190,8 @@ def _cache() -> Path:
 
 
 def _fingerprint(source: Path) -> str:
-    """Of the whole folder of a source, since it includes its neighbours; of the flags and of PyTorch, whose builder it is."""
-    parts = [file.read_bytes() for file in sorted(source.parent.glob("*.cu*"))]
+    """Of all that a source may include, its neighbours and the shared headers; of the flags; of PyTorch, whose builder it is."""
+    parts = [file.read_bytes() for folder in (source.parent, SHARED) for file in sorted(folder.glob("*.cu*"))]
     made_with = " ".join((torch.__version__, *FLAGS, *LINK_FLAGS))
     return hashlib.sha256(b"\0".join([*parts, made_with.encode()])).hexdigest()[:16]
 

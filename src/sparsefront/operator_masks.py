@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 from safetensors import safe_open
-from sparsefront_kernels.bench.masks import MaskedWeight
+from sparsefront_kernels.bench.masks import MaskedWeight, Storage
 from torch import Tensor
 
 from sparsefront.declared.settings_class import settings_class
@@ -25,9 +25,7 @@ from sparsefront.importance.magnitude import Magnitude
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.patterns.base import Pattern
 
-GATHERED = "gathered"
 Spread = Annotated[float, Field(ge=0, le=3)]
-
 
 @settings_class()
 class UnevenWeights:
@@ -121,7 +119,7 @@ class PatternMasks:
         """A weight [n, k] with the mask of this layer alone.
 
         Raises:
-            InvalidSetting: the pattern's storage is not gathered, or the checkpoint has no such weight.
+            InvalidSetting: the checkpoint has no such weight.
             ValueError: a shape that the pattern cannot divide.
         """
         weight = self.weights.weight(n, k, device)
@@ -129,16 +127,18 @@ class PatternMasks:
         mask = self.of.mask(scores, sparsity)
         permutation = self.of.find_permutation(scores, sparsity)
         orders = {} if permutation is None else permutation.orders()
-        return MaskedWeight(weight, mask, self._storage((n, k), sparsity) | orders, self.compact)
+        return MaskedWeight(weight, mask, self._storage((n, k), sparsity, orders), self.compact)
 
-    def _storage(self, shape: tuple[int, int], sparsity: float) -> dict[str, Any]:
+    def _storage(self, shape: tuple[int, int], sparsity: float, orders: dict[str, Any]) -> Storage:
+        """The pattern's own family, and others whose structure its masks have too."""
         family, parameters = self.of.storage(shape, sparsity)
+        storage: Storage = {family: parameters | orders}
         if family == "blocked":  # the outputs of a row of blocks keep the same inputs
-            return {"tile": parameters["block"][0], "drop_empty_outputs": False}
-        if family != GATHERED:
-            reason = f"is stored as {family}; the benchmark multiplies by {GATHERED} weights"
-            raise InvalidSetting("pattern", self.of.name, reason)
-        return parameters
+            fill = {"fill": True} if parameters.get("fill") else {}
+            storage["gathered"] = {"tile": parameters["block"][0], "drop_empty_outputs": False} | fill
+        if family == "n_m" and (parameters["n"], parameters["m"]) == (2, 4):
+            storage["semi_structured"] = orders
+        return storage
 
 
 def pattern_masks(

@@ -8,6 +8,8 @@ import torch
 from sparsefront_kernels import registry
 from sparsefront_kernels.bench import ours, provider, run
 from sparsefront_kernels.bench.baselines import Peer
+from sparsefront_kernels.bench.families import family_masks
+from sparsefront_kernels.bench.masks import Masks
 from sparsefront_kernels.bench.ours import Chosen
 from sparsefront_kernels.bench.plan import Plan
 from sparsefront_kernels.bench.provider import Provider
@@ -131,6 +133,7 @@ def plan(**changed):
         chosen=Chosen((), LAYOUTS),
         tune=False,
         samples=20,
+        masks=Masks(family_masks("gathered")),
     )
     return dataclasses.replace(plain, **changed)
 

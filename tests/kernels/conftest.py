@@ -77,6 +77,8 @@ CASES = [
     Case("blocked-4x64", "blocked", (12, 192), blocks(4, 64, 0.4), {"block": [4, 64]}),
     Case("blocked-32x32", "blocked", (96, 160), blocks(32, 32, 0.4), {"block": (32, 32)}),
     Case("blocked-192x96", "blocked", (192, 192), blocks(192, 96, 0.6), {"block": [192, 96]}),
+    Case("blocked-64x64", "blocked", (320, 256), blocks(64, 64, 0.4), {"block": [64, 64]}),
+    Case("blocked-128x16", "blocked", (256, 144), blocks(128, 16, 0.4), {"block": [128, 16]}),
     Case("blocked-3x5", "blocked", (33, 35), blocks(3, 5, 0.3), {"block": [3, 5]}),
     Case("blocked-1xk", "blocked", (7, 65), blocks(1, 65, 0.5), {"block": [1, 65]}),
     Case("blocked-filled", "blocked", (32, 48), free(0.01), {"block": [16, 16], "fill": True}),

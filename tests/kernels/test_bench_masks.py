@@ -5,15 +5,20 @@ import dataclasses
 import pytest
 import torch
 from bench_stand_ins import measure, no_gpu, peer_providers, plan, widths_tunable  # noqa: F401  (fixtures)
-from sparsefront_kernels.bench import run
-from sparsefront_kernels.bench.baselines import Peer
-from sparsefront_kernels.bench.drawn import DrawnWeight
+from sparsefront_kernels import registry
+from sparsefront_kernels.bench import ours, run
+from sparsefront_kernels.bench.baselines import Peer, triton_bsr, triton_bsr_same_mask
+from sparsefront_kernels.bench.drawn import DrawnWeight, drawn_weight
+from sparsefront_kernels.bench.families import family_masks
 from sparsefront_kernels.bench.masks import PATTERN, MaskedWeight, Masks
+from sparsefront_kernels.bench.ours import Chosen
 from sparsefront_kernels.bench.provider import Provider
 from sparsefront_kernels.bench.results import Results
 from sparsefront_kernels.bench.roofline import Rates, roofline_bound_us
 from sparsefront_kernels.bench.run import Run
 from sparsefront_kernels.bench.setting import Setting
+from sparsefront_kernels.bench.shapes import Shape
+from sparsefront_kernels.problem import LAYOUTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,12 +41,19 @@ class PrunedOutputs:
             tile = alive[start : start + self.granularity]
             mask[tile, : k if len(tile) < self.granularity else self.keep] = True
         return MaskedWeight(
-            torch.randn(n, k), mask, {"tile": self.granularity, "drop_empty_outputs": True}, self.compact
+            torch.randn(n, k),
+            mask,
+            {"gathered": {"tile": self.granularity, "drop_empty_outputs": True}},
+            self.compact,
         )
 
 
 def patterns(**settings):
-    return {"distributions": (PATTERN,), "masks": Masks(PrunedOutputs, settings), "granularities": (12,)}
+    return {
+        "distributions": (PATTERN,),
+        "masks": Masks(family_masks("gathered"), PrunedOutputs, settings),
+        "granularities": (12,),
+    }
 
 
 def test_masks_of_a_pattern_are_measured_at_their_own_density():
@@ -62,15 +74,15 @@ def test_masks_of_a_pattern_are_measured_at_their_own_density():
 
 def test_a_compact_product_leaves_pruned_outputs_out(monkeypatch):
     products, checks = [], []
-    ours = run.gathered_providers
+    providers = run.our_providers
 
     def seen(drawn, **wanted):
-        found = ours(drawn, **wanted)
+        found = providers(drawn, **wanted)
         products.append(drawn.setting.problem("feature_major"))
         checks.extend(tuple(one.provider.calls(1)[0]().shape) for one in found if one.entry.layout == "feature_major")
         return found
 
-    monkeypatch.setattr(run, "gathered_providers", seen)
+    monkeypatch.setattr(run, "our_providers", seen)
     rows = [row for row in measure(plan(sparsities=(0.5,), peers=(), **patterns(compact=True))) if row.granularity]
     assert [(problem.m, problem.k, problem.n) for problem in products] == [(6, 32, 32)], (
         "of 48 outputs every third is gone"
@@ -111,8 +123,8 @@ def test_a_mask_that_cannot_be_made_is_an_error_of_the_run(monkeypatch):
 
 def same_mask_peer(setting: Setting, drawn: DrawnWeight) -> list[Provider]:
     """Multiplies by what our kernels multiply by, and leaves the pruned outputs out."""
-    dense = drawn.stored.to_dense()
-    outputs = drawn.stored.output_index.long()
+    dense = drawn.stored["gathered"].to_dense()
+    outputs = drawn.stored["gathered"].output_index.long()
 
     def make(copy: int):
         x = setting.x_in("feature_major", copy)
@@ -140,7 +152,7 @@ def same_mask_peer(setting: Setting, drawn: DrawnWeight) -> list[Provider]:
 
 def test_a_peer_on_the_same_mask(tmp_path, monkeypatch):
     none = {"unsupported_reason": lambda dtype, sparsity: None}
-    peers = {"peer": Peer(peer_providers, **none), "same": Peer(same_mask_peer, same_mask=True, **none)}
+    peers = {"peer": Peer(peer_providers, **none), "same": Peer(same_mask_peer, family="gathered", **none)}
     monkeypatch.setattr(run, "PEERS", peers)
     path = tmp_path / "rows.csv"
     asked = plan(sparsities=(0.5,), peers=("same", "peer"), **patterns() | {"granularities": (12, 16)})
@@ -156,3 +168,49 @@ def test_a_peer_on_the_same_mask(tmp_path, monkeypatch):
         (12, "same 12"),
         (16, "same 16"),
     }, "each beside the peer on its own mask"
+
+
+def test_a_mask_is_measured_in_every_family_that_holds_it(monkeypatch):
+    """Blocks as blocks and as tiles, on one and the same weight."""
+    reference = registry.reference("blocked")
+    blocked = dataclasses.replace(reference, name="fake_blocked", requires_cuda=True, is_reference=False)
+    gathered = ours.entries()
+    monkeypatch.setattr(ours, "entries", lambda: (*gathered, blocked))
+    bench = family_masks("blocked")
+    asked = plan(
+        sparsities=(0.5,),
+        granularities=(16,),
+        masks=Masks(bench, None, {"inputs": 8}),
+        chosen=Chosen((), ("row_major",), ("blocked", "gathered")),
+    )
+    rows = [row for row in measure(asked) if row.kernel.startswith("fake")]
+    assert {(row.family, row.kernel) for row in rows} >= {("blocked", "fake_blocked"), ("gathered", "fake_row_major")}
+    assert {(row.pattern, row.granularity, row.mask_settings) for row in rows} == {("block_wise", 16, "inputs=8")}
+    assert len({row.sparsity for row in rows}) == 1 and all(row.correct for row in rows)
+
+
+def test_families_that_cannot_hold_a_mask(monkeypatch):
+    said = []
+    tiles = dataclasses.replace(
+        plan(sparsities=(0.5,), granularities=(16,)), chosen=Chosen((), LAYOUTS, ("gathered", "blocked"))
+    )
+    blocked = dataclasses.replace(registry.reference("blocked"), name="fake_blocked", requires_cuda=True)
+    gathered = ours.entries()
+    monkeypatch.setattr(ours, "entries", lambda: (*gathered, blocked))
+    assert "fake_blocked" not in {row.kernel for row in measure(tiles, said=said)}
+    assert "fake_blocked is left out: vector_wise is not stored as blocked" in said
+    measuring = Run(Results.opened(None, gpu="Some GPU", commit="abc", append=False), said.append)
+    measuring.measure(dataclasses.replace(tiles, chosen=Chosen((), LAYOUTS, ("blocked",))))
+    assert measuring.errors == ["small equal g=16: no mask: vector_wise is stored as gathered, not as blocked"]
+
+
+def test_pytorchs_blocks_on_the_same_mask():
+    shape = Shape("small", 100, 48, 64)
+    setting = Setting(shape, "fp32", 0.5, torch.device("cpu"))
+    source = family_masks("blocked").source("uneven", 16)
+    drawn = drawn_weight(setting, source, granularity=16, distribution="uneven", families=("blocked",))
+    found = triton_bsr_same_mask.providers(setting, drawn)
+    assert len(found) == len(triton_bsr.STAGES_AND_WARPS_OF_SMALL), "100 rows have one width"
+    one = found[0]
+    assert (one.kernel, one.granularity, one.distribution) == ("triton_bsr_same_mask", 16, "uneven")
+    assert one.weight_bytes == drawn.stored["blocked"].nbytes and one.reference is drawn.reference

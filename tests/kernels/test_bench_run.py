@@ -73,7 +73,7 @@ def test_kernels_are_chosen_by_pattern():
     rows = measure(plan(chosen=Chosen(("fake_*_to_*",), ("row_to_feature", "row_major")), peers=()))
     assert {row.kernel for row in rows if row.family == "gathered"} == {"fake_row_to_feature"}
     assert {row.layout for row in rows if row.family == "dense"} == {"row_major", "feature_major", "row_to_feature"}
-    with pytest.raises(ValueError, match="no kernel of this family is called nothing"):
+    with pytest.raises(ValueError, match="no kernel of gathered is called nothing"):
         Chosen(("nothing",), LAYOUTS)
 
 

@@ -104,6 +104,18 @@ class TestBuilding:
         assert cuda_library.build("trivial") != library
         assert [path.name for path in empty_cache.iterdir() if path.name.startswith("building")] == []
 
+    def test_a_shared_header_is_part_of_every_library(self, empty_cache, source, monkeypatch, tmp_path):
+        shared = tmp_path / "shared"
+        shared.mkdir()
+        (shared / "number.cuh").write_text("constexpr int NUMBER = 1;")
+        monkeypatch.setattr(cuda_library, "SHARED", shared)
+        source("trivial", '#include "../shared/number.cuh"\n' + ANSWER.format("NUMBER"))
+        before = cuda_library.build("trivial")
+        (shared / "number.cuh").write_text("constexpr int NUMBER = 2;")
+        assert cuda_library.built("trivial") is None
+        assert cuda_library.build("trivial") != before
+        assert cuda_library.load.__wrapped__("trivial").answer() == 2
+
     def test_several_processes_at_once(self, empty_cache, source):
         source("trivial", ANSWER.format(7))
         builds = [_build_elsewhere("trivial") for _ in range(2)]

@@ -253,7 +253,7 @@ def test_the_peer_multiplies_by_our_weight(asked, cases, m):
     n, k = stored.shape
     setting = Setting(Shape("small", m, k, n), "fp16", 0.5, CPU)
     drawn = DrawnWeight(
-        "tile_wise", 16, "pattern", "seed=0", setting, stored, setting.reference(stored.to_dense()), 0.5
+        "tile_wise", 16, "pattern", "seed=0", setting, {"gathered": stored}, setting.reference(stored.to_dense()), 0.5
     )
     found = quack.providers(setting, drawn)
     assert len(found) == len(candidates(QuackProblem.of(pack_for_quack(stored), m), 1)) > 6

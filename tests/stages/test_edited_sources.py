@@ -21,7 +21,7 @@ ADDED = ("\n\n\n", "\n\nADDED = 1\n\n\n")  # after the imports, or between two d
 EDITS = {
     # file, what is replaced, by what, what is made again
     "a CUDA source": (KERNELS / "gathered/csrc/gathered_cuda_narrow.cu", "}", "; }", FROM_SWAP),
-    "a header": (KERNELS / "gathered/csrc/hopper.cuh", "}", "; }", FROM_SWAP),
+    "a header": (KERNELS / "cuda/hopper.cuh", "}", "; }", FROM_SWAP),
     "the table of launches": (KERNELS / "tuning/shipped/nvidia_h200.json", '"block_m"', '"block_n"', FROM_SWAP),
     "a Triton kernel": (KERNELS / "blocked/triton_spmm.py", *ADDED, FROM_SWAP),
     "a format": (KERNELS / "gathered/format.py", *ADDED, FROM_EXPORT),

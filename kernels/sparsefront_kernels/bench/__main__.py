@@ -2,6 +2,7 @@
 
 python -m sparsefront_kernels.bench --m 4096 --sparsity 0.5 0.9 --granularity 128 --output rows.csv
 python -m sparsefront_kernels.bench --batch 1 8 64 --k 768 --n 3072 --output rows.csv --append
+python -m sparsefront_kernels.bench --family blocked gathered --granularity 64 --m 256 --output rows.csv
 python -m sparsefront_kernels.bench --shape 77x4096x11008 --distribution pattern \\
     --masks sparsefront.operator_masks:pattern_masks --mask-settings pattern=tile_wise --output rows.csv
 python -m sparsefront_kernels.bench --plan experiments/operators/h200.plan --tune --output rows.csv
@@ -18,13 +19,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sparsefront_kernels.bench.compare import report
-from sparsefront_kernels.bench.masks import DISTRIBUTIONS, Masks, setting
+from sparsefront_kernels.bench.families import FAMILIES, family_masks
+from sparsefront_kernels.bench.masks import Masks, setting
 from sparsefront_kernels.bench.row import read_rows
 from sparsefront_kernels.bench.shapes import BATCHES, Shape, any_shape, chosen_shapes
 from sparsefront_kernels.problem import LAYOUTS
 from sparsefront_kernels.tuning.tunable import Tunable
 
-PEER_NAMES = ("cusparselt", "triton_bsr", "cusparse_csr", "quack_compact")
+PEER_NAMES = ("cusparselt", "triton_bsr", "cusparse_csr", "quack_compact", "triton_bsr_same_mask")
 DTYPE_NAMES = ("fp16", "bf16", "fp32", "tf32")
 Read = TypeVar("Read")
 
@@ -43,13 +45,21 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--dtype", nargs="+", default=["fp16"], choices=DTYPE_NAMES, help="of X, W and Y")
     options.add_argument("--sparsity", nargs="+", type=_fraction, default=[0.5, 0.75, 0.9])
-    options.add_argument("--granularity", nargs="+", type=int, default=[128], help="outputs that share their inputs")
+    options.add_argument(
+        "--family",
+        nargs="+",
+        default=["gathered"],
+        choices=FAMILIES,
+        help="whose kernels run; random masks are those of the first, and the others run where they can hold them",
+    )
+    options.add_argument(
+        "--granularity", nargs="+", type=int, default=[], help="of masks: tile, side of a block, m of n:m"
+    )
     options.add_argument(
         "--distribution",
         nargs="+",
-        default=["equal"],
-        choices=DISTRIBUTIONS,
-        help="of masks: random tiles that keep equally or unevenly many inputs, or masks that a pattern makes (--masks)",
+        default=[],
+        help="of masks: a family's random ones, such as equal or uneven; or pattern: what a pattern makes (--masks)",
     )
     options.add_argument(
         "--masks", metavar="MODULE:FUNCTION", help="what makes them, such as sparsefront.operator_masks:pattern_masks"
@@ -60,7 +70,8 @@ def parser() -> argparse.ArgumentParser:
         type=_settings,
         default=[],
         metavar="KEY=VALUE,...",
-        help="of that function, such as pattern=tile_wise, a pattern's own settings, or checkpoint=model.safetensors",
+        help="of that function, such as pattern=tile_wise, a pattern's own settings, or checkpoint=model.safetensors; "
+        "without it of the family's random masks, such as inputs=16 of blocks",
     )
     options.add_argument("--layout", nargs="+", default=list(LAYOUTS), choices=LAYOUTS, help="of X and Y")
     options.add_argument("--peers", nargs="*", default=list(PEER_NAMES), choices=PEER_NAMES, help="what runs beside")
@@ -108,10 +119,10 @@ def _measure(asked: argparse.Namespace, arguments: Sequence[str]) -> int:
             shapes=tuple(its_shapes),
             dtypes=tuple(one.dtype),
             sparsities=tuple(one.sparsity),
-            granularities=tuple(one.granularity),
-            distributions=tuple(one.distribution),
+            granularities=_granularities(one, its_masks),
+            distributions=_distributions(one, its_masks),
             peers=tuple(one.peers),
-            chosen=Chosen(tuple(one.kernels), tuple(one.layout)),
+            chosen=Chosen(tuple(one.kernels), tuple(one.layout), tuple(one.family)),
             tune=one.tune,
             samples=one.samples,
             masks=its_masks,
@@ -142,11 +153,20 @@ def _shapes(asked: argparse.Namespace) -> list[Shape]:
 
 def _masks(asked: argparse.Namespace) -> Masks:
     """Those asked for; ValueError before anything runs where one of them cannot be made."""
-    masks = Masks.named(asked.masks, dict(pair for pairs in asked.mask_settings for pair in pairs))
-    for distribution in asked.distribution:
-        for granularity in asked.granularity:
+    settings = dict(pair for pairs in asked.mask_settings for pair in pairs)
+    masks = Masks.named(family_masks(asked.family[0]), asked.masks, settings)
+    for distribution in _distributions(asked, masks):
+        for granularity in _granularities(asked, masks):
             masks.source(distribution, granularity)
     return masks
+
+
+def _distributions(asked: argparse.Namespace, masks: Masks) -> tuple[str, ...]:
+    return tuple(asked.distribution) or masks.family.distributions[:1]
+
+
+def _granularities(asked: argparse.Namespace, masks: Masks) -> tuple[int, ...]:
+    return tuple(asked.granularity) or (masks.family.granularity,)
 
 
 def _lines(path: Path) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""What a gathered weight of a run is, before it is drawn: the part of a measurement's key that names its mask."""
+"""What a sparse weight of a run is, before it is drawn: the part of a measurement's key that names its mask."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Where the masks of gathered weights come from: drawn here at random, or made by a function that is named at run time."""
+"""Where the masks of sparse weights come from: drawn at random by a family, or made by a function that is named at run time."""
 
 import importlib
 import inspect
@@ -9,10 +9,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.bench.weights import RANDOM_TILES
-
 PATTERN = "pattern"  # the distribution whose masks a named function makes
-DISTRIBUTIONS = (*RANDOM_TILES, PATTERN)
+
+Storage = dict[str, dict[str, Any]]  # family that can hold a mask -> keyword arguments of its `from_dense` besides
 
 
 @dataclass(frozen=True)
@@ -22,13 +21,14 @@ class MaskedWeight:
     Args:
         weight: float [N, K]; what the mask prunes may have any value.
         mask: bool [N, K] on the same device, True = keep.
-        storage: keyword arguments of `GatheredFormat.from_dense` besides.
+        storage: the families that can hold it.
         compact: whether pruned outputs are left out of Y, as between two products of a network; False: they are zeros in Y.
+            Gathered storage alone can do that.
     """
 
     weight: Tensor
     mask: Tensor
-    storage: dict[str, Any]
+    storage: Storage
     compact: bool = False
 
 
@@ -46,26 +46,53 @@ class MaskSource(Protocol):
     def settings(self) -> str: ...
 
     def draw(self, n: int, k: int, sparsity: float, device: torch.device) -> MaskedWeight:
-        """A weight [n, k] of this fraction of zeros, as near as the pattern comes to it."""
+        """A weight [n, k] of this fraction of zeros, as near as the pattern comes to it.
+
+        Raises:
+            ValueError: a shape that the pattern cannot divide.
+        """
         ...
 
 
 @dataclass(frozen=True)
-class RandomTiles:
-    """Normally distributed weights; tiles keep random inputs, as many as `weights.RANDOM_TILES` says, and all outputs."""
+class RandomMasks:
+    """Normally distributed weights, pruned without a look at them.
 
-    distribution: str
-    granularity: int
+    Args:
+        pattern, settings: as in `MaskSource`.
+        mask: (n, k, sparsity, device) -> bool [n, k].
+        storage: sparsity -> the families that can hold it.
+    """
+
+    pattern: str
+    mask: Callable[[int, int, float, torch.device], Tensor]
+    storage: Callable[[float], Storage]
     settings: str = ""
 
-    @property
-    def pattern(self) -> str:
-        return {"equal": "vector_wise", "uneven": "tile_wise"}[self.distribution]
-
     def draw(self, n: int, k: int, sparsity: float, device: torch.device) -> MaskedWeight:
-        mask = RANDOM_TILES[self.distribution](n, k, self.granularity, sparsity, device)
-        storage = {"tile": self.granularity, "drop_empty_outputs": False}
-        return MaskedWeight(torch.randn(n, k, device=device), mask, storage)
+        """As `MaskSource`."""
+        mask = self.mask(n, k, sparsity, device)
+        return MaskedWeight(torch.randn(n, k, device=device), mask, self.storage(sparsity))
+
+
+@dataclass(frozen=True, eq=False)
+class FamilyMasks:
+    """What the benchmark asks of a storage family: `BENCH` in the `bench.py` of its folder.
+
+    Args:
+        family: its name.
+        distributions: of its random masks, the usual one first.
+        granularity: the usual one.
+        source: (distribution, granularity, **settings) -> MaskSource, for the distributions above; its masks can be held by the
+            family.
+        weight_bytes: of a stored weight, as the least that a product has to read.
+    """
+
+    family: str
+    distributions: tuple[str, ...]
+    granularity: int
+    source: Callable[..., MaskSource]
+    weight_bytes: Callable[[Any], int] = lambda stored: stored.nbytes
 
 
 @dataclass(frozen=True)
@@ -73,46 +100,54 @@ class Masks:
     """The masks that a run asks for.
 
     Args:
+        family: whose random masks they are, unless the distribution is `PATTERN`.
         function: (granularity, **settings) -> MaskSource, for the distribution `PATTERN`; None where it is not asked for.
-        settings: of the function.
+        settings: of what makes them.
     """
 
+    family: FamilyMasks
     function: Callable[..., MaskSource] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def named(cls, name: str | None, settings: dict[str, Any]) -> "Masks":
-        """Masks of a function "module:function", which is imported.
+    def named(cls, family: FamilyMasks, name: str | None, settings: dict[str, Any]) -> "Masks":
+        """Masks of a family, or of a function "module:function", which is imported.
 
         Raises:
-            ValueError: no such module or function, or settings without a function.
+            ValueError: no such module or function.
         """
         if name is None:
-            if settings:
-                raise ValueError("--mask-settings are those of --masks module:function, which is not given")
-            return cls()
+            return cls(family, None, settings)
         module, _, function = name.partition(":")
         try:
             found = getattr(importlib.import_module(module), function)
         except (ImportError, ValueError, AttributeError) as error:
             raise ValueError(f"--masks {name}: not a function as module:function ({error})") from error
-        return cls(found, settings)
+        return cls(family, found, settings)
 
     def source(self, distribution: str, granularity: int) -> MaskSource:
-        """The masks of a distribution of `DISTRIBUTIONS` with this granularity.
+        """The masks of a distribution, `PATTERN` or one of the family's, with this granularity.
 
         Raises:
-            ValueError: the distribution `PATTERN` without a function, or settings that the function does not take.
+            ValueError: the distribution `PATTERN` without a function, one that the family does not have, or settings that
+                what makes the masks does not take.
         """
-        if distribution != PATTERN:
-            return RandomTiles(distribution, granularity)
-        if self.function is None:
-            raise ValueError(f"distribution {PATTERN} needs --masks module:function, which makes them")
-        try:
-            inspect.signature(self.function).bind(granularity, **self.settings)
-        except TypeError as error:
-            raise ValueError(f"--mask-settings: {error}") from error
-        return self.function(granularity, **self.settings)
+        if distribution == PATTERN:
+            if self.function is None:
+                raise ValueError(f"distribution {PATTERN} needs --masks module:function, which makes them")
+            return _called(self.function, (granularity,), self.settings)
+        if distribution not in self.family.distributions:
+            there = ", ".join((*self.family.distributions, PATTERN))
+            raise ValueError(f"distribution {distribution}: those of {self.family.family} are {there}")
+        return _called(self.family.source, (distribution, granularity), self.settings)
+
+
+def _called(function: Callable[..., MaskSource], given: tuple[Any, ...], settings: dict[str, Any]) -> MaskSource:
+    try:
+        inspect.signature(function).bind(*given, **settings)
+    except TypeError as error:
+        raise ValueError(f"--mask-settings: {error}") from error
+    return function(*given, **settings)
 
 
 def setting(text: str) -> tuple[str, Any]:

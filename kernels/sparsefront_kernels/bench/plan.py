@@ -17,12 +17,12 @@ class Plan:
         shapes: the products.
         dtypes: names of `precision.DTYPES`.
         sparsities: fractions of zeros.
-        granularities, distributions: of the gathered weights; the latter of `masks.DISTRIBUTIONS`.
+        granularities, distributions: of the masks.
         peers: names of `baselines.PEERS`.
-        chosen: which of our kernels, in which layouts.
+        chosen: which of our kernels, of which families, in which layouts.
         tune: whether kernels are tuned before they are timed.
         samples: graph replays per measurement.
-        masks: where the masks of the distribution `pattern` come from.
+        masks: where the masks come from.
         peer_shapes: peer -> patterns of names of the only shapes that it runs on.
     """
 
@@ -35,7 +35,7 @@ class Plan:
     chosen: Chosen
     tune: bool
     samples: int
-    masks: Masks = Masks()
+    masks: Masks
     peer_shapes: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def kinds(self) -> list[Kind]:

@@ -10,7 +10,7 @@ import torch
 from sparsefront_kernels.bench.baselines import DENSE, PEERS
 from sparsefront_kernels.bench.drawn import DrawnWeight, drawn_weight
 from sparsefront_kernels.bench.kind import Kind
-from sparsefront_kernels.bench.ours import Ours, gathered_providers
+from sparsefront_kernels.bench.ours import Ours, our_providers
 from sparsefront_kernels.bench.peer_search import Timed, best_peer, fastest, fastest_of_each, reason_of
 from sparsefront_kernels.bench.plan import Plan
 from sparsefront_kernels.bench.precision import DTYPES, products_in
@@ -103,10 +103,14 @@ class Run:
             name for name in self.plan.peers_of(shape) if PEERS[name].unsupported_reason(dtype_name, sparsity) is None
         ]
         wanted = {entry.name for entry in self.plan.chosen.entries(dtype_name)}
-        wanted |= {name for name in peers if PEERS[name].same_mask}
+        wanted |= {name for name in peers if self._same_mask(name)}
         missing = [kind for kind in self.plan.kinds() if wanted - {row["kernel"] for row in known if kind.holds(row)}]
         here = {row["kernel"] for row in known}
-        return [name for name in peers if not PEERS[name].same_mask and name not in here], missing
+        return [name for name in peers if not PEERS[name].family and name not in here], missing
+
+    def _same_mask(self, name: str) -> bool:
+        """Whether a peer multiplies by the weights of the plan's kernels."""
+        return PEERS[name].family in self.plan.chosen.families
 
     def _dense(self, shape: Shape, dtype_name: str) -> float:
         """Microseconds of the fastest dense product; its rows are written where the results lack them."""
@@ -139,17 +143,23 @@ class Run:
         known = [row for row in self._known(setting) if kind.holds(row)]
         here = {row["kernel"] for row in known}
         try:
-            drawn = drawn_weight(setting, kind.source, granularity=kind.granularity, distribution=kind.distribution)
+            drawn = drawn_weight(
+                setting,
+                kind.source,
+                granularity=kind.granularity,
+                distribution=kind.distribution,
+                families=self.plan.chosen.families,
+            )
         except ValueError as error:  # a shape that the pattern cannot divide, or that a checkpoint does not have
             self._error(f"{setting.shape.name} {kind.distribution} g={kind.granularity}: no mask: {error}")
             return
-        peers = [name for name in self.plan.peers_of(setting.shape) if PEERS[name].same_mask and name not in here]
+        peers = [name for name in self.plan.peers_of(setting.shape) if self._same_mask(name) and name not in here]
         peers = [name for name in peers if PEERS[name].unsupported_reason(setting.dtype_name, setting.sparsity) is None]
         rows = [row for name in peers for row in self._peer(setting, name, drawn)]
         best = fastest(best, best_peer(rows, _of_peers(known, same_mask=True)))
         self._finish([_against(row, dense_us, *best) for row in rows])
         wanted = [entry for entry in self.plan.chosen.entries(setting.dtype_name) if entry.name not in here]
-        found = gathered_providers(drawn, wanted=wanted, report_unsupported=self._say_once)
+        found = our_providers(drawn, wanted=wanted, report_unsupported=self._say_once)
         if self.plan.tune:
             found = self._tuned_ones(drawn.setting, found)
         rows = [self._row(setting, one.provider) for one in found]
@@ -202,7 +212,7 @@ class Run:
 
 def _of_peers(known: Iterable[dict[str, str]], *, same_mask: bool) -> list[dict[str, str]]:
     """Those rows that are of peers with masks of their own, or with the same mask as ours."""
-    return [row for row in known if row["kernel"] in PEERS and PEERS[row["kernel"]].same_mask == same_mask]
+    return [row for row in known if row["kernel"] in PEERS and bool(PEERS[row["kernel"]].family) == same_mask]
 
 
 def _against(row: Row, dense_us: float, baseline: str, baseline_us: float | None) -> Row:

@@ -23,17 +23,32 @@ def uneven_tiles(n: int, k: int, granularity: int, sparsity: float, device: torc
     return (places < kept.round().clamp(max=k)[:, None]).repeat_interleave(granularity, dim=0)[:n]
 
 
-def square_blocks(n: int, k: int, side: int, sparsity: float, device: torch.device) -> Tensor:
-    """Blocks of side × side, of each block row the same number; bool [N, K], whose sizes `side` must divide."""
-    kept = max(1, round((1 - sparsity) * (k // side)))
-    places = torch.rand(n // side, k // side, device=device).argsort(dim=1).argsort(dim=1)
-    return (places < kept).repeat_interleave(side, dim=0).repeat_interleave(side, dim=1)
+def random_blocks(
+    n: int, k: int, block: tuple[int, int], sparsity: float, device: torch.device, *, distribution: str = "equal"
+) -> Tensor:
+    """Blocks of outputs × inputs, of each block row as many as `RANDOM_TILES` says and at least one; bool [N, K].
+
+    Raises:
+        ValueError: the block does not divide the weight.
+    """
+    height, width = block
+    if n % height or k % width:
+        raise ValueError(f"blocks of {height}x{width} do not divide the weight [N, K] = {[n, k]}")
+    most = 1 - 1 / (k // width)  # one block in each row of blocks is left
+    mask = RANDOM_TILES[distribution](n, k // width, height, min(sparsity, most), device)
+    return mask.repeat_interleave(width, dim=1)
 
 
-def half_of_groups(n: int, k: int, group_m: int, device: torch.device) -> Tensor:
-    """Half of every `group_m` inputs, drawn at random; bool [N, K]."""
+def random_groups(n: int, k: int, kept: int, group_m: int, device: torch.device) -> Tensor:
+    """`kept` of every `group_m` consecutive inputs, drawn at random; bool [N, K].
+
+    Raises:
+        ValueError: groups that do not divide K.
+    """
+    if k % group_m:
+        raise ValueError(f"groups of {group_m} inputs do not divide K = {k}")
     places = torch.rand(n, k // group_m, group_m, device=device).argsort(dim=2).argsort(dim=2)
-    return (places < group_m // 2).reshape(n, k)
+    return (places < kept).reshape(n, k)
 
 
 RANDOM_TILES: dict[str, Callable[[int, int, int, float, torch.device], Tensor]] = {

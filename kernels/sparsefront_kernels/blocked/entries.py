@@ -2,9 +2,12 @@
 
 from torch import Tensor
 
+from sparsefront_kernels.blocked import as_tiles
+from sparsefront_kernels.blocked.cuda.entries import ENTRIES as CUDA_ENTRIES
 from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.blocked.op import blocked_triton
 from sparsefront_kernels.blocked.reference import blocked_reference
+from sparsefront_kernels.blocked.triton_tuning import LAUNCHES
 from sparsefront_kernels.common.device_support import triton_unsupported_reason
 from sparsefront_kernels.kernel_entry import KernelEntry
 
@@ -16,7 +19,14 @@ def _triton(x: Tensor, stored: BlockedFormat, bias: Tensor | None = None) -> Ten
 
 ENTRIES = (
     KernelEntry(name="blocked_reference", family="blocked", run=blocked_reference, is_reference=True),
+    *CUDA_ENTRIES,  # blocks that fill a tensor-core instruction
+    *as_tiles.ENTRIES,  # smaller ones
     KernelEntry(
-        name="blocked_triton", family="blocked", run=_triton, unsupported=triton_unsupported_reason, requires_cuda=True
+        name="blocked_triton",
+        family="blocked",
+        run=_triton,
+        unsupported=triton_unsupported_reason,
+        requires_cuda=True,
+        tunable=LAUNCHES,
     ),
 )

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from sparsefront_kernels.blocked.triton_tuning import LAUNCHES, problem_of
 from sparsefront_kernels.common.operands import check_operands
 
 
@@ -33,8 +34,11 @@ def blocked_triton(
     # imported late: Triton may be absent where only references run
     from sparsefront_kernels.blocked.triton_spmm import launch_blocked_triton
 
+    launch = LAUNCHES.launch_for(problem_of(x.shape[0], n, k, values), x.device)
     with torch.cuda.device_of(x):
-        launch_blocked_triton(x, y, values=values, row_pointers=row_pointers, block_columns=block_columns, bias=bias)
+        launch_blocked_triton(
+            x, y, values=values, row_pointers=row_pointers, block_columns=block_columns, bias=bias, launch=launch
+        )
     return y
 
 

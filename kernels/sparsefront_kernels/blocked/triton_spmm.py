@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparsefront_kernels.common.launch_shape import RASTER_SWIZZLE_ROWS, launch_shape, power_of_two_within
+from sparsefront_kernels.common.launch_shape import RASTER_SWIZZLE_ROWS, LaunchShape
 from sparsefront_kernels.common.rasterization import swizzled_tile
 
 
@@ -69,7 +69,14 @@ def _blocked_triton_kernel(
 
 
 def launch_blocked_triton(
-    x: Tensor, y: Tensor, *, values: Tensor, row_pointers: Tensor, block_columns: Tensor, bias: Tensor | None
+    x: Tensor,
+    y: Tensor,
+    *,
+    values: Tensor,
+    row_pointers: Tensor,
+    block_columns: Tensor,
+    bias: Tensor | None,
+    launch: LaunchShape,
 ) -> None:
     """Write Y[M, N] = X[M, K] · Wᵀ + bias; the tensors are those of `BlockedFormat`, on the current device.
 
@@ -77,10 +84,8 @@ def launch_blocked_triton(
     """
     m, (_, block_height, block_width) = x.shape[0], values.shape
     block_rows = row_pointers.numel() - 1
-    block_n = power_of_two_within(block_height, lowest=16, highest=128)
-    column_blocks = block_rows * -(-block_height // block_n)
-    shape = launch_shape(m=m, block_n=block_n, column_blocks=column_blocks, dtype=x.dtype, device=x.device)
-    _blocked_triton_kernel[(-(-m // shape.block_m) * column_blocks,)](
+    column_blocks = block_rows * -(-block_height // launch.block_n)
+    _blocked_triton_kernel[(-(-m // launch.block_m) * column_blocks,)](
         x,
         values,
         row_pointers,
@@ -94,10 +99,10 @@ def launch_blocked_triton(
         BN=block_height,
         BK=block_width,
         HAS_BIAS=bias is not None,
-        BLOCK_M=shape.block_m,
-        BLOCK_N=shape.block_n,
-        BLOCK_K=power_of_two_within(block_width, lowest=16, highest=shape.block_k),
+        BLOCK_M=launch.block_m,
+        BLOCK_N=launch.block_n,
+        BLOCK_K=launch.block_k,
         RASTER_SWIZZLE=RASTER_SWIZZLE_ROWS,
-        num_warps=shape.num_warps,
-        num_stages=shape.num_stages,
+        num_warps=launch.num_warps,
+        num_stages=launch.num_stages,
     )

@@ -9,7 +9,7 @@ def activated(v, NAME: tl.constexpr, TO_16_BITS: tl.constexpr = False):
     """v in float32; NAME: a name of `common.epilogue.ACTIVATIONS`.
 
     TO_16_BITS: the result is rounded to 16 bits. The GELU with erf then takes the polynomial of the CUDA kernels
-    (gathered/csrc/epilogue.cuh), which is right to 3e-5 and takes a fraction of erf's instructions.
+    (cuda/epilogue.cuh), which is right to 3e-5 and takes a fraction of erf's instructions.
     """
     if NAME == "relu":
         v = tl.where(v < 0.0, 0.0, v)  # NaN stays NaN, as in torch.relu

@@ -18,7 +18,7 @@ def aligned_by_input(x: Tensor, *, feature_major: bool) -> Tensor:
     """
     m, run = x.shape[1 if feature_major else 0], run_length(x.dtype)
     by_input = x if feature_major else x.t()
-    if m % run == 0 and _has_aligned_rows(by_input):
+    if m % run == 0 and has_aligned_rows(by_input):
         return by_input
     copy = x.new_empty(by_input.shape[0], -(-m // run) * run)  # what lies past m reaches no element of Y
     if not feature_major and x.stride(1) == 1:
@@ -30,7 +30,7 @@ def aligned_by_input(x: Tensor, *, feature_major: bool) -> Tensor:
 
 def aligned_like(target: Tensor, residual: Tensor) -> Tensor:
     """The residual as a kernel reads it beside `target`, which has aligned rows and maybe more columns."""
-    if residual.shape == target.shape and _has_aligned_rows(residual):
+    if residual.shape == target.shape and has_aligned_rows(residual):
         return residual
     copy = torch.empty_like(target)
     copy[:, : residual.shape[1]].copy_(residual)
@@ -53,6 +53,7 @@ def transpose_into(source: Tensor, target: Tensor) -> None:
     transpose.transpose_into(source, target)
 
 
-def _has_aligned_rows(matrix: Tensor) -> bool:
+def has_aligned_rows(matrix: Tensor) -> bool:
+    """Whether rows are contiguous and each begins at 16 bytes."""
     run = run_length(matrix.dtype)
     return matrix.stride(1) == 1 and matrix.stride(0) % run == 0 and matrix.data_ptr() % RUN_BYTES == 0

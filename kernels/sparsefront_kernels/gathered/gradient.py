@@ -14,14 +14,17 @@ from torch import Tensor
 from sparsefront_kernels.common.accumulation import accumulation_dtype
 
 
-def register_gradient(name: str, *, stored: tuple[str, ...], dense: Callable[..., Tensor]) -> None:
+def register_gradient(
+    name: str, *, stored: tuple[str, ...], dense: Callable[..., Tensor], numbers: tuple[str, ...] = ()
+) -> None:
     """Let autograd differentiate an op y = activation(x · Wᵀ + bias) + residual.
 
     Args:
         name: of an op of `sparsefront` with the arguments `x`, `bias`, `residual`, `n`, `k`, `activation`, `x_feature_major`
             and `y_feature_major`.
         stored: names of those of its arguments that W is rebuilt from.
-        dense: of these, `n` and `k` by name → W [N, K], in operations that a compiled graph can hold.
+        dense: of these, `n`, `k` and `numbers` by name → W [N, K], in operations that a compiled graph can hold.
+        numbers: names of others of its arguments, which are no tensors.
     Raises:
         ValueError: at a call, where a gradient of a stored tensor is asked for.
     """
@@ -44,7 +47,10 @@ def register_gradient(name: str, *, stored: tuple[str, ...], dense: Callable[...
     def backward(ctx, dy: Tensor) -> tuple[Tensor | None, ...]:
         saved, plain = dict(zip(ctx.saved_names, ctx.saved_tensors, strict=True)), ctx.plain
         wanted = dict(zip(arguments, ctx.needs_input_grad))
-        weight = dense(**{argument: saved[argument] for argument in stored}, n=plain["n"], k=plain["k"])
+        by_name = {argument: saved[argument] for argument in stored} | {
+            name: plain[name] for name in ("n", "k", *numbers)
+        }
+        weight = dense(**by_name)
         rows = dy.t() if plain["y_feature_major"] else dy  # [M, N]
         gradients: dict[str, Tensor] = {"residual": dy} if wanted["residual"] else {}
         if plain["activation"] != "none":

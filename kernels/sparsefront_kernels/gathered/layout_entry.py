@@ -1,4 +1,4 @@
-"""The registry entry of a GPU kernel of this family in one layout."""
+"""The registry entry of a GPU kernel in one layout."""
 
 from collections.abc import Callable
 from functools import partial
@@ -26,16 +26,17 @@ def layout_entry(
     unsupported: Callable[[SparseFormat, Problem], str | None],
     tunable: Tunable | None = None,
     dtype_name: str | None = None,
+    family: str = "gathered",
 ) -> KernelEntry:
     """The entry of a kernel that fuses an epilogue.
 
     Args:
         product: the entry's `run`, which also takes the layout as a keyword.
-        pack, unsupported, tunable, dtype_name: as in `KernelEntry`.
+        pack, unsupported, tunable, dtype_name, family: as in `KernelEntry`.
     """
     return KernelEntry(
         name=entry_name(kernel, layout),
-        family="gathered",
+        family=family,
         run=partial(product, layout=layout),
         pack=pack,
         unsupported=unsupported,

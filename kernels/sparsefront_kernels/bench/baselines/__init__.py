@@ -3,7 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sparsefront_kernels.bench.baselines import cublas, cusparse_csr, cusparselt, quack, triton_bsr
+from sparsefront_kernels.bench.baselines import (
+    cublas,
+    cusparse_csr,
+    cusparselt,
+    quack,
+    triton_bsr,
+    triton_bsr_same_mask,
+)
 from sparsefront_kernels.bench.provider import Provider
 
 DENSE = cublas.providers
@@ -14,20 +21,23 @@ class Peer:
     """A sparse library.
 
     Args:
-        providers: its settings on a problem, each with a weight of the peer's own pattern, or, where `same_mask`, on a
-            problem and the weight that our kernels multiply by; the fastest of each kernel and granularity counts.
+        providers: its settings on a problem, each with a weight of the peer's own pattern, or, where it has a `family`, on
+            a problem and the weight that our kernels multiply by; the fastest of each kernel and granularity counts.
         unsupported_reason: (dtype name, sparsity) -> why it never runs there, or None.
-        same_mask: whether it multiplies by our kernels' weights.
+        family: whose weights it multiplies by, those of our kernels; empty: weights of its own.
     """
 
     providers: Callable[..., list[Provider]]
     unsupported_reason: Callable[[str, float], str | None]
-    same_mask: bool = False
+    family: str = ""
 
 
 PEERS = {
     "cusparselt": Peer(cusparselt.providers, cusparselt.unsupported_reason),
     "triton_bsr": Peer(triton_bsr.providers, triton_bsr.unsupported_reason),
     "cusparse_csr": Peer(cusparse_csr.providers, cusparse_csr.unsupported_reason),
-    quack.KERNEL: Peer(quack.providers, quack.unsupported_reason, same_mask=True),
+    quack.KERNEL: Peer(quack.providers, quack.unsupported_reason, family=quack.FAMILY),
+    triton_bsr_same_mask.KERNEL: Peer(
+        triton_bsr_same_mask.providers, triton_bsr.unsupported_reason, family=triton_bsr_same_mask.FAMILY
+    ),
 }

@@ -7,7 +7,7 @@ import torch
 from sparsefront_kernels.bench.copies import numbered
 from sparsefront_kernels.bench.provider import Provider
 from sparsefront_kernels.bench.setting import Setting
-from sparsefront_kernels.bench.weights import half_of_groups
+from sparsefront_kernels.bench.weights import random_groups
 from sparsefront_kernels.semi_structured.algorithm import DEFAULT, Algorithm, padded_rows, searched
 
 
@@ -29,7 +29,7 @@ def providers(setting: Setting) -> list[Provider]:
     shape = setting.shape
     rows = padded_rows(shape.m)
     group_m = 2 if setting.dtype_name == "tf32" else 4
-    weight = setting.weight() * half_of_groups(shape.n, shape.k, group_m, setting.device)
+    weight = setting.weight() * random_groups(shape.n, shape.k, group_m // 2, group_m, setting.device)
     reference = setting.reference(weight)
     packed = torch._cslt_compress(weight)
     copies = numbered(packed)

@@ -14,12 +14,14 @@ from sparsefront_kernels.bench.provider import Provider
 from sparsefront_kernels.bench.setting import Setting
 from sparsefront_kernels.common.launch_shape import num_sms
 from sparsefront_kernels.gathered.aligned_operands import run_length
+from sparsefront_kernels.gathered.format import GatheredFormat
 from sparsefront_kernels.gathered.quack.library import QuackLaunch, package_unavailable_reason
 from sparsefront_kernels.gathered.quack.packed_weight import QuackPackedWeight, pack_for_quack
 from sparsefront_kernels.gathered.quack.product import tiled_product
 from sparsefront_kernels.gathered.quack.tuning import QuackProblem, candidates
 
 KERNEL = "quack_compact"
+FAMILY = "gathered"  # what it multiplies by
 LAYOUT = "feature_major"
 
 
@@ -38,7 +40,9 @@ def providers(setting: Setting, drawn: DrawnWeight) -> list[Provider]:
     """
     run = run_length(setting.dtype)
     rows = -(-setting.shape.m // run) * run
-    packed = pack_for_quack(drawn.stored)
+    stored = drawn.stored[FAMILY]
+    assert isinstance(stored, GatheredFormat)
+    packed = pack_for_quack(stored)
     copies = numbered(packed)
 
     def provider(launch: QuackLaunch) -> Provider:
@@ -57,8 +61,8 @@ def providers(setting: Setting, drawn: DrawnWeight) -> list[Provider]:
             layout=LAYOUT,
             sparsity=drawn.sparsity,
             outputs=len(packed.outputs),
-            operand_bytes=drawn.stored.nbytes + setting.activation_bytes,
-            weight_bytes=drawn.stored.nbytes,
+            operand_bytes=stored.nbytes + setting.activation_bytes,
+            weight_bytes=stored.nbytes,
             make=make,
             reference=drawn.reference,
             whole=partial(_whole, packed=packed, m=setting.shape.m),

@@ -1,24 +1,29 @@
-"""PyTorch's Triton kernel for block-sparse rows (BSR), with a small search over its launch parameters.
+"""PyTorch's Triton kernel for block-sparse rows (BSR), with a search over its launch parameters.
 
 PyTorch ships parameters tuned for the A100 alone. Its own tuner takes minutes for a shape; these settings hold those it
-tends to choose for 64 and 128 blocks.
+tends to choose.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from torch import Tensor
 from torch.sparse._triton_ops import bsr_dense_addmm
 
 from sparsefront_kernels.bench.copies import numbered
-from sparsefront_kernels.bench.provider import Provider
+from sparsefront_kernels.bench.provider import Call, Provider
 from sparsefront_kernels.bench.reference import Reference
 from sparsefront_kernels.bench.setting import Setting
-from sparsefront_kernels.bench.weights import square_blocks
+from sparsefront_kernels.bench.weights import random_blocks
 
 SIDES = (64, 128)
 WIDTHS = (64, 128, 256)  # columns of X to a block of the grid
 STAGES_AND_WARPS = ((3, 4), (3, 8))
+SMALL_SIDE = 32  # up to here more stages hide the loads, and fewer warps share a block
+STAGES_AND_WARPS_OF_SMALL = ((3, 4), (5, 4), (3, 2), (5, 2))
 LARGEST_IN_FP32 = 64  # side and width: PyTorch adds float32 up in float64, which fills the registers
+LAYOUT = "feature_major"
+
+Launch = dict[str, int]
 
 
 def unsupported_reason(dtype_name: str, sparsity: float) -> str | None:
@@ -32,27 +37,38 @@ def providers(setting: Setting) -> list[Provider]:
     X is padded beforehand to an M that some width divides; the padding is not in its time.
     """
     shape = setting.shape
-    largest = LARGEST_IN_FP32 if setting.dtype_name == "fp32" else max(WIDTHS)
-    widths = [width for width in WIDTHS if shape.m % width == 0 and width <= largest] or [width_of(shape.m)]
-    rows = -(-shape.m // widths[0]) * widths[0]
     found = []
     for side in SIDES:
-        if shape.n % side or shape.k % side or side > largest:
+        if shape.n % side or shape.k % side or (setting.dtype_name == "fp32" and side > LARGEST_IN_FP32):
             continue
-        weight = setting.weight() * square_blocks(shape.n, shape.k, side, setting.sparsity, setting.device)
+        blocks = random_blocks(shape.n, shape.k, (side, side), setting.sparsity, setting.device)
+        weight = setting.weight() * blocks
         reference = setting.reference(weight)
-        stored = weight.to_sparse_bsr((side, side))
-        copies = numbered(stored)
-        for width in widths:
-            for stages, warps in STAGES_AND_WARPS:
-                launch = {
-                    "GROUP_SIZE_ROW": 4,
-                    "SPLIT_N": rows // width,
-                    "num_stages": stages,
-                    "num_warps": warps,
-                }
-                found.append(_provider(setting, side, copies, reference, rows, launch))
+        copies = numbered(weight.to_sparse_bsr((side, side)))
+        found += [_provider(setting, side, copies, reference, make) for make in makers(setting, copies, side)]
     return found
+
+
+def makers(setting: Setting, copies: Callable[[int], Tensor], side: int) -> Iterator[Callable[[int], Call]]:
+    """What makes the calls of a provider, for every launch worth timing.
+
+    Args:
+        copies: number of a copy -> the weight as torch.sparse_bsr.
+        side: outputs of a block.
+    """
+    m = setting.shape.m
+    largest = LARGEST_IN_FP32 if setting.dtype_name == "fp32" else max(WIDTHS)
+    widths = [width for width in WIDTHS if m % width == 0 and width <= largest] or [width_of(m)]
+    rows = -(-m // widths[0]) * widths[0]
+    for width in widths:
+        for stages, warps in STAGES_AND_WARPS_OF_SMALL if side <= SMALL_SIDE else STAGES_AND_WARPS:
+            launch = {"GROUP_SIZE_ROW": 4, "SPLIT_N": rows // width, "num_stages": stages, "num_warps": warps}
+            yield _maker(setting, copies, rows, launch)
+
+
+def stored_bytes(stored: Tensor) -> int:
+    """Of a torch.sparse_bsr, as if its indices had 32 bits."""
+    return stored.values().nbytes + 4 * stored.col_indices().numel() + 4 * stored.crow_indices().numel()
 
 
 def width_of(m: int) -> int:
@@ -60,22 +76,26 @@ def width_of(m: int) -> int:
     return max(16, min(min(WIDTHS), 1 << (m - 1).bit_length()))
 
 
+def _maker(setting: Setting, copies: Callable[[int], Tensor], rows: int, launch: Launch) -> Callable[[int], Call]:
+    shape = setting.shape
+
+    def make(copy: int) -> Call:
+        x, w = setting.x_in(LAYOUT, copy, rows=rows), copies(copy)
+        unused = x.new_zeros(shape.n, rows)
+        return lambda: bsr_dense_addmm(unused, w, x, beta=0, meta=launch)[:, : shape.m]
+
+    return make
+
+
 def _provider(
     setting: Setting,
     side: int,
     copies: Callable[[int], Tensor],
     reference: Reference,
-    rows: int,
-    launch: dict[str, int],
+    make: Callable[[int], Call],
 ) -> Provider:
     shape, stored = setting.shape, copies(0)
-    weight_bytes = stored.values().nbytes + 4 * stored.col_indices().numel() + 4 * stored.crow_indices().numel()
-
-    def make(copy: int):
-        x, w = setting.x_in("feature_major", copy, rows=rows), copies(copy)
-        unused = x.new_zeros(shape.n, rows)
-        return lambda: bsr_dense_addmm(unused, w, x, beta=0, meta=launch)[:, : shape.m]
-
+    weight_bytes = stored_bytes(stored)
     return Provider(
         family="blocked",
         kernel="triton_bsr",
@@ -83,7 +103,7 @@ def _provider(
         granularity=side,
         distribution="equal",
         dtype_name=setting.dtype_name,
-        layout="feature_major",
+        layout=LAYOUT,
         sparsity=1 - stored.values().numel() / (shape.n * shape.k),
         operand_bytes=weight_bytes + setting.activation_bytes,
         weight_bytes=weight_bytes,

@@ -1,7 +1,8 @@
 // The weight as the tensor-core kernels read it, in MMA tiles of 16 inputs x 64 outputs, and the product of one stage.
 #pragma once
 
-#include "hopper.cuh"
+#include "../../cuda/pipeline.cuh"
+#include "../../cuda/wgmma.cuh"
 
 namespace {
 
@@ -12,19 +13,6 @@ constexpr int ROW_BYTES = 128;      // of a swizzled row of 64 elements
 constexpr int MMA_TILE_BYTES = MMA_TILE * ROW_BYTES;
 constexpr int PANEL_BYTES = STAGE_ROWS * ROW_BYTES;  // of one half
 constexpr int K_BLOCK_WORDS = STAGE_ROWS + 4;           // rows, uses, begins of panels, padding to 16 bytes
-
-// Position in the ring of stages.
-struct Ring {
-    int slot = 0;
-    uint32_t phase = 0;
-
-    __device__ __forceinline__ void advance(int stages) {
-        if (++slot == stages) {
-            slot = 0;
-            phase ^= 1;
-        }
-    }
-};
 
 // acc (+)= the products of COUNT MMA tiles of a stage; the weights of used MMA tiles lie one after the other.
 // Each COUNT has straight-line code: where a branch could part fence and product, the compiler makes the products wait

@@ -1,7 +1,7 @@
 // What the Hopper kernel is given, and which parts of the work are a block's own.
 #pragma once
 
-#include "epilogue.cuh"
+#include "../../cuda/epilogue.cuh"
 #include "mma_tiles.cuh"
 
 namespace {

@@ -1,6 +1,6 @@
 // What a thread of the float32 kernel adds up: operands from shared memory, sums in registers, and their way to Y.
 #pragma once
-#include "epilogue_math.cuh"
+#include "../../cuda/epilogue_math.cuh"
 #include "simt_work.cuh"
 
 namespace {

@@ -1,7 +1,7 @@
 // What the float32 kernel is given and how it is cut: the problem, the shape of a block, the work tile of a block and its
 // kept inputs, the ring of stages.
 #pragma once
-#include "hopper.cuh"
+#include "../../cuda/hopper.cuh"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // What the kernels for few rows of X are given, which part of it a block owns, and how they begin.
 #pragma once
 
-#include "hopper.cuh"
+#include "../../cuda/hopper.cuh"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // The sums of warps and blocks become elements of Y, for the kernels for few rows of X.
 #pragma once
 
-#include "epilogue_math.cuh"
+#include "../../cuda/epilogue_math.cuh"
 #include "small_m_products.cuh"
 
 namespace {

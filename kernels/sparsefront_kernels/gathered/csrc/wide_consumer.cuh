@@ -14,15 +14,6 @@ struct Stages {
     Ring ring;
 };
 
-// The bias of an output as it is stored; 0 where there is none.
-__device__ __forceinline__ uint32_t load_bias(const Epilogue& epilogue, int output) {
-    if (epilogue.bias_type == 0 || output < 0) return 0;
-    return epilogue.bias_type == 1 ? load_early(static_cast<const int*>(epilogue.bias) + output)
-                                   : load_early(static_cast<const uint16_t*>(epilogue.bias) + output);
-}
-
-__device__ __forceinline__ float bias_of(const Epilogue& epilogue, uint32_t stored) { return bias_at(&stored, epilogue.bias_type, 0); }
-
 // Adds up all k-blocks of a work tile and stores it.
 template <typename T, typename Y, int WIDTH>
 __device__ __forceinline__ void compute(const Problem& problem, Stages& s, const WorkTile& tile, float (&sums)[MOST_COLUMNS / 2],

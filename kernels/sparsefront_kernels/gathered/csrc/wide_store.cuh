@@ -2,82 +2,10 @@
 // feature-major or row-major, a quarter of the tile's columns at a time.
 #pragma once
 
-#include <type_traits>
-
+#include "../../cuda/rounded_epilogue.cuh"
 #include "wide_work.cuh"
 
 namespace {
-
-template <typename T>
-using Two = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
-
-template <typename T>
-__device__ __forceinline__ uint32_t relu_of_two(uint32_t both) {
-    const Two<T> v = __hmax2_nan(reinterpret_cast<const Two<T>&>(both), Two<T>{});  // NaN stays NaN, as in torch.relu
-    return reinterpret_cast<const uint32_t&>(v);
-}
-
-// As gelu_for_16_bits; the argument of the tanh need not be more precise than the tanh.
-template <typename T>
-__device__ __forceinline__ uint32_t gelu_of_two(uint32_t both, const __half2 (&coefficients)[3]) {
-    __half2 v;
-    if constexpr (std::is_same_v<T, __half>) {
-        v = reinterpret_cast<const __half2&>(both);
-    } else {
-        v = __float22half2_rn(unpacked<T>(both));
-    }
-    const __half2 square = __hmin2(__hmul2(v, v), __float2half2_rn(64.0f));
-    const __half2 slope = __hfma2(__hfma2(coefficients[2], square, coefficients[1]), square, coefficients[0]);
-    const __half2 argument = __hmul2(v, slope);
-    uint32_t bits;
-    asm("tanh.approx.f16x2 %0, %1;" : "=r"(bits) : "r"(reinterpret_cast<const uint32_t&>(argument)));
-    const __half2 t = reinterpret_cast<const __half2&>(bits);
-    if constexpr (std::is_same_v<T, __half>) {
-        const __half2 half = __hmul2(v, __float2half2_rn(0.5f)), y = __hfma2(half, t, half);
-        return reinterpret_cast<const uint32_t&>(y);
-    } else {
-        const float2 wide = unpacked<T>(both), of_v = __half22float2(t);
-        return packed<T>(fmaf(0.5f * wide.x, of_v.x, 0.5f * wide.x), fmaf(0.5f * wide.y, of_v.y, 0.5f * wide.y));
-    }
-}
-
-// Activation of rounded sums, two at a time.
-template <typename T, int COUNT>
-__device__ __forceinline__ void activate(uint32_t (&v)[COUNT], const Epilogue& epilogue) {
-    if (epilogue.activation == NONE) return;
-    if (epilogue.activation == RELU) {
-#pragma unroll
-        for (uint32_t& both : v) both = relu_of_two<T>(both);
-        return;
-    }
-    const __half2 coefficients[3] = {__float2half2_rn(epilogue.gelu[0]), __float2half2_rn(epilogue.gelu[1]),
-                                     __float2half2_rn(epilogue.gelu[2])};
-#pragma unroll
-    for (uint32_t& both : v) both = gelu_of_two<T>(both, coefficients);
-}
-
-template <typename T>
-__device__ __forceinline__ uint32_t sum_of_two(uint32_t a, uint32_t b) {
-    const Two<T> v = __hadd2(reinterpret_cast<const Two<T>&>(a), reinterpret_cast<const Two<T>&>(b));
-    return reinterpret_cast<const uint32_t&>(v);
-}
-
-// A quarter of the columns of a thread, rounded: v[c * 8 + p * 4 + b]: two neighbouring columns of the eights b of the 32 columns
-// c, of the thread's output p.
-template <typename T>
-struct Quarter {
-    uint32_t v[16];
-
-    // Where nothing was added up, the sums were never set.
-    __device__ __forceinline__ Quarter(const float* acc, const float (&bias)[2], bool any, const Epilogue& epilogue) {
-#pragma unroll
-        for (int i = 0; i < 16; ++i) {
-            const int c = i / 8, p = i / 4 % 2, b = i % 4, d = c * 16 + b * 4 + p * 2;
-            v[i] = any ? packed<T>(acc[d] + bias[p], acc[d + 1] + bias[p]) : packed<T>(bias[p], bias[p]);
-        }
-        activate<T>(v, epilogue);
-    }
-};
 
 // Feature-major: a lane stores eight columns of an output after an exchange within its quad.
 template <typename T>

@@ -13,7 +13,7 @@ from sparsefront_kernels.gathered.layout_entry import layout_entry
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR, Problem
 
 
-def _product(
+def gathered_cuda_product(
     x: Tensor,
     packed: CudaPackedWeight,
     bias: Tensor | None = None,
@@ -56,6 +56,8 @@ def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
 
 
 ENTRIES = tuple(
-    layout_entry(KERNEL, layout, product=_product, pack=pack_for_cuda, unsupported=_unsupported, tunable=LAUNCHES)
+    layout_entry(
+        KERNEL, layout, product=gathered_cuda_product, pack=pack_for_cuda, unsupported=_unsupported, tunable=LAUNCHES
+    )
     for layout in LAYOUTS
 )

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from sparsefront_kernels.common.pairing import partners_of
+from sparsefront_kernels.common.swizzle import swizzled
 from sparsefront_kernels.gathered.format import GatheredFormat
 
 HALF = 64  # outputs of a half tile: those of one tensor-core instruction
@@ -144,7 +146,7 @@ def dense_weight(panels: Tensor, k_blocks: Tensor, cta_tiles: Tensor, outputs: T
     inputs = k_blocks[:, None, :K_BLOCK].view(-1, 1, K_BLOCK_MMA_TILES, MMA_TILE).masked_fill(unused, -1)
     of_halves = outputs.view(-1, 2, 1, HALF)[cta_tile].expand(-1, -1, K_BLOCK_MMA_TILES, -1).masked_fill(unused, -1)
     spare = panels.new_zeros(1, MMA_TILE, HALF)  # for MMA tiles that a half does not use
-    weights = _swizzled(torch.cat([panels, spare]))[panel]  # [k_blocks, half, MMA tile, 16, 64]
+    weights = swizzled(torch.cat([panels, spare]))[panel]  # [k_blocks, half, MMA tile, 16, 64]
     dense = panels.new_zeros(n + 1, k + 1)  # what belongs to output or input -1 goes to the last row or column
     dense[of_halves.long()[..., None, :], inputs.long()[..., :, None]] = weights
     return dense[:n, :k]
@@ -182,7 +184,7 @@ def _half_tiles(stored: GatheredFormat) -> tuple[Tensor, Tensor]:
         kept = pad(kept, (0, 0, 0, outputs.numel() // tile - len(kept)))
         outputs, kept = _united(outputs.view(-1, tile), kept)
     if tile <= HALF:  # an input that both halves of a CTA tile keep is loaded once
-        order = _partners(kept)
+        order = partners_of(kept)
         outputs, kept = outputs[order], kept[order]
     owned = torch.zeros(n, dtype=torch.bool, device=device)
     owned[stored.output_index.long()] = True
@@ -198,29 +200,9 @@ def _united(outputs: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
         if outputs.shape[1] < RUN:
             partners = torch.arange(len(outputs), device=outputs.device).view(-1, 2)
         else:
-            partners = _partners(kept).view(-1, 2)
+            partners = partners_of(kept).view(-1, 2)
         outputs, kept = outputs[partners].flatten(1), kept[partners].any(dim=1)
     return outputs, kept
-
-
-def _partners(kept: Tensor) -> Tensor:
-    """An order of the rows of kept [units, K] in which each two that follow one another share many inputs; int64 [units].
-
-    Each unit, those that keep most first, takes the free one that shares most inputs with it. That also puts units of about
-    the same size together, which then do not wait for one another. Of an odd number the smallest stays alone at the end.
-    """
-    largest_first = kept.sum(dim=1).argsort(descending=True, stable=True)
-    shared = kept[largest_first].float()
-    shared = (shared @ shared.t()).cpu()
-    free, partners = torch.ones(len(kept) - len(kept) % 2, dtype=torch.bool), []
-    for unit in range(len(free)):
-        if free[unit]:
-            free[unit] = False
-            partner = int(shared[unit, : len(free)].masked_fill(~free, -1).argmax())
-            free[partner] = False
-            partners += [unit, partner]
-    partners += range(len(free), len(kept))
-    return largest_first[torch.tensor(partners, dtype=torch.int64, device=kept.device)]
 
 
 def _mma_tiles(kept: Tensor, *, mixed: bool) -> _MmaTiles:
@@ -269,14 +251,7 @@ def _panels(weight: Tensor, outputs: Tensor, inputs: Tensor) -> Tensor:
     """[MMA tiles, 16, 64], swizzled, from weight [N, K], outputs [MMA tiles, 64] and inputs [MMA tiles, 16]."""
     outputs, inputs = outputs.long()[:, None, :], inputs[:, :, None]
     panels = weight[outputs.clamp(min=0), inputs.clamp(min=0)] * ((outputs >= 0) & (inputs >= 0))
-    return _swizzled(panels)
-
-
-def _swizzled(panels: Tensor) -> Tensor:
-    """[MMA tiles, 16, 64] with chunk c of eight outputs at place c ^ (row % 8), or back from there."""
-    row, chunk = torch.arange(8, device=panels.device)[:, None], torch.arange(8, device=panels.device)
-    swizzled = panels.view(-1, 2, 8, 8, 8)[:, :, row, chunk ^ row]  # [MMA tiles, 2, row % 8, chunk, 8]
-    return swizzled.reshape(-1, MMA_TILE, HALF)
+    return swizzled(panels)
 
 
 def _in_halves(index: Tensor) -> Tensor:

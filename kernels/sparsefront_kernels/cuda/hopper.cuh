@@ -1,5 +1,5 @@
-// Hopper's instructions (sm_90a) as functions: mbarriers, copies into shared memory, warpgroup products.
-// Names and semantics: PTX ISA, sections "mbarrier", "cp.async", "cp.async.bulk" and "wgmma.mma_async".
+// Hopper's instructions (sm_90a) as functions: mbarriers, copies into shared memory, clusters.
+// Names and semantics: PTX ISA, sections "mbarrier", "cp.async", "cp.async.bulk" and "cp.async.bulk.tensor".
 #pragma once
 
 #include <cstdint>
@@ -145,15 +145,6 @@ __device__ __forceinline__ float4 load_16_bytes(uint32_t address) {
     return v;
 }
 
-__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-
-__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-
-template <int PENDING>
-__device__ __forceinline__ void wgmma_wait() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
-}
-
 // The same value for all threads of a warp, and known to the compiler as such, which then keeps what is made of it in
 // uniform registers, where the tensor cores' instructions read their descriptors from.
 __device__ __forceinline__ uint32_t warp_uniform(uint32_t v) { return __shfl_sync(~0u, v, 0); }
@@ -177,70 +168,11 @@ __device__ __forceinline__ uint32_t load_word(uint32_t address) {
     return v;
 }
 
+__device__ __forceinline__ void store_16_bytes(uint32_t address, const float* v) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3])
+                 : "memory");
+}
+
 __device__ __forceinline__ void store_word(uint32_t address, uint32_t v) {
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
-}
-
-// An operand of 16 k whose rows run along M (or N): 128-byte rows of 64 elements, 8 k to an atom of 1024 bytes, swizzled
-// by 128 bytes. `block_stride` bytes lie between neighbouring blocks of 64 elements. This is the lower half of its
-// descriptor; to step by bytes, add a sixteenth of them.
-__device__ __forceinline__ uint32_t operand_place(uint32_t address, uint32_t block_stride) {
-    return (block_stride >> 4) << 16 | (address & 0x3FFFF) >> 4;
-}
-
-__device__ __forceinline__ uint64_t operand_descriptor(uint32_t place) {
-    constexpr uint64_t swizzle_128 = 1ull << 62, atom_stride = 1024 >> 4;
-    return swizzle_128 | atom_stride << 32 | place;
-}
-
-#define OUT_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define OUT_16(i) OUT_4(i), OUT_4(i + 4), OUT_4(i + 8), OUT_4(i + 12)
-#define OUT_32(i) OUT_16(i), OUT_16(i + 16)
-#define OUT_64(i) OUT_32(i), OUT_32(i + 32)
-#define NAMES_32                                                                                                       \
-    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"                                                           \
-    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define NAMES_64                                                                                                       \
-    NAMES_32                                                                                                           \
-    ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"                                                \
-    "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define NAMES_96                                                                                                       \
-    NAMES_64                                                                                                           \
-    ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"                                                \
-    "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
-#define NAMES_128                                                                                                      \
-    NAMES_96                                                                                                           \
-    ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,"                                     \
-    "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-
-#define COMMA ,
-#define WGMMA(COLUMNS, TYPE, NAMES, OUTS, LEFT, RIGHT, ADD)                                                            \
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #ADD ", 0;\n"                                                \
-                 "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." TYPE "." TYPE " {" NAMES "}, %" #LEFT         \
-                 ", %" #RIGHT ", add, 1, 1, 1, 1;\n}\n"                                                                \
-                 : OUTS                                                                                                \
-                 : "l"(left), "l"(right), "r"(add))
-
-// d[64, COLUMNS] (+)= left[16, 64]^T · right[16, COLUMNS], both operands in shared memory with M (N) contiguous.
-template <typename T, int COLUMNS>
-__device__ __forceinline__ void wgmma(float (&d)[COLUMNS / 2], uint64_t left, uint64_t right, int add) {
-    constexpr bool half = sizeof(T) == 2 && !__is_same(T, __nv_bfloat16);
-    if constexpr (COLUMNS == 64 && half) {
-        WGMMA(64, "f16", NAMES_32, OUT_32(0), 32, 33, 34);
-    } else if constexpr (COLUMNS == 64) {
-        WGMMA(64, "bf16", NAMES_32, OUT_32(0), 32, 33, 34);
-    } else if constexpr (COLUMNS == 128 && half) {
-        WGMMA(128, "f16", NAMES_64, OUT_64(0), 64, 65, 66);
-    } else if constexpr (COLUMNS == 128) {
-        WGMMA(128, "bf16", NAMES_64, OUT_64(0), 64, 65, 66);
-    } else if constexpr (COLUMNS == 192 && half) {
-        WGMMA(192, "f16", NAMES_96, OUT_64(0) COMMA OUT_32(64), 96, 97, 98);
-    } else if constexpr (COLUMNS == 192) {
-        WGMMA(192, "bf16", NAMES_96, OUT_64(0) COMMA OUT_32(64), 96, 97, 98);
-    } else if constexpr (COLUMNS == 256 && half) {
-        WGMMA(256, "f16", NAMES_128, OUT_64(0) COMMA OUT_64(64), 128, 129, 130);
-    } else {
-        static_assert(COLUMNS == 256);
-        WGMMA(256, "bf16", NAMES_128, OUT_64(0) COMMA OUT_64(64), 128, 129, 130);
-    }
 }

@@ -1,0 +1,107 @@
+// The warpgroups that multiply, of the blocked kernel.
+#pragma once
+
+#include "blocked_store.cuh"
+
+namespace {
+
+// The stages and their barriers as a consumer warpgroup sees them.
+struct Stages {
+    uint32_t first, full, empty, slot_uses;
+    uint32_t half;
+    int cluster;
+    Ring ring;
+
+    // Every block of the cluster may fill the slot, since each brings weights to all.
+    __device__ __forceinline__ void release(int slot) const {
+        const int lane = threadIdx.x % 32;
+        if (cluster == 1) {
+            if (lane == 0) barrier_arrive(empty + 8 * slot);
+        } else if (lane < cluster) {
+            barrier_arrive_in_cluster(empty + 8 * slot, lane);
+        }
+    }
+};
+
+// acc (+)= the products of a stage.
+template <typename T, typename X, int WIDTH>
+__device__ __forceinline__ void multiply(float (&acc)[WIDTH / 2], uint32_t stage, uint32_t half, int add) {
+    wgmma_fence();
+#pragma unroll
+    for (int sixteen = 0; sixteen < K_BLOCK / 16; ++sixteen)
+        wgmma<T, WIDTH, K_MAJOR, X::ORDER>(acc, k_major_descriptor<128>(stage + X_BYTES + half * PANEL_BYTES + sixteen * 32),
+                                           X::descriptor(stage, sixteen), sixteen == 0 ? add : 1);
+    wgmma_commit();
+}
+
+// Adds up the k-blocks of a work tile that this half uses; returns whether there were any, otherwise acc is not set.
+template <typename T, typename X, int WIDTH>
+__device__ __forceinline__ int add_up(Stages& s, int k_blocks, float (&acc)[WIDTH / 2]) {
+    int add = 0, previous = -1;
+    for (int k_block = 0; k_block < k_blocks; ++k_block) {
+        barrier_wait(s.full + 8 * s.ring.slot, s.ring.phase);
+        const uint32_t uses = warp_uniform(load_word(s.slot_uses + 4 * s.ring.slot));
+        if (uses >> s.half & 1) {
+            multiply<T, X, WIDTH>(acc, s.first + s.ring.slot * STAGE_BYTES, s.half, add);
+            wgmma_wait<1>();  // the stage before this one has been read
+            if (previous >= 0) s.release(previous);
+            previous = s.ring.slot, add = 1;
+        } else {
+            s.release(s.ring.slot);
+        }
+        s.ring.advance(STAGES);
+    }
+    wgmma_wait<0>();
+    if (previous >= 0) s.release(previous);
+    return add;
+}
+
+// Adds up all k-blocks of a work tile and stores it.
+template <typename T, typename X, int WIDTH>
+__device__ __forceinline__ void compute(const Problem& problem, Stages& s, Quarters& quarters, const WorkTile& tile, int rank,
+                                        float (&sums)[MOST_COLUMNS / 2], const uint32_t (&stored_bias)[2], int first_output) {
+    auto& acc = reinterpret_cast<float(&)[WIDTH / 2]>(sums);
+    const int column = first_column(problem, tile, rank), groups = groups_of(problem, tile, column);
+    load_first_residuals(problem, quarters, column, groups, first_output);
+    const int add = add_up<T, X, WIDTH>(s, tile.k_blocks, acc);
+    const float bias[2] = {bias_of(problem.epilogue, stored_bias[0]), bias_of(problem.epilogue, stored_bias[1])};
+    store<T, WIDTH>(problem, quarters, acc, bias, column, groups, first_output, add);
+}
+
+template <typename T, typename X>
+__device__ __forceinline__ void consume(const Problem& problem, int rank, uint32_t stages, uint32_t full, uint32_t empty,
+                                        uint32_t slot_uses, uint32_t landed) {
+    Stages s{stages, full, empty, slot_uses, warp_uniform(threadIdx.x / 128), problem.cluster};
+    Quarters quarters{stages + STAGES * STAGE_BYTES + s.half * QUARTER_BUFFERS * QUARTER_BYTES,
+                      landed + s.half * QUARTER_BUFFERS * 8, 1 + s.half, threadIdx.x % 128 == 0};
+    const int4* next = problem.work + __ldg(problem.work_begin + cluster_index(problem));
+    const int4* const end = problem.work + __ldg(problem.work_begin + cluster_index(problem) + 1);
+    const int own_output = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;  // of this thread, among the half's
+    float acc[MOST_COLUMNS / 2];
+    // what a tile needs is read while those before are computed
+    int4 ahead[2];
+    ahead[0] = ahead[1] = load_early(next);
+    if (next + 1 < end) ahead[1] = load_early(next + 1);
+    int next_output = load_early(problem.outputs + 2 * ahead[0].x + s.half);
+    for (; next < end; ++next) {
+        const WorkTile tile(ahead[0]);
+        const int first_output = static_cast<int>(warp_uniform(next_output));
+        ahead[0] = ahead[1];
+        next_output = load_early(problem.outputs + 2 * ahead[0].x + s.half);
+        if (next + 2 < end) ahead[1] = load_early(next + 2);
+        uint32_t bias[2];
+#pragma unroll
+        for (int p = 0; p < 2; ++p)
+            bias[p] = load_bias(problem.epilogue, first_output < 0 ? -1 : first_output + own_output + p * 8);
+        switch (tile.width) {
+            case 256: compute<T, X, 256>(problem, s, quarters, tile, rank, acc, bias, first_output); break;
+            case 192: compute<T, X, 192>(problem, s, quarters, tile, rank, acc, bias, first_output); break;
+            case 128: compute<T, X, 128>(problem, s, quarters, tile, rank, acc, bias, first_output); break;
+            default: compute<T, X, 64>(problem, s, quarters, tile, rank, acc, bias, first_output); break;
+        }
+    }
+    if (quarters.leads) wait_for_stores();
+    __syncwarp();
+}
+
+}  // namespace

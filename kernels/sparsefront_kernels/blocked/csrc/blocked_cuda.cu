@@ -1,0 +1,150 @@
+// Y[M, N] = activation(X[M, K] · W[N, K]ᵀ + bias) + residual for a blocked weight on Hopper's tensor cores (sm_90a), row-major or
+// feature-major.
+//
+// A work tile is 128 outputs, two halves of 64 with a list of kept blocks each, by up to 256 rows of X. Blocks of the grid, or
+// clusters of them that share the weights, work through lists of tiles that were made on the host. One warp brings X and weights
+// into the stages of a pipeline, two warpgroups multiply, and Y leaves by the copy engine. See ../README.md.
+#include <algorithm>
+#include <iterator>
+
+#include "../../cuda/tensor_map.cuh"
+#include "blocked_producer.cuh"
+#include "blocked_split.cuh"
+
+namespace {
+
+// Registers of a thread, by part, out of the 168 that each has at launch.
+constexpr int CONSUMER_REGISTERS = 216, PRODUCER_REGISTERS = 72;
+static_assert(CONSUMERS * CONSUMER_REGISTERS + PRODUCERS * PRODUCER_REGISTERS <= THREADS * 168);
+
+template <typename T, int INPUTS, bool BY_INPUT, bool SPLIT>
+__global__ void __launch_bounds__(THREADS, 1) blocked_cuda_kernel(const __grid_constant__ Problem problem) {
+    extern __shared__ uint8_t dynamic_shared[];
+    __shared__ uint64_t barriers[2 * STAGES + 2 * QUARTER_BUFFERS];
+    __shared__ uint32_t uses_of_slots[STAGES];
+    const uint32_t stages = warp_uniform((shared_address(dynamic_shared) + 1023) & ~1023u);  // the swizzle repeats every 1024 bytes
+    const uint32_t full = warp_uniform(shared_address(barriers)), empty = full + 8 * STAGES, landed = empty + 8 * STAGES;
+    const uint32_t slot_uses = warp_uniform(shared_address(uses_of_slots));
+    const int rank = static_cast<int>(warp_uniform(rank_in_cluster()));
+    if (threadIdx.x == 0) {
+        prefetch_tensor_map(&problem.x);
+        prefetch_tensor_map(&problem.y);
+        for (int slot = 0; slot < STAGES; ++slot) {
+            barrier_init(full + 8 * slot, 1);
+            barrier_init(empty + 8 * slot, problem.cluster * (CONSUMERS / 32));
+        }
+        for (int buffer = 0; buffer < 2 * QUARTER_BUFFERS; ++buffer) barrier_init(landed + 8 * buffer, 1);
+        fence_barrier_init();
+    }
+    cluster_sync();  // no block may signal another's barriers before they are there
+    pdl_wait();
+    if (threadIdx.x < CONSUMERS) {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
+        pdl_launch_dependents();
+        if constexpr (SPLIT) {
+            consume_part<T, XStage<INPUTS, BY_INPUT>>(problem, rank, stages, full, empty, slot_uses);
+        } else {
+            consume<T, XStage<INPUTS, BY_INPUT>>(problem, rank, stages, full, empty, slot_uses, landed);
+        }
+    } else {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
+        if (warp_uniform(threadIdx.x / 32) == CONSUMERS / 32)
+            Producer<INPUTS, BY_INPUT>::run(problem, rank, stages, full, empty, slot_uses);
+        if constexpr (SPLIT) {
+            __syncwarp();
+            cluster_sync();  // of those that multiply, before they add up
+        }
+    }
+    cluster_sync();  // others may still signal this block's barriers
+}
+
+template <typename T, int INPUTS, bool BY_INPUT>
+cudaError_t prepared(void (*&kernel)(Problem), bool split) {
+    kernel = split ? blocked_cuda_kernel<T, INPUTS, BY_INPUT, true> : blocked_cuda_kernel<T, INPUTS, BY_INPUT, false>;
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, DYNAMIC_BYTES);
+}
+
+cudaLaunchConfig_t configuration(int clusters, int cluster, bool pdl, cudaStream_t stream, cudaLaunchAttribute (&attributes)[2]) {
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(clusters * cluster);
+    config.blockDim = dim3(THREADS);
+    config.dynamicSmemBytes = DYNAMIC_BYTES;
+    config.stream = stream;
+    config.attrs = attributes;
+    config.numAttrs = 1 + pdl;
+    return config;
+}
+
+template <typename T, int INPUTS, bool BY_INPUT>
+cudaError_t launch(const Problem& problem, int clusters, bool pdl, cudaStream_t stream) {
+    void (*kernel)(Problem);
+    const cudaError_t error = prepared<T, INPUTS, BY_INPUT>(kernel, problem.splits > 1);
+    if (error != cudaSuccess) return error;
+    cudaLaunchAttribute attributes[2]{};
+    const cudaLaunchConfig_t config = configuration(clusters, problem.cluster * problem.splits, pdl, stream, attributes);
+    return cudaLaunchKernelEx(&config, kernel, problem);
+}
+
+template <typename T>
+cudaError_t launch(const Problem& problem, int inputs, bool by_input, int clusters, bool pdl, cudaStream_t stream) {
+    if (by_input) return inputs == 64 ? launch<T, 64, true>(problem, clusters, pdl, stream) : cudaErrorInvalidValue;
+    switch (inputs) {
+        case 64: return launch<T, 64, false>(problem, clusters, pdl, stream);
+        case 32: return launch<T, 32, false>(problem, clusters, pdl, stream);
+        case 16: return launch<T, 16, false>(problem, clusters, pdl, stream);
+        default: return cudaErrorInvalidValue;
+    }
+}
+
+}  // namespace
+
+// Returns a cudaError_t. The caller checks shapes and alignment: all matrices begin at a multiple of 16 bytes, and their rows are
+// a multiple of 8 elements apart. X is [m, k], or [k, m] where `x_feature_major`; Y and the residual are [m, n], or [n, m] where not
+// `y_row_major`. Strides are in elements. inputs: of a box, 64, 32 or 16.
+// cluster, splits: as in Problem; one of them is 1.
+extern "C" int sparsefront_blocked_cuda(const void* x, const void* panels, const void* k_blocks, const void* work,
+                                        const void* work_begin, const void* outputs, const void* bias, const void* residual, void* y,
+                                        long long x_stride, long long residual_stride, long long y_stride, int bias_type,
+                                        int activation, int x_feature_major, int y_row_major, int is_bfloat16, int m, int n, int k,
+                                        int inputs, int cluster, int splits, int clusters, int pdl, void* stream) {
+    if (splits > 1 && (cluster > 1 || (splits != 2 && splits != 4))) return cudaErrorInvalidValue;
+    Problem problem{};
+    const Matrix x_matrix = x_feature_major ? Matrix{x, k, m, x_stride} : Matrix{x, m, k, x_stride};
+    const Matrix y_matrix = y_row_major ? Matrix{y, m, n, y_stride} : Matrix{y, n, m, y_stride};
+    const Matrix residual_matrix{residual, y_matrix.rows, y_matrix.columns, residual_stride};
+    cudaError_t error = x_feature_major ? make_tensor_map(problem.x, x_matrix, inputs, GROUP)
+                                        : make_tensor_map(problem.x, x_matrix, GROUP, inputs);
+    if (error == cudaSuccess) error = make_tensor_map(problem.y, y_matrix, GROUP, HALF);
+    if (error == cudaSuccess && residual != nullptr) error = make_tensor_map(problem.residual, residual_matrix, GROUP, HALF);
+    if (error != cudaSuccess) return error;
+    problem.panels = static_cast<const uint8_t*>(panels);
+    problem.k_blocks = static_cast<const int*>(k_blocks);
+    problem.work = static_cast<const int4*>(work);
+    problem.work_begin = static_cast<const int*>(work_begin);
+    problem.outputs = static_cast<const int*>(outputs);
+    Epilogue& epilogue = problem.epilogue;
+    epilogue.bias = bias, epilogue.bias_type = bias_type, epilogue.activation = activation;
+    epilogue.residual = residual, epilogue.residual_stride = residual_stride;
+    epilogue.y = y, epilogue.y_stride = y_stride, epilogue.y_row_major = y_row_major, epilogue.m = m;
+    std::copy_n(GELU_COEFFICIENTS[activation == GELU_TANH], std::size(epilogue.gelu), epilogue.gelu);
+    problem.m = m, problem.cluster = cluster, problem.splits = splits;
+    const auto queue = static_cast<cudaStream_t>(stream);
+    return is_bfloat16 ? launch<__nv_bfloat16>(problem, inputs, x_feature_major, clusters, pdl, queue)
+                       : launch<__half>(problem, inputs, x_feature_major, clusters, pdl, queue);
+}
+
+// How many clusters of this many blocks run at the same time on the current device; a cudaError_t, negated, where it cannot be told.
+extern "C" int sparsefront_blocked_cuda_clusters(int cluster) {
+    void (*kernel)(Problem);
+    cudaError_t error = prepared<__half, 64, false>(kernel, false);
+    if (error != cudaSuccess) return -static_cast<int>(error);
+    cudaLaunchAttribute attributes[2]{};
+    const cudaLaunchConfig_t config = configuration(1, cluster, false, nullptr, attributes);
+    int clusters = 0;
+    error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
+    return error == cudaSuccess ? clusters : -static_cast<int>(error);
+}

@@ -1,0 +1,77 @@
+// The warp that loads, of the blocked kernel: all copies are the copy engine's, started by one lane.
+#pragma once
+
+#include "blocked_work.cuh"
+
+namespace {
+
+template <int INPUTS, bool BY_INPUT>
+struct Producer {
+    using Stage = XStage<INPUTS, BY_INPUT>;
+
+    // Starts the copies of a k-block. Of the weights, each block of a cluster brings an equal part to all of them.
+    __device__ __forceinline__ static void load(const Problem& problem, const KBlock<INPUTS>& k_block, int column, int groups,
+                                                int rank, uint32_t stage, uint32_t ready, uint32_t use_of_slot) {
+        const uint32_t use = k_block.place & 3, bytes = use == 3 ? 2 * PANEL_BYTES : PANEL_BYTES;
+        store_word(use_of_slot, use);
+        barrier_arrive_expect(ready, groups * GROUP_BYTES + bytes);
+        const uint32_t part = bytes / problem.cluster, begin = problem.cluster == 1 ? 0 : part * rank;
+        const uint8_t* panels = problem.panels + static_cast<int64_t>(k_block.place >> 2) * PANEL_BYTES + begin;
+        const uint32_t target = stage + X_BYTES + (use == 2 ? PANEL_BYTES : 0) + begin;
+        if (problem.cluster == 1) {
+            copy_bulk(target, panels, part, ready);
+        } else {
+            copy_bulk_multicast(target, panels, part, ready, (1 << problem.cluster) - 1);
+        }
+        for (int group = 0; group < groups; ++group) {
+            const int row = column + group * GROUP;
+#pragma unroll
+            for (int box = 0; box < KBlock<INPUTS>::BOXES; ++box) {
+                const int input = k_block.input[box];
+                copy_box(stage + Stage::box(group, box), &problem.x, BY_INPUT ? row : input, BY_INPUT ? input : row, ready);
+            }
+        }
+    }
+
+    __device__ __forceinline__ static void run(const Problem& problem, int rank, uint32_t stages, uint32_t full, uint32_t empty,
+                                               uint32_t slot_uses) {
+        const int lane = threadIdx.x % 32;
+        const int4* next = problem.work + __ldg(problem.work_begin + cluster_index(problem));
+        const int4* const end = problem.work + __ldg(problem.work_begin + cluster_index(problem) + 1);
+        // each lane holds one of the next 32 k-blocks; those after them, and the next tile, are read ahead
+        KBlock<INPUTS> ahead{};
+        const auto read_ahead = [&](int first, int count) {
+            if (lane < count) ahead.load(problem.k_blocks, first + lane);
+        };
+        WorkTile tile = part_of(problem, load_early(next), rank);
+        read_ahead(tile.first, tile.k_blocks);
+        Ring ring;
+        while (tile.k_blocks > 0) {
+            int4 next_place{};
+            if (++next < end) next_place = load_early(next);
+            const int column = first_column(problem, tile, rank), groups = groups_of(problem, tile, column);
+            for (int done = 0; done < tile.k_blocks; done += 32) {
+                const KBlock<INPUTS> held = ahead;
+                const int left = tile.k_blocks - done;
+                if (left > 32) {
+                    read_ahead(tile.first + done + 32, left - 32);
+                } else {
+                    const WorkTile after(next_place);
+                    read_ahead(after.first, after.k_blocks);  // none where this tile is the last
+                }
+                for (int i = 0; i < min(left, 32); ++i) {
+                    const KBlock<INPUTS> k_block = held.of(i);
+                    barrier_wait(empty + 8 * ring.slot, ring.phase ^ 1);
+                    if (lane == 0)
+                        load(problem, k_block, column, groups, rank, stages + ring.slot * STAGE_BYTES, full + 8 * ring.slot,
+                             slot_uses + 4 * ring.slot);
+                    __syncwarp();
+                    ring.advance(STAGES);
+                }
+            }
+            tile = WorkTile(next_place);
+        }
+    }
+};
+
+}  // namespace

@@ -1,0 +1,110 @@
+// Y of a work tile of the blocked kernel: Y = activation(rounded sums + bias) + residual, a quarter of the columns at a time,
+// from registers through shared memory, from where the copy engine takes it.
+#pragma once
+
+#include "../../cuda/rounded_epilogue.cuh"
+#include "blocked_work.cuh"
+
+namespace {
+
+// The buffers of a consumer warpgroup, which quarters use in turn.
+struct Quarters {
+    uint32_t buffers, landed;  // shared memory; a barrier for the residual in each
+    uint32_t name;             // of the warpgroup's own barrier
+    bool leads;                // this thread starts its copies
+    int turn = 0;
+    uint32_t phases = 0;       // bit b: of the barrier of buffer b
+
+    __device__ __forceinline__ uint32_t buffer(int which) const { return buffers + which * QUARTER_BYTES; }
+};
+
+// Where 64 columns of 64 outputs begin.
+struct Box {
+    int inner, outer;
+
+    __device__ __forceinline__ Box(const Epilogue& epilogue, int column, int first_output)
+        : inner(epilogue.y_row_major ? first_output : column), outer(epilogue.y_row_major ? column : first_output) {}
+};
+
+__device__ __forceinline__ void load_residual(const Problem& problem, const Quarters& quarters, int which, int column,
+                                              int first_output) {
+    const Box box(problem.epilogue, column, first_output);
+    const uint32_t landed = quarters.landed + 8 * which;
+    barrier_arrive_expect(landed, QUARTER_BYTES);
+    copy_box(quarters.buffer(which), &problem.residual, box.inner, box.outer, landed);
+}
+
+// Begins to load the residual of a tile's first quarters, which are needed once its products are added up.
+__device__ __forceinline__ void load_first_residuals(const Problem& problem, const Quarters& quarters, int column, int groups,
+                                                     int first_output) {
+    if (problem.epilogue.residual == nullptr || first_output < 0) return;
+    if (quarters.leads) {
+        wait_for_reads_of_stores<0>();
+        for (int q = 0; q < min(groups, QUARTER_BUFFERS); ++q)
+            load_residual(problem, quarters, (quarters.turn + q) % QUARTER_BUFFERS, column + q * GROUP, first_output);
+    }
+    __syncwarp();
+}
+
+// Adds four blocks of the residual to those that `store` moves at a time.
+template <typename T>
+__device__ __forceinline__ void add_blocks(uint32_t* v, const uint4& residual) {
+    v[0] = sum_of_two<T>(v[0], residual.x), v[4] = sum_of_two<T>(v[4], residual.y);
+    v[1] = sum_of_two<T>(v[1], residual.z), v[5] = sum_of_two<T>(v[5], residual.w);
+}
+
+// Stores the first `groups` quarters.
+template <typename T, int WIDTH>
+__device__ __forceinline__ void store(const Problem& problem, Quarters& quarters, const float (&acc)[WIDTH / 2],
+                                      const float (&bias)[2], int column, int groups, int first_output, bool any) {
+    const Epilogue& epilogue = problem.epilogue;
+    const bool adds = epilogue.residual != nullptr && first_output >= 0;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    // Of the four blocks of 8 x 8 that a warp moves at a time, this lane gives the address of row `row` of block `block`: two
+    // eights of outputs of one eight of columns, then of the next.
+    const int row = lane % 8, block = lane / 8, output_eight = 2 * warp + block % 2, column_eight = block / 2;
+#pragma unroll
+    for (int q = 0; q < WIDTH / GROUP; ++q) {
+        if (q >= groups) break;
+        Quarter<T> quarter(acc + q * 32, bias, any, epilogue);
+        const int which = quarters.turn;
+        const uint32_t buffer = quarters.buffer(which);
+        if (adds) {
+            barrier_wait(quarters.landed + 8 * which, quarters.phases >> which & 1);
+            quarters.phases ^= 1 << which;
+        } else {
+            if (quarters.leads) wait_for_reads_of_stores<QUARTER_BUFFERS - 1>();
+            warpgroup_sync(quarters.name);
+        }
+#pragma unroll
+        for (int pair = 0; pair < 4; ++pair) {  // of eights of columns
+            uint32_t* v = quarter.v + pair / 2 * 8 + pair % 2 * 2;  // outputs 0, columns 0 and 1; outputs 1 four further
+            if (epilogue.y_row_major) {
+                const uint32_t address = buffer + ((2 * pair + column_eight) * 8 + row) * 128 + (output_eight ^ row) * 16;
+                if (adds) add_blocks<T>(v, load_transposed_blocks(address));
+                store_transposed_blocks(address, v[0], v[4], v[1], v[5]);
+            } else {
+                const uint32_t address = buffer + (output_eight * 8 + row) * 128 + ((2 * pair + column_eight) ^ row) * 16;
+                if (adds) add_blocks<T>(v, load_blocks(address));
+                store_blocks(address, v[0], v[4], v[1], v[5]);
+            }
+        }
+        fence_for_tensor_cores();  // and for the copy engine
+        warpgroup_sync(quarters.name);
+        if (quarters.leads) {
+            if (first_output >= 0) {
+                const Box box(epilogue, column + q * GROUP, first_output);
+                store_box(&problem.y, box.inner, box.outer, buffer);
+            }
+            commit_stores();
+            if (adds && q + QUARTER_BUFFERS < groups) {
+                wait_for_reads_of_stores<0>();
+                load_residual(problem, quarters, which, column + (q + QUARTER_BUFFERS) * GROUP, first_output);
+            }
+        }
+        __syncwarp();
+        quarters.turn = (which + 1) % QUARTER_BUFFERS;
+    }
+}
+
+}  // namespace

@@ -1,0 +1,111 @@
+// What the blocked kernel is given, and how a stage lies in shared memory.
+#pragma once
+
+#include "../../cuda/epilogue.cuh"
+#include "../../cuda/pipeline.cuh"
+#include "../../cuda/tensor_copy.cuh"
+#include "../../cuda/wgmma.cuh"
+#include "../../cuda/work_tile.cuh"
+
+namespace {
+
+constexpr int K_BLOCK = 64;                        // inputs of a stage
+constexpr int GROUP = 64;                          // rows of X that come together, and columns of a quarter of a work tile
+constexpr int GROUP_BYTES = GROUP * K_BLOCK * 2;
+constexpr int MOST_COLUMNS = 256, GROUPS = MOST_COLUMNS / GROUP;
+constexpr int X_BYTES = GROUPS * GROUP_BYTES;
+constexpr int PANEL_BYTES = HALF * K_BLOCK * 2;    // of one half: 64 outputs
+constexpr int STAGE_BYTES = X_BYTES + 2 * PANEL_BYTES;
+constexpr int STAGES = 4;
+constexpr int QUARTER_BYTES = GROUP * HALF * 2;    // of Y
+constexpr int QUARTER_BUFFERS = 2;                 // of each half
+constexpr int PRODUCERS = 128, THREADS = CONSUMERS + PRODUCERS;
+constexpr int DYNAMIC_BYTES = 1024 + STAGES * STAGE_BYTES + 2 * QUARTER_BUFFERS * QUARTER_BYTES;
+
+struct Problem {
+    CUtensorMap x;          // boxes of 64 rows of X x the inputs of a box; feature-major of inputs x 64 columns
+    CUtensorMap y;          // boxes of 64 rows of Y x 64 outputs; feature-major of 64 outputs x 64 columns
+    CUtensorMap residual;   // as y, where there is one
+    const uint8_t* panels;  // [panels, 64 outputs, 64 inputs], swizzled
+    const int* k_blocks;    // [k_blocks, KBlock::WORDS]
+    const int4* work;       // as WorkTile reads it; what it calls columns are those of each block of a cluster
+    const int* work_begin;  // [clusters + 1]: the tiles of each cluster; those without k-blocks come last
+    const int* outputs;     // [CTA tiles, 2]: the first of the 64 outputs of each half, or -1
+    Epilogue epilogue;      // bias, activation, and whether there is a residual
+    int m;
+    int cluster;            // blocks that share the weights of a CTA tile: 1, 2 or 4
+    int splits;             // or that share its k-blocks: then `cluster` is 1, and each cluster has one work tile, of 64 columns
+};
+
+// 64 inputs that are loaded together, in boxes of INPUTS neighbours each.
+template <int INPUTS>
+struct KBlock {
+    static constexpr int BOXES = K_BLOCK / INPUTS, WORDS = BOXES == 1 ? 2 : 2 * BOXES;
+    int input[BOXES];  // the first of each box; K where a box is to be filled with zeros
+    uint32_t place;    // four times the panel where the weights begin, and which halves use them: 1, 2 or 3
+
+    __device__ __forceinline__ void load(const int* k_blocks, int index) {
+        const int* words = k_blocks + static_cast<int64_t>(index) * WORDS;
+#pragma unroll
+        for (int box = 0; box < BOXES; ++box) input[box] = load_early(words + box);
+        place = load_early(words + BOXES);
+    }
+
+    // The one that another lane holds.
+    __device__ __forceinline__ KBlock of(int lane) const {
+        KBlock found;
+#pragma unroll
+        for (int box = 0; box < BOXES; ++box) found.input[box] = __shfl_sync(~0u, input[box], lane);
+        found.place = __shfl_sync(~0u, place, lane);
+        return found;
+    }
+};
+
+// X of a stage. By rows, each box of inputs has a region of its own, in which rows lie one after the other, `2 * INPUTS` bytes
+// each, swizzled by that many. By inputs, 64 columns have a region of their own with a row of 128 bytes for each input.
+template <int INPUTS, bool BY_INPUT>
+struct XStage {
+    static constexpr int REGION = BY_INPUT ? GROUP_BYTES : MOST_COLUMNS * INPUTS * 2;
+    static constexpr int ORDER = BY_INPUT ? MN_MAJOR : K_MAJOR;
+
+    // Where a box of 64 rows of X begins.
+    __device__ __forceinline__ static uint32_t box(int group, int box) {
+        return BY_INPUT ? group * REGION + box * INPUTS * 128 : box * REGION + group * GROUP * INPUTS * 2;
+    }
+
+    // The right operand's descriptor for 16 of the 64 inputs.
+    __device__ __forceinline__ static uint64_t descriptor(uint32_t stage, int sixteen) {
+        if constexpr (BY_INPUT) {
+            return operand_descriptor(operand_place(stage, REGION) + sixteen * (16 * 128 >> 4));
+        } else {
+            const int byte = sixteen * 16 % INPUTS * 2 + sixteen * 16 / INPUTS * REGION;
+            return k_major_descriptor<INPUTS * 2>(stage + byte);
+        }
+    }
+};
+
+__device__ __forceinline__ int cluster_index(const Problem& problem) {
+    return static_cast<int>(blockIdx.x) / (problem.cluster * problem.splits);
+}
+
+// A work tile, of which the blocks that share its k-blocks have a part each. rank: among them.
+__device__ __forceinline__ WorkTile part_of(const Problem& problem, const int4& place, int rank) {
+    WorkTile tile(place);
+    if (problem.splits > 1) {
+        const int begin = tile.k_blocks * rank / problem.splits, end = tile.k_blocks * (rank + 1) / problem.splits;
+        tile.first += begin, tile.k_blocks = end - begin;
+    }
+    return tile;
+}
+
+// The first column of a work tile that is this block's.
+__device__ __forceinline__ int first_column(const Problem& problem, const WorkTile& tile, int rank) {
+    return problem.splits > 1 ? tile.column : tile.column * problem.cluster + rank * tile.width;
+}
+
+// How many groups of 64 columns of it exist.
+__device__ __forceinline__ int groups_of(const Problem& problem, const WorkTile& tile, int column) {
+    return max(0, min(tile.width / GROUP, (problem.m - column + GROUP - 1) / GROUP));
+}
+
+}  // namespace

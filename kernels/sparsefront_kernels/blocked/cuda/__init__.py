@@ -1,0 +1,1 @@
+"""The blocked kernel on Hopper's tensor cores."""

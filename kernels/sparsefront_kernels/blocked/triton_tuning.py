@@ -1,0 +1,101 @@
+"""Launch parameters of the Triton kernel: the search space, in the order in which it is timed, and what was measured."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sparsefront_kernels.blocked.format import BlockedFormat
+from sparsefront_kernels.common.launch_shape import LaunchShape, power_of_two_within, rows_of_block
+from sparsefront_kernels.problem import Problem
+from sparsefront_kernels.tuning import TunedLaunches
+
+KERNEL = "blocked_triton"
+VERSION = 1  # raised when a change of the kernel makes old measurements useless
+MOST_CANDIDATES = 16
+SHARED_BYTES = 101_376  # of a block on compute capability 8.9, the least of the GPUs that the kernel supports
+
+
+@dataclass(frozen=True)
+class BlockedTritonProblem:
+    """What decides how fast launch parameters are.
+
+    Args:
+        m, k, n: of the product.
+        height, width: outputs and inputs of a block.
+        blocks: that are kept.
+        itemsize: bytes of an element of X.
+    """
+
+    m: int
+    k: int
+    n: int
+    height: int
+    width: int
+    blocks: int
+    itemsize: int
+
+    @property
+    def shape(self) -> str:
+        block = f"block={self.height}x{self.width}"
+        return f"m={self.m} k={self.k} n={self.n} {block} bytes={self.itemsize} blocks="
+
+    @property
+    def amount(self) -> float:
+        """Blocks of a row of blocks."""
+        return self.blocks * self.height / self.n
+
+    @property
+    def block_n(self) -> int:
+        return power_of_two_within(self.height, lowest=16, highest=128)
+
+    @property
+    def column_blocks(self) -> int:
+        return self.n // self.height * -(-self.height // self.block_n)
+
+
+def untuned(problem: BlockedTritonProblem, num_sms: int) -> LaunchShape:
+    """Sound for every shape."""
+    block_m = rows_of_block(problem.m, problem.column_blocks, num_sms)
+    # float32 goes through the CUDA cores, where a longer k-block only costs registers
+    block_k = power_of_two_within(problem.width, lowest=16, highest=16 if problem.itemsize > 2 else 64)
+    num_warps = 8 if block_m * problem.block_n >= 128 * 128 else 4
+    return LaunchShape(block_m, problem.block_n, block_k, num_warps, num_stages=4)
+
+
+def candidates(problem: BlockedTritonProblem, num_sms: int) -> Sequence[LaunchShape]:
+    """The launches worth timing: the untuned one, then others around it, nearest first."""
+    first = untuned(problem, num_sms)
+    widest_k = power_of_two_within(problem.width, lowest=16, highest=32 if problem.itemsize > 2 else 128)
+    space = [
+        LaunchShape(block_m, problem.block_n, block_k, num_warps, num_stages)
+        for block_k, num_stages, num_warps, block_m in itertools.product(
+            dict.fromkeys((first.block_k, widest_k, max(16, first.block_k // 2))),
+            (4, 3, 5),
+            (4, 8),
+            dict.fromkeys((first.block_m, 2 * first.block_m, max(16, first.block_m // 2))),
+        )
+        if block_m <= 256 and block_m < 2 * max(problem.m, 16)
+        if num_warps == 4 or block_m * problem.block_n >= 128 * 64
+    ]
+    fitting = [launch for launch in space if _shared_bytes(problem, launch) <= SHARED_BYTES]
+    return list(dict.fromkeys((first, *fitting)))[:MOST_CANDIDATES]
+
+
+def _shared_bytes(problem: BlockedTritonProblem, launch: LaunchShape) -> int:
+    """Of the operands in flight: the compiler keeps a buffer for each stage at most."""
+    return problem.itemsize * (launch.block_m + launch.block_n) * launch.block_k * launch.num_stages
+
+
+def problem_of(m: int, n: int, k: int, values: Tensor) -> BlockedTritonProblem:
+    """Of m rows of X and the values [blocks, height, width] of a weight [n, k]."""
+    blocks, height, width = values.shape
+    return BlockedTritonProblem(m, k, n, height, width, blocks, values.element_size())
+
+
+def _described(stored: BlockedFormat, problem: Problem) -> BlockedTritonProblem:
+    return problem_of(problem.m, problem.n, problem.k, stored.values)
+
+
+LAUNCHES = TunedLaunches(KERNEL, VERSION, LaunchShape, describe=_described, worth_timing=candidates, untuned=untuned)

@@ -1,0 +1,21 @@
+// A pipeline's ring of stages in shared memory.
+#pragma once
+
+#include <cstdint>
+
+namespace {
+
+// Position in the ring of stages.
+struct Ring {
+    int slot = 0;
+    uint32_t phase = 0;
+
+    __device__ __forceinline__ void advance(int stages) {
+        if (++slot == stages) {
+            slot = 0;
+            phase ^= 1;
+        }
+    }
+};
+
+}  // namespace

@@ -1,0 +1,106 @@
+// Warpgroup products of Hopper's tensor cores (sm_90a): operands in shared memory, sums in registers.
+// Names and semantics: PTX ISA, section "wgmma.mma_async".
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+template <int PENDING>
+__device__ __forceinline__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+// An operand of 16 k whose rows run along M (or N): 128-byte rows of 64 elements, 8 k to an atom of 1024 bytes, swizzled
+// by 128 bytes. `block_stride` bytes lie between neighbouring blocks of 64 elements. This is the lower half of its
+// descriptor; to step by bytes, add a sixteenth of them.
+__device__ __forceinline__ uint32_t operand_place(uint32_t address, uint32_t block_stride) {
+    return (block_stride >> 4) << 16 | (address & 0x3FFFF) >> 4;
+}
+
+__device__ __forceinline__ uint64_t operand_descriptor(uint32_t place) {
+    constexpr uint64_t swizzle_128 = 1ull << 62, atom_stride = 1024 >> 4;
+    return swizzle_128 | atom_stride << 32 | place;
+}
+
+// The descriptor of an operand of 16 k whose k are contiguous: rows of ROW_BYTES (128, 64 or 32) one after the other, swizzled by that
+// many; to step within a row, add bytes to the address.
+template <int ROW_BYTES>
+__device__ __forceinline__ uint64_t k_major_descriptor(uint32_t address) {
+    constexpr uint64_t swizzle = static_cast<uint64_t>(ROW_BYTES == 128 ? 1 : ROW_BYTES == 64 ? 2 : 3) << 62;
+    constexpr uint64_t eight_rows = 8 * ROW_BYTES >> 4;
+    return swizzle | eight_rows << 32 | 1 << 16 | (address & 0x3FFFF) >> 4;
+}
+
+#define OUT_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define OUT_16(i) OUT_4(i), OUT_4(i + 4), OUT_4(i + 8), OUT_4(i + 12)
+#define OUT_32(i) OUT_16(i), OUT_16(i + 16)
+#define OUT_64(i) OUT_32(i), OUT_32(i + 32)
+#define NAMES_32                                                                                                       \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"                                                           \
+    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define NAMES_64                                                                                                       \
+    NAMES_32                                                                                                           \
+    ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"                                                \
+    "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define NAMES_96                                                                                                       \
+    NAMES_64                                                                                                           \
+    ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"                                                \
+    "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define NAMES_128                                                                                                      \
+    NAMES_96                                                                                                           \
+    ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,"                                     \
+    "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+
+#define WITHOUT_PARENTHESES(...) __VA_ARGS__
+#define WGMMA_IN_ORDER(COLUMNS, TYPE, NAMES, OUTS, LEFT, RIGHT, ADD, ORDERS)                                            \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #ADD ", 0;\n"                                                \
+                 "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." TYPE "." TYPE " {" NAMES "}, %" #LEFT         \
+                 ", %" #RIGHT ", add, 1, 1, " ORDERS ";\n}\n"                                                          \
+                 : WITHOUT_PARENTHESES OUTS                                                                            \
+                 : "l"(left), "l"(right), "r"(add))
+#define WGMMA(COLUMNS, TYPE, NAMES, OUTS, LEFT, RIGHT, ADD)                                                            \
+    if constexpr (LEFT_MAJOR == MN_MAJOR) {                                                                            \
+        static_assert(RIGHT_MAJOR == MN_MAJOR);                                                                        \
+        WGMMA_IN_ORDER(COLUMNS, TYPE, NAMES, OUTS, LEFT, RIGHT, ADD, "1, 1");                                          \
+    } else if constexpr (RIGHT_MAJOR == MN_MAJOR) {                                                                    \
+        WGMMA_IN_ORDER(COLUMNS, TYPE, NAMES, OUTS, LEFT, RIGHT, ADD, "0, 1");                                          \
+    } else {                                                                                                           \
+        WGMMA_IN_ORDER(COLUMNS, TYPE, NAMES, OUTS, LEFT, RIGHT, ADD, "0, 0");                                          \
+    }
+
+// What is contiguous in an operand: its k, or its rows along M (or N).
+constexpr int K_MAJOR = 0, MN_MAJOR = 1;
+
+// d[64, COLUMNS] (+)= left[16, 64]^T · right[16, COLUMNS], both operands in shared memory.
+template <typename T, int COLUMNS, int LEFT_MAJOR = MN_MAJOR, int RIGHT_MAJOR = MN_MAJOR>
+__device__ __forceinline__ void wgmma(float (&d)[COLUMNS / 2], uint64_t left, uint64_t right, int add) {
+    constexpr bool half = sizeof(T) == 2 && !__is_same(T, __nv_bfloat16);
+    if constexpr (COLUMNS == 64 && half) {
+        WGMMA(64, "f16", NAMES_32, (OUT_32(0)), 32, 33, 34);
+    } else if constexpr (COLUMNS == 64) {
+        WGMMA(64, "bf16", NAMES_32, (OUT_32(0)), 32, 33, 34);
+    } else if constexpr (COLUMNS == 128 && half) {
+        WGMMA(128, "f16", NAMES_64, (OUT_64(0)), 64, 65, 66);
+    } else if constexpr (COLUMNS == 128) {
+        WGMMA(128, "bf16", NAMES_64, (OUT_64(0)), 64, 65, 66);
+    } else if constexpr (COLUMNS == 192 && half) {
+        WGMMA(192, "f16", NAMES_96, (OUT_64(0), OUT_32(64)), 96, 97, 98);
+    } else if constexpr (COLUMNS == 192) {
+        WGMMA(192, "bf16", NAMES_96, (OUT_64(0), OUT_32(64)), 96, 97, 98);
+    } else if constexpr (COLUMNS == 256 && half) {
+        WGMMA(256, "f16", NAMES_128, (OUT_64(0), OUT_64(64)), 128, 129, 130);
+    } else {
+        static_assert(COLUMNS == 256);
+        WGMMA(256, "bf16", NAMES_128, (OUT_64(0), OUT_64(64)), 128, 129, 130);
+    }
+}
+
+#undef WGMMA
+#undef WGMMA_IN_ORDER
+#undef WITHOUT_PARENTHESES
