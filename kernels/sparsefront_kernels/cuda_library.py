@@ -26,11 +26,13 @@ import torch
 
 log = logging.getLogger(__name__)
 PACKAGE = Path(__file__).parent
+SHARED_HEADERS = PACKAGE / "cuda"
 SOURCES = {
     "gathered_cuda_narrow": PACKAGE / "gathered" / "csrc" / "gathered_cuda_narrow.cu",
     "gathered_cuda_wide": PACKAGE / "gathered" / "csrc" / "gathered_cuda_wide.cu",
     "gathered_simt": PACKAGE / "gathered" / "csrc" / "gathered_simt.cu",
     "gathered_small_m": PACKAGE / "gathered" / "csrc" / "gathered_small_m.cu",
+    "n_m_small_m": PACKAGE / "n_m" / "csrc" / "n_m_small_m.cu",
 }
 FLAGS = (
     "-std=c++17",
@@ -188,8 +190,9 @@ def _cache() -> Path:
 
 
 def _fingerprint(source: Path) -> str:
-    """Of the whole folder of a source, since it includes its neighbours; of the flags and of PyTorch, whose builder it is."""
-    parts = [file.read_bytes() for file in sorted(source.parent.glob("*.cu*"))]
+    """Of a source's whole folder and the shared headers, which it includes; of the flags and PyTorch, whose builder it is."""
+    files = [*sorted(source.parent.glob("*.cu*")), *sorted(SHARED_HEADERS.glob("*.cuh"))]
+    parts = [file.read_bytes() for file in files]
     made_with = " ".join((torch.__version__, *FLAGS, *LINK_FLAGS))
     return hashlib.sha256(b"\0".join([*parts, made_with.encode()])).hexdigest()[:16]
 

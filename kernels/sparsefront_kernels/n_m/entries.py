@@ -8,6 +8,7 @@ from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.n_m.format import NMFormat
 from sparsefront_kernels.n_m.op import n_m_triton
 from sparsefront_kernels.n_m.reference import n_m_reference
+from sparsefront_kernels.n_m.small_m.entries import ENTRY as SMALL_M
 
 
 def _triton(x: Tensor, stored: NMFormat, bias: Tensor | None = None) -> Tensor:
@@ -21,4 +22,5 @@ ENTRIES = (
     KernelEntry(
         name="n_m_triton", family="n_m", run=_triton, unsupported=triton_unsupported_reason, requires_cuda=True
     ),
+    SMALL_M,
 )

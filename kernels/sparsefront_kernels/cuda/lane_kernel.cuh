@@ -1,0 +1,165 @@
+// Y = X · W^T + bias for few rows of X and a weight of which every output keeps equally many inputs in every group of them.
+//
+// A lane owns an output, and a warp 32 of them (a strip), whose weights it streams from memory in granules (lane_granule.cuh);
+// the inputs that they name lie in shared memory (lane_inputs.cuh). All lanes are within the same group at the same time, so
+// that what they read lies close together: in different banks, or in the same word. The warps of a block share strips and
+// K, and so do the blocks of a cluster along K; sums are added up in a fixed order, so that repeated runs give the same bits.
+#pragma once
+
+#include "lane_granule.cuh"
+#include "lane_inputs.cuh"
+
+namespace lanes {
+
+constexpr int MOST_THREADS = 256;
+
+struct Problem {
+    Inputs inputs;
+    const void* values;      // [strips, granules, 32 * 32]
+    const uint32_t* places;  // [strips, granules, words of 32 lanes]
+    const void* bias;
+    int bias_type;
+    void* y;                 // [m, n] contiguous
+    int n;
+    int kept, group_size;    // weights that each output keeps of so many inputs
+    int strips, granules;    // of a strip
+    int block_strips;        // strips of a block
+    int splits;              // blocks of a cluster, along K
+    int segment;             // granules whose inputs fit into shared memory
+    int dependent_launch;
+};
+
+// The lowest input that granule `at` may need, where vectors of 16 bytes begin.
+__device__ __forceinline__ int first_input(const Problem& problem, int at) {
+    return at * GRANULE / problem.kept * problem.group_size / 8 * 8;
+}
+
+// KEPT: of a group, where that divides a granule; 0: any number, read from the problem.
+template <typename T, int BITS, int BLOCK, int KEPT, int ROWS>
+__device__ __forceinline__ void multiply(float (&sums)[ROWS], const Granule<T, BITS, BLOCK>& granule, const Problem& problem, int at,
+                                         const uint8_t* slots, int origin) {
+    using Slots = Slot<T, ROWS>;
+    const int kept = KEPT > 0 ? KEPT : problem.kept;
+    const int group = at * GRANULE / kept, step = problem.group_size * Slots::BYTES;
+    const uint8_t* base = slots + (group * problem.group_size - origin) * Slots::BYTES;
+    uint32_t begins = 0;  // bit j: value j is the first of a group
+    if constexpr (KEPT == 0) {
+        for (int j = (group + 1) * kept - at * GRANULE; j < GRANULE; j += kept) begins |= 1u << j;
+    }
+#pragma unroll
+    for (int j = 0; j < GRANULE; ++j) {
+        if (KEPT > 0 ? j > 0 && j % (KEPT > 0 ? KEPT : 1) == 0 : (begins >> j & 1) != 0) base += step;
+        const uint32_t place = granule.template place<Slots::SHIFT + LOG2<BLOCK>>(j);
+        Slots::multiply(sums, numbers::in_words<T>(granule.values, j), base + place + j % BLOCK * Slots::BYTES);
+    }
+}
+
+template <typename T>
+__device__ __forceinline__ void write(const Problem& problem, int row, int output, float sum) {
+    if (row >= problem.inputs.m || output >= problem.n) return;
+    sum += numbers::of_type(problem.bias, problem.bias_type, output);
+    static_cast<T*>(problem.y)[static_cast<long long>(row) * problem.n + output] = numbers::rounded<T>(sum);
+}
+
+// Sums of all warps, as [share of K][strip][row][lane] in shared memory, become elements of Y.
+template <typename T, int ROWS>
+__device__ __forceinline__ void reduce_and_write(const Problem& problem, float* sums, int first_output, int first_row, int rank) {
+    const int elements = problem.block_strips * ROWS * LANES, shares = blockDim.x / LANES / problem.block_strips;
+    const auto write_element = [&](int element, float sum) {
+        const int lane = element % LANES, row = element / LANES % ROWS, strip = element / (LANES * ROWS);
+        write<T>(problem, first_row + row, first_output + strip * LANES + lane, sum);
+    };
+    for (int element = threadIdx.x; element < elements; element += blockDim.x) {
+        float sum = sums[element];
+        for (int share = 1; share < shares; ++share) sum += sums[share * elements + element];
+        if (problem.splits == 1) write_element(element, sum);
+        else sums[element] = sum;
+    }
+    if (problem.splits == 1) return;
+    streams::cluster_sync();
+    const int last = elements * (rank + 1) / problem.splits;
+    for (int element = elements * rank / problem.splits + threadIdx.x; element < last; element += blockDim.x) {
+        float sum = 0.0f;
+        for (int block = 0; block < problem.splits; ++block) sum += streams::of_block(sums + element, block);
+        write_element(element, sum);
+    }
+    streams::cluster_sync();  // no block ends while another reads its memory
+}
+
+template <typename T, int BITS, int BLOCK, int KEPT, int ROWS>
+__device__ __forceinline__ void product(const Problem& problem) {
+    using Part = Granule<T, BITS, BLOCK>;
+    extern __shared__ __align__(16) uint8_t shared[];
+    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, shares = blockDim.x / LANES / problem.block_strips;
+    const int rank = blockIdx.x % problem.splits, first_strip = blockIdx.x / problem.splits * problem.block_strips;
+    const int strip = first_strip + warp % problem.block_strips, share = warp / problem.block_strips;
+    const int first_row = blockIdx.y * ROWS;
+    const int begin = static_cast<int>(static_cast<long long>(problem.granules) * rank / problem.splits);
+    const int end = static_cast<int>(static_cast<long long>(problem.granules) * (rank + 1) / problem.splits);
+    const long long of_strip = static_cast<long long>(strip) * problem.granules;
+    const T* values = static_cast<const T*>(problem.values) + of_strip * Part::VALUES;
+    const uint32_t* places = problem.places + of_strip * Part::PLACES;
+    if (problem.dependent_launch != streams::OFF) {
+        if (problem.dependent_launch == streams::EARLY) streams::let_next_grid_start();
+        if (lane == 0 && strip < problem.strips) {
+            constexpr int MOST = 8;  // granules
+            const int first = begin + (end - begin) * share / shares, count = min(MOST, begin + (end - begin) * (share + 1) / shares - first);
+            streams::prefetch(values + first * Part::VALUES, count * Part::VALUES * static_cast<int>(sizeof(T)));
+            streams::prefetch(places + first * Part::PLACES, count * Part::PLACES * 4);
+        }
+        streams::wait_for_grid_before();
+    }
+
+    float sums[ROWS] = {};
+    for (int segment = begin; segment < end; segment += problem.segment) {
+        const int segment_end = strip < problem.strips ? min(segment + problem.segment, end) : segment;
+        const int origin = first_input(problem, segment);
+        const int beyond = (min(segment + problem.segment, end) * GRANULE + problem.kept - 1) / problem.kept * problem.group_size;
+        int at = segment + share;
+        Part current, next;
+        if (at < segment_end) current.load(values + at * Part::VALUES, places + at * Part::PLACES, lane);  // while X is brought
+        if (segment > begin) __syncthreads();
+        stage<T, ROWS>(problem.inputs, first_row, origin, beyond - origin, shared);
+        __syncthreads();
+        for (; at < segment_end; at += shares) {
+            const int later = at + shares;
+            if (later < segment_end) next.load(values + later * Part::VALUES, places + later * Part::PLACES, lane);
+            multiply<T, BITS, BLOCK, KEPT>(sums, current, problem, at, shared, origin);
+            current = next;
+        }
+    }
+    if (problem.dependent_launch == streams::LATE) streams::let_next_grid_start();
+    __syncthreads();
+    float* target = reinterpret_cast<float*>(shared);
+#pragma unroll
+    for (int row = 0; row < ROWS; ++row) target[(warp * ROWS + row) * LANES + lane] = sums[row];
+    __syncthreads();
+    reduce_and_write<T, ROWS>(problem, target, first_strip * LANES, first_row, rank);
+}
+
+template <typename Kernel>
+cudaError_t launch(Kernel kernel, const Problem& problem, int rows, int shared_bytes, int shares, cudaStream_t stream) {
+    cudaLaunchAttribute attributes[2]{};
+    int count = 0;
+    if (problem.splits > 1) {
+        attributes[count].id = cudaLaunchAttributeClusterDimension;
+        attributes[count++].val.clusterDim = {static_cast<unsigned>(problem.splits), 1, 1};
+    }
+    if (problem.dependent_launch != streams::OFF) {
+        attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    cudaLaunchConfig_t config{};
+    const int strip_blocks = (problem.strips + problem.block_strips - 1) / problem.block_strips;
+    config.gridDim = dim3(strip_blocks * problem.splits, (problem.inputs.m + rows - 1) / rows);
+    config.blockDim = dim3(LANES * problem.block_strips * shares);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    config.attrs = attributes;
+    config.numAttrs = count;
+    if (config.blockDim.x > MOST_THREADS || problem.splits > 8) return cudaErrorInvalidValue;
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    return error == cudaSuccess ? cudaLaunchKernelEx(&config, kernel, problem) : error;
+}
+
+}  // namespace lanes
