@@ -20,7 +20,6 @@ from sparsefront_kernels.common.lane_launch import (
     segments,
 )
 from sparsefront_kernels.common.lane_product import launch_lane_product
-from sparsefront_kernels.n_m.small_m import op
 from sparsefront_kernels.n_m.small_m.packed_weight import pack_for_small_m, place_bits
 from sparsefront_kernels.n_m.small_m.tuning import KERNEL, LAUNCHES, described
 from sparsefront_kernels.tuning.launches import chosen_launch
@@ -169,7 +168,7 @@ class TestOnGPU:
                 first, second = (torch.full((m, 330), torch.nan, device="cuda", dtype=dtype) for _ in range(2))
                 for y in (first, second):
                     launch_lane_product(
-                        op._function(),
+                        KERNEL,
                         x,
                         y,
                         values=packed.granules.values,

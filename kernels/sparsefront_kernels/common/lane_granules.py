@@ -33,16 +33,16 @@ class LaneGranules:
     places: Tensor
 
 
-def lane_granules(values: Tensor, places: Tensor, *, bits: int) -> LaneGranules:
+def lane_granules(values: Tensor, places: Tensor, *, bits: int, block: int = 1) -> LaneGranules:
     """Lay out rows of kept weights.
 
     Args:
         values: [N, count], the kept weights of each output, in the order of the places.
-        places: int [N, count / block], each below 2 ** bits; `block` neighbouring weights share a place.
+        places: int [N, count / block], each below 2 ** bits.
         bits: of a place; a lane's places of a granule must fill whole words.
+        block: neighbouring weights that share a place.
     """
     n, count = values.shape
-    block = count // max(1, places.shape[1])
     strips, granules = -(-n // LANES), -(-count // GRANULE)
     lacking = (0, granules * GRANULE - count, 0, strips * LANES - n)
     per_vector = VECTOR_BYTES // values.element_size()

@@ -141,6 +141,11 @@ def possible(problem: LaneProblem, launch: LaneLaunch) -> bool:
     )
 
 
+def fits(problem: LaneProblem) -> bool:
+    """Whether any launch can compute the problem."""
+    return any(launch.rows == 1 and possible(problem, launch) for launch in SPACE)
+
+
 def predicted_us(problem: LaneProblem, launch: LaneLaunch, num_sms: int) -> float:
     """Coarse: bytes at 4.25 TB/s or instructions at 1.7 GHz, whichever takes longer, and what each block adds to it.
 
@@ -170,8 +175,9 @@ def predicted_us(problem: LaneProblem, launch: LaneLaunch, num_sms: int) -> floa
 def candidates(problem: LaneProblem, num_sms: int, *, most: int = MOST_CANDIDATES) -> list[LaneLaunch]:
     """The launches worth timing, best predicted first; of the first few also with the other ways of dependent launch."""
     covering = min(8, 1 << (problem.m - 1).bit_length())
-    wanted = {covering, max(1, covering // 2)}
-    worth = [launch for launch in SPACE if launch.rows in wanted and possible(problem, launch)]
+    worth = [launch for launch in SPACE if possible(problem, launch)]
+    best_rows = max(rows for rows in (1, covering // 2, covering) if any(launch.rows == rows for launch in worth))
+    worth = [launch for launch in worth if launch.rows in (best_rows, best_rows // 2)]
     best = sorted(worth, key=lambda launch: (predicted_us(problem, launch, num_sms), launch))[:most]
     others = [replace(launch, dependent_launch=way) for launch in best[:2] for way in ("early", "off")]
     return (best[: most - len(others)] + others)[:most] if most > len(others) else best[:most]

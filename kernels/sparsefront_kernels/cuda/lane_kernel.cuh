@@ -12,6 +12,7 @@
 namespace lanes {
 
 constexpr int MOST_THREADS = 256;
+constexpr int ONE_GROUP = -1;  // of all inputs
 
 struct Problem {
     Inputs inputs;
@@ -34,13 +35,13 @@ __device__ __forceinline__ int first_input(const Problem& problem, int at) {
     return at * GRANULE / problem.kept * problem.group_size / 8 * 8;
 }
 
-// KEPT: of a group, where that divides a granule; 0: any number, read from the problem.
+// KEPT: of a group, where that divides a granule; 0: any number, read from the problem; or ONE_GROUP.
 template <typename T, int BITS, int BLOCK, int KEPT, int ROWS>
 __device__ __forceinline__ void multiply(float (&sums)[ROWS], const Granule<T, BITS, BLOCK>& granule, const Problem& problem, int at,
                                          const uint8_t* slots, int origin) {
     using Slots = Slot<T, ROWS>;
     const int kept = KEPT > 0 ? KEPT : problem.kept;
-    const int group = at * GRANULE / kept, step = problem.group_size * Slots::BYTES;
+    const int group = KEPT == ONE_GROUP ? 0 : at * GRANULE / kept, step = problem.group_size * Slots::BYTES;
     const uint8_t* base = slots + (group * problem.group_size - origin) * Slots::BYTES;
     uint32_t begins = 0;  // bit j: value j is the first of a group
     if constexpr (KEPT == 0) {

@@ -1,14 +1,10 @@
 """The n:m product with few rows of X as a PyTorch op."""
 
-import ctypes
-import functools
-
 import torch
 from torch import Tensor
 
-from sparsefront_kernels import cuda_library
 from sparsefront_kernels.common.lane_launch import MOST_ROWS, LaneProblem, rows_unsupported_reason
-from sparsefront_kernels.common.lane_product import ARGUMENTS, launch_lane_product
+from sparsefront_kernels.common.lane_product import launch_lane_product
 from sparsefront_kernels.common.operands import bias_for_kernel, check_operands
 from sparsefront_kernels.n_m.small_m.tuning import KERNEL, LAUNCHES
 
@@ -46,7 +42,7 @@ def n_m_small_m(
     problem = LaneProblem(x.shape[0], k, n, kept, group_size, x.element_size(), bits)
     with torch.cuda.device_of(x):
         launch_lane_product(
-            _function(),
+            KERNEL,
             x,
             y,
             values=values,
@@ -62,10 +58,3 @@ def n_m_small_m(
 @n_m_small_m.register_fake
 def _(x, values, places, input_order, bias, n, k, kept, group_size, bits):
     return x.new_empty(x.shape[0], n)
-
-
-@functools.cache
-def _function() -> ctypes._CFuncPtr:
-    function = cuda_library.load(KERNEL).sparsefront_n_m_small_m
-    function.argtypes, function.restype = ARGUMENTS, ctypes.c_int
-    return function
