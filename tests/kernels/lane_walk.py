@@ -18,9 +18,10 @@ def walked_product(granules, x, *, n, bits, block, kept, group_size):
             own = values[strip, granule].double().view(-1, LANES, per_vector)
             words = [word & 0xFFFFFFFF for word in places[strip, granule].tolist()]
             for lane in range(LANES):
-                first, rest = min(4, words_of_lane), words_of_lane - min(4, words_of_lane)
-                mine = words[lane * first : lane * first + first]
-                mine += words[first * LANES + lane * rest : first * LANES + lane * rest + rest]
+                mine = []
+                for word in range(0, words_of_lane, 4):  # in vectors of 4 words, the last one narrower
+                    width = min(4, words_of_lane - word)
+                    mine += words[word * LANES + lane * width :][:width]
                 number = sum(word << 32 * at for at, word in enumerate(mine))
                 for j in range(GRANULE):
                     place = number >> j // block * bits & (1 << bits) - 1

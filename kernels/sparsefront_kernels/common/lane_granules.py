@@ -26,7 +26,7 @@ class LaneGranules:
     Args:
         values: [strips, granules, 1024] in the weight's dtype; within a granule [vector][lane][16 bytes].
         places: int32 [strips, granules, words * 32], to be read as bits: place i of a lane at bit i * bits of its
-            words; within a granule [lane][the first 4 words at most] and then [lane][the rest].
+            words; within a granule [lane][4 words], as often as there are 4, and then [lane][the rest].
     """
 
     values: Tensor
@@ -52,7 +52,7 @@ def lane_granules(values: Tensor, places: Tensor, *, bits: int, block: int = 1) 
     lacking = (0, granules * GRANULE // block - places.shape[1], 0, strips * LANES - n)
     numbers = pad(places.long(), lacking).view(strips, LANES, granules, GRANULE // block)
     words = _packed(numbers, bits).transpose(1, 2)  # [strips, granules, lanes, words]
-    return LaneGranules(vectors, torch.cat([words[..., :4].flatten(2), words[..., 4:].flatten(2)], dim=2))
+    return LaneGranules(vectors, torch.cat([part.flatten(2) for part in words.split(4, dim=3)], dim=2))
 
 
 def _packed(numbers: Tensor, bits: int) -> Tensor:

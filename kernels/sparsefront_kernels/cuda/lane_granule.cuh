@@ -19,7 +19,7 @@ struct Granule {
     uint32_t values[4 * VECTORS];
     uint32_t places[WORDS];
 
-    // Both arrays of the granule: values as [vector][lane][16 bytes]; words as [lane][4 at most] and [lane][the rest].
+    // Both arrays of the granule: values as [vector][lane][16 bytes]; words as [lane][4 words], again and again, and [lane][the rest].
     __device__ __forceinline__ void load(const T* granule, const uint32_t* words, int lane) {
         const char* source = reinterpret_cast<const char*>(granule) + lane * 16;
 #pragma unroll
