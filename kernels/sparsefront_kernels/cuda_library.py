@@ -26,7 +26,7 @@ import torch
 
 log = logging.getLogger(__name__)
 PACKAGE = Path(__file__).parent
-SHARED_HEADERS = PACKAGE / "cuda"
+SHARED = PACKAGE / "cuda"  # headers that the families' sources include
 SOURCES = {
     "gathered_cuda_narrow": PACKAGE / "gathered" / "csrc" / "gathered_cuda_narrow.cu",
     "gathered_cuda_wide": PACKAGE / "gathered" / "csrc" / "gathered_cuda_wide.cu",
@@ -35,6 +35,7 @@ SOURCES = {
     "csr_cuda": PACKAGE / "csr" / "csrc" / "csr_cuda.cu",
     "ell_cuda": PACKAGE / "ell" / "csrc" / "ell_cuda.cu",
     "ell_small_m": PACKAGE / "ell" / "csrc" / "ell_small_m.cu",
+    "n_m_mma": PACKAGE / "n_m" / "csrc" / "n_m_mma.cu",
     "n_m_small_m": PACKAGE / "n_m" / "csrc" / "n_m_small_m.cu",
 }
 FLAGS = (
@@ -193,9 +194,8 @@ def _cache() -> Path:
 
 
 def _fingerprint(source: Path) -> str:
-    """Of a source's whole folder and the shared headers, which it includes; of the flags and PyTorch, whose builder it is."""
-    files = [*sorted(source.parent.glob("*.cu*")), *sorted(SHARED_HEADERS.glob("*.cuh"))]
-    parts = [file.read_bytes() for file in files]
+    """Of all that a source may include, its neighbours and the shared headers; of the flags; of PyTorch, whose builder it is."""
+    parts = [file.read_bytes() for folder in (source.parent, SHARED) for file in sorted(folder.glob("*.cu*"))]
     made_with = " ".join((torch.__version__, *FLAGS, *LINK_FLAGS))
     return hashlib.sha256(b"\0".join([*parts, made_with.encode()])).hexdigest()[:16]
 

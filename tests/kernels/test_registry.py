@@ -38,6 +38,7 @@ def test_names_are_those_that_configurations_use():
         "blocked_triton",
         "n_m_reference",
         "n_m_small_m",
+        "n_m_mma",
         "n_m_triton",
         "semi_structured_reference",
         "semi_structured_torch",

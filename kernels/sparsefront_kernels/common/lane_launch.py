@@ -27,7 +27,8 @@ class LaneLaunch:
         strips: of 32 outputs, of a block.
         shares: warps of a block that share the granules of a strip.
         splits: blocks of a cluster, 1 to 8, that share the granules and add up through their shared memories.
-        rows: of X, that a lane multiplies at once: 1, 2, 4 or 8; more rows of X take further blocks.
+        rows: of X, that a lane multiplies at once: 1, 2, 4 or 8, and more rows take further blocks; that a warp of tensor-core
+            products multiplies: 8, 16, 32 or 64, at least all.
         dependent_launch: "off": the kernel starts when the one before it in the stream has ended. "early": while that runs,
             and lets the next one start at once. "late": as early, and lets it start when it has read its weight.
     """
@@ -49,6 +50,7 @@ class LaneProblem:
         element_bytes: of X, W and Y.
         bits: of a place.
         block: weights that share a place.
+        row_padding: bytes between rows of X in shared memory, where they do not lie side by side.
     """
 
     m: int
@@ -59,6 +61,7 @@ class LaneProblem:
     element_bytes: int
     bits: int
     block: int = 1
+    row_padding: int = 0
 
     @property
     def shape(self) -> str:
@@ -110,7 +113,8 @@ def segments(problem: LaneProblem, launch: LaneLaunch) -> Segments | None:
     sums = 4 * LANES * launch.strips * launch.shares * launch.rows
     granules = max(1, ceil(problem.granules / launch.splits))
     while True:
-        needed = max(sums, slot_bytes * _inputs(problem, launch.splits, granules))
+        inputs = slot_bytes * _inputs(problem, launch.splits, granules) + launch.rows * problem.row_padding
+        needed = max(sums, inputs)
         if needed <= (TWO_BLOCKS_BYTES if granules > 1 else SHARED_BYTES):
             return Segments(granules, needed)
         if granules == 1:
@@ -133,7 +137,7 @@ def _inputs(problem: LaneProblem, splits: int, granules: int) -> int:
 def possible(problem: LaneProblem, launch: LaneLaunch) -> bool:
     """Whether the launch can compute the problem."""
     return (
-        launch.rows in (1, 2, 4, 8)
+        launch.rows in (1, 2, 4, 8, 16, 32, 64)
         and 1 <= launch.strips * launch.shares <= MOST_WARPS
         and 1 <= launch.splits <= 8
         and launch.dependent_launch in DEPENDENT_LAUNCH
@@ -178,7 +182,12 @@ def candidates(problem: LaneProblem, num_sms: int, *, most: int = MOST_CANDIDATE
     worth = [launch for launch in SPACE if possible(problem, launch)]
     best_rows = max(rows for rows in (1, covering // 2, covering) if any(launch.rows == rows for launch in worth))
     worth = [launch for launch in worth if launch.rows in (best_rows, best_rows // 2)]
-    best = sorted(worth, key=lambda launch: (predicted_us(problem, launch, num_sms), launch))[:most]
+    return best_first(worth, lambda launch: predicted_us(problem, launch, num_sms), most)
+
+
+def best_first(launches: list[LaneLaunch], predicted: Callable[[LaneLaunch], float], most: int) -> list[LaneLaunch]:
+    """At most so many, best predicted first; of the first few also with the other ways of dependent launch."""
+    best = sorted(launches, key=lambda launch: (predicted(launch), launch))[:most]
     others = [replace(launch, dependent_launch=way) for launch in best[:2] for way in ("early", "off")]
     return (best[: most - len(others)] + others)[:most] if most > len(others) else best[:most]
 

@@ -87,44 +87,65 @@ __device__ __forceinline__ void reduce_and_write(const Problem& problem, float* 
     streams::cluster_sync();  // no block ends while another reads its memory
 }
 
+// What of the weight a warp streams: granules first + of_strip, first + of_strip + (warps of the strip), … below last.
+template <typename T, typename Part>
+struct Share {
+    int rank, first_strip, strip, of_strip;  // of the cluster's block; of the block; of the warp; of the strip's warps
+    int first, last;                         // granules of the block
+    const T* values;                         // of the strip
+    const uint32_t* places;
+
+    __device__ __forceinline__ Share(const Problem& problem, int warp) {
+        rank = blockIdx.x % problem.splits, first_strip = blockIdx.x / problem.splits * problem.block_strips;
+        strip = first_strip + warp % problem.block_strips, of_strip = warp / problem.block_strips;
+        first = static_cast<int>(static_cast<long long>(problem.granules) * rank / problem.splits);
+        last = static_cast<int>(static_cast<long long>(problem.granules) * (rank + 1) / problem.splits);
+        const long long before = static_cast<long long>(strip) * problem.granules;
+        values = static_cast<const T*>(problem.values) + before * Part::VALUES;
+        places = problem.places + before * Part::PLACES;
+    }
+
+    // What comes before anything is read that another kernel may have written.
+    __device__ __forceinline__ void begin(const Problem& problem, int lane, int shares) const {
+        if (problem.dependent_launch == streams::OFF) return;
+        if (problem.dependent_launch == streams::EARLY) streams::let_next_grid_start();
+        if (lane == 0 && strip < problem.strips) {
+            constexpr int MOST = 8;  // granules
+            const int from = first + (last - first) * of_strip / shares;
+            const int count = min(MOST, first + (last - first) * (of_strip + 1) / shares - from);
+            streams::prefetch(values + from * Part::VALUES, count * Part::VALUES * static_cast<int>(sizeof(T)));
+            streams::prefetch(places + from * Part::PLACES, count * Part::PLACES * 4);
+        }
+        streams::wait_for_grid_before();
+    }
+
+    __device__ __forceinline__ void load(Part& granule, int at, int lane) const {
+        granule.load(values + at * Part::VALUES, places + at * Part::PLACES, lane);
+    }
+};
+
 template <typename T, int BITS, int BLOCK, int KEPT, int ROWS>
 __device__ __forceinline__ void product(const Problem& problem) {
     using Part = Granule<T, BITS, BLOCK>;
     extern __shared__ __align__(16) uint8_t shared[];
     const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, shares = blockDim.x / LANES / problem.block_strips;
-    const int rank = blockIdx.x % problem.splits, first_strip = blockIdx.x / problem.splits * problem.block_strips;
-    const int strip = first_strip + warp % problem.block_strips, share = warp / problem.block_strips;
     const int first_row = blockIdx.y * ROWS;
-    const int begin = static_cast<int>(static_cast<long long>(problem.granules) * rank / problem.splits);
-    const int end = static_cast<int>(static_cast<long long>(problem.granules) * (rank + 1) / problem.splits);
-    const long long of_strip = static_cast<long long>(strip) * problem.granules;
-    const T* values = static_cast<const T*>(problem.values) + of_strip * Part::VALUES;
-    const uint32_t* places = problem.places + of_strip * Part::PLACES;
-    if (problem.dependent_launch != streams::OFF) {
-        if (problem.dependent_launch == streams::EARLY) streams::let_next_grid_start();
-        if (lane == 0 && strip < problem.strips) {
-            constexpr int MOST = 8;  // granules
-            const int first = begin + (end - begin) * share / shares, count = min(MOST, begin + (end - begin) * (share + 1) / shares - first);
-            streams::prefetch(values + first * Part::VALUES, count * Part::VALUES * static_cast<int>(sizeof(T)));
-            streams::prefetch(places + first * Part::PLACES, count * Part::PLACES * 4);
-        }
-        streams::wait_for_grid_before();
-    }
+    const Share<T, Part> share(problem, warp);
+    share.begin(problem, lane, shares);
 
     float sums[ROWS] = {};
-    for (int segment = begin; segment < end; segment += problem.segment) {
-        const int segment_end = strip < problem.strips ? min(segment + problem.segment, end) : segment;
+    for (int segment = share.first; segment < share.last; segment += problem.segment) {
+        const int end = min(segment + problem.segment, share.last), own_end = share.strip < problem.strips ? end : segment;
         const int origin = first_input(problem, segment);
-        const int beyond = (min(segment + problem.segment, end) * GRANULE + problem.kept - 1) / problem.kept * problem.group_size;
-        int at = segment + share;
+        const int beyond = (end * GRANULE + problem.kept - 1) / problem.kept * problem.group_size;
+        int at = segment + share.of_strip;
         Part current, next;
-        if (at < segment_end) current.load(values + at * Part::VALUES, places + at * Part::PLACES, lane);  // while X is brought
-        if (segment > begin) __syncthreads();
+        if (at < own_end) share.load(current, at, lane);  // while X is brought
+        if (segment > share.first) __syncthreads();
         stage<T, ROWS>(problem.inputs, first_row, origin, beyond - origin, shared);
         __syncthreads();
-        for (; at < segment_end; at += shares) {
-            const int later = at + shares;
-            if (later < segment_end) next.load(values + later * Part::VALUES, places + later * Part::PLACES, lane);
+        for (; at < own_end; at += shares) {
+            if (at + shares < own_end) share.load(next, at + shares, lane);
             multiply<T, BITS, BLOCK, KEPT>(sums, current, problem, at, shared, origin);
             current = next;
         }
@@ -135,7 +156,7 @@ __device__ __forceinline__ void product(const Problem& problem) {
 #pragma unroll
     for (int row = 0; row < ROWS; ++row) target[(warp * ROWS + row) * LANES + lane] = sums[row];
     __syncthreads();
-    reduce_and_write<T, ROWS>(problem, target, first_strip * LANES, first_row, rank);
+    reduce_and_write<T, ROWS>(problem, target, share.first_strip * LANES, first_row, share.rank);
 }
 
 template <typename Kernel>

@@ -27,24 +27,28 @@ cudaError_t launch_rows(const Problem& problem, const Arguments& given, cudaStre
     }
 }
 
+inline Problem problem_of(const Arguments& given) {
+    return {{given.x, given.row_stride, given.input_stride, static_cast<const int*>(given.order), given.m, given.k, given.vectors},
+            given.values,
+            static_cast<const uint32_t*>(given.places),
+            given.bias,
+            given.bias_type,
+            given.y,
+            given.n,
+            given.kept,
+            given.group_size,
+            given.strips,
+            given.granules,
+            given.block_strips,
+            given.splits,
+            given.segment,
+            given.dependent_launch};
+}
+
 // Kernels: kernel<T, ROWS>(arguments) gives a __global__ function.
 template <typename Kernels>
 cudaError_t launch_any(const Arguments& given, void* stream) {
-    const Problem problem{{given.x, given.row_stride, given.input_stride, static_cast<const int*>(given.order), given.m, given.k, given.vectors},
-                          given.values,
-                          static_cast<const uint32_t*>(given.places),
-                          given.bias,
-                          given.bias_type,
-                          given.y,
-                          given.n,
-                          given.kept,
-                          given.group_size,
-                          given.strips,
-                          given.granules,
-                          given.block_strips,
-                          given.splits,
-                          given.segment,
-                          given.dependent_launch};
+    const Problem problem = problem_of(given);
     const auto queue = static_cast<cudaStream_t>(stream);
     switch (given.type) {
         case 1: return launch_rows<Kernels, float>(problem, given, queue);
