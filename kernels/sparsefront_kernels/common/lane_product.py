@@ -1,13 +1,12 @@
 """Calling a kernel of which every lane owns an output."""
 
 import ctypes
-import functools
 
 import torch
 from torch import Tensor
 
-from sparsefront_kernels import cuda_library
 from sparsefront_kernels.common.lane_launch import DEPENDENT_LAUNCH, LaneLaunch, LaneProblem, segments
+from sparsefront_kernels.common.library_function import library_function
 
 TYPE_CODES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
 _POINTERS = ("x", "order", "values", "places", "bias", "y")
@@ -77,7 +76,9 @@ def launch_lane_product(
         shared_bytes=fitting.shared_bytes,
         dependent_launch=DEPENDENT_LAUNCH.index(launch.dependent_launch),
     )
-    error = _function(kernel)(ctypes.byref(arguments), torch.cuda.current_stream(x.device).cuda_stream)
+    error = library_function(kernel, Arguments)(
+        ctypes.byref(arguments), torch.cuda.current_stream(x.device).cuda_stream
+    )
     if error:
         raise RuntimeError(f"{kernel}: CUDA error {error} at launch ({launch})")
 
@@ -86,10 +87,3 @@ def _in_vectors(x: Tensor) -> bool:
     """Whether rows lie along K in aligned vectors of 16 bytes."""
     whole = x.stride(0) * x.element_size() % 16 == 0 or x.shape[0] == 1
     return x.stride(1) == 1 and whole and x.data_ptr() % 16 == 0
-
-
-@functools.cache
-def _function(kernel: str) -> ctypes._CFuncPtr:
-    function = getattr(cuda_library.load(kernel), f"sparsefront_{kernel}")
-    function.argtypes, function.restype = [ctypes.POINTER(Arguments), ctypes.c_void_p], ctypes.c_int
-    return function

@@ -1,14 +1,13 @@
 """Calling a kernel of which every lane owns rows of X."""
 
 import ctypes
-import functools
 
 import torch
 from torch import Tensor
 
-from sparsefront_kernels import cuda_library
 from sparsefront_kernels.common.lane_launch import DEPENDENT_LAUNCH
 from sparsefront_kernels.common.lane_product import TYPE_CODES
+from sparsefront_kernels.common.library_function import library_function
 from sparsefront_kernels.common.slab_launch import SlabLaunch, SlabProblem
 
 _POINTERS = ("x", "values", "places", "pointers", "order", "bias", "y")
@@ -69,7 +68,9 @@ def launch_slab_product(
         stages=launch.stages,
         dependent_launch=DEPENDENT_LAUNCH.index(launch.dependent_launch),
     )
-    error = _function(kernel)(ctypes.byref(arguments), torch.cuda.current_stream(x.device).cuda_stream)
+    error = library_function(kernel, Arguments)(
+        ctypes.byref(arguments), torch.cuda.current_stream(x.device).cuda_stream
+    )
     if error:
         raise RuntimeError(f"{kernel}: CUDA error {error} at launch ({launch})")
 
@@ -78,10 +79,3 @@ def in_units(x: Tensor) -> bool:
     """Whether the rows [K, M] of each input lie side by side in aligned units of 16 bytes."""
     unit = 16 // x.element_size()
     return x.stride(1) == 1 and x.stride(0) % unit == 0 and x.shape[1] % unit == 0 and x.data_ptr() % 16 == 0
-
-
-@functools.cache
-def _function(kernel: str) -> ctypes._CFuncPtr:
-    function = getattr(cuda_library.load(kernel), f"sparsefront_{kernel}")
-    function.argtypes, function.restype = [ctypes.POINTER(Arguments), ctypes.c_void_p], ctypes.c_int
-    return function
