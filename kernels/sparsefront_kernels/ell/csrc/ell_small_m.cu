@@ -4,8 +4,12 @@
 
 namespace {
 
+// Two granules of float and 16-bit columns take more registers than two blocks would leave.
+template <typename T>
+constexpr int BLOCKS_PER_SM = sizeof(T) == 4 ? 1 : 2;
+
 template <typename T, int BLOCK, int ROWS>
-__global__ void __launch_bounds__(lanes::MOST_THREADS, 2) ell_small_m_kernel(const __grid_constant__ lanes::Problem problem) {
+__global__ void __launch_bounds__(lanes::MOST_THREADS, BLOCKS_PER_SM<T>) ell_small_m_kernel(const __grid_constant__ lanes::Problem problem) {
     lanes::product<T, 16, BLOCK, lanes::ONE_GROUP, ROWS>(problem);
 }
 
