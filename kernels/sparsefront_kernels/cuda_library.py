@@ -33,6 +33,11 @@ SOURCES = {
     "gathered_cuda_wide": PACKAGE / "gathered" / "csrc" / "gathered_cuda_wide.cu",
     "gathered_simt": PACKAGE / "gathered" / "csrc" / "gathered_simt.cu",
     "gathered_small_m": PACKAGE / "gathered" / "csrc" / "gathered_small_m.cu",
+    "csr_cuda": PACKAGE / "csr" / "csrc" / "csr_cuda.cu",
+    "ell_cuda": PACKAGE / "ell" / "csrc" / "ell_cuda.cu",
+    "ell_small_m": PACKAGE / "ell" / "csrc" / "ell_small_m.cu",
+    "n_m_mma": PACKAGE / "n_m" / "csrc" / "n_m_mma.cu",
+    "n_m_small_m": PACKAGE / "n_m" / "csrc" / "n_m_small_m.cu",
 }
 FLAGS = (
     "-std=c++17",

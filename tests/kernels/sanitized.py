@@ -1,6 +1,6 @@
 r"""Tiny problems for compute-sanitizer: every CUDA kernel of this package, with launches that tuning may choose.
 
-    compute-sanitizer --tool memcheck --kernel-name kernel_substring=gathered \
+    compute-sanitizer --tool memcheck --kernel-name kernel_substring=n_m_small_m \
         python tests/kernels/sanitized.py [seconds] [name ...]
 
 The option keeps the tool off PyTorch's kernels; results are compared on the CPU. Prints what ran, and ends with 1 where a

@@ -45,14 +45,21 @@ def test_names_are_those_that_configurations_use():
         "blocked_gathered_cuda_feature_to_row",
         "blocked_triton",
         "n_m_reference",
+        "n_m_small_m",
+        "n_m_mma",
         "n_m_triton",
         "semi_structured_reference",
         "semi_structured_torch",
         "semi_structured_torch_feature_major",
         "semi_structured_torch_feature_to_row",
         "ell_reference",
+        "ell_small_m",
+        "ell_cuda",
+        "ell_cuda_feature_major",
         "csr_reference",
         "csr_torch",
+        "csr_cuda",
+        "csr_cuda_feature_major",
     )
     expected = ("dense", "gathered", "gathered_overlay", "blocked", "n_m", "semi_structured", "ell", "csr")
     assert families() == expected

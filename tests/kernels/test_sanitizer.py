@@ -11,6 +11,7 @@ import torch
 from sparsefront_kernels import cuda_library
 
 SECONDS = 20
+OUR_KERNELS = ("gathered", "n_m_small_m", "n_m_mma", "ell_small_m", "ell_cuda", "csr_cuda")  # how their names begin
 SANITIZER = shutil.which("compute-sanitizer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/local/cuda/bin")
 
 
@@ -25,7 +26,9 @@ def test_clean(tool):
         cuda_library.build(name)  # not under the tool
     script = Path(__file__).with_name("sanitized.py")
     command = [SANITIZER, "--tool", tool, "--target-processes", "application-only", "--error-exitcode", "2"]
-    command += ["--kernel-name", "kernel_substring=gathered", sys.executable, str(script), str(SECONDS)]
+    for name in OUR_KERNELS:
+        command += ["--kernel-name", f"kernel_substring={name}"]
+    command += [sys.executable, str(script), str(SECONDS)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

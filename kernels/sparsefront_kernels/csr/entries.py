@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from sparsefront_kernels.csr.cuda.entries import ENTRIES as CUDA
 from sparsefront_kernels.csr.format import CSRFormat
 from sparsefront_kernels.csr.reference import csr_reference
 from sparsefront_kernels.csr.torch_spmm import csr_torch, csr_unsupported_reason
@@ -18,4 +19,5 @@ ENTRIES = (
     KernelEntry(
         name="csr_torch", family="csr", run=_torch_sparse, unsupported=csr_unsupported_reason, requires_cuda=True
     ),
+    *CUDA,
 )

@@ -6,8 +6,10 @@ from sparsefront_kernels.common.device_support import triton_unsupported_reason
 from sparsefront_kernels.common.permutation import columns_in_order
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.n_m.format import NMFormat
+from sparsefront_kernels.n_m.mma.entries import ENTRY as MMA
 from sparsefront_kernels.n_m.op import n_m_triton
 from sparsefront_kernels.n_m.reference import n_m_reference
+from sparsefront_kernels.n_m.small_m.entries import ENTRY as SMALL_M
 
 
 def _triton(x: Tensor, stored: NMFormat, bias: Tensor | None = None) -> Tensor:
@@ -18,6 +20,8 @@ def _triton(x: Tensor, stored: NMFormat, bias: Tensor | None = None) -> Tensor:
 
 ENTRIES = (
     KernelEntry(name="n_m_reference", family="n_m", run=n_m_reference, is_reference=True),
+    SMALL_M,
+    MMA,
     KernelEntry(
         name="n_m_triton", family="n_m", run=_triton, unsupported=triton_unsupported_reason, requires_cuda=True
     ),

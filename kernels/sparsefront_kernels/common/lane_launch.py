@@ -1,0 +1,214 @@
+"""Launch parameters of kernels of which every lane owns an output: the space, what fits, and which are worth timing."""
+
+import functools
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any
+
+from sparsefront_kernels.common.lane_granules import GRANULE, LANES
+from sparsefront_kernels.problem import Problem
+from sparsefront_kernels.tuning import TunedLaunches
+
+MOST_ROWS = 64
+MOST_WARPS = 8
+MOST_CANDIDATES = 16
+SHARED_BYTES = 232_448  # of a block, at most
+TWO_BLOCKS_BYTES = 112_640  # so that two blocks find room on an SM
+DEPENDENT_LAUNCH = ("off", "early", "late")  # codes of cuda/streams.cuh
+
+
+@dataclass(frozen=True, order=True)
+class LaneLaunch:
+    """Launch parameters.
+
+    Args:
+        strips: of 32 outputs, of a block.
+        shares: warps of a block that share the granules of a strip.
+        splits: blocks of a cluster, 1 to 8, that share the granules and add up through their shared memories.
+        rows: of X, that a lane multiplies at once: 1, 2, 4 or 8, and more rows take further blocks; that a warp of tensor-core
+            products multiplies: 8, 16, 32 or 64, at least all.
+        dependent_launch: "off": the kernel starts when the one before it in the stream has ended. "early": while that runs,
+            and lets the next one start at once. "late": as early, and lets it start when it has read its weight.
+    """
+
+    strips: int
+    shares: int
+    splits: int
+    rows: int
+    dependent_launch: str = "late"
+
+
+@dataclass(frozen=True)
+class LaneProblem:
+    """What decides how fast launch parameters are.
+
+    Args:
+        m, k, n: of the product.
+        kept, group_size: weights that an output keeps of so many inputs.
+        element_bytes: of X, W and Y.
+        bits: of a place.
+        block: weights that share a place.
+        row_padding: bytes between rows of X in shared memory, where they do not lie side by side.
+    """
+
+    m: int
+    k: int
+    n: int
+    kept: int
+    group_size: int
+    element_bytes: int
+    bits: int
+    block: int = 1
+    row_padding: int = 0
+
+    @property
+    def shape(self) -> str:
+        return f"m={self.m} k={self.k} n={self.n} group={self.group_size} block={self.block} bytes={self.element_bytes} kept="
+
+    @property
+    def amount(self) -> float:
+        return float(self.kept)
+
+    @property
+    def granules(self) -> int:
+        """Of a strip."""
+        return ceil(self.k // self.group_size * self.kept / GRANULE)
+
+    @property
+    def strips(self) -> int:
+        return ceil(self.n / LANES)
+
+    @property
+    def granule_bytes(self) -> float:
+        """Of 32 lanes."""
+        return GRANULE * LANES * (self.element_bytes + self.bits / 8 / self.block)
+
+
+@dataclass(frozen=True)
+class Segments:
+    """How a block goes along K.
+
+    Args:
+        granules: whose inputs are in shared memory at a time.
+        shared_bytes: that a block needs.
+    """
+
+    granules: int
+    shared_bytes: int
+
+
+SPACE = tuple(
+    LaneLaunch(strips, shares, splits, rows)
+    for strips, shares, splits, rows in itertools.product((1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4, 8))
+    if 4 <= strips * shares <= MOST_WARPS
+)
+
+
+@functools.lru_cache(maxsize=4096)
+def segments(problem: LaneProblem, launch: LaneLaunch) -> Segments | None:
+    """The longest segments whose inputs let two blocks share an SM, or else fit at all; None where not one granule does."""
+    slot_bytes = 4 if launch.rows == 1 else launch.rows * problem.element_bytes  # one row is widened
+    sums = 4 * LANES * launch.strips * launch.shares * launch.rows
+    granules = max(1, ceil(problem.granules / launch.splits))
+    while True:
+        inputs = slot_bytes * _inputs(problem, launch.splits, granules) + launch.rows * problem.row_padding
+        needed = max(sums, inputs)
+        if needed <= (TWO_BLOCKS_BYTES if granules > 1 else SHARED_BYTES):
+            return Segments(granules, needed)
+        if granules == 1:
+            return None
+        granules = ceil(granules / 2)
+
+
+def _inputs(problem: LaneProblem, splits: int, granules: int) -> int:
+    """Inputs of the widest segment of so many granules, as the kernel counts them."""
+    widest = 0
+    for rank in range(splits):
+        begin, end = problem.granules * rank // splits, problem.granules * (rank + 1) // splits
+        for first in range(begin, end, granules):
+            last = min(first + granules, end)
+            origin = first * GRANULE // problem.kept * problem.group_size // 8 * 8
+            widest = max(widest, ceil(last * GRANULE / problem.kept) * problem.group_size - origin)
+    return widest
+
+
+def possible(problem: LaneProblem, launch: LaneLaunch) -> bool:
+    """Whether the launch can compute the problem."""
+    return (
+        launch.rows in (1, 2, 4, 8, 16, 32, 64)
+        and 1 <= launch.strips * launch.shares <= MOST_WARPS
+        and 1 <= launch.splits <= 8
+        and launch.dependent_launch in DEPENDENT_LAUNCH
+        and segments(problem, launch) is not None
+    )
+
+
+def fits(problem: LaneProblem) -> bool:
+    """Whether any launch can compute the problem."""
+    return any(launch.rows == 1 and possible(problem, launch) for launch in SPACE)
+
+
+def predicted_us(problem: LaneProblem, launch: LaneLaunch, num_sms: int) -> float:
+    """Coarse: bytes at 4.25 TB/s or instructions at 1.7 GHz, whichever takes longer, and what each block adds to it.
+
+    It orders candidates, nothing else; the counts are of the compiled code, not fitted to measurements.
+    """
+    row_blocks = ceil(problem.m / launch.rows)
+    strip_blocks = ceil(problem.strips / launch.strips)
+    blocks = strip_blocks * launch.splits * row_blocks
+    warp_granules = ceil(ceil(problem.granules / launch.splits) / launch.shares)  # of a warp
+    busiest = ceil(blocks / num_sms)  # blocks of an SM
+    stream_us = problem.strips * problem.granules * row_blocks * problem.granule_bytes / 4.25e6
+    widening = launch.rows if launch.rows > 1 and problem.element_bytes == 2 else 0
+    instructions = GRANULE * (7 + launch.rows + widening)  # of a granule
+    shared_cycles = GRANULE * max(1, launch.rows * problem.element_bytes // 4)
+    cycles = max(instructions / 4, shared_cycles) * warp_granules * launch.strips * launch.shares * busiest
+    staged = problem.k / launch.splits * launch.rows  # elements of X of a block
+    return (
+        2.5
+        + max(stream_us, cycles / 1.7e3)
+        + 0.35 * warp_granules**0.5  # latencies in a row
+        + staged / 16e3 * min(busiest, 2)
+        + 0.2 * (launch.splits > 1)
+        + 0.05 * launch.splits
+    )
+
+
+def candidates(problem: LaneProblem, num_sms: int, *, most: int = MOST_CANDIDATES) -> list[LaneLaunch]:
+    """The launches worth timing, best predicted first; of the first few also with the other ways of dependent launch."""
+    covering = min(8, 1 << (problem.m - 1).bit_length())
+    worth = [launch for launch in SPACE if possible(problem, launch)]
+    best_rows = max(rows for rows in (1, covering // 2, covering) if any(launch.rows == rows for launch in worth))
+    worth = [launch for launch in worth if launch.rows in (best_rows, best_rows // 2)]
+    return best_first(worth, lambda launch: predicted_us(problem, launch, num_sms), most)
+
+
+def best_first(launches: list[LaneLaunch], predicted: Callable[[LaneLaunch], float], most: int) -> list[LaneLaunch]:
+    """At most so many, best predicted first; of the first few also with the other ways of dependent launch."""
+    best = sorted(launches, key=lambda launch: (predicted(launch), launch))[:most]
+    others = [replace(launch, dependent_launch=way) for launch in best[:2] for way in ("early", "off")]
+    return (best[: most - len(others)] + others)[:most] if most > len(others) else best[:most]
+
+
+def tuned_lanes(kernel: str, version: int, describe: Callable[[Any, Problem], LaneProblem]) -> TunedLaunches:
+    """The launches of a kernel, to be searched and stored.
+
+    Args:
+        version: raised when a change of the kernel makes old measurements useless.
+        describe: (what the entry's `pack` gave, problem) → the described problem.
+    """
+    return TunedLaunches(
+        kernel,
+        version,
+        LaneLaunch,
+        describe=describe,
+        worth_timing=candidates,
+        untuned=lambda problem, num_sms: candidates(problem, num_sms, most=1)[0],
+    )
+
+
+def rows_unsupported_reason(m: int) -> str | None:
+    """Why so many rows of X cannot be multiplied, or None."""
+    return None if m <= MOST_ROWS else f"takes up to {MOST_ROWS} rows of X, not {m}"

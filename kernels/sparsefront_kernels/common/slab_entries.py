@@ -1,0 +1,55 @@
+"""The registry's entries of a kernel of which every lane owns rows of X."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from sparsefront_kernels.common.device_support import hopper_unsupported_reason
+from sparsefront_kernels.common.lane_granules import DTYPES
+from sparsefront_kernels.common.slab_launch import rows_unsupported_reason
+from sparsefront_kernels.format import SparseFormat
+from sparsefront_kernels.kernel_entry import KernelEntry
+from sparsefront_kernels.problem import Problem
+from sparsefront_kernels.tuning import TunedLaunches
+
+
+def slab_entries(
+    family: str, *, op: Callable[..., Tensor], pack: Callable[[Any], Any], launches: TunedLaunches
+) -> tuple[KernelEntry, ...]:
+    """Row-major and feature-major; a row-major Y is the transpose of what the kernel writes, as a view.
+
+    Args:
+        op: (x, values, places, pointers, order, bias, n, k, x_feature_major) → [N, M].
+        pack: format → `n`, `k` and `lists`.
+        launches: of the kernel, which is named like its library.
+    """
+    return tuple(
+        KernelEntry(
+            name=launches.kernel if layout == "row_major" else f"{launches.kernel}_{layout}",
+            family=family,
+            run=partial(_product, op, layout),
+            unsupported=partial(_unsupported, launches.kernel),
+            pack=pack,
+            requires_cuda=True,
+            layout=layout,
+            tunable=launches,  # type: ignore[arg-type]  # frozen attributes serve a protocol that only reads them
+        )
+        for layout in ("row_major", "feature_major")
+    )
+
+
+def _product(op: Callable[..., Tensor], layout: str, x: Tensor, packed: Any, bias: Tensor | None = None) -> Tensor:
+    """x and y in the layout's order."""
+    parts, feature_major = packed.lists, layout == "feature_major"
+    y = op(x, parts.values, parts.places, parts.pointers, parts.order, bias, packed.n, packed.k, feature_major)
+    return y if feature_major else y.t()
+
+
+def _unsupported(library: str, stored: SparseFormat, problem: Problem) -> str | None:
+    """It takes any weight of its family, and is compiled for compute capability 9.0 alone."""
+    if problem.dtype not in DTYPES:
+        return f"takes float16, bfloat16 or float32, not {problem.dtype}"
+    reason = rows_unsupported_reason(problem.m, problem.dtype.itemsize)
+    return reason or hopper_unsupported_reason(problem, library)

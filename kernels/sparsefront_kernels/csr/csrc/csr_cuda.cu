@@ -1,0 +1,25 @@
+// Y = X · W^T + bias for a weight of single weights, wherever they are, on Hopper (sm_90a); half, bfloat16 and float.
+// The kernel is that of ../../cuda/slab_kernel.cuh; see ../README.md.
+#include "../../cuda/slab_launch.cuh"
+
+namespace {
+
+template <typename T, int BLOCK, int GROUPS>
+__global__ void __launch_bounds__(slabs::LANES * slabs::MOST_WARPS, 1) csr_cuda_kernel(const __grid_constant__ slabs::Problem problem) {
+    slabs::product<T, BLOCK, GROUPS>(problem);
+}
+
+struct CsrCuda {
+    static constexpr bool BLOCKS = false;
+    template <typename T, int BLOCK, int GROUPS>
+    static constexpr auto kernel() {
+        return csr_cuda_kernel<T, BLOCK, GROUPS>;
+    }
+};
+
+}  // namespace
+
+// Returns a cudaError_t. The caller checks shapes.
+extern "C" int sparsefront_csr_cuda(const slabs::Arguments* arguments, void* stream) {
+    return slabs::launch_any<CsrCuda>(*arguments, stream);
+}

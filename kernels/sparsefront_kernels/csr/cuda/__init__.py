@@ -1,0 +1,1 @@
+"""`csr_cuda`: our own product beside cuSPARSE's."""

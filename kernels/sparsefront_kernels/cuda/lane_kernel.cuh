@@ -1,0 +1,187 @@
+// Y = X · W^T + bias for few rows of X and a weight of which every output keeps equally many inputs in every group of them.
+//
+// A lane owns an output, and a warp 32 of them (a strip), whose weights it streams from memory in granules (lane_granule.cuh);
+// the inputs that they name lie in shared memory (lane_inputs.cuh). All lanes are within the same group at the same time, so
+// that what they read lies close together: in different banks, or in the same word. The warps of a block share strips and
+// K, and so do the blocks of a cluster along K; sums are added up in a fixed order, so that repeated runs give the same bits.
+#pragma once
+
+#include "lane_granule.cuh"
+#include "lane_inputs.cuh"
+
+namespace lanes {
+
+constexpr int MOST_THREADS = 256;
+constexpr int ONE_GROUP = -1;  // of all inputs
+
+struct Problem {
+    Inputs inputs;
+    const void* values;      // [strips, granules, 32 * 32]
+    const uint32_t* places;  // [strips, granules, words of 32 lanes]
+    const void* bias;
+    int bias_type;
+    void* y;                 // [m, n] contiguous
+    int n;
+    int kept, group_size;    // weights that each output keeps of so many inputs
+    int strips, granules;    // of a strip
+    int block_strips;        // strips of a block
+    int splits;              // blocks of a cluster, along K
+    int segment;             // granules whose inputs fit into shared memory
+    int dependent_launch;
+};
+
+// The lowest input that granule `at` may need, where vectors of 16 bytes begin.
+__device__ __forceinline__ int first_input(const Problem& problem, int at) {
+    return at * GRANULE / problem.kept * problem.group_size / 8 * 8;
+}
+
+// KEPT: of a group, where that divides a granule; 0: any number, read from the problem; or ONE_GROUP.
+template <typename T, int BITS, int BLOCK, int KEPT, int ROWS>
+__device__ __forceinline__ void multiply(float (&sums)[ROWS], const Granule<T, BITS, BLOCK>& granule, const Problem& problem, int at,
+                                         const uint8_t* slots, int origin) {
+    using Slots = Slot<T, ROWS>;
+    const int kept = KEPT > 0 ? KEPT : problem.kept;
+    const int group = KEPT == ONE_GROUP ? 0 : at * GRANULE / kept, step = problem.group_size * Slots::BYTES;
+    const uint8_t* base = slots + (group * problem.group_size - origin) * Slots::BYTES;
+    uint32_t begins = 0;  // bit j: value j is the first of a group
+    if constexpr (KEPT == 0) {
+        for (int j = (group + 1) * kept - at * GRANULE; j < GRANULE; j += kept) begins |= 1u << j;
+    }
+#pragma unroll
+    for (int j = 0; j < GRANULE; ++j) {
+        if (KEPT > 0 ? j > 0 && j % (KEPT > 0 ? KEPT : 1) == 0 : (begins >> j & 1) != 0) base += step;
+        const uint32_t place = granule.template place<Slots::SHIFT + LOG2<BLOCK>>(j);
+        Slots::multiply(sums, numbers::in_words<T>(granule.values, j), base + place + j % BLOCK * Slots::BYTES);
+    }
+}
+
+template <typename T>
+__device__ __forceinline__ void write(const Problem& problem, int row, int output, float sum) {
+    if (row >= problem.inputs.m || output >= problem.n) return;
+    sum += numbers::of_type(problem.bias, problem.bias_type, output);
+    static_cast<T*>(problem.y)[static_cast<long long>(row) * problem.n + output] = numbers::rounded<T>(sum);
+}
+
+// Sums of all warps, as [share of K][strip][row][lane] in shared memory, become elements of Y.
+template <typename T, int ROWS>
+__device__ __forceinline__ void reduce_and_write(const Problem& problem, float* sums, int first_output, int first_row, int rank) {
+    const int elements = problem.block_strips * ROWS * LANES, shares = blockDim.x / LANES / problem.block_strips;
+    const auto write_element = [&](int element, float sum) {
+        const int lane = element % LANES, row = element / LANES % ROWS, strip = element / (LANES * ROWS);
+        write<T>(problem, first_row + row, first_output + strip * LANES + lane, sum);
+    };
+    for (int element = threadIdx.x; element < elements; element += blockDim.x) {
+        float sum = sums[element];
+        for (int share = 1; share < shares; ++share) sum += sums[share * elements + element];
+        if (problem.splits == 1) write_element(element, sum);
+        else sums[element] = sum;
+    }
+    if (problem.splits == 1) return;
+    streams::cluster_sync();
+    const int last = elements * (rank + 1) / problem.splits;
+    for (int element = elements * rank / problem.splits + threadIdx.x; element < last; element += blockDim.x) {
+        float sum = 0.0f;
+        for (int block = 0; block < problem.splits; ++block) sum += streams::of_block(sums + element, block);
+        write_element(element, sum);
+    }
+    streams::cluster_sync();  // no block ends while another reads its memory
+}
+
+// What of the weight a warp streams: granules first + of_strip, first + of_strip + (warps of the strip), … below last.
+template <typename T, typename Part>
+struct Share {
+    int rank, first_strip, strip, of_strip;  // of the cluster's block; of the block; of the warp; of the strip's warps
+    int first, last;                         // granules of the block
+    const T* values;                         // of the strip
+    const uint32_t* places;
+
+    __device__ __forceinline__ Share(const Problem& problem, int warp) {
+        rank = blockIdx.x % problem.splits, first_strip = blockIdx.x / problem.splits * problem.block_strips;
+        strip = first_strip + warp % problem.block_strips, of_strip = warp / problem.block_strips;
+        first = static_cast<int>(static_cast<long long>(problem.granules) * rank / problem.splits);
+        last = static_cast<int>(static_cast<long long>(problem.granules) * (rank + 1) / problem.splits);
+        const long long before = static_cast<long long>(strip) * problem.granules;
+        values = static_cast<const T*>(problem.values) + before * Part::VALUES;
+        places = problem.places + before * Part::PLACES;
+    }
+
+    // What comes before anything is read that another kernel may have written.
+    __device__ __forceinline__ void begin(const Problem& problem, int lane, int shares) const {
+        if (problem.dependent_launch == streams::OFF) return;
+        if (problem.dependent_launch == streams::EARLY) streams::let_next_grid_start();
+        if (lane == 0 && strip < problem.strips) {
+            constexpr int MOST = 8;  // granules
+            const int from = first + (last - first) * of_strip / shares;
+            const int count = min(MOST, first + (last - first) * (of_strip + 1) / shares - from);
+            streams::prefetch(values + from * Part::VALUES, count * Part::VALUES * static_cast<int>(sizeof(T)));
+            streams::prefetch(places + from * Part::PLACES, count * Part::PLACES * 4);
+        }
+        streams::wait_for_grid_before();
+    }
+
+    __device__ __forceinline__ void load(Part& granule, int at, int lane) const {
+        granule.load(values + at * Part::VALUES, places + at * Part::PLACES, lane);
+    }
+};
+
+template <typename T, int BITS, int BLOCK, int KEPT, int ROWS>
+__device__ __forceinline__ void product(const Problem& problem) {
+    using Part = Granule<T, BITS, BLOCK>;
+    extern __shared__ __align__(16) uint8_t shared[];
+    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, shares = blockDim.x / LANES / problem.block_strips;
+    const int first_row = blockIdx.y * ROWS;
+    const Share<T, Part> share(problem, warp);
+    share.begin(problem, lane, shares);
+
+    float sums[ROWS] = {};
+    for (int segment = share.first; segment < share.last; segment += problem.segment) {
+        const int end = min(segment + problem.segment, share.last), own_end = share.strip < problem.strips ? end : segment;
+        const int origin = first_input(problem, segment);
+        const int beyond = (end * GRANULE + problem.kept - 1) / problem.kept * problem.group_size;
+        int at = segment + share.of_strip;
+        Part current, next;
+        if (at < own_end) share.load(current, at, lane);  // while X is brought
+        if (segment > share.first) __syncthreads();
+        stage<T, ROWS>(problem.inputs, first_row, origin, beyond - origin, shared);
+        __syncthreads();
+        for (; at < own_end; at += shares) {
+            if (at + shares < own_end) share.load(next, at + shares, lane);
+            multiply<T, BITS, BLOCK, KEPT>(sums, current, problem, at, shared, origin);
+            current = next;
+        }
+    }
+    if (problem.dependent_launch == streams::LATE) streams::let_next_grid_start();
+    __syncthreads();
+    float* target = reinterpret_cast<float*>(shared);
+#pragma unroll
+    for (int row = 0; row < ROWS; ++row) target[(warp * ROWS + row) * LANES + lane] = sums[row];
+    __syncthreads();
+    reduce_and_write<T, ROWS>(problem, target, share.first_strip * LANES, first_row, share.rank);
+}
+
+template <typename Kernel>
+cudaError_t launch(Kernel kernel, const Problem& problem, int rows, int shared_bytes, int shares, cudaStream_t stream) {
+    cudaLaunchAttribute attributes[2]{};
+    int count = 0;
+    if (problem.splits > 1) {
+        attributes[count].id = cudaLaunchAttributeClusterDimension;
+        attributes[count++].val.clusterDim = {static_cast<unsigned>(problem.splits), 1, 1};
+    }
+    if (problem.dependent_launch != streams::OFF) {
+        attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    cudaLaunchConfig_t config{};
+    const int strip_blocks = (problem.strips + problem.block_strips - 1) / problem.block_strips;
+    config.gridDim = dim3(strip_blocks * problem.splits, (problem.inputs.m + rows - 1) / rows);
+    config.blockDim = dim3(LANES * problem.block_strips * shares);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    config.attrs = attributes;
+    config.numAttrs = count;
+    if (config.blockDim.x > MOST_THREADS || problem.splits > 8) return cudaErrorInvalidValue;
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    return error == cudaSuccess ? cudaLaunchKernelEx(&config, kernel, problem) : error;
+}
+
+}  // namespace lanes

@@ -1,0 +1,1 @@
+"""`ell_cuda`: products with any number of rows of X."""

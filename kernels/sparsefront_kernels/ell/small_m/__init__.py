@@ -1,0 +1,1 @@
+"""`ell_small_m`: products with up to 16 rows of X."""

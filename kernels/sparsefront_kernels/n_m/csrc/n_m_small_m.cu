@@ -1,0 +1,37 @@
+// Y = X · W^T + bias for an n:m weight and few rows of X, on Hopper (sm_90a); half, bfloat16 and float. The kernel is that of
+// ../../cuda/lane_kernel.cuh; see ../README.md.
+#include "../../cuda/lane_launch.cuh"
+
+namespace {
+
+// Of registers, so that enough warps are on an SM to have the stream of weights on its way.
+template <typename T, int ROWS>
+constexpr int BLOCKS_PER_SM = sizeof(T) == 2 && ROWS == 1 ? 3 : 2;
+
+template <typename T, int BITS, int KEPT, int ROWS>
+__global__ void __launch_bounds__(lanes::MOST_THREADS, BLOCKS_PER_SM<T, ROWS>)
+    n_m_small_m_kernel(const __grid_constant__ lanes::Problem problem) {
+    lanes::product<T, BITS, 1, KEPT, ROWS>(problem);
+}
+
+struct NMSmallM {
+    template <typename T, int ROWS>
+    static auto kernel(const lanes::Arguments& arguments) {
+        switch (arguments.bits) {
+            case 2:
+                if (arguments.kept == 1) return n_m_small_m_kernel<T, 2, 1, ROWS>;
+                if (arguments.kept == 2) return n_m_small_m_kernel<T, 2, 2, ROWS>;
+                return n_m_small_m_kernel<T, 2, 0, ROWS>;
+            case 4: return n_m_small_m_kernel<T, 4, 0, ROWS>;
+            case 5: return n_m_small_m_kernel<T, 5, 0, ROWS>;
+            default: return n_m_small_m_kernel<T, 6, 0, ROWS>;
+        }
+    }
+};
+
+}  // namespace
+
+// Returns a cudaError_t. The caller checks shapes, and that `shared_bytes` hold the inputs of a segment and all sums.
+extern "C" int sparsefront_n_m_small_m(const lanes::Arguments* arguments, void* stream) {
+    return lanes::launch_any<NMSmallM>(*arguments, stream);
+}

@@ -1,0 +1,59 @@
+"""The n:4 product with few rows of X on tensor cores as a PyTorch op."""
+
+import torch
+from torch import Tensor
+
+from sparsefront_kernels.common.lane_launch import MOST_ROWS, LaneProblem, rows_unsupported_reason
+from sparsefront_kernels.common.lane_product import launch_lane_product
+from sparsefront_kernels.common.operands import bias_for_kernel, check_operands
+from sparsefront_kernels.n_m.mma.packed_weight import GROUP_SIZE, PLACE_BITS
+from sparsefront_kernels.n_m.mma.tuning import KERNEL, LAUNCHES, mma_problem
+
+
+@torch.library.custom_op("sparsefront::n_m_mma", mutates_args=())
+def n_m_mma(
+    x: Tensor,
+    values: Tensor,
+    places: Tensor,
+    input_order: Tensor | None,
+    bias: Tensor | None,
+    n: int,
+    k: int,
+    kept: int,
+) -> Tensor:
+    """Y[M, N] = X[M, K] · Wᵀ + bias with the parts that `pack_for_mma` gives, for up to 64 rows of X.
+
+    Args:
+        x: [M, K], float16 or bfloat16 as `values`, any strides; rows that are contiguous and begin at 16 bytes, with K a multiple
+            of 8, are read fastest.
+        bias: [N], any float dtype, or None.
+    Returns:
+        [M, N], contiguous, in x's dtype; added up in float32.
+    Raises:
+        ValueError: operands that do not fit together, or more rows than 64.
+    """
+    check_operands(x, values, bias, k=k, n=n)
+    if x.shape[0] > MOST_ROWS:
+        raise ValueError(f"{KERNEL}: {rows_unsupported_reason(x.shape[0])}")
+    y = x.new_empty(x.shape[0], n)
+    if y.numel() == 0:
+        return y
+    problem = mma_problem(LaneProblem(x.shape[0], k, n, kept, GROUP_SIZE, x.element_size(), PLACE_BITS))
+    with torch.cuda.device_of(x):
+        launch_lane_product(
+            KERNEL,
+            x,
+            y,
+            values=values,
+            places=places,
+            order=input_order,
+            bias=bias_for_kernel(bias),
+            problem=problem,
+            launch=LAUNCHES.launch_for(problem, x.device),
+        )
+    return y
+
+
+@n_m_mma.register_fake
+def _(x, values, places, input_order, bias, n, k, kept):
+    return x.new_empty(x.shape[0], n)

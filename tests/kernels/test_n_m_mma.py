@@ -1,0 +1,130 @@
+"""The n:4 kernel on tensor cores: its packed weight in plain loops, its launches; on a GPU every M and launch against float64."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from drawn_masks import n_of_m
+from sparsefront_kernels import FORMATS, Problem, entry
+from sparsefront_kernels.common.lane_launch import DEPENDENT_LAUNCH, SPACE, LaneLaunch, possible, segments
+from sparsefront_kernels.common.lane_product import launch_lane_product
+from sparsefront_kernels.n_m.mma.packed_weight import pack_for_mma
+from sparsefront_kernels.n_m.mma.tuning import KERNEL, candidates, described
+
+
+def stored_n_4(kept, groups, outputs, dtype=torch.float16, device="cpu", density=1.0):
+    mask = n_of_m(kept, 4, density)(outputs, 4 * groups)
+    weight = torch.randn(outputs, 4 * groups, generator=torch.Generator().manual_seed(1)).to(dtype)
+    return FORMATS["n_m"].from_dense(weight.to(device), mask.to(device), n=kept, m=4)
+
+
+def left_operands(packed, strip, granule):
+    """Dense weights [32 outputs, inputs of a granule] as the lanes of a warp put them into their registers."""
+    kept = packed.kept
+    values = packed.granules.values[strip, granule].view(-1, 32, 8).transpose(0, 1).flatten(1)  # [lane, 32]
+    words = packed.granules.places[strip, granule].view(32, 2)
+    dense = torch.zeros(32, 128 // kept, dtype=torch.float64)
+    for lane in range(32):
+        number = sum((word & 0xFFFFFFFF) << 32 * at for at, word in enumerate(words[lane].tolist()))
+        for j in range(32):
+            half, rest = divmod(j, 16)
+            k_block, rest = divmod(rest, 8 * kept)
+            window, rest = divmod(rest, 2 * kept)
+            output = half * 16 + rest // kept * 8 + lane // 4
+            dense[output, k_block * 64 + lane % 4 * 16 + window * 4 + (number >> 2 * j & 3)] += values[lane, j].double()
+    return dense
+
+
+class TestPacking:
+    @pytest.mark.parametrize("kept", [1, 2])
+    @pytest.mark.parametrize(("groups", "outputs"), [(1, 1), (16, 32), (37, 70)])
+    def test_lanes_hold_the_dense_weight(self, kept, groups, outputs):
+        stored = stored_n_4(kept, groups, outputs, density=0.8)
+        packed = pack_for_mma(stored)
+        strips, granules = packed.granules.values.shape[:2]
+        rows = [torch.cat([left_operands(packed, s, g) for g in range(granules)], dim=1) for s in range(strips)]
+        dense = torch.cat(rows)
+        assert torch.equal(dense[:outputs, : 4 * groups], stored.to_dense().double())
+        assert dense.count_nonzero() == stored.to_dense().count_nonzero()
+
+    def test_bytes_are_those_of_kept_weights_and_two_bits_each(self):
+        packed = pack_for_mma(stored_n_4(2, 64, 64))
+        assert packed.granules.values.nbytes == 2 * 64 * 128
+        assert packed.granules.places.nbytes == 64 * 128 // 4
+
+
+class TestLaunches:
+    @pytest.mark.parametrize("kept", [1, 2])
+    @pytest.mark.parametrize(("m", "rows"), [(1, 8), (8, 8), (9, 16), (16, 16), (33, 64), (64, 64)])
+    def test_candidates_take_all_rows_at_once(self, kept, m, rows):
+        problem = described(pack_for_mma(stored_n_4(kept, 64, 64)), Problem(m, 256, 64, torch.float16, "cuda"))
+        chosen = candidates(problem, 132)
+        assert 1 < len(chosen) <= 16 and len(set(chosen)) == len(chosen)
+        assert all(possible(problem, launch) and launch.rows == rows for launch in chosen)
+
+    def test_rows_are_padded_in_shared_memory(self):
+        """Two granules of 64 inputs, 16 bytes behind each of the 64 rows."""
+        problem = described(pack_for_mma(stored_n_4(2, 32, 32)), Problem(64, 128, 32, torch.float16, "cuda"))
+        assert segments(problem, LaneLaunch(1, 4, 1, 64)).shared_bytes == max(64 * (128 * 2 + 16), 4 * 32 * 64 * 4)
+
+
+def test_unsupported_problems():
+    for kept, size, m, dtype, reason in (
+        (2, 4, 65, torch.float16, "takes up to 64 rows of X, not 65"),
+        (3, 4, 8, torch.float16, "takes 1:4 and 2:4, not 3:4"),
+        (2, 8, 8, torch.float16, "takes 1:4 and 2:4, not 2:8"),
+        (2, 4, 8, torch.float32, "takes float16 or bfloat16, not torch.float32"),
+        (2, 4, 8, torch.float16, "needs a CUDA device, not cpu"),
+    ):
+        mask = n_of_m(kept, size)(8, 16)
+        stored = FORMATS["n_m"].from_dense(torch.randn(8, 16), mask, n=kept, m=size)
+        assert entry(KERNEL).unsupported_reason(stored, Problem(m, 16, 8, dtype, "cpu")) == reason
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("hopper")
+class TestOnGPU:
+    @pytest.mark.parametrize("m", range(1, 65))
+    def test_every_m(self, m, activations, assert_close, poisoned_memory):
+        for kept in (1, 2):
+            for dtype in (torch.float16, torch.bfloat16):
+                stored = stored_n_4(kept, 101 + m % 5, 100, dtype, "cuda")
+                problem = Problem(m, stored.shape[1], 100, dtype, "cuda")
+                x, bias = (
+                    activations(problem, ("plain", "inside_nan", "transposed")[m % 3]),
+                    torch.randn(100, device="cuda"),
+                )
+                kernel = entry(KERNEL)
+                with poisoned_memory():
+                    y = kernel.run(x, kernel.pack(stored), bias)
+                assert_close(y, x.double() @ stored.to_dense().double().t() + bias.double())
+
+    @pytest.mark.parametrize("kept", [1, 2])
+    @pytest.mark.parametrize("m", [7, 16, 32, 64])
+    def test_every_launch_of_the_space(self, kept, m, assert_close):
+        """Twice each: a race would show as a result that changes."""
+        stored = stored_n_4(kept, 520, 330, device="cuda")
+        packed, bias = pack_for_mma(stored), torch.randn(330, device="cuda")
+        x = torch.randn(m, 2080, device="cuda").half()
+        expected = x.double() @ stored.to_dense().double().t() + bias.double()
+        problem = described(packed, Problem(m, 2080, 330, torch.float16, "cuda"))
+        for number, launch in enumerate(launch for launch in SPACE if launch.rows == 1):
+            rows = max(8, 1 << (m - 1).bit_length())
+            chosen = replace(launch, rows=rows, dependent_launch=DEPENDENT_LAUNCH[number % 3])
+            if not possible(problem, chosen):
+                continue
+            first, second = (torch.full((m, 330), torch.nan, device="cuda").half() for _ in range(2))
+            for y in (first, second):
+                launch_lane_product(
+                    KERNEL,
+                    x,
+                    y,
+                    values=packed.granules.values,
+                    places=packed.granules.places,
+                    order=None,
+                    bias=bias,
+                    problem=problem,
+                    launch=chosen,
+                )
+            assert_close(first, expected)
+            assert torch.equal(first, second), chosen
