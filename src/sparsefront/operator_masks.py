@@ -27,6 +27,7 @@ from sparsefront.patterns.base import Pattern
 
 Spread = Annotated[float, Field(ge=0, le=3)]
 
+
 @settings_class()
 class UnevenWeights:
     """Normally distributed weights whose rows and columns are scaled by exp(spread · normal).
