@@ -49,7 +49,7 @@ def test_stages_that_end_before_the_report_give_no_record(places):
         ("patern=n_m", "overrides=patern=n_m: Could not override 'patern'"),
         ("pattern=nm", "overrides=pattern=nm: .*Could not find 'pattern/nm' Available options in 'pattern': block_2_4"),
         ("sparsity=half", "overrides=sparsity=half: .*Value 'half' of type 'str' could not be converted to Float"),
-        ("sparsity=2", r"sparsity=2.0: is the fraction of zeros, in \[0, 1\)"),
+        ("sparsity=2", r"sparsity=2.0: must be a number of at least 0 and below 1"),
         ("+pattern.n=3", "pattern.n=3: unknown key of pattern=tile_wise; choose pattern=n_m, which takes it"),
         (3, "overrides=3: are texts such as"),
     ],
