@@ -157,7 +157,7 @@ def test_a_value_that_has_no_default_is_asked_for(monkeypatch):
         (
             OwnStripes,
             {"valid_fraction": 0.7},
-            r"^dataset\.valid_fraction=0\.7: must be a number greater than 0 and at most",
+            r"^dataset\.valid_fraction=0\.7: must be a number from 0 to 0\.5",
         ),
         (OwnStripes, {"scale": 0}, r"^dataset\.scale=0: must be a number greater than 0$"),
         (OwnStripes, {"sizes": [1, "two"]}, r"^dataset\.sizes=\[1, 'two'\]: must be a list of whole numbers$"),

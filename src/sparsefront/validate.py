@@ -12,7 +12,6 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from pydantic import Field
 
-from sparsefront.budget_checks import check_checkpoint, with_possible_control
 from sparsefront.config import CONTROLS, STAGES, Config
 from sparsefront.declared.types import Fraction, OneOrMore
 from sparsefront.declared.values import checked_values
@@ -24,6 +23,7 @@ from sparsefront.report.renamed_fields import new_name
 from sparsefront.report.result import result_fields
 from sparsefront.search.objective import field_of
 from sparsefront.settings import build_settings
+from sparsefront.stages.budget_checks import check_checkpoint, with_possible_control
 from sparsefront.stages.optimized_values import require_optimized_values
 
 log = logging.getLogger(__name__)

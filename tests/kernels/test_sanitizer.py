@@ -11,7 +11,15 @@ import torch
 from sparsefront_kernels import cuda_library
 
 SECONDS = 20
-OUR_KERNELS = ("gathered", "blocked", "n_m_small_m", "n_m_mma", "ell_small_m", "ell_cuda", "csr_cuda")  # how their names begin
+OUR_KERNELS = (
+    "gathered",
+    "blocked",
+    "n_m_small_m",
+    "n_m_mma",
+    "ell_small_m",
+    "ell_cuda",
+    "csr_cuda",
+)  # how their names begin
 SANITIZER = shutil.which("compute-sanitizer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/local/cuda/bin")
 
 

@@ -57,7 +57,7 @@ def test_blocks_and_tiles_too_are_scored_as_asked():
 
 @pytest.mark.parametrize("pattern", [VectorWise, BlockWise])
 def test_a_score_of_groups_that_is_not_on_offer_is_named(pattern):
-    with pytest.raises(InvalidSetting, match="aggregate=max: l2 or l1"):
+    with pytest.raises(InvalidSetting, match="aggregate=max: must be l2 or l1"):
         pattern(granularity=4, aggregate="max")
 
 

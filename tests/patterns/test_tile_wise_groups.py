@@ -276,7 +276,7 @@ def test_signed_scores_rank_a_shrinking_run_below_a_growing_one():
         ({"input_multiple": 0}, "input_multiple=0: must be a whole number"),
         ({"input_multiple": True}, "input_multiple=True: must be a whole number"),
         ({"input_multiple": 1.5}, "input_multiple=1.5: must be a whole number"),
-        ({"aggregate": "l2"}, "aggregate=l2: must be rms, mean or l2_over_length"),
+        ({"aggregate": "l2"}, "aggregate=l2: must be one of rms, mean, l2_over_length"),
     ],
 )
 def test_settings_that_cannot_be_used(settings, message):

@@ -95,14 +95,14 @@ def swept(config, sweeper: str):
 
 
 def test_nothing_is_chosen_by_what_the_checkpoint_may_have_seen(composed, checkpoint):
-    overrides = [*AS_IT_IS, f"model.path={checkpoint}", "optimize=[masked]"]
+    overrides = [*AS_IT_IS, f"model.path={checkpoint}", "optimize=[val_masked]"]
     optuna = "hydra_plugins.hydra_optuna_sweeper.optuna_sweeper.OptunaSweeper"
     with pytest.raises(
-        InvalidSetting, match=r"^optimize=\['masked'\]: .*may have been trained on the held-out part of digits"
+        InvalidSetting, match=r"^optimize=\['val_masked'\]: .*may have been trained on the held-out part of digits"
     ):
         validate(swept(composed(*overrides), optuna))
     validate(swept(composed(*overrides), "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"))
-    validate(swept(composed(*ON_CPU, "optimize=[masked]"), optuna))
+    validate(swept(composed(*ON_CPU, "optimize=[val_masked]"), optuna))
 
 
 def test_torchvision_s_own_weights_have_seen_imagenet_whatever_is_trained():

@@ -39,7 +39,7 @@ def test_a_finished_run_is_shown_again_with_pictures(run, caplog, tmp_path):
 def test_the_result_names_the_settings_of_every_part(run):
     short = ("measure.evaluate_limit=8", "model.dim=64", "model.depth=1")
     choice = run(*ON_CPU, *short, "recovery.epochs=1", "recipe.weight_decay=0.25").choice
-    assert choice.pattern_parameters == {"granularity": 32, "distribution": "free", "m": None}
+    assert choice.pattern_parameters == {"granularity": 32, "distribution": "free", "m": None, "aggregate": "l2"}
     assert choice.granularity == 32
     assert choice.model_variant == "dim 64 depth 1" and choice.model_parameters["dim"] == 64
     assert choice.dataset_parameters == {"shift": 0, "valid_fraction": 0.1, "num_workers": 0}

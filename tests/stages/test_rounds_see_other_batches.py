@@ -40,7 +40,7 @@ def fits(monkeypatch) -> list[Batches]:
 
 def test_no_two_epochs_of_any_stage_or_round_are_alike(composed, fits):
     run_experiment(
-        composed(*TRAIN, "recipe.epochs=2", "recipe.recovery_epochs=2", "schedule=iterative", "schedule.rounds=3")
+        composed(*TRAIN, "recipe.epochs=2", "recipe.recovery_epochs=6", "schedule=iterative", "schedule.rounds=3")
     )
     assert [len(fit.epochs) for fit in fits] == [2, 2, 2, 2]
     first_batches = [epoch[0] for fit in fits for epoch in fit.epochs]

@@ -16,8 +16,8 @@ from sparsefront.measure.variants import VARIANTS
 
 Dtype = Literal["fp32", "fp16", "bf16"]
 DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-# below 5 a p20 and a p80 say nothing
-Samples = Annotated[int, Field(ge=5)]
+FEWEST_SAMPLES = 5  # below this a p20 and a p80 say nothing
+Samples = Annotated[int, Field(ge=FEWEST_SAMPLES)]
 Sizes = PositiveInt | OneOrMore[PositiveInt]
 
 
