@@ -16,8 +16,7 @@ from sparsefront.measure.variants import VARIANTS
 
 Dtype = Literal["fp32", "fp16", "bf16"]
 DTYPES: dict[Dtype, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-# below 5 a p20 and a p80 say nothing
-Samples = Annotated[int, Field(ge=5)]
+FEWEST_SAMPLES = 5  # below this a p20 and a p80 say nothing
 Sizes = PositiveInt | OneOrMore[PositiveInt]
 
 
@@ -47,7 +46,7 @@ class Measure:
     batch_size: Sizes = 32
     sequence_length: Sizes | None = None
     warmup: NonNegativeInt = 10
-    samples: Samples = 30
+    samples: Annotated[int, Field(ge=FEWEST_SAMPLES)] = 30
     repeats: PositiveInt = 3
     execution_modes: OneOrMore[Literal[EXECUTION_MODES]] = field(
         default_factory=lambda: ["eager", "cuda_graph", "compile_cuda_graph", "max_autotune_cuda_graph"]
