@@ -19,7 +19,7 @@ TRAIN = [*SMALL, "stages=[dense,prune,recover]", "trainer.limit_batches=6"]
 WAYS = {
     "recovery=finetune pattern=n_m": "recovery.lr",
     "recovery=finetune schedule=gradual schedule.updates=5 pattern=element_wise": "recovery.lr",
-    "recovery=finetune schedule=iterative schedule.rounds=2 pattern=n_m schedule.spacing=linear": "recovery.lr",
+    "recipe.recovery_epochs=2 schedule=iterative schedule.rounds=2 schedule.spacing=linear pattern=n_m": "recovery.lr",
     "recovery=finetune schedule=gradual schedule.updates=3 importance=movement pattern=element_wise": "recovery.lr",
     "recovery=lr_rewind pattern=n_m": "recipe.lr",
     "recovery=weight_rewind recipe.save_epoch_weights=true pattern=n_m": "recipe.lr",
@@ -80,7 +80,7 @@ def test_every_way_of_recovering_stops(composed, broken, tmp_path, way):
 
 
 def test_a_later_round_says_which_and_goes_on_from_the_one_before(composed, broken, tmp_path):
-    way = ["schedule=iterative", "schedule.rounds=2", "pattern=element_wise"]
+    way = ["schedule=iterative", "schedule.rounds=2", "recipe.recovery_epochs=2", "pattern=element_wise"]
     run_experiment(composed(*TRAIN, *way, "stages=[dense,prune]"))
     broken(6 + 2)
     with pytest.raises(Diverged, match="^stage recover, round 2 of 2 diverged: .*step 2, "):
