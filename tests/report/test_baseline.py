@@ -10,7 +10,8 @@ from sparsefront.report.comparable import split_comparable
 from sparsefront.report.html import write_html
 from sparsefront.report.pattern_summary import pattern_summary
 from sparsefront.report.plots import write_pareto_png
-from sparsefront.report.table import results_table, run_table
+from sparsefront.report.run_table import run_table
+from sparsefront.report.table import results_table
 
 CONTINUED = {"dense": 0.95, "dense_continued": 0.98, "masked": 0.96, "sparse": 0.955}
 

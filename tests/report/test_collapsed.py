@@ -8,7 +8,8 @@ from rich.console import Console
 from sparsefront.report.columns import shown_columns
 from sparsefront.report.html import write_html
 from sparsefront.report.result import Result
-from sparsefront.report.table import results_table, run_table
+from sparsefront.report.run_table import run_table
+from sparsefront.report.table import results_table
 
 LOST = {"blocks.0.fc1": 0.5, "blocks.0.fc2": 1.0, "blocks.1.fc2": 0.999}
 

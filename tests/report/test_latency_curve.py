@@ -6,7 +6,7 @@ from rich.console import Console
 from sparsefront.report.html import write_html
 from sparsefront.report.latency_curve import crossover_text, crossovers, curve_figure, curve_lines, curve_points
 from sparsefront.report.result import Result
-from sparsefront.report.table import run_table
+from sparsefront.report.run_table import run_table
 
 
 def point(batch_size, length, speedup):

@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 
 from sparsefront.report.result import Result, result_fields
-from sparsefront.report.result_groups import SCHEMA_VERSION, Speed
+from sparsefront.report.result_groups import Speed
+from sparsefront.report.schema_version import SCHEMA_VERSION
 
 
 def test_field_names_are_unique_over_the_whole_result():

@@ -10,7 +10,8 @@ from rich.table import Table
 from sparsefront.errors import InvalidSetting
 from sparsefront.report.columns import COLUMNS, sort_results
 from sparsefront.report.result import Sparsity
-from sparsefront.report.table import dense_layers_text, results_table, run_table
+from sparsefront.report.run_table import dense_layers_text, run_table
+from sparsefront.report.table import results_table
 
 
 def text_of(table: Table, width: int = 200) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.report.columns import milliseconds, times
+from sparsefront.report.column_kinds import milliseconds, times
 from sparsefront.report.result import Result
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sparsefront.report.columns import milliseconds
+from sparsefront.report.column_kinds import milliseconds
 from sparsefront.report.result import Result
 
 TOLD = {

@@ -77,3 +77,11 @@ def _parse(text: str, kind: type) -> Any:
             raise ValueError(text)
         return content
     return kind(text)
+
+
+class CheckedFields:
+    """Checks the types of a group's fields when it is made: a wrong value is rejected where it is passed in."""
+
+    def __post_init__(self) -> None:
+        for name, hint in typing.get_type_hints(type(self)).items():
+            check_field(f"{type(self).__name__.lower()}.{name}", getattr(self, name), hint)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sparsefront.report.columns import fraction, milliseconds, plain, times
+from sparsefront.report.column_kinds import fraction, milliseconds, plain, times
 from sparsefront.report.result import Result
 from sparsefront.report.series_style import DENSE_COLOR, series_styles
 

@@ -2,7 +2,7 @@
 
 from sparsefront.report.baseline import points_lost
 from sparsefront.report.candidates import offers_no_choice
-from sparsefront.report.columns import times
+from sparsefront.report.column_kinds import times
 from sparsefront.report.comparable import ComparableResults, Point, by_pattern
 from sparsefront.report.pareto import dominated_area
 

@@ -13,7 +13,6 @@ from typing import Any, get_type_hints
 from sparsefront.report.field_types import from_cell, to_cell
 from sparsefront.report.renamed_fields import with_new_columns, with_new_keys, with_new_names
 from sparsefront.report.result_groups import (
-    SCHEMA_VERSION,
     Choice,
     Cost,
     Identity,
@@ -23,6 +22,7 @@ from sparsefront.report.result_groups import (
     Sparsity,
     Speed,
 )
+from sparsefront.report.schema_version import SCHEMA_VERSION
 
 __all__ = [
     "Choice",

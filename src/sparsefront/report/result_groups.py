@@ -1,27 +1,14 @@
 """The groups of a result, with the meaning and unit of each field. None means "not measured", never "zero" or "failed"."""
 
 from dataclasses import dataclass, field
-from typing import Any, get_type_hints
+from typing import Any
 
-from sparsefront.report.field_types import check_field
-
-# 2: the parameters of every part in Choice. 3: variants and the curve in Speed, resident bytes in Size. 4: collapsed
-# layers, what decides whether two results are comparable, checkpoint. 5: names of today (`renamed_fields`). 6: metrics of the
-# held-out part, the seed of the recovery, outcomes, budgets, the dense network trained on, val_seen. Fields are only ever
-# added or renamed, so results of older versions are read as well.
-SCHEMA_VERSION = 6
-
-
-class _CheckedFields:
-    """Checks the types of a group's fields when it is made: a wrong value is rejected where it is passed in."""
-
-    def __post_init__(self) -> None:
-        for name, hint in get_type_hints(type(self)).items():
-            check_field(f"{type(self).__name__.lower()}.{name}", getattr(self, name), hint)
+from sparsefront.report.field_types import CheckedFields
+from sparsefront.report.schema_version import SCHEMA_VERSION
 
 
 @dataclass(frozen=True, kw_only=True)
-class Identity(_CheckedFields):
+class Identity(CheckedFields):
     """Which run this is and what it was measured on; enough to run it again. All of it is of the moment of the measurement:
     a result that is shown or written again keeps it.
 
@@ -59,7 +46,7 @@ class Identity(_CheckedFields):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice(_CheckedFields):
+class Choice(CheckedFields):
     """What was chosen, by the names of the configuration; parameters of a part are in its mapping.
 
     `model_variant` tells networks of one model apart: `vit_b_16`, a BERT's size, hub name or folder name.
@@ -93,7 +80,7 @@ class Choice(_CheckedFields):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sparsity(_CheckedFields):
+class Sparsity(CheckedFields):
     """Fractions of zeros in [0, 1], never percent.
 
     `sparsity_achieved` is over the prunable weights, with the layers that stayed dense counted in;
@@ -114,7 +101,7 @@ class Sparsity(_CheckedFields):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quality(_CheckedFields):
+class Quality(CheckedFields):
     """The task's metric as a fraction, on the same data in the same dtype. `val_seen`: the checkpoint may have been trained on
     the held-out part, so that `val_*` of this result decide nothing.
 
@@ -154,7 +141,7 @@ class Quality(_CheckedFields):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Speed(_CheckedFields):
+class Speed(CheckedFields):
     """Latency of one batch in milliseconds, of the sparse network and its dense baseline: median, 20th, 80th percentile.
 
     `speedup` is dense over sparse, with the interval `speedup_low` .. `speedup_high`. `latency_device`: "cpu" | "cuda";
@@ -205,7 +192,7 @@ class Speed(_CheckedFields):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size(_CheckedFields):
+class Size(CheckedFields):
     """Bytes: of all weights as stored for inference, what the network keeps on its device (weights and packed operands), and
     the peak of one forward pass there.
 
@@ -222,7 +209,7 @@ class Size(_CheckedFields):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kernels(_CheckedFields):
+class Kernels(CheckedFields):
     """What the swap chose.
 
     `kernel_per_layer`: layer -> {"chosen", "family", "density", "weight_bytes", "latency_us", "candidates": kernel ->
@@ -241,7 +228,7 @@ class Kernels(_CheckedFields):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cost(_CheckedFields):
+class Cost(CheckedFields):
     """Wall seconds of the stages, as first made, those of killed runs that they went on from included; `dense_reused`:
     the dense weights were found finished.
 

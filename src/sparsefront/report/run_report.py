@@ -9,8 +9,8 @@ from sparsefront.report.html import write_html
 from sparsefront.report.mask_pictures import PrunedLayers, write_mask_pictures
 from sparsefront.report.plots import write_pareto_png
 from sparsefront.report.result import Result
+from sparsefront.report.run_table import run_title
 from sparsefront.report.settings import Report
-from sparsefront.report.table import run_title
 
 PLOT_FILE, PAGE_FILE, MASKS_FOLDER, DENSITY_FILE = "pareto.png", "report.html", "masks", "density.png"
 

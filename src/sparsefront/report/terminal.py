@@ -10,7 +10,8 @@ from pathlib import Path
 from rich.console import Console
 
 from sparsefront.report.result import Result
-from sparsefront.report.table import PIPED_WIDTH, run_table
+from sparsefront.report.run_table import run_table
+from sparsefront.report.table import PIPED_WIDTH
 
 
 def print_run(result: Result, paths: Sequence[Path]) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import mean
 
 from sparsefront.report.candidates import Candidate, candidates_of, holds_nothing_out, mean_and_deviation, side_of
-from sparsefront.report.columns import percent, times
+from sparsefront.report.column_kinds import percent, times
 from sparsefront.report.paired_bootstrap import Difference, paired_difference
 from sparsefront.report.result import Result
 from sparsefront.tasks.outcomes import Outcomes
