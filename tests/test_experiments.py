@@ -67,7 +67,13 @@ def imagenet(folder: Path) -> list[str]:
     return [f"dataset.path={folder}", "dataset.image_size=64", "dataset.num_workers=0"]
 
 
-LOCAL_DATA = {"glue": glue, "squad": squad, "cifar10": cifar10, "imagenet": imagenet, "digits": lambda folder: []}
+LOCAL_DATA = {
+    "glue": glue,
+    "squad": squad,
+    "cifar10": cifar10,
+    "imagenet": imagenet,
+    "digits": lambda folder: ["model.dim=64", "model.depth=1"],
+}
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
