@@ -23,7 +23,7 @@ def test_the_walk_of_the_kernel_gives_the_product(block, count, dtype):
     stored = stored_ell((40, 80), block, count, dtype)
     packed = pack_for_small_m(stored)
     x = torch.randn(2, 80, dtype=torch.float64)
-    y = walked_product(packed.granules, x, n=40, bits=16, block=block, kept=packed.kept, group_size=80)
+    y = walked_product(packed.chunks, x, n=40, bits=16, block=block, kept=packed.kept, group_size=80)
     torch.testing.assert_close(y, x @ stored.to_dense().double().t())
 
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from drawn_masks import n_of_m
 from sparsefront_kernels import FORMATS, Problem, entry
-from sparsefront_kernels.common.lane_launch import DEPENDENT_LAUNCH, SPACE, LaneLaunch, possible, segments
+from sparsefront_kernels.common.dependent_launch import DEPENDENT_LAUNCH
+from sparsefront_kernels.common.lane_launch import SPACE, LaneLaunch, possible, segments
 from sparsefront_kernels.common.lane_product import launch_lane_product
 from sparsefront_kernels.n_m.mma.packed_weight import pack_for_mma
 from sparsefront_kernels.n_m.mma.tuning import KERNEL, candidates, described
@@ -18,11 +19,11 @@ def stored_n_4(kept, groups, outputs, dtype=torch.float16, device="cpu", density
     return FORMATS["n_m"].from_dense(weight.to(device), mask.to(device), n=kept, m=4)
 
 
-def left_operands(packed, strip, granule):
-    """Dense weights [32 outputs, inputs of a granule] as the lanes of a warp put them into their registers."""
+def left_operands(packed, strip, chunk):
+    """Dense weights [32 outputs, inputs of a chunk] as the lanes of a warp put them into their registers."""
     kept = packed.kept
-    values = packed.granules.values[strip, granule].view(-1, 32, 8).transpose(0, 1).flatten(1)  # [lane, 32]
-    words = packed.granules.places[strip, granule].view(32, 2)
+    values = packed.chunks.values[strip, chunk].view(-1, 32, 8).transpose(0, 1).flatten(1)  # [lane, 32]
+    words = packed.chunks.places[strip, chunk].view(32, 2)
     dense = torch.zeros(32, 128 // kept, dtype=torch.float64)
     for lane in range(32):
         number = sum((word & 0xFFFFFFFF) << 32 * at for at, word in enumerate(words[lane].tolist()))
@@ -41,16 +42,16 @@ class TestPacking:
     def test_lanes_hold_the_dense_weight(self, kept, groups, outputs):
         stored = stored_n_4(kept, groups, outputs, density=0.8)
         packed = pack_for_mma(stored)
-        strips, granules = packed.granules.values.shape[:2]
-        rows = [torch.cat([left_operands(packed, s, g) for g in range(granules)], dim=1) for s in range(strips)]
+        strips, chunks = packed.chunks.values.shape[:2]
+        rows = [torch.cat([left_operands(packed, s, g) for g in range(chunks)], dim=1) for s in range(strips)]
         dense = torch.cat(rows)
         assert torch.equal(dense[:outputs, : 4 * groups], stored.to_dense().double())
         assert dense.count_nonzero() == stored.to_dense().count_nonzero()
 
     def test_bytes_are_those_of_kept_weights_and_two_bits_each(self):
         packed = pack_for_mma(stored_n_4(2, 64, 64))
-        assert packed.granules.values.nbytes == 2 * 64 * 128
-        assert packed.granules.places.nbytes == 64 * 128 // 4
+        assert packed.chunks.values.nbytes == 2 * 64 * 128
+        assert packed.chunks.places.nbytes == 64 * 128 // 4
 
 
 class TestLaunches:
@@ -63,7 +64,7 @@ class TestLaunches:
         assert all(possible(problem, launch) and launch.rows == rows for launch in chosen)
 
     def test_rows_are_padded_in_shared_memory(self):
-        """Two granules of 64 inputs, 16 bytes behind each of the 64 rows."""
+        """Two chunks of 64 inputs, 16 bytes behind each of the 64 rows."""
         problem = described(pack_for_mma(stored_n_4(2, 32, 32)), Problem(64, 128, 32, torch.float16, "cuda"))
         assert segments(problem, LaneLaunch(1, 4, 1, 64)).shared_bytes == max(64 * (128 * 2 + 16), 4 * 32 * 64 * 4)
 
@@ -119,8 +120,8 @@ class TestOnGPU:
                     KERNEL,
                     x,
                     y,
-                    values=packed.granules.values,
-                    places=packed.granules.places,
+                    values=packed.chunks.values,
+                    places=packed.chunks.places,
                     order=None,
                     bias=bias,
                     problem=problem,

@@ -8,9 +8,9 @@ import torch
 from drawn_masks import any_order, n_of_m, order
 from lane_walk import walked_product
 from sparsefront_kernels import FORMATS, Problem, entry
-from sparsefront_kernels.common.lane_granules import lane_granules
+from sparsefront_kernels.common.dependent_launch import DEPENDENT_LAUNCH
+from sparsefront_kernels.common.lane_chunks import lane_chunks
 from sparsefront_kernels.common.lane_launch import (
-    DEPENDENT_LAUNCH,
     SHARED_BYTES,
     SPACE,
     LaneLaunch,
@@ -40,7 +40,7 @@ class TestPacking:
         stored = stored_n_m(n_kept, m, groups=7, outputs=37, dtype=dtype, density=0.8)
         packed = pack_for_small_m(stored)
         x = torch.randn(2, 7 * m, dtype=torch.float64)
-        y = walked_product(packed.granules, x, n=37, bits=packed.bits, block=1, kept=n_kept, group_size=m)
+        y = walked_product(packed.chunks, x, n=37, bits=packed.bits, block=1, kept=n_kept, group_size=m)
         torch.testing.assert_close(y, x @ stored.to_dense().double().t())
 
     def test_bits_of_a_place(self):
@@ -49,13 +49,13 @@ class TestPacking:
     def test_bytes_are_those_of_kept_weights_and_packed_places(self):
         packed = pack_for_small_m(stored_n_m(3, 32, groups=32, outputs=64))
         kept = 64 * 32 * 3
-        assert packed.granules.values.nbytes == 2 * kept
-        assert packed.granules.places.nbytes == kept * 5 // 8
+        assert packed.chunks.values.nbytes == 2 * kept
+        assert packed.chunks.places.nbytes == kept * 5 // 8
 
     def test_numbers_may_straddle_words(self):
         """Places of five bits: the seventh begins two bits before the end of the first word."""
         places = torch.arange(32)[None].expand(32, 32)
-        packed = lane_granules(torch.zeros(32, 32).half(), places, bits=5)
+        packed = lane_chunks(torch.zeros(32, 32).half(), places, bits=5)
         first = packed.places[0, 0].view(-1)[:4].tolist()
         last = packed.places[0, 0].view(-1)[4 * 32].item()
         number = sum((word & 0xFFFFFFFF) << 32 * at for at, word in enumerate([*first, last]))
@@ -66,7 +66,7 @@ class TestPacking:
         stored = FORMATS["n_m"].from_dense(torch.randn(8, 64), mask, n=2, m=4, input_order=order(64))
         packed = pack_for_small_m(stored)
         x = torch.randn(1, 64, dtype=torch.float64)
-        y = walked_product(packed.granules, x[:, packed.input_order.long()], n=8, bits=2, block=1, kept=2, group_size=4)
+        y = walked_product(packed.chunks, x[:, packed.input_order.long()], n=8, bits=2, block=1, kept=2, group_size=4)
         torch.testing.assert_close(y, x @ stored.to_dense().double().t())
 
 
@@ -74,15 +74,15 @@ class TestLaunches:
     def problem(self, **changes):
         return replace(LaneProblem(1, 4096, 4096, 3, 32, 2, 5), **changes)
 
-    def test_segments_hold_the_inputs_of_their_granules(self):
-        """12 granules of 32 weights are 384 of 128 groups, four blocks of a cluster share them: 32 groups each."""
-        assert segments(self.problem(), LaneLaunch(1, 8, 4, 1)).granules == 3
+    def test_segments_hold_the_inputs_of_their_chunks(self):
+        """12 chunks of 32 weights are 384 of 128 groups, four blocks of a cluster share them: 32 groups each."""
+        assert segments(self.problem(), LaneLaunch(1, 8, 4, 1)).chunks == 3
         assert segments(self.problem(), LaneLaunch(1, 8, 4, 1)).shared_bytes == 4 * 32 * 32
 
     def test_wide_slots_are_brought_in_several_segments(self):
         wide = self.problem(m=8, k=20480, element_bytes=4)
         fitting = segments(wide, LaneLaunch(1, 8, 1, 8))
-        assert fitting.granules < wide.granules and fitting.shared_bytes <= SHARED_BYTES
+        assert fitting.chunks < wide.chunks and fitting.shared_bytes <= SHARED_BYTES
 
     @pytest.mark.parametrize(("n_kept", "m"), PATTERNS)
     @pytest.mark.parametrize("rows", [1, 2, 3, 8, 64])
@@ -171,8 +171,8 @@ class TestOnGPU:
                         KERNEL,
                         x,
                         y,
-                        values=packed.granules.values,
-                        places=packed.granules.places,
+                        values=packed.chunks.values,
+                        places=packed.chunks.places,
                         order=None,
                         bias=bias,
                         problem=problem,

@@ -7,7 +7,7 @@ import torch
 from drawn_masks import free, same_count
 from slab_walk import walked_product
 from sparsefront_kernels import FORMATS, Problem, entry
-from sparsefront_kernels.common.lane_launch import DEPENDENT_LAUNCH
+from sparsefront_kernels.common.dependent_launch import DEPENDENT_LAUNCH
 from sparsefront_kernels.common.slab_launch import SPACE, SlabLaunch, SlabProblem, candidates, possible
 from sparsefront_kernels.common.slab_product import in_units, launch_slab_product
 from sparsefront_kernels.csr.cuda.packed_weight import pack_for_cuda as pack_csr

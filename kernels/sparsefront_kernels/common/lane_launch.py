@@ -3,11 +3,12 @@
 import functools
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from sparsefront_kernels.common.lane_granules import GRANULE, LANES
+from sparsefront_kernels.common.dependent_launch import DEPENDENT_LAUNCH, best_first
+from sparsefront_kernels.common.lane_chunks import CHUNK, LANES
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.tuning import TunedLaunches
 
@@ -16,7 +17,6 @@ MOST_WARPS = 8
 MOST_CANDIDATES = 16
 SHARED_BYTES = 232_448  # of a block, at most
 TWO_BLOCKS_BYTES = 112_640  # so that two blocks find room on an SM
-DEPENDENT_LAUNCH = ("off", "early", "late")  # codes of cuda/streams.cuh
 
 
 @dataclass(frozen=True, order=True)
@@ -25,8 +25,8 @@ class LaneLaunch:
 
     Args:
         strips: of 32 outputs, of a block.
-        shares: warps of a block that share the granules of a strip.
-        splits: blocks of a cluster, 1 to 8, that share the granules and add up through their shared memories.
+        shares: warps of a block that share the chunks of a strip.
+        splits: blocks of a cluster, 1 to 8, that share the chunks and add up through their shared memories.
         rows: of X, that a lane multiplies at once: 1, 2, 4 or 8, and more rows take further blocks; that a warp of tensor-core
             products multiplies: 8, 16, 32 or 64, at least all.
         dependent_launch: "off": the kernel starts when the one before it in the stream has ended. "early": while that runs,
@@ -72,18 +72,18 @@ class LaneProblem:
         return float(self.kept)
 
     @property
-    def granules(self) -> int:
+    def chunks(self) -> int:
         """Of a strip."""
-        return ceil(self.k // self.group_size * self.kept / GRANULE)
+        return ceil(self.k // self.group_size * self.kept / CHUNK)
 
     @property
     def strips(self) -> int:
         return ceil(self.n / LANES)
 
     @property
-    def granule_bytes(self) -> float:
+    def chunk_bytes(self) -> float:
         """Of 32 lanes."""
-        return GRANULE * LANES * (self.element_bytes + self.bits / 8 / self.block)
+        return CHUNK * LANES * (self.element_bytes + self.bits / 8 / self.block)
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,11 @@ class Segments:
     """How a block goes along K.
 
     Args:
-        granules: whose inputs are in shared memory at a time.
+        chunks: whose inputs are in shared memory at a time.
         shared_bytes: that a block needs.
     """
 
-    granules: int
+    chunks: int
     shared_bytes: int
 
 
@@ -108,29 +108,29 @@ SPACE = tuple(
 
 @functools.lru_cache(maxsize=4096)
 def segments(problem: LaneProblem, launch: LaneLaunch) -> Segments | None:
-    """The longest segments whose inputs let two blocks share an SM, or else fit at all; None where not one granule does."""
+    """The longest segments whose inputs let two blocks share an SM, or else fit at all; None where not one chunk does."""
     slot_bytes = 4 if launch.rows == 1 else launch.rows * problem.element_bytes  # one row is widened
     sums = 4 * LANES * launch.strips * launch.shares * launch.rows
-    granules = max(1, ceil(problem.granules / launch.splits))
+    chunks = max(1, ceil(problem.chunks / launch.splits))
     while True:
-        inputs = slot_bytes * _inputs(problem, launch.splits, granules) + launch.rows * problem.row_padding
+        inputs = slot_bytes * _inputs(problem, launch.splits, chunks) + launch.rows * problem.row_padding
         needed = max(sums, inputs)
-        if needed <= (TWO_BLOCKS_BYTES if granules > 1 else SHARED_BYTES):
-            return Segments(granules, needed)
-        if granules == 1:
+        if needed <= (TWO_BLOCKS_BYTES if chunks > 1 else SHARED_BYTES):
+            return Segments(chunks, needed)
+        if chunks == 1:
             return None
-        granules = ceil(granules / 2)
+        chunks = ceil(chunks / 2)
 
 
-def _inputs(problem: LaneProblem, splits: int, granules: int) -> int:
-    """Inputs of the widest segment of so many granules, as the kernel counts them."""
+def _inputs(problem: LaneProblem, splits: int, chunks: int) -> int:
+    """Inputs of the widest segment of so many chunks, as the kernel counts them."""
     widest = 0
     for rank in range(splits):
-        begin, end = problem.granules * rank // splits, problem.granules * (rank + 1) // splits
-        for first in range(begin, end, granules):
-            last = min(first + granules, end)
-            origin = first * GRANULE // problem.kept * problem.group_size // 8 * 8
-            widest = max(widest, ceil(last * GRANULE / problem.kept) * problem.group_size - origin)
+        begin, end = problem.chunks * rank // splits, problem.chunks * (rank + 1) // splits
+        for first in range(begin, end, chunks):
+            last = min(first + chunks, end)
+            origin = first * CHUNK // problem.kept * problem.group_size // 8 * 8
+            widest = max(widest, ceil(last * CHUNK / problem.kept) * problem.group_size - origin)
     return widest
 
 
@@ -158,18 +158,18 @@ def predicted_us(problem: LaneProblem, launch: LaneLaunch, num_sms: int) -> floa
     row_blocks = ceil(problem.m / launch.rows)
     strip_blocks = ceil(problem.strips / launch.strips)
     blocks = strip_blocks * launch.splits * row_blocks
-    warp_granules = ceil(ceil(problem.granules / launch.splits) / launch.shares)  # of a warp
+    warp_chunks = ceil(ceil(problem.chunks / launch.splits) / launch.shares)  # of a warp
     busiest = ceil(blocks / num_sms)  # blocks of an SM
-    stream_us = problem.strips * problem.granules * row_blocks * problem.granule_bytes / 4.25e6
+    stream_us = problem.strips * problem.chunks * row_blocks * problem.chunk_bytes / 4.25e6
     widening = launch.rows if launch.rows > 1 and problem.element_bytes == 2 else 0
-    instructions = GRANULE * (7 + launch.rows + widening)  # of a granule
-    shared_cycles = GRANULE * max(1, launch.rows * problem.element_bytes // 4)
-    cycles = max(instructions / 4, shared_cycles) * warp_granules * launch.strips * launch.shares * busiest
+    instructions = CHUNK * (7 + launch.rows + widening)  # of a chunk
+    shared_cycles = CHUNK * max(1, launch.rows * problem.element_bytes // 4)
+    cycles = max(instructions / 4, shared_cycles) * warp_chunks * launch.strips * launch.shares * busiest
     staged = problem.k / launch.splits * launch.rows  # elements of X of a block
     return (
         2.5
         + max(stream_us, cycles / 1.7e3)
-        + 0.35 * warp_granules**0.5  # latencies in a row
+        + 0.35 * warp_chunks**0.5  # latencies in a row
         + staged / 16e3 * min(busiest, 2)
         + 0.2 * (launch.splits > 1)
         + 0.05 * launch.splits
@@ -183,13 +183,6 @@ def candidates(problem: LaneProblem, num_sms: int, *, most: int = MOST_CANDIDATE
     best_rows = max(rows for rows in (1, covering // 2, covering) if any(launch.rows == rows for launch in worth))
     worth = [launch for launch in worth if launch.rows in (best_rows, best_rows // 2)]
     return best_first(worth, lambda launch: predicted_us(problem, launch, num_sms), most)
-
-
-def best_first(launches: list[LaneLaunch], predicted: Callable[[LaneLaunch], float], most: int) -> list[LaneLaunch]:
-    """At most so many, best predicted first; of the first few also with the other ways of dependent launch."""
-    best = sorted(launches, key=lambda launch: (predicted(launch), launch))[:most]
-    others = [replace(launch, dependent_launch=way) for launch in best[:2] for way in ("early", "off")]
-    return (best[: most - len(others)] + others)[:most] if most > len(others) else best[:most]
 
 
 def tuned_lanes(kernel: str, version: int, describe: Callable[[Any, Problem], LaneProblem]) -> TunedLaunches:

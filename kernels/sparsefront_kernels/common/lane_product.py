@@ -5,13 +5,14 @@ import ctypes
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.lane_launch import DEPENDENT_LAUNCH, LaneLaunch, LaneProblem, segments
+from sparsefront_kernels.common.dependent_launch import DEPENDENT_LAUNCH
+from sparsefront_kernels.common.lane_launch import LaneLaunch, LaneProblem, segments
 from sparsefront_kernels.common.library_function import library_function
 
 TYPE_CODES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
 _POINTERS = ("x", "order", "values", "places", "bias", "y")
 _STRIDES = ("row_stride", "input_stride")
-_NUMBERS = ("vectors", "type", "bias_type", "m", "n", "k", "kept", "group_size", "bits", "block", "strips", "granules")
+_NUMBERS = ("vectors", "type", "bias_type", "m", "n", "k", "kept", "group_size", "bits", "block", "strips", "chunks")
 _LAUNCH = ("block_strips", "shares", "splits", "rows", "segment", "shared_bytes", "dependent_launch")
 
 
@@ -43,7 +44,7 @@ def launch_lane_product(
         kernel: named like its library.
         x: [M, K], 1 to 64 rows, any strides.
         y: [M, N] contiguous; every element is written.
-        values, places: those of `LaneGranules`.
+        values, places: those of `LaneChunks`.
         order: int32 [K]; the kernel's input i is X's input order[i]; None: i.
         bias: [N] contiguous, float16, bfloat16 or float32, or None.
     Raises:
@@ -67,12 +68,12 @@ def launch_lane_product(
         bits=problem.bits,
         block=problem.block,
         strips=values.shape[0],
-        granules=values.shape[1],
+        chunks=values.shape[1],
         block_strips=launch.strips,
         shares=launch.shares,
         splits=launch.splits,
         rows=launch.rows,
-        segment=fitting.granules,
+        segment=fitting.chunks,
         shared_bytes=fitting.shared_bytes,
         dependent_launch=DEPENDENT_LAUNCH.index(launch.dependent_launch),
     )

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
-from sparsefront_kernels.common.lane_granules import DTYPES
+from sparsefront_kernels.common.lane_chunks import DTYPES
 from sparsefront_kernels.common.slab_launch import rows_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry

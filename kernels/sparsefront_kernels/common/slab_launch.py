@@ -2,11 +2,11 @@
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from sparsefront_kernels.common.lane_launch import DEPENDENT_LAUNCH
+from sparsefront_kernels.common.dependent_launch import DEPENDENT_LAUNCH, best_first
 from sparsefront_kernels.common.slab_lists import SLAB, SLOT_BYTES, SlabLists
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Problem
 from sparsefront_kernels.tuning import TunedLaunches
@@ -113,9 +113,7 @@ def predicted_us(problem: SlabProblem, launch: SlabLaunch, num_sms: int) -> floa
 def candidates(problem: SlabProblem, num_sms: int, *, most: int = MOST_CANDIDATES) -> list[SlabLaunch]:
     """The launches worth timing, best predicted first; of the first few also with the other ways of dependent launch."""
     worth = [launch for launch in SPACE if possible(problem, launch)]
-    best = sorted(worth, key=lambda launch: (predicted_us(problem, launch, num_sms), launch))[:most]
-    others = [replace(launch, dependent_launch=way) for launch in best[:2] for way in ("early", "off")]
-    return (best[: most - len(others)] + others)[:most] if most > len(others) else best[:most]
+    return best_first(worth, lambda launch: predicted_us(problem, launch, num_sms), most)
 
 
 def tuned_slabs(kernel: str, version: int, describe: Callable[[Any, Problem], SlabProblem]) -> TunedLaunches:

@@ -5,7 +5,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.lane_launch import DEPENDENT_LAUNCH
+from sparsefront_kernels.common.dependent_launch import DEPENDENT_LAUNCH
 from sparsefront_kernels.common.lane_product import TYPE_CODES
 from sparsefront_kernels.common.library_function import library_function
 from sparsefront_kernels.common.slab_launch import SlabLaunch, SlabProblem

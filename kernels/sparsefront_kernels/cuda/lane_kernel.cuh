@@ -1,12 +1,12 @@
 // Y = X · W^T + bias for few rows of X and a weight of which every output keeps equally many inputs in every group of them.
 //
-// A lane owns an output, and a warp 32 of them (a strip), whose weights it streams from memory in granules (lane_granule.cuh);
+// A lane owns an output, and a warp 32 of them (a strip), whose weights it streams from memory in chunks (lane_chunk.cuh);
 // the inputs that they name lie in shared memory (lane_inputs.cuh). All lanes are within the same group at the same time, so
 // that what they read lies close together: in different banks, or in the same word. The warps of a block share strips and
 // K, and so do the blocks of a cluster along K; sums are added up in a fixed order, so that repeated runs give the same bits.
 #pragma once
 
-#include "lane_granule.cuh"
+#include "lane_chunk.cuh"
 #include "lane_inputs.cuh"
 
 namespace lanes {
@@ -16,42 +16,42 @@ constexpr int ONE_GROUP = -1;  // of all inputs
 
 struct Problem {
     Inputs inputs;
-    const void* values;      // [strips, granules, 32 * 32]
-    const uint32_t* places;  // [strips, granules, words of 32 lanes]
+    const void* values;      // [strips, chunks, 32 * 32]
+    const uint32_t* places;  // [strips, chunks, words of 32 lanes]
     const void* bias;
     int bias_type;
     void* y;                 // [m, n] contiguous
     int n;
     int kept, group_size;    // weights that each output keeps of so many inputs
-    int strips, granules;    // of a strip
+    int strips, chunks;    // of a strip
     int block_strips;        // strips of a block
     int splits;              // blocks of a cluster, along K
-    int segment;             // granules whose inputs fit into shared memory
+    int segment;             // chunks whose inputs fit into shared memory
     int dependent_launch;
 };
 
-// The lowest input that granule `at` may need, where vectors of 16 bytes begin.
+// The lowest input that chunk `at` may need, where vectors of 16 bytes begin.
 __device__ __forceinline__ int first_input(const Problem& problem, int at) {
-    return at * GRANULE / problem.kept * problem.group_size / 8 * 8;
+    return at * CHUNK / problem.kept * problem.group_size / 8 * 8;
 }
 
-// KEPT: of a group, where that divides a granule; 0: any number, read from the problem; or ONE_GROUP.
+// KEPT: of a group, where that divides a chunk; 0: any number, read from the problem; or ONE_GROUP.
 template <typename T, int BITS, int BLOCK, int KEPT, int ROWS>
-__device__ __forceinline__ void multiply(float (&sums)[ROWS], const Granule<T, BITS, BLOCK>& granule, const Problem& problem, int at,
+__device__ __forceinline__ void multiply(float (&sums)[ROWS], const Chunk<T, BITS, BLOCK>& chunk, const Problem& problem, int at,
                                          const uint8_t* slots, int origin) {
     using Slots = Slot<T, ROWS>;
     const int kept = KEPT > 0 ? KEPT : problem.kept;
-    const int group = KEPT == ONE_GROUP ? 0 : at * GRANULE / kept, step = problem.group_size * Slots::BYTES;
+    const int group = KEPT == ONE_GROUP ? 0 : at * CHUNK / kept, step = problem.group_size * Slots::BYTES;
     const uint8_t* base = slots + (group * problem.group_size - origin) * Slots::BYTES;
     uint32_t begins = 0;  // bit j: value j is the first of a group
     if constexpr (KEPT == 0) {
-        for (int j = (group + 1) * kept - at * GRANULE; j < GRANULE; j += kept) begins |= 1u << j;
+        for (int j = (group + 1) * kept - at * CHUNK; j < CHUNK; j += kept) begins |= 1u << j;
     }
 #pragma unroll
-    for (int j = 0; j < GRANULE; ++j) {
+    for (int j = 0; j < CHUNK; ++j) {
         if (KEPT > 0 ? j > 0 && j % (KEPT > 0 ? KEPT : 1) == 0 : (begins >> j & 1) != 0) base += step;
-        const uint32_t place = granule.template place<Slots::SHIFT + LOG2<BLOCK>>(j);
-        Slots::multiply(sums, numbers::in_words<T>(granule.values, j), base + place + j % BLOCK * Slots::BYTES);
+        const uint32_t place = chunk.template place<Slots::SHIFT + LOG2<BLOCK>>(j);
+        Slots::multiply(sums, numbers::in_words<T>(chunk.values, j), base + place + j % BLOCK * Slots::BYTES);
     }
 }
 
@@ -87,20 +87,20 @@ __device__ __forceinline__ void reduce_and_write(const Problem& problem, float* 
     streams::cluster_sync();  // no block ends while another reads its memory
 }
 
-// What of the weight a warp streams: granules first + of_strip, first + of_strip + (warps of the strip), … below last.
+// What of the weight a warp streams: chunks first + of_strip, first + of_strip + (warps of the strip), … below last.
 template <typename T, typename Part>
 struct Share {
     int rank, first_strip, strip, of_strip;  // of the cluster's block; of the block; of the warp; of the strip's warps
-    int first, last;                         // granules of the block
+    int first, last;                         // chunks of the block
     const T* values;                         // of the strip
     const uint32_t* places;
 
     __device__ __forceinline__ Share(const Problem& problem, int warp) {
         rank = blockIdx.x % problem.splits, first_strip = blockIdx.x / problem.splits * problem.block_strips;
         strip = first_strip + warp % problem.block_strips, of_strip = warp / problem.block_strips;
-        first = static_cast<int>(static_cast<long long>(problem.granules) * rank / problem.splits);
-        last = static_cast<int>(static_cast<long long>(problem.granules) * (rank + 1) / problem.splits);
-        const long long before = static_cast<long long>(strip) * problem.granules;
+        first = static_cast<int>(static_cast<long long>(problem.chunks) * rank / problem.splits);
+        last = static_cast<int>(static_cast<long long>(problem.chunks) * (rank + 1) / problem.splits);
+        const long long before = static_cast<long long>(strip) * problem.chunks;
         values = static_cast<const T*>(problem.values) + before * Part::VALUES;
         places = problem.places + before * Part::PLACES;
     }
@@ -110,7 +110,7 @@ struct Share {
         if (problem.dependent_launch == streams::OFF) return;
         if (problem.dependent_launch == streams::EARLY) streams::let_next_grid_start();
         if (lane == 0 && strip < problem.strips) {
-            constexpr int MOST = 8;  // granules
+            constexpr int MOST = 8;  // chunks
             const int from = first + (last - first) * of_strip / shares;
             const int count = min(MOST, first + (last - first) * (of_strip + 1) / shares - from);
             streams::prefetch(values + from * Part::VALUES, count * Part::VALUES * static_cast<int>(sizeof(T)));
@@ -119,14 +119,14 @@ struct Share {
         streams::wait_for_grid_before();
     }
 
-    __device__ __forceinline__ void load(Part& granule, int at, int lane) const {
-        granule.load(values + at * Part::VALUES, places + at * Part::PLACES, lane);
+    __device__ __forceinline__ void load(Part& chunk, int at, int lane) const {
+        chunk.load(values + at * Part::VALUES, places + at * Part::PLACES, lane);
     }
 };
 
 template <typename T, int BITS, int BLOCK, int KEPT, int ROWS>
 __device__ __forceinline__ void product(const Problem& problem) {
-    using Part = Granule<T, BITS, BLOCK>;
+    using Part = Chunk<T, BITS, BLOCK>;
     extern __shared__ __align__(16) uint8_t shared[];
     const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, shares = blockDim.x / LANES / problem.block_strips;
     const int first_row = blockIdx.y * ROWS;
@@ -137,7 +137,7 @@ __device__ __forceinline__ void product(const Problem& problem) {
     for (int segment = share.first; segment < share.last; segment += problem.segment) {
         const int end = min(segment + problem.segment, share.last), own_end = share.strip < problem.strips ? end : segment;
         const int origin = first_input(problem, segment);
-        const int beyond = (end * GRANULE + problem.kept - 1) / problem.kept * problem.group_size;
+        const int beyond = (end * CHUNK + problem.kept - 1) / problem.kept * problem.group_size;
         int at = segment + share.of_strip;
         Part current, next;
         if (at < own_end) share.load(current, at, lane);  // while X is brought

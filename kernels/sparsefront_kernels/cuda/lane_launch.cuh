@@ -12,7 +12,7 @@ struct Arguments {
     long long row_stride, input_stride;  // elements
     int vectors;
     int type, bias_type;  // 1 float, 2 half, 3 bfloat16; bias_type 0: none
-    int m, n, k, kept, group_size, bits, block, strips, granules;
+    int m, n, k, kept, group_size, bits, block, strips, chunks;
     int block_strips, shares, splits, rows, segment, shared_bytes, dependent_launch;
 };
 
@@ -38,7 +38,7 @@ inline Problem problem_of(const Arguments& given) {
             given.kept,
             given.group_size,
             given.strips,
-            given.granules,
+            given.chunks,
             given.block_strips,
             given.splits,
             given.segment,

@@ -4,7 +4,7 @@
 
 namespace {
 
-// Two granules of float and 16-bit columns take more registers than two blocks would leave.
+// Two chunks of float and 16-bit columns take more registers than two blocks would leave.
 template <typename T>
 constexpr int BLOCKS_PER_SM = sizeof(T) == 4 ? 1 : 2;
 

@@ -5,7 +5,7 @@ from typing import cast
 from torch import Tensor
 
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
-from sparsefront_kernels.common.lane_granules import DTYPES, GRANULE
+from sparsefront_kernels.common.lane_chunks import CHUNK, DTYPES
 from sparsefront_kernels.ell.format import ELLFormat
 from sparsefront_kernels.ell.small_m.op import ell_small_m, rows_unsupported_reason
 from sparsefront_kernels.ell.small_m.packed_weight import ELLSmallMPackedWeight, pack_for_small_m
@@ -17,7 +17,7 @@ from sparsefront_kernels.problem import Problem
 
 def _product(x: Tensor, packed: ELLSmallMPackedWeight, bias: Tensor | None = None) -> Tensor:
     """x [M, K] → [M, N]."""
-    parts = packed.granules
+    parts = packed.chunks
     return ell_small_m(x, parts.values, parts.places, bias, packed.n, packed.k, packed.block, packed.kept)
 
 
@@ -28,7 +28,7 @@ def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
     if reason := rows_unsupported_reason(problem.m):
         return reason
     ell = cast(ELLFormat, stored)
-    kept = max(1, -(-ell.count * ell.block // GRANULE)) * GRANULE
+    kept = max(1, -(-ell.count * ell.block // CHUNK)) * CHUNK
     shape = lane_problem(problem.m, problem.k, problem.n, kept, problem.dtype.itemsize, ell.block)
     return inputs_unsupported_reason(shape) or hopper_unsupported_reason(problem, KERNEL)
 

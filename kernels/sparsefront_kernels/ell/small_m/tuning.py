@@ -20,7 +20,7 @@ def inputs_unsupported_reason(problem: LaneProblem) -> str | None:
 
 def described(packed: ELLSmallMPackedWeight, problem: Problem) -> LaneProblem:
     """What of a packed weight and a product decides how fast launch parameters are."""
-    size = packed.granules.values.element_size()
+    size = packed.chunks.values.element_size()
     return lane_problem(problem.m, packed.k, packed.n, packed.kept, size, packed.block)
 
 

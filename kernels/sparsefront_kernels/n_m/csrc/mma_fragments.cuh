@@ -4,7 +4,7 @@
 // the four k that are one group, so that it puts the group's weights into their places by itself.
 #pragma once
 
-#include "../../cuda/lane_granule.cuh"
+#include "../../cuda/lane_chunk.cuh"
 
 namespace mma {
 
@@ -22,11 +22,11 @@ __device__ __forceinline__ uint32_t shifted(uint32_t v, uint32_t by) {
 struct Group {
     uint32_t low = 0, high = 0;
 
-    // Value j of a granule, at its place.
+    // Value j of a chunk, at its place.
     template <typename T>
-    __device__ __forceinline__ void add(const lanes::Granule<T, 2, 1>& granule, int j) {
-        const uint32_t word = granule.values[j / 2], value = j % 2 == 0 ? word & 0xFFFF : word >> 16;
-        const uint32_t by = granule.template place<4>(j);  // 16 bits for each input
+    __device__ __forceinline__ void add(const lanes::Chunk<T, 2, 1>& chunk, int j) {
+        const uint32_t word = chunk.values[j / 2], value = j % 2 == 0 ? word & 0xFFFF : word >> 16;
+        const uint32_t by = chunk.template place<4>(j);  // 16 bits for each input
         low |= shifted(value, by);
         high |= shifted(value, by - 32);
     }
@@ -45,10 +45,10 @@ __device__ __forceinline__ void multiply_add(float (&sums)[4], const Group& uppe
     }
 }
 
-// A granule of 32 outputs: two halves of 16, and 64 inputs of each where two are kept of four, 128 where one is.
-// x: of the granule's first input and the lane's first row and inputs.
+// A chunk of 32 outputs: two halves of 16, and 64 inputs of each where two are kept of four, 128 where one is.
+// x: of the chunk's first input and the lane's first row and inputs.
 template <typename T, int KEPT, int COLUMN_BLOCKS>
-__device__ __forceinline__ void multiply(float (&sums)[2][COLUMN_BLOCKS][4], const lanes::Granule<T, 2, 1>& granule, const uint8_t* x, int pitch) {
+__device__ __forceinline__ void multiply(float (&sums)[2][COLUMN_BLOCKS][4], const lanes::Chunk<T, 2, 1>& chunk, const uint8_t* x, int pitch) {
 #pragma unroll
     for (int k_block = 0; k_block < 2 / KEPT; ++k_block) {
 #pragma unroll
@@ -61,8 +61,8 @@ __device__ __forceinline__ void multiply(float (&sums)[2][COLUMN_BLOCKS][4], con
 #pragma unroll
                     for (int i = 0; i < KEPT; ++i) {
                         const int j = half * 16 + k_block * 8 * KEPT + (2 * pair + window) * 2 * KEPT + i;
-                        upper[half][window].add(granule, j);
-                        lower[half][window].add(granule, j + KEPT);
+                        upper[half][window].add(chunk, j);
+                        lower[half][window].add(chunk, j + KEPT);
                     }
                 }
             }

@@ -5,7 +5,7 @@
 
 namespace {
 
-using lanes::GRANULE, lanes::LANES;
+using lanes::CHUNK, lanes::LANES;
 
 // Inputs [first, first + count) of ROWS rows of X, a row after the other, `pitch` bytes apart; zeros beyond m and k.
 template <typename T, int ROWS>
@@ -37,8 +37,8 @@ __device__ __forceinline__ void stage_rows(const lanes::Inputs& inputs, int firs
 
 template <typename T, int KEPT, int ROWS>
 __global__ void __launch_bounds__(lanes::MOST_THREADS, ROWS <= 16 ? 2 : 1) n_m_mma_kernel(const __grid_constant__ lanes::Problem problem) {
-    using Part = lanes::Granule<T, 2, 1>;
-    constexpr int INPUTS = GRANULE / KEPT * mma::GROUP;  // of a granule
+    using Part = lanes::Chunk<T, 2, 1>;
+    constexpr int INPUTS = CHUNK / KEPT * mma::GROUP;  // of a chunk
     extern __shared__ __align__(16) uint8_t shared[];
     const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, shares = blockDim.x / LANES / problem.block_strips;
     const lanes::Share<T, Part> share(problem, warp);

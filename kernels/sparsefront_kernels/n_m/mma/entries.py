@@ -19,7 +19,7 @@ from sparsefront_kernels.problem import Problem
 
 def _product(x: Tensor, packed: NMSmallMPackedWeight, bias: Tensor | None = None) -> Tensor:
     """x [M, K] → [M, N]."""
-    parts = packed.granules
+    parts = packed.chunks
     return n_m_mma(x, parts.values, parts.places, packed.input_order, bias, packed.n, packed.k, packed.kept)
 
 

@@ -3,7 +3,8 @@
 from dataclasses import replace
 from math import ceil
 
-from sparsefront_kernels.common.lane_launch import SPACE, LaneLaunch, LaneProblem, best_first, possible
+from sparsefront_kernels.common.dependent_launch import best_first
+from sparsefront_kernels.common.lane_launch import SPACE, LaneLaunch, LaneProblem, possible
 from sparsefront_kernels.n_m.small_m import tuning as small_m
 from sparsefront_kernels.n_m.small_m.packed_weight import NMSmallMPackedWeight
 from sparsefront_kernels.problem import Problem
@@ -28,10 +29,10 @@ def described(packed: NMSmallMPackedWeight, problem: Problem) -> LaneProblem:
 def predicted_us(problem: LaneProblem, launch: LaneLaunch, num_sms: int) -> float:
     """Coarse: bytes at 4.25 TB/s or instructions at 1.7 GHz; it orders candidates, nothing else."""
     blocks = ceil(problem.strips / launch.strips) * launch.splits
-    of_warp = ceil(ceil(problem.granules / launch.splits) / launch.shares)  # granules
+    of_warp = ceil(ceil(problem.chunks / launch.splits) / launch.shares)  # chunks
     busiest = ceil(blocks / num_sms)
-    stream_us = problem.strips * problem.granules * problem.granule_bytes / 4.25e6
-    products = 16 / problem.kept * launch.rows / 8  # of a granule, and two to a load of X
+    stream_us = problem.strips * problem.chunks * problem.chunk_bytes / 4.25e6
+    products = 16 / problem.kept * launch.rows / 8  # of a chunk, and two to a load of X
     cycles = max((32 * 7 + 2 * products) / 4, 2 * products) * of_warp * launch.strips * launch.shares * busiest
     staged = problem.k / launch.splits * launch.rows / 64e3 * min(busiest, 2)
     return 2.5 + max(stream_us, cycles / 1.7e3) + 0.35 * of_warp**0.5 + staged + 0.2 * (launch.splits > 1)

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
-from sparsefront_kernels.common.lane_granules import DTYPES
+from sparsefront_kernels.common.lane_chunks import DTYPES
 from sparsefront_kernels.common.lane_launch import rows_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry
@@ -17,8 +17,8 @@ def _product(x: Tensor, packed: NMSmallMPackedWeight, bias: Tensor | None = None
     """x [M, K] → [M, N]."""
     return n_m_small_m(
         x,
-        packed.granules.values,
-        packed.granules.places,
+        packed.chunks.values,
+        packed.chunks.places,
         packed.input_order,
         bias,
         packed.n,

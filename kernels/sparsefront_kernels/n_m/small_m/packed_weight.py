@@ -1,10 +1,10 @@
-"""The n:m weight laid out for few rows of X: granules with places of 2, 4, 5 or 6 bits."""
+"""The n:m weight laid out for few rows of X: chunks with places of 2, 4, 5 or 6 bits."""
 
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from sparsefront_kernels.common.lane_granules import LaneGranules, lane_granules
+from sparsefront_kernels.common.lane_chunks import LaneChunks, lane_chunks
 from sparsefront_kernels.n_m.format import NMFormat
 
 PLACE_BITS = (2, 4, 5, 6)
@@ -18,7 +18,7 @@ class NMSmallMPackedWeight:
         n, k: outputs and inputs of the weight.
         kept, group_size: n and m of the pattern.
         bits: of a place within a group.
-        granules: values and places.
+        chunks: values and places.
         input_order: int32 [K], as in `NMFormat`, or None.
     """
 
@@ -27,7 +27,7 @@ class NMSmallMPackedWeight:
     kept: int
     group_size: int
     bits: int
-    granules: LaneGranules
+    chunks: LaneChunks
     input_order: Tensor | None
 
 
@@ -39,5 +39,5 @@ def place_bits(m: int) -> int:
 def pack_for_small_m(stored: NMFormat) -> NMSmallMPackedWeight:
     """Lay the weight out for the kernel on the format's device."""
     (n, k), bits = stored.shape, place_bits(stored.m)
-    granules = lane_granules(stored.values.reshape(n, -1), stored.indices.reshape(n, -1), bits=bits)
-    return NMSmallMPackedWeight(n, k, stored.n, stored.m, bits, granules, stored.input_order)
+    chunks = lane_chunks(stored.values.reshape(n, -1), stored.indices.reshape(n, -1), bits=bits)
+    return NMSmallMPackedWeight(n, k, stored.n, stored.m, bits, chunks, stored.input_order)

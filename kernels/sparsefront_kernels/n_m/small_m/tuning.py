@@ -16,7 +16,7 @@ def described(packed: NMSmallMPackedWeight, problem: Problem) -> LaneProblem:
         n=packed.n,
         kept=packed.kept,
         group_size=packed.group_size,
-        element_bytes=packed.granules.values.element_size(),
+        element_bytes=packed.chunks.values.element_size(),
         bits=packed.bits,
     )
 

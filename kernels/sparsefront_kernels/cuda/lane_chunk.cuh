@@ -1,4 +1,4 @@
-// A granule: 32 kept weights of each of 32 outputs, one output to a lane, with the places of their inputs packed in bits.
+// A chunk: 32 kept weights of each of 32 outputs, one output to a lane, with the places of their inputs packed in bits.
 #pragma once
 
 #include "numbers.cuh"
@@ -6,22 +6,22 @@
 
 namespace lanes {
 
-constexpr int GRANULE = 32, LANES = 32;
+constexpr int CHUNK = 32, LANES = 32;
 
 // BITS: of a place. BLOCK: neighbouring inputs that share a place, so that there are 32 / BLOCK places.
 template <typename T, int BITS, int BLOCK>
-struct Granule {
-    static constexpr int VECTORS = GRANULE * sizeof(T) / 16;  // of 16 bytes
-    static constexpr int WORDS = GRANULE / BLOCK * BITS / 32;
-    static constexpr int VALUES = GRANULE * LANES;     // of all lanes
+struct Chunk {
+    static constexpr int VECTORS = CHUNK * sizeof(T) / 16;  // of 16 bytes
+    static constexpr int WORDS = CHUNK / BLOCK * BITS / 32;
+    static constexpr int VALUES = CHUNK * LANES;     // of all lanes
     static constexpr int PLACES = WORDS * LANES;
 
     uint32_t values[4 * VECTORS];
     uint32_t places[WORDS];
 
-    // Both arrays of the granule: values as [vector][lane][16 bytes]; words as [lane][4 words], again and again, and [lane][the rest].
-    __device__ __forceinline__ void load(const T* granule, const uint32_t* words, int lane) {
-        const char* source = reinterpret_cast<const char*>(granule) + lane * 16;
+    // Both arrays of the chunk: values as [vector][lane][16 bytes]; words as [lane][4 words], again and again, and [lane][the rest].
+    __device__ __forceinline__ void load(const T* chunk, const uint32_t* words, int lane) {
+        const char* source = reinterpret_cast<const char*>(chunk) + lane * 16;
 #pragma unroll
         for (int vector = 0; vector < VECTORS; ++vector)
             streams::load_words(reinterpret_cast<uint32_t(&)[4]>(values[4 * vector]), source + vector * LANES * 16);
