@@ -42,7 +42,8 @@ def product_from_packed(packed, x, launch, clusters=3):
     outside = torch.cat([x, x.new_zeros(m, 64)], dim=1)  # what lies past K comes as zeros
     y = torch.zeros(m, packed.n, dtype=torch.float64)
     written = torch.zeros(m, packed.n, dtype=torch.int64)
-    work, begins = work_tensors(packed.lengths, m, launch, lambda cluster: clusters, CPU)
+    work, begins, firsts = work_tensors(packed.lengths, m, launch, lambda cluster: clusters, CPU)
+    assert torch.equal(firsts, work[begins[:-1].long()])
     if splits > 1:
         assert begins.tolist() == list(range(len(work) + 1)), "blocks that add up have one tile"
     for begin, end in pairwise(begins.tolist()):

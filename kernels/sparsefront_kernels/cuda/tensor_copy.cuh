@@ -48,9 +48,6 @@ __device__ __forceinline__ void wait_for_reads_of_stores() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
 
-// Until all groups of this thread are in memory.
-__device__ __forceinline__ void wait_for_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-
 // An arrival at the barrier that lies at the same place in another block of the cluster. It says that tensor cores have read
 // something, which is over; to order what threads wrote for all of the cluster, it would need a fence that takes long.
 __device__ __forceinline__ void barrier_arrive_in_cluster(uint32_t barrier, uint32_t rank) {

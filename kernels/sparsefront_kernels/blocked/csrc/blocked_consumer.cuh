@@ -47,6 +47,10 @@ __device__ __forceinline__ int add_up(Stages& s, int k_blocks, float (&acc)[WIDT
             if (previous >= 0) s.release(previous);
             previous = s.ring.slot, add = 1;
         } else {
+            // the slot before must not wait for a later product: the warp that loads may need it to bring that one
+            wgmma_wait<0>();
+            if (previous >= 0) s.release(previous);
+            previous = -1;
             s.release(s.ring.slot);
         }
         s.ring.advance(STAGES);
@@ -74,13 +78,13 @@ __device__ __forceinline__ void consume(const Problem& problem, int rank, uint32
     Stages s{stages, full, empty, slot_uses, warp_uniform(threadIdx.x / 128), problem.cluster};
     Quarters quarters{stages + STAGES * STAGE_BYTES + s.half * QUARTER_BUFFERS * QUARTER_BYTES,
                       landed + s.half * QUARTER_BUFFERS * 8, 1 + s.half, threadIdx.x % 128 == 0};
+    // what a tile needs is read while those before are computed
+    int4 ahead[2];
+    ahead[0] = ahead[1] = load_early(problem.first_work + cluster_index(problem));
     const int4* next = problem.work + __ldg(problem.work_begin + cluster_index(problem));
     const int4* const end = problem.work + __ldg(problem.work_begin + cluster_index(problem) + 1);
     const int own_output = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;  // of this thread, among the half's
     float acc[MOST_COLUMNS / 2];
-    // what a tile needs is read while those before are computed
-    int4 ahead[2];
-    ahead[0] = ahead[1] = load_early(next);
     if (next + 1 < end) ahead[1] = load_early(next + 1);
     int next_output = load_early(problem.outputs + 2 * ahead[0].x + s.half);
     for (; next < end; ++next) {
@@ -100,7 +104,7 @@ __device__ __forceinline__ void consume(const Problem& problem, int rank, uint32
             default: compute<T, X, 64>(problem, s, quarters, tile, rank, acc, bias, first_output); break;
         }
     }
-    if (quarters.leads) wait_for_stores();
+    if (quarters.leads) wait_for_reads_of_stores<0>();  // the end of the grid waits for the rest
     __syncwarp();
 }
 

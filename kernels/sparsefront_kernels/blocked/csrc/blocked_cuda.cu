@@ -107,7 +107,8 @@ cudaError_t launch(const Problem& problem, int inputs, bool by_input, int cluste
 // `y_row_major`. Strides are in elements. inputs: of a box, 64, 32 or 16.
 // cluster, splits: as in Problem; one of them is 1.
 extern "C" int sparsefront_blocked_cuda(const void* x, const void* panels, const void* k_blocks, const void* work,
-                                        const void* work_begin, const void* outputs, const void* bias, const void* residual, void* y,
+                                        const void* work_begin, const void* first_work, const void* outputs,
+                                        const void* bias, const void* residual, void* y,
                                         long long x_stride, long long residual_stride, long long y_stride, int bias_type,
                                         int activation, int x_feature_major, int y_row_major, int is_bfloat16, int m, int n, int k,
                                         int inputs, int cluster, int splits, int clusters, int pdl, void* stream) {
@@ -125,6 +126,7 @@ extern "C" int sparsefront_blocked_cuda(const void* x, const void* panels, const
     problem.k_blocks = static_cast<const int*>(k_blocks);
     problem.work = static_cast<const int4*>(work);
     problem.work_begin = static_cast<const int*>(work_begin);
+    problem.first_work = static_cast<const int4*>(first_work);
     problem.outputs = static_cast<const int*>(outputs);
     Epilogue& epilogue = problem.epilogue;
     epilogue.bias = bias, epilogue.bias_type = bias_type, epilogue.activation = activation;

@@ -36,6 +36,7 @@ struct Producer {
     __device__ __forceinline__ static void run(const Problem& problem, int rank, uint32_t stages, uint32_t full, uint32_t empty,
                                                uint32_t slot_uses) {
         const int lane = threadIdx.x % 32;
+        const int4 first = load_early(problem.first_work + cluster_index(problem));
         const int4* next = problem.work + __ldg(problem.work_begin + cluster_index(problem));
         const int4* const end = problem.work + __ldg(problem.work_begin + cluster_index(problem) + 1);
         // each lane holds one of the next 32 k-blocks; those after them, and the next tile, are read ahead
@@ -43,7 +44,7 @@ struct Producer {
         const auto read_ahead = [&](int first, int count) {
             if (lane < count) ahead.load(problem.k_blocks, first + lane);
         };
-        WorkTile tile = part_of(problem, load_early(next), rank);
+        WorkTile tile = part_of(problem, first, rank);
         read_ahead(tile.first, tile.k_blocks);
         Ring ring;
         while (tile.k_blocks > 0) {

@@ -57,7 +57,7 @@ template <typename T, typename X>
 __device__ __forceinline__ void consume_part(const Problem& problem, int rank, uint32_t stages, uint32_t full, uint32_t empty,
                                              uint32_t slot_uses) {
     Stages s{stages, full, empty, slot_uses, warp_uniform(threadIdx.x / 128), 1};
-    const int4 place = load_early(problem.work + cluster_index(problem));
+    const int4 place = load_early(problem.first_work + cluster_index(problem));
     const WorkTile tile = part_of(problem, place, rank);
     const int first_output = static_cast<int>(warp_uniform(load_early(problem.outputs + 2 * tile.cta_tile + s.half)));
     const int own_output = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;

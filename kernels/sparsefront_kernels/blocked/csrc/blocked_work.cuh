@@ -30,6 +30,7 @@ struct Problem {
     const int* k_blocks;    // [k_blocks, KBlock::WORDS]
     const int4* work;       // as WorkTile reads it; what it calls columns are those of each block of a cluster
     const int* work_begin;  // [clusters + 1]: the tiles of each cluster; those without k-blocks come last
+    const int4* first_work; // [clusters]: the first tile of each, once more
     const int* outputs;     // [CTA tiles, 2]: the first of the 64 outputs of each half, or -1
     Epilogue epilogue;      // bias, activation, and whether there is a residual
     int m;

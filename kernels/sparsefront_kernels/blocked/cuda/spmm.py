@@ -50,11 +50,11 @@ def launch_blocked_cuda(
     Raises:
         RuntimeError: the launch failed.
     """
-    work, begins = work_tensors(
+    work, begins, firsts = work_tensors(
         tuple(lengths), m, launch, lambda cluster: clusters_at_once(cluster, x.device), x.device
     )
     error = _library().sparsefront_blocked_cuda(
-        *(tensor.data_ptr() for tensor in (x, panels, k_blocks, work, begins, outputs)),
+        *(tensor.data_ptr() for tensor in (x, panels, k_blocks, work, begins, firsts, outputs)),
         *epilogue_arguments(x, y, bias, residual),
         0 if bias is None else BIAS_TYPES[bias.dtype],
         ACTIVATION_CODES[activation],
@@ -93,7 +93,7 @@ def clusters_at_once(cluster: int, device: torch.device) -> int:
 def _library() -> ctypes.CDLL:
     library = cuda_library.load(LIBRARY)
     product, clusters = library.sparsefront_blocked_cuda, library.sparsefront_blocked_cuda_clusters
-    product.argtypes = [ctypes.c_void_p] * 9 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 13 + [ctypes.c_void_p]
+    product.argtypes = [ctypes.c_void_p] * 10 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 13 + [ctypes.c_void_p]
     clusters.argtypes = [ctypes.c_int]
     product.restype = clusters.restype = ctypes.c_int
     return library

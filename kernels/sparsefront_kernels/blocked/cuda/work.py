@@ -17,7 +17,7 @@ def work_tensors(
     launch: BlockedLaunch,
     clusters_at_once: Callable[[int], int],
     device: torch.device,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """The tiles of every cluster of blocks.
 
     Args:
@@ -26,17 +26,26 @@ def work_tensors(
         clusters_at_once: blocks of a cluster → how many clusters run at the same time.
     Returns:
         work, int32 [tiles, 4]: CTA tile, its first k-block, its number of k-blocks, and the first row of X over the blocks
-        that share the weights, with a block's number of rows / 64 - 1 in the upper four bits; begins, int32 [clusters + 1].
+        that share the weights, with a block's number of rows / 64 - 1 in the upper four bits; begins, int32 [clusters + 1];
+        firsts, int32 [clusters, 4]: the first tile of each cluster once more, which it finds without looking where it begins.
     """
     if launch.splits > 1:
         return _split_tensors(lengths, m, device)
     # a cluster's rows of X lie side by side: to the schedule it is a block that has a share of them
     rows = -(-m // launch.cluster)
-    return schedule_tensors(lengths, rows, clusters_at_once(launch.cluster), launch.raster_swizzle, device)
+    return _tensors(lengths, rows, clusters_at_once(launch.cluster), launch.raster_swizzle, device)
 
 
 @functools.lru_cache(maxsize=MOST_SCHEDULES)
-def _split_tensors(lengths: tuple[int, ...], m: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _tensors(
+    lengths: tuple[int, ...], rows: int, clusters: int, raster_swizzle: int, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    work, begins = schedule_tensors(lengths, rows, clusters, raster_swizzle, device)
+    return work, begins, work[begins[:-1].long()]
+
+
+@functools.lru_cache(maxsize=MOST_SCHEDULES)
+def _split_tensors(lengths: tuple[int, ...], m: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """One tile for each cluster, longest lists first."""
     firsts = [0, *itertools.accumulate(lengths)]
     work = [
@@ -44,7 +53,5 @@ def _split_tensors(lengths: tuple[int, ...], m: int, device: torch.device) -> tu
         for cta_tile, length in enumerate(lengths)
         for row in range(0, m, COLUMNS_OF_SPLIT)
     ]
-    return (
-        torch.tensor(work, dtype=torch.int32).view(-1, 4).to(device),
-        torch.arange(len(work) + 1, dtype=torch.int32).to(device),
-    )
+    tiles = torch.tensor(work, dtype=torch.int32).view(-1, 4).to(device)
+    return tiles, torch.arange(len(work) + 1, dtype=torch.int32).to(device), tiles
