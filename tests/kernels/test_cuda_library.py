@@ -79,7 +79,8 @@ class TestOurSources:
 
     @pytest.mark.parametrize("name", cuda_library.SOURCES)
     def test_opens(self, name, compiler_logs):
-        assert cuda_library.load(name) is not None
+        library = cuda_library.load(name)
+        assert getattr(library, f"sparsefront_{name}")  # what Python calls, by its own name
 
 
 # Bytes of a thread, at most. gathered_cuda_narrow: where blocks of a cluster add up, after the main loop.

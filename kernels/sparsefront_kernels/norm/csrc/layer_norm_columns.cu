@@ -7,14 +7,7 @@
 #include "../../cuda/hopper.cuh"
 #include "../../cuda/pairs.cuh"
 
-namespace {
-
-constexpr int THREADS = 512, WARPS = THREADS / 32;
-constexpr int EIGHT = 8;                               // columns of a thread
-constexpr int EIGHTS = 2, COLUMNS = EIGHTS * EIGHT;    // of a block: a sector of a row
-constexpr int FEATURES_AT_A_TIME = THREADS / EIGHTS;
-constexpr int MOST_FEATURES = 5 * FEATURES_AT_A_TIME;  // what registers hold of a column
-static_assert(WARPS == COLUMNS);                       // each adds up a column
+namespace layer_norm {
 
 // norm/cuda_norm.py fills it in.
 struct Arguments {
@@ -31,6 +24,19 @@ struct Arguments {
     int pdl;
     float eps;
 };
+
+}  // namespace layer_norm
+
+namespace {
+
+using layer_norm::Arguments;
+
+constexpr int THREADS = 512, WARPS = THREADS / 32;
+constexpr int EIGHT = 8;                               // columns of a thread
+constexpr int EIGHTS = 2, COLUMNS = EIGHTS * EIGHT;    // of a block: a sector of a row
+constexpr int FEATURES_AT_A_TIME = THREADS / EIGHTS;
+constexpr int MOST_FEATURES = 5 * FEATURES_AT_A_TIME;  // what registers hold of a column
+static_assert(WARPS == COLUMNS);                       // each adds up a column
 
 // A vector over the features as the threads of a block read it, in shared memory.
 __device__ __forceinline__ void load_vector(float (&v)[MOST_FEATURES], const void* vector, int type, float otherwise, int d) {
