@@ -14,9 +14,9 @@ from sparsefront.inference.fusion.product_weight import ProductWeight
 DENSE = "dense_linear"
 # Family of the pattern -> others that can store such masks and may be faster: blocks are tiles, half of n:m is 2:4.
 ALSO_HELD = {"blocked": ("gathered",), "n_m": ("semi_structured",)}
-# Not tried where the other one can run, which was faster in all 190 products of M >= 512 that experiments/operators holds of
-# both on an H200: compiling it for every tile and epilogue takes longer than everything else.
-SLOWER_THAN = {"gathered_triton": "gathered_cuda"}
+# Not tried where the other one can run, which was faster in all products of M >= 512 that experiments/operators holds of both on
+# an H200 (190 and 6): compiling it for every tile and epilogue takes longer than everything else.
+SLOWER_THAN = {"gathered_triton": "gathered_cuda", "blocked_triton": "blocked_cuda"}
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from sparsefront.inference.fusion.product_weight import ProductWeight, outputs_in_tiles, remade, tiled
 
+WORTH_IT = 1 / 8  # of the hidden features, that vanish: layers of one network then differ in shape, and each is tuned and timed anew
 ROUNDING = 16  # hidden features are kept in multiples of it: what a dense product needs for aligned rows
 
 
 def compacted(up: ProductWeight, down: ProductWeight, activation: str) -> tuple[ProductWeight, ProductWeight] | None:
-    """Both products without the hidden features that up has no weights for, or None where that changes nothing.
+    """Both products without the hidden features that up has no weights for, or None where that changes little.
 
     Such a feature is the constant act(bias) for every row. Down multiplies it by a fixed weight, which goes into down's bias:
     b'[n] = b[n] + sum over pruned j of W[n, j] act(bias[j]), in float32.
@@ -25,7 +26,7 @@ def compacted(up: ProductWeight, down: ProductWeight, activation: str) -> tuple[
     unit = math.lcm(_block(up, 0), _block(down, 1))
     read = _in_units(up.mask.any(1), unit)
     kept = _with_rounding(read, unit)
-    if kept.all():
+    if (~kept).sum() < WORTH_IT * kept.numel():
         return None
     try:
         smaller_up, smaller_down = _rows(up, kept), _columns(down, kept, read)
