@@ -11,7 +11,9 @@ from torch import Tensor
 
 from sparsefront.inference.fusion.product_weight import ProductWeight, outputs_in_tiles, remade, tiled
 
-WORTH_IT = 1 / 8  # of the hidden features, that vanish: layers of one network then differ in shape, and each is tuned and timed anew
+WORTH_IT = (
+    1 / 8
+)  # of the hidden features, that vanish: layers of one network then differ in shape, and each is tuned and timed anew
 ROUNDING = 16  # hidden features are kept in multiples of it: what a dense product needs for aligned rows
 
 
