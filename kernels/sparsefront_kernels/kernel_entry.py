@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from sparsefront_kernels.convolution import Convolving
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.tuning.tunable import Tunable
@@ -49,6 +50,7 @@ class KernelEntry:
             are rounded to TF32.
         fuses_epilogue: whether `run` takes `activation` and `residual`.
         tunable: its launch parameters, or None where there is nothing to tune.
+        convolving: how it reads images, where it can; else convolutions copy what output pixels see into rows of X first.
     """
 
     name: str
@@ -62,6 +64,7 @@ class KernelEntry:
     dtype_name: str | None = None
     fuses_epilogue: bool = False
     tunable: Tunable | None = None
+    convolving: Convolving | None = None
 
     def computes_in(self, dtype_name: str) -> bool:
         """Whether its products are of this dtype (fp16, bf16, fp32, tf32), as far as the entry says.

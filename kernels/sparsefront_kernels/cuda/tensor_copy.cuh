@@ -22,6 +22,17 @@ __device__ __forceinline__ void copy_box(uint32_t target, const CUtensorMap* map
         : "memory");
 }
 
+// What a column of output pixels of a convolution sees through one tap of the filter, neighboring channels of it: pixels of images
+// [n, h, w, c] from (w, h, n) on, in elements, each moved by the tap's offset. Pixels outside of the images come as zeros, and count.
+__device__ __forceinline__ void copy_pixels(uint32_t target, const CUtensorMap* map, int channel, int w, int h, int n, uint16_t across,
+                                            uint16_t down, uint32_t barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6], "
+        "{%7, %8};" ::"r"(target),
+        "l"(map), "r"(channel), "r"(w), "r"(h), "r"(n), "r"(barrier), "h"(across), "h"(down)
+        : "memory");
+}
+
 // One contiguous run of a multiple of 16 bytes to the same place in several blocks of the cluster, each of whose barriers, at
 // the same place too, counts its bytes. blocks: bit r for the block of rank r.
 __device__ __forceinline__ void copy_bulk_multicast(uint32_t target, const void* source, uint32_t bytes, uint32_t barrier,

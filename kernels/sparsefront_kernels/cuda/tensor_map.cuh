@@ -13,19 +13,50 @@ struct Matrix {
     long long stride;    // elements from row to row, a multiple of 8
 };
 
+// A convolution over images [n, h, w, c] of 16-bit elements in memory, c a multiple of 8.
+struct Images {
+    const void* data;    // begins at a multiple of 16 bytes
+    int n, h, w, c;
+    int filter_h, filter_w;
+    int stride_h, stride_w;
+    int padding_h, padding_w;
+    int dilation_h, dilation_w;
+    int out_h, out_w;
+};
+
+// A function of the driver, by its name at run time: libraries are linked with the CUDA runtime alone. Null where there is none.
+template <typename Function>
+inline Function driver_function(const char* name) {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found);
+    return error == cudaSuccess && found == cudaDriverEntryPointSuccess ? reinterpret_cast<Function>(function) : nullptr;
+}
+
+// What `copy_pixels` brings: `pixels` rows of 64 channels, 128 bytes each, swizzled by as many. Returns a cudaError_t.
+inline cudaError_t make_image_map(CUtensorMap& map, const Images& images, unsigned pixels) {
+    static const auto encode = driver_function<decltype(&cuTensorMapEncodeIm2col)>("cuTensorMapEncodeIm2col");
+    if (encode == nullptr) return cudaErrorNotSupported;
+    const auto bytes = [](long long elements) { return static_cast<cuuint64_t>(2 * elements); };
+    const long long row = static_cast<long long>(images.w) * images.c;
+    const cuuint64_t sizes[4] = {static_cast<cuuint64_t>(images.c), static_cast<cuuint64_t>(images.w),
+                                 static_cast<cuuint64_t>(images.h), static_cast<cuuint64_t>(images.n)};
+    const cuuint64_t strides[3] = {bytes(images.c), bytes(row), bytes(row * images.h)};
+    // where a filter's first tap may lie: from the padding on, until its last tap has reached the other side
+    const int lower[2] = {-images.padding_w, -images.padding_h};
+    const int upper[2] = {images.padding_w - (images.filter_w - 1) * images.dilation_w,
+                          images.padding_h - (images.filter_h - 1) * images.dilation_h};
+    const cuuint32_t steps[4] = {1, static_cast<cuuint32_t>(images.stride_w), static_cast<cuuint32_t>(images.stride_h), 1};
+    const CUresult result = encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 4, const_cast<void*>(images.data), sizes, strides, lower,
+                                   upper, 64, pixels, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
 // Boxes of rows x columns, whose rows of 32, 64 or 128 bytes lie one after the other in shared memory, swizzled by that many
 // bytes. Returns a cudaError_t.
 inline cudaError_t make_tensor_map(CUtensorMap& map, const Matrix& matrix, unsigned box_rows, unsigned box_columns) {
-    // by its name at run time: the library is linked with the CUDA runtime alone
-    static const auto encode = [] {
-        void* function = nullptr;
-        cudaDriverEntryPointQueryResult found{};
-        const cudaError_t error =
-            cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
-        return error == cudaSuccess && found == cudaDriverEntryPointSuccess
-                   ? reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function)
-                   : nullptr;
-    }();
+    static const auto encode = driver_function<decltype(&cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
     if (encode == nullptr) return cudaErrorNotSupported;
     const CUtensorMapSwizzle swizzle = box_columns == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
                                        : box_columns == 32 ? CU_TENSOR_MAP_SWIZZLE_64B

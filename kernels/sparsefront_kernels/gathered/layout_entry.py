@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from sparsefront_kernels.convolution import Convolving
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import Problem
@@ -27,12 +28,13 @@ def layout_entry(
     tunable: Tunable | None = None,
     dtype_name: str | None = None,
     family: str = "gathered",
+    convolving: Convolving | None = None,
 ) -> KernelEntry:
     """The entry of a kernel that fuses an epilogue.
 
     Args:
         product: the entry's `run`, which also takes the layout as a keyword.
-        pack, unsupported, tunable, dtype_name, family: as in `KernelEntry`.
+        pack, unsupported, tunable, dtype_name, family, convolving: as in `KernelEntry`.
     """
     return KernelEntry(
         name=entry_name(kernel, layout),
@@ -45,4 +47,5 @@ def layout_entry(
         dtype_name=dtype_name,
         fuses_epilogue=True,
         tunable=tunable,
+        convolving=convolving,
     )

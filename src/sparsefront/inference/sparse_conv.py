@@ -1,6 +1,8 @@
-"""A convolution as the product that it is: pixels by the weight viewed as [C_out, C_in*kh*kw]."""
+"""A convolution as the product that it is: what output pixels see by the weight as a matrix."""
 
+import torch
 from sparsefront_kernels import KernelEntry, SparseFormat
+from sparsefront_kernels.convolution import Convolution
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
@@ -10,7 +12,8 @@ from sparsefront.masks.weight_view import pixel_rows
 class SparseConv2d(SparseLayer):
     """Takes [B, C_in, H, W] and gives [B, C_out, H', W'] (channels last in memory), as nn.Conv2d does.
 
-    A 1x1 filter reads the pixels as they are; larger ones go through im2col, whose copy is part of the layer's time.
+    A 1x1 filter reads the pixels as they are. Others are left to a kernel that reads images itself, where it can; elsewhere
+    they go through im2col, whose copy is part of the layer's time.
     """
 
     def __init__(self, entry: KernelEntry, format: SparseFormat, layer: nn.Conv2d) -> None:
@@ -20,6 +23,7 @@ class SparseConv2d(SparseLayer):
         self.in_channels, self.out_channels = layer.in_channels, layer.out_channels
         self.kernel_size, self.stride = layer.kernel_size, layer.stride
         self.padding, self.dilation = layer.padding, layer.dilation
+        self.convolution = Convolution(layer.kernel_size, layer.stride, layer.padding, layer.dilation)
 
     @classmethod
     def replacing(cls, layer: nn.Conv2d, entry: KernelEntry, format: SparseFormat) -> "SparseConv2d":
@@ -30,14 +34,21 @@ class SparseConv2d(SparseLayer):
         return super().weight.reshape(self.out_channels, self.in_channels, *self.kernel_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        height, width = (
-            (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
-            for size, padding, dilation, kernel, stride in zip(
-                x.shape[2:], self.padding, self.dilation, self.kernel_size, self.stride, strict=True
-            )
-        )
-        y = self.product(self._pixels(x))  # [B * H' * W', C_out]
-        return y.reshape(x.shape[0], height, width, self.out_channels).permute(0, 3, 1, 2)
+        y = self._convolved(x)
+        if y is None:
+            rows = self.product(self._pixels(x))  # [B * H' * W', C_out]
+            y = rows.reshape(x.shape[0], *self.convolution.output_size(*x.shape[2:]), self.out_channels)
+        return y.permute(0, 3, 1, 2)
+
+    def _convolved(self, x: Tensor) -> Tensor | None:
+        """[B, H', W', C_out] by a kernel that reads images; None where rows of pixels are as good, or it cannot."""
+        reads = self._entry.convolving
+        if reads is None or self.convolution.is_pointwise or (torch.is_grad_enabled() and x.requires_grad):
+            return None  # such kernels have no gradient
+        images = x.to(self.format.dtype).permute(0, 2, 3, 1).contiguous()
+        if reads.unsupported(self._operand, images, self.convolution) is not None:
+            return None
+        return reads.run(images, self._operand, self.bias, self.convolution)
 
     def _pixels(self, x: Tensor) -> Tensor:
         """[B * H' * W', C_in * kh * kw]: what each output pixel sees."""

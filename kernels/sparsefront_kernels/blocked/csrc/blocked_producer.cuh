@@ -5,13 +5,32 @@
 
 namespace {
 
-template <int INPUTS, bool BY_INPUT>
+// Where the first taps of a filter lie for the first output pixel of each group of rows, in images.
+struct Pixels {
+    int w[GROUPS], h[GROUPS], n[GROUPS];
+
+    // Each lane finds one of them.
+    __device__ __forceinline__ void find(const Convolution& convolution, int column) {
+        const int pixel = column + static_cast<int>(threadIdx.x) % GROUPS * GROUP, across = pixel % convolution.out_w;
+        const int row = pixel / convolution.out_w, down = row % convolution.out_h;
+        const int own_w = across * convolution.stride_w - convolution.padding_w;
+        const int own_h = down * convolution.stride_h - convolution.padding_h, own_n = row / convolution.out_h;
+#pragma unroll
+        for (int group = 0; group < GROUPS; ++group) {
+            w[group] = __shfl_sync(~0u, own_w, group), h[group] = __shfl_sync(~0u, own_h, group);
+            n[group] = __shfl_sync(~0u, own_n, group);
+        }
+    }
+};
+
+template <int INPUTS, Source SOURCE>
 struct Producer {
-    using Stage = XStage<INPUTS, BY_INPUT>;
+    using Stage = XStage<INPUTS, SOURCE>;
+    static_assert(SOURCE != Source::IMAGES || INPUTS == K_BLOCK);  // then no box is left empty
 
     // Starts the copies of a k-block. Of the weights, each block of a cluster brings an equal part to all of them.
-    __device__ __forceinline__ static void load(const Problem& problem, const KBlock<INPUTS>& k_block, int column, int groups,
-                                                int rank, uint32_t stage, uint32_t ready, uint32_t use_of_slot) {
+    __device__ __forceinline__ static void load(const Problem& problem, const KBlock<INPUTS>& k_block, int column, const Pixels& pixels,
+                                                int groups, int rank, uint32_t stage, uint32_t ready, uint32_t use_of_slot) {
         const uint32_t use = k_block.place & 3, bytes = use == 3 ? 2 * PANEL_BYTES : PANEL_BYTES;
         store_word(use_of_slot, use);
         barrier_arrive_expect(ready, groups * GROUP_BYTES + bytes);
@@ -23,14 +42,32 @@ struct Producer {
         } else {
             copy_bulk_multicast(target, panels, part, ready, (1 << problem.cluster) - 1);
         }
-        for (int group = 0; group < groups; ++group) {
-            const int row = column + group * GROUP;
+        if constexpr (SOURCE == Source::IMAGES) {
+            load_pixels(problem, k_block.input[0], pixels, groups, stage, ready);
+        } else {
+            for (int group = 0; group < groups; ++group) {
+                const int row = column + group * GROUP;
 #pragma unroll
-            for (int box = 0; box < KBlock<INPUTS>::BOXES; ++box) {
-                const int input = k_block.input[box];
-                copy_box(stage + Stage::box(group, box), &problem.x, BY_INPUT ? row : input, BY_INPUT ? input : row, ready);
+                for (int box = 0; box < KBlock<INPUTS>::BOXES; ++box) {
+                    const int input = k_block.input[box];
+                    copy_box(stage + Stage::box(group, box), &problem.x, Stage::BY_INPUT ? row : input, Stage::BY_INPUT ? input : row,
+                             ready);
+                }
             }
         }
+    }
+
+    __device__ __forceinline__ static void load_pixels(const Problem& problem, int input, const Pixels& pixels, int groups, uint32_t stage,
+                                                       uint32_t ready) {
+        const Convolution& convolution = problem.convolution;
+        const int tap = input / convolution.channels, channel = input % convolution.channels;
+        const uint16_t across = tap % convolution.filter_w * convolution.dilation_w;
+        const uint16_t down = tap / convolution.filter_w * convolution.dilation_h;
+#pragma unroll
+        for (int group = 0; group < GROUPS; ++group)
+            if (group < groups)
+                copy_pixels(stage + Stage::box(group, 0), &problem.x, channel, pixels.w[group], pixels.h[group], pixels.n[group], across,
+                            down, ready);
     }
 
     __device__ __forceinline__ static void run(const Problem& problem, int rank, uint32_t stages, uint32_t full, uint32_t empty,
@@ -51,6 +88,8 @@ struct Producer {
             int4 next_place{};
             if (++next < end) next_place = load_early(next);
             const int column = first_column(problem, tile, rank), groups = groups_of(problem, tile, column);
+            Pixels pixels;
+            if constexpr (SOURCE == Source::IMAGES) pixels.find(problem.convolution, column);
             for (int done = 0; done < tile.k_blocks; done += 32) {
                 const KBlock<INPUTS> held = ahead;
                 const int left = tile.k_blocks - done;
@@ -64,7 +103,7 @@ struct Producer {
                     const KBlock<INPUTS> k_block = held.of(i);
                     barrier_wait(empty + 8 * ring.slot, ring.phase ^ 1);
                     if (lane == 0)
-                        load(problem, k_block, column, groups, rank, stages + ring.slot * STAGE_BYTES, full + 8 * ring.slot,
+                        load(problem, k_block, column, pixels, groups, rank, stages + ring.slot * STAGE_BYTES, full + 8 * ring.slot,
                              slot_uses + 4 * ring.slot);
                     __syncwarp();
                     ring.advance(STAGES);

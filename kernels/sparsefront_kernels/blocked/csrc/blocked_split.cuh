@@ -25,7 +25,8 @@ struct Part {
 
 // Stores a half's part of Y from shared memory, 16 bytes a thread at a time.
 template <typename T>
-__device__ __forceinline__ void store_part(const Epilogue& epilogue, const Part& part, int column, int first_output) {
+__device__ __forceinline__ void store_part(const Problem& problem, const Part& part, int column, int first_output) {
+    const Epilogue& epilogue = problem.epilogue;
     const int chunks = part.columns * (HALF / 8), in_row = part.by_row ? HALF / 8 : part.columns / 8;
     for (int chunk = threadIdx.x % 128; chunk < chunks; chunk += 128) {
         const int outer = chunk / in_row, inner = chunk % in_row;
@@ -38,8 +39,8 @@ __device__ __forceinline__ void store_part(const Epilogue& epilogue, const Part&
         if (epilogue.residual != nullptr) {
             const uint4 more = *reinterpret_cast<const uint4*>(static_cast<const T*>(epilogue.residual) +
                                                                row * epilogue.residual_stride + at);
-            v.x = sum_of_two<T>(v.x, more.x), v.y = sum_of_two<T>(v.y, more.y);
-            v.z = sum_of_two<T>(v.z, more.z), v.w = sum_of_two<T>(v.w, more.w);
+            v.x = with_residual<T>(v.x, more.x, problem.relu_last), v.y = with_residual<T>(v.y, more.y, problem.relu_last);
+            v.z = with_residual<T>(v.z, more.z, problem.relu_last), v.w = with_residual<T>(v.w, more.w, problem.relu_last);
         }
         __stcs(reinterpret_cast<uint4*>(static_cast<T*>(epilogue.y) + row * epilogue.y_stride + at), v);
     }
@@ -98,7 +99,7 @@ __device__ __forceinline__ void consume_part(const Problem& problem, int rank, u
         }
     }
     warpgroup_sync(1 + s.half);
-    store_part<T>(problem.epilogue, part, tile.column + rank * part.columns, first_output);
+    store_part<T>(problem, part, tile.column + rank * part.columns, first_output);
 }
 
 }  // namespace

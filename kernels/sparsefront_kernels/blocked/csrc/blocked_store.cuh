@@ -46,11 +46,18 @@ __device__ __forceinline__ void load_first_residuals(const Problem& problem, con
     __syncwarp();
 }
 
+// Two rounded sums with two of the residual.
+template <typename T>
+__device__ __forceinline__ uint32_t with_residual(uint32_t both, uint32_t residual, bool relu_last) {
+    const uint32_t sum = sum_of_two<T>(both, residual);
+    return relu_last ? relu_of_two<T>(sum) : sum;
+}
+
 // Adds four blocks of the residual to those that `store` moves at a time.
 template <typename T>
-__device__ __forceinline__ void add_blocks(uint32_t* v, const uint4& residual) {
-    v[0] = sum_of_two<T>(v[0], residual.x), v[4] = sum_of_two<T>(v[4], residual.y);
-    v[1] = sum_of_two<T>(v[1], residual.z), v[5] = sum_of_two<T>(v[5], residual.w);
+__device__ __forceinline__ void add_blocks(uint32_t* v, const uint4& residual, bool relu_last) {
+    v[0] = with_residual<T>(v[0], residual.x, relu_last), v[4] = with_residual<T>(v[4], residual.y, relu_last);
+    v[1] = with_residual<T>(v[1], residual.z, relu_last), v[5] = with_residual<T>(v[5], residual.w, relu_last);
 }
 
 // Stores the first `groups` quarters.
@@ -81,11 +88,11 @@ __device__ __forceinline__ void store(const Problem& problem, Quarters& quarters
             uint32_t* v = quarter.v + pair / 2 * 8 + pair % 2 * 2;  // outputs 0, columns 0 and 1; outputs 1 four further
             if (epilogue.y_row_major) {
                 const uint32_t address = buffer + ((2 * pair + column_eight) * 8 + row) * 128 + (output_eight ^ row) * 16;
-                if (adds) add_blocks<T>(v, load_transposed_blocks(address));
+                if (adds) add_blocks<T>(v, load_transposed_blocks(address), problem.relu_last);
                 store_transposed_blocks(address, v[0], v[4], v[1], v[5]);
             } else {
                 const uint32_t address = buffer + (output_eight * 8 + row) * 128 + ((2 * pair + column_eight) ^ row) * 16;
-                if (adds) add_blocks<T>(v, load_blocks(address));
+                if (adds) add_blocks<T>(v, load_blocks(address), problem.relu_last);
                 store_blocks(address, v[0], v[4], v[1], v[5]);
             }
         }

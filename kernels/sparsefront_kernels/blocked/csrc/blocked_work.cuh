@@ -22,8 +22,18 @@ constexpr int QUARTER_BUFFERS = 2;                 // of each half
 constexpr int PRODUCERS = 128, THREADS = CONSUMERS + PRODUCERS;
 constexpr int DYNAMIC_BYTES = 1024 + STAGES * STAGE_BYTES + 2 * QUARTER_BUFFERS * QUARTER_BYTES;
 
+// Where X comes from: a matrix by rows, a matrix by inputs, or images of which every row is what an output pixel of a convolution
+// sees, tap by tap, each with all channels.
+enum class Source { ROWS, INPUTS, IMAGES };
+
+// Of a convolution, what the place of an output pixel and of an input is made of.
+struct Convolution {
+    int channels, filter_w, out_h, out_w;
+    int stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w;
+};
+
 struct Problem {
-    CUtensorMap x;          // boxes of 64 rows of X x the inputs of a box; feature-major of inputs x 64 columns
+    CUtensorMap x;          // boxes of 64 rows of X x the inputs of a box; feature-major of inputs x 64 columns; or of images
     CUtensorMap y;          // boxes of 64 rows of Y x 64 outputs; feature-major of 64 outputs x 64 columns
     CUtensorMap residual;   // as y, where there is one
     const uint8_t* panels;  // [panels, 64 outputs, 64 inputs], swizzled
@@ -33,6 +43,8 @@ struct Problem {
     const int4* first_work; // [clusters]: the first tile of each, once more
     const int* outputs;     // [CTA tiles, 2]: the first of the 64 outputs of each half, or -1
     Epilogue epilogue;      // bias, activation, and whether there is a residual
+    Convolution convolution;
+    int relu_last;          // whether what is stored is max(0, sums with the residual), in place of an activation
     int m;
     int cluster;            // blocks that share the weights of a CTA tile: 1, 2 or 4
     int splits;             // or that share its k-blocks: then `cluster` is 1, and each cluster has one work tile, of 64 columns
@@ -64,8 +76,9 @@ struct KBlock {
 
 // X of a stage. By rows, each box of inputs has a region of its own, in which rows lie one after the other, `2 * INPUTS` bytes
 // each, swizzled by that many. By inputs, 64 columns have a region of their own with a row of 128 bytes for each input.
-template <int INPUTS, bool BY_INPUT>
+template <int INPUTS, Source SOURCE>
 struct XStage {
+    static constexpr bool BY_INPUT = SOURCE == Source::INPUTS;
     static constexpr int REGION = BY_INPUT ? GROUP_BYTES : MOST_COLUMNS * INPUTS * 2;
     static constexpr int ORDER = BY_INPUT ? MN_MAJOR : K_MAJOR;
 

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from sparsefront_kernels.blocked.cuda.convolution import CONVOLVING
 from sparsefront_kernels.blocked.cuda.op import blocked_cuda
 from sparsefront_kernels.blocked.cuda.packed_weight import (
     K_BLOCK,
@@ -68,6 +69,7 @@ ENTRIES = tuple(
         unsupported=_unsupported,
         tunable=LAUNCHES,
         family="blocked",
+        convolving=CONVOLVING if layout == "row_major" else None,
     )
     for layout in LAYOUTS
 )

@@ -11,9 +11,33 @@ from sparsefront_kernels import cuda_library
 from sparsefront_kernels.blocked.cuda.parameters import BlockedLaunch
 from sparsefront_kernels.blocked.cuda.work import work_tensors
 from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
+from sparsefront_kernels.convolution import Convolution
 from sparsefront_kernels.gathered.cuda.parameters import BIAS_TYPES, epilogue_arguments
 
 LIBRARY = "blocked_cuda"
+_SIZES = ("n", "h", "w", "c")
+_PAIRS = ("filter", "stride", "padding", "dilation", "out")  # vertical, then horizontal
+
+
+class Images(ctypes.Structure):
+    """`Images` of cuda/tensor_map.cuh: what a convolution reads."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        *((name, ctypes.c_int) for name in (*_SIZES, *(f"{pair}_{side}" for pair in _PAIRS for side in "hw"))),
+    ]
+
+    @classmethod
+    def of(cls, x: Tensor, convolution: Convolution) -> "Images":
+        """Of images [B, H, W, C], which must stay in memory until the kernel has been launched."""
+        pairs = (
+            convolution.kernel_size,
+            convolution.stride,
+            convolution.padding,
+            convolution.dilation,
+            convolution.output_size(x.shape[1], x.shape[2]),
+        )
+        return cls(x.data_ptr(), *x.shape, *(number for pair in pairs for number in pair))
 
 
 def launch_blocked_cuda(
@@ -34,6 +58,8 @@ def launch_blocked_cuda(
     bias: Tensor | None = None,
     activation: str = "none",
     residual: Tensor | None = None,
+    relu_last: bool = False,
+    images: Images | None = None,
 ) -> None:
     """Write Y = activation(X · Wᵀ + bias) + residual on the current stream of x's device, which must be current.
 
@@ -47,6 +73,8 @@ def launch_blocked_cuda(
         bias: [N] contiguous, float16, bfloat16 or float32, or None.
         activation: a name of `common.epilogue.ACTIVATION_CODES`.
         residual: as y, or None.
+        relu_last: whether what is written is max(0, ·) of that, where there is a residual.
+        images: where given, x is their pixels, and X the rows that their output pixels see.
     Raises:
         RuntimeError: the launch failed.
     """
@@ -69,6 +97,8 @@ def launch_blocked_cuda(
         launch.splits,
         len(begins) - 1,
         int(launch.pdl),
+        int(relu_last),
+        None if images is None else ctypes.byref(images),
         torch.cuda.current_stream(x.device).cuda_stream,
     )
     if error:
@@ -93,7 +123,7 @@ def clusters_at_once(cluster: int, device: torch.device) -> int:
 def _library() -> ctypes.CDLL:
     library = cuda_library.load(LIBRARY)
     product, clusters = library.sparsefront_blocked_cuda, library.sparsefront_blocked_cuda_clusters
-    product.argtypes = [ctypes.c_void_p] * 10 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 13 + [ctypes.c_void_p]
+    product.argtypes = [ctypes.c_void_p] * 10 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 14 + [ctypes.c_void_p] * 2
     clusters.argtypes = [ctypes.c_int]
     product.restype = clusters.restype = ctypes.c_int
     return library

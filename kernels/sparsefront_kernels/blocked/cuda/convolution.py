@@ -1,0 +1,147 @@
+"""A convolution by the Hopper kernel: the copy engine reads images [B, H, W, C] where else it reads rows of X (im2col by hardware)."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from sparsefront_kernels.blocked.cuda.packed_weight import K_BLOCK, BlockedCudaWeight
+from sparsefront_kernels.blocked.cuda.spmm import Images, launch_blocked_cuda
+from sparsefront_kernels.blocked.cuda.tuning import LAUNCHES, BlockedProblem
+from sparsefront_kernels.common.operands import bias_for_kernel, check_epilogue
+from sparsefront_kernels.convolution import Convolution, Convolving
+from sparsefront_kernels.gathered.aligned_operands import RUN_BYTES
+
+# What a descriptor of the copy engine holds: signed bytes for where a filter may lie, unsigned ones for its offsets.
+_FARTHEST, _LARGEST_STRIDE = 127, 8
+
+
+@torch.library.custom_op("sparsefront::blocked_conv2d", mutates_args=())
+def blocked_conv2d(
+    x: Tensor,
+    panels: Tensor,
+    k_blocks: Tensor,
+    outputs: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    lengths: Sequence[int],
+    n: int,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    activation: str,
+    relu_last: bool,
+) -> Tensor:
+    """A convolution with the arguments of `BlockedCudaWeight`, whose inputs go tap by tap with the channels inside.
+
+    Args:
+        x: [B, H, W, C] contiguous, float16 or bfloat16, beginning at 16 bytes; C a multiple of 64.
+        residual: of the result's shape and dtype, contiguous, or None.
+        activation: before the residual is added, a name of `common.epilogue.ACTIVATIONS`.
+        relu_last: whether the result is max(0, ·) of the sums with the residual, which then must be there.
+    Returns:
+        [B, H', W', N], contiguous; added up in float32.
+    Raises:
+        ValueError: operands that do not fit together.
+    """
+    convolution = Convolution(*(tuple(part) for part in (kernel_size, stride, padding, dilation)))
+    y = _empty(x, n, convolution)
+    check_epilogue(y, activation, residual)
+    if relu_last and residual is None:
+        raise ValueError("relu_last is for sums with a residual; without one there is activation='relu'")
+    if y.numel() == 0:
+        return y
+    channels, k = x.shape[3], x.shape[3] * kernel_size[0] * kernel_size[1]
+    rows = y.view(-1, n)
+    problem = BlockedProblem(len(rows), k, n, K_BLOCK, len(outputs), len(panels), tuple(lengths))
+    with torch.cuda.device_of(x):
+        launch_blocked_cuda(
+            x.view(-1, channels),
+            rows,
+            panels=panels,
+            k_blocks=k_blocks,
+            outputs=outputs,
+            lengths=lengths,
+            box=K_BLOCK,
+            m=len(rows),
+            n=n,
+            k=k,
+            launch=LAUNCHES.launch_for(problem, x.device),
+            x_feature_major=False,
+            y_feature_major=False,
+            bias=bias_for_kernel(bias),
+            activation=activation,
+            residual=None if residual is None else residual.reshape(-1, n),
+            relu_last=relu_last,
+            images=Images.of(x, convolution),
+        )
+    return y
+
+
+@blocked_conv2d.register_fake
+def _(
+    x,
+    panels,
+    k_blocks,
+    outputs,
+    bias,
+    residual,
+    lengths,
+    n,
+    kernel_size,
+    stride,
+    padding,
+    dilation,
+    activation,
+    relu_last,
+):
+    return _empty(x, n, Convolution(*(tuple(part) for part in (kernel_size, stride, padding, dilation))))
+
+
+def _empty(x: Tensor, n: int, convolution: Convolution) -> Tensor:
+    return x.new_empty(x.shape[0], *convolution.output_size(x.shape[1], x.shape[2]), n)
+
+
+def _run(
+    x: Tensor,
+    packed: BlockedCudaWeight,
+    bias: Tensor | None,
+    convolution: Convolution,
+    *,
+    activation: str = "none",
+    residual: Tensor | None = None,
+    relu_last: bool = False,
+) -> Tensor:
+    return blocked_conv2d(
+        x,
+        packed.panels,
+        packed.k_blocks,
+        packed.outputs,
+        bias,
+        residual,
+        packed.lengths,
+        packed.n,
+        convolution.kernel_size,
+        convolution.stride,
+        convolution.padding,
+        convolution.dilation,
+        activation,
+        relu_last,
+    )
+
+
+def _unsupported(packed: BlockedCudaWeight, x: Tensor, convolution: Convolution) -> str | None:
+    if packed.box != K_BLOCK or x.shape[3] % K_BLOCK:
+        return f"reads images in {K_BLOCK} neighboring channels of a tap, not boxes of {packed.box} of {x.shape[3]} channels"
+    if not x.is_contiguous() or x.data_ptr() % RUN_BYTES:
+        return "reads images that are channels_last in memory, from a multiple of 16 bytes on"
+    last_taps = [
+        dilation * (size - 1) for size, dilation in zip(convolution.kernel_size, convolution.dilation, strict=True)
+    ]
+    if max(*convolution.padding, *last_taps) > _FARTHEST or max(convolution.stride) > _LARGEST_STRIDE:
+        return f"takes paddings and filters within {_FARTHEST} pixels and strides up to {_LARGEST_STRIDE}, not {convolution}"
+    return None
+
+
+CONVOLVING = Convolving(_run, _unsupported)

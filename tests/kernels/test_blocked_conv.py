@@ -1,0 +1,144 @@
+"""Convolutions by the blocked kernel: how the copy engine walks over images, in plain loops; on a GPU against float64."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from sparsefront_kernels import FORMATS, entry
+from sparsefront_kernels.blocked.cuda import convolution as by_hardware
+from sparsefront_kernels.blocked.cuda.packed_weight import pack_for_blocked_cuda
+from sparsefront_kernels.blocked.cuda.spmm import Images
+from sparsefront_kernels.blocked.cuda.tuning import SPACE
+from sparsefront_kernels.convolution import Convolution
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.functional import conv2d
+
+GROUP = 64  # rows of X that one copy brings
+CONVOLUTIONS = {
+    "1x1, stride 2": Convolution((1, 1), stride=(2, 2)),
+    "3x3": Convolution((3, 3), padding=(1, 1)),
+    "3x3, stride 2": Convolution((3, 3), stride=(2, 2), padding=(1, 1)),
+    "3x1, uneven": Convolution((3, 1), stride=(2, 1), padding=(1, 0)),
+    "3x3, dilated": Convolution((3, 3), padding=(2, 2), dilation=(2, 2)),
+    "5x3, wide padding": Convolution((5, 3), padding=(4, 2), stride=(3, 2)),
+}
+ALL = pytest.mark.parametrize("convolution", CONVOLUTIONS.values(), ids=CONVOLUTIONS)
+
+
+def column_of_pixels(images, convolution, pixel, input):
+    """What one copy brings: [64 pixels, C], as the PTX ISA describes the mode im2col, from what the producer warp asks for."""
+    count, height, width, channels = images.shape
+    out_h, out_w = convolution.output_size(height, width)
+    (filter_h, filter_w), (stride_h, stride_w) = convolution.kernel_size, convolution.stride
+    (pad_h, pad_w), (dilation_h, dilation_w) = convolution.padding, convolution.dilation
+    row = pixel // out_w
+    w, h, n = pixel % out_w * stride_w - pad_w, row % out_h * stride_h - pad_h, row // out_h
+    tap = input // channels
+    across, down = tap % filter_w * dilation_w, tap // filter_w * dilation_h
+    last_w, last_h = width - 1 + pad_w - (filter_w - 1) * dilation_w, height - 1 + pad_h - (filter_h - 1) * dilation_h
+    found = images.new_zeros(GROUP, channels)
+    for place in range(GROUP):
+        if n < count and 0 <= h + down < height and 0 <= w + across < width:
+            found[place] = images[n, h + down, w + across]
+        w += stride_w
+        if w > last_w:
+            w, h = -pad_w, h + stride_h
+        if h > last_h:
+            h, n = -pad_h, n + 1
+    return found
+
+
+@ALL
+def test_what_the_copy_engine_brings(convolution):
+    """For every group of rows and tap: what each output pixel sees there; nothing behind the last one."""
+    images = torch.randn(2, 9, 11, 3, dtype=torch.float64)
+    weight = torch.randn(4, 3, *convolution.kernel_size, dtype=torch.float64)
+    settings = {"stride": convolution.stride, "padding": convolution.padding, "dilation": convolution.dilation}
+    expected = conv2d(images.permute(0, 3, 1, 2), weight, **settings).permute(0, 2, 3, 1).flatten(0, 2)
+    matrix = weight.permute(0, 2, 3, 1).flatten(1)
+    for first in range(0, len(expected) + GROUP, GROUP):
+        taps = [column_of_pixels(images, convolution, first, input) for input in range(0, matrix.shape[1], 3)]
+        y = torch.cat(taps, dim=1) @ matrix.t()
+        assert torch.allclose(y[: max(0, len(expected) - first)], expected[first : first + GROUP])
+        assert not y[max(0, len(expected) - first) :].any()
+
+
+@ALL
+def test_sizes(convolution):
+    x = torch.randn(2, 3, 13, 10)
+    settings = {"stride": convolution.stride, "padding": convolution.padding, "dilation": convolution.dilation}
+    y = conv2d(x, torch.randn(4, 3, *convolution.kernel_size), **settings)
+    assert convolution.output_size(13, 10) == tuple(y.shape[2:])
+    images = Images.of(x.permute(0, 2, 3, 1).contiguous(), convolution)
+    assert (images.n, images.h, images.w, images.c) == (2, 13, 10, 3)
+    assert (images.out_h, images.out_w) == tuple(y.shape[2:])
+    assert (images.filter_h, images.filter_w) == convolution.kernel_size
+    assert (images.padding_h, images.stride_w) == (convolution.padding[0], convolution.stride[1])
+
+
+def test_the_fake_kernel_gives_the_shape():
+    stored = blocks(128, 64 * 9)
+    packed = pack_for_blocked_cuda(stored)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        x = torch.empty(2, 14, 14, 64)
+        y = entry("blocked_cuda").convolving.run(x, packed, None, CONVOLUTIONS["3x3, stride 2"])
+    assert y.shape == (2, 7, 7, 128)
+
+
+def test_what_it_cannot_read():
+    packed, x = pack_for_blocked_cuda(blocks(128, 64 * 9)), torch.randn(2, 8, 8, 64, dtype=torch.float16)
+    reads, three = entry("blocked_cuda").convolving, CONVOLUTIONS["3x3"]
+    assert reads.unsupported(packed, x, three) is None
+    narrow = pack_for_blocked_cuda(blocks(128, 64 * 9, inputs=32))
+    assert "boxes of 32 of 64 channels" in reads.unsupported(narrow, x, three)
+    assert "of 96 channels" in reads.unsupported(packed, x.new_zeros(1, 4, 4, 96), three)
+    assert "channels_last" in reads.unsupported(packed, x.permute(0, 2, 1, 3), three)
+    assert "strides up to 8" in reads.unsupported(packed, x, Convolution((3, 3), stride=(9, 9)))
+    assert "within 127 pixels" in reads.unsupported(packed, x, Convolution((3, 3), dilation=(64, 64)))
+    with pytest.raises(ValueError, match="relu_last is for sums with a residual"):
+        reads.run(x, packed, None, three, relu_last=True)
+
+
+def blocks(n, k, *, inputs=64, density=0.5, device="cpu", dtype=torch.float16):
+    mask = (torch.rand(n // 64, k // inputs, device=device) < density).repeat_interleave(64, 0)
+    mask = mask.repeat_interleave(inputs, 1)
+    weight = torch.randn(n, k, device=device, dtype=dtype)
+    return FORMATS["blocked"].from_dense(weight, mask, block=(64, inputs))
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("size", [(3, 17, 13), (1, 7, 7), (2, 30, 30)], ids=str)
+@ALL
+def test_every_launch_of_the_space(convolution, size, dtype, assert_close, monkeypatch):
+    channels, n = 128, 192
+    stored = blocks(n, channels * convolution.kernel_size[0] * convolution.kernel_size[1], device="cuda", dtype=dtype)
+    packed, bias = pack_for_blocked_cuda(stored), torch.randn(n, device="cuda")
+    x = torch.randn(*size, channels, device="cuda", dtype=dtype)
+    weight = stored.to_dense().double().view(n, *convolution.kernel_size, channels).permute(0, 3, 1, 2)
+    settings = {"stride": convolution.stride, "padding": convolution.padding, "dilation": convolution.dilation}
+    sums = conv2d(x.double().permute(0, 3, 1, 2), weight, bias.double(), **settings).permute(0, 2, 3, 1)
+    residual = torch.randn(sums.shape, device="cuda", dtype=dtype)
+    reads = entry("blocked_cuda").convolving
+    assert reads.unsupported(packed, x, convolution) is None
+    for launch in SPACE:
+        chosen = SimpleNamespace(launch_for=lambda problem, device, launch=launch: launch)
+        monkeypatch.setattr(by_hardware, "LAUNCHES", chosen)
+        assert_close(reads.run(x, packed, bias, convolution), sums)
+        assert_close(reads.run(x, packed, bias, convolution, activation="relu"), sums.relu())
+        y = reads.run(x, packed, bias, convolution, residual=residual, relu_last=True)
+        assert_close(y, (sums + residual.double()).relu())
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("hopper")
+def test_layers_of_resnet50(assert_close):
+    """Stages of ResNet50: as the copy engine reads them at batch 4."""
+    for channels, pixels in ((64, 56), (128, 28), (256, 14), (512, 7)):
+        stored = blocks(channels, 9 * channels, device="cuda")
+        x = torch.randn(4, pixels, pixels, channels, device="cuda", dtype=torch.float16)
+        three = CONVOLUTIONS["3x3"]
+        y = entry("blocked_cuda").convolving.run(x, pack_for_blocked_cuda(stored), None, three)
+        weight = stored.to_dense().double().view(channels, 3, 3, channels).permute(0, 3, 1, 2)
+        assert_close(y, conv2d(x.double().permute(0, 3, 1, 2), weight, padding=1).permute(0, 2, 3, 1))
