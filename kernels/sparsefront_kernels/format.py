@@ -82,6 +82,26 @@ class SparseFormat(ABC):
         }
         return replace(self, **moved)
 
+    def scaled(self, scale: Tensor) -> Self:
+        """W with the row of each output multiplied, in W's dtype.
+
+        Args:
+            scale: [N], float.
+        Raises:
+            ValueError: a format that holds more than one tensor of values.
+        """
+        tensors = self.tensors()
+        if len(floats := [name for name, part in tensors.items() if part.is_floating_point()]) != 1:
+            raise ValueError(f"{self.family}: weights lie in several tensors: {', '.join(floats)}")
+        values = tensors["values"]
+        # numbers in place of the weights tell where each of them lies; what is stored beside W keeps its value
+        numbered = torch.arange(1, values.numel() + 1, device=values.device).view_as(values)
+        number = type(self).from_tensors(tensors | {"values": numbered}, self.meta()).to_dense()
+        factor = torch.ones(values.numel() + 1, device=values.device)
+        factor[number] = scale.float().to(values.device)[:, None].expand(*number.shape)
+        scaled = (values.float() * factor[1:].view_as(values)).to(values.dtype)
+        return type(self).from_tensors(tensors | {"values": scaled}, self.meta())
+
     @property
     def nbytes(self) -> int:
         """Bytes of values and indices together."""

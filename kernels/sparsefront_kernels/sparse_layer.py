@@ -71,6 +71,21 @@ class SparseLayer(nn.Module):
         self._released = True
         self.format = self._kept(self.format)
 
+    def scaled(self, scale: Tensor, shift: Tensor) -> Self:
+        """A copy that gives y * scale + shift.
+
+        Args:
+            scale, shift: [N], float.
+        Raises:
+            ValueError: a format that cannot be scaled.
+        """
+        other = copy.deepcopy(self)
+        other._set_format(self.format.scaled(scale).to(self._device))
+        bias = shift if self.bias is None else self.bias.float() * scale + shift
+        dtype = self.format.dtype if self.bias is None else self.bias.dtype
+        other.bias = nn.Parameter(bias.to(dtype), requires_grad=False)
+        return other
+
     def _set_format(self, format: SparseFormat) -> None:
         self._device, self._operand = format.device, self._entry.pack(format)
         self.format = self._kept(format)

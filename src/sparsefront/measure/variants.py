@@ -1,5 +1,6 @@
 """Other forms of a network that give the same outputs, so that the fastest dense one is the baseline.
 
+    folded_batch_norm    BatchNorm behind a convolution goes into its weights
     fused_qkv        Linear layers that read the same tensor as one product
     channels_last    activations and filters of convolutions with the channels last in memory
     fused_graph      our own fused graph with every layer dense, where the caller has one
@@ -15,10 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront.measure.attention_backend import BACKENDS, WithAttentionBackend, calls_attention
+from sparsefront.measure.folded_batch_norm import CannotFold, fold_batch_norm
 from sparsefront.measure.fused_linears import fuse_linears
 
 FUSED_GRAPH = "fused_graph"
-VARIANTS = ("fused_qkv", "channels_last", FUSED_GRAPH, *BACKENDS)
+VARIANTS = ("folded_batch_norm", "fused_qkv", "channels_last", FUSED_GRAPH, *BACKENDS)
 
 # (network, inputs of one forward pass) -> its fused graph; the network stays as it is; may raise DoesNotApply
 Fuse = Callable[[nn.Module, dict[str, Tensor]], nn.Module]
@@ -49,7 +51,16 @@ def make_variant(name: str, net: nn.Module, inputs: dict[str, Tensor], *, fuse: 
         if not calls_attention(net, inputs):
             raise DoesNotApply("the network calls no scaled_dot_product_attention")
         return WithAttentionBackend(net, BACKENDS[name]).eval()
+    if name == "folded_batch_norm":
+        return _folded_batch_norm(net)
     return _fused_qkv(net, inputs) if name == "fused_qkv" else _channels_last(net)
+
+
+def _folded_batch_norm(net: nn.Module) -> nn.Module:
+    try:
+        return fold_batch_norm(net)
+    except CannotFold as reason:
+        raise DoesNotApply(str(reason)) from reason
 
 
 def _fused_qkv(net: nn.Module, inputs: dict[str, Tensor]) -> nn.Module:
