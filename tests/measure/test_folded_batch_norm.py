@@ -8,6 +8,7 @@ from torch import nn
 from sparsefront.inference.sparse_conv import SparseConv2d
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.folded_batch_norm import CannotFold, fold_batch_norm
+from sparsefront.measure.tracing import CannotTrace
 from sparsefront.measure.variants import DoesNotApply, make_variant
 
 
@@ -81,7 +82,7 @@ def test_where_batch_norm_stays():
     folded = fold_batch_norm(called_twice)
     assert norms(folded) == 1
     torch.testing.assert_close(folded(x), called_twice(x))
-    with pytest.raises(CannotFold, match="its forward cannot be traced"):
+    with pytest.raises(CannotTrace, match="its forward cannot be traced"):
         fold_batch_norm(drawn(Undecided()))
     with pytest.raises(DoesNotApply, match="has no BatchNorm2d"):
         make_variant("folded_batch_norm", nn.Sequential(nn.Conv2d(3, 8, 3)).eval(), {"x": x})

@@ -66,7 +66,13 @@ def test_the_result_holds_what_decides_whether_it_is_comparable(run):
     speed, quality = row.speed, row.quality
     assert (speed.repeats, speed.samples_per_repeat, speed.warmup_rounds, speed.search_seconds) == (2, 6, 3, 5.0)
     assert speed.modes_searched == ["eager"], "the others need a GPU: they decide nothing here"
-    assert speed.variants_searched == ["folded_batch_norm", "fused_qkv", "channels_last", "fused_graph"]
+    assert speed.variants_searched == [
+        "folded_batch_norm",
+        "fused_epilogue",
+        "fused_qkv",
+        "channels_last",
+        "fused_graph",
+    ]
     assert quality.evaluate_limit == quality.evaluated_samples == 8
     expected = (quality.dense * (1 - quality.dense) / 8) ** 0.5
     assert abs(quality.dense_standard_error - expected) < 1e-9

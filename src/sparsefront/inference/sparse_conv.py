@@ -1,5 +1,8 @@
 """A convolution as the product that it is: what output pixels see by the weight as a matrix."""
 
+import copy
+from typing import Self
+
 import torch
 from sparsefront_kernels import KernelEntry, SparseFormat
 from sparsefront_kernels.convolution import Convolution
@@ -23,6 +26,7 @@ class SparseConv2d(SparseLayer):
         self.in_channels, self.out_channels = layer.in_channels, layer.out_channels
         self.kernel_size, self.stride = layer.kernel_size, layer.stride
         self.padding, self.dilation = layer.padding, layer.dilation
+        self.relu = False
         self.convolution = Convolution(layer.kernel_size, layer.stride, layer.padding, layer.dilation)
 
     @classmethod
@@ -33,22 +37,35 @@ class SparseConv2d(SparseLayer):
     def weight(self) -> Tensor:
         return super().weight.reshape(self.out_channels, self.in_channels, *self.kernel_size)
 
-    def forward(self, x: Tensor) -> Tensor:
-        y = self._convolved(x)
-        if y is None:
-            rows = self.product(self._pixels(x))  # [B * H' * W', C_out]
-            y = rows.reshape(x.shape[0], *self.convolution.output_size(*x.shape[2:]), self.out_channels)
-        return y.permute(0, 3, 1, 2)
+    def with_relu(self) -> Self | None:
+        """A copy that gives max(0, y), or max(0, y + residual); None where the kernel would leave that to passes of their own."""
+        if self._entry.convolving is None:
+            return None
+        other = copy.deepcopy(self)
+        other.relu = True
+        return other
 
-    def _convolved(self, x: Tensor) -> Tensor | None:
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        y = self._convolved(x, residual)
+        if y is not None:
+            return y.permute(0, 3, 1, 2)
+        rows = self.product(self._pixels(x))  # [B * H' * W', C_out]
+        y = rows.reshape(x.shape[0], *self.convolution.output_size(*x.shape[2:]), self.out_channels).permute(0, 3, 1, 2)
+        y = y if residual is None else y + residual
+        return y.relu() if self.relu else y
+
+    def _convolved(self, x: Tensor, residual: Tensor | None) -> Tensor | None:
         """[B, H', W', C_out] by a kernel that reads images; None where rows of pixels are as good, or it cannot."""
-        reads = self._entry.convolving
-        if reads is None or self.convolution.is_pointwise or (torch.is_grad_enabled() and x.requires_grad):
+        reads, plain = self._entry.convolving, residual is None and not self.relu
+        if reads is None or (plain and self.convolution.is_pointwise) or (torch.is_grad_enabled() and x.requires_grad):
             return None  # such kernels have no gradient
-        images = x.to(self.format.dtype).permute(0, 2, 3, 1).contiguous()
+        dtype = self.format.dtype
+        images = x.to(dtype).permute(0, 2, 3, 1).contiguous()
         if reads.unsupported(self._operand, images, self.convolution) is not None:
             return None
-        return reads.run(images, self._operand, self.bias, self.convolution)
+        added = None if residual is None else residual.to(dtype).permute(0, 2, 3, 1).contiguous()
+        ending = {"relu_last": self.relu} if added is not None else {"activation": "relu" if self.relu else "none"}
+        return reads.run(images, self._operand, self.bias, self.convolution, residual=added, **ending)
 
     def _pixels(self, x: Tensor) -> Tensor:
         """[B * H' * W', C_in * kh * kw]: what each output pixel sees."""

@@ -7,16 +7,11 @@ from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from sparsefront.errors import failure_reason
+from sparsefront.measure.tracing import traced
 
 
 class CannotFold(Exception):
-    """A network has nothing to fold, or cannot be looked through; the message says why."""
-
-
-class _Tracer(fx.Tracer):
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, SparseLayer) or super().is_leaf_module(m, module_qualified_name)
+    """A network has nothing to fold; the message says why."""
 
 
 def fold_batch_norm(net: nn.Module) -> nn.Module:
@@ -25,15 +20,11 @@ def fold_batch_norm(net: nn.Module) -> nn.Module:
     Args:
         net: in eval mode; left as it is.
     Raises:
-        CannotFold: with the reason.
+        CannotFold, CannotTrace: with the reason.
     """
     if not any(isinstance(module, nn.BatchNorm2d) for module in net.modules()):
         raise CannotFold("the network has no BatchNorm2d")
-    try:
-        graph = _Tracer().trace(net)
-    except Exception as error:  # a forward may do anything; such a network stays as it is
-        raise CannotFold(f"its forward cannot be traced: {failure_reason(error)}") from error
-    pairs = _pairs(graph, dict(net.named_modules()))
+    pairs = _pairs(traced(net), dict(net.named_modules()))
     if not pairs:
         raise CannotFold("no BatchNorm2d alone reads a convolution")
     folded = copy.deepcopy(net)

@@ -1,6 +1,7 @@
 """Other forms of a network that give the same outputs, so that the fastest dense one is the baseline.
 
     folded_batch_norm    BatchNorm behind a convolution goes into its weights
+    fused_epilogue       ReLU and the sum with a shortcut go into the sparse convolution before them
     fused_qkv        Linear layers that read the same tensor as one product
     channels_last    activations and filters of convolutions with the channels last in memory
     fused_graph      our own fused graph with every layer dense, where the caller has one
@@ -17,10 +18,14 @@ from torch import Tensor, nn
 
 from sparsefront.measure.attention_backend import BACKENDS, WithAttentionBackend, calls_attention
 from sparsefront.measure.folded_batch_norm import CannotFold, fold_batch_norm
+from sparsefront.measure.fused_epilogue import NothingToFuse, fuse_epilogues
 from sparsefront.measure.fused_linears import fuse_linears
+from sparsefront.measure.tracing import CannotTrace
 
 FUSED_GRAPH = "fused_graph"
-VARIANTS = ("folded_batch_norm", "fused_qkv", "channels_last", FUSED_GRAPH, *BACKENDS)
+VARIANTS = ("folded_batch_norm", "fused_epilogue", "fused_qkv", "channels_last", FUSED_GRAPH, *BACKENDS)
+
+_REWRITTEN = {"folded_batch_norm": fold_batch_norm, "fused_epilogue": fuse_epilogues}
 
 # (network, inputs of one forward pass) -> its fused graph; the network stays as it is; may raise DoesNotApply
 Fuse = Callable[[nn.Module, dict[str, Tensor]], nn.Module]
@@ -51,15 +56,15 @@ def make_variant(name: str, net: nn.Module, inputs: dict[str, Tensor], *, fuse: 
         if not calls_attention(net, inputs):
             raise DoesNotApply("the network calls no scaled_dot_product_attention")
         return WithAttentionBackend(net, BACKENDS[name]).eval()
-    if name == "folded_batch_norm":
-        return _folded_batch_norm(net)
+    if name in _REWRITTEN:
+        return _rewritten(name, net)
     return _fused_qkv(net, inputs) if name == "fused_qkv" else _channels_last(net)
 
 
-def _folded_batch_norm(net: nn.Module) -> nn.Module:
+def _rewritten(name: str, net: nn.Module) -> nn.Module:
     try:
-        return fold_batch_norm(net)
-    except CannotFold as reason:
+        return _REWRITTEN[name](net)
+    except (CannotFold, CannotTrace, NothingToFuse) as reason:
         raise DoesNotApply(str(reason)) from reason
 
 

@@ -1,4 +1,4 @@
-"""A convolution by the Hopper kernel: the copy engine reads images [B, H, W, C] where else it reads rows of X (im2col by hardware)."""
+"""A convolution by the Hopper kernel: the copy engine reads images [B, H, W, C] in place of rows of X (im2col by hardware)."""
 
 from collections.abc import Sequence
 
