@@ -1,8 +1,11 @@
 """The decision after autotuning: the fastest of what is right, dense included where it may."""
 
+import torch
 from torch import nn
 
-from sparsefront.inference.autotune import Autotuned
+from sparsefront.inference import autotune
+from sparsefront.inference.autotune import Autotuned, time_candidates
+from sparsefront.measure.kernel_timer import KernelTime
 
 
 def tuned(**latencies_us):
@@ -30,3 +33,26 @@ def test_without_kernels_dense_runs_and_the_reasons_are_told():
     found = Autotuned("dense_linear", unsupported={"a": "needs a CUDA device"}, latencies_us={"dense_linear": 7.0})
     assert found.fastest(dense_allowed=False) is None
     assert found.why_dense() == "no kernel can run it: a: needs a CUDA device"
+
+
+def test_convolutions_are_timed_with_channels_last(monkeypatch):
+    """The dense one in either layout, of which the faster one counts."""
+    layer, other, seen = nn.Conv2d(8, 8, 3), nn.Conv2d(8, 8, 3), []
+
+    def time_layer(module, x):
+        by_channel = x.is_contiguous(memory_format=torch.channels_last)
+        seen.append((module is other, by_channel, module.weight.is_contiguous(memory_format=torch.channels_last)))
+        return KernelTime(7.0 if by_channel else 9.0, None if by_channel else "it was slow")
+
+    monkeypatch.setattr(autotune, "time_layer", time_layer)
+    tuned = Autotuned("dense_conv2d", modules={"a": other})
+    time_candidates(tuned, layer, torch.randn(2, 8, 5, 5))
+    assert seen == [(True, True, False), (False, False, False), (False, True, True)]
+    assert tuned.latencies_us == {"a": 7.0, "dense_conv2d": 7.0} and tuned.notes == {}
+    assert layer.weight.is_contiguous()
+    linear = nn.Linear(8, 8)
+    seen.clear()
+    monkeypatch.setattr(autotune, "time_layer", lambda module, x: KernelTime(float(module is linear)))
+    tuned = Autotuned("dense_linear", modules={"a": other})
+    time_candidates(tuned, linear, torch.randn(4, 8))
+    assert tuned.latencies_us == {"a": 0.0, "dense_linear": 1.0}

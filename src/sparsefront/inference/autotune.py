@@ -1,9 +1,11 @@
 """Autotune one layer: check every candidate kernel for correctness, then time those that are correct."""
 
+import copy
 from dataclasses import dataclass, field
 
+import torch
 from sparsefront_kernels.linear import SparseLinear
-from torch import nn
+from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
 from sparsefront.inference.candidates import Candidate, Candidates
@@ -67,12 +69,27 @@ def autotune_layer(
     for candidate in candidates.usable:
         _check(tuned, check, layer, candidate)
     if layer.weight.is_cuda and timed:
-        for kernel, module in {tuned.dense: layer, **tuned.modules}.items():
-            timed = time_layer(module, check.x)
-            tuned.latencies_us[kernel] = timed.latency_us
-            if timed.eager_because is not None:
-                tuned.notes[kernel] = f"timed launch by launch: {timed.eager_because}"
+        time_candidates(tuned, layer, check.x)
     return tuned
+
+
+def time_candidates(tuned: Autotuned, layer: nn.Linear | nn.Conv2d, x: Tensor) -> None:
+    """Note the times of the dense layer and of what is right; a convolution's with images as the swapped network has them.
+
+    Sparse convolutions read and give images whose channels are last in memory, so that those between them are laid out so. The
+    dense one may have either layout: the faster one counts.
+    """
+    images = isinstance(layer, nn.Conv2d)
+    by_channel = x.to(memory_format=torch.channels_last) if images else x
+    times = {kernel: time_layer(module, by_channel) for kernel, module in tuned.modules.items()}
+    dense = [time_layer(layer, x)]
+    if images:
+        dense.append(time_layer(copy.deepcopy(layer).to(memory_format=torch.channels_last), by_channel))
+    times[tuned.dense] = min(dense, key=lambda timed: timed.latency_us)
+    for kernel, timed in times.items():
+        tuned.latencies_us[kernel] = timed.latency_us
+        if timed.eager_because is not None:
+            tuned.notes[kernel] = f"timed launch by launch: {timed.eager_because}"
 
 
 def _check(tuned: Autotuned, check: CorrectnessCheck, layer: nn.Linear | nn.Conv2d, candidate: Candidate) -> None:

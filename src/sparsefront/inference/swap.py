@@ -16,7 +16,7 @@ from sparsefront.inference.fusion.fuse import fuse_blocks
 from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.fusion.report import FusionReport
 from sparsefront.inference.network_modules import replace_module
-from sparsefront.inference.sparse_conv import conv_unsupported_reason
+from sparsefront.inference.sparse_conv import SparseConv2d, conv_unsupported_reason
 from sparsefront.inference.swap_report import LayerSwap, SwapReport, fused_layer
 from sparsefront.measure.launch_choice import launch_in_use
 from sparsefront.measure.memory import stored_bytes
@@ -78,6 +78,10 @@ def swap(
         else:
             replace_module(net, layer, tuned.modules[chosen])
     _require_forced_kernel_runs(choice, layers)
+    if any(
+        isinstance(module, SparseConv2d) for module in net.modules()
+    ):  # the dense convolutions between them then copy nothing
+        net.to(memory_format=torch.channels_last)
     return SwapReport(layers, dense_layers, *_shares(layers, dense_layers, problems), fusion, problems)
 
 
