@@ -1,16 +1,18 @@
-"""A convolution as the product that it is: pixels by the weight viewed as [C_out, C_in*kh*kw]."""
+"""A convolution as the product that it is: pixels by the weight viewed as [C_out, kh*kw*C_in]."""
 
+import torch
 from sparsefront_kernels import KernelEntry, SparseFormat
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
-from sparsefront.masks.weight_view import pixel_rows
+from sparsefront.masks.weight_view import like_weight, pixel_rows
 
 
 class SparseConv2d(SparseLayer):
     """Takes [B, C_in, H, W] and gives [B, C_out, H', W'] (channels last in memory), as nn.Conv2d does.
 
-    A 1x1 filter reads the pixels as they are; larger ones go through im2col, whose copy is part of the layer's time.
+    A 1x1 filter with stride 1 reads channels_last pixels as they are; the others go through im2col, whose copy is part of
+    the layer's time.
     """
 
     def __init__(self, entry: KernelEntry, format: SparseFormat, layer: nn.Conv2d) -> None:
@@ -27,7 +29,8 @@ class SparseConv2d(SparseLayer):
 
     @property
     def weight(self) -> Tensor:
-        return super().weight.reshape(self.out_channels, self.in_channels, *self.kernel_size)
+        shape = (self.out_channels, self.in_channels, *self.kernel_size)
+        return like_weight(super().weight, torch.empty(shape, device="meta"))
 
     def forward(self, x: Tensor) -> Tensor:
         height, width = (
@@ -40,10 +43,7 @@ class SparseConv2d(SparseLayer):
         return y.reshape(x.shape[0], height, width, self.out_channels).permute(0, 3, 1, 2)
 
     def _pixels(self, x: Tensor) -> Tensor:
-        """[B * H' * W', C_in * kh * kw]: what each output pixel sees."""
-        if self.kernel_size == (1, 1) and self.padding == (0, 0):
-            seen = x[:, :, :: self.stride[0], :: self.stride[1]].permute(0, 2, 3, 1)
-            return seen.reshape(-1, seen.shape[-1])
+        """[B * H' * W', kh * kw * C_in]: what each output pixel sees."""
         return pixel_rows(x, self.kernel_size, dilation=self.dilation, padding=self.padding, stride=self.stride)
 
 
