@@ -132,6 +132,7 @@ def mask_digest(job: Job, point: Point) -> str:
 
 def finish(job: Job, point: Point) -> Result:
     """Train a point, unless its stages are finished, and judge it on both splits."""
+    from sparsefront.masks.weight_view import as_matrix
     from sparsefront.measure.accuracy import evaluate
     from sparsefront.measure.sparsity import achieved_sparsity
     from sparsefront.provenance import provenance
@@ -161,7 +162,7 @@ def finish(job: Job, point: Point) -> Result:
         dev_metric=dev,
         sparsity_achieved=achieved.sparsity_achieved,
         min_layer_density=1 - max(achieved.layers.values()),
-        longest_tile=max((_longest_tile(mask.flatten(1), point.granularity) for mask in masks.values()), default=1.0),
+        longest_tile=max((_longest_tile(as_matrix(mask), point.granularity) for mask in masks.values()), default=1.0),
         seconds=time.perf_counter() - start,
         provenance={
             "device": facts.gpu or "cpu",

@@ -60,7 +60,7 @@ class CheckpointWeights:
     Args:
         checkpoint: a safetensors file.
         layer: name of the weight; None takes the first, in the order of names, that is [n, k] (a convolution's as
-            [outputs, inputs · window]).
+            [outputs, window · inputs]).
     """
 
     checkpoint: str

@@ -98,7 +98,7 @@ def test_each_layer_is_stored_at_its_own_sparsity(tmp_path):
 def test_the_manifest_tells_pattern_and_storage(tmp_path):
     write(tmp_path)
     content = json.loads((tmp_path / "manifest.json").read_text())
-    assert (content["format_version"], content["pattern"], content["sparsity"]) == (2, "tile_wise", 0.5)
+    assert (content["format_version"], content["pattern"], content["sparsity"]) == (3, "tile_wise", 0.5)
     assert content["pattern_parameters"] == asdict(TILE_WISE) and content["pattern_parameters"]["granularity"] == 16
     assert content["dense_layers"] == {"4": "head"}
     layer = content["layers"]["0"]
@@ -193,7 +193,31 @@ def test_a_folder_that_is_no_export_is_named(tmp_path):
 
 def test_another_version_is_rejected(tmp_path):
     write(tmp_path)
-    manifest = tmp_path / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"format_version": 2', '"format_version": 3'))
-    with pytest.raises(ValueError, match="format version 3, while this program reads up to 2"):
+    set_version(tmp_path, 4)
+    with pytest.raises(ValueError, match="format version 4, while this program reads up to 3"):
         read_export(tmp_path)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_convolutions_of_earlier_versions_are_refused(version, tmp_path):
+    """Their columns lay channel by channel, so that blocks and windows spanned the taps of one channel."""
+    write(tmp_path)
+    set_version(tmp_path, version)
+    with pytest.raises(InvalidSetting, match=rf"path=.*format version {version}, which orders .* \(0\): export"):
+        read_export(tmp_path)
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(64, 16), nn.Conv2d(64, 16, 1), nn.Conv2d(1, 16, 8)], ids=str)
+def test_earlier_versions_are_read_where_the_order_is_the_same(layer, tmp_path):
+    weight = layer.weight.data
+    mask = NM(2, 4).mask(as_matrix(weight).abs(), 0.5)
+    weight.mul_(like_weight(mask, weight))
+    write_export(tmp_path, nn.Sequential(layer), {"0": mask}, pattern=NM(2, 4), sparsity=0.5)
+    set_version(tmp_path, 2)
+    export = read_export(tmp_path)
+    assert torch.equal(export.masks["0"], mask) and torch.equal(export.format("0").to_dense(), as_matrix(weight))
+
+
+def set_version(directory, version):
+    manifest = directory / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format_version": version}))

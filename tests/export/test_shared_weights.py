@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from sparsefront.export.checkpoint import read_export, write_export
+from sparsefront.masks.weight_view import as_matrix
 from sparsefront.patterns.n_m import NM
 
 PATTERN = NM()
@@ -46,7 +47,7 @@ def check(directory, net, masks):
     assert all(torch.equal(value, net.state_dict()[name]) for name, value in export.state_dict().items())
     assert all(torch.equal(export.masks[name], mask) for name, mask in masks.items())
     for name in masks:
-        assert torch.equal(export.format(name).to_dense(), net.get_submodule(name).weight.flatten(1))
+        assert torch.equal(export.format(name).to_dense(), as_matrix(net.get_submodule(name).weight))
 
 
 def test_the_weights_are_stored_once(tmp_path, recovered):
@@ -95,7 +96,7 @@ def test_exports_of_the_first_version_are_read(tmp_path):
     net, masks = write(tmp_path / "export")
     directory = tmp_path / "export"
     save_file({"0": masks["0"], "1": masks["1"].reshape(16, 8, 2, 2)}, directory / "masks.safetensors")
-    dense = {"1.values": net[1].weight.detach().flatten(1)}
+    dense = {"1.values": net[1].weight.detach().flatten(1)}  # the order of that version; the layer's own weight is read
     save_file(load_file(directory / "compressed.safetensors") | dense, directory / "compressed.safetensors")
     manifest = json.loads((directory / "manifest.json").read_text()) | {"format_version": 1}
     (directory / "manifest.json").write_text(json.dumps(manifest))

@@ -7,6 +7,7 @@ import torch
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.taylor import Taylor
+from sparsefront.masks.weight_view import as_matrix
 
 
 def test_sum_of_absolute_products_by_hand(hand_made):
@@ -34,7 +35,7 @@ def test_predicts_the_change_of_a_linear_loss(hand_made):
 def test_convolution_gradients_become_a_matrix(hand_made):
     weight, gradient = torch.randn(4, 3, 2, 2), torch.randn(4, 3, 2, 2)
     scores = Taylor(batches=1).scores({"conv": weight}, hand_made([{"conv": gradient}]))["conv"]
-    torch.testing.assert_close(scores, (weight * gradient).abs().reshape(4, 12))
+    torch.testing.assert_close(scores, as_matrix(weight * gradient).abs())
 
 
 def test_no_more_batches_are_read_than_asked(hand_made):

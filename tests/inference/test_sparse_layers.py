@@ -9,7 +9,7 @@ from sparsefront_kernels.linear import SparseLinear
 from torch import nn
 
 from sparsefront.inference.sparse_conv import SparseConv2d, conv_unsupported_reason
-from sparsefront.masks.weight_view import as_matrix
+from sparsefront.masks.weight_view import as_matrix, like_weight
 
 
 def pruned(layer):
@@ -17,7 +17,7 @@ def pruned(layer):
     torch.manual_seed(0)
     layer = layer.eval().requires_grad_(False)
     mask = torch.arange(layer.weight.numel()).reshape(as_matrix(layer.weight).shape) % 3 != 0
-    layer.weight.mul_(mask.reshape(layer.weight.shape))
+    layer.weight.mul_(like_weight(mask, layer.weight))
     return layer, FORMATS["csr"].from_dense(as_matrix(layer.weight), mask)
 
 

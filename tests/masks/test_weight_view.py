@@ -2,8 +2,13 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
-from sparsefront.masks.weight_view import as_matrix, like_weight
+from sparsefront.masks.weight_view import as_matrix, like_weight, pixel_rows
+from sparsefront.patterns.block_wise import BlockWise
+from sparsefront.patterns.n_m import NM
+
+LAYOUTS = [torch.contiguous_format, torch.channels_last]
 
 
 def test_linear_is_itself():
@@ -11,20 +16,107 @@ def test_linear_is_itself():
     assert as_matrix(weight).shape == (4, 6) and as_matrix(weight).data_ptr() == weight.data_ptr()
 
 
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_convolution_and_back(layout):
+    """Tap by tap, the input channels of one tap next to each other."""
     weight = torch.randn(5, 3, 2, 4).to(memory_format=layout)
     matrix = as_matrix(weight)
     assert matrix.shape == (5, 24)
-    assert matrix[2, 1 * 8 + 1 * 4 + 3] == weight[2, 1, 1, 3]
-    assert torch.equal(like_weight(matrix, weight), weight)
+    by_loops = [[weight[o, c, i, j] for i in range(2) for j in range(4) for c in range(3)] for o in range(5)]
+    assert torch.equal(matrix, torch.tensor(by_loops))
+    back = like_weight(matrix, weight)
+    assert torch.equal(back, weight)
+    assert back.is_contiguous(memory_format=layout)  # as the weight lies: so are masks, which are applied at every step
+    assert (matrix.data_ptr() == weight.data_ptr()) == (layout == torch.channels_last)
 
 
-def test_the_matrix_gives_the_convolution_as_a_product():
-    convolution = torch.nn.Conv2d(3, 5, (2, 4), bias=False)
-    x = torch.randn(1, 3, 6, 8)
-    columns = torch.nn.functional.unfold(x, (2, 4))[0]  # [C_in*kh*kw, pixels]
-    torch.testing.assert_close((as_matrix(convolution.weight) @ columns).flatten(), convolution(x).flatten())
+def test_a_pointwise_filter_is_its_matrix():
+    weight = torch.randn(5, 3, 1, 1)
+    assert torch.equal(as_matrix(weight), weight[:, :, 0, 0]) and as_matrix(weight).data_ptr() == weight.data_ptr()
+    assert torch.equal(like_weight(weight[:, :, 0, 0], weight), weight)
+
+
+def test_what_has_the_shape_already_is_itself():
+    weight = torch.randn(5, 3, 2, 4)
+    matrix = as_matrix(weight)
+    assert as_matrix(matrix) is not None and torch.equal(as_matrix(matrix), matrix)
+    assert like_weight(weight, weight) is weight and like_weight(matrix, matrix) is matrix
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"stride": (2, 2), "padding": (2, 2), "dilation": (2, 2)},
+        {"stride": (2, 1), "padding": (0, 1), "dilation": (1, 2)},
+        {},
+    ],
+    ids=str,
+)
+def test_rows_by_loops_times_the_matrix_are_the_convolution(settings, layout):
+    images = torch.randn(2, 4, 9, 8).to(memory_format=layout)
+    weight = torch.randn(6, 4, 3, 3).to(memory_format=layout)
+    y = F.conv2d(images, weight, **settings)  # [2, 6, height, width]
+    (down, across), (top, left), (apart, beside) = (
+        settings.get(key, default) for key, default in (("stride", (1, 1)), ("padding", (0, 0)), ("dilation", (1, 1)))
+    )
+
+    def pixel(image, row, column):
+        inside = 0 <= row < 9 and 0 <= column < 8
+        return image[:, row, column] if inside else torch.zeros(4)
+
+    rows = [
+        torch.cat(
+            [
+                pixel(image, row * down - top + i * apart, column * across - left + j * beside)
+                for i in range(3)
+                for j in range(3)
+            ]
+        )
+        for image in images
+        for row in range(y.shape[2])
+        for column in range(y.shape[3])
+    ]
+    found = pixel_rows(images, (3, 3), **settings)
+    assert torch.equal(found, torch.stack(rows))
+    torch.testing.assert_close(found @ as_matrix(weight).t(), y.permute(0, 2, 3, 1).flatten(0, 2), atol=1e-4, rtol=1e-4)
+
+
+def test_pointwise_rows_of_channels_last_images_are_no_copy():
+    images = torch.randn(2, 4, 5, 3).to(memory_format=torch.channels_last)
+    rows = pixel_rows(images, (1, 1))
+    assert torch.equal(rows, images.permute(0, 2, 3, 1).reshape(30, 4)) and rows.data_ptr() == images.data_ptr()
+    strided = pixel_rows(images, (1, 1), stride=(2, 2))
+    assert torch.equal(strided, images[:, :, ::2, ::2].permute(0, 2, 3, 1).reshape(12, 4))
+
+
+def test_rows_pass_a_gradient_on():
+    images = torch.randn(1, 2, 5, 5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: pixel_rows(x, (3, 3), padding=(1, 1), stride=(2, 2)), images)
+
+
+def test_a_block_of_a_convolution_lies_in_one_tap():
+    """Blocks of outputs x neighboring channels of one tap are kept or pruned as a whole."""
+    weight = torch.randn(16, 8, 3, 3)
+    mask = like_weight(BlockWise("8x4").mask(as_matrix(weight).abs(), 0.5), weight)
+    blocks = mask.reshape(2, 8, 2, 4, 3, 3)  # outputs and channels in blocks, taps one by one
+    whole, any_left = blocks.all(dim=3).all(dim=1), blocks.any(dim=3).any(dim=1)
+    assert torch.equal(whole, any_left) and 0 < int(whole.sum()) < whole.numel()
+    assert int((whole.any(dim=-1).any(dim=-1) & ~whole.all(dim=-1).all(dim=-1)).sum()) > 0  # taps differ
+
+
+def test_a_window_of_a_convolution_runs_over_channels():
+    """2:4 along the input channels of every tap, as vendors' libraries prune filters."""
+    weight = torch.randn(4, 8, 3, 3)
+    mask = like_weight(NM(2, 4).mask(as_matrix(weight).abs(), 0.5), weight)
+    assert (mask.reshape(4, 2, 4, 3, 3).sum(dim=2) == 2).all()
+
+
+def test_a_group_that_does_not_divide_the_channels_spans_taps():
+    """It fits where it divides K: a first layer of 3 channels is still pruned."""
+    weight = torch.randn(8, 3, 4, 4)  # K = 48
+    assert NM(2, 4).unsupported_reason(tuple(as_matrix(weight).shape), 0.5) is None
+    assert BlockWise(64).unsupported_reason(tuple(as_matrix(weight).shape), 0.5) is not None
 
 
 def test_a_vector_is_no_weight():

@@ -17,7 +17,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.masks.permutation import Permutation
 from sparsefront.masks.runs import in_runs
 from sparsefront.masks.selection import follow_guides, select_in_layer
-from sparsefront.masks.weight_view import as_matrix, like_weight
+from sparsefront.masks.weight_view import as_matrix, like_weight, pixel_rows
 from sparsefront.patterns.base import Pattern, new_mask, step_groups
 from sparsefront.patterns.tile_wise import SOURCES
 from sparsefront.pruning.make_masks import make_masks
@@ -346,7 +346,7 @@ def test_the_layer_whose_scores_are_not_finite_is_named(pattern):
 
 
 def test_a_convolution_is_masked_through_its_weight_view(pattern):
-    """A masked convolution is the product of the masked matrix with its patches."""
+    """A masked convolution is the product of its patches with the masked matrix."""
     convolution = torch.nn.Conv2d(6, 24, 4, bias=False)
     weight = convolution.weight.detach()
     sparsity = expressible(pattern, (24, 96))[-1]
@@ -355,8 +355,8 @@ def test_a_convolution_is_masked_through_its_weight_view(pattern):
     mask = make_masks(importance, pattern, allocation, sparsity, weight_shapes={"conv": tuple(weight.shape)})["conv"]
     assert torch.equal(mask, pattern.mask(importance["conv"], sparsity))
     x = torch.randn(2, 6, 7, 7)
-    patches = torch.nn.functional.unfold(x, 4)  # [2, 96, pixels]
-    expected = ((as_matrix(weight) * mask) @ patches).view(2, 24, 4, 4)
+    products = pixel_rows(x, (4, 4)) @ (as_matrix(weight) * mask).t()  # [2 * pixels, 24]
+    expected = products.view(2, 4, 4, 24).permute(0, 3, 1, 2)
     masked = torch.nn.functional.conv2d(x, weight * like_weight(mask, weight))
     torch.testing.assert_close(masked, expected, atol=1e-4, rtol=1e-4)
 

@@ -39,9 +39,9 @@ def test_rows_of_a_convolution_by_loops():
                 rows.append(
                     [
                         float(x[0, c, i, j]) if 0 <= i < 5 and 0 <= j < 6 else 0.0
-                        for c in range(2)
                         for i in (top, top + 2)
                         for j in (left, left + 2)
+                        for c in range(2)
                     ]
                 )
     assert torch.equal(as_rows(conv, x), torch.tensor(rows))
@@ -49,7 +49,8 @@ def test_rows_of_a_convolution_by_loops():
 
 def test_it_agrees_with_unfold():
     conv, x = nn.Conv2d(3, 4, 3, stride=2, padding=1), torch.randn(2, 3, 7, 7)
-    torch.testing.assert_close(as_rows(conv, x), F.unfold(x, 3, padding=1, stride=2).transpose(1, 2).reshape(-1, 27))
+    channel_by_channel = F.unfold(x, 3, padding=1, stride=2).transpose(1, 2).reshape(-1, 3, 9)
+    torch.testing.assert_close(as_rows(conv, x), channel_by_channel.transpose(1, 2).reshape(-1, 27))
 
 
 def test_rows_of_a_linear_layer_are_every_position():

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from sparsefront.masks.weight_view import as_matrix
 from sparsefront.pruning.masked_weights import MaskedWeights
 
 
@@ -16,7 +17,7 @@ def net() -> nn.Module:
 def random_masks(net: nn.Module, generator_seed: int = 1) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(generator_seed)
     return {
-        name: torch.rand(net.get_submodule(name).weight.flatten(1).shape, generator=generator) < 0.5
+        name: torch.rand(as_matrix(net.get_submodule(name).weight).shape, generator=generator) < 0.5
         for name in ("0", "2")
     }
 
@@ -45,7 +46,7 @@ def test_masks_hold_through_momentum_and_decay(net, name):
     train(net, optimizer)
     masked.check()
     for layer, mask in masks.items():
-        weight = net.get_submodule(layer).weight.flatten(1)
+        weight = as_matrix(net.get_submodule(layer).weight)
         assert (weight[~mask] == 0).all()
         assert (weight[mask] != 0).all()
 

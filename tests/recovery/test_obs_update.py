@@ -9,6 +9,7 @@ from torch import nn
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.permutation import Permutation
+from sparsefront.masks.weight_view import as_matrix, like_weight
 from sparsefront.obs.blockwise import sweep
 from sparsefront.obs.hessian import damped_hessian, input_hessian, inverse_factor
 from sparsefront.obs.selection import Given
@@ -87,13 +88,14 @@ def round_of(net, masks, batches, *, pattern=None, sparsity=0.5, masked=None, la
 def magnitude_masks(net: Net, pattern=None, sparsity: float = 0.5) -> dict[str, torch.Tensor]:
     pattern = pattern or ElementWise()
     weights = {name: net.get_submodule(name).weight.detach() for name in LAYERS}
-    return {name: pattern.mask(w.flatten(1).abs(), sparsity).reshape(w.shape) for name, w in weights.items()}
+    return {name: like_weight(pattern.mask(as_matrix(w).abs(), sparsity), w) for name, w in weights.items()}
 
 
 def swept(module: nn.Module, inputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     hessian, _ = damped_hessian(input_hessian(as_rows(module, inputs)), 0.01)
     weight = module.weight.detach()
-    return sweep(weight.flatten(1), inverse_factor(hessian), Given(mask.flatten(1)))[0].reshape(weight.shape)
+    updated = sweep(as_matrix(weight), inverse_factor(hessian), Given(as_matrix(mask)))[0]
+    return like_weight(updated, weight)
 
 
 @torch.no_grad()
@@ -160,15 +162,15 @@ def test_reselected_masks_obey_the_pattern_within_the_earlier_ones(batches, patt
     masks = {}
     for name, mask in first.items():
         permutation = layout.permutation(name)
-        scores = torch.rand(mask.flatten(1).shape).masked_fill(~mask.flatten(1), -1)
+        scores = torch.rand(as_matrix(mask).shape).masked_fill(~as_matrix(mask), -1)
         masks[name] = permutation.invert(pattern.mask(permutation.apply(scores), 0.5))
     round = round_of(net, masks, batches, pattern=pattern, masked=masked, layout=layout)
     ObsUpdate(batches=6, reselect=True, block=3).recover(round)
     round.masked.check()
     for name, mask in round.masked.masks().items():
-        pattern.check(mask.flatten(1), 0.5, layout.permutation(name))
+        pattern.check(as_matrix(mask), 0.5, layout.permutation(name))
         assert int(mask.sum()) == int(masks[name].sum()) and not (mask & ~first[name]).any()
-    assert any(not torch.equal(mask.flatten(1), masks[name]) for name, mask in round.masked.masks().items())
+    assert any(not torch.equal(as_matrix(mask), masks[name]) for name, mask in round.masked.masks().items())
 
 
 @torch.no_grad()
@@ -176,7 +178,7 @@ def test_reselecting_loses_less_than_a_random_mask(batches):
     dense, fixed, anew = net_of(), net_of(), net_of()
     pattern = NM(m=2)
     masks = {
-        name: pattern.mask(torch.rand(module.weight.flatten(1).shape), 0.5)
+        name: pattern.mask(torch.rand(as_matrix(module.weight).shape), 0.5)
         for name, module in ((name, dense.get_submodule(name)) for name in LAYERS)
     }
     ObsUpdate(batches=6).recover(round_of(fixed, masks, batches, pattern=pattern))

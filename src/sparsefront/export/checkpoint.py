@@ -13,6 +13,7 @@ no room there; do not write into it, write a new file.
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -25,10 +26,10 @@ from torch import Tensor, nn
 
 from sparsefront.artifacts.durable import link_or_copy
 from sparsefront.errors import InvalidSetting
-from sparsefront.export.manifest import Manifest
+from sparsefront.export.manifest import TAP_BY_TAP, Manifest
 from sparsefront.export.packed_layers import DENSE, pack_layers
 from sparsefront.masks.permutation import Permutation
-from sparsefront.masks.weight_view import as_matrix
+from sparsefront.masks.weight_view import as_matrix, like_weight
 from sparsefront.patterns.base import Pattern
 from sparsefront.pruning.mask_file import load_masks, save_masks
 
@@ -84,7 +85,7 @@ def write_export(
         if stored.family != DENSE
         for key, tensor in stored.tensors().items()
     }
-    shaped = {name: mask.reshape(net.get_submodule(name).weight.shape) for name, mask in packed.masks.items()}
+    shaped = {name: like_weight(mask, net.get_submodule(name).weight) for name, mask in packed.masks.items()}
     if weights is None:
         _save(plain_state_dict(net), directory / MODEL)
     else:
@@ -123,7 +124,7 @@ class Export:
     def masks(self) -> dict[str, Tensor]:
         """layer -> bool [N, K], True = keep."""
         stored = load_masks(self.directory / MASKS)
-        return {name: stored[name].reshape(record.shape) for name, record in self.manifest.layers.items()}
+        return {name: as_matrix(stored[name]) for name in self.manifest.layers}
 
     def state_dict(self) -> dict[str, Tensor]:
         """All weights and buffers, on the CPU, in the type that they were exported in."""
@@ -132,14 +133,16 @@ class Export:
     def format(self, layer: str) -> SparseFormat:
         """The layer in its canonical format, on the CPU."""
         record = self.manifest.layers[layer]
+        if record.family == DENSE:  # exports of version 1 store it a second time
+            with safe_open(self.directory / MODEL, framework="pt") as weights:
+                return FORMATS[DENSE].from_tensors(
+                    {"values": as_matrix(weights.get_tensor(f"{layer}.weight"))}, record.meta
+                )
         prefix = f"{layer}."
         with safe_open(self.directory / COMPRESSED, framework="pt") as stored:
             # Layers may nest ("fc" and "fc.inner"): a tensor's own name has no dot.
             keys = [key for key in stored.keys() if key.startswith(prefix) and "." not in key[len(prefix) :]]
             tensors = {key[len(prefix) :]: stored.get_tensor(key) for key in keys}
-        if record.family == DENSE and not tensors:
-            with safe_open(self.directory / MODEL, framework="pt") as weights:
-                tensors = {"values": as_matrix(weights.get_tensor(f"{layer}.weight"))}
         return FORMATS[record.family].from_tensors(tensors, record.meta)
 
 
@@ -147,13 +150,34 @@ def read_export(directory: Path) -> Export:
     """Open what `write_export` wrote.
 
     Raises:
-        InvalidSetting: a file is missing (key `path`).
+        InvalidSetting: a file is missing, or convolutions are stored in the order of earlier versions (key `path`).
         ValueError: another format version.
     """
     for name in (MODEL, MASKS, COMPRESSED, MANIFEST):
         if not (directory / name).is_file():
             raise InvalidSetting("path", directory, f"is not an export: {name} is missing")
-    return Export(directory, Manifest.from_json(json.loads((directory / MANIFEST).read_text())))
+    export = Export(directory, Manifest.from_json(json.loads((directory / MANIFEST).read_text())))
+    if export.manifest.format_version < TAP_BY_TAP:
+        _require_same_order(export)
+    return export
+
+
+def _require_same_order(export: Export) -> None:
+    """Raise InvalidSetting where a layer is stored with columns that lie otherwise since `TAP_BY_TAP`: several taps and
+    channels.
+    """
+    stored = [name for name, record in export.manifest.layers.items() if record.family != DENSE]
+    with safe_open(export.directory / MODEL, framework="pt") as weights:
+        shapes = {name: weights.get_slice(f"{name}.weight").get_shape() for name in stored}
+    moved = [name for name, (_, inputs, *taps) in shapes.items() if inputs > 1 and math.prod(taps) > 1]
+    if moved:
+        more = f" and {len(moved) - 1} more" if len(moved) > 1 else ""
+        raise InvalidSetting(
+            "path",
+            export.directory,
+            f"is an export of format version {export.manifest.format_version}, which orders the inputs of convolutions "
+            f"otherwise ({moved[0]}{more}): export the network again",
+        )
 
 
 def _save(tensors: dict[str, Tensor], path: Path) -> None:

@@ -4,7 +4,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 # 2: masks of one bit a weight, and dense layers in model.safetensors alone. Exports of version 1 are read as well.
-FORMAT_VERSION = 2
+# 3: columns of a convolution tap by tap, channels inside (see `masks.weight_view`); before, channel by channel, taps inside.
+#    Earlier exports are read as well where both orders are one.
+FORMAT_VERSION = 3
+TAP_BY_TAP = 3  # the first version with this order
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def pack_layers(
     formats: dict[str, SparseFormat] = {}
     for name, mask in masks.items():
         weight = net.get_submodule(name).weight.detach()
-        matrix, kept = as_matrix(weight).cpu(), mask.reshape(len(mask), -1).cpu()
+        matrix, kept = as_matrix(weight).cpu(), as_matrix(mask).cpu()
         _check_zeros(name, matrix, kept)
         own = (sparsities or {}).get(name)
         family, parameters = _storage(pattern, kept, sparsity, own)

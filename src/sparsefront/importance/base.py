@@ -127,7 +127,7 @@ class WeightImportance(Importance):
 
 
 def float_matrices(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Layer name -> float32 [N, K], detached; fp32 weights are not copied."""
+    """Layer name -> float32 [N, K], detached; fp32 weights of Linears are not copied."""
     return {layer: as_matrix(weight.detach()).float() for layer, weight in weights.items()}
 
 

@@ -1,4 +1,4 @@
-"""A convolution as the product that it is: what output pixels see by the weight as a matrix."""
+"""A convolution as the product that it is: what output pixels see by the weight viewed as [C_out, kh*kw*C_in]."""
 
 import copy
 from typing import Self
@@ -9,14 +9,14 @@ from sparsefront_kernels.convolution import Convolution
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
-from sparsefront.masks.weight_view import pixel_rows
+from sparsefront.masks.weight_view import like_weight, pixel_rows
 
 
 class SparseConv2d(SparseLayer):
     """Takes [B, C_in, H, W] and gives [B, C_out, H', W'] (channels last in memory), as nn.Conv2d does.
 
-    A 1x1 filter reads the pixels as they are. Others are left to a kernel that reads images itself, where it can; elsewhere
-    they go through im2col, whose copy is part of the layer's time.
+    A 1x1 filter with stride 1 reads channels_last pixels as they are. Others are left to a kernel that reads images itself,
+    where it can; elsewhere they go through im2col, whose copy is part of the layer's time.
     """
 
     def __init__(self, entry: KernelEntry, format: SparseFormat, layer: nn.Conv2d) -> None:
@@ -35,7 +35,8 @@ class SparseConv2d(SparseLayer):
 
     @property
     def weight(self) -> Tensor:
-        return super().weight.reshape(self.out_channels, self.in_channels, *self.kernel_size)
+        shape = (self.out_channels, self.in_channels, *self.kernel_size)
+        return like_weight(super().weight, torch.empty(shape, device="meta"))
 
     def with_relu(self) -> Self | None:
         """A copy that gives max(0, y), or max(0, y + residual); None where the kernel would leave that to passes of their own."""
@@ -68,10 +69,7 @@ class SparseConv2d(SparseLayer):
         return reads.run(images, self._operand, self.bias, self.convolution, residual=added, **ending)
 
     def _pixels(self, x: Tensor) -> Tensor:
-        """[B * H' * W', C_in * kh * kw]: what each output pixel sees."""
-        if self.kernel_size == (1, 1) and self.padding == (0, 0):
-            seen = x[:, :, :: self.stride[0], :: self.stride[1]].permute(0, 2, 3, 1)
-            return seen.reshape(-1, seen.shape[-1])
+        """[B * H' * W', kh * kw * C_in]: what each output pixel sees."""
         return pixel_rows(x, self.kernel_size, dilation=self.dilation, padding=self.padding, stride=self.stride)
 
 

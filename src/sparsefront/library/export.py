@@ -11,6 +11,7 @@ from sparsefront.export.checkpoint import Export, read_export, write_export
 from sparsefront.export.manifest import Manifest
 from sparsefront.library.layers import weight_of
 from sparsefront.library.masks import Masks, require_masks_of
+from sparsefront.masks.weight_view import like_weight
 from sparsefront.models.base import Model
 from sparsefront.models.checkpoint import misfit
 from sparsefront.option_classes import option_classes
@@ -80,7 +81,7 @@ def load(folder: Path | str, net: nn.Module) -> Masks:
     masks = {}
     for name, mask in export.masks.items():
         weight = weight_of(net, name)
-        masks[name] = mask.reshape(weight.shape).to(weight.device)
+        masks[name] = like_weight(mask, weight).to(weight.device)
     pattern = _pattern(export.manifest)
     return Masks(
         masks,

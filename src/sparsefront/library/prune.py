@@ -16,6 +16,7 @@ from sparsefront.library.layers import Layers, choose_layers, ignored_layers, we
 from sparsefront.library.masks import Masks
 from sparsefront.library.options import option
 from sparsefront.library.plain_task import Loss, PlainTask
+from sparsefront.masks.weight_view import like_weight
 from sparsefront.patterns.base import Pattern
 from sparsefront.pruning.calibration import score_weights
 from sparsefront.pruning.collapse import collapse_warning
@@ -98,7 +99,7 @@ def prune(
         nested=pruning.schedule.masks_nest,
         layout=layout,
     )
-    masks = {name: mask.reshape(shapes[name]) for name, mask in made.items()}
+    masks = {name: like_weight(mask, weights[name]) for name, mask in made.items()}
     with torch.no_grad():
         for name, mask in masks.items():
             weights[name].masked_fill_(~mask, 0.0)

@@ -1,25 +1,39 @@
-"""Linear and convolution weights seen as the matrix [N, K] of the product Y[M, N] = X[M, K] W[N, K]^T."""
+"""Linear and convolution weights seen as the matrix [N, K] of the product Y[M, N] = X[M, K] W[N, K]^T.
+
+The columns of a convolution lie tap by tap, the input channels of one tap next to each other: column
+(i * kw + j) * C_in + c is input channel c at row i and column j of the filter. A block, a vector or an n:m window thus holds
+neighboring channels of one pixel, which channels_last images have next to each other in memory. Only this file knows the order.
+"""
 
 import torch.nn.functional as F
 from torch import Tensor
 
 
 def as_matrix(weight: Tensor) -> Tensor:
-    """A weight as [N, K]: Linear [N, K] is itself, Conv2d [C_out, C_in, kh, kw] becomes [C_out, C_in*kh*kw].
+    """A weight, or a mask or scores shaped like one, as [N, K].
 
-    Shares memory with a contiguous weight; of any other layout (channels_last) it is a copy in the same order.
+    Linear [N, K] and all that is a matrix already is itself; Conv2d [C_out, C_in, kh, kw] becomes [C_out, kh*kw*C_in].
+
+    Only to be read: it shares memory with a weight that lies so (Linear, 1x1, channels_last), of others it is a copy.
 
     Raises:
         ValueError: a weight with fewer than two dimensions.
     """
     if weight.dim() < 2:
         raise ValueError(f"a weight of shape {list(weight.shape)} is no matrix: Linear and Conv2d weights have one")
-    return weight.flatten(start_dim=1)
+    return weight.movedim(1, -1).flatten(start_dim=1)
 
 
 def like_weight(matrix: Tensor, weight: Tensor) -> Tensor:
-    """The way back: a matrix [N, K] (a mask, scores) in the shape of `weight`."""
-    return matrix.reshape(weight.shape)
+    """The way back: a matrix [N, K] (a mask, scores) in the shape of `weight`, contiguous where the weight is.
+
+    What has that shape already is itself.
+    """
+    if matrix.shape == weight.shape:
+        return matrix
+    outputs, inputs, *kernel_size = weight.shape
+    shaped = matrix.reshape(outputs, *kernel_size, inputs).movedim(-1, 1)
+    return shaped.contiguous() if weight.is_contiguous() else shaped
 
 
 def pixel_rows(
@@ -33,8 +47,17 @@ def pixel_rows(
     """What each output pixel of a convolution sees (im2col), its columns in the order of the weight as a matrix.
 
     Args:
-        images: [B, C_in, height, width].
+        images: [B, C_in, height, width]; channels_last ones are read in whole runs of channels, without another copy.
+        padding: zeros above and below, left and right.
     Returns:
-        [B * output pixels, C_in * kh * kw]; a copy.
+        [B * output pixels, kh * kw * C_in]; a copy, but of a 1x1 filter with stride 1 on channels_last images.
     """
-    return F.unfold(images, kernel_size, dilation, padding, stride).transpose(1, 2).flatten(0, 1)
+    if any(padding):
+        images = F.pad(images, (padding[1], padding[1], padding[0], padding[0]))
+    pixels = images.permute(0, 2, 3, 1)  # [B, height, width, C_in]
+    if max(kernel_size) > 1:  # taps share pixels: what is not channels_last is rearranged once, not once per tap
+        pixels = pixels.contiguous()
+    for side, (taps, apart, step) in enumerate(zip(kernel_size, dilation, stride, strict=True)):
+        pixels = pixels.unfold(1 + side, apart * (taps - 1) + 1, step)[..., ::apart]
+    # [B, H', W', C_in, kh, kw], still a view
+    return pixels.permute(0, 1, 2, 4, 5, 3).reshape(-1, kernel_size[0] * kernel_size[1] * images.shape[1])

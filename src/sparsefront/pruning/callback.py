@@ -6,6 +6,7 @@ from typing import Any
 import pytorch_lightning as pl
 from torch import Tensor
 
+from sparsefront.masks.weight_view import as_matrix
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.schedule.base import Schedule
 
@@ -64,5 +65,5 @@ class ApplyMasks(pl.Callback):
         self.reached = [tuple(update) for update in state_dict["reached"]]
 
     def _tighten(self, sparsity: float) -> None:
-        previous = {name: mask.flatten(1) for name, mask in self.masked.masks().items()}
+        previous = {name: as_matrix(mask) for name, mask in self.masked.masks().items()}
         self.masked.set(self.make_masks(sparsity, previous))

@@ -20,7 +20,8 @@ def as_rows(module: nn.Module, x: Tensor, real: Tensor | None = None) -> Tensor:
         real: bool [B, positions], the positions of a text that are no padding: of an x [B, positions, K] only these are
             rows. Of whatever is computed at padding nothing reaches the loss.
     Returns:
-        float32; a convolution's has one row per output pixel and columns in the order C_in, kh, kw.
+        float32; a convolution's has one row per output pixel and columns in the order of
+            the weight seen as a matrix.
     """
     x = x.float()
     if not isinstance(module, nn.Conv2d):

@@ -9,6 +9,7 @@ from sparsefront.allocation.base import Allocation, GlobalAllocation
 from sparsefront.finite import require_finite
 from sparsefront.masks.groups import Groups
 from sparsefront.masks.selection import select_in_layer
+from sparsefront.masks.weight_view import as_matrix
 from sparsefront.patterns.base import Pattern, new_mask, require_divisible, step_groups, validate_sparsity
 from sparsefront.pruning.mask_layout import MaskLayout, fix_layout
 
@@ -126,7 +127,7 @@ def _allowed(layer: str, importance: Tensor, previous: Mapping[str, Tensor] | No
     """What is still there before the first step: bool [N, K]."""
     if previous is None:
         return torch.ones_like(importance, dtype=torch.bool)
-    return previous[layer].reshape(importance.shape).to(importance.device)
+    return as_matrix(previous[layer]).to(importance.device)
 
 
 def _require_divisible(importance: Mapping[str, Tensor], pattern: Pattern, sparsity: float) -> None:

@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from sparsefront import distributed
+from sparsefront.masks.weight_view import like_weight
 
 BUFFER = "weight_mask"
 
@@ -42,7 +43,7 @@ class MaskedWeights:
                 raise ValueError(
                     f"mask of {name}: {mask.dtype} {tuple(mask.shape)} does not fit weight {tuple(module.weight.shape)}"
                 )
-            mask = distributed.broadcast(mask.reshape(module.weight.shape).to(module.weight.device))
+            mask = distributed.broadcast(like_weight(mask, module.weight).to(module.weight.device))
             module.register_buffer(BUFFER, mask, persistent=False)
         self.apply()
 

@@ -29,7 +29,8 @@ class AccumulateMovement(pl.Callback):
         self._sums: dict[str, Tensor] = {}
 
     def sums(self) -> dict[str, Tensor]:
-        """Layer name -> float32 [N, K] on the weight's device; zero before the first step. Not a copy."""
+        """Layer name -> float32 [N, K] on the weight's device; zero before the first step. To be read
+        only: of a Linear it is the sum itself."""
         return {name: as_matrix(self._sum_of(name)) for name in self._modules}
 
     @torch.no_grad()

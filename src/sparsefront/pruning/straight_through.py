@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from sparsefront.masks.weight_view import like_weight
+
 
 class StraightThrough(pl.Callback):
     """Forward and backward with W * M(W), M made from W before every optimizer step; the step changes all of W.
@@ -63,7 +65,7 @@ class StraightThrough(pl.Callback):
     def masks(self) -> dict[str, Tensor]:
         """The masks of the weights as they are: layer name -> bool, shaped like the weight."""
         made = self._make_masks({name: weight.detach() for name, weight in self._weights.items()})
-        return {name: made[name].reshape(weight.shape) for name, weight in self._weights.items()}
+        return {name: like_weight(made[name], weight) for name, weight in self._weights.items()}
 
     @torch.no_grad()
     def _mask(self) -> None:

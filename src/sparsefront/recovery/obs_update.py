@@ -90,7 +90,7 @@ class ObsUpdate(Recovery):
             InvalidSetting: a Hessian that cannot be inverted, or an update that is not finite; names the layer.
         """
         weight = round.net.get_submodule(layer).weight
-        mask = round.masks[layer].reshape(len(weight), -1).to(weight.device)
+        mask = as_matrix(round.masks[layer]).to(weight.device)
         if bool(mask.all()):
             return mask
         # In the order in which the layer obeys its pattern, so that windows are neighbors; rows do not meet in a sweep.
@@ -118,7 +118,7 @@ class ObsUpdate(Recovery):
             return Given(mask[:, order])
         pruning = round.setup.pruning
         previous = round.masked.masks().get(layer) if pruning.schedule.masks_nest else None
-        allowed = torch.ones_like(mask) if previous is None else previous.reshape(mask.shape).to(mask.device)[:, order]
+        allowed = torch.ones_like(mask) if previous is None else as_matrix(previous).to(mask.device)[:, order]
         final = round.layout.sparsity_of(layer, pruning.sparsity)
         window = pruning.pattern.window((mask.shape[0], mask.shape[1]), final)
         if window is None:
