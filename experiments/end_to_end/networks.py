@@ -7,9 +7,11 @@ from torch import Tensor, nn
 
 from sparsefront.datasets.info import DataInfo
 from sparsefront.errors import InvalidSetting
+from sparsefront.masks.weight_view import as_matrix, like_weight
 from sparsefront.measure.agreement import floating_tensors
 from sparsefront.models.base import linear_and_conv_layers
 from sparsefront.models.bert import SIZES as BERT_SIZES
+from sparsefront.models.resnet50 import BODY as STAGES
 from sparsefront.operator_masks import UnevenWeights
 
 SPREAD = 0.02  # standard deviation of weights, before rows and columns are scaled, and of biases
@@ -25,7 +27,7 @@ class Network:
 
     Args:
         net: in eval mode.
-        prunable: names of the Linears of the body.
+        prunable: names of the Linears and convolutions that patterns prune.
         body: name of the module whose result are the last hidden states.
     """
 
@@ -43,14 +45,16 @@ def build(model: str, device: torch.device, *, tiny: bool = False, masked: bool 
     Raises:
         InvalidSetting: no such model.
     """
-    makers = {"bert_base": _bert, "bert_large": _bert, "vit_b_16": _vit, "vit_l_16": _vit}
+    makers = {"bert_base": _bert, "bert_large": _bert, "vit_b_16": _vit, "vit_l_16": _vit, "resnet50": _resnet}
     if model not in makers:
         raise InvalidSetting("model", model, f"is one of {', '.join(makers)}")
     torch.manual_seed(0)
     with torch.device(device):
         net, body = makers[model](model, tiny, masked)
-    prunable = linear_and_conv_layers(net, inside=(body,))
+    prunable = linear_and_conv_layers(net, inside=STAGES if model == "resnet50" else (body,))
     _uneven(net, prunable)
+    if model == "resnet50":
+        _take_statistics(net, device)
     return Network(net.eval().requires_grad_(False), prunable, body)
 
 
@@ -127,12 +131,33 @@ def _vit(model: str, tiny: bool, masked: bool) -> tuple[nn.Module, str]:
     return net, "encoder"
 
 
+def _resnet(model: str, tiny: bool, masked: bool) -> tuple[nn.Module, str]:
+    from torchvision.models import ResNet
+    from torchvision.models.resnet import Bottleneck
+
+    net = ResNet(Bottleneck, [1, 1, 1, 1] if tiny else [3, 4, 6, 3], num_classes=10 if tiny else CLASSES)
+    net.image_size = 64 if tiny else IMAGE_SIZE
+    return net, STAGES[-1]
+
+
+@torch.no_grad()
+def _take_statistics(net: nn.Module, device: torch.device) -> None:
+    """BatchNorm's, of a batch of noise: else activations would grow or vanish from layer to layer."""
+    images = torch.randn(8, 3, net.image_size, net.image_size, device=device)
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = None  # the plain average of what is seen
+    net.train()(images)
+    net.eval()
+
+
 @torch.no_grad()
 def _uneven(net: nn.Module, prunable: list[str]) -> None:
     """Uneven weights for what is pruned; biases that are not zero; a head that is not zero."""
     for seed, name in enumerate(prunable):
         layer = net.get_submodule(name)
-        layer.weight.copy_(UnevenWeights(seed=seed).weight(*layer.weight.shape, layer.weight.device) * SPREAD)
+        drawn = UnevenWeights(seed=seed).weight(*as_matrix(layer.weight).shape, layer.weight.device)
+        layer.weight.copy_(like_weight(drawn * SPREAD, layer.weight))
     for name, module in net.named_modules():
         if isinstance(module, nn.Linear):
             if name not in prunable:

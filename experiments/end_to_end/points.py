@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-MODELS = ("bert_base", "bert_large", "vit_b_16", "vit_l_16")
+MODELS = ("bert_base", "bert_large", "vit_b_16", "vit_l_16", "resnet50")
 SIZES: dict[str, tuple[tuple[int, int | None], ...]] = {  # model -> (batch size, sequence length)
     "bert_large": ((32, 384), (8, 384)),
     "bert_base": ((128, 128), (32, 128), (8, 128)),
     "vit_l_16": ((256, None), (64, None)),
     "vit_b_16": ((256, None), (64, None)),
+    "resnet50": ((128, None), (32, None)),
 }
 SPARSITIES = (0.5, 0.75, 0.9)
 
@@ -114,6 +115,8 @@ def _bars() -> Iterator[Bar]:
     yield Bar(Point("vit_l_16", 256, None, "fp16", tile[0.75]), 1.6, 1.8)
     yield Bar(Point("vit_l_16", 256, None, "fp16", Setting("block_wise", 64, 0.8)), 1.44)
     yield Bar(Point("bert_large", 32, 384, "bf16", Setting("n_m", None, 0.5, group_m=4)), 1.15)
+    yield Bar(Point("resnet50", 128, None, "fp16", Setting("block_wise", 64, 0.75)), 1.1)
+    yield Bar(Point("resnet50", 128, None, "fp16", Setting("block_wise", 64, 0.9)), 1.25)
 
 
 BARS = tuple(_bars())

@@ -16,6 +16,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.export.manifest import LayerRecord, Manifest
 from sparsefront.export.stored_weight import store
 from sparsefront.importance.magnitude import Magnitude
+from sparsefront.masks.weight_view import as_matrix, like_weight
 from sparsefront.operator_masks import pattern_masks
 from sparsefront.patterns.base import Pattern
 from sparsefront.pruning.make_masks import make_masks
@@ -66,7 +67,7 @@ def distribution_of(pattern: Pattern) -> str:
 def prune(network: Network, point: Point) -> Masks:
     """Masks of a network's own weights, on its device; the network stays as it is."""
     pattern, sparsity = pattern_of(point), point.setting.sparsity
-    weights = {name: network.net.get_submodule(name).weight.detach() for name in network.prunable}
+    weights = {name: as_matrix(network.net.get_submodule(name).weight.detach()) for name in network.prunable}
     dense = {
         name: why
         for name, weight in weights.items()
@@ -83,7 +84,8 @@ def prune(network: Network, point: Point) -> Masks:
 def apply_masks(net: nn.Module, masks: Mapping[str, Tensor]) -> nn.Module:
     """Zero what the masks prune, in place."""
     for name, mask in masks.items():
-        net.get_submodule(name).weight.mul_(mask)
+        weight = net.get_submodule(name).weight
+        weight.mul_(like_weight(mask, weight))
     return net
 
 
@@ -101,7 +103,7 @@ class PrunedInMemory:
         return self._net.state_dict()
 
     def format(self, layer: str) -> SparseFormat:
-        weight = self._net.get_submodule(layer).weight.detach()
+        weight = as_matrix(self._net.get_submodule(layer).weight.detach())
         return store(weight, self.masks[layer], self._pattern.storage(tuple(weight.shape), self._sparsity))
 
     def _record(self, mask: Tensor, density: float) -> LayerRecord:

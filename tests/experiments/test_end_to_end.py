@@ -43,7 +43,7 @@ def session(modules, tmp_path):
 def point_of(modules, model="bert_base", pattern="tile_wise", granularity=16, sparsity=0.75, **more):
     points = modules["points"]
     setting = points.Setting(pattern, granularity, sparsity, group_m=4 if pattern == "n_m" else None)
-    batch, length = (3, None) if model.startswith("vit") else (3, 24)
+    batch, length = (3, 24) if model.startswith("bert") else (3, None)
     return points.Point(model, batch, length, "fp16", setting, **more)
 
 
@@ -85,6 +85,18 @@ def test_a_dry_run_swaps_every_layer_and_finds_the_outputs_right(modules, sessio
     assert "share 1.000" in caplog.text
     assert "2 norms" in caplog.text, "the blocks were not rewritten"
     assert not session.rows.file.exists(), "a dry run writes nothing"
+
+
+def test_a_convnet_is_swapped_too(modules, session, caplog):
+    """Convolutions of every kind, 1x1 and 3x3 in blocks within a tap; on a CPU by references."""
+    with caplog.at_level("INFO"):
+        session.measure(point_of(modules, "resnet50", "block_wise", 64, 0.5))
+    assert "blocked_reference" in caplog.text and "share 1.000" in caplog.text
+    masks = session.masks(point_of(modules, "resnet50", "block_wise", 64, 0.5))
+    three = masks.layers["layer2.0.conv2"]
+    assert three.shape == (128, 9 * 128) and min(masks.densities.values()) > 0
+    blocks = three.view(2, 64, 18, 64).permute(0, 2, 1, 3).flatten(2)
+    assert torch.equal(blocks.any(2), blocks.all(2))
 
 
 def test_masks_have_the_sparsity_and_no_layer_is_far_from_it(modules, session):
