@@ -169,7 +169,7 @@ def test_every_data_set_of_this_kind_is_served() -> None:
 
 def test_tasks_import_little_more_than_lightning() -> None:
     """Lightning brings transformers and torchvision with it; what we use inside functions stays there."""
-    heavy = {"datasets", "sklearn", "pandas", "wandb", "plotly", "torchmetrics.text"}
+    heavy = {"datasets", "sklearn", "pandas", "wandb", "torchmetrics.text"}
     command = (
         "import sys, pytorch_lightning; before = set(sys.modules); import sparsefront.tasks; "
         f"print(sorted({heavy!r} & (sys.modules.keys() - before)))"

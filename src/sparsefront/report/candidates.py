@@ -5,7 +5,7 @@ Choices are made by the metric on the held-out part of train (`val_*`), never by
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from statistics import mean, stdev
 from typing import Any
@@ -100,6 +100,11 @@ def side_of(result: Result) -> str | None:
     return next((side for side in ("sparse", "masked") if result.value_of(side) is not None), None)
 
 
+def is_pruned(result: Result) -> bool:
+    """Whether the quality of a pruned network was measured."""
+    return side_of(result) is not None
+
+
 def val_quality(result: Result) -> float | None:
     """What a choice goes by; None where nothing may be chosen by this result."""
     side = None if offers_no_choice(result) else side_of(result)
@@ -123,7 +128,7 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float | None, float | N
 
 def _choice(result: Result) -> dict[str, Any]:
     flat: dict[str, Any] = {}
-    for name, value in asdict(result.choice).items():
+    for name, value in vars(result.choice).items():
         if not isinstance(value, dict):
             flat[name] = value
             continue

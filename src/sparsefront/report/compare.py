@@ -10,8 +10,8 @@ from sparsefront.packages import missing_package
 from sparsefront.report.axis import SPEEDUP, axis_named
 from sparsefront.report.columns import sort_results
 from sparsefront.report.comparable import split_comparable
-from sparsefront.report.html import write_html
-from sparsefront.report.plots import write_pareto_png
+from sparsefront.report.page.comparison import write_comparison
+from sparsefront.report.plots import write_groups_png
 from sparsefront.report.store import FRONT_FILE, Reading, read_results
 from sparsefront.report.table import records_table, results_table, table_console
 from sparsefront.report.wandb_source import read_wandb_results
@@ -100,20 +100,23 @@ def _compare(request: Request) -> None:
         raise InvalidSetting("results", _source_text(request), "no results found; python run.py makes one")
     results = sort_results(reading.results, request.sort)
     console = table_console()
-    for group in split_comparable(results):
+    groups = split_comparable(results, axis)
+    for group in groups:
         console.print(results_table(group.results, group.notes()))
-        if chosen := candidate_table(group.results):
-            console.print(records_table(chosen, CHOICES, verdicts(group.results, reading.outcomes_of)))
+        if chosen := candidate_table(group.candidates):
+            console.print(records_table(chosen, CHOICES, verdicts(group.candidates, reading.outcomes_of)))
     out = Path(request.out)
     try:
         written = (
-            write_pareto_png(results, out / "compare.png", axis),
-            write_html(
+            write_groups_png(groups, out / "compare.png"),
+            write_comparison(
                 results,
                 out / "compare.html",
                 title=f"{len(results)} runs compared",
                 axis=axis,
                 outcomes_of=reading.outcomes_of,
+                folder_of=reading.folder_of,
+                groups=groups,
             ),
         )
     except OSError as error:

@@ -69,6 +69,10 @@ class Reading:
     problems: list[str] = field(default_factory=list)
     folders: dict[str, Path] = field(default_factory=dict)
 
+    def folder_of(self, result: Result) -> Path | None:
+        """Where the files of a result lie; None where it was read from a table."""
+        return self.folders.get(result.identity.run_id)
+
     def outcomes_of(self, result: Result) -> dict[str, Outcomes] | None:
         """What each sample added to the metric, of each of a result's networks; None where that is not at hand."""
         folder, file = self.folders.get(result.identity.run_id), result.quality.outcomes_file

@@ -1,0 +1,46 @@
+"""The runs of a comparison as columns: every field that is one value, in few characters."""
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
+
+from sparsefront.report.baseline import points_lost
+from sparsefront.report.candidates import side_of, val_quality
+from sparsefront.report.field_types import alternatives
+from sparsefront.report.result import Result, result_fields
+
+DERIVED = {
+    "quality": lambda result: _of_side(result, ""),
+    "quality_error": lambda result: _of_side(result, "_standard_error"),
+    "val_quality": val_quality,
+    "lost": points_lost,
+}
+"""Of the sparse network, with the sparse kernels running where that was measured: fractions, and percentage points."""
+
+
+def run_columns(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """One entry per field, {"name", and how its values are held}: "constant": one for all; "values": one per run; with "of" too,
+    values are places in that list. `DERIVED` come last, their names begin with "_".
+    """
+    getters = {
+        field.name: attrgetter(f"{field.group}.{field.name}")
+        for field in result_fields()
+        if not {dict, list} & set(alternatives(field.hint))
+    }
+    getters |= {f"_{name}": getter for name, getter in DERIVED.items()}
+    return [{"name": name, **_packed([getter(result) for result in results])} for name, getter in getters.items()]
+
+
+def _packed(values: list) -> dict[str, Any]:
+    found = {(type(value), value): value for value in values}
+    if len(found) == 1:
+        return {"constant": values[0]}
+    if not any(isinstance(value, str) for value in found.values()) or 2 * len(found) > len(values):
+        return {"values": values}
+    places = {key: place for place, key in enumerate(found)}
+    return {"values": [places[type(value), value] for value in values], "of": list(found.values())}
+
+
+def _of_side(result: Result, suffix: str) -> float | None:
+    side = side_of(result)
+    return None if side is None else result.value_of(f"{side}{suffix}")
