@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.report.compare import main, parse
+from sparsefront.report.compare import main
+from sparsefront.report.compare_request import parse
 from sparsefront.report.page.comparison import write_comparison
 from sparsefront.report.plots import write_pareto_png
 from sparsefront.report.run_report import write_report
@@ -165,9 +166,12 @@ def test_paths_sort_and_out_are_taken_from_the_command_line(tmp_path, make_resul
     [
         ((), "no results found"),
         (("nowhere",), "nowhere: no such file or folder"),
-        (("color=red",), "no such option; there are out, sort, axis, source, project, entity"),
+        (("color=red",), "no such option; there are out, sort, axis, rows, store, source, project, entity"),
         (("--fast",), "no such option"),
         (("axis=seconds",), "axis=seconds: is one of speedup, latency_ms"),
+        (("store=a.csv",), "store=a.csv: is a file that --rebuild writes"),
+        (("--rebuild", "nowhere"), "results=nowhere: no such folder"),
+        (("rows=few",), "rows=few: a number of lines, or all"),
         (("source=cloud",), "source=cloud: disk or wandb"),
         (("source=wandb",), "needs project=NAME"),
     ],

@@ -1,14 +1,13 @@
 """One sentence per budget of quality: which candidate is the fastest that loses no more, and which patterns lose to dense."""
 
 from collections.abc import Sequence
-from statistics import mean
+from statistics import fmean
 
-from sparsefront.report.axis import SPEEDUP
 from sparsefront.report.baseline import points_lost
 from sparsefront.report.candidates import Candidate
 from sparsefront.report.column_kinds import percent, times
 from sparsefront.report.comparable import CPU_NOTE, ComparableResults
-from sparsefront.report.points import Point, point_of
+from sparsefront.report.points import Point
 
 BUDGETS = (0.5, 1.0, 2.0, 5.0)  # percentage points lost against the dense network trained on, else against dense
 
@@ -18,8 +17,9 @@ def budget_sentences(group: ComparableResults, budgets: Sequence[float] = BUDGET
 
     Empty where nothing was timed, or nothing may be picked.
     """
-    timed = [point for one in group.candidates if (point := point_of(one, SPEEDUP)).x is not None]
-    known = [(lost, point) for point in timed if (lost := lost_for_choice(point.candidate, group)) is not None]
+    known = [
+        (lost, point) for point in group.speedup_points if (lost := lost_for_choice(point.candidate, group)) is not None
+    ]
     return [_sentence(group, budget, known) for budget in budgets] if known else []
 
 
@@ -29,7 +29,7 @@ def lost_for_choice(candidate: Candidate, group: ComparableResults) -> float | N
     if group.offers_no_choice or (by_val and not candidate.can_be_chosen):
         return None
     lost = [points_lost(result, held_out=by_val) for result in candidate.results]
-    return None if None in lost else mean(lost)
+    return None if None in lost else fmean(lost)
 
 
 def against_dense(point: Point) -> str:
@@ -68,7 +68,7 @@ def _in_words(point: Point) -> str:
     interval = "" if point.x_interval is None else f" ({' – '.join(map(times, point.x_interval))})"
     error = "" if point.error is None else f" ± {point.error:.2f}"
     lost = [value for result in point.candidate.results if (value := points_lost(result)) is not None]
-    on_test = f", {mean(lost):.2f} points lost on the reporting split" if lost else ""
+    on_test = f", {fmean(lost):.2f} points lost on the reporting split" if lost else ""
     quality = percent(point.quality / 100).removesuffix(" %")
     name = f"{point.candidate.pattern} at sparsity {point.candidate.sparsity:g}"
     recovery = f", {point.result.choice.recovery}" if point.result.choice.recovery else ""

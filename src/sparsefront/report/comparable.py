@@ -13,6 +13,8 @@ from statistics import median
 
 from sparsefront.report.axis import SPEEDUP, Axis
 from sparsefront.report.candidates import Candidate, candidates_of, is_pruned, offers_no_choice
+from sparsefront.report.column_kinds import Column
+from sparsefront.report.columns import shown_columns
 from sparsefront.report.conditions import BUDGET, conditions
 from sparsefront.report.differences import differences
 from sparsefront.report.pareto import pareto_front
@@ -25,7 +27,7 @@ LOG_FROM_RATIO = 8
 CPU_NOTE = "CPU reference, not a GPU latency"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ComparableResults:
     """Results of one model, data set, device, batch and dtype, whose `conditions` agree."""
 
@@ -48,6 +50,12 @@ class ComparableResults:
         """Every candidate; a result whose sparse quality was not measured is none."""
         return self._points
 
+    @cached_property
+    def speedup_points(self) -> list[Point]:
+        """As `points`, by speedup whatever the axis, of those that were timed."""
+        points = self._points if self.axis is SPEEDUP else [point_of(one, SPEEDUP) for one in self.candidates]
+        return [point for point in points if point.x is not None]
+
     def timed_points(self) -> list[Point]:
         """The points that have a value on the axis too: only these stand in a plot of accuracy against time."""
         return [point for point in self.points() if point.x is not None]
@@ -65,6 +73,11 @@ class ComparableResults:
         """As `dense_point`, of the dense networks that were trained on; None where there are none."""
         dense, quality = self.dense_point(), self.continued_quality()
         return None if dense is None or quality is None else (dense[0], quality)
+
+    @cached_property
+    def columns(self) -> tuple[list[Column], dict[str, str]]:
+        """What a table of these results shows, and what stands beside it: see `shown_columns`."""
+        return shown_columns(self.results)
 
     def notes(self) -> list[str]:
         """In what these results differ beyond what a plot shows, one line each."""

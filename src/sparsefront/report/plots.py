@@ -2,7 +2,10 @@
 
 import io
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
 PANEL_INCHES = (6.4, 4.4)
 NOTE_WIDTH = 110  # characters of a line above a panel
+SEARCHED_POINTS = 500
+RESULTS_FOR_A_PROCESS = 2000
 MOST_PANELS = 12  # lines of panels: beyond them the file would be an unreadable strip
 
 
@@ -44,6 +49,30 @@ def write_groups_png(groups: Sequence[ComparableResults], path: Path) -> Path:
     with whole_file(path) as new:
         figure.savefig(new, dpi=150, format="png")
     return path
+
+
+@contextmanager
+def drawn_beside(groups: Sequence[ComparableResults], path: Path) -> Iterator[None]:
+    """As `write_groups_png`, while the block runs where there is much to draw, in a process of its own; else before it."""
+    if sum(len(group.results) for group in groups) < RESULTS_FOR_A_PROCESS:
+        write_groups_png(groups, path)
+        yield
+        return
+    process = get_context("fork").Process(target=_draw_quietly, args=(groups, path))  # forked: nothing is copied
+    process.start()
+    try:
+        yield
+    finally:
+        process.join()
+    if process.exitcode:
+        write_groups_png(groups, path)  # it fails here too, and says why
+
+
+def _draw_quietly(groups: Sequence[ComparableResults], path: Path) -> None:
+    try:
+        write_groups_png(groups, path)
+    except Exception:
+        sys.exit(1)
 
 
 def pareto_figure(groups: Sequence[ComparableResults]) -> "Figure":
@@ -99,7 +128,7 @@ def _draw_latency(axes: "Axes", group: ComparableResults) -> None:
     if not points:
         axes.text(0.5, 0.5, "no sparse latency measured", transform=axes.transAxes, ha="center", color=FRONT_COLOR)
     title = "\n".join([group.title, *(line for note in group.notes() for line in wrap(note, NOTE_WIDTH))])
-    _finish(axes, title=title, x_label=group.axis_label, y_label=group.quality_label)
+    _finish(axes, len(points), title=title, x_label=group.axis_label, y_label=group.quality_label)
     if group.wants_log_axis():
         _set_log_scale(axes)
     elif points or dense is not None:
@@ -112,7 +141,13 @@ def _draw_sparsity(axes: "Axes", group: ComparableResults) -> None:
         axes.axhline(dense, color=DENSE_COLOR, linewidth=1, linestyle=":", label="dense")
     if (continued := group.continued_quality()) is not None:
         axes.axhline(continued, color=DENSE_COLOR, linewidth=1, linestyle="--", label="dense, trained on")
-    _finish(axes, title=group.title, x_label="achieved sparsity, fraction of zeros", y_label=group.quality_label)
+    _finish(
+        axes,
+        len(group.points()),
+        title=group.title,
+        x_label="achieved sparsity, fraction of zeros",
+        y_label=group.quality_label,
+    )
     axes.set_xlim(0, 1)
 
 
@@ -126,7 +161,7 @@ def _set_log_scale(axes: "Axes") -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _finish(axes: "Axes", *, title: str, x_label: str, y_label: str) -> None:
+def _finish(axes: "Axes", points: int, *, title: str, x_label: str, y_label: str) -> None:
     axes.margins(0.12)
     # Differences below a percentage point are mostly noise: they must not fill the axis.
     low, high = axes.get_ylim()
@@ -138,4 +173,5 @@ def _finish(axes: "Axes", *, title: str, x_label: str, y_label: str) -> None:
     axes.set_ylabel(y_label)
     axes.grid(alpha=0.25)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize=8)
+        # To find the emptiest corner takes longer than all else where there are thousands of points.
+        axes.legend(fontsize=8, loc="best" if points <= SEARCHED_POINTS else "lower left")

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import mean, stdev
+from statistics import fmean
 
 from sparsefront.report.axis import Axis
-from sparsefront.report.candidates import Candidate, side_of
+from sparsefront.report.candidates import Candidate, mean_and_deviation, side_of
 from sparsefront.report.result import Result
 
 
@@ -42,18 +42,18 @@ class Point:
 def point_of(candidate: Candidate, axis: Axis) -> Point:
     """The point that a candidate draws."""
     results = candidate.results
-    qualities = candidate.test
+    quality, spread = mean_and_deviation(candidate.test)
     errors = [value for run in results if (value := run.value_of(f"{side_of(run)}_standard_error")) is not None]
     values = [value for run in results if (value := axis.value(run)) is not None]
     return Point(
         candidate,
-        100 * mean(qualities),
-        100 * mean(errors) if errors else None,
-        100 * stdev(qualities) if len(qualities) > 1 else None,
-        mean(map(_sparsity, results)),
-        mean(values) if values else None,
+        100 * quality,
+        100 * fmean(errors) if errors else None,
+        None if spread is None else 100 * spread,
+        fmean(map(_sparsity, results)),
+        fmean(values) if values else None,
         _interval(results, axis),
-        100 * mean(candidate.val) if candidate.can_be_chosen else None,
+        100 * fmean(candidate.val) if candidate.can_be_chosen else None,
     )
 
 

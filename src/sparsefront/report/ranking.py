@@ -11,7 +11,7 @@ from sparsefront.report.candidates import side_of
 from sparsefront.report.column_kinds import times
 from sparsefront.report.comparable import ComparableResults
 from sparsefront.report.pareto import dominated_areas
-from sparsefront.report.points import Point, by_pattern, point_of
+from sparsefront.report.points import Point, by_pattern
 
 NEAR_DENSE_POINTS = 1.0  # percentage points below dense that still count as "the same quality"
 DRAWS = 1000
@@ -29,6 +29,7 @@ def pattern_ranking(group: ComparableResults) -> list[dict[str, str]]:
     dense, front = group.dense_point(), set(group.front())
     series = by_pattern(group.points())
     areas = {} if dense is None else _areas(group, series, dense[0])
+    timed = by_pattern(group.speedup_points)
     order = sorted(series, key=lambda pattern: -areas[pattern][0] if pattern in areas else 1.0)
     ranking = []
     for pattern in order:
@@ -38,10 +39,12 @@ def pattern_ranking(group: ComparableResults) -> list[dict[str, str]]:
                 "pattern": pattern,
                 "points": str(len(series[pattern])),
                 "on the front": str(sum((point.x, point.quality) in front for point in series[pattern])),
-                f"best speedup within {NEAR_DENSE_POINTS:g} point of dense": times(_best_near(group, series[pattern])),
+                f"best speedup within {NEAR_DENSE_POINTS:g} point of dense": times(
+                    _best_near(group, timed.get(pattern, []))
+                ),
                 f"dominated area, {group.axis.unit} · points (95 %)": "–" if drawn is None else _area_text(drawn),
                 "wins / ties / losses among patterns": "–" if drawn is None else _duels(pattern, areas),
-                "points faster / unclear / slower than dense": _against_dense(series[pattern]),
+                "points faster / unclear / slower than dense": _against_dense(timed.get(pattern, [])),
             }
         )
     return ranking
@@ -100,18 +103,15 @@ def _duels(pattern: str, areas: dict[str, np.ndarray]) -> str:
 
 
 def _against_dense(points: Sequence[Point]) -> str:
-    timed = [found for point in points if (found := point_of(point.candidate, SPEEDUP)).x is not None]
-    verdicts = [against_dense(point) for point in timed]
+    verdicts = [against_dense(point) for point in points]
     return " / ".join(str(verdicts.count(verdict)) for verdict in ("faster", "unclear", "slower"))
 
 
 def _best_near(group: ComparableResults, points: Sequence[Point]) -> float | None:
     """Among those that lost little against their own baseline, the dense network trained on where there is one."""
     speedups = [
-        found
+        point.x
         for point in points
-        if (lost := lost_for_choice(point.candidate, group)) is not None
-        and lost <= NEAR_DENSE_POINTS
-        and (found := point_of(point.candidate, SPEEDUP).x) is not None
+        if (lost := lost_for_choice(point.candidate, group)) is not None and lost <= NEAR_DENSE_POINTS
     ]
     return max(speedups, default=None)

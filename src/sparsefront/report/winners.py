@@ -1,7 +1,7 @@
 """What is chosen among comparable results, by their held-out part; and how sure the reporting split is of it."""
 
 from collections.abc import Callable, Iterable, Sequence
-from statistics import mean
+from statistics import fmean
 
 from sparsefront.report.candidates import Candidate, holds_nothing_out, mean_and_deviation, side_of
 from sparsefront.report.column_kinds import percent, times
@@ -10,6 +10,7 @@ from sparsefront.report.result import Result
 from sparsefront.tasks.outcomes import Outcomes
 
 CHOICES = "over seeds: mean ± standard deviation; the held-out part of train picks, test reports"
+MOST_UNCLAIMED = 3  # pairs of which each is told
 OutcomesOf = Callable[[Result], dict[str, Outcomes] | None]
 """Outcomes of a result's networks by side; None where they were not kept."""
 
@@ -25,10 +26,10 @@ def winners(candidates: Iterable[Candidate]) -> dict[float, list[Candidate]]:
             continue
         of_sparsity = found.setdefault(candidate.sparsity, {})
         best = of_sparsity.get(candidate.structure)
-        if best is None or mean(candidate.val) > mean(best.val):
+        if best is None or fmean(candidate.val) > fmean(best.val):
             of_sparsity[candidate.structure] = candidate
     return {
-        sparsity: sorted(best.values(), key=lambda candidate: -mean(candidate.val))
+        sparsity: sorted(best.values(), key=lambda candidate: -fmean(candidate.val))
         for sparsity, best in sorted(found.items())
     }
 
@@ -70,13 +71,20 @@ def candidate_table(found: Sequence[Candidate]) -> list[dict[str, str]]:
 
 def verdicts(candidates: Sequence[Candidate], outcomes_of: OutcomesOf) -> list[str]:
     """One line for each pattern beside the winner of its sparsity, and why nothing is picked among the others."""
-    lines = []
+    lines: list[str] = []
+    unclaimed: dict[str, list[str]] = {}  # why -> pairs
     for sparsity, (first, *others) in winners(candidates).items():
         for other in others:
             names = _names(first, other)
             told = _difference(first, other, outcomes_of)
-            text = told if isinstance(told, str) else _in_words(told, *names)
-            lines.append(f"sparsity {sparsity:g}, {names[0]} picked before {names[1]}: {text}")
+            line = f"sparsity {sparsity:g}, {names[0]} picked before {names[1]}"
+            if isinstance(told, str):
+                unclaimed.setdefault(told, []).append(line)
+            else:
+                lines.append(f"{line}: {_in_words(told, *names)}")
+    for why, pairs in unclaimed.items():
+        few = len(pairs) <= MOST_UNCLAIMED
+        lines += [f"{pair}: {why}" for pair in pairs] if few else [f"of {len(pairs)} pairs of candidates: {why}"]
     pruned = [result for candidate in candidates for result in candidate.results]
     full = sum(map(holds_nothing_out, pruned))
     old = sum(not candidate.can_be_chosen for candidate in candidates) if len(pruned) > 1 else 0

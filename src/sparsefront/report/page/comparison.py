@@ -11,7 +11,6 @@ from sparsefront.report.page.sections import section_data, section_text, styles
 from sparsefront.report.page.template import json_for_page, script_text, write_page
 from sparsefront.report.points import by_pattern
 from sparsefront.report.result import Result
-from sparsefront.report.winners import OutcomesOf
 
 
 def write_comparison(
@@ -20,14 +19,14 @@ def write_comparison(
     *,
     title: str,
     axis: Axis = SPEEDUP,
-    outcomes_of: OutcomesOf = lambda result: None,
+    verdicts_of: Callable[[ComparableResults], Sequence[str]] = lambda group: (),
     folder_of: Callable[[Result], Path | None] = lambda result: None,
     groups: Sequence[ComparableResults] | None = None,
 ) -> Path:
     """Write the page, whole or not at all.
 
     Args:
-        outcomes_of: for the comparison of patterns sample by sample.
+        verdicts_of: how sure the reporting split is of what was picked, as `winners.verdicts` tells.
         folder_of: the folder of a result's `row.json`, with the command that made it and pictures of its masks.
         groups: the results as `split_comparable` gives them, where that was done before.
     Raises:
@@ -50,7 +49,7 @@ def write_comparison(
         path,
         "comparison.html.jinja",
         title=title,
-        sections=[section_text(group, outcomes_of) for group in groups],
+        sections=[section_text(group, verdicts_of(group)) for group in groups],
         data=Markup(json_for_page(data)),
         script=Markup(script_text()),
     )

@@ -32,9 +32,9 @@ def run_columns(results: Sequence[Result]) -> list[dict[str, Any]]:
 
 
 def _packed(values: list) -> dict[str, Any]:
-    found = {(type(value), value): value for value in values}
-    if len(found) == 1:
+    if values.count(values[0]) == len(values) and len(set(map(type, values))) == 1:
         return {"constant": values[0]}
+    found = {(type(value), value): value for value in values}
     if not any(isinstance(value, str) for value in found.values()) or 2 * len(found) > len(values):
         return {"values": values}
     places = {key: place for place, key in enumerate(found)}

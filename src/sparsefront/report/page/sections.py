@@ -6,29 +6,32 @@ from typing import Any
 from sparsefront.report.axis import LATENCY, SPEEDUP
 from sparsefront.report.budgets import budget_sentences
 from sparsefront.report.column_kinds import plain
-from sparsefront.report.columns import shown_columns
 from sparsefront.report.comparable import CPU_NOTE, ComparableResults
 from sparsefront.report.missing_cells import measured_cells
 from sparsefront.report.provenance import unlike_the_rest
 from sparsefront.report.ranking import pattern_ranking
 from sparsefront.report.result import Result
 from sparsefront.report.series_style import DENSE_COLOR, pattern_color, recovery_marker
-from sparsefront.report.winners import OutcomesOf, picked_as, settings_apart, verdicts
+from sparsefront.report.winners import picked_as, settings_apart
 
 AXES = (SPEEDUP, LATENCY)
 
 
-def section_text(group: ComparableResults, outcomes_of: OutcomesOf) -> dict[str, Any]:
-    """What the template writes into the page."""
+def section_text(group: ComparableResults, verdicts: Sequence[str]) -> dict[str, Any]:
+    """What the template writes into the page.
+
+    Args:
+        verdicts: how sure the reporting split is of what was picked.
+    """
     return {
         "title": group.title,
         "runs": len(group.results),
         "sentences": budget_sentences(group),
         "ranking": pattern_ranking(group),
         "cells": measured_cells(group.candidates),
-        "verdicts": verdicts(group.candidates, outcomes_of) if len(group.candidates) > 1 else [],
+        "verdicts": verdicts,
         "notes": group.notes(),
-        "shared": shown_columns(group.results)[1],
+        "shared": group.columns[1],
     }
 
 
@@ -83,4 +86,5 @@ def _dense(group: ComparableResults, side: str) -> dict[str, float | None] | Non
     quality, val = group.median_quality(side), group.median_quality(f"val_{side}")
     if quality is None:
         return None
-    return {"quality": quality, "val": val, "speedup": 1.0, "latency_ms": LATENCY.dense(group.results)}
+    latency = LATENCY.dense(group.results)
+    return {"quality": quality, "val": val, "speedup": None if latency is None else 1.0, "latency_ms": latency}

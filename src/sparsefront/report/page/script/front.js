@@ -15,11 +15,11 @@ function paretoFront(points, axis) {
   return front;
 }
 
-// The best pick that is at least as fast as the budget; null where nothing is.
-function winnerOf(points, axis, budget) {
+// Of a front, the best pick that is at least as fast as the budget; null where nothing is.
+function winnerOf(front, axis, budget) {
   const slack = 1e-9 * Math.abs(budget);
   const fits = (point) => (AXES[axis].larger ? point[axis] >= budget - slack : point[axis] <= budget + slack);
-  return paretoFront(points, axis).filter(fits).at(-1) ?? null;
+  return front.filter(fits).at(-1) ?? null;
 }
 
 function groupBy(items, key) {

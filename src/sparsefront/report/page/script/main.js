@@ -5,15 +5,20 @@ function viewOf() {
     const runs = runsThatPass(held.runs);
     return runs.length ? [pointOf(held, runs, section)] : [];
   });
-  const dense = densePoints(section), candidates = [...points, ...dense], range = budgetRange(candidates, axis);
-  const budget = range && Math.min(Math.max(state.budget ?? middleOf(range), range[0]), range[1]);
-  return {
-    section, points, dense, range, budget,
+  const dense = densePoints(section), candidates = [...points, ...dense];
+  return withBudget({
+    section, points, dense,
+    range: budgetRange(candidates, axis),
     front: paretoFront(candidates, axis),
     series: [...groupBy(points, (point) => point.pattern)].map(([pattern, own]) => [pattern, paretoFront(own, axis)]),
-    winner: range && winnerOf(candidates, axis, budget),
     selected: points.find((point) => point.runs.includes(state.point)) ?? null,
-  };
+  });
+}
+
+function withBudget(view) {
+  const { range } = view;
+  const budget = range && Math.min(Math.max(state.budget ?? middleOf(range), range[0]), range[1]);
+  return { ...view, budget, winner: range && winnerOf(view.front, state.axis, budget) };
 }
 
 const middleOf = ([low, high]) => (low + high) / 2;
@@ -41,7 +46,7 @@ function changed() {
 
 // The slider moves often: only what depends on it is drawn.
 function movedBudget() {
-  const view = viewOf();
+  const view = withBudget(now.view);
   now.view = view;
   drawCharts(view);
   showBudget(view, movedBudget);
