@@ -1,5 +1,6 @@
 """The comparison page in a real browser: nothing is fetched, the console stays empty, filters, slider and table work."""
 
+import base64
 import csv
 import io
 import json
@@ -23,6 +24,7 @@ BEST = (
     "Math.max(...[...now.view.points, ...now.view.dense]"
     ".filter((point) => point.speedup >= now.view.budget - 1e-9).map((point) => point.pick))"
 )
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 WAIT = "new Promise((done) => setTimeout(done, 300))"
 WINNER = "document.querySelector('[data-winner]').textContent"
 
@@ -124,6 +126,16 @@ def test_a_point_tells_its_runs_and_layers_and_downloads_are_whole(shown, mixed)
     records = json.loads(page.evaluate(f"JSON.stringify(recordsOf({everything}))"))
     for field in ("speedup", "val_sparse", "granularity", "latency_sparse_ms", "sparsity_target", "recovery"):
         assert [record[field] for record in records] == [result.value_of(field) for result in results]
+
+
+def test_pictures_of_masks_are_in_the_page(browser, make_result, tmp_path):
+    (tmp_path / "masks").mkdir()
+    (tmp_path / "masks" / "fc1.png").write_bytes(base64.b64decode(PIXEL))
+    page = tmp_path / "compare.html"
+    browser.open(write_comparison([make_result()], page, title="one", folder_of=lambda result: tmp_path))
+    browser.evaluate(CLICK.format("#points tbody tr"))
+    assert browser.evaluate("document.querySelector('#details img').naturalWidth") == 1
+    assert browser.evaluate("document.querySelector('#details img').alt") == "fc1"
 
 
 def test_other_provenance_has_a_badge(shown, mixed):

@@ -3,16 +3,19 @@ const SIZE = { width: 620, height: 400, left: 56, right: 14, top: 12, bottom: 42
 const GREY = "#c4c4c4";
 
 // chart: {x, y: point -> value, xLabel, yLabel, points, front: Set, lines: [{color, points, dash, steps}], interval: point -> ends,
-// budget: value on x or null, winner, selected, xOptions, yOptions}. Returns where each point was drawn, for the pointer.
+// levels: [{value on y, dash}], budget: value on x or null, winner, selected, xOptions, yOptions}. Returns where each point was drawn, for the pointer.
 function drawChart(svg, chart) {
   const { width, height, left, right, top, bottom } = SIZE;
   const shown = chart.points.filter((point) => chart.x(point) !== null && chart.y(point) !== null);
   const x = makeScale(shown.map(chart.x), [left, width - right], chart.xOptions);
-  const y = makeScale(shown.map(chart.y), [height - bottom, top], chart.yOptions);
+  const y = makeScale([...shown.map(chart.y), ...chart.levels.map((level) => level.value)], [height - bottom, top], chart.yOptions);
   const placed = shown.map((point) => ({ point, x: x(chart.x(point)), y: y(chart.y(point)) }));
   const parts = [axisLines(x, y, chart)];
   if (chart.budget !== null) {
     parts.push(`<line class="budget" x1="${x(chart.budget)}" x2="${x(chart.budget)}" y1="${top}" y2="${height - bottom}"/>`);
+  }
+  for (const { value, dash } of chart.levels) {
+    parts.push(`<line class="level" stroke-dasharray="${dash}" x1="${left}" x2="${width - right}" y1="${y(value)}" y2="${y(value)}"/>`);
   }
   const grey = placed.filter(({ point }) => !chart.front.has(point) && !point.dense);
   const bright = placed.filter(({ point }) => chart.front.has(point) || point.dense);

@@ -11,16 +11,22 @@ function drawCharts(view) {
   const log = values.length > 0 && Math.max(...values) > LOG_FROM_RATIO * Math.min(...values);
   const along = { xOptions: log ? { log } : { fromZero: true }, xLabel: section.axes[axis] };
   const interval = (point) => (axis === "speedup" && point.interval) || null;
-  const common = { front: new Set(view.front), lines: [], budget: null, winner: view.winner, selected: view.selected,
+  const common = { front: new Set(view.front), lines: [], levels: [], budget: null, winner: view.winner, selected: view.selected,
     interval: () => null, error: (point) => point.error, hollow: () => false, yLabel: section.quality_label };
   const lines = view.series.map(([pattern, own]) => ({ color: DATA.styles.patterns[pattern], points: own.filter((point) => near(point, view)) }));
   const steps = { color: "#999", points: view.front.filter((point) => near(point, view)), steps: true };
   draw("speed", { ...common, ...along, points: timed, x: (point) => point[axis], y: (point) => point.quality,
     yOptions: { least: 1 }, budget: view.budget, lines: [steps, ...lines], interval });
   draw("quality", { ...common, points: all.filter((point) => !point.dense), x: (point) => point.sparsity, y: (point) => point.quality,
-    yOptions: { least: 1 }, xLabel: "achieved sparsity, fraction of zeros", hollow: (point) => point[axis] === null });
+    yOptions: { least: 1 }, levels: levelsOf(dense, "quality"), xLabel: "achieved sparsity, fraction of zeros", hollow: (point) => point[axis] === null });
   draw("density", { ...common, points: timed.filter((point) => !point.dense), x: (point) => point.sparsity, y: (point) => point[axis],
-    yOptions: along.xOptions, xLabel: "achieved sparsity, fraction of zeros", yLabel: section.axes[axis], error: () => null });
+    yOptions: along.xOptions, levels: levelsOf(dense.slice(0, 1), axis), xLabel: "achieved sparsity, fraction of zeros", yLabel: section.axes[axis], error: () => null });
+}
+
+// Where dense lies, dotted, and dense trained on, dashed.
+function levelsOf(dense, field) {
+  const levels = dense.map((point) => ({ value: point[field], dash: point.dense === "dense" ? "1 3" : "5 4" }));
+  return levels.filter(({ value }) => value !== null);
 }
 
 function draw(name, chart) {

@@ -1,10 +1,10 @@
-// Outlines of the markers, as SVG paths around (x, y).
+// Outlines of the markers, as SVG paths around (x, y), all clockwise: where two overlap in one path no hole appears.
 const SYMBOLS = {
-  circle: (x, y, r) => `M${x - r},${y}a${r},${r} 0 1,0 ${2 * r},0a${r},${r} 0 1,0 ${-2 * r},0`,
+  circle: (x, y, r) => `M${x - r},${y}a${r},${r} 0 1,1 ${2 * r},0a${r},${r} 0 1,1 ${-2 * r},0`,
   square: (x, y, r) => `M${x - r},${y - r}h${2 * r}v${2 * r}h${-2 * r}z`,
   diamond: (x, y, r) => `M${x},${y - 1.3 * r}l${1.3 * r},${1.3 * r}l${-1.3 * r},${1.3 * r}l${-1.3 * r},${-1.3 * r}z`,
   "triangle-up": (x, y, r) => `M${x},${y - 1.2 * r}l${1.2 * r},${2.1 * r}h${-2.4 * r}z`,
-  "triangle-down": (x, y, r) => `M${x},${y + 1.2 * r}l${1.2 * r},${-2.1 * r}h${-2.4 * r}z`,
+  "triangle-down": (x, y, r) => `M${x},${y + 1.2 * r}l${-1.2 * r},${-2.1 * r}h${2.4 * r}z`,
   cross: (x, y, r) => polygon(x, y, r, [[-0.4, -1.2], [0.4, -1.2], [0.4, -0.4], [1.2, -0.4], [1.2, 0.4], [0.4, 0.4],
     [0.4, 1.2], [-0.4, 1.2], [-0.4, 0.4], [-1.2, 0.4], [-1.2, -0.4], [-0.4, -0.4]]),
   x: (x, y, r) => polygon(x, y, r, [[0, -0.55], [0.65, -1.2], [1.2, -0.65], [0.55, 0], [1.2, 0.65], [0.65, 1.2],
