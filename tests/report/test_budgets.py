@@ -51,9 +51,17 @@ def test_the_held_out_part_decides_who_is_within_the_budget(run):
 
 def test_where_nothing_is_faster_it_says_so(run):
     (told,) = sentences([run("n_m", 0.8, 0.0), run("uniform", 0.9, 0.0)], 1.0)
-    assert "nothing is surely faster than dense; the fastest is uniform" in told and "n_m loses to dense" in told
+    assert "everything loses to dense; the fastest is uniform" in told and "n_m loses to dense" in told
+    (told,) = sentences([run("n_m", 0.8, 0.0), run("uniform", 1.01, 0.0)], 1.0)
+    assert "nothing is surely faster than dense; the fastest is uniform" in told
     (told,) = sentences([run("n_m", 2.0, 3.0)], 1.0)
-    assert told == "at ≤ 1 point lost: nothing that was measured loses so little"
+    assert told == "at ≤ 1 point lost nothing that was measured loses so little"
+
+
+def test_budgets_that_say_the_same_share_a_sentence(run):
+    first, second = sentences([run("n_m", 2.0, 0.8), run("uniform", 3.0, 4.0)], 1.0, 2.0, 3.0, 5.0)
+    assert first.startswith("at ≤ 1, 2 or 3 points lost the fastest is n_m")
+    assert second.startswith("at ≤ 5 points lost the fastest is uniform")
 
 
 def test_seeds_count_together(run):

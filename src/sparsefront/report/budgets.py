@@ -13,14 +13,16 @@ BUDGETS = (0.5, 1.0, 2.0, 5.0)  # percentage points lost against the dense netwo
 
 
 def budget_sentences(group: ComparableResults, budgets: Sequence[float] = BUDGETS) -> list[str]:
-    """One sentence for each budget; the held-out part decides who stays within it, the reporting split is told.
-
-    Empty where nothing was timed, or nothing may be picked.
+    """One sentence for each budget, or for several that say the same; the held-out part decides who stays within it, the
+    reporting split is told. Empty where nothing was timed, or nothing may be picked.
     """
     known = [
         (lost, point) for point in group.speedup_points if (lost := lost_for_choice(point.candidate, group)) is not None
     ]
-    return [_sentence(group, budget, known) for budget in budgets] if known else []
+    said: dict[str, list[float]] = {}
+    for budget in budgets if known else ():
+        said.setdefault(_found(group, budget, known), []).append(budget)
+    return [f"{_budgets_text(held)} {text}" for text, held in said.items()]
 
 
 def lost_for_choice(candidate: Candidate, group: ComparableResults) -> float | None:
@@ -38,18 +40,27 @@ def against_dense(point: Point) -> str:
     return "faster" if low > 1 else "slower" if high < 1 else "unclear"
 
 
-def _sentence(group: ComparableResults, budget: float, known: Sequence[tuple[float, Point]]) -> str:
-    start = f"at ≤ {budget:g} point{'' if budget == 1 else 's'} lost"
+def _budgets_text(budgets: Sequence[float]) -> str:
+    """`at ≤ 0.5, 1 or 2 points lost`."""
+    *first, last = (f"{budget:g}" for budget in budgets)
+    numbers = f"{', '.join(first)} or {last}" if first else last
+    return f"at ≤ {numbers} point{'' if numbers == '1' else 's'} lost"
+
+
+def _found(group: ComparableResults, budget: float, known: Sequence[tuple[float, Point]]) -> str:
     best: dict[str, Point] = {}
     for lost, point in known:
         pattern = point.result.choice.pattern
         if lost <= budget and (pattern not in best or point.x > best[pattern].x):
             best[pattern] = point
     if not best:
-        return f"{start}: nothing that was measured loses so little"
+        return "nothing that was measured loses so little"
     first = max(best.values(), key=lambda point: point.x)
-    verdict = against_dense(first)
-    found = "the fastest is" if verdict == "faster" else "nothing is surely faster than dense; the fastest is"
+    found = {
+        "faster": "the fastest is",
+        "unclear": "nothing is surely faster than dense; the fastest is",
+        "slower": "everything loses to dense; the fastest is",
+    }[against_dense(first)]
     slower = [pattern for pattern, point in best.items() if point is not first and against_dense(point) == "slower"]
     unclear = [pattern for pattern, point in best.items() if point is not first and against_dense(point) == "unclear"]
     beyond = dict.fromkeys(point.result.choice.pattern for _, point in known)
@@ -61,7 +72,7 @@ def _sentence(group: ComparableResults, budget: float, known: Sequence[tuple[flo
     )
     rest = [f"{', '.join(names)} {one if len(names) == 1 else many}" for names, one, many in ends if names]
     cpu = f" ({CPU_NOTE})" if group.device == "cpu" else ""
-    return "; ".join([f"{start} {found} {_in_words(first)}{cpu}", *rest])
+    return "; ".join([f"{found} {_in_words(first)}{cpu}", *rest])
 
 
 def _in_words(point: Point) -> str:

@@ -27,6 +27,9 @@ def section_text(group: ComparableResults, verdicts: Sequence[str]) -> dict[str,
         "title": group.title,
         "runs": len(group.results),
         "sentences": budget_sentences(group),
+        "decided_on": "held-out data"
+        if group.picked_by == "val"
+        else "the reporting split, since nothing else was recorded",
         "ranking": pattern_ranking(group),
         "cells": measured_cells(group.candidates),
         "verdicts": verdicts,

@@ -10,7 +10,7 @@ function drawChart(svg, chart) {
   const x = makeScale(shown.map(chart.x), [left, width - right], chart.xOptions);
   const y = makeScale([...shown.map(chart.y), ...chart.levels.map((level) => level.value)], [height - bottom, top], chart.yOptions);
   const placed = shown.map((point) => ({ point, x: x(chart.x(point)), y: y(chart.y(point)) }));
-  const parts = [axisLines(x, y, chart)];
+  const parts = [];
   if (chart.budget !== null) {
     parts.push(`<line class="budget" x1="${x(chart.budget)}" x2="${x(chart.budget)}" y1="${top}" y2="${height - bottom}"/>`);
   }
@@ -32,7 +32,10 @@ function drawChart(svg, chart) {
     if (spot) parts.push(`<circle class="${name}" cx="${spot.x}" cy="${spot.y}" r="${name === "winner" ? 11 : 8}"/>`);
   }
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  svg.innerHTML = parts.join("");
+  const inside = { x: left, y: top, width: width - left - right, height: height - top - bottom }; // bars end at the axes
+  const box = Object.entries(inside).map(([name, value]) => `${name}="${value}"`).join(" ");
+  const view = Object.values(inside).join(" ");
+  svg.innerHTML = `${axisLines(x, y, chart)}<svg ${box} viewBox="${view}">${parts.join("")}</svg>`;
   return placed;
 }
 

@@ -20,7 +20,7 @@ function drawCharts(view) {
   draw("quality", { ...common, points: all.filter((point) => !point.dense), x: (point) => point.sparsity, y: (point) => point.quality,
     yOptions: { least: 1 }, levels: levelsOf(dense, "quality"), xLabel: "achieved sparsity, fraction of zeros", hollow: (point) => point[axis] === null });
   draw("density", { ...common, points: timed.filter((point) => !point.dense), x: (point) => point.sparsity, y: (point) => point[axis],
-    yOptions: along.xOptions, levels: levelsOf(dense.slice(0, 1), axis), xLabel: "achieved sparsity, fraction of zeros", yLabel: section.axes[axis], error: () => null });
+    yOptions: along.xOptions, levels: levelsOf(dense.slice(0, 1), axis), xLabel: "achieved sparsity, fraction of zeros", yLabel: AXES[axis].short, error: () => null });
 }
 
 // Where dense lies, dotted, and dense trained on, dashed.

@@ -1,7 +1,7 @@
 // Which points no other point beats, and which of them a budget picks.
 const AXES = {
-  speedup: { larger: true, text: (value) => `${value.toFixed(2)}×` },
-  latency_ms: { larger: false, text: (value) => `${milliseconds(value)} ms` },
+  speedup: { larger: true, short: "speedup", text: (value) => `${value.toFixed(2)}×` },
+  latency_ms: { larger: false, short: "latency, ms", text: (value) => `${milliseconds(value)} ms` },
 };
 
 const costOf = (point, axis) => (AXES[axis].larger ? -point[axis] : point[axis]);
