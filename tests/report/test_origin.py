@@ -6,10 +6,12 @@ import pytest
 import yaml
 
 from sparsefront.report.candidates import candidates_of
+from sparsefront.report.compare import main
 from sparsefront.report.missing_cells import measured_cells
 from sparsefront.report.provenance import provenance, unlike_the_rest
 from sparsefront.report.run_command import run_command
 from sparsefront.report.series_style import pattern_color, recovery_marker
+from sparsefront.report.store import write_result_json
 
 
 @pytest.mark.parametrize(
@@ -68,3 +70,17 @@ def test_a_pattern_has_one_color_and_a_recovery_one_marker():
     assert len(set(colors)) == len(known) and pattern_color("my_own") not in colors
     assert recovery_marker("finetune") == ("o", "circle") and recovery_marker(None) == recovery_marker("none")
     assert recovery_marker("my_own") == recovery_marker("my_own")
+
+
+def test_failed_points_are_told_with_their_command_and_reason(tmp_path, make_result, capsys):
+    write_result_json(tmp_path / "sweep" / "0" / "row.json", make_result())
+    for name, text in (("1", '{"error": "InvalidSetting", "message": "granularity=8: 1, 2 or <4>"}'), ("2", "{")):
+        folder = tmp_path / "sweep" / name / ".hydra"
+        folder.mkdir(parents=True)
+        (folder.parent / "failure.json").write_text(text)
+        (folder / "overrides.yaml").write_text("- granularity=8\n")
+    assert main([str(tmp_path / "sweep"), f"out={tmp_path}"]) == 0
+    told = capsys.readouterr().err
+    assert "failed: 1: granularity=8: 1, 2 or <4>\n" in told and "failed: 2: " in told and "cannot be read" in told
+    page = (tmp_path / "compare.html").read_text()
+    assert "Failed: 2" in page and "granularity=8: 1, 2 or &lt;4&gt;" in page and "python run.py granularity=8" in page

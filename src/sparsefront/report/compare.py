@@ -14,6 +14,7 @@ from sparsefront.report.axis import axis_named
 from sparsefront.report.columns import sort_results
 from sparsefront.report.comparable import ComparableResults, split_comparable
 from sparsefront.report.compare_request import USAGE, Request, parse
+from sparsefront.report.failed_runs import failed_runs
 from sparsefront.report.page.comparison import write_comparison
 from sparsefront.report.plots import drawn_beside
 from sparsefront.report.rebuild import merge_stores, rebuild_store
@@ -62,6 +63,9 @@ def _compare(request: Request) -> None:
         print(f"left out: {problem}", file=sys.stderr)
     if not reading.results:
         raise InvalidSetting("results", _source_text(request), "no results found; python run.py makes one")
+    failed = failed_runs(reading.failures)
+    for line in failed:
+        print(f"failed: {line['failed']}: {line['because']}", file=sys.stderr)
     results = sort_results(reading.results, request.sort)
     groups = split_comparable(results, axis)
 
@@ -81,6 +85,7 @@ def _compare(request: Request) -> None:
                 axis=axis,
                 verdicts_of=verdicts_of,
                 folder_of=reading.folder_of,
+                failed=failed,
                 groups=groups,
             )
     except OSError as error:

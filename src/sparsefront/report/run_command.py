@@ -18,10 +18,16 @@ def run_command(result: Result, folder: Path | None) -> str:
     Args:
         folder: of the run's `row.json`; None where it is not at hand.
     """
-    overrides = None if folder is None else _overrides(folder / OVERRIDES_FILE)
-    if overrides is not None:
-        return " ".join(["python run.py", *map(shlex.quote, overrides)])
+    command = None if folder is None else overrides_command(folder)
+    if command is not None:
+        return command
     return " ".join(["python run.py", *map(shlex.quote, _options(result))]) + "  # from the record, parameters left out"
+
+
+def overrides_command(folder: Path) -> str | None:
+    """With the overrides that Hydra kept in a run's folder; None where they are gone."""
+    overrides = _overrides(folder / OVERRIDES_FILE)
+    return None if overrides is None else " ".join(["python run.py", *map(shlex.quote, overrides)])
 
 
 def _overrides(file: Path) -> list[str] | None:

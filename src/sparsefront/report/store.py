@@ -14,6 +14,7 @@ from sparsefront.artifacts.durable import whole_file
 from sparsefront.artifacts.lease import held_alone
 from sparsefront.report.csv_text import TEXT, format_lines, parse_lines, whole_lines
 from sparsefront.report.result import Result
+from sparsefront.run_folder import FAILURE_FILE
 from sparsefront.tasks.outcomes import Outcomes, load_outcomes
 
 log = logging.getLogger(__name__)
@@ -81,12 +82,14 @@ def _header_of_a_store_without(store_csv: Path, run_id: str) -> list[str] | None
 class Reading:
     """What was found: results without exact duplicates, and what could not be read, each with its reason.
 
-    `folders`: run_id -> the folder of its row.json, where the files that a result names lie.
+    `folders`: run_id -> the folder of its row.json, where the files that a result names lie. `failures`: the files of runs
+    that ended without a result.
     """
 
     results: list[Result] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     folders: dict[str, Path] = field(default_factory=dict)
+    failures: list[Path] = field(default_factory=list)
 
     def folder_of(self, result: Result) -> Path | None:
         """Where the files of a result lie; None where it was read from a table."""
@@ -117,7 +120,9 @@ def read_results(paths: Iterable[Path], *, processes: int = 1) -> Reading:
     for path in paths:
         if not path.exists():
             reading.problems.append(f"{path}: no such file or folder")
-        for file, results, problems in _read_files(_row_files(path), processes):
+        files, failures = _files_of_runs(path)
+        reading.failures += failures
+        for file, results, problems in _read_files(files, processes):
             reading.problems += problems
             for result in results:
                 if file.suffix != ".csv":
@@ -129,15 +134,15 @@ def read_results(paths: Iterable[Path], *, processes: int = 1) -> Reading:
     return reading
 
 
-def _row_files(path: Path) -> list[Path]:
+def _files_of_runs(path: Path) -> tuple[list[Path], list[Path]]:
+    """The files with results, and those of failures, at any depth; walked once, several times as fast as `rglob`."""
     if not path.is_dir():
-        return [path] if path.exists() else []
-    return _files_named(path, RESULT_FILE) or _files_named(path, STORE_FILE)
-
-
-def _files_named(folder: Path, name: str) -> list[Path]:
-    """At any depth; several times as fast as `rglob`."""
-    return sorted(Path(parent, name) for parent, _, files in os.walk(folder) if name in files)
+        return [path] if path.exists() else [], []
+    found: dict[str, list[Path]] = {RESULT_FILE: [], STORE_FILE: [], FAILURE_FILE: []}
+    for parent, _, names in os.walk(path):
+        for name in found.keys() & set(names):
+            found[name].append(Path(parent, name))
+    return sorted(found[RESULT_FILE]) or sorted(found[STORE_FILE]), sorted(found[FAILURE_FILE])
 
 
 def _read_files(files: list[Path], processes: int) -> Iterator[tuple[Path, list[Result], list[str]]]:

@@ -21,6 +21,7 @@ def write_comparison(
     axis: Axis = SPEEDUP,
     verdicts_of: Callable[[ComparableResults], Sequence[str]] = lambda group: (),
     folder_of: Callable[[Result], Path | None] = lambda result: None,
+    failed: Sequence[dict[str, str]] = (),
     groups: Sequence[ComparableResults] | None = None,
 ) -> Path:
     """Write the page, whole or not at all.
@@ -28,6 +29,7 @@ def write_comparison(
     Args:
         verdicts_of: how sure the reporting split is of what was picked, as `winners.verdicts` tells.
         folder_of: the folder of a result's `row.json`, with the command that made it and pictures of its masks.
+        failed: runs without a result, as `failed_runs` tells of them.
         groups: the results as `split_comparable` gives them, where that was done before.
     Raises:
         ValueError: there is no result.
@@ -49,6 +51,7 @@ def write_comparison(
         path,
         "comparison.html.jinja",
         title=title,
+        failed=failed,
         sections=[section_text(group, verdicts_of(group)) for group in groups],
         data=Markup(json_for_page(data)),
         script=Markup(script_text()),
