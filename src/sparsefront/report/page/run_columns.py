@@ -22,13 +22,22 @@ def run_columns(results: Sequence[Result]) -> list[dict[str, Any]]:
     """One entry per field, {"name", and how its values are held}: "constant": one for all; "values": one per run; with "of" too,
     values are places in that list. `DERIVED` come last, their names begin with "_".
     """
-    getters = {
-        field.name: attrgetter(f"{field.group}.{field.name}")
-        for field in result_fields()
-        if not {dict, list} & set(alternatives(field.hint))
-    }
-    getters |= {f"_{name}": getter for name, getter in DERIVED.items()}
-    return [{"name": name, **_packed([getter(result) for result in results])} for name, getter in getters.items()]
+    columns: dict[str, Sequence] = {}
+    for group, names in _single_values().items():
+        # A run after the other, not a field after the other: their memory is far apart.
+        rows = map(attrgetter(*names), map(attrgetter(group), results))
+        columns |= zip(names, zip(*rows), strict=True)
+    columns |= {f"_{name}": [getter(result) for result in results] for name, getter in DERIVED.items()}
+    return [{"name": name, **_packed(list(values))} for name, values in columns.items()]
+
+
+def _single_values() -> dict[str, list[str]]:
+    """Group of a result -> its fields that are one value, at least two in each."""
+    groups: dict[str, list[str]] = {}
+    for field in result_fields():
+        if not {dict, list} & set(alternatives(field.hint)):
+            groups.setdefault(field.group, []).append(field.name)
+    return groups
 
 
 def _packed(values: list) -> dict[str, Any]:
