@@ -1,6 +1,5 @@
 """`compare.py` as a user calls it, and the two files that it writes."""
 
-import errno
 import json
 import os
 import re
@@ -9,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from page_checks import assert_self_contained
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.report.compare import main
@@ -51,21 +51,9 @@ def compare_process(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
     )
 
 
-def assert_self_contained(page: str) -> None:
-    assert not re.search(r"<script[^>]+src\s*=", page), "a script is loaded from elsewhere"
-    assert re.findall(r'<link[^>]+href="([^"]*)"', page) == ["data:,"], "a style is loaded from elsewhere"
-    assert not re.search(r"(src|href)\s*=\s*[\"']?(https?:)?//", page), "something is loaded from a network"
-
-
 def sections_of(page: str) -> int:
     """How many sets of results are kept apart."""
     return len(re.findall(r'<option value="\d+">', page)) - 2  # the two distances below dense
-
-
-def assert_of_one_run(page: str) -> None:
-    """Small, its plots inside, and no script."""
-    assert_self_contained(page)
-    assert len(page) < 200_000 and page.count("<svg") >= 1 and "<script" not in page
 
 
 def test_a_results_folder_gives_a_table_a_plot_and_a_page(tmp_path, make_result):
@@ -211,47 +199,9 @@ def test_the_page_keeps_groups_apart_and_escapes_what_results_hold(tmp_path, mak
     assert "</script><b>" not in page and "a &lt; b" in page
 
 
-def test_a_run_with_nothing_timed_is_still_drawn(tmp_path, make_result):
-    result = make_result(latency_sparse_ms=None, latency_dense_ms=None, latency_device=None, sparse=None)
-    paths = write_report(result, tmp_path, Report())
-    assert [path.name for path in paths] == ["pareto.png", "report.html"]
-    assert paths[0].read_bytes().startswith(PNG_MAGIC)
-    page = paths[1].read_text()
-    assert_of_one_run(page)
-    assert "too small: 4 &lt; 8" in page, "layers that stayed dense are listed with their reason"
-
-
 def test_an_unknown_axis_is_rejected():
     with pytest.raises(InvalidSetting, match="axis=ms: must be speedup or latency_ms"):
         Report(axis="ms")
-
-
-@pytest.mark.parametrize("name", ["report.html", "pareto.png"])
-def test_a_full_disk_leaves_no_half_of_a_page(tmp_path, make_result, monkeypatch, name):
-    write, rename = Path.write_text, os.replace
-
-    def torn(path, text, **settings):
-        if path.name.endswith(name):
-            write(path, text[:100], **settings)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(path, text, **settings)
-
-    def reject(source, target):
-        if Path(target).name == name:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        rename(source, target)
-
-    monkeypatch.setattr(Path, "write_text", torn)
-    monkeypatch.setattr(os, "replace", reject)
-    with pytest.raises(OSError, match="No space left"):
-        write_report(make_result(), tmp_path / "run", Report())
-    left = {path.name for path in (tmp_path / "run").iterdir()}
-    assert left <= {"pareto.png"} - {name}
-
-
-def test_report_settings_switch_files_off(tmp_path, make_result):
-    assert write_report(make_result(), tmp_path, Report(plot=False, html=False)) == []
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_to_draw_is_an_error(tmp_path):
