@@ -23,7 +23,14 @@ from sparsefront.models.bert import Bert
 from sparsefront.validate import validate
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/library.md", "docs/decisions.md", "docs/sweeps.md"]
+DOCUMENTS = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/library.md",
+    "docs/compare.md",
+    "docs/decisions.md",
+    "docs/sweeps.md",
+]
 PROGRAMS = r"(?:python|make|pip|pytest|pre-commit) "
 QUICK = ("debug=tiny", "logger=none", "report.html=false", "trainer=cpu", "measure.device=cpu")
 SMALL = ("model.dim=64", "model.depth=2")  # of the default model
@@ -61,7 +68,7 @@ def of_kind(*, swept: bool) -> list[str]:
 
 def test_each_command_is_of_a_kind_that_is_tested():
     tested = {*of_kind(swept=True), *of_kind(swept=False), *PROGRAM_CALLS, *plugin_commands(), *make_commands()}
-    assert set(commands()) - tested == {*NOT_HERE, LATENCY_TABLE, OWN_OPTIONS, FRONT}
+    assert set(commands()) - tested == {*NOT_HERE, LATENCY_TABLE, OWN_OPTIONS, FRONT, *STORES}
 
 
 @pytest.fixture
@@ -111,10 +118,15 @@ def test_points_of_sweeps_can_run(composed, command):
 PROGRAM_CALLS = {  # -> what it says where results are
     "python run.py --help": "sparsity",
     "python compare.py results": "tile_wise",
+    "python compare.py --rebuild results": "rows.csv",
     "python -m sparsefront.cache": "dense",
 }
 LATENCY_TABLE = "python -m sparsefront.report.latency_table results/SWEEP -o table.csv"  # see its own test
 FRONT = "python compare.py results/studies/search.front.txt"  # after the search of the same document
+STORES = {  # of several machines: see tests/report/test_rebuild.py
+    "python compare.py laptop/results cluster/results",
+    "python compare.py --rebuild a b store=all.csv",
+}
 OWN_OPTIONS = "python run.py --config-dir DIR pattern=my_pattern"
 
 

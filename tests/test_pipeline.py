@@ -167,7 +167,7 @@ def test_a_page_that_cannot_be_written_leaves_no_result(run, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr("sparsefront.report.run_report.write_html", full)
+        patch.setattr("sparsefront.report.run_report.write_run_page", full)
         with pytest.raises(OSError, match="No space left"):
             run("sparsity=0.9", *ON_CPU)
     folder = Path(HydraConfig.get().runtime.output_dir)

@@ -334,7 +334,7 @@ def test_what_does_not_fit_beside_ignored_layers_is_reported_by_its_own_key(comp
 @pytest.mark.parametrize(
     ("package", "overrides", "message"),
     [
-        ("plotly", [], r"^report\.html=True: .*pip install plotly, or choose report\.html=false"),
+        ("jinja2", [], r"^report\.html=True: .*pip install jinja2, or choose report\.html=false"),
         ("matplotlib", ["report.html=false"], r"^report\.plot=True: .*pip install matplotlib"),
         ("wandb", ["logger=wandb"], r"^logger\.mode=auto: .*pip install wandb, or choose logger=csv or logger=none"),
     ],

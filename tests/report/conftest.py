@@ -1,7 +1,8 @@
 """Results made up for the tests of the report."""
 
-import dataclasses
+import random
 from collections.abc import Callable
+from itertools import islice, product
 
 import pytest
 
@@ -70,14 +71,61 @@ def made_up_result() -> Result:
 @pytest.fixture
 def make_result() -> Callable[..., Result]:
     """The made-up result with some fields replaced, by field name."""
+    return lambda **changes: made_up_result().with_values(changes)
 
-    def make(**changes: object) -> Result:
-        result = made_up_result()
-        for field, value in changes.items():
-            for group in dataclasses.fields(result):
-                members = getattr(result, group.name)
-                if field in {entry.name for entry in dataclasses.fields(members)}:
-                    result = dataclasses.replace(result, **{group.name: dataclasses.replace(members, **{field: value})})
-        return result
 
-    return make
+PATTERNS = {
+    "tile_wise": (128, 64),
+    "vector_wise": (32, 4),
+    "block_wise": (64, "4x64"),
+    "n_m": (None,),
+    "uniform": (None,),
+}
+SPARSITIES = (0.5, 0.75, 0.9, 0.95)
+RECOVERIES = ("finetune", "distill", None)
+
+
+def mixed_results(count: int, make: Callable[..., Result]) -> list[Result]:
+    """Runs of many patterns, sparsities, recoveries and seeds, with plausible numbers; the same at each call."""
+    source = random.Random(0)
+    units = [(pattern, unit) for pattern, choices in PATTERNS.items() for unit in choices]
+    cells = product(range(count), units, SPARSITIES, RECOVERIES, range(2))
+    results = []
+    for number, (turn, (pattern, unit), sparsity, recovery, seed) in enumerate(islice(cells, count)):
+        lost = 0.02 * len(pattern) / 8 * sparsity**4 * (2 if recovery is None else 1) + source.gauss(0, 0.002)
+        speedup = (0.6 if unit in (4, None) else 0.9) + sparsity * (1.2 if unit else 0.4) + source.gauss(0, 0.02)
+        changes = {
+            "run_id": f"run-{number}",
+            "pattern": pattern,
+            "granularity": unit,
+            "pattern_parameters": {"granularity": unit},
+            "recovery": recovery,
+            "recovery_parameters": {"lr": 0.001 * (turn + 1)},
+            "seed": seed,
+            "sparsity_target": sparsity,
+            "sparsity_achieved": sparsity - 0.002,
+            "sparse": 0.97 - lost,
+            "val_sparse": 0.965 - lost + source.gauss(0, 0.001),
+            "dense": 0.97,
+            "val_dense": 0.966,
+            "dense_continued": 0.972,
+            "val_dense_continued": 0.968,
+            "sparse_standard_error": 0.004,
+            "speedup": speedup,
+            "speedup_low": speedup - 0.03,
+            "speedup_high": speedup + 0.03,
+            "latency_dense_ms": 5.25,
+            "latency_sparse_ms": 5.25 / speedup,
+            "latency_device": "cuda",
+            "latency_kernel": "gathered_cuda",
+            "gpu": "H200",
+            "commit": ("b" if number % 50 == 7 else "a") * 40,
+        }
+        results.append(make(**changes))
+    return results
+
+
+@pytest.fixture
+def mixed(make_result) -> Callable[[int], list[Result]]:
+    """mixed(count) -> runs as a study of several patterns has them."""
+    return lambda count: mixed_results(count, make_result)

@@ -7,9 +7,9 @@ from rich.console import Console
 
 from sparsefront.report.baseline import baseline_quality, points_lost
 from sparsefront.report.comparable import split_comparable
-from sparsefront.report.html import write_html
-from sparsefront.report.pattern_summary import pattern_summary
+from sparsefront.report.page.comparison import write_comparison
 from sparsefront.report.plots import write_pareto_png
+from sparsefront.report.ranking import pattern_ranking
 from sparsefront.report.run_table import run_table
 from sparsefront.report.table import results_table
 
@@ -48,20 +48,17 @@ def test_tables_show_both_baselines_and_what_the_loss_is_against(make_result):
 
 
 def test_plots_show_both_and_the_better_one_bounds_the_front(make_result, tmp_path):
-    results = [make_result(**CONTINUED), make_result(**CONTINUED | {"speedup": 0.9, "sparse": 0.97, "run_id": "slow"})]
+    results = [make_result(**CONTINUED), make_result(**CONTINUED | {"speedup": 0.9, "sparse": 0.97, "granularity": 64})]
     (group,) = split_comparable(results)
     assert group.dense_point() == (1.0, 95.0) and group.continued_point() == (1.0, 98.0)
     assert group.front() == [(1.5, 95.5), (1.0, 98.0)]
-    assert (
-        "dense, trained on"
-        in write_html(results, tmp_path / "page.html", title="both", script=tmp_path / "plotly.js").read_text()
-    )
+    assert '"continued":{"quality":98.0' in write_comparison(results, tmp_path / "page.html", title="both").read_text()
     assert write_pareto_png(results, tmp_path / "plot.png").stat().st_size > 0
     assert split_comparable([make_result()])[0].continued_point() is None
 
 
 def test_near_dense_is_near_the_continued_network(make_result):
     (group,) = split_comparable([make_result(**CONTINUED)])
-    assert pattern_summary(group)[0]["best speedup within 1 point of dense"] == "–"
+    assert pattern_ranking(group)[0]["best speedup within 1 point of dense"] == "–"
     (group,) = split_comparable([make_result(**CONTINUED | {"dense_continued": 0.96})])
-    assert pattern_summary(group)[0]["best speedup within 1 point of dense"] == "1.50×"
+    assert pattern_ranking(group)[0]["best speedup within 1 point of dense"] == "1.50×"

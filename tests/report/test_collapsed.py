@@ -6,7 +6,7 @@ import json
 from rich.console import Console
 
 from sparsefront.report.columns import shown_columns
-from sparsefront.report.html import write_html
+from sparsefront.report.page.run import write_run_page
 from sparsefront.report.result import Result
 from sparsefront.report.run_table import run_table
 from sparsefront.report.table import results_table
@@ -44,10 +44,10 @@ def test_the_terminal_names_them(make_result):
 
 def test_the_page_marks_them_in_the_table_of_layers(make_result, tmp_path):
     lost = make_result(sparsity_per_layer=LOST, allocation="global_threshold")
-    page = write_html([lost], tmp_path / "a.html", title="a").read_text()
+    page = write_run_page(lost, tmp_path / "a.html", title="a").read_text()
     assert page.count('<td class="collapsed">') == 2 and '<td class="collapsed">0.500' not in page
     assert "allocation=per_layer, or allocation=global_threshold" in page
-    assert '<td class="collapsed">' not in write_html([make_result()], tmp_path / "b.html", title="b").read_text()
+    assert '<td class="collapsed">' not in write_run_page(make_result(), tmp_path / "b.html", title="b").read_text()
 
 
 def test_a_record_from_before_the_field_is_read_and_counted(make_result):

@@ -24,7 +24,7 @@ def test_another_model_data_device_batch_or_dtype_is_another_group(make_result):
 
 
 def test_only_timed_results_stand_against_latency(make_result):
-    untimed = make_result(latency_sparse_ms=None, speedup=None, sparse=None, masked=0.5)
+    untimed = make_result(latency_sparse_ms=None, speedup=None, sparse=None, masked=0.5, pattern="n_m")
     for axis, x in ((SPEEDUP, 1.5), (LATENCY, 3.5)):
         (group,) = split_comparable([make_result(), untimed], axis)
         assert [point.quality for point in group.points()] == [97.0, 50.0]
@@ -44,7 +44,9 @@ def test_dense_is_the_median_baseline_and_part_of_the_front(make_result):
 def test_a_speedup_is_not_undone_by_another_process_dense_baseline(make_result):
     """The case that milliseconds got wrong: 1.53x in a slow process beside 1.23x in a fast one."""
     fast = make_result(run_id="fast", sparse=0.95, latency_dense_ms=9.18, latency_sparse_ms=6.0, speedup=1.53)
-    slow = make_result(run_id="slow", sparse=0.95, latency_dense_ms=7.0, latency_sparse_ms=5.69, speedup=1.23)
+    slow = make_result(
+        run_id="slow", granularity=64, sparse=0.95, latency_dense_ms=7.0, latency_sparse_ms=5.69, speedup=1.23
+    )
     (group,) = split_comparable([fast, slow])
     assert (1.53, 95.0) in group.front() and (1.23, 95.0) not in group.front()
     (group,) = split_comparable([fast, slow], LATENCY)
@@ -59,8 +61,8 @@ def test_a_run_that_is_slower_than_dense_is_never_on_the_front(make_result):
 
 @pytest.mark.parametrize("axis", [SPEEDUP, LATENCY])
 def test_values_of_very_different_size_want_a_logarithmic_axis(make_result, axis):
-    (near,) = split_comparable([make_result(), make_result(speedup=2.0, latency_sparse_ms=2.0)], axis)
-    (far,) = split_comparable([make_result(), make_result(speedup=30.0, latency_sparse_ms=0.1)], axis)
+    (near,) = split_comparable([make_result(), make_result(speedup=2.0, latency_sparse_ms=2.0, granularity=64)], axis)
+    (far,) = split_comparable([make_result(), make_result(speedup=30.0, latency_sparse_ms=0.1, granularity=64)], axis)
     assert far.wants_log_axis() and not near.wants_log_axis()
 
 
@@ -142,10 +144,27 @@ def test_what_a_cpu_took_says_so_on_its_axis(make_result, axis):
 
 def test_the_held_out_part_picks_the_front_and_the_reporting_split_is_drawn(make_result):
     lucky = make_result(run_id="lucky", speedup=2.0, val_sparse=0.90, sparse=0.99, val_dense=0.98)
-    good = make_result(run_id="good", speedup=2.0, val_sparse=0.95, sparse=0.91, val_dense=0.98)
+    good = make_result(run_id="good", granularity=64, speedup=2.0, val_sparse=0.95, sparse=0.91, val_dense=0.98)
     (group,) = split_comparable([lucky, good])
     assert group.front() == [(2.0, 91.0), (1.0, 98.0)] and "held-out" in group.front_label
     full = {"dataset_parameters": {"valid_fraction": 0.0}}
     (group,) = split_comparable([make_result(**full), make_result(seed=4, **full)])
     assert group.front() == [], "nothing may be picked where nothing was held out"
     assert len(split_comparable([lucky, make_result(**full)])) == 2, "one was trained on more"
+
+
+def test_runs_that_share_all_but_the_seed_are_one_point_with_their_spread(make_result):
+    seeds = [make_result(seed=seed, sparse=0.9 + seed / 100, speedup=1.0 + seed) for seed in (0, 1, 2)]
+    other = make_result(importance="random")
+    (group,) = split_comparable([*seeds, other])
+    point, alone = group.points()
+    assert (point.quality, point.spread, point.x) == pytest.approx((91.0, 1.0, 2.0))
+    assert len(point.candidate.results) == 3 and alone.spread is None and point.error == pytest.approx(1.0)
+    assert point.x_interval == (1.4, 1.6), "the ends of all of its runs"
+
+
+def test_a_seed_that_was_run_again_is_drawn_once_and_told(make_result):
+    again = [make_result(run_id=str(day), time=f"2026-01-0{day}T00:00:00+00:00", speedup=float(day)) for day in (2, 1)]
+    (group,) = split_comparable(again)
+    assert [point.x for point in group.points()] == [2.0]
+    assert group.notes() == ["1 runs were repeated with the same seeds: the newest of each counts"]

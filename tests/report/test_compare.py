@@ -1,6 +1,5 @@
 """`compare.py` as a user calls it, and the two files that it writes."""
 
-import errno
 import json
 import os
 import re
@@ -9,10 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from page_checks import assert_self_contained
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.report.compare import main, parse
-from sparsefront.report.html import write_html
+from sparsefront.report.compare import main
+from sparsefront.report.compare_request import parse
+from sparsefront.report.page.comparison import write_comparison
 from sparsefront.report.plots import write_pareto_png
 from sparsefront.report.run_report import write_report
 from sparsefront.report.settings import Report
@@ -50,20 +51,9 @@ def compare_process(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
     )
 
 
-def assert_self_contained(page: str) -> None:
-    assert not re.search(r"<script[^>]+src\s*=", page), "a script is loaded from elsewhere"
-    assert not re.search(r"<link[^>]+href\s*=", page), "a style is loaded from elsewhere"
-    assert "Plotly.newPlot" in page
-    assert '"showSendToCloud": false' in page, "a button would upload the results"
-
-
-def assert_small(page: str, path: Path) -> None:
-    """Everything is in the page but plotly's script, which a relative link finds."""
-    (script,) = re.findall(r'<script src="([^"]+)"', page)
-    assert (path.parent / script).is_file() and "://" not in script
-    assert not re.search(r"<link[^>]+href\s*=", page) and "Plotly.newPlot" in page
-    assert len(page) < 100_000
-    assert f"{script}, which is not there" in page, "a page that was copied alone says what it needs"
+def sections_of(page: str) -> int:
+    """How many sets of results are kept apart."""
+    return len(re.findall(r'<option value="\d+">', page)) - 2  # the two distances below dense
 
 
 def test_a_results_folder_gives_a_table_a_plot_and_a_page(tmp_path, make_result):
@@ -95,7 +85,7 @@ def test_what_differs_is_said_and_what_may_not_be_compared_is_apart(tmp_path, ma
     assert "differs between these runs: repeats 3, 5" in done.stdout
     assert "CPU reference, not a GPU latency" in done.stdout
     page = (tmp_path / "results" / "compare" / "compare.html").read_text()
-    assert page.count("<h2>") == 2 and "differs between these runs: repeats 3, 5" in page
+    assert sections_of(page) == 2 and "differs between these runs: repeats 3, 5" in page
     assert "99 test samples" in page and "evaluated samples not recorded" in page
 
 
@@ -164,9 +154,12 @@ def test_paths_sort_and_out_are_taken_from_the_command_line(tmp_path, make_resul
     [
         ((), "no results found"),
         (("nowhere",), "nowhere: no such file or folder"),
-        (("color=red",), "no such option; there are out, sort, axis, source, project, entity"),
+        (("color=red",), "no such option; there are out, sort, axis, rows, store, source, project, entity"),
         (("--fast",), "no such option"),
         (("axis=seconds",), "axis=seconds: is one of speedup, latency_ms"),
+        (("store=a.csv",), "store=a.csv: is a file that --rebuild writes"),
+        (("--rebuild", "nowhere"), "results=nowhere: no such folder"),
+        (("rows=few",), "rows=few: a number of lines, or all"),
         (("source=cloud",), "source=cloud: disk or wandb"),
         (("source=wandb",), "needs project=NAME"),
     ],
@@ -200,20 +193,10 @@ def test_the_page_keeps_groups_apart_and_escapes_what_results_hold(tmp_path, mak
         make_result(model="bert", run_id="</script><b>"),
         make_result(latency_sparse_ms=None, sparse=None),
     ]
-    page = write_html(results, tmp_path / "page.html", title="a < b").read_text()
+    page = write_comparison(results, tmp_path / "page.html", title="a < b").read_text()
     assert_self_contained(page)
-    assert page.count("<h2>") == 2
+    assert sections_of(page) == 2
     assert "</script><b>" not in page and "a &lt; b" in page
-
-
-def test_a_run_with_nothing_timed_is_still_drawn(tmp_path, make_result):
-    result = make_result(latency_sparse_ms=None, latency_dense_ms=None, latency_device=None, sparse=None)
-    paths = write_report(result, tmp_path, Report())
-    assert [path.name for path in paths] == ["pareto.png", "report.html"]
-    assert paths[0].read_bytes().startswith(PNG_MAGIC)
-    page = paths[1].read_text()
-    assert_small(page, paths[1])
-    assert "too small: 4 &lt; 8" in page, "layers that stayed dense are listed with their reason"
 
 
 def test_an_unknown_axis_is_rejected():
@@ -221,58 +204,11 @@ def test_an_unknown_axis_is_rejected():
         Report(axis="ms")
 
 
-def test_pages_of_runs_share_one_script_beside_the_results(tmp_path, make_result):
-    results = tmp_path / "results"
-    for folder in (results / "a", results / "sweep" / "001"):
-        *_, page = write_report(make_result(), folder, Report(), results=results)
-        assert_small(page.read_text(), page)
-    assert len(list(tmp_path.rglob("*.js"))) == 1
-    (script,) = results.glob("plotly-*.min.js")
-    assert "Plotly" in script.read_text()
-    script.write_text("half")
-    write_report(make_result(), results / "b", Report(), results=results)
-    assert script.stat().st_size > 1_000_000, "a torn one is written again"
-
-
-def test_a_run_outside_the_results_has_the_script_in_its_own_folder(tmp_path, make_result):
-    *_, page = write_report(make_result(), tmp_path / "own", Report(), results=tmp_path / "results")
-    assert_small(page.read_text(), page)
-    assert [file.parent for file in tmp_path.rglob("*.js")] == [tmp_path / "own"]
-
-
-@pytest.mark.parametrize("name", ["report.html", "pareto.png"])
-def test_a_full_disk_leaves_no_half_of_a_page(tmp_path, make_result, monkeypatch, name):
-    write, rename = Path.write_text, os.replace
-
-    def torn(path, text, **settings):
-        if path.name.endswith(name):
-            write(path, text[:100], **settings)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(path, text, **settings)
-
-    def reject(source, target):
-        if Path(target).name == name:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        rename(source, target)
-
-    monkeypatch.setattr(Path, "write_text", torn)
-    monkeypatch.setattr(os, "replace", reject)
-    with pytest.raises(OSError, match="No space left"):
-        write_report(make_result(), tmp_path / "run", Report(), results=tmp_path)
-    left = {path.name for path in (tmp_path / "run").iterdir()}
-    assert left <= {"pareto.png"} - {name}
-
-
-def test_report_settings_switch_files_off(tmp_path, make_result):
-    assert write_report(make_result(), tmp_path, Report(plot=False, html=False)) == []
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_nothing_to_draw_is_an_error(tmp_path):
     with pytest.raises(ValueError):
         write_pareto_png([], tmp_path / "a.png")
     with pytest.raises(ValueError):
-        write_html([], tmp_path / "a.html", title="")
+        write_comparison([], tmp_path / "a.html", title="")
 
 
 def test_the_front_of_a_search_is_read_as_the_runs_that_it_lists(tmp_path):

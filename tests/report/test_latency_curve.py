@@ -3,8 +3,8 @@
 import pytest
 from rich.console import Console
 
-from sparsefront.report.html import write_html
 from sparsefront.report.latency_curve import crossover_text, crossovers, curve_figure, curve_lines, curve_points
+from sparsefront.report.page.run import write_run_page
 from sparsefront.report.result import Result
 from sparsefront.report.run_table import run_table
 
@@ -59,14 +59,16 @@ def test_the_table_holds_every_point(result, make_result):
 
 
 def test_one_line_per_side_and_length(result):
-    names = [trace.name for trace in curve_figure(result).data]
+    names = [line.get_label() for line in curve_figure(result).axes[0].lines]
     assert names == ["dense, length 128", "sparse, length 128", "dense, length 384", "sparse, length 384"]
 
 
 def test_page_and_terminal_tell_it(result, make_result, tmp_path):
-    page = write_html([result], tmp_path / "page.html", title="run").read_text()
+    page = write_run_page(result, tmp_path / "page.html", title="run").read_text()
     assert "Latency over batch size" in page and "length 128: from batch 32" in page and "cuda_graph+fused_qkv" in page
-    assert "Latency over batch size" not in write_html([make_result()], tmp_path / "page.html", title="run").read_text()
+    assert (
+        "Latency over batch size" not in write_run_page(make_result(), tmp_path / "page.html", title="run").read_text()
+    )
     console = Console(width=200, record=True)
     console.print(run_table(result))
     assert "from batch 32" in console.export_text()

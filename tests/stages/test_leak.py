@@ -57,5 +57,7 @@ def test_shuffled_test_labels_change_no_choice(points):
         ):
             assert result.value_of(field) == other.value_of(field), field
         assert result.quality.sparse != other.quality.sparse, "the labels were really shuffled"
-    picked = [[candidate.pattern for candidate in winners(results)[0.75]] for results in (true, shuffled)]
+    picked = [
+        [candidate.pattern for candidate in winners(candidates_of(results))[0.75]] for results in (true, shuffled)
+    ]
     assert picked[0] == picked[1] and len(picked[0]) == len(candidates_of(true)) == 2

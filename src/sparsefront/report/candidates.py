@@ -5,9 +5,10 @@ Choices are made by the metric on the held-out part of train (`val_*`), never by
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from statistics import mean, stdev
+from math import sqrt
+from statistics import fmean
 from typing import Any
 
 from sparsefront.report.result import Result
@@ -26,7 +27,7 @@ class Candidate:
 
     results: tuple[Result, ...]
 
-    @property
+    @cached_property
     def pattern(self) -> str:
         """Pattern, with its granularity and n:m where it has them."""
         first = self.results[0]
@@ -53,7 +54,7 @@ class Candidate:
         """The results' `run_id`s."""
         return tuple(result.identity.run_id for result in self.results)
 
-    @property
+    @cached_property
     def can_be_chosen(self) -> bool:
         return all(val_quality(result) is not None for result in self.results)
 
@@ -62,7 +63,7 @@ class Candidate:
         """On the held-out part, fractions, of the runs that have it."""
         return [value for result in self.results if (value := val_quality(result)) is not None]
 
-    @property
+    @cached_property
     def test(self) -> list[float]:
         """On the reporting split, fractions."""
         return [result.value_of(side_of(result)) for result in self.results]
@@ -100,6 +101,11 @@ def side_of(result: Result) -> str | None:
     return next((side for side in ("sparse", "masked") if result.value_of(side) is not None), None)
 
 
+def is_pruned(result: Result) -> bool:
+    """Whether the quality of a pruned network was measured."""
+    return side_of(result) is not None
+
+
 def val_quality(result: Result) -> float | None:
     """What a choice goes by; None where nothing may be chosen by this result."""
     side = None if offers_no_choice(result) else side_of(result)
@@ -118,12 +124,16 @@ def offers_no_choice(result: Result) -> bool:
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float | None, float | None]:
     """Mean, and standard deviation over runs (n - 1 in the denominator); None where there are too few values."""
-    return mean(values) if values else None, stdev(values) if len(values) > 1 else None
+    if not values:
+        return None, None
+    middle = fmean(values)
+    squares = sum((value - middle) ** 2 for value in values)
+    return middle, sqrt(squares / (len(values) - 1)) if len(values) > 1 else None
 
 
 def _choice(result: Result) -> dict[str, Any]:
     flat: dict[str, Any] = {}
-    for name, value in asdict(result.choice).items():
+    for name, value in vars(result.choice).items():
         if not isinstance(value, dict):
             flat[name] = value
             continue

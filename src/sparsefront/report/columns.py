@@ -96,12 +96,18 @@ def shown_columns(results: Sequence[Result]) -> tuple[list[Column], dict[str, st
     aside = {
         column.field: column.text(column.value(results[0]))
         for column in COLUMNS
-        if column.constant_aside and len({column.value(result) for result in results}) == 1
+        if column.constant_aside and _agree(column, results)
     }
     shown = [column for column in COLUMNS if column.field not in aside]
     if keys := _differing_settings(results):
         shown.insert(-1, SettingsColumn("settings", keys=keys))  # before the run's name
     return shown, {field: text for field, text in aside.items() if text != "–"}
+
+
+def _agree(column: Column, results: Sequence[Result]) -> bool:
+    """Whether all hold the same; stops at the first that does not."""
+    first = column.value(results[0])
+    return all(column.value(result) == first for result in results)
 
 
 def shared_metric(results: Sequence[Result]) -> str | None:
@@ -128,9 +134,14 @@ def _differing_settings(results: Sequence[Result]) -> tuple[tuple[str, str], ...
     """(part, parameter) of which two results that chose the same option of the part hold different values."""
     values: dict[tuple[str, str], dict[Any, set[str]]] = {}
     for part, apart in PARTS.items():
+        firsts: dict[Any, dict[str, Any]] = {}  # option -> the parameters met first, which most results share
         for result in results:
             option = None if part == "trainer" else result.value_of(part)  # there is one kind of trainer
-            for key, value in result.value_of(f"{part}_parameters").items():
+            parameters = result.value_of(f"{part}_parameters")
+            if option in firsts and firsts[option] == parameters:
+                continue
+            firsts.setdefault(option, parameters)
+            for key, value in parameters.items():
                 if key not in apart:
                     values.setdefault((part, key), {}).setdefault(option, set()).add(str(value))
     return tuple(key for key, options in values.items() if any(len(found) > 1 for found in options.values()))

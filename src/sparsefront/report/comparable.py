@@ -8,13 +8,17 @@ What else differs is reported (`differences`).
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 
 from sparsefront.report.axis import SPEEDUP, Axis
-from sparsefront.report.candidates import offers_no_choice, side_of, val_quality
+from sparsefront.report.candidates import Candidate, candidates_of, is_pruned, offers_no_choice
+from sparsefront.report.column_kinds import Column
+from sparsefront.report.columns import shown_columns
 from sparsefront.report.conditions import BUDGET, conditions
 from sparsefront.report.differences import differences
 from sparsefront.report.pareto import pareto_front
+from sparsefront.report.points import Point, point_of
 from sparsefront.report.result import Result
 
 # Always in this order, so that a pattern keeps its color from plot to plot; patterns not named here follow by name.
@@ -23,23 +27,7 @@ LOG_FROM_RATIO = 8
 CPU_NOTE = "CPU reference, not a GPU latency"
 
 
-@dataclass(frozen=True)
-class Point:
-    """One result in a plot: `quality` in percent, with the sparse kernels running where measured, else masked.
-
-    `val` is the same on the held-out part of train, by which points are picked; None where there is none.
-    `standard_error`, in percentage points, is that of the test set; `x`, on the plot's axis, is None where nothing was timed.
-    """
-
-    result: Result
-    quality: float
-    standard_error: float | None
-    sparsity: float
-    x: float | None
-    val: float | None = None
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ComparableResults:
     """Results of one model, data set, device, batch and dtype, whose `conditions` agree."""
 
@@ -49,9 +37,24 @@ class ComparableResults:
     results: tuple[Result, ...]
     axis: Axis = SPEEDUP
 
+    @cached_property
+    def candidates(self) -> list[Candidate]:
+        """The results by what was chosen: those that share all but the seed are one."""
+        return candidates_of(self.results)
+
+    @cached_property
+    def _points(self) -> list[Point]:
+        return [point_of(candidate, self.axis) for candidate in self.candidates]
+
     def points(self) -> list[Point]:
-        """Every result whose sparse quality was measured."""
-        return [point for result in self.results if (point := _point(result, self.axis)) is not None]
+        """Every candidate; a result whose sparse quality was not measured is none."""
+        return self._points
+
+    @cached_property
+    def speedup_points(self) -> list[Point]:
+        """As `points`, by speedup whatever the axis, of those that were timed."""
+        points = self._points if self.axis is SPEEDUP else [point_of(one, SPEEDUP) for one in self.candidates]
+        return [point for point in points if point.x is not None]
 
     def timed_points(self) -> list[Point]:
         """The points that have a value on the axis too: only these stand in a plot of accuracy against time."""
@@ -71,19 +74,31 @@ class ComparableResults:
         dense, quality = self.dense_point(), self.continued_quality()
         return None if dense is None or quality is None else (dense[0], quality)
 
+    @cached_property
+    def columns(self) -> tuple[list[Column], dict[str, str]]:
+        """What a table of these results shows, and what stands beside it: see `shown_columns`."""
+        return shown_columns(self.results)
+
     def notes(self) -> list[str]:
         """In what these results differ beyond what a plot shows, one line each."""
-        return differences(self.results)
+        return self._notes
+
+    @cached_property
+    def _notes(self) -> list[str]:
+        drawn, pruned = sum(len(one.results) for one in self.candidates), sum(map(is_pruned, self.results))
+        again = [f"{pruned - drawn} runs were repeated with the same seeds: the newest of each counts"]
+        return [*differences(self.results), *(again if pruned > drawn else [])]
 
     def dense_quality(self) -> float | None:
         """Median quality before pruning, in percent."""
-        return self._median_quality("dense")
+        return self.median_quality("dense")
 
     def continued_quality(self) -> float | None:
         """Median quality of the dense networks that were trained on for the recovery's budget, in percent."""
-        return self._median_quality("dense_continued")
+        return self.median_quality("dense_continued")
 
-    def _median_quality(self, side: str) -> float | None:
+    def median_quality(self, side: str) -> float | None:
+        """Of one field of `quality` over these results, in percent; None where none was measured."""
         measured = [value for result in self.results if (value := result.value_of(side)) is not None]
         return 100 * median(measured) if measured else None
 
@@ -93,22 +108,42 @@ class ComparableResults:
         Where the held-out part was measured it decides what beats what, and the quality is still that of the reporting
         split. Where nothing may be chosen nothing is picked. Of older results the reporting split decides.
         """
-        if any(map(offers_no_choice, self.results)):
+        if self.offers_no_choice:
             return []
-        candidates = [(point.x, point.quality, point.val) for point in self.timed_points()]
-        if (dense := self.dense_point()) is not None:
-            candidates.append((*dense, self._median_quality("val_dense")))
-        if (continued := self.continued_point()) is not None:
-            candidates.append((*continued, self._median_quality("val_dense_continued")))
-        by = 1 if self.picked_by == "test" else 2
-        known = [candidate for candidate in candidates if candidate[by] is not None]
-        chosen = pareto_front([(self.axis.cost(candidate[0]), candidate[by]) for candidate in known])
+        known = self._front_candidates()
+        chosen = pareto_front([(self.axis.cost(x), pick) for x, _, pick in known])
         return [known[index][:2] for index in chosen]
 
-    @property
+    def own_front(self, series: Iterable[Point]) -> list[Point]:
+        """Those of some timed points that no other of them beats, picked as in `front`, by rising cost."""
+        if self.offers_no_choice:
+            return []
+        known = [point for point in series if point.x is not None and self.pick(point) is not None]
+        return [known[index] for index in pareto_front([(self.axis.cost(one.x), self.pick(one)) for one in known])]
+
+    def pick(self, point: Point) -> float | None:
+        """What a choice goes by, in percent; None where this point is no candidate."""
+        return point.quality if self.picked_by == "test" else point.val
+
+    def _front_candidates(self) -> list[tuple[float, float, float]]:
+        """(value on the axis, quality, what a choice goes by)."""
+        candidates = [(point.x, point.quality, point.val) for point in self.timed_points()]
+        if (dense := self.dense_point()) is not None:
+            candidates.append((*dense, self.median_quality("val_dense")))
+        if (continued := self.continued_point()) is not None:
+            candidates.append((*continued, self.median_quality("val_dense_continued")))
+        by = 1 if self.picked_by == "test" else 2
+        return [(*candidate[:2], candidate[by]) for candidate in candidates if candidate[by] is not None]
+
+    @cached_property
     def picked_by(self) -> str:
         """`val`; `test` where no result here, being of an older version, holds a metric of the held-out part."""
         return "test" if all(point.val is None for point in self.points()) else "val"
+
+    @cached_property
+    def offers_no_choice(self) -> bool:
+        """Whether nothing here may be picked, since nothing was held out or the held-out part was seen."""
+        return any(map(offers_no_choice, self.results))
 
     @property
     def front_label(self) -> str:
@@ -172,14 +207,6 @@ def _without_budget(key: tuple) -> tuple:
     return key[0], tuple(item for item in key[1] if item[0] != BUDGET)
 
 
-def by_pattern(points: Iterable[Point]) -> dict[str, list[Point]]:
-    """The points as one series per pattern."""
-    series: dict[str, list[Point]] = {}
-    for point in points:
-        series.setdefault(point.result.choice.pattern, []).append(point)
-    return series
-
-
 def pattern_order(results: Iterable[Result]) -> list[str]:
     """The patterns met in the results; the position decides color and marker."""
     met = {result.choice.pattern for result in results}
@@ -199,22 +226,6 @@ def task_text(result: Result) -> str:
 def _told_apart(title: str, found: dict[str, str], alike: list[dict[str, str]]) -> str:
     different = [text for name, text in found.items() if any(other.get(name) != text for other in alike)]
     return " · ".join([title, *different])
-
-
-def _point(result: Result, axis: Axis) -> Point | None:
-    if (side := side_of(result)) is None:
-        return None
-    quality, error, val = result.value_of(side), result.value_of(f"{side}_standard_error"), val_quality(result)
-    achieved = result.sparsity.sparsity_achieved
-    sparsity = result.sparsity.sparsity_target if achieved is None else achieved
-    return Point(
-        result,
-        100 * quality,
-        None if error is None else 100 * error,
-        sparsity,
-        axis.value(result),
-        None if val is None else 100 * val,
-    )
 
 
 def _device(result: Result) -> str | None:

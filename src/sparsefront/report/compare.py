@@ -1,52 +1,29 @@
 """Compare runs: sorted tables, a plot, a page. Behind `compare.py` at the root."""
 
+import gc
+import os
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.packages import missing_package
-from sparsefront.report.axis import SPEEDUP, axis_named
+from sparsefront.report.axis import axis_named
 from sparsefront.report.columns import sort_results
-from sparsefront.report.comparable import split_comparable
-from sparsefront.report.html import write_html
-from sparsefront.report.plots import write_pareto_png
-from sparsefront.report.store import FRONT_FILE, Reading, read_results
-from sparsefront.report.table import records_table, results_table, table_console
+from sparsefront.report.comparable import ComparableResults, split_comparable
+from sparsefront.report.compare_request import USAGE, Request, parse
+from sparsefront.report.failed_runs import failed_runs
+from sparsefront.report.page.comparison import write_comparison
+from sparsefront.report.plots import drawn_beside
+from sparsefront.report.rebuild import merge_stores, rebuild_store
+from sparsefront.report.store import STORE_FILE, Reading, read_results
+from sparsefront.report.terminal import print_group
 from sparsefront.report.wandb_source import read_wandb_results
-from sparsefront.report.winners import CHOICES, candidate_table, verdicts
+from sparsefront.report.winners import verdicts
 
-USAGE = """\
-usage: python compare.py [results ...] [out=DIR] [sort=COLUMN] [axis=AXIS] [source=wandb project=NAME entity=NAME]
-
-Prints the runs, a table for each set that may be compared (model, data, samples evaluated, recovery steps, device, batch, dtype,
-modes searched), with what differs inside a set below it; where there is something to choose, a second one: mean ± standard
-deviation over seeds, what the held-out part of train picks, and whether the reporting split agrees (paired bootstrap).
-Writes compare.png and compare.html (accuracy against speedup, one series per pattern, the same sets apart).
-
-  results      folders (searched for row.json; where there is none, for rows.csv), CSV files or row.json files, or the
-               NAME.front.txt of a search; default: results
-  out=DIR      where the two files go; default: results/compare
-  sort=COLUMN  any field of a result: speedup (default), sparse (its accuracy), latency_sparse_ms, sparsity_achieved, pattern ...;
-               the best comes first, sort=-COLUMN turns the order round
-  axis=AXIS    speedup (default): over the dense baseline of the same process; or latency_ms: milliseconds, which differ
-               from process to process
-  source=wandb read the runs of a W&B project instead, from the result that each keeps in its summary
-"""
-
-
-@dataclass
-class Request:
-    """The command line, understood."""
-
-    paths: list[Path] = field(default_factory=list)
-    out: str = "results/compare"
-    sort: str = "speedup"
-    axis: str = SPEEDUP.name
-    source: str = "disk"
-    project: str | None = None
-    entity: str | None = None
+MOST_READERS = 4
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -55,7 +32,9 @@ def main(arguments: Sequence[str]) -> int:
         print(USAGE, end="")
         return 0
     try:
-        _compare(parse(arguments))
+        with _no_garbage_collection():
+            request = parse(arguments)
+            _rebuild(request) if request.rebuild else _compare(request)
     except InvalidSetting as error:
         print(error, file=sys.stderr)
         return 1
@@ -67,28 +46,14 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def parse(arguments: Sequence[str]) -> Request:
-    """key=value for the known keys, everything else a path; a path may hold "=" itself, as Hydra's sweep folders do.
-
-    Raises:
-        InvalidSetting: an unknown key or option, or an unknown source.
-    """
-    request = Request()
-    keys = ("out", "sort", "axis", "source", "project", "entity")
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        if equals and key in keys:
-            setattr(request, key, value)
-        elif argument.startswith("-") or (equals and not Path(argument).exists()):
-            raise InvalidSetting(key, value, f"no such option; there are {', '.join(keys)}, and paths (see --help)")
-        elif argument.endswith(FRONT_FILE) and Path(argument).is_file():
-            request.paths += [Path(run) for run in Path(argument).read_text().splitlines()]
-        else:
-            request.paths.append(Path(argument))
-    if request.source not in ("disk", "wandb"):
-        raise InvalidSetting("source", request.source, "disk or wandb")
-    axis_named(request.axis)
-    return request
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """A program that ends soon: to look through all results for garbage, again and again, takes a third of its time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _compare(request: Request) -> None:
@@ -98,34 +63,57 @@ def _compare(request: Request) -> None:
         print(f"left out: {problem}", file=sys.stderr)
     if not reading.results:
         raise InvalidSetting("results", _source_text(request), "no results found; python run.py makes one")
+    failed = failed_runs(reading.failures)
+    for line in failed:
+        print(f"failed: {line['failed']}: {line['because']}", file=sys.stderr)
     results = sort_results(reading.results, request.sort)
-    console = table_console()
-    for group in split_comparable(results):
-        console.print(results_table(group.results, group.notes()))
-        if chosen := candidate_table(group.results):
-            console.print(records_table(chosen, CHOICES, verdicts(group.results, reading.outcomes_of)))
+    groups = split_comparable(results, axis)
+
+    @cache
+    def verdicts_of(group: ComparableResults) -> list[str]:
+        return verdicts(group.candidates, reading.outcomes_of) if len(group.candidates) > 1 else []
+
+    for group in groups:
+        print_group(group, verdicts_of(group), most=request.most_rows)
     out = Path(request.out)
     try:
-        written = (
-            write_pareto_png(results, out / "compare.png", axis),
-            write_html(
+        with drawn_beside(groups, out / "compare.png"):
+            write_comparison(
                 results,
                 out / "compare.html",
                 title=f"{len(results)} runs compared",
                 axis=axis,
-                outcomes_of=reading.outcomes_of,
-            ),
-        )
+                verdicts_of=verdicts_of,
+                folder_of=reading.folder_of,
+                failed=failed,
+                groups=groups,
+            )
     except OSError as error:
         raise InvalidSetting("out", request.out, f"cannot be written: {error}") from None
-    for path in written:
-        print(path)
+    for name in ("compare.png", "compare.html"):
+        print(out / name)
+
+
+def _rebuild(request: Request) -> None:
+    paths = request.paths or [Path("results")]
+    if request.store is None:
+        readings = {folder / STORE_FILE: rebuild_store(folder, processes=_readers()) for folder in paths}
+    else:
+        readings = {Path(request.store): merge_stores(paths, Path(request.store), processes=_readers())}
+    for store, reading in readings.items():
+        for problem in reading.problems:
+            print(f"left out: {problem}", file=sys.stderr)
+        print(f"{store}: {len({result.identity.run_id for result in reading.results})} runs")
+
+
+def _readers() -> int:
+    return min(os.cpu_count() or 1, MOST_READERS)
 
 
 def _read(request: Request) -> Reading:
     if request.source == "wandb":
         return read_wandb_results(entity=request.entity, project=request.project)
-    return read_results(request.paths or [Path("results")])
+    return read_results(request.paths or [Path("results")], processes=_readers())
 
 
 def _source_text(request: Request) -> str:

@@ -4,9 +4,13 @@ import json
 import math
 import types
 import typing
+from functools import lru_cache
 from typing import Any
 
+_JSON = json.JSONEncoder(allow_nan=False)
 
+
+@lru_cache
 def alternatives(hint: Any) -> tuple[Any, ...]:
     """The plain types behind a hint: `int | None` gives (int, NoneType), `dict[str, float]` gives (dict,)."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
@@ -29,9 +33,9 @@ def check_field(name: str, value: Any, hint: Any) -> None:
         raise ValueError(f"{name} is {value!r}, a {type(value).__name__}, where the result holds {hint_text(hint)}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{name} is {value}: a result holds finite numbers, and None where nothing was measured")
-    if isinstance(value, dict | list):
+    if value and isinstance(value, (dict, list)):
         try:
-            json.dumps(value, allow_nan=False)
+            _JSON.encode(value)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{name} holds what JSON cannot: {error}") from None
 
@@ -83,5 +87,15 @@ class CheckedFields:
     """Checks the types of a group's fields when it is made: a wrong value is rejected where it is passed in."""
 
     def __post_init__(self) -> None:
-        for name, hint in typing.get_type_hints(type(self)).items():
-            check_field(f"{type(self).__name__.lower()}.{name}", getattr(self, name), hint)
+        values = self.__dict__
+        for name, hint, fit in _checked(type(self)):
+            if type(values[name]) not in fit:  # nearly every value does: stores hold millions of them
+                check_field(f"{type(self).__name__.lower()}.{name}", values[name], hint)
+
+
+@lru_cache
+def _checked(group: type) -> tuple[tuple[str, Any, frozenset[type]], ...]:
+    """(field, its hint, types whose every value fits) of a group."""
+    always = {str, int, bool, type(None)}  # a float may be infinite, a mapping may hold what JSON cannot
+    hints = typing.get_type_hints(group)
+    return tuple((name, hint, frozenset(always & set(alternatives(hint)))) for name, hint in hints.items())

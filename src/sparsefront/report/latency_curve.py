@@ -8,7 +8,7 @@ from sparsefront.report.result import Result
 from sparsefront.report.series_style import DENSE_COLOR, series_styles
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,28 @@ def curve_lines(result: Result) -> list[dict[str, str]]:
 
 def curve_figure(result: Result) -> "Figure":
     """Latency against batch size, both logarithmic: one line per side and length, dense dashed."""
-    from plotly.graph_objects import Figure, Scatter
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
-    points = curve_points(result)
+    figure = Figure(figsize=(9, 4.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.set(xscale="log", yscale="log", xlabel="batch size", ylabel="latency of a batch, ms")
+    for name, (line, color) in _lines(curve_points(result)).items():
+        axes.plot(*zip(*line), color=color, linestyle="--" if name.startswith("dense") else "-", marker="o", label=name)
+    sizes = sorted({point.batch_size for point in curve_points(result)})
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.minorticks_off()
+    axes.grid(alpha=0.25)
+    axes.legend(fontsize=8)
+    return figure
+
+
+def _lines(points: list[CurvePoint]) -> dict[str, tuple[list[tuple[int, float]], str]]:
+    """Name -> (batch size, milliseconds) of what was timed, and a color, the same for both sides of a length."""
     lengths = list(dict.fromkeys(point.sequence_length for point in points))
-    styles = series_styles([str(length) for length in lengths])
-    figure = Figure()
+    styles = series_styles(map(str, lengths))
+    lines = {}
     for length in lengths:
         for side in ("dense", "sparse"):
             timed = [
@@ -96,16 +112,10 @@ def curve_figure(result: Result) -> "Figure":
                 for point in points
                 if point.sequence_length == length and point.values.get(f"latency_{side}_ms") is not None
             ]
+            color = DENSE_COLOR if len(lengths) == 1 and side == "dense" else styles[str(length)].color
             if timed:
-                x, y = zip(*timed)
-                name = side if length is None else f"{side}, length {length}"
-                color = DENSE_COLOR if len(lengths) == 1 and side == "dense" else styles[str(length)].color
-                line = {"color": color, "dash": "dash" if side == "dense" else "solid"}
-                figure.add_trace(Scatter(x=x, y=y, mode="lines+markers", name=name, line=line))
-    figure.update_layout(template="plotly_white", height=430, legend={"orientation": "h", "y": -0.2}, hovermode="x")
-    figure.update_xaxes(type="log", title="batch size", tickvals=sorted({point.batch_size for point in points}))
-    figure.update_yaxes(type="log", title="latency of a batch, ms")
-    return figure
+                lines[side if length is None else f"{side}, length {length}"] = timed, color
+    return lines
 
 
 _OF_THE_RESULT = (

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 Point = tuple[float, float]  # (cost, quality): less cost is better, more quality is better
 
 
@@ -18,12 +20,19 @@ def pareto_front(points: Sequence[Point]) -> list[int]:
     return front
 
 
-def dominated_area(points: Sequence[Point], reference: Point) -> float:
+def dominated_areas(costs: np.ndarray, qualities: np.ndarray, reference: Point) -> np.ndarray:
     """Area between the front and a reference point that costs more and is worse (the two-dimensional hypervolume).
 
     Points that are not better than the reference in both directions add nothing.
+
+    Args:
+        costs, qualities: [draws, points], float; each line is a set of points of its own.
+        reference: (cost, quality).
+    Returns:
+        [draws].
     """
-    inside = [point for point in points if point[0] < reference[0] and point[1] > reference[1]]
-    front = [inside[index] for index in pareto_front(inside)]
-    ends = [cost for cost, _ in front[1:]] + [reference[0]]
-    return sum((end - cost) * (quality - reference[1]) for (cost, quality), end in zip(front, ends))
+    order = np.argsort(costs, axis=1, kind="stable")
+    costs = np.minimum(np.take_along_axis(costs, order, axis=1), reference[0])
+    best = np.maximum.accumulate(np.take_along_axis(qualities, order, axis=1), axis=1)
+    ends = np.concatenate([costs[:, 1:], np.full((len(costs), 1), reference[0])], axis=1)
+    return ((ends - costs) * np.maximum(best - reference[1], 0)).sum(1)

@@ -1,68 +1,121 @@
-"""Accuracy against speedup or latency as a PNG file: one series per pattern, the Pareto front, the dense point."""
+"""Accuracy against speedup or latency as a PNG file, or inside a page: one color per pattern, one marker per recovery."""
 
+import io
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.report.axis import SPEEDUP, Axis
-from sparsefront.report.comparable import ComparableResults, Point, by_pattern, pattern_order, split_comparable
+from sparsefront.report.comparable import ComparableResults, split_comparable
+from sparsefront.report.drawn_points import draw_points, draw_series
+from sparsefront.report.points import by_pattern
 from sparsefront.report.result import Result
-from sparsefront.report.series_style import DENSE_COLOR, FRONT_COLOR, SeriesStyle, series_styles
+from sparsefront.report.series_style import DENSE_COLOR, FRONT_COLOR
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 PANEL_INCHES = (6.4, 4.4)
-LABELED_POINTS = 24  # more labels than this would cover each other
 NOTE_WIDTH = 110  # characters of a line above a panel
+SEARCHED_POINTS = 500
+RESULTS_FOR_A_PROCESS = 2000
+MOST_PANELS = 12  # lines of panels: beyond them the file would be an unreadable strip
 
 
 def write_pareto_png(results: Sequence[Result], path: Path, axis: Axis = SPEEDUP) -> Path:
-    """Draw the results: a line of panels for each set of results that may share a plot; what else they differ in stands above.
-
-    Left, quality against the axis: only results whose sparse latency was measured, with the 95 % interval of a speedup and the
-    standard error of the test set. Right, quality against sparsity: all
-    results, the untimed ones hollow; left out where it would show a single timed point.
+    """Draw the results, as `pareto_figure`, into a file.
 
     Raises:
         ValueError: there is no result.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    return write_groups_png(split_comparable(results, axis), path)
 
-    if not results:
-        raise ValueError("nothing to draw: there is no result")
-    groups = split_comparable(results, axis)
-    styles = series_styles(pattern_order(results))
-    columns = 2 if any(group.wants_sparsity_plot() for group in groups) else 1
-    # Figure and canvas are made directly: pyplot would keep state between runs and look for a screen.
-    figure = Figure(figsize=(PANEL_INCHES[0] * columns, PANEL_INCHES[1] * len(groups)), layout="constrained")
-    FigureCanvasAgg(figure)
-    for group, axes in zip(groups, figure.subplots(len(groups), columns, squeeze=False)):
-        _draw_latency(axes[0], group, styles)
-        if columns == 2:
-            _draw_sparsity(axes[1], group, styles)
+
+def write_groups_png(groups: Sequence[ComparableResults], path: Path) -> Path:
+    """As `write_pareto_png`, of results that are split; the largest groups where there are too many.
+
+    Raises:
+        ValueError: there is no group.
+    """
+    figure = pareto_figure(sorted(groups, key=lambda group: -len(group.results))[:MOST_PANELS])
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as new:
         figure.savefig(new, dpi=150, format="png")
     return path
 
 
-def _draw_latency(axes: "Axes", group: ComparableResults, styles: dict[str, SeriesStyle]) -> None:
+@contextmanager
+def drawn_beside(groups: Sequence[ComparableResults], path: Path) -> Iterator[None]:
+    """As `write_groups_png`, while the block runs where there is much to draw, in a process of its own; else before it."""
+    if sum(len(group.results) for group in groups) < RESULTS_FOR_A_PROCESS:
+        write_groups_png(groups, path)
+        yield
+        return
+    process = get_context("fork").Process(target=_draw_quietly, args=(groups, path))  # forked: nothing is copied
+    process.start()
+    try:
+        yield
+    finally:
+        process.join()
+    if process.exitcode:
+        write_groups_png(groups, path)  # it fails here too, and says why
+
+
+def _draw_quietly(groups: Sequence[ComparableResults], path: Path) -> None:
+    try:
+        write_groups_png(groups, path)
+    except Exception:
+        sys.exit(1)
+
+
+def pareto_figure(groups: Sequence[ComparableResults]) -> "Figure":
+    """A line of panels for each set of results that may share a plot; what else they differ in stands above.
+
+    Left, quality against the axis: only results whose sparse latency was measured, with the 95 % interval of a speedup and the
+    standard error of the test set, or the deviation over seeds where that is larger. Right, quality against sparsity: all
+    results, the untimed ones hollow; left out where it would show a single timed point.
+
+    Raises:
+        ValueError: there is no group.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    if not groups:
+        raise ValueError("nothing to draw: there is no result")
+    columns = 2 if any(group.wants_sparsity_plot() for group in groups) else 1
+    # Figure and canvas are made directly: pyplot would keep state between runs and look for a screen.
+    figure = Figure(figsize=(PANEL_INCHES[0] * columns, PANEL_INCHES[1] * len(groups)), layout="constrained")
+    FigureCanvasAgg(figure)
+    for group, axes in zip(groups, figure.subplots(len(groups), columns, squeeze=False)):
+        _draw_latency(axes[0], group)
+        if columns == 2:
+            _draw_sparsity(axes[1], group)
+    return figure
+
+
+def svg_text(figure: "Figure") -> str:
+    """A figure as an `<svg>` element for a page; its letters stay text."""
+    from matplotlib import rc_context
+
+    text = io.StringIO()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "sparsefront"}):
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()[text.getvalue().index("<svg") :]
+
+
+def _draw_latency(axes: "Axes", group: ComparableResults) -> None:
     points, dense, front = group.timed_points(), group.dense_point(), group.front()
+    draw_points(axes, points, x=lambda point: point.x, front=set(front), intervals=True)
     for pattern, series in by_pattern(points).items():
-        style = styles[pattern]
-        values, qualities = [point.x for point in series], [point.quality for point in series]
-        axes.scatter(values, qualities, color=style.color, marker=style.marker, s=48, zorder=3, label=pattern)
-        for point in series:
-            _draw_errors(axes, point, group.axis, style.color)
-    if len(points) <= LABELED_POINTS:
-        for point in points:
-            text = " ".join(filter(None, (f"{point.sparsity:.2g}", point.result.sparsity.n_of_m)))
-            _annotate(axes, text, (point.x, point.quality))
+        draw_series(axes, group.own_front(series), pattern)
     if dense is not None:
         axes.scatter(*dense, color=DENSE_COLOR, marker="*", s=150, zorder=4, label="dense baseline")
     if (continued := group.continued_point()) is not None:
@@ -75,45 +128,27 @@ def _draw_latency(axes: "Axes", group: ComparableResults, styles: dict[str, Seri
     if not points:
         axes.text(0.5, 0.5, "no sparse latency measured", transform=axes.transAxes, ha="center", color=FRONT_COLOR)
     title = "\n".join([group.title, *(line for note in group.notes() for line in wrap(note, NOTE_WIDTH))])
-    _finish(axes, title=title, x_label=group.axis_label, y_label=group.quality_label)
+    _finish(axes, len(points), title=title, x_label=group.axis_label, y_label=group.quality_label)
     if group.wants_log_axis():
         _set_log_scale(axes)
     elif points or dense is not None:
         axes.set_xlim(0, 1.15 * axes.dataLim.x1)  # a difference of a thousandth must look like one
 
 
-def _draw_sparsity(axes: "Axes", group: ComparableResults, styles: dict[str, SeriesStyle]) -> None:
-    for pattern, series in by_pattern(group.points()).items():
-        style = styles[pattern]
-        for timed in (True, False):
-            members = [point for point in series if (point.x is not None) is timed]
-            if members:
-                axes.scatter(
-                    [point.sparsity for point in members],
-                    [point.quality for point in members],
-                    edgecolors=style.color,
-                    facecolors=style.color if timed else "none",
-                    marker=style.marker,
-                    s=48,
-                    zorder=3,
-                    label=pattern if timed else f"{pattern}, not timed",
-                )
+def _draw_sparsity(axes: "Axes", group: ComparableResults) -> None:
+    draw_points(axes, group.points(), x=lambda point: point.sparsity)
     if (dense := group.dense_quality()) is not None:
         axes.axhline(dense, color=DENSE_COLOR, linewidth=1, linestyle=":", label="dense")
     if (continued := group.continued_quality()) is not None:
         axes.axhline(continued, color=DENSE_COLOR, linewidth=1, linestyle="--", label="dense, trained on")
-    _finish(axes, title=group.title, x_label="achieved sparsity, fraction of zeros", y_label=group.quality_label)
+    _finish(
+        axes,
+        len(group.points()),
+        title=group.title,
+        x_label="achieved sparsity, fraction of zeros",
+        y_label=group.quality_label,
+    )
     axes.set_xlim(0, 1)
-
-
-def _draw_errors(axes: "Axes", point: Point, axis: Axis, color: str) -> None:
-    """How sure both coordinates are, where that is known."""
-    line = {"color": color, "linewidth": 0.8, "alpha": 0.6, "zorder": 2}
-    if (interval := axis.interval(point.result)) is not None:
-        axes.plot(interval, (point.quality, point.quality), **line)
-    if point.standard_error is not None:
-        ends = (point.quality - point.standard_error, point.quality + point.standard_error)
-        axes.plot((point.x, point.x), ends, **line)
 
 
 def _set_log_scale(axes: "Axes") -> None:
@@ -126,11 +161,7 @@ def _set_log_scale(axes: "Axes") -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _annotate(axes: "Axes", text: str, at: tuple[float, float]) -> None:
-    axes.annotate(text, at, textcoords="offset points", xytext=(6, 4), fontsize=7, color="#555555")
-
-
-def _finish(axes: "Axes", *, title: str, x_label: str, y_label: str) -> None:
+def _finish(axes: "Axes", points: int, *, title: str, x_label: str, y_label: str) -> None:
     axes.margins(0.12)
     # Differences below a percentage point are mostly noise: they must not fill the axis.
     low, high = axes.get_ylim()
@@ -142,4 +173,5 @@ def _finish(axes: "Axes", *, title: str, x_label: str, y_label: str) -> None:
     axes.set_ylabel(y_label)
     axes.grid(alpha=0.25)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize=8)
+        # To find the emptiest corner takes longer than all else where there are thousands of points.
+        axes.legend(fontsize=8, loc="best" if points <= SEARCHED_POINTS else "lower left")

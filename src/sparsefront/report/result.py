@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, get_type_hints
 
 from sparsefront.report.field_types import from_cell, to_cell
@@ -67,9 +68,11 @@ class Result:
         if not isinstance(content, dict) or not isinstance(content.get("identity"), dict):
             raise ValueError("not a result: it has no identity")
         version = _checked_version(content["identity"].get("schema_version"))
-        expected = {f"{item.group}.{item.name}" for item in result_fields()}
-        needed = {f"{item.group}.{item.name}" for item in result_fields() if item.required or version == SCHEMA_VERSION}
-        members = {group: with_new_names(group, names) for group, names in content.items() if isinstance(names, dict)}
+        members = {group: names for group, names in content.items() if isinstance(names, dict)}
+        if version == SCHEMA_VERSION and {group: members[group].keys() for group in members} == _names_by_group():
+            return cls(**{group: kind(**members[group]) for group, kind in _groups().items()})
+        members = {group: with_new_names(group, names) for group, names in members.items()}
+        expected, needed = _expected(complete=version == SCHEMA_VERSION)
         given = {f"{group}.{name}" for group, names in members.items() for name in names}
         _validate_keys(unknown=(given - expected) | (content.keys() - _groups().keys()), missing=needed - given)
         return cls(**{group: kind(**members.get(group, {})) for group, kind in _groups().items()})
@@ -113,10 +116,7 @@ class Result:
 
     def value_of(self, name: str) -> Any:
         """One value by its field name. Raises KeyError for a name that no result has."""
-        for item in result_fields():
-            if item.name == name:
-                return getattr(getattr(self, item.group), name)
-        raise KeyError(name)
+        return _getters()[name](self)
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,24 @@ def _fields_of_groups() -> Iterator[ResultField]:
         for entry in dataclasses.fields(kind):
             required = entry.default is MISSING and entry.default_factory is MISSING
             yield ResultField(group, entry.name, hints[entry.name], required)
+
+
+@lru_cache
+def _getters() -> dict[str, attrgetter]:
+    """Field -> what takes it out of a result."""
+    return {item.name: attrgetter(f"{item.group}.{item.name}") for item in result_fields()}
+
+
+@lru_cache
+def _names_by_group() -> dict[str, set[str]]:
+    return {group: {item.name for item in result_fields() if item.group == group} for group in _groups()}
+
+
+@lru_cache
+def _expected(*, complete: bool) -> tuple[set[str], set[str]]:
+    """`group.field` of all that a result may hold, and of all that it must; in a complete one these are the same."""
+    names = {f"{item.group}.{item.name}": item.required for item in result_fields()}
+    return set(names), {name for name, required in names.items() if required or complete}
 
 
 @lru_cache

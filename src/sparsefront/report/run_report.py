@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-from sparsefront.artifacts.durable import whole_file
 from sparsefront.report.axis import axis_named
 from sparsefront.report.density_chart import layer_densities, write_density_png
-from sparsefront.report.html import write_html
 from sparsefront.report.mask_pictures import PrunedLayers, write_mask_pictures
+from sparsefront.report.page.run import write_run_page
 from sparsefront.report.plots import write_pareto_png
 from sparsefront.report.result import Result
 from sparsefront.report.run_table import run_title
@@ -20,14 +19,11 @@ def write_report(
     directory: Path,
     settings: Report,
     pruned: PrunedLayers | None = None,
-    *,
-    results: Path | None = None,
 ) -> list[Path]:
     """Write what the settings ask for into the run's folder.
 
     Args:
         pruned: the masks to draw; None where nothing was pruned, or the masks are gone.
-        results: the folder of all results, where pages share one copy of plotly's script; None: the run's own folder.
     Returns:
         what was written; the pictures of masks as their folder.
     """
@@ -39,11 +35,8 @@ def write_report(
         pictures = _write_pictures(result, directory / MASKS_FOLDER, settings, pruned)
         written.append(directory / MASKS_FOLDER)
     if settings.html:
-        script = shared_script(script_folder(directory, results or directory))
-        page = write_html(
-            [result], directory / PAGE_FILE, title=run_title(result), pictures=pictures, axis=axis, script=script
-        )
-        written.append(page)
+        page = directory / PAGE_FILE
+        written.append(write_run_page(result, page, title=run_title(result), pictures=pictures, axis=axis))
     return written
 
 
@@ -55,23 +48,3 @@ def _write_pictures(result: Result, folder: Path, settings: Report, pruned: Prun
         write_density_png(layer_densities(result), folder / DENSITY_FILE, target=target, title=run_title(result)),
         *masks,
     ]
-
-
-def shared_script(folder: Path) -> Path:
-    """The script in a folder, written there unless it is; pages below link to it, and open without a network.
-
-    Its name holds its version, so that a page keeps the script that it was made for.
-    """
-    from plotly.offline import get_plotlyjs, get_plotlyjs_version
-
-    script, content = folder / f"plotly-{get_plotlyjs_version()}.min.js", get_plotlyjs().encode()
-    if not script.exists() or script.stat().st_size != len(content):
-        folder.mkdir(parents=True, exist_ok=True)
-        with whole_file(script) as new:
-            new.write_bytes(content)
-    return script
-
-
-def script_folder(directory: Path, results: Path) -> Path:
-    """Where the script of a run's page belongs: among the results that the run's folder lies in, else in that folder."""
-    return results if directory.resolve().is_relative_to(results.resolve()) else directory

@@ -19,7 +19,7 @@ class Report:
     Args:
         plot: `pareto.png`, the sparse and the dense point of this run.
         axis: of these plots: `speedup` over the dense baseline of the same process, or `latency_ms`.
-        html: `report.html`, a page with the run's layers and kernels; the script of its plots lies once among the results.
+        html: `report.html`, a page with the run's layers and kernels; it loads nothing.
         mask_pictures: `masks/`: the masks of some layers as images, the densities of all as bars; also in the page.
         mask_layers: regular expressions; a pruned layer whose name one of them finds is drawn. None: the first layer of
             each kind.
@@ -37,9 +37,9 @@ class Report:
         """Require the packages of the report: its files are written last, after hours of training.
 
         Raises:
-            InvalidSetting: plot or mask_pictures without matplotlib, html without plotly or jinja2.
+            InvalidSetting: plot or mask_pictures without matplotlib, html without matplotlib or jinja2.
         """
-        needs = {"plot": ("matplotlib",), "mask_pictures": ("matplotlib",), "html": ("plotly", "jinja2")}
+        needs = {"plot": ("matplotlib",), "mask_pictures": ("matplotlib",), "html": ("matplotlib", "jinja2")}
         for key, packages in needs.items():
             for package in packages if getattr(self, key) else ():
                 require_package(package, key=key, value=True, instead=f"report.{key}=false")

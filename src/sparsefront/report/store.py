@@ -1,29 +1,29 @@
 """Results on disk: `row.json` of each run, and one CSV file that many runs append to."""
 
-import csv
-import io
 import json
 import logging
+import os
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from zipfile import BadZipFile
 
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.artifacts.lease import held_alone
+from sparsefront.report.csv_text import TEXT, format_lines, parse_lines, whole_lines
 from sparsefront.report.result import Result
+from sparsefront.run_folder import FAILURE_FILE
 from sparsefront.tasks.outcomes import Outcomes, load_outcomes
 
 log = logging.getLogger(__name__)
 RESULT_FILE = "row.json"
 STORE_FILE = "rows.csv"
+FILES_FOR_PROCESSES = 2000  # fewer are read before a process has started
 FRONT_FILE = (
     ".front.txt"  # ends the name of a search's list: the folders of the runs that no other run beats, a line each
 )
-# A line torn inside a character must not stop the repair: bytes that are no UTF-8 pass through unchanged.
-TEXT = {"encoding": "utf-8", "errors": "surrogateescape"}
-# One cell holds the kernels of all layers as JSON; the csv module's own limit is 128 KiB.
-csv.field_size_limit(2**31 - 1)
 
 
 def write_result_json(path: Path, result: Result) -> Path:
@@ -36,38 +36,64 @@ def write_result_json(path: Path, result: Result) -> Path:
 def append_result(store_csv: Path, result: Result) -> None:
     """Add the result to the store; safe with many writers. One line per `run_id`: the newest replaces an older one.
 
-    The common case appends one line in one write. The file is rewritten, atomically, when the result brings a column that
-    it lacks, when its run is already there, or when a killed writer left half a line at the end (dropped, with a
-    warning: that run's row.json still has it).
+    The common case appends one line in one write, and parses nothing but the header. The file is rewritten, atomically, when
+    the result brings a column that it lacks, when its run is already there, or when a killed writer left half a line at the
+    end (dropped, with a warning: that run's row.json still has it).
     """
     store_csv.parent.mkdir(parents=True, exist_ok=True)
+    cells = {name: "" if value is None else value for name, value in result.flat().items()}
     with held_alone(store_csv):
+        if (header := _header_of_a_store_without(store_csv, result.identity.run_id)) and not cells.keys() - set(header):
+            _append(store_csv, header, cells)
+            return
         text = store_csv.read_text(**TEXT) if store_csv.exists() else ""
-        whole = _whole_lines(text)
+        whole = whole_lines(text)
         if whole != text:
             log.warning("%s ended in half a line, left by a killed run: it was dropped", store_csv)
-        header, lines = _parse(whole)
-        cells = {name: "" if value is None else value for name, value in result.flat().items()}
+        header, lines = parse_lines(whole)
         known = [line for line in lines if line.get("run_id") != result.identity.run_id]
         missing_columns = [name for name in cells if name not in header]
         if whole == text and header and not missing_columns and len(known) == len(lines):
-            with store_csv.open("a", newline="", **TEXT) as file:
-                file.write(_format(header, [cells], with_header=False))
+            _append(store_csv, header, cells)
         else:
             header = [*header, *missing_columns]
-            _replace(store_csv, _format(header, [*known, cells], with_header=True))
+            _replace(store_csv, format_lines(header, [*known, cells], with_header=True))
+
+
+def _append(store_csv: Path, header: list[str], cells: dict) -> None:
+    with store_csv.open("a", newline="", **TEXT) as file:
+        file.write(format_lines(header, [cells], with_header=False))
+
+
+def _header_of_a_store_without(store_csv: Path, run_id: str) -> list[str] | None:
+    """The columns, where it is sure at a glance that every line is whole and none is of this run; None where it is not."""
+    if not store_csv.exists():
+        return None
+    content = store_csv.read_bytes()
+    header = parse_lines(content[: content.find(b"\n") + 1].decode(**TEXT))[0]
+    whole = content.endswith(b"\n") and content.count(b'"') % 2 == 0
+    plain = run_id.isascii() and not set(run_id) & set('",\r\n')
+    if not (header[:1] == ["run_id"] and whole and plain) or f"\n{run_id},".encode() in content:
+        return None
+    return header
 
 
 @dataclass
 class Reading:
     """What was found: results without exact duplicates, and what could not be read, each with its reason.
 
-    `folders`: run_id -> the folder of its row.json, where the files that a result names lie.
+    `folders`: run_id -> the folder of its row.json, where the files that a result names lie. `failures`: the files of runs
+    that ended without a result.
     """
 
     results: list[Result] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     folders: dict[str, Path] = field(default_factory=dict)
+    failures: list[Path] = field(default_factory=list)
+
+    def folder_of(self, result: Result) -> Path | None:
+        """Where the files of a result lie; None where it was read from a table."""
+        return self.folders.get(result.identity.run_id)
 
     def outcomes_of(self, result: Result) -> dict[str, Outcomes] | None:
         """What each sample added to the metric, of each of a result's networks; None where that is not at hand."""
@@ -80,74 +106,73 @@ class Reading:
             return None
 
 
-def read_results(paths: Iterable[Path]) -> Reading:
+def read_results(paths: Iterable[Path], *, processes: int = 1) -> Reading:
     """Results of folders, of CSV files and of single JSON files.
 
     In a folder every `row.json` at any depth is read; where there is none, every `rows.csv`. A file that cannot be read
     is a problem in the result, never an exception. A result met twice counts once.
+
+    Args:
+        processes: that read a large store together; they are forked, so more than one needs a program without threads.
     """
     reading = Reading()
-    seen: set[str] = set()
+    seen: dict[str, list[Result]] = {}
     for path in paths:
         if not path.exists():
             reading.problems.append(f"{path}: no such file or folder")
-        for file in _row_files(path):
-            for result in _read_file(file, reading.problems):
+        files, failures = _files_of_runs(path)
+        reading.failures += failures
+        for file, results, problems in _read_files(files, processes):
+            reading.problems += problems
+            for result in results:
                 if file.suffix != ".csv":
                     reading.folders[result.identity.run_id] = file.parent
-                if (text := result.to_json()) not in seen:
-                    seen.add(text)
+                of_this_run = seen.setdefault(result.identity.run_id, [])
+                if result not in of_this_run:
+                    of_this_run.append(result)
                     reading.results.append(result)
     return reading
 
 
-def _row_files(path: Path) -> list[Path]:
+def _files_of_runs(path: Path) -> tuple[list[Path], list[Path]]:
+    """The files with results, and those of failures, at any depth; walked once, several times as fast as `rglob`."""
     if not path.is_dir():
-        return [path] if path.exists() else []
-    return sorted(path.rglob(RESULT_FILE)) or sorted(path.rglob(STORE_FILE))
+        return [path] if path.exists() else [], []
+    found: dict[str, list[Path]] = {RESULT_FILE: [], STORE_FILE: [], FAILURE_FILE: []}
+    for parent, _, names in os.walk(path):
+        for name in found.keys() & set(names):
+            found[name].append(Path(parent, name))
+    return sorted(found[RESULT_FILE]) or sorted(found[STORE_FILE]), sorted(found[FAILURE_FILE])
 
 
-def _read_file(file: Path, problems: list[str]) -> Iterator[Result]:
+def _read_files(files: list[Path], processes: int) -> Iterator[tuple[Path, list[Result], list[str]]]:
+    """(file, its results, its problems), in order."""
+    if processes < 2 or len(files) < FILES_FOR_PROCESSES:
+        yield from map(_read_file, files)
+        return
+    with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
+        yield from pool.map(_read_file, files, chunksize=max(1, len(files) // (4 * processes)))
+
+
+def _read_file(file: Path) -> tuple[Path, list[Result], list[str]]:
+    results, problems = [], []
     try:
         text = file.read_text(**TEXT)
         if file.suffix != ".csv":
-            yield Result.from_json(text)
-            return
+            return file, [Result.from_json(text)], []
     except json.JSONDecodeError as error:
-        problems.append(f"{file}: not JSON ({error})")
-        return
-    except (OSError, ValueError) as error:
-        problems.append(f"{file}: {error}")
-        return
-    whole = _whole_lines(text)
+        return file, [], [f"{file}: not JSON ({error})"]
+    except (OSError, ValueError, RecursionError) as error:
+        return file, [], [f"{file}: {error}"]
+    whole = whole_lines(text)
     if whole != text:
         problems.append(f"{file}: ends in half a line, left out")
-    for number, cells in enumerate(_parse(whole)[1], start=1):
+    for number, cells in enumerate(parse_lines(whole)[1], start=1):
         try:
-            yield Result.from_flat(cells)
+            results.append(Result.from_flat(cells))
         except ValueError as error:
             problems.append(f"{file}, result {number}: {error}")
-
-
-def _whole_lines(text: str) -> str:
-    """The text up to its last line end that is not inside quotes."""
-    while text and (not text.endswith("\n") or text.count('"') % 2):
-        text = text[: text.rfind("\n", 0, len(text) - 1) + 1]
-    return text
-
-
-def _parse(text: str) -> tuple[list[str], list[dict[str, str]]]:
-    reader = csv.DictReader(io.StringIO(text, newline=""), restval="", restkey="")
-    return list(reader.fieldnames or []), list(reader)
-
-
-def _format(header: list[str], lines: list[dict], *, with_header: bool) -> str:
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, header, restval="", extrasaction="ignore", lineterminator="\n")
-    if with_header:
-        writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue()
+    return file, results, problems
 
 
 def _replace(path: Path, text: str) -> None:

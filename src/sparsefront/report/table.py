@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sparsefront.report.column_kinds import Column
 from sparsefront.report.columns import shared_metric, shown_columns
 from sparsefront.report.comparable import CPU_NOTE
 from sparsefront.report.result import Result
@@ -23,24 +24,32 @@ def table_console() -> Console:
     return console
 
 
-def results_table(results: Sequence[Result], notes: Sequence[str] = ()) -> Table:
+def results_table(
+    results: Sequence[Result],
+    notes: Sequence[str] = (),
+    *,
+    most: int | None = None,
+    columns: tuple[list[Column], dict[str, str]] | None = None,
+) -> Table:
     """One line per result, in the order given; what all results share stands in the title, what is to be known about them below.
 
     Args:
         notes: one line each.
+        most: lines of the table; None: all.
+        columns: as `shown_columns` gives them, where that was done before.
     Raises:
         ValueError: there is no result.
     """
     if not results:
         raise ValueError("nothing to show: there is no result")
-    columns, shared = shown_columns(results)
+    shown, shared = shown_columns(results) if columns is None else columns
     metric = shared_metric(results)
     title = " · ".join(f"{field} {text}" for field, text in shared.items())
     timed_on_cpu = any(result.speed.latency_device == "cpu" and result.speed.speedup is not None for result in results)
     below = "\n".join([*([f"speedup: {CPU_NOTE}"] if timed_on_cpu else []), *notes])
     table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.caption, table.caption_justify = Text(below) if below else None, "left"
-    for column in columns:
+    for column in shown:
         # Headings fold at their underscores, so that a dozen columns fit and stay the names that `sort=` takes.
         # Numbers stay whole; where the terminal is narrow it is names (run, kernel) that fold.
         justify, whole = ("right", True) if column.numeric else ("left", column.field == "pattern")
@@ -53,8 +62,8 @@ def results_table(results: Sequence[Result], notes: Sequence[str] = ()) -> Table
             min_width=narrowest,
             overflow="fold",
         )
-    for result in results:
-        add_row(table, *(column.cell(result) for column in columns))
+    for result in results[:most]:
+        add_row(table, *(column.cell(result) for column in shown))
     return table
 
 

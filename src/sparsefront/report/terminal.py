@@ -9,9 +9,15 @@ from pathlib import Path
 
 from rich.console import Console
 
+from sparsefront.report.budgets import budget_sentences
+from sparsefront.report.compact_table import compact_table
+from sparsefront.report.comparable import ComparableResults
 from sparsefront.report.result import Result
 from sparsefront.report.run_table import run_table
-from sparsefront.report.table import PIPED_WIDTH
+from sparsefront.report.table import LEAST_WIDTH, PIPED_WIDTH, records_table, results_table, table_console
+from sparsefront.report.winners import CHOICES, candidate_table
+
+MOST_ROWS = 40
 
 
 def print_run(result: Result, paths: Sequence[Path]) -> None:
@@ -22,6 +28,34 @@ def print_run(result: Result, paths: Sequence[Path]) -> None:
     console.print(run_table(result))
     for path in paths:
         print(f"  {_short(path)}")
+
+
+def print_group(group: ComparableResults, verdicts: Sequence[str], *, most: int | None = MOST_ROWS) -> None:
+    """Comparable results: tables of runs and of what may be chosen, then what they say; in a narrow terminal one table.
+
+    Args:
+        verdicts: how sure the reporting split is of what was picked.
+        most: lines of a table; None: all.
+    """
+    narrow = Console()
+    if narrow.is_terminal and narrow.width < LEAST_WIDTH:
+        narrow.print(compact_table(group, most))
+        _print_left_out(len(group.points()), most, "candidates")
+    else:
+        console = table_console()
+        console.print(results_table(group.results, group.notes(), most=most, columns=group.columns))
+        _print_left_out(len(group.results), most, "runs")
+        if chosen := candidate_table(group.candidates):
+            console.print(records_table(chosen[:most], CHOICES, verdicts))
+            _print_left_out(len(chosen), most, "candidates")
+    for sentence in budget_sentences(group):
+        narrow.print(f"- {sentence}", highlight=False, markup=False)
+    print()
+
+
+def _print_left_out(count: int, most: int | None, what: str) -> None:
+    if most is not None and count > most:
+        print(f"{count - most} more {what}: in compare.html, or rows=all")
 
 
 @dataclass(frozen=True)

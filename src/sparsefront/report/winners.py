@@ -1,78 +1,93 @@
 """What is chosen among comparable results, by their held-out part; and how sure the reporting split is of it."""
 
 from collections.abc import Callable, Iterable, Sequence
-from statistics import mean
+from statistics import fmean
 
-from sparsefront.report.candidates import Candidate, candidates_of, holds_nothing_out, mean_and_deviation, side_of
+from sparsefront.report.candidates import Candidate, holds_nothing_out, mean_and_deviation, side_of
 from sparsefront.report.column_kinds import percent, times
 from sparsefront.report.paired_bootstrap import Difference, paired_difference
 from sparsefront.report.result import Result
 from sparsefront.tasks.outcomes import Outcomes
 
 CHOICES = "over seeds: mean ± standard deviation; the held-out part of train picks, test reports"
+MOST_UNCLAIMED = 3  # pairs of which each is told
 OutcomesOf = Callable[[Result], dict[str, Outcomes] | None]
 """Outcomes of a result's networks by side; None where they were not kept."""
 
 
-def winners(results: Iterable[Result]) -> dict[float, list[Candidate]]:
+def winners(candidates: Iterable[Candidate]) -> dict[float, list[Candidate]]:
     """Sparsity -> for each pattern the candidate with the best mean on the held-out part; the best pattern first.
 
-    Results without a held-out part are no candidates.
+    Those without a held-out part are left out.
     """
     found: dict[float, dict[str, Candidate]] = {}
-    for candidate in candidates_of(results):
+    for candidate in candidates:
         if not candidate.can_be_chosen:
             continue
         of_sparsity = found.setdefault(candidate.sparsity, {})
         best = of_sparsity.get(candidate.structure)
-        if best is None or mean(candidate.val) > mean(best.val):
+        if best is None or fmean(candidate.val) > fmean(best.val):
             of_sparsity[candidate.structure] = candidate
     return {
-        sparsity: sorted(best.values(), key=lambda candidate: -mean(candidate.val))
+        sparsity: sorted(best.values(), key=lambda candidate: -fmean(candidate.val))
         for sparsity, best in sorted(found.items())
     }
 
 
-def candidate_table(results: Sequence[Result]) -> list[dict[str, str]]:
+def picked_as(candidates: Iterable[Candidate]) -> dict[tuple[str, ...], str]:
+    """Runs of a candidate -> `winner` of its sparsity, where it had rivals, or `recipe`: the best of its pattern."""
+    return {
+        candidate.runs: "winner" if place == 0 and len(line) > 1 else "recipe"
+        for line in winners(candidates).values()
+        for place, candidate in enumerate(line)
+    }
+
+
+def candidate_table(found: Sequence[Candidate]) -> list[dict[str, str]]:
     """One line per candidate: mean ± standard deviation over its runs, and what is picked; empty where each is a single run
     of its own sparsity.
     """
-    found, best = candidates_of(results), winners(results)
+    picked, told = picked_as(found), settings_apart(found)
     if len(found) < 2 and all(len(candidate.results) < 2 for candidate in found):
         return []
-    picked = {candidate.runs: place for line in best.values() for place, candidate in enumerate(line)}
+    place = {runs: number for number, runs in enumerate(picked)}  # those of a sparsity in their order
     lines = []
-    for candidate in sorted(found, key=lambda one: (one.sparsity, picked.get(one.runs, len(found)))):
-        place = picked.get(candidate.runs)
-        alone = len(best.get(candidate.sparsity, ())) < 2
+    for candidate in sorted(found, key=lambda one: (one.sparsity, place.get(one.runs, len(place)))):
         speedup, spread = mean_and_deviation(candidate.speedups)
         lines.append(
             {
                 "sparsity": f"{candidate.sparsity:g}",
                 "pattern": candidate.pattern,
-                "settings": _settings(candidate, found),
+                "settings": told[candidate.runs],
                 "runs": str(len(candidate.results)),
                 "held out": _spread(candidate.val),
                 "test": _spread(candidate.test),
                 "speedup": times(speedup) + ("" if spread is None else f" ± {spread:.2f}"),
-                "picked by held out": "" if place is None else "winner" if place == 0 and not alone else "recipe",
+                "picked by held out": picked.get(candidate.runs, ""),
             }
         )
     return lines
 
 
-def verdicts(results: Sequence[Result], outcomes_of: OutcomesOf) -> list[str]:
+def verdicts(candidates: Sequence[Candidate], outcomes_of: OutcomesOf) -> list[str]:
     """One line for each pattern beside the winner of its sparsity, and why nothing is picked among the others."""
-    lines = []
-    for sparsity, (first, *others) in winners(results).items():
+    lines: list[str] = []
+    unclaimed: dict[str, list[str]] = {}  # why -> pairs
+    for sparsity, (first, *others) in winners(candidates).items():
         for other in others:
             names = _names(first, other)
             told = _difference(first, other, outcomes_of)
-            text = told if isinstance(told, str) else _in_words(told, *names)
-            lines.append(f"sparsity {sparsity:g}, {names[0]} picked before {names[1]}: {text}")
-    pruned = [result for result in results if side_of(result) is not None]
+            line = f"sparsity {sparsity:g}, {names[0]} picked before {names[1]}"
+            if isinstance(told, str):
+                unclaimed.setdefault(told, []).append(line)
+            else:
+                lines.append(f"{line}: {_in_words(told, *names)}")
+    for why, pairs in unclaimed.items():
+        few = len(pairs) <= MOST_UNCLAIMED
+        lines += [f"{pair}: {why}" for pair in pairs] if few else [f"of {len(pairs)} pairs of candidates: {why}"]
+    pruned = [result for candidate in candidates for result in candidate.results]
     full = sum(map(holds_nothing_out, pruned))
-    old = sum(not candidate.can_be_chosen for candidate in candidates_of(pruned)) if len(pruned) > 1 else 0
+    old = sum(not candidate.can_be_chosen for candidate in candidates) if len(pruned) > 1 else 0
     if full:
         lines.append(
             f"{full} of {len(pruned)} results hold nothing out (dataset.valid_fraction=0): none of them is picked"
@@ -105,14 +120,26 @@ def _names(first: Candidate, other: Candidate) -> tuple[str, str]:
     """Patterns; with what else makes another network where these are the same."""
     if first.pattern != other.pattern:
         return first.pattern, other.pattern
-    return tuple(" ".join(filter(None, (one.pattern, _settings(one, [first, other])))) for one in (first, other))
+    told = settings_apart([first, other])
+    return tuple(" ".join(filter(None, (one.pattern, told[one.runs]))) for one in (first, other))
 
 
-def _settings(candidate: Candidate, found: Sequence[Candidate]) -> str:
-    """Where the candidates of one pattern and sparsity differ, what this one chose."""
-    rivals = [one.settings() for one in found if (one.pattern, one.sparsity) == (candidate.pattern, candidate.sparsity)]
-    own = candidate.settings()
-    return " ".join(f"{key}={own[key]}" for key in own if any(rival.get(key) != own[key] for rival in rivals))
+def settings_apart(candidates: Sequence[Candidate]) -> dict[tuple[str, ...], str]:
+    """Runs of a candidate -> what it chose where the candidates of its pattern and sparsity differ."""
+    rivals: dict[tuple, list[Candidate]] = {}
+    for candidate in candidates:
+        rivals.setdefault((candidate.pattern, candidate.sparsity), []).append(candidate)
+    told = {}
+    for alike in rivals.values():
+        settings = [candidate.settings() for candidate in alike]
+        apart = [key for key in _all(settings) if len({str(one.get(key)) for one in settings}) > 1]
+        for candidate, own in zip(alike, settings):
+            told[candidate.runs] = " ".join(f"{key}={own[key]}" for key in apart if key in own)
+    return told
+
+
+def _all(settings: Sequence[dict]) -> dict:
+    return {key: value for one in settings for key, value in one.items()}
 
 
 def _spread(values: Sequence[float]) -> str:

@@ -14,8 +14,8 @@ from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.experiment import Experiment
 from sparsefront.finite import first_non_finite
 from sparsefront.stages.seeds import reseed, stage_seed
-from sparsefront.tasks import build_task
 from sparsefront.tasks.base import Task
+from sparsefront.tasks.registry import build_task
 from sparsefront.training.optimization import Optimization
 
 

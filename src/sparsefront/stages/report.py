@@ -75,7 +75,7 @@ def publish(
         with whole_file(directory / name) as copy:
             shutil.copyfile(finished.path / name, copy)
     masks = _pruned_layers(experiment, result, pruned, recovered) if experiment.report.mask_pictures else None
-    files = write_report(result, directory, experiment.report, masks, results=experiment.results_dir)
+    files = write_report(result, directory, experiment.report, masks)
     checkpoint = None
     if result.identity.checkpoint is not None:
         folder = experiment.cache_dir / result.identity.checkpoint

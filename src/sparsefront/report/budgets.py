@@ -1,0 +1,87 @@
+"""One sentence per budget of quality: which candidate is the fastest that loses no more, and which patterns lose to dense."""
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from sparsefront.report.baseline import points_lost
+from sparsefront.report.candidates import Candidate
+from sparsefront.report.column_kinds import percent, times
+from sparsefront.report.comparable import CPU_NOTE, ComparableResults
+from sparsefront.report.points import Point
+
+BUDGETS = (0.5, 1.0, 2.0, 5.0)  # percentage points lost against the dense network trained on, else against dense
+
+
+def budget_sentences(group: ComparableResults, budgets: Sequence[float] = BUDGETS) -> list[str]:
+    """One sentence for each budget, or for several that say the same; the held-out part decides who stays within it, the
+    reporting split is told. Empty where nothing was timed, or nothing may be picked.
+    """
+    known = [
+        (lost, point) for point in group.speedup_points if (lost := lost_for_choice(point.candidate, group)) is not None
+    ]
+    said: dict[str, list[float]] = {}
+    for budget in budgets if known else ():
+        said.setdefault(_found(group, budget, known), []).append(budget)
+    return [f"{_budgets_text(held)} {text}" for text, held in said.items()]
+
+
+def lost_for_choice(candidate: Candidate, group: ComparableResults) -> float | None:
+    """Mean of the points that its runs lost, by what choices go by; None where that decides nothing."""
+    by_val = group.picked_by == "val"
+    if group.offers_no_choice or (by_val and not candidate.can_be_chosen):
+        return None
+    lost = [points_lost(result, held_out=by_val) for result in candidate.results]
+    return None if None in lost else fmean(lost)
+
+
+def against_dense(point: Point) -> str:
+    """`faster`, `slower` or `unclear`, by the whole interval of its speedup where there is one."""
+    low, high = point.x_interval or (point.x, point.x)
+    return "faster" if low > 1 else "slower" if high < 1 else "unclear"
+
+
+def _budgets_text(budgets: Sequence[float]) -> str:
+    """`at ≤ 0.5, 1 or 2 points lost`."""
+    *first, last = (f"{budget:g}" for budget in budgets)
+    numbers = f"{', '.join(first)} or {last}" if first else last
+    return f"at ≤ {numbers} point{'' if numbers == '1' else 's'} lost"
+
+
+def _found(group: ComparableResults, budget: float, known: Sequence[tuple[float, Point]]) -> str:
+    best: dict[str, Point] = {}
+    for lost, point in known:
+        pattern = point.result.choice.pattern
+        if lost <= budget and (pattern not in best or point.x > best[pattern].x):
+            best[pattern] = point
+    if not best:
+        return "nothing that was measured loses so little"
+    first = max(best.values(), key=lambda point: point.x)
+    found = {
+        "faster": "the fastest is",
+        "unclear": "nothing is surely faster than dense; the fastest is",
+        "slower": "everything loses to dense; the fastest is",
+    }[against_dense(first)]
+    slower = [pattern for pattern, point in best.items() if point is not first and against_dense(point) == "slower"]
+    unclear = [pattern for pattern, point in best.items() if point is not first and against_dense(point) == "unclear"]
+    beyond = dict.fromkeys(point.result.choice.pattern for _, point in known)
+    missed = [pattern for pattern in beyond if pattern not in best]
+    ends = (
+        (slower, "loses to dense", "lose to dense"),
+        (unclear, "is not surely faster than dense", "are not surely faster than dense"),
+        (missed, "always loses more", "always lose more"),
+    )
+    rest = [f"{', '.join(names)} {one if len(names) == 1 else many}" for names, one, many in ends if names]
+    cpu = f" ({CPU_NOTE})" if group.device == "cpu" else ""
+    return "; ".join([f"{found} {_in_words(first)}{cpu}", *rest])
+
+
+def _in_words(point: Point) -> str:
+    interval = "" if point.x_interval is None else f" ({' – '.join(map(times, point.x_interval))})"
+    error = "" if point.error is None else f" ± {point.error:.2f}"
+    lost = [value for result in point.candidate.results if (value := points_lost(result)) is not None]
+    on_test = f", {fmean(lost):.2f} points lost on the reporting split" if lost else ""
+    quality = percent(point.quality / 100).removesuffix(" %")
+    name = f"{point.candidate.pattern} at sparsity {point.candidate.sparsity:g}"
+    recovery = f", {point.result.choice.recovery}" if point.result.choice.recovery else ""
+    metric = point.result.quality.metric_name.replace("_", " ")
+    return f"{name}{recovery}: {times(point.x)}{interval} over dense, {metric} {quality}{error} %{on_test}"

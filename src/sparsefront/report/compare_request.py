@@ -1,0 +1,85 @@
+"""The command line of `compare.py`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.report.axis import SPEEDUP, axis_named
+from sparsefront.report.store import FRONT_FILE
+from sparsefront.report.terminal import MOST_ROWS
+
+USAGE = """\
+usage: python compare.py [results ...] [out=DIR] [sort=COLUMN] [axis=AXIS] [rows=N] [source=wandb project=NAME entity=NAME]
+
+Prints the runs, a table for each set that may be compared (model, data, samples evaluated, recovery steps, device, batch, dtype,
+modes searched), with what differs inside a set below it; where there is something to choose, a second one: mean ± standard
+deviation over seeds, what the held-out part of train picks, and whether the reporting split agrees (paired bootstrap). Below
+them a sentence per budget: the fastest that loses at most so many points. A terminal of less than 110 columns gets one
+table of what decides. Writes compare.png and compare.html: fronts, a latency budget that names the winner and its command,
+filters that stay in the page's address, a ranking, missing cells, all runs as CSV and JSON; the same sets apart.
+
+  results      folders (searched for row.json; where there is none, for rows.csv), CSV files or row.json files, or the
+               NAME.front.txt of a search; default: results
+  out=DIR      where the two files go; default: results/compare
+  sort=COLUMN  any field of a result: speedup (default), sparse (its accuracy), latency_sparse_ms, sparsity_achieved, pattern ...;
+               the best comes first, sort=-COLUMN turns the order round
+  axis=AXIS    speedup (default): over the dense baseline of the same process; or latency_ms: milliseconds, which differ
+               from process to process
+  rows=N       lines of each table in the terminal (default 40), or all; the page holds every run
+  source=wandb read the runs of a W&B project instead, from the result that each keeps in its summary
+
+python compare.py --rebuild [results ...] [store=FILE] compares nothing: it writes rows.csv of each folder anew from the row.json
+of its runs, or, with store=FILE, one CSV file of the results of all these folders and files.
+"""
+
+
+@dataclass
+class Request:
+    """The command line, understood."""
+
+    paths: list[Path] = field(default_factory=list)
+    out: str = "results/compare"
+    sort: str = "speedup"
+    axis: str = SPEEDUP.name
+    rows: str = str(MOST_ROWS)
+    rebuild: bool = False
+    store: str | None = None
+    source: str = "disk"
+    project: str | None = None
+    entity: str | None = None
+
+    @property
+    def most_rows(self) -> int | None:
+        """Lines of a table in the terminal; None: all."""
+        return None if self.rows == "all" else int(self.rows)
+
+
+def parse(arguments: Sequence[str]) -> Request:
+    """key=value for the known keys, everything else a path; a path may hold "=" itself, as Hydra's sweep folders do.
+
+    Raises:
+        InvalidSetting: an unknown key or option, or an unknown source.
+    """
+    request = Request()
+    keys = ("out", "sort", "axis", "rows", "store", "source", "project", "entity")
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if equals and key in keys:
+            setattr(request, key, value)
+        elif argument == "--rebuild":
+            request.rebuild = True
+        elif argument.startswith("-") or (equals and not Path(argument).exists()):
+            raise InvalidSetting(key, value, f"no such option; there are {', '.join(keys)}, and paths (see --help)")
+        elif argument.endswith(FRONT_FILE) and Path(argument).is_file():
+            request.paths += [Path(run) for run in Path(argument).read_text().splitlines()]
+        else:
+            request.paths.append(Path(argument))
+    if request.source not in ("disk", "wandb"):
+        raise InvalidSetting("source", request.source, "disk or wandb")
+    if request.store is not None and not request.rebuild:
+        raise InvalidSetting("store", request.store, "is a file that --rebuild writes")
+    axis_named(request.axis)
+    if request.rows != "all" and not request.rows.isdecimal():
+        raise InvalidSetting("rows", request.rows, "a number of lines, or all")
+    return request

@@ -1,0 +1,26 @@
+"""Points that ended without a result: why a cell of a study is missing."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from sparsefront.report.run_command import overrides_command
+
+
+def failed_runs(failures: Iterable[Path]) -> list[dict[str, str]]:
+    """One line per failure, for a table: where, the command, and why.
+
+    Args:
+        failures: files in which runs say so.
+    """
+    return [
+        {"failed": file.parent.name, "command": overrides_command(file.parent) or "–", "because": _message(file)}
+        for file in failures
+    ]
+
+
+def _message(file: Path) -> str:
+    try:
+        return str(json.loads(file.read_text())["message"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"{file} cannot be read ({error})"

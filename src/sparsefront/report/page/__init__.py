@@ -1,0 +1,1 @@
+"""Self-contained HTML pages: of one run, and of a comparison."""

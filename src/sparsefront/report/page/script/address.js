@@ -1,0 +1,44 @@
+// What the reader chose, kept in the page's address: #section=1&axis=latency_ms&pattern=n_m,tile_wise&budget=1.5
+const FILTERS = [
+  "pattern", "granularity", "recovery", "sparsity_target", "importance", "allocation", "schedule", "kernel_mode", "seed",
+];
+const state = readAddress();
+
+function readAddress() {
+  const given = new URLSearchParams(location.hash.slice(1));
+  const number = (name) => (given.has(name) && isFinite(Number(given.get(name))) ? Number(given.get(name)) : null);
+  const section = number("section") ?? 0;
+  return {
+    section: DATA.sections[section] ? section : 0,
+    axis: given.get("axis") in AXES ? given.get("axis") : DATA.axis,
+    within: number("within"),
+    budget: number("budget"),
+    point: number("point"),
+    sort: given.get("sort"),
+    filters: Object.fromEntries(FILTERS.map((name) => [name, new Set(parts(given.get(name)))])),
+  };
+}
+
+// A value may hold a comma itself: it is written encoded, so that only ours part the list.
+function parts(text) {
+  return text ? text.split(",").map(decodeURIComponent) : [];
+}
+
+function address() {
+  const given = new URLSearchParams();
+  if (state.section) given.set("section", state.section);
+  if (state.axis !== DATA.axis) given.set("axis", state.axis);
+  for (const name of ["within", "budget", "point", "sort"]) if (state[name] !== null) given.set(name, state[name]);
+  for (const name of FILTERS) {
+    const chosen = [...state.filters[name]].map(encodeURIComponent);
+    if (chosen.length) given.set(name, chosen.join(","));
+  }
+  return `#${given}`;
+}
+
+// Not at every step of a slider: browsers slow a page down that writes its address too often.
+let writing = 0;
+function writeAddress() {
+  clearTimeout(writing);
+  writing = setTimeout(() => history.replaceState(null, "", address()), 150);
+}

@@ -1,0 +1,78 @@
+// The three charts of a section, and what the pointer finds in them.
+const LOG_FROM_RATIO = 8;
+const NEAR_PIXELS = 24;
+const spotsOf = new Map(); // svg -> where its points were drawn
+
+function drawCharts(view) {
+  const { points, dense, section } = view, axis = state.axis;
+  const all = [...points, ...dense].filter((point) => near(point, view));
+  const timed = all.filter((point) => point[axis] !== null);
+  const values = timed.map((point) => point[axis]);
+  const log = values.length > 0 && Math.max(...values) > LOG_FROM_RATIO * Math.min(...values);
+  const along = { xOptions: log ? { log } : { fromZero: true }, xLabel: section.axes[axis] };
+  const interval = (point) => (axis === "speedup" && point.interval) || null;
+  const common = { front: new Set(view.front), lines: [], levels: [], budget: null, winner: view.winner, selected: view.selected,
+    interval: () => null, error: (point) => point.error, hollow: () => false, yLabel: section.quality_label };
+  const lines = view.series.map(([pattern, own]) => ({ color: DATA.styles.patterns[pattern], points: own.filter((point) => near(point, view)) }));
+  const steps = { color: "#999", points: view.front.filter((point) => near(point, view)), steps: true };
+  draw("speed", { ...common, ...along, points: timed, x: (point) => point[axis], y: (point) => point.quality,
+    yOptions: { least: 1 }, budget: view.budget, lines: [steps, ...lines], interval });
+  draw("quality", { ...common, points: all.filter((point) => !point.dense), x: (point) => point.sparsity, y: (point) => point.quality,
+    yOptions: { least: 1 }, levels: levelsOf(dense, "quality"), xLabel: "achieved sparsity, fraction of zeros", hollow: (point) => point[axis] === null });
+  draw("density", { ...common, points: timed.filter((point) => !point.dense), x: (point) => point.sparsity, y: (point) => point[axis],
+    yOptions: along.xOptions, levels: levelsOf(dense.slice(0, 1), axis), xLabel: "achieved sparsity, fraction of zeros", yLabel: AXES[axis].short, error: () => null });
+}
+
+// Where dense lies, dotted, and dense trained on, dashed.
+function levelsOf(dense, field) {
+  const levels = dense.map((point) => ({ value: point[field], dash: point.dense === "dense" ? "1 3" : "5 4" }));
+  return levels.filter(({ value }) => value !== null);
+}
+
+function draw(name, chart) {
+  const svg = document.getElementById(`chart-${name}`);
+  svg.closest("figure").hidden = chart.points.length === 0;
+  spotsOf.set(svg, drawChart(svg, chart));
+}
+
+// Whether a point is shown though the reader looks close to dense only.
+function near(point, view) {
+  const baseline = view.dense.at(-1);
+  return state.within === null || !baseline || point.quality >= baseline.quality - state.within;
+}
+
+function nearestPoint(svg, event) {
+  const box = svg.getBoundingClientRect(), size = SIZE.width / box.width;
+  const at = [(event.clientX - box.left) * size, (event.clientY - box.top) * size];
+  let best = null, distance = NEAR_PIXELS ** 2;
+  for (const spot of spotsOf.get(svg) ?? []) {
+    const found = (spot.x - at[0]) ** 2 + (spot.y - at[1]) ** 2;
+    if (found < distance) [best, distance] = [spot.point, found];
+  }
+  return best;
+}
+
+function watchPointer(svg, select) {
+  const tip = document.getElementById("tip");
+  svg.addEventListener("pointermove", (event) => {
+    const point = nearestPoint(svg, event);
+    tip.hidden = !point;
+    if (!point) return;
+    tip.textContent = tipText(point);
+    tip.style.left = `${Math.min(event.pageX + 14, scrollX + innerWidth - 340)}px`;
+    tip.style.top = `${event.pageY + 14}px`;
+  });
+  svg.addEventListener("pointerleave", () => (tip.hidden = true));
+  svg.addEventListener("click", (event) => {
+    const point = nearestPoint(svg, event);
+    if (point && !point.dense) select(point);
+  });
+}
+
+function tipText(point) {
+  const seeds = point.runs.length > 1 ? `, ${point.runs.length} runs` : "";
+  const lines = [nameOf(point) + seeds, `${qualityText(point)}, held out ${percentText(point.val)}`];
+  if (!point.dense) lines.push(`sparsity ${fractionText(point.sparsity)}, recovery ${point.recovery}, ${pointsText(point.lost)} points lost`);
+  lines.push(`${timesText(point.speedup)}, ${millisecondsText(point.latency_ms)}`);
+  return [...lines, ...(point.unlike ?? []).map((text) => `≠ ${text}`)].join("\n");
+}

@@ -1,0 +1,66 @@
+// The page's data: every run is a place in columns, every point a list of runs that share all but the seed.
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const COLUMNS = new Map(DATA.columns.map((column) => [column.name, column]));
+
+function valueOf(name, run) {
+  const column = COLUMNS.get(name);
+  if ("constant" in column) return column.constant;
+  const held = column.values[run];
+  return column.of && held !== null ? column.of[held] : held;
+}
+
+function known(name, runs) {
+  return runs.map((run) => valueOf(name, run)).filter((value) => value !== null);
+}
+
+function mean(values) {
+  return values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
+}
+
+function deviation(values) {
+  if (values.length < 2) return null;
+  const middle = mean(values);
+  return Math.sqrt(values.reduce((sum, value) => sum + (value - middle) ** 2, 0) / (values.length - 1));
+}
+
+const timesHundred = (value) => (value === null ? null : 100 * value);
+
+// The runs of a point that the filters leave, taken together; qualities in percent.
+function pointOf(held, runs, section) {
+  const qualities = known("_quality", runs), vals = known("_val_quality", runs);
+  const achieved = known("sparsity_achieved", runs), lows = known("speedup_low", runs), highs = known("speedup_high", runs);
+  const errors = [timesHundred(mean(known("_quality_error", runs))), timesHundred(deviation(qualities))];
+  const known_errors = errors.filter((error) => error !== null);
+  const point = {
+    ...held,
+    runs,
+    run: runs[0],
+    pattern: valueOf("pattern", runs[0]),
+    recovery: valueOf("recovery", runs[0]) ?? "–",
+    quality: timesHundred(mean(qualities)),
+    error: known_errors.length ? Math.max(...known_errors) : null,
+    val: vals.length === runs.length ? timesHundred(mean(vals)) : null,
+    lost: mean(known("_lost", runs)),
+    sparsity: achieved.length ? mean(achieved) : valueOf("sparsity_target", runs[0]),
+    speedup: mean(known("speedup", runs)),
+    latency_ms: mean(known("latency_sparse_ms", runs)),
+    interval: lows.length && highs.length ? [Math.min(...lows), Math.max(...highs)] : null,
+    unlike: runs.flatMap((run) => section.unlike[run] ?? []),
+  };
+  point.pick = pickOf(point, section);
+  return point;
+}
+
+// What a choice goes by: the held-out part of train; of old records, which lack it, the reporting split; null: never picked.
+function pickOf(point, section) {
+  return { val: point.val, test: point.quality }[section.picked_by] ?? null;
+}
+
+function densePoints(section) {
+  const kinds = { dense: "dense baseline", continued: "dense, trained on" };
+  return Object.entries(kinds).flatMap(([kind, label]) => {
+    if (!section[kind]) return [];
+    const point = { ...section[kind], dense: kind, label, runs: [], settings: "", interval: null, error: null };
+    return [{ ...point, pick: pickOf(point, section) }];
+  });
+}

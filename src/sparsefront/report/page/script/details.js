@@ -1,0 +1,45 @@
+// Everything that the page holds about one point: its runs, where they were measured, their layers and pictures.
+const PROVENANCE = ["gpu", "driver", "cuda", "torch_version", "triton_version", "commit", "processor", "threads", "latency_kernel",
+  "execution_mode_dense", "execution_mode_sparse", "dense_weights_sha256", "weights_sha256", "time"];
+
+function showDetails(point) {
+  const box = document.getElementById("details");
+  box.hidden = !point;
+  if (!point) return;
+  box.innerHTML = [`<h3>${escaped(nameOf(point))}, sparsity ${fractionText(point.sparsity)}</h3>`,
+    commandBox(DATA.commands[point.run]),
+    ...point.unlike.map((text) => `<p><span class="badge">≠</span> ${escaped(text)}</p>`),
+    runsTable(point), provenanceList(point.run), layersTable(point.run), picturesOf(point.run)].join("");
+}
+
+function commandBox(command) {
+  return `<div class="command"><code>${escaped(command)}</code><button type="button" data-copy>copy</button></div>`;
+}
+
+function runsTable(point) {
+  const lines = point.runs.map((run) => [valueOf("seed", run), valueOf("recovery_seed", run) ?? DASH,
+    percentText(timesHundred(valueOf("_val_quality", run))), percentText(timesHundred(valueOf("_quality", run))),
+    timesText(valueOf("speedup", run)), millisecondsText(valueOf("latency_sparse_ms", run)), valueOf("run_id", run), DATA.folders[run] ?? DASH]);
+  return tableOf([["seed", "recovery seed", "held out", "test", "speedup", "latency", "run", "folder"], ...lines]);
+}
+
+function provenanceList(run) {
+  const known_fields = PROVENANCE.filter((name) => valueOf(name, run) !== null);
+  return `<p class="note">${known_fields.map((name) => `${name} ${escaped(valueOf(name, run))}`).join(" · ")}</p>`;
+}
+
+function layersTable(run) {
+  const lines = DATA.layers[run];
+  if (!lines) return `<p class="note">Its layers are not in this page: see its row.json.</p>`;
+  return `<details><summary>${lines.length - 1} layers</summary>${tableOf(lines)}</details>`;
+}
+
+function picturesOf(run) {
+  return (DATA.pictures[run] ?? []).map(({ name, base64 }) =>
+    `<figure><img alt="${escaped(name)}" src="data:image/png;base64,${base64}"><figcaption>${escaped(name)}</figcaption></figure>`).join("");
+}
+
+function tableOf([head, ...lines]) {
+  const line = (tag, cells) => `<tr>${cells.map((cell) => `<${tag}>${escaped(cell)}</${tag}>`).join("")}</tr>`;
+  return `<div class="wide"><table>${line("th", head)}${lines.map((cells) => line("td", cells)).join("")}</table></div>`;
+}

@@ -1,0 +1,34 @@
+// Buttons that choose among values in which the runs of a section differ; none pressed means all.
+function runsThatPass(runs) {
+  const active = FILTERS.filter((name) => state.filters[name].size);
+  return runs.filter((run) => active.every((name) => state.filters[name].has(textOf(name, run))));
+}
+
+const textOf = (name, run) => String(valueOf(name, run) ?? DASH);
+
+function showFilters(section, changed) {
+  const runs = section.points.flatMap((point) => point.runs);
+  const fields = FILTERS.map((name) => [name, [...new Set(runs.map((run) => textOf(name, run)))].sort(byNumberOrText)]);
+  const several = fields.filter(([name, values]) => values.length > 1 || state.filters[name].size);
+  const box = document.getElementById("filters");
+  box.innerHTML = several.map(([name, values]) => `<fieldset data-field="${name}"><legend>${name.replaceAll("_", " ")}</legend>` +
+    values.map((value) => `<button type="button" aria-pressed="${state.filters[name].has(value)}" data-value="${escaped(value)}">` +
+      `${iconOf(name, value)}${escaped(value)}</button>`).join("") + "</fieldset>").join("");
+  box.onclick = (event) => {
+    const button = event.target.closest("button");
+    if (!button) return;
+    const chosen = state.filters[button.closest("fieldset").dataset.field], { value } = button.dataset;
+    if (!chosen.delete(value)) chosen.add(value);
+    button.setAttribute("aria-pressed", chosen.has(value));
+    changed();
+  };
+}
+
+function iconOf(name, value) {
+  if (name === "pattern") return symbolIcon("circle", DATA.styles.patterns[value]);
+  return name === "recovery" ? symbolIcon(DATA.styles.recoveries[value] ?? "circle", "#555") : "";
+}
+
+function byNumberOrText(a, b) {
+  return isNaN(a) || isNaN(b) ? a.localeCompare(b) : a - b;
+}

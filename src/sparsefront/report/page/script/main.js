@@ -1,0 +1,87 @@
+// One view of the data, drawn again whenever the reader changes something.
+function viewOf() {
+  const section = DATA.sections[state.section], { axis } = state;
+  const points = section.points.flatMap((held) => {
+    const runs = runsThatPass(held.runs);
+    return runs.length ? [pointOf(held, runs, section)] : [];
+  });
+  const dense = densePoints(section), candidates = [...points, ...dense];
+  return withBudget({
+    section, points, dense,
+    range: budgetRange(candidates, axis),
+    front: paretoFront(candidates, axis),
+    series: [...groupBy(points, (point) => point.pattern)].map(([pattern, own]) => [pattern, paretoFront(own, axis)]),
+    selected: points.find((point) => point.runs.includes(state.point)) ?? null,
+  });
+}
+
+function withBudget(view) {
+  const { range } = view;
+  const budget = range && Math.min(Math.max(state.budget ?? middleOf(range), range[0]), range[1]);
+  return { ...view, budget, winner: range && winnerOf(view.front, state.axis, budget) };
+}
+
+const middleOf = ([low, high]) => (low + high) / 2;
+
+function show() {
+  const view = viewOf();
+  const select = (point) => {
+    state.point = point.run;
+    changed();
+    document.getElementById("details").scrollIntoView({ block: "nearest" });
+  };
+  drawCharts(view);
+  showBudget(view, movedBudget);
+  showTable(view, { select, changed });
+  showDetails(view.selected);
+  document.getElementById("shown").textContent = `${view.points.length} of ${view.section.points.length} points`;
+  return { view, select };
+}
+
+let now = null;
+function changed() {
+  now = show();
+  writeAddress();
+}
+
+// The slider moves often: only what depends on it is drawn.
+function movedBudget() {
+  const view = withBudget(now.view);
+  now.view = view;
+  drawCharts(view);
+  showBudget(view, movedBudget);
+  writeAddress();
+}
+
+function showSection() {
+  for (const [place, text] of [...document.querySelectorAll("[data-section]")].entries()) text.hidden = place !== state.section;
+  document.getElementById("section").value = state.section;
+  document.getElementById("axis").value = state.axis;
+  document.getElementById("within").value = state.within ?? "";
+  showFilters(DATA.sections[state.section], changed);
+  changed();
+}
+
+function start() {
+  const shownRuns = () => now.view.points.flatMap((point) => point.runs);
+  const on = (id, kind, react) => document.getElementById(id).addEventListener(kind, react);
+  on("section", "change", (event) => {
+    Object.assign(state, { section: Number(event.target.value), budget: null, point: null });
+    for (const chosen of Object.values(state.filters)) chosen.clear();
+    showSection();
+  });
+  on("axis", "change", (event) => (Object.assign(state, { axis: event.target.value, budget: null }), changed()));
+  on("within", "change", (event) => ((state.within = event.target.value ? Number(event.target.value) : null), changed()));
+  on("csv", "click", () => download("runs.csv", csvOf(shownRuns()), "text/csv"));
+  on("json", "click", () => download("runs.json", JSON.stringify(recordsOf(shownRuns()), null, 1), "application/json"));
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (button) copyText(button.parentElement.querySelector("code").textContent, button);
+  });
+  for (const svg of document.querySelectorAll("svg.chart")) watchPointer(svg, (point) => now.select(point));
+  addEventListener("hashchange", () => (Object.assign(state, readAddress()), showSection()));
+  document.body.classList.add("live");
+  showSection();
+}
+
+start();

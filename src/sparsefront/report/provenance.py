@@ -1,0 +1,46 @@
+"""On what a result was measured, and where that differs from the results around it."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from sparsefront.report.result import Result
+
+FIELDS = {
+    "gpu": "GPU",
+    "driver": "driver",
+    "cuda": "CUDA",
+    "torch_version": "torch",
+    "triton_version": "triton",
+    "commit": "commit",
+}
+COMMIT_DIGITS = 9
+
+
+def provenance(result: Result) -> dict[str, str]:
+    """What -> its version or name, in words; only what is known."""
+    found = {words: result.value_of(field) for field, words in FIELDS.items()}
+    found["measured"] = result.identity.time
+    return {words: _short(words, value) for words, value in found.items() if value is not None}
+
+
+def unlike_the_rest(results: Sequence[Result]) -> dict[str, list[str]]:
+    """`run_id` -> where the GPU, its software or the commit, and so the kernels, differ from most of these results.
+
+    Only of results that differ; where two versions are as frequent, the one met first counts as the usual one.
+    """
+    unlike: dict[str, list[str]] = {}
+    for field, words in FIELDS.items():
+        values = [result.value_of(field) for result in results]
+        counts = Counter(values).most_common()
+        for result, value in zip(results, values):
+            if value != counts[0][0]:
+                told = f"{words} {_short(words, value)}, elsewhere {_short(words, counts[0][0])}"
+                unlike.setdefault(result.identity.run_id, []).append(told)
+    return unlike
+
+
+def _short(words: str, value: object) -> str:
+    text = "unknown" if value is None else str(value)
+    if words != "commit" or value is None:
+        return text
+    return text[:COMMIT_DIGITS] + ("-dirty" if text.endswith("-dirty") else "")

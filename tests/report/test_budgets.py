@@ -1,0 +1,81 @@
+"""A sentence names the fastest within a budget, picked on held-out data, and every pattern that loses."""
+
+import pytest
+
+from sparsefront.report.budgets import budget_sentences
+from sparsefront.report.comparable import split_comparable
+
+
+@pytest.fixture
+def run(make_result):
+    """run(pattern, speedup, lost, lost on test) -> a result."""
+
+    def make(pattern: str, speedup: float, lost: float, on_test: float | None = None, **changes: object):
+        held = {"dense": 0.9, "val_dense": 0.8, "val_sparse": 0.8 - lost / 100}
+        held |= {"sparse": 0.9 - (lost if on_test is None else on_test) / 100, "granularity": None}
+        held |= {"speedup": speedup, "speedup_low": speedup - 0.05, "speedup_high": speedup + 0.05}
+        return make_result(**{"pattern": pattern, "latency_device": "cuda", "gpu": "H200"} | held | changes)
+
+    return make
+
+
+def sentences(results, *budgets):
+    (group,) = split_comparable(results)
+    return budget_sentences(group, budgets)
+
+
+def test_the_fastest_within_the_budget_is_named_with_those_that_lose(run):
+    results = [
+        run("n_m", 1.4, 0.4),
+        run("tile_wise", 1.8, 1.5),
+        run("element_wise", 0.7, 0.1),
+        run("uniform", 1.02, 0.3),
+        run("block_wise", 3.0, 7.0),
+    ]
+    one, two = sentences(results, 1.0, 2.0)
+    assert one == (
+        "at ≤ 1 point lost the fastest is n_m at sparsity 0.75, finetune: 1.40× (1.35× – 1.45×) over dense, "
+        "accuracy 89.60 %, 0.40 points lost on the reporting split; element_wise loses to dense; "
+        "uniform is not surely faster than dense; tile_wise, block_wise always lose more"
+    )
+    assert two.startswith("at ≤ 2 points lost the fastest is tile_wise") and two.endswith(
+        "block_wise always loses more"
+    )
+
+
+def test_the_held_out_part_decides_who_is_within_the_budget(run):
+    lucky, honest = run("n_m", 2.0, 3.0, on_test=0.0), run("tile_wise", 1.5, 0.5, on_test=4.0)
+    (told,) = sentences([lucky, honest], 1.0)
+    assert "the fastest is tile_wise" in told and "4.00 points lost on the reporting split" in told
+
+
+def test_where_nothing_is_faster_it_says_so(run):
+    (told,) = sentences([run("n_m", 0.8, 0.0), run("uniform", 0.9, 0.0)], 1.0)
+    assert "everything loses to dense; the fastest is uniform" in told and "n_m loses to dense" in told
+    (told,) = sentences([run("n_m", 0.8, 0.0), run("uniform", 1.01, 0.0)], 1.0)
+    assert "nothing is surely faster than dense; the fastest is uniform" in told
+    (told,) = sentences([run("n_m", 2.0, 3.0)], 1.0)
+    assert told == "at ≤ 1 point lost nothing that was measured loses so little"
+
+
+def test_budgets_that_say_the_same_share_a_sentence(run):
+    first, second = sentences([run("n_m", 2.0, 0.8), run("uniform", 3.0, 4.0)], 1.0, 2.0, 3.0, 5.0)
+    assert first.startswith("at ≤ 1, 2 or 3 points lost the fastest is n_m")
+    assert second.startswith("at ≤ 5 points lost the fastest is uniform")
+
+
+def test_seeds_count_together(run):
+    seeds = [run("n_m", 1.5, lost, seed=seed) for seed, lost in enumerate((0.2, 2.2))]
+    (told,) = sentences(seeds, 1.0)
+    assert "nothing that was measured" in told, "one lucky seed is no candidate"
+
+
+def test_nothing_is_said_where_nothing_may_be_picked_or_was_timed(run):
+    assert sentences([run("n_m", 1.5, 0.1, dataset_parameters={"valid_fraction": 0.0})], 1.0) == []
+    untimed = run("n_m", 1.5, 0.1).with_values(dict.fromkeys(("speedup", "speedup_low", "speedup_high")))
+    assert sentences([untimed], 1.0) == []
+
+
+def test_a_cpu_is_named(run):
+    (told,) = sentences([run("n_m", 1.5, 0.1, latency_device="cpu", gpu=None)], 1.0)
+    assert "CPU reference, not a GPU latency" in told

@@ -1,0 +1,86 @@
+"""Where a result comes from: its command, its machine and software, and the cells of a study that are missing."""
+
+import shlex
+
+import pytest
+import yaml
+
+from sparsefront.report.candidates import candidates_of
+from sparsefront.report.compare import main
+from sparsefront.report.missing_cells import measured_cells
+from sparsefront.report.provenance import provenance, unlike_the_rest
+from sparsefront.report.run_command import run_command
+from sparsefront.report.series_style import pattern_color, recovery_marker
+from sparsefront.report.store import write_result_json
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["pattern=n_m", "sparsity=0.5"],
+        ["report.mask_layers=[query,fc1]", "optimize=[val_sparse, speedup]"],
+        ["experiment=a: b", "+x='it is # this'", "model.path=/a path/" + "long " * 40],
+    ],
+    ids=["none", "plain", "lists", "awkward"],
+)
+def test_the_command_is_that_of_the_overrides(make_result, tmp_path, overrides):
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / ".hydra" / "overrides.yaml").write_text(yaml.dump(overrides))
+    assert shlex.split(run_command(make_result(), tmp_path)) == ["python", "run.py", *overrides]
+
+
+@pytest.mark.parametrize("text", [None, "not: a list", "- [unclosed"], ids=["gone", "no list", "torn"])
+def test_without_overrides_the_record_tells_what_it_can(make_result, tmp_path, text):
+    if text is not None:
+        (tmp_path / ".hydra").mkdir()
+        (tmp_path / ".hydra" / "overrides.yaml").write_text(text)
+    command = run_command(make_result(), tmp_path)
+    assert "python run.py model=vit_small dataset=digits pattern=tile_wise" in command
+    assert "granularity=128 sparsity=0.75 seed=3  # from the record, parameters left out" in command
+
+
+def test_provenance_and_a_badge_where_it_differs(make_result):
+    usual = {"commit": "a" * 40, "gpu": "H200", "torch_version": "2.15.0"}
+    results = [make_result(**usual, run_id=str(number)) for number in range(3)]
+    odd = make_result(**usual | {"commit": "b" * 40 + "-dirty", "gpu": "H100"}, run_id="odd")
+    assert unlike_the_rest([*results, odd]) == {
+        "odd": ["GPU H100, elsewhere H200", "commit bbbbbbbbb-dirty, elsewhere aaaaaaaaa"]
+    }
+    assert unlike_the_rest(results) == {}
+    assert provenance(odd)["commit"] == "bbbbbbbbb-dirty" and "driver" not in provenance(odd)
+
+
+def test_missing_cells_are_named(make_result):
+    def run(pattern, sparsity, **changes):
+        return make_result(pattern=pattern, sparsity_target=sparsity, granularity=None, **changes)
+
+    runs = [run("n_m", 0.5), run("n_m", 0.5, seed=4), run("n_m", 0.75), run("uniform", 0.75, recovery=None)]
+    assert measured_cells(candidates_of(runs)) == [
+        {"pattern": "n_m", "recovery": "finetune", "sparsity 0.5": "2 seeds", "sparsity 0.75": "1 seed"},
+        {"pattern": "uniform", "recovery": "none", "sparsity 0.5": "missing", "sparsity 0.75": "1 seed"},
+    ]
+    assert measured_cells(candidates_of(runs[:3])) == [], "one line is no grid"
+
+
+def test_a_pattern_has_one_color_and_a_recovery_one_marker():
+    known = ["tile_wise", "vector_wise", "block_wise", "n_m", "element_wise", "dense", "uniform", "channel"]
+    known += ["shuffled_block", "tile_2_4", "block_2_4", "mixed"]
+    colors = [pattern_color(pattern) for pattern in known]
+    assert len(set(colors)) == len(known) and pattern_color("my_own") not in colors
+    assert recovery_marker("finetune") == ("o", "circle") and recovery_marker(None) == recovery_marker("none")
+    assert recovery_marker("my_own") == recovery_marker("my_own")
+
+
+def test_failed_points_are_told_with_their_command_and_reason(tmp_path, make_result, capsys):
+    write_result_json(tmp_path / "sweep" / "0" / "row.json", make_result())
+    for name, text in (("1", '{"error": "InvalidSetting", "message": "granularity=8: 1, 2 or <4>"}'), ("2", "{")):
+        folder = tmp_path / "sweep" / name / ".hydra"
+        folder.mkdir(parents=True)
+        (folder.parent / "failure.json").write_text(text)
+        (folder / "overrides.yaml").write_text("- granularity=8\n")
+    assert main([str(tmp_path / "sweep"), f"out={tmp_path}"]) == 0
+    told = capsys.readouterr().err
+    assert "failed: 1: granularity=8: 1, 2 or <4>\n" in told and "failed: 2: " in told and "cannot be read" in told
+    page = (tmp_path / "compare.html").read_text()
+    assert "Failed: 2" in page and "granularity=8: 1, 2 or &lt;4&gt;" in page and "python run.py granularity=8" in page

@@ -1,0 +1,195 @@
+"""The comparison page in a real browser: nothing is fetched, the console stays empty, filters, slider and table work."""
+
+import base64
+import csv
+import io
+import json
+
+import pytest
+from headless_browser import find_browser, headless_page
+
+from sparsefront.report.comparable import split_comparable
+from sparsefront.report.page.comparison import write_comparison
+from sparsefront.report.page.run import write_run_page
+
+pytestmark = pytest.mark.skipif(find_browser() is None, reason="no Chromium or Chrome is installed")
+COUNT = "document.querySelectorAll('{}').length"
+LINES = COUNT.format("#points tbody tr")
+CLICK = "document.querySelector('{}').click()"
+SLIDE = (
+    "{{ const slider = document.querySelector('#budget input'); slider.value = {}; "
+    "slider.dispatchEvent(new Event('input')); }}"
+)
+BEST = (
+    "Math.max(...[...now.view.points, ...now.view.dense]"
+    ".filter((point) => point.speedup >= now.view.budget - 1e-9).map((point) => point.pick))"
+)
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+WAIT = "new Promise((done) => setTimeout(done, 300))"
+WINNER = "document.querySelector('[data-winner]').textContent"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with headless_page(tmp_path_factory.mktemp("browser")) as page:
+        yield page
+
+
+@pytest.fixture
+def shown(browser, tmp_path):
+    """shown(results, fragment) -> the page of their comparison; at the end nothing may have gone wrong in it."""
+
+    def show(results, fragment: str = ""):
+        browser.problems.clear(), browser.requests.clear()
+        browser.open(write_comparison(results, tmp_path / "compare.html", title="compared"), fragment)
+        return browser
+
+    yield show
+    assert browser.problems == []
+    fetched = [url for url in browser.requests if not url.startswith(("data:", "blob:", "file:", "about:"))]
+    assert fetched == [] and sum(url.startswith("file:") for url in browser.requests) <= 1
+
+
+def test_every_candidate_is_a_line_and_a_point(shown, mixed):
+    results = mixed(200)
+    page = shown(results)
+    (group,) = split_comparable(results)
+    assert page.evaluate(LINES) == len(group.points()) == 100
+    assert page.evaluate("spotsOf.get(document.getElementById('chart-speed')).length") == len(group.points()) + 2
+    assert page.evaluate("document.querySelector('#shown').textContent") == "100 of 100 points"
+    assert (
+        page.evaluate(COUNT.format("svg.chart .mark")) >= 3 and page.evaluate(COUNT.format("svg.chart .dominated")) == 3
+    )
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "fits a laptop's screen"
+
+
+def test_the_script_finds_the_front_that_python_finds(shown, mixed):
+    results = mixed(200)
+    page = shown(results)
+    (group,) = split_comparable(results)
+    front = page.evaluate("now.view.front.map((point) => [point.speedup, point.quality])")
+    assert front == [pytest.approx(point) for point in group.front()]
+
+
+def test_filters_choose_and_stay_in_the_address(shown, mixed):
+    page = shown(mixed(200))
+    page.evaluate(CLICK.format('[data-field="pattern"] [data-value="tile_wise"]'))
+    page.evaluate(CLICK.format('[data-field="seed"] [data-value="1"]'))
+    chosen = page.evaluate(LINES)
+    assert 0 < chosen < 100
+    assert page.evaluate("now.view.points.every((point) => point.pattern === 'tile_wise' && point.runs.length === 1)")
+    page.evaluate(WAIT)
+    address = page.evaluate("location.hash")
+    assert address == "#pattern=tile_wise&seed=1"
+    again = shown(mixed(200), address)
+    assert again.evaluate(LINES) == chosen
+    assert again.evaluate(COUNT.format('#filters [aria-pressed="true"]')) == 2
+    page.evaluate(CLICK.format('[data-field="pattern"] [data-value="tile_wise"]'))
+    assert page.evaluate(LINES) > chosen
+
+
+def test_the_slider_names_the_best_that_is_fast_enough_and_its_command(shown, mixed):
+    results = mixed(200)
+    page = shown(results)
+    page.evaluate(SLIDE.format(0))
+    assert "dense" in page.evaluate(WINNER), "with time enough the trained-on dense network is the best"
+    page.evaluate(SLIDE.format(1000))
+    (group,) = split_comparable(results)
+    fastest = max(group.points(), key=lambda point: point.x)
+    assert fastest.candidate.pattern in page.evaluate(WINNER) and f"{fastest.x:.2f}×" in page.evaluate(WINNER)
+    assert "at least" in page.evaluate("document.querySelector('#budget output').textContent")
+    command = page.evaluate("document.querySelector('#budget code').textContent")
+    assert command.startswith("python run.py model=vit_small") and f"pattern={fastest.result.choice.pattern}" in command
+    for place in range(0, 1001, 50):
+        page.evaluate(SLIDE.format(place))
+        assert page.evaluate(f"now.view.winner.pick === {BEST}")
+    page.evaluate(WAIT)
+    assert "budget=" in page.evaluate("location.hash")
+
+
+def test_the_axis_may_be_milliseconds(shown, mixed):
+    page = shown(mixed(100), "#axis=latency_ms")
+    assert "at most" in page.evaluate("document.querySelector('#budget output').textContent")
+    assert page.evaluate("now.view.winner.latency_ms <= now.view.budget")
+
+
+def test_a_point_tells_its_runs_and_layers_and_downloads_are_whole(shown, mixed):
+    results = mixed(60)
+    page = shown(results)
+    page.evaluate(CLICK.format("#points tbody tr"))
+    told = page.evaluate("document.querySelector('#details').innerText")
+    assert "python run.py" in told and "run-" in told and "commit aaaa" in told
+    assert "gathered_reference" in page.evaluate("document.querySelector('#details').innerHTML")
+    everything = f"[...Array({len(results)}).keys()]"
+    lines = list(csv.DictReader(io.StringIO(page.evaluate(f"csvOf({everything})"))))
+    assert [line["run_id"] for line in lines] == [result.identity.run_id for result in results]
+    records = json.loads(page.evaluate(f"JSON.stringify(recordsOf({everything}))"))
+    for field in ("speedup", "val_sparse", "granularity", "latency_sparse_ms", "sparsity_target", "recovery"):
+        assert [record[field] for record in records] == [result.value_of(field) for result in results]
+
+
+def test_pictures_of_masks_are_in_the_page(browser, make_result, tmp_path):
+    (tmp_path / "masks").mkdir()
+    (tmp_path / "masks" / "fc1.png").write_bytes(base64.b64decode(PIXEL))
+    page = tmp_path / "compare.html"
+    browser.open(write_comparison([make_result()], page, title="one", folder_of=lambda result: tmp_path))
+    browser.evaluate(CLICK.format("#points tbody tr"))
+    assert browser.evaluate("document.querySelector('#details img').naturalWidth") == 1
+    assert browser.evaluate("document.querySelector('#details img').alt") == "fc1"
+
+
+def test_other_provenance_has_a_badge(shown, mixed):
+    page = shown(mixed(60))
+    assert page.evaluate("now.view.points.flatMap((point) => point.unlike).join()") == (
+        "commit bbbbbbbbb, elsewhere aaaaaaaaa,commit bbbbbbbbb, elsewhere aaaaaaaaa"
+    )
+    assert page.evaluate(COUNT.format("#points .badge")) == 2
+
+
+def test_sections_are_chosen_and_hold_their_own_text(shown, mixed, make_result):
+    page = shown([*mixed(30), make_result(model="bert")])
+    assert page.evaluate(COUNT.format("#section option")) == 2
+    visible = (
+        "[...document.querySelectorAll('section h2')].filter((one) => one.offsetParent).map((one) => one.textContent)"
+    )
+    first = page.evaluate(visible)
+    page.evaluate(
+        "{ const box = document.getElementById('section'); box.value = 1; box.dispatchEvent(new Event('change')); }"
+    )
+    assert page.evaluate(visible) != first
+    page.evaluate(WAIT)
+    assert page.evaluate("location.hash") == "#section=1"
+
+
+def test_awkward_text_stays_text(shown, make_result):
+    bad = "</script><img src=x onerror=alert(1)>"
+    page = shown([make_result(run_id=bad, pattern=bad, n_of_m="<b>2:4"), make_result()])
+    page.evaluate(CLICK.format("#points tbody tr"))
+    assert page.evaluate(COUNT.format("img")) == 0 and page.evaluate(COUNT.format("td b")) == 0
+
+
+def test_old_records_and_nothing_timed_are_still_shown(shown, make_result):
+    nothing = dict.fromkeys(("latency_dense_ms", "latency_sparse_ms", "speedup", "speedup_low", "speedup_high"))
+    page = shown(
+        [make_result(**nothing, latency_device=None), make_result(**nothing, latency_device=None, sparse=0.5, seed=9)]
+    )
+    assert page.evaluate("document.getElementById('budget').hidden") and page.evaluate(LINES) == 1
+
+
+@pytest.mark.parametrize("runs", [1000, 10_000])
+def test_many_rows_stay_fluid(shown, mixed, runs):
+    """A step of the slider and a filter in the time of a few frames of a slow machine."""
+    page = shown(mixed(runs))
+    took = "(() => {{ const start = performance.now(); {} return performance.now() - start; }})()"
+    page.evaluate(took.format(SLIDE.format(1)))
+    steps = sorted(page.evaluate(took.format(SLIDE.format(place))) for place in range(100, 900, 100))
+    press = page.evaluate(took.format(CLICK.format('[data-field="pattern"] [data-value="n_m"]') + ";"))
+    assert steps[4] < 30 + 0.02 * runs and press < 100 + 0.05 * runs, (steps, press)
+    assert page.evaluate(LINES) <= 100
+
+
+def test_the_page_of_one_run_needs_no_script(browser, make_result, tmp_path):
+    browser.problems.clear(), browser.requests.clear()
+    browser.open(write_run_page(make_result(), tmp_path / "report.html", title="one"))
+    assert browser.evaluate("document.querySelector('svg').getBoundingClientRect().width") > 300
+    assert browser.problems == [] and [url for url in browser.requests if not url.startswith(("file:", "data:"))] == []

@@ -1,0 +1,85 @@
+"""`rows.csv` is derived from the `row.json` files; stores of several machines become one."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from sparsefront.report.compare import main
+from sparsefront.report.store import append_result, read_results, write_result_json
+
+
+@pytest.fixture
+def study(tmp_path, make_result):
+    """A folder of three runs with the rows.csv that they wrote."""
+    for number in range(3):
+        result = make_result(run_id=f"run-{number}", seed=number, time=f"2026-01-0{number + 1}T00:00:00+00:00")
+        write_result_json(tmp_path / "study" / str(number) / "row.json", result)
+        append_result(tmp_path / "study" / "rows.csv", result)
+    return tmp_path / "study"
+
+
+def runs_of(store: Path) -> list[str]:
+    with store.open(newline="") as file:
+        return [line["run_id"] for line in csv.DictReader(file)]
+
+
+def test_what_is_rebuilt_is_what_the_runs_wrote(study, capsys):
+    store, before = study / "rows.csv", (study / "rows.csv").read_bytes()
+    for damage in (store.unlink, lambda: store.write_bytes(before[: len(before) // 2]), lambda: None):
+        damage()
+        assert main(["--rebuild", str(study)]) == 0
+        assert store.read_bytes() == before
+    assert capsys.readouterr().out.splitlines()[-1] == f"{store}: 3 runs"
+    assert sorted(path.name for path in study.iterdir() if path.is_file()) == ["rows.csv"]
+
+
+def test_a_corrupt_row_is_named_and_its_line_kept(study, capsys):
+    (study / "1" / "row.json").write_text('{"identity": ')
+    assert main(["--rebuild", str(study)]) == 0
+    assert f"left out: {study / '1' / 'row.json'}: not JSON" in capsys.readouterr().err
+    assert sorted(runs_of(study / "rows.csv")) == ["run-0", "run-1", "run-2"]
+    (study / "rows.csv").unlink()
+    main(["--rebuild", str(study)])
+    assert runs_of(study / "rows.csv") == ["run-0", "run-2"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "null", '{"identity": 3}', '{"identity": {"schema_version": 6}}', "[" * 100_000, "\x00\xff"],
+    ids=["empty", "list", "null", "number", "nothing in it", "deep", "bytes"],
+)
+def test_every_kind_of_corrupt_row_is_skipped(study, text):
+    (study / "1" / "row.json").write_text(text, encoding="latin-1")
+    reading = read_results([study])
+    assert [result.identity.run_id for result in reading.results] == ["run-0", "run-2"]
+    (problem,) = reading.problems
+    assert problem.startswith(str(study / "1" / "row.json"))
+
+
+def test_several_stores_become_one(study, tmp_path, make_result, capsys):
+    other = tmp_path / "other" / "rows.csv"
+    append_result(other, make_result(run_id="run-1", speedup=9.0, time="2026-02-01T00:00:00+00:00"))
+    append_result(other, make_result(run_id="far", seed=8))
+    merged = tmp_path / "all" / "rows.csv"
+    assert main(["--rebuild", str(study), str(other), f"store={merged}"]) == 0
+    assert sorted(runs_of(merged)) == ["far", "run-0", "run-1", "run-2"]
+    speedups = {result.identity.run_id: result.speed.speedup for result in read_results([merged]).results}
+    assert speedups["run-1"] == 9.0, "the newest measurement of a run counts"
+    once = merged.read_bytes()
+    assert main(["--rebuild", str(study), str(other), f"store={merged}"]) == 0 and merged.read_bytes() == once
+    assert len(read_results([study, other]).results) == 5, "what compare reads of both"
+
+
+def test_a_folder_without_runs_is_no_store(tmp_path, capsys):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert main(["--rebuild", str(empty)]) == 1
+    assert "holds no row.json to make rows.csv from" in capsys.readouterr().err
+
+
+def test_several_processes_read_what_one_reads(study, monkeypatch):
+    monkeypatch.setattr("sparsefront.report.store.FILES_FOR_PROCESSES", 2)
+    (study / "1" / "row.json").write_text("{")
+    one, two = read_results([study]), read_results([study], processes=2)
+    assert (one.results, one.problems, one.folders) == (two.results, two.problems, two.folders)
