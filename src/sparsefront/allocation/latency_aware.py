@@ -63,7 +63,7 @@ class LatencyAware(PerLayerAllocation):
         levels = {layer: table.levels(layer, sparsity) for layer in shapes}
         for layer, shape in shapes.items():
             for level in levels[layer]:
-                if level > 0 and (reason := _inexpressible(pattern, shape, level)) is not None:
+                if level > 0 and (reason := pattern.inexpressible(shape, level)) is not None:
                     why = f"times {layer} at sparsity {level:g}, which {pattern.name} cannot express: {reason}"
                     raise InvalidSetting("table", self.table, why)
         self._require_within_reach(levels, sparsity)
@@ -116,15 +116,6 @@ def _picoseconds(latency_us: float) -> float:
 def _budget(levels: Mapping[str, Levels], speedup: float) -> int:
     """The picoseconds that the chosen levels may take together; the speedup is the decimal number that was typed."""
     return int(_dense_time(levels) // Fraction(str(speedup)))
-
-
-def _inexpressible(pattern: Pattern, shape: tuple[int, int], level: float) -> str | None:
-    """Why no layer, or not this one, can have this sparsity; None where it can."""
-    try:
-        pattern.check_sparsity(level)
-    except InvalidSetting as error:
-        return str(error)
-    return pattern.unsupported_reason(shape, level)
 
 
 def _require_same_pattern(table: LatencyTable, pattern: Pattern) -> None:
