@@ -17,7 +17,7 @@ from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.fusion.report import FusionReport
 from sparsefront.inference.network_modules import replace_module
 from sparsefront.inference.sparse_conv import conv_unsupported_reason
-from sparsefront.inference.swap_report import LayerSwap, SwapReport, fused_layer
+from sparsefront.inference.swap_report import KEEPS_ALL, LayerSwap, SwapReport, fused_layer
 from sparsefront.measure.launch_choice import launch_in_use
 from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.problems import LayerInput, theoretical_dense_flops
@@ -105,6 +105,8 @@ def _stays_dense(
     """Why no kernel is even looked for, or None."""
     if choice.swaps_nothing:
         return "kernel=none: the masked weight is multiplied densely"
+    if export.manifest.layers[name].density == 1:
+        return KEEPS_ALL
     if export.manifest.layers[name].family == "dense":
         return f"pattern {export.manifest.pattern} is stored dense"
     if isinstance(layer, nn.Conv2d) and (reason := conv_unsupported_reason(layer)) is not None:
