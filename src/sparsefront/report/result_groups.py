@@ -87,7 +87,7 @@ class Sparsity(CheckedFields):
     `sparsity_whole_model` is over all parameters. `dense_layers`: layer -> why it stayed dense,
     `dense_weight_shares`: the same -> its part of the prunable weights. `n_of_m`: the windows of a balanced pattern, "2:4", or
     "1:4 in 20, 3:32 in 4" layers. `collapsed_layers`: layer that keeps less than a tenth of the target density, or less than
-    1 % -> the density that it keeps.
+    1 % -> the density that it keeps. `pattern_per_layer`: of several patterns in one network, layer -> its own, or "dense".
     """
 
     sparsity_target: float
@@ -98,6 +98,7 @@ class Sparsity(CheckedFields):
     dense_weight_shares: dict[str, float] = field(default_factory=dict)
     collapsed_layers: dict[str, float] | None = None
     n_of_m: str | None = None
+    pattern_per_layer: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +145,7 @@ class Quality(CheckedFields):
 class Speed(CheckedFields):
     """Latency of one batch in milliseconds, of the sparse network and its dense baseline: median, 20th, 80th percentile.
 
+    `latency_predicted_ms`: of the sparse network, by the search that chose its patterns, before it was recovered.
     `speedup` is dense over sparse, with the interval `speedup_low` .. `speedup_high`. `latency_device`: "cpu" | "cuda";
     `latency_kernel` names what ran in the pruned layers: "reference" on a CPU, which never stands for a GPU latency.
     `execution_mode_*` is the fastest execution mode: eager, compiled, CUDA graph ...; `*_variant` adds the form of the network
@@ -163,6 +165,7 @@ class Speed(CheckedFields):
     latency_sparse_ms: float | None = None
     latency_sparse_p20_ms: float | None = None
     latency_sparse_p80_ms: float | None = None
+    latency_predicted_ms: float | None = None
     speedup: float | None = None
     speedup_low: float | None = None
     speedup_high: float | None = None
