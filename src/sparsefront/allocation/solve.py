@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 from sparsefront.allocation.choice_table import ROW_MAJOR, Assignment, ChoiceTable
 from sparsefront.allocation.knapsack import State, Way, choose_along
-
-PICOSECONDS = 10**6  # per microsecond: the whole numbers in which times add up without rounding
+from sparsefront.allocation.picoseconds import at_least, at_most
 
 
 def solve(table: ChoiceTable, budget_us: float, *, bins: int) -> Assignment | None:
@@ -15,13 +14,13 @@ def solve(table: ChoiceTable, budget_us: float, *, bins: int) -> Assignment | No
     """
     items = [
         [
-            Way(number, layout, _picoseconds(time_us), option.error)
+            Way(number, layout, at_most(time_us), option.error)
             for number, option in enumerate(item.options)
             for layout, time_us in option.times_us.items()
         ]
         for item in table.items
     ]
-    budget = _picoseconds(budget_us) - _picoseconds(table.rest_us)
+    budget = at_least(budget_us) - at_most(table.rest_us)
     chosen = choose_along(items, _changes(table), budget, start=ROW_MAJOR, bins=bins)
     if chosen is None:
         return None
@@ -53,10 +52,6 @@ def _changes(table: ChoiceTable) -> list[Mapping[tuple[State, State], int]]:
         if item.chain is not None and item.chain == before:
             changes.append({(layout, layout): 0 for layout in extra})
         else:
-            changes.append({(state, layout): _picoseconds(us) for state in states for layout, us in extra.items()})
+            changes.append({(state, layout): at_most(us) for state in states for layout, us in extra.items()})
         before, states = item.chain, list(extra)
     return changes
-
-
-def _picoseconds(time_us: float) -> int:
-    return round(time_us * PICOSECONDS)
