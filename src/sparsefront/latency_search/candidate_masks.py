@@ -47,4 +47,4 @@ class CandidateMasks:
     def stored(self, layer: str, weight: Tensor, mask: Tensor, pattern: int, sparsity: float) -> SparseFormat:
         """A masked weight [N, K] in the candidate's format, on the CPU."""
         storage = self.patterns[pattern].storage(self.shape(layer), sparsity)
-        return store(weight.cpu(), mask.cpu(), storage, self.permutation(layer, pattern, sparsity))
+        return store(weight.float().cpu(), mask.cpu(), storage, self.permutation(layer, pattern, sparsity))

@@ -65,8 +65,7 @@ class SearchedNetwork:
         return MaskLayout(orders, sparsities, patterns)
 
     def measured_us(self, assignment: Assignment) -> float:
-        timing = self._timing
-        net = timing.ready(copy.deepcopy(self._task.net))
+        timing, net = self._timing, copy.deepcopy(self._task.net)
         made = {layer: self._mask(layer, option) for layer, option in self.chosen(assignment).items()}
         layout = self.layout(assignment, made)
         with torch.no_grad():
@@ -82,12 +81,13 @@ class SearchedNetwork:
             sparsities=layout.sparsities,
             patterns=layout.patterns,
         )
-        problems = observe_problems(net, timing.inputs, list(made))
+        problems = observe_problems(timing.ready(net), timing.inputs, list(made))
         report = swap(
             net, packed, problems, timing.kernel, device=timing.device, dtype=timing.dtype, inputs=timing.inputs
         )
         release_formats(net)
-        return timing.network_us(net, rewritten=bool(report.fusion.rewritten))
+        fusion = report.fusion
+        return timing.network_us(net, rewritten=bool(fusion.rewritten) and not fusion.unsupported)
 
     @torch.no_grad()
     def loss(self, assignment: Assignment, batches: int) -> float:
