@@ -23,7 +23,7 @@ from sparsefront.models.bert import Bert
 from sparsefront.validate import validate
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/library.md", "docs/decisions.md", "docs/sweeps.md"]
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/library.md", "docs/decisions.md", "docs/sweeps.md", "docs/search.md"]
 PROGRAMS = r"(?:python|make|pip|pytest|pre-commit) "
 QUICK = ("debug=tiny", "logger=none", "report.html=false", "trainer=cpu", "measure.device=cpu")
 SMALL = ("model.dim=64", "model.depth=2")  # of the default model
