@@ -14,7 +14,8 @@ class Option:
     Args:
         pattern: number of the candidate; None = dense.
         sparsity: of every layer of the item; 0 = dense.
-        error: that it causes on calibration inputs, summed over the item's layers; see `latency_search.errors`.
+        error: that it causes on calibration inputs, summed over the item's layers and weighed by what errors of this item do to
+            the loss; see `latency_search.errors` and `weighing`.
         times_us: layout of the activations -> microseconds of the fastest kernel.
         kernels: layout -> that kernel.
     """

@@ -12,7 +12,7 @@ from sparsefront.export.packed_layers import pack_layers
 from sparsefront.inference.network_modules import release_formats
 from sparsefront.inference.swap import swap
 from sparsefront.latency_search.candidate_masks import CandidateMasks
-from sparsefront.latency_search.layer_times import masked
+from sparsefront.latency_search.loss import pruned_loss
 from sparsefront.latency_search.timing import Timing
 from sparsefront.measure.problems import observe_problems
 from sparsefront.patterns.base import Pattern
@@ -89,21 +89,9 @@ class SearchedNetwork:
         fusion = report.fusion
         return timing.network_us(net, rewritten=bool(fusion.rewritten) and not fusion.unsupported)
 
-    @torch.no_grad()
     def loss(self, assignment: Assignment, batches: int) -> float:
-        net = self._task.net
-        was_training = net.training
-        net.eval()
         made = {layer: self._mask(layer, option) for layer, option in self.chosen(assignment).items()}
-        try:
-            with masked(net, made):
-                found = [
-                    float(self._task.loss(net(**self._task.net_inputs(batch)), batch))
-                    for batch in self._held_out(batches)
-                ]
-        finally:
-            net.train(was_training)
-        return sum(found) / len(found)
+        return pruned_loss(self._task, made, self._held_out(batches))
 
     def _mask(self, layer: str, option: Option) -> Tensor:
         """Kept once it was used: the same few come again and again."""

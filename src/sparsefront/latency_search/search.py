@@ -12,6 +12,7 @@ from sparsefront.allocation.choice_table import Assignment, ChoiceTable, Item
 from sparsefront.allocation.measuring import Found, MeasuringAllocation
 from sparsefront.errors import keys_of
 from sparsefront.latency_search.candidate_masks import CandidateMasks
+from sparsefront.latency_search.loss import pruned_loss
 from sparsefront.latency_search.network import SearchedNetwork
 from sparsefront.latency_search.table import measure_table
 from sparsefront.latency_search.timing import Timing
@@ -22,6 +23,7 @@ from sparsefront.pruning.settings import PruningSettings
 from sparsefront.tasks.base import Batch, Task
 
 log = logging.getLogger(__name__)
+WEIGHED_BY = 4  # calibration batches: every product is tried on them twice
 Loader = Callable[[], Iterable[Batch]]
 
 
@@ -123,6 +125,7 @@ class Search:
             ceiling=pruning.sparsity,
             masks=masks,
             hessians=seen.sums_over(layers, batches, input_hessian),
+            loss=lambda made: pruned_loss(task, made, batches[:WEIGHED_BY]),
             timing=self.timing,
         )
 

@@ -16,6 +16,7 @@ from sparsefront.latency_search.candidate_masks import CandidateMasks
 from sparsefront.latency_search.errors import output_error
 from sparsefront.latency_search.layer_times import Timed, layer_time, product_times
 from sparsefront.latency_search.timing import Timing
+from sparsefront.latency_search.weighing import Loss, weighed
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.problems import LayerInput, observe_problems
 from sparsefront.patterns.base import Pattern
@@ -35,6 +36,7 @@ def measure_table(
     ceiling: float,
     masks: CandidateMasks,
     hessians: Mapping[str, Tensor],
+    loss: Loss,
     timing: Timing,
 ) -> ChoiceTable:
     """Time and judge every choice of every layer.
@@ -48,6 +50,7 @@ def measure_table(
         ceiling: on the sparsity of a layer.
         masks: of the candidates, in the order of `pattern.parts`.
         hessians: layer -> [K, K], see `errors.output_error`.
+        loss: of the network with some layers pruned, by which errors are weighed.
     """
     start = time.perf_counter()
     timed_net = timing.ready(copy.deepcopy(net))
@@ -57,6 +60,7 @@ def measure_table(
     items = _in_order(measuring.items(), list(problems))
     weights = {layer: as_matrix(net.get_submodule(layer).weight.detach()).float() for layer in layers}
     items = [_with_errors(item, weights, masks, hessians) for item in bar(items, description="errors", unit="item")]
+    items = weighed(items, masks, loss)
     layouts, rest_us = measuring.layouts_and_rest(items)
     dense_us = timing.network_us(timed_net, rewritten=False, fuse=fused_dense_graph)
     names = [label(part) for part in masks.patterns]
