@@ -1,6 +1,7 @@
 """latency_search: predictions are corrected by measurements, what is out of reach is named, and one pattern is latency_aware."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -97,8 +98,19 @@ def test_what_the_correction_puts_out_of_reach_is_named_too():
 
 def test_a_latency_that_dense_keeps_prunes_nothing():
     known = table()
-    found = LatencySearch(latency_ms=1.0).assign(known, Measured(known, 0.0))
-    assert set(sparsities(found, known).values()) == {0.0}
+    network = Measured(known, 0.0)
+    found = LatencySearch(latency_ms=0.1).assign(known, network)
+    assert set(sparsities(found, known).values()) == {0.0} and found.predicted_ms == 0.1
+    assert found.refined is None and not network.measured
+
+
+def test_dense_counts_in_its_fastest_version():
+    """Rewritten for sparse products it would take longer than the budget."""
+    known = replace(table(rest_us=500.0), dense_us=90.0)
+    found = LatencySearch(latency_ms=0.095).assign(known, Measured(known, 500.0))
+    assert set(sparsities(found, known).values()) == {0.0} and found.predicted_ms == 0.09
+    with pytest.raises(InvalidSetting, match="need 0.09 ms at least"):
+        LatencySearch(latency_ms=0.08).assign(known, Measured(known, 500.0))
 
 
 @pytest.mark.parametrize(("settings", "key"), [({}, "latency_ms"), ({"latency_ms": 1.0, "speedup": 2.0}, "latency_ms")])

@@ -73,13 +73,3 @@ def test_a_search_writes_what_it_did(run, clock, tmp_path):
 def test_a_latency_out_of_reach_is_one_line(run, clock):
     with pytest.raises(InvalidSetting, match=r"^allocation\.latency_ms=0\.01: out of reach: .*need 0\.\d+ ms at least"):
         run(*MIXED, *SEARCH, "allocation.latency_ms=0.01")
-
-
-def test_by_the_clock(run):
-    """Nothing stands in for the times: those of the references on this processor, whatever they are."""
-    row = run(*MIXED, *SEARCH, "allocation.latency_ms=1000", "measure.batch_size=2")
-    assert row.speed.latency_predicted_ms > 0 and set(row.sparsity.pattern_per_layer.values()) <= {
-        "dense",
-        "n_m",
-        "vector_wise:8",
-    }

@@ -1,6 +1,8 @@
 """From a network to its masks: every choice timed and judged, the latency kept, each layer in its own pattern."""
 
 import copy
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 import torch
@@ -8,6 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import sparsefront as sf
+from sparsefront.allocation.choice_table import Assignment
+from sparsefront.allocation.measuring import Found, MeasuringAllocation
 from sparsefront.datasets.info import DataInfo
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.latency_search.search import Search
@@ -134,6 +138,51 @@ def test_a_convolutional_network(clock):
     )
     assert set(masks) == {"2", "5"} and masks.search.found.predicted_ms <= masks.search.found.budget_ms
     assert max(masks.layout.sparsities.values()) > 0
+
+
+@dataclass(frozen=True)
+class AllSparse(MeasuringAllocation):
+    """The last option of every item, measured."""
+
+    calibration_batches: int = 2
+    name: ClassVar[str] = "all_sparse"
+
+    def assign(self, table, network, tell=lambda line: None):
+        layouts = {chain: next(iter(layouts)) for chain, layouts in table.layouts_us.items()}
+        assignment = Assignment(tuple(len(item.options) - 1 for item in table.items), layouts)
+        measured_ms = network.measured_us(assignment) / 1e3
+        return Found(assignment, table.time_us(assignment) / 1e3, measured_ms, [(0.0, measured_ms)])
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_by_the_clock_of_this_processor(vit, batches, fuse):
+    """Nothing stands in for the times: those of the references, whatever they are."""
+    x = batches[0][0]
+    timing = Timing({"x": x}, torch.float32, Measure(device="cpu", samples=5, repeats=1), KernelChoice(fuse=fuse))
+    net = copy.deepcopy(vit)
+    search = Search(timing, NamedBatches(batches, net, argument="held_out").train_dataloader)
+    masks = sf.prune(
+        net,
+        MIXED,
+        0.75,
+        allocation=AllSparse(),
+        calibration=batches,
+        loss=F.cross_entropy,
+        example_inputs=(x,),
+        search=search,
+        tell=lambda line: None,
+    )
+    table, (_, measured_ms) = masks.search.table, masks.search.found.rounds[0]
+    assert table.dense_us > 0 and measured_ms > 0
+    assert all(time > 0 for item in table.items for option in item.options for time in option.times_us.values())
+    assert {len(item.options) for item in table.items} == {7}  # dense, and three candidates at two sparsities
+    assert {
+        option.kernels[layout] for item in table.items for option in item.options for layout in option.times_us
+    } == {
+        "dense_linear",
+        "n_m_reference",
+        "gathered_reference",
+    }
 
 
 def test_without_batches_there_is_nothing_to_judge_by(vit):

@@ -8,11 +8,10 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from sparsefront.allocation.choice_table import Assignment, ChoiceTable
 from sparsefront.allocation.measuring import Found, MeasuringAllocation, Network
-from sparsefront.allocation.solve import least_us, solve
+from sparsefront.allocation.solve import dense_assignment, least_us, solve
 from sparsefront.allocation.swaps import refine
 from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
-from sparsefront.patterns.base import Pattern
 
 CLOSE = 0.01  # a prediction this near to the measurement needs no further round
 
@@ -44,10 +43,6 @@ class LatencySearch(MeasuringAllocation):
     offspring: PositiveInt = 8
     held_out_batches: PositiveInt = 8
     name: ClassVar[str] = "latency_search"
-    fixed_by_first_scores: ClassVar[bool] = True
-
-    def mismatch(self, pattern: Pattern) -> str | None:
-        return None if pattern.mixed or not pattern.prunes else "chooses among the candidates of pattern mixed"
 
     @property
     def calibration_batches(self) -> int:
@@ -72,6 +67,10 @@ class LatencySearch(MeasuringAllocation):
             InvalidSetting: key `latency_ms` or `speedup`, with what can be reached.
         """
         budget_us = self.latency_ms * 1e3 if self.latency_ms is not None else table.dense_us / (self.speedup or 1.0)
+        if (
+            budget_us >= table.dense_us
+        ):  # rewritten for sparse products, the dense network may be slower than in its fastest version
+            return Found(dense_assignment(table), table.dense_us / 1e3, budget_us / 1e3)
         rounds: list[tuple[float, float]] = []
         assignment = self._solved(table, budget_us)
         for _ in range(self.corrections):
@@ -104,7 +103,7 @@ class LatencySearch(MeasuringAllocation):
         return found
 
     def _out_of_reach(self, table: ChoiceTable) -> InvalidSetting:
-        least = least_us(table)
+        least = min(least_us(table), table.dense_us)
         of_these = "the candidates up to the root's sparsity, its ceiling,"
         if self.speedup is not None:
             allowed = f"out of reach: {of_these} allow {table.dense_us / least:.3f} at most, {least / 1e3:.4g} ms"

@@ -3,11 +3,12 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from sparsefront.allocation.base import Allocation
 from sparsefront.allocation.choice_table import Assignment, ChoiceTable
 from sparsefront.allocation.swaps import Refined
+from sparsefront.patterns.base import Pattern
 
 
 class Network(Protocol):
@@ -43,6 +44,11 @@ class Found:
 
 class MeasuringAllocation(Allocation):
     """Gives every layer a pattern and a sparsity of its own, by what is measured of the network on the device at hand."""
+
+    fixed_by_first_scores: ClassVar[bool] = True
+
+    def mismatch(self, pattern: Pattern) -> str | None:
+        return None if pattern.mixed or not pattern.prunes else "chooses among the candidates of pattern mixed"
 
     @property
     @abstractmethod

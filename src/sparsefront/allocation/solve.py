@@ -30,6 +30,12 @@ def solve(table: ChoiceTable, budget_us: float, *, bins: int) -> Assignment | No
     return Assignment(tuple(option for option, _ in chosen), layouts)
 
 
+def dense_assignment(table: ChoiceTable) -> Assignment:
+    """Every layer dense."""
+    layouts = {chain: next(iter(layouts)) for chain, layouts in table.layouts_us.items()}
+    return Assignment((0,) * len(table.items), layouts)
+
+
 def least_us(table: ChoiceTable) -> float:
     """Microseconds of the fastest assignment."""
     outside = sum(min(option.times_us[ROW_MAJOR] for option in item.options) for item in table.items if not item.chain)

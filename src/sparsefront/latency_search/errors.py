@@ -13,8 +13,8 @@ def output_error(weight: Tensor, mask: Tensor, hessian: Tensor) -> float:
         weight: float32 [N, K].
         mask: bool [N, K], True = keep.
         hessian: X^T X of the layer's inputs X [rows, K], times any number: float32 [K, K].
-    Source: Kurtic et al., "ZipLM: Inference-Aware Structured Pruning of Language Models", 2023, section 3.2, which compares
-        layers of a network by their relative squared output error.
+    Source: Kurtic et al., "ZipLM: Inference-Aware Structured Pruning of Language Models", 2023, which compares layers of a
+        network by the relative error of their outputs.
     """
     gone = weight.masked_fill(mask, 0.0)
     total = _energy(weight, hessian)

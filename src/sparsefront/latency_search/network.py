@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sparsefront.allocation.choice_table import Assignment, ChoiceTable, Option
+from sparsefront.errors import keys_of
 from sparsefront.export.packed_layers import pack_layers
 from sparsefront.inference.network_modules import release_formats
 from sparsefront.inference.swap import swap
@@ -82,9 +83,10 @@ class SearchedNetwork:
             patterns=layout.patterns,
         )
         problems = observe_problems(timing.ready(net), timing.inputs, list(made))
-        report = swap(
-            net, packed, problems, timing.kernel, device=timing.device, dtype=timing.dtype, inputs=timing.inputs
-        )
+        with keys_of("kernel"):
+            report = swap(
+                net, packed, problems, timing.kernel, device=timing.device, dtype=timing.dtype, inputs=timing.inputs
+            )
         release_formats(net)
         fusion = report.fusion
         return timing.network_us(net, rewritten=bool(fusion.rewritten) and not fusion.unsupported)

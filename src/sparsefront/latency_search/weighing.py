@@ -18,8 +18,9 @@ Loss = Callable[[Mapping[str, Tensor]], float]
 def weighed(items: Sequence[Item], masks: CandidateMasks, loss: Loss) -> list[Item]:
     """The items with each error times the rise of the loss per error, as seen where the product alone is pruned.
 
-    Two options of each item are tried, those a third and two thirds up in its errors. On digits the sum of weighed errors
-    ranks assignments like the held-out loss does (rank correlation 0.89 among the better half, 0.72 without weights).
+    Two options of each item are tried, those a third and two thirds up in its errors. On digits (vit_small, 60
+    drawn assignments) the sum of weighed errors ranks the better half of them as the held-out loss does with a correlation of
+    0.85 to 0.87; without weights 0.72 to 0.73.
 
     Args:
         items: with the relative errors of `errors.output_error`.
