@@ -30,6 +30,7 @@ DOCUMENTS = [
     "docs/compare.md",
     "docs/decisions.md",
     "docs/sweeps.md",
+    "docs/search.md",
 ]
 PROGRAMS = r"(?:python|make|pip|pytest|pre-commit) "
 QUICK = ("debug=tiny", "logger=none", "report.html=false", "trainer=cpu", "measure.device=cpu")

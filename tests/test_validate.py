@@ -116,6 +116,34 @@ REJECTED = {
         ["pattern=n_m", "allocation=erk"],
         "allocation=erk: pattern n_m can meet latency_aware, per_layer",
     ),
+    "several patterns under an allocation of one": (
+        ["pattern=mixed"],
+        "^allocation=per_layer: pattern mixed can meet latency_search; per_layer gives every layer the same pattern$",
+    ),
+    "a search among one pattern": (
+        ["pattern=n_m", "allocation=latency_search", "allocation.speedup=2"],
+        "^allocation=latency_search: pattern n_m can meet .*chooses among the candidates of pattern mixed",
+    ),
+    "a search without a latency": (
+        ["pattern=mixed", "sparsity=0.95", "allocation=latency_search"],
+        r"^allocation\.latency_ms=None: milliseconds of one batch, or allocation\.speedup",
+    ),
+    "a search for two latencies": (
+        ["pattern=mixed", "allocation=latency_search", "allocation.speedup=2", "allocation.latency_ms=1"],
+        r"^allocation\.latency_ms=1.*not with allocation\.speedup",
+    ),
+    "a search under a ceiling below all levels": (
+        ["pattern=mixed", "sparsity=0.4", "allocation=latency_search", "allocation.speedup=2"],
+        r"^sparsity=0\.4: is the ceiling of pattern\.sparsities",
+    ),
+    "a search that swaps nothing in": (
+        ["pattern=mixed", "allocation=latency_search", "allocation.speedup=2", "kernel=none"],
+        "^kernel=none: swaps no kernel in",
+    ),
+    "candidate that is none": (
+        ["pattern=mixed", "pattern.candidates=[n_m,tiles]", "allocation=latency_search", "allocation.speedup=2"],
+        r"^pattern\.candidates=tiles: name=tiles: is no pattern",
+    ),
     "masks that would have to loosen": (
         ["schedule=gradual", "schedule.initial_sparsity=0.8"],
         r"schedule\.initial_sparsity=0\.8: must be below the final sparsity=0\.75",

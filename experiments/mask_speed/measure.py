@@ -36,7 +36,7 @@ from sparsefront.pruning.make_masks import make_masks
 from sparsefront.settings import build_settings
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
-PATTERNS = sorted(file.stem for file in (CONF / "pattern").glob("*.yaml") if file.stem != "dense")
+PATTERNS = sorted(file.stem for file in (CONF / "pattern").glob("*.yaml") if file.stem not in ("dense", "mixed"))
 RANKED_AT = (0.75, 0.5)  # the first that the pattern can express
 WINDOWS_AT = (0.5, 0.75)  # each that it can express: 2:4 and 1:4
 # Settings beside the defaults that change what there is to compute.

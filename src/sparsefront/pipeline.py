@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from omegaconf import DictConfig
 
@@ -19,6 +20,7 @@ from sparsefront.report.result import Result
 from sparsefront.run_folder import close_killed_runs, link_checkpoint
 from sparsefront.stages import control, dense, export, measure, prune, recover, report
 from sparsefront.stages.keys import StageKeys, stage_keys
+from sparsefront.stages.latency_search import make_search
 from sparsefront.stages.optimized_values import require_found
 from sparsefront.stages.predicted_latency import warn_where_nothing_wins
 from sparsefront.sweep_progress import note_work
@@ -106,7 +108,10 @@ def _run_stages(experiment: Experiment, store: ArtifactStore, keys: StageKeys, l
     pruned = recovered = exported = continued = None
     if experiment.pattern.prunes:
         if experiment.goes_on_to("prune"):
-            pruned = prune.run(experiment, store, keys.prune, trained)
+            search = None
+            if keys.choice_table is not None:
+                search = partial(make_search, experiment, store, keys.choice_table)
+            pruned = prune.run(experiment, store, keys.prune, trained, search)
         if experiment.goes_on_to("recover"):
             recovered = recover.run(experiment, store, keys.recover, trained, pruned, loggers)
             continued = _train_control(experiment, store, keys, trained, loggers)

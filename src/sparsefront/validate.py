@@ -24,6 +24,7 @@ from sparsefront.report.result import result_fields
 from sparsefront.search.objective import field_of
 from sparsefront.settings import build_settings
 from sparsefront.stages.budget_checks import check_checkpoint, with_possible_control
+from sparsefront.stages.latency_search import check_search
 from sparsefront.stages.optimized_values import require_optimized_values
 
 log = logging.getLogger(__name__)
@@ -235,6 +236,7 @@ def _check_pattern(experiment: Experiment) -> None:
     shapes = {name: plan.shapes[name] for name in plan.layers}
     _call("report", experiment.report.check_layers, shapes)
     _call("allocation", experiment.allocation.check_layers, pattern, shapes, experiment.sparsity)
+    check_search(experiment)
     try:
         experiment.kernel.check_against(
             pattern=pattern,

@@ -5,7 +5,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefront.allocation.knapsack import choose_within
+from sparsefront.allocation.knapsack import Way, choose_along, choose_within
 
 few = settings(max_examples=200, deadline=None, derandomize=True)
 # Losses are quarters, so that sums are exact and ties really tie.
@@ -81,3 +81,57 @@ def test_many_items_of_large_times():
 def test_of_an_interval_the_least_loss_stays():
     """Totals 0, 1 and 2 share two intervals of width 2: beside the fastest, 1 stays, which loses less than 0."""
     assert choose_within([[0, 1, 2]], [[2.0, 1.0, 0.0]], 1, bins=1) == [1]
+
+
+STATES = ("rows", "columns")
+way = st.tuples(st.sampled_from(STATES), st.integers(0, 20), st.integers(-4, 40).map(lambda quarter: quarter / 4))
+pairs = st.tuples(st.sampled_from(STATES), st.sampled_from(STATES))
+stations = st.lists(
+    st.tuples(
+        st.lists(way, min_size=1, max_size=4), st.dictionaries(pairs, st.integers(-3, 9), min_size=1, max_size=4)
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def along(chain: list) -> tuple[list, list]:
+    ways = [[Way(number, *one) for number, one in enumerate(ways)] for ways, _ in chain]
+    return ways, [changes for _, changes in chain]
+
+
+def walked(chain: list, chosen: list[tuple[int, str]]) -> tuple[int, float] | None:
+    """Time and loss of these choices, changes included; None where one of them cannot be."""
+    time, loss, state = 0, 0.0, "rows"
+    for (ways, changes), (number, after) in zip(chain, chosen, strict=True):
+        if ways[number][0] != after or (state, after) not in changes:
+            return None
+        time, loss = time + ways[number][1] + changes[state, after], loss + ways[number][2]
+        state = after
+    return time, loss
+
+
+@few
+@given(chain=stations, budget=st.integers(-5, 80))
+def test_along_a_chain_with_changes_equals_brute_force(chain, budget):
+    ways, changes = along(chain)
+    every = product(*([(number, one[0]) for number, one in enumerate(ways)] for ways, _ in chain))
+    totals = [found for chosen in every if (found := walked(chain, list(chosen))) is not None]
+    within = [found for found in totals if found[0] <= budget]
+    chosen = choose_along(ways, changes, budget, start="rows", bins=10_000)
+    if not within:
+        assert chosen is None
+        return
+    time, loss = walked(chain, chosen)
+    assert time <= budget and loss == min(loss for _, loss in within)
+
+
+@few
+@given(chain=stations, budget=st.integers(-5, 80), bins=st.integers(1, 6))
+def test_along_a_chain_few_bins_keep_the_budget(chain, budget, bins):
+    ways, changes = along(chain)
+    chosen = choose_along(ways, changes, budget, start="rows", bins=bins)
+    best = choose_along(ways, changes, budget, start="rows", bins=10_000)
+    assert (chosen is None) == (best is None)
+    if chosen is not None:
+        assert walked(chain, chosen)[0] <= budget

@@ -168,7 +168,7 @@ def test_masked_dense_swaps_nothing(choice, mlp, exported):
 def test_the_dense_pattern_is_not_sold_as_a_kernel(mlp, exported):
     export = exported(mlp(), Dense(), 0.0, ["first"])
     report = swapped(mlp(), export, {"x": torch.randn(4, 64)}, KernelChoice("sparse"))
-    assert report.dense_layers == {"first": "pattern dense is stored dense"}
+    assert report.dense_layers == {"first": "it keeps every weight"}
 
 
 def test_another_family_can_be_forced_on_a_cpu(mlp, exported):

@@ -1,6 +1,7 @@
 """Settings of patterns that cannot be used, and what the messages name."""
 
 import inspect
+from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pytest
@@ -69,11 +70,14 @@ def test_unsupported_reasons_name_the_count_and_the_group():
 def test_yaml_and_class_name_the_same_keys_and_defaults(path):
     """Two places that name a default must not drift apart."""
     node = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    node = {key: 0 if value == "${seed}" else value for key, value in node.items()}  # the root's, 0 by default
+    of_the_root = {"${seed}": 0, "${granularity}": None}  # its defaults
+    node = {key: of_the_root.get(value, value) if isinstance(value, str) else value for key, value in node.items()}
     if str(node.get("granularity")).startswith("${default:"):  # the root's where it is set, else the pattern's own
         node["granularity"] = int(node["granularity"].removesuffix("}").rpartition(",")[2])
-    parameters = inspect.signature(get_class(node.pop("_target_"))).parameters
+    kind = get_class(node.pop("_target_"))
+    parameters = inspect.signature(kind).parameters
+    made = {field.name: field.default_factory() for field in fields(kind) if field.default_factory is not MISSING}
     assert set(node) == set(parameters)
     for key, value in node.items():
         if parameters[key].default is not inspect.Parameter.empty:
-            assert value == parameters[key].default, key
+            assert value == made.get(key, parameters[key].default), key

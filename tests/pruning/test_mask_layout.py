@@ -8,10 +8,13 @@ import torch
 
 from sparsefront.allocation.base import PerLayerAllocation
 from sparsefront.allocation.global_threshold import GlobalThreshold
+from sparsefront.allocation.latency_search import LatencySearch
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.masks.permutation import Permutation
 from sparsefront.patterns.element_wise import ElementWise
+from sparsefront.patterns.mixed import Mixed
 from sparsefront.patterns.n_m import NM
+from sparsefront.patterns.vector_wise import VectorWise
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.mask_layout import MaskLayout, fix_layout
 
@@ -95,6 +98,33 @@ def test_a_structure_comes_back_from_disk(tmp_path, sparsities):
     assert torch.equal(read.permutation("a.b").outputs, orders["a.b"].outputs)
     assert read.permutation("a.b").inputs is None and read.permutation("elsewhere").orders() == {}
     assert torch.equal(read.permutation("c").inputs, orders["c"].inputs)
+
+
+def test_patterns_of_layers_come_back_from_disk(tmp_path):
+    patterns = {"a.b": NM(m=4), "c": VectorWise(granularity=4)}
+    MaskLayout({}, {"a.b": 0.5, "c": 0.75, "d": 0.0}, patterns).save(tmp_path)
+    read = MaskLayout.load(tmp_path)
+    assert read.patterns == patterns
+    assert read.pattern_of("c", NM()) == patterns["c"] and read.pattern_of("d", NM()) == NM()
+    MaskLayout().save(tmp_path / "..")
+    assert MaskLayout.load(tmp_path / "..").patterns is None
+
+
+@pytest.mark.parametrize("sparsity", [0.45, 0.9])
+def test_layers_obey_patterns_of_their_own_on_the_way_of_a_schedule_too(sparsity):
+    patterns = {"windows": NM(m=4), "vectors": VectorWise(granularity=8)}
+    layout = MaskLayout({}, {"windows": 0.5, "vectors": 0.75, "dense": 0.0}, patterns)
+    importance = {name: torch.rand(16, 32) for name in ("windows", "vectors", "dense")}
+    masks = make_masks(importance, Mixed(), LatencySearch(speedup=2.0), sparsity, final_sparsity=0.9, layout=layout)
+    gone = sparsity / 0.9
+    assert masks["dense"].all()
+    in_vectors = masks["vectors"].reshape(2, 8, 32)
+    assert (in_vectors.all(dim=1) | ~in_vectors.any(dim=1)).all()
+    assert abs(1 - float(masks["vectors"].float().mean()) - 0.75 * gone) <= 8 / 512
+    if sparsity == 0.9:
+        patterns["windows"].check(masks["windows"], 0.5)
+    final = make_masks(importance, Mixed(), LatencySearch(speedup=2.0), 0.9, previous=masks, layout=layout)
+    assert not any((final[name] & ~masks[name]).any() for name in masks)
 
 
 @dataclass(frozen=True)

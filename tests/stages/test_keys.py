@@ -79,6 +79,32 @@ def test_the_content_of_a_table_of_layer_times_counts(composed, tmp_path):
     assert {stage for stage in found[0] if found[0][stage] != found[1][stage]} == FROM_PRUNE
 
 
+SEARCH = ["trainer=cpu", "measure.device=cpu", "pattern=mixed", "sparsity=0.95", "allocation=latency_search"]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("allocation.generations=1", FROM_PRUNE),
+        ("schedule=iterative", FROM_PRUNE),
+        ("allocation.batches=4", {"choice_table"} | FROM_PRUNE),
+        ("pattern.candidates=[n_m]", {"choice_table"} | FROM_PRUNE),
+        ("pattern.sparsities=[0.5]", {"choice_table"} | FROM_PRUNE),
+        ("importance=taylor", {"choice_table"} | FROM_PRUNE),
+        ("kernel=sparse", {"choice_table"} | FROM_PRUNE),
+        ("measure.samples=20", {"choice_table"} | FROM_PRUNE),
+        ("recovery=distill", FROM_RECOVER),
+    ],
+)
+def test_a_search_measures_once_for_all_latencies(composed, change, expected):
+    """What it measures depends on the kernels and the measurement; the masks depend on what it measured."""
+    before = digests(composed(*SEARCH, "allocation.latency_ms=1"))
+    after = digests(composed(*SEARCH, "allocation.latency_ms=1", change))
+    assert {stage for stage in before if before[stage] != after[stage]} == expected
+    other = digests(composed(*SEARCH, "allocation.latency_ms=2"))
+    assert {stage for stage in before if before[stage] != other[stage]} == FROM_PRUNE
+
+
 def test_the_content_of_a_teacher_counts(composed, tmp_path):
     """Also where its path stays the same."""
     from safetensors.torch import save_file

@@ -12,6 +12,7 @@ from sparsefront.option_classes import options_where
 from sparsefront.patterns.base import Pattern
 
 LostImportance = Callable[[str, float], float]
+SAME_PATTERN = "gives every layer the same pattern"
 
 
 class Allocation(ABC):
@@ -28,7 +29,7 @@ class Allocation(ABC):
 
     def mismatch(self, pattern: Pattern) -> str | None:
         """What of this allocation the pattern cannot meet, by what both declare; None where they go together."""
-        return None
+        return SAME_PATTERN if pattern.mixed else None
 
     def check_pattern(self, pattern: Pattern) -> None:
         """Raise InvalidSetting where they do not go together, with the allocations that do."""
@@ -54,6 +55,8 @@ class GlobalAllocation(Allocation):
 
     def mismatch(self, pattern: Pattern) -> str | None:
         """Windows are decided one by one, so no ranking spans layers."""
+        if pattern.mixed:
+            return SAME_PATTERN
         return "ranks groups across layers, and each layer keeps n of every m" if pattern.balanced else None
 
     @abstractmethod
@@ -83,6 +86,8 @@ class PerLayerAllocation(Allocation):
     fixed_by_first_scores: ClassVar[bool] = True
 
     def mismatch(self, pattern: Pattern) -> str | None:
+        if pattern.mixed:
+            return SAME_PATTERN
         if not self.any_sparsity or pattern.any_sparsity:
             return None
         return "may give a layer any sparsity, and not every one can be expressed"

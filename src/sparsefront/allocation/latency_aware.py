@@ -1,6 +1,5 @@
 """Per-layer sparsities that reach a speedup, by measured layer times, at the least importance lost."""
 
-import math
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -11,12 +10,11 @@ from pydantic import Field, PositiveInt
 from sparsefront.allocation.base import LostImportance, PerLayerAllocation
 from sparsefront.allocation.knapsack import choose_within
 from sparsefront.allocation.latency_table import LatencyTable, read_table
+from sparsefront.allocation.picoseconds import at_least, at_most
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 from sparsefront.patterns.base import Pattern
-
-PICOSECONDS = 10**6  # per microsecond: the whole numbers in which times add up without rounding
 
 Levels = dict[float, float]  # sparsity -> microseconds
 
@@ -63,7 +61,7 @@ class LatencyAware(PerLayerAllocation):
         levels = {layer: table.levels(layer, sparsity) for layer in shapes}
         for layer, shape in shapes.items():
             for level in levels[layer]:
-                if level > 0 and (reason := _inexpressible(pattern, shape, level)) is not None:
+                if level > 0 and (reason := pattern.inexpressible(shape, level)) is not None:
                     why = f"times {layer} at sparsity {level:g}, which {pattern.name} cannot express: {reason}"
                     raise InvalidSetting("table", self.table, why)
         self._require_within_reach(levels, sparsity)
@@ -78,7 +76,7 @@ class LatencyAware(PerLayerAllocation):
         except InvalidSetting as error:
             raise error.within("allocation") from error
         chosen = choose_within(
-            [[_at_most(latency_us) for latency_us in times.values()] for times in levels.values()],
+            [[at_most(latency_us) for latency_us in times.values()] for times in levels.values()],
             [[lost(layer, level) for level in times] for layer, times in levels.items()],
             _budget(levels, self.speedup),
             bins=self.bins,
@@ -90,7 +88,7 @@ class LatencyAware(PerLayerAllocation):
         return {"table": file_digest(file) if file.is_file() else None}
 
     def _require_within_reach(self, levels: Mapping[str, Levels], sparsity: float) -> None:
-        fastest = sum(min(_at_most(latency_us) for latency_us in times.values()) for times in levels.values())
+        fastest = sum(min(at_most(latency_us) for latency_us in times.values()) for times in levels.values())
         if fastest <= _budget(levels, self.speedup):
             return
         largest = 1000 * _dense_time(levels) // fastest / 1000
@@ -98,33 +96,14 @@ class LatencyAware(PerLayerAllocation):
         raise InvalidSetting("speedup", self.speedup, f"out of reach: {levels_used} allow {largest:.3f} at most")
 
 
-def _at_most(latency_us: float) -> int:
-    """Whole picoseconds, rounded up: a time is never taken for shorter than it was measured."""
-    return math.ceil(_picoseconds(latency_us))
-
-
 def _dense_time(levels: Mapping[str, Levels]) -> int:
     """The time of the dense layers together, in picoseconds, each rounded down: what is saved is never overstated."""
-    return sum(math.floor(_picoseconds(times[0.0])) for times in levels.values())
-
-
-def _picoseconds(latency_us: float) -> float:
-    # The digits that go here are what a product of decimal numbers leaves behind; no timer sees them.
-    return round(latency_us * PICOSECONDS, 3)
+    return sum(at_least(times[0.0]) for times in levels.values())
 
 
 def _budget(levels: Mapping[str, Levels], speedup: float) -> int:
     """The picoseconds that the chosen levels may take together; the speedup is the decimal number that was typed."""
     return int(_dense_time(levels) // Fraction(str(speedup)))
-
-
-def _inexpressible(pattern: Pattern, shape: tuple[int, int], level: float) -> str | None:
-    """Why no layer, or not this one, can have this sparsity; None where it can."""
-    try:
-        pattern.check_sparsity(level)
-    except InvalidSetting as error:
-        return str(error)
-    return pattern.unsupported_reason(shape, level)
 
 
 def _require_same_pattern(table: LatencyTable, pattern: Pattern) -> None:

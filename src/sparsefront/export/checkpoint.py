@@ -48,6 +48,7 @@ def write_export(
     sparsity: float,
     permutations: Mapping[str, Permutation] | None = None,
     sparsities: Mapping[str, float] | None = None,
+    patterns: Mapping[str, Pattern] | None = None,
     dense_reasons: Mapping[str, str] | None = None,
     model: "Model | None" = None,
     weights: Path | None = None,
@@ -62,6 +63,7 @@ def write_export(
         permutations: layer -> the order in which its mask obeys the pattern; absent where that is its own.
         sparsities: layer -> its own final sparsity, where the allocation gave it one. What a pattern stores may depend on
             it (the window of n:m); a layer of sparsity 0 is stored dense.
+        patterns: layer -> its own pattern, where layers have one; the others are stored as `pattern` says.
         dense_reasons: prunable layers without a mask -> why.
         model: adds what its own library wants beside the weights.
         weights: a safetensors file that holds the net's state dict as it is, with metadata {"format": "pt"}: the export
@@ -77,6 +79,7 @@ def write_export(
         sparsity=sparsity,
         permutations=permutations,
         sparsities=sparsities,
+        patterns=patterns,
         dense_reasons=dense_reasons,
     )
     compressed = {

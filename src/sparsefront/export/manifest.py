@@ -21,6 +21,7 @@ class LayerRecord:
         shape: [N, K] of the weight as a matrix.
         nnz: weights kept, as the mask counts them.
         density: nnz / (N * K).
+        pattern: its own, in a network of several patterns; None where it is that of the manifest, or the layer is dense.
     """
 
     family: str
@@ -29,6 +30,7 @@ class LayerRecord:
     shape: tuple[int, int]
     nnz: int
     density: float
+    pattern: str | None = None
 
 
 @dataclass(frozen=True)

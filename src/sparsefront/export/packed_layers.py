@@ -13,6 +13,7 @@ from sparsefront.export.stored_weight import store
 from sparsefront.masks.permutation import Permutation
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.patterns.base import Pattern
+from sparsefront.patterns.records import label
 
 DENSE = "dense"  # the one format that is the weight itself
 
@@ -61,6 +62,7 @@ def pack_layers(
     sparsity: float,
     permutations: Mapping[str, Permutation] | None = None,
     sparsities: Mapping[str, float] | None = None,
+    patterns: Mapping[str, Pattern] | None = None,
     dense_reasons: Mapping[str, str] | None = None,
 ) -> PackedLayers:
     """Store every masked layer as its pattern says; arguments and errors as of `export.checkpoint.write_export`."""
@@ -72,11 +74,14 @@ def pack_layers(
         matrix, kept = as_matrix(weight).cpu(), as_matrix(mask).cpu()
         _check_zeros(name, matrix, kept)
         own = (sparsities or {}).get(name)
-        family, parameters = _storage(pattern, kept, sparsity, own)
+        layer_pattern = (patterns or {}).get(name, pattern)
+        family, parameters = _storage(layer_pattern, kept, sparsity, own)
         stored = _store(name, matrix, kept, (family, parameters), (permutations or {}).get(name))
         kept_of[name], formats[name] = kept, stored
         nnz, shape = int(kept.sum()), (matrix.shape[0], matrix.shape[1])
-        layers[name] = LayerRecord(family, parameters, stored.meta(), shape, nnz, nnz / kept.numel())
+        density = nnz / kept.numel()
+        obeys = None if name not in (patterns or {}) else label(layer_pattern)
+        layers[name] = LayerRecord(family, parameters, stored.meta(), shape, nnz, density, obeys)
     manifest = Manifest(
         pattern=None if pattern is None else pattern.name,
         pattern_parameters=dataclasses.asdict(pattern) if dataclasses.is_dataclass(pattern) else {},

@@ -118,10 +118,11 @@ class KernelChoice:
             return
         reasons: dict[str, str] = {}
         for n, k in dict.fromkeys(shapes.values()):
-            unsupported = self._sample_unsupported(pattern, sparsity, (n, k), device, dtype)
-            if unsupported is None:
-                return
-            reasons |= unsupported
+            for own, level in pattern.choices((n, k), sparsity):
+                unsupported = self._sample_unsupported(own, level, (n, k), device, dtype)
+                if unsupported is None:
+                    return
+                reasons |= unsupported
         key = "name" if self.name is not None else "family"
         why = "; ".join(f"{kernel}: {reason}" for kernel, reason in reasons.items()) or "no layer is pruned"
         raise InvalidSetting(key, getattr(self, key), f"cannot run with pattern {pattern.name} on {device.type}: {why}")

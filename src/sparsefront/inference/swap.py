@@ -17,7 +17,7 @@ from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.fusion.report import FusionReport
 from sparsefront.inference.network_modules import replace_module
 from sparsefront.inference.sparse_conv import SparseConv2d, conv_unsupported_reason
-from sparsefront.inference.swap_report import LayerSwap, SwapReport, fused_layer
+from sparsefront.inference.swap_report import KEEPS_ALL, LayerSwap, SwapReport, fused_layer
 from sparsefront.measure.launch_choice import launch_in_use
 from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.problems import LayerInput, theoretical_dense_flops
@@ -109,6 +109,8 @@ def _stays_dense(
     """Why no kernel is even looked for, or None."""
     if choice.swaps_nothing:
         return "kernel=none: the masked weight is multiplied densely"
+    if export.manifest.layers[name].density == 1:
+        return KEEPS_ALL
     if export.manifest.layers[name].family == "dense":
         return f"pattern {export.manifest.pattern} is stored dense"
     if isinstance(layer, nn.Conv2d) and (reason := conv_unsupported_reason(layer)) is not None:
@@ -163,7 +165,9 @@ def record_layer(
 
 def _require_forced_kernel_runs(choice: KernelChoice, layers: Mapping[str, LayerSwap]) -> None:
     """A kernel that was asked for by name and runs nowhere is an error, not a dense result."""
-    if not choice.forced or choice.swaps_nothing or not layers or any(layer.is_sparse for layer in layers.values()):
+    if not choice.forced or choice.swaps_nothing or any(layer.is_sparse for layer in layers.values()):
+        return
+    if all(layer.density == 1 for layer in layers.values()):  # none of which is pruned
         return
     key = "name" if choice.name is not None else "family"
     reasons = {f"{kernel}: {why}" for layer in layers.values() for kernel, why in layer.unsupported.items()}

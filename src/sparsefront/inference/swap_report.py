@@ -10,6 +10,8 @@ from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.fusion.report import FusionReport, ProductReport
 from sparsefront.measure.problems import LayerInput
 
+KEEPS_ALL = "it keeps every weight"
+
 
 @dataclass(frozen=True)
 class LayerSwap:
@@ -157,6 +159,8 @@ def _swap(product: ProductReport, density: float, kernel: str) -> LayerSwap:
 
 def _why_dense(product: ProductReport) -> str:
     others = {name: time for name, time in product.candidates.items() if name != DENSE}
+    if not others and not product.unsupported:
+        return KEEPS_ALL
     if not others:
         return "no kernel can run it: " + "; ".join(f"{kernel}: {why}" for kernel, why in product.unsupported.items())
     best = min(others, key=others.__getitem__)

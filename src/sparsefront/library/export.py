@@ -1,6 +1,5 @@
 """A pruned network in a folder, and back."""
 
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,8 +13,8 @@ from sparsefront.library.masks import Masks, require_masks_of
 from sparsefront.masks.weight_view import like_weight
 from sparsefront.models.base import Model
 from sparsefront.models.checkpoint import misfit
-from sparsefront.option_classes import option_classes
 from sparsefront.patterns.base import Pattern
+from sparsefront.patterns.records import CLASS, from_record, named_pattern
 from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.pruning.settings import PruningSettings
 
@@ -55,6 +54,7 @@ def save(
         sparsity=known.sparsity if known.pruning is None else known.pruning.sparsity,
         permutations=known.layout.permutations,
         sparsities=known.layout.sparsities,
+        patterns=known.layout.patterns,
         dense_reasons=known.ignored,
         model=model,
         weights=weights,
@@ -112,8 +112,5 @@ def _pattern(manifest: Manifest) -> Pattern | None:
     if manifest.pattern is None:
         return None
     if manifest.pattern_class is None:
-        found = option_classes("sparsefront.patterns")[manifest.pattern]
-    else:
-        module, _, name = manifest.pattern_class.rpartition(".")
-        found = getattr(importlib.import_module(module), name)
-    return found(**manifest.pattern_parameters)
+        return named_pattern(manifest.pattern, **manifest.pattern_parameters)
+    return from_record({CLASS: manifest.pattern_class, **manifest.pattern_parameters})

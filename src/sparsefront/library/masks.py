@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.pruning.layout_search import SearchRecord
 from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.pruning.settings import PruningSettings
 
@@ -26,6 +27,7 @@ class Masks(dict[str, Tensor]):
         layout: the layers' permutations and final sparsities, fixed before the first masks.
         ignored: layers that stayed dense -> why.
         rounds: what each round of a recovery took and did.
+        search: what a search for a latency found; None where none was made.
     """
 
     def __init__(
@@ -36,12 +38,14 @@ class Masks(dict[str, Tensor]):
         layout: MaskLayout | None = None,
         ignored: Mapping[str, str] | None = None,
         rounds: "tuple[RoundRecord, ...]" = (),
+        search: SearchRecord | None = None,
     ) -> None:
         super().__init__(masks)
         self.pruning = pruning
         self.layout = MaskLayout() if layout is None else layout
         self.ignored = dict(ignored or {})
         self.rounds = rounds
+        self.search = search
 
     @classmethod
     def of(cls, masks: Mapping[str, Tensor]) -> "Masks":

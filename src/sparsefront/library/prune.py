@@ -1,16 +1,18 @@
 """Prune a network: scores of its weights become masks, and what they prune becomes zero."""
 
+import importlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sparsefront.allocation.base import Allocation
+from sparsefront.allocation.measuring import MeasuringAllocation
 from sparsefront.errors import InvalidSetting
 from sparsefront.finite import require_finite
 from sparsefront.importance.base import Importance
-from sparsefront.library.calibration import Batches, open_calibration
+from sparsefront.library.calibration import Batches, Calibration, open_calibration
 from sparsefront.library.inputs import named_inputs_on
 from sparsefront.library.layers import Layers, choose_layers, ignored_layers, weight_of
 from sparsefront.library.masks import Masks
@@ -21,6 +23,7 @@ from sparsefront.patterns.base import Pattern
 from sparsefront.pruning.calibration import score_weights
 from sparsefront.pruning.collapse import collapse_warning
 from sparsefront.pruning.layers import PruningPlan, plan_pruning
+from sparsefront.pruning.layout_search import LayoutSearch
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.mask_layout import fix_layout
 from sparsefront.pruning.movement import AccumulateMovement
@@ -29,6 +32,8 @@ from sparsefront.schedule.base import Schedule
 from sparsefront.tasks.base import Task
 
 log = logging.getLogger(__name__)
+# Imported by name: it times kernels, on whose code the masks of a run without a search do not depend.
+DEFAULT_SEARCH = "sparsefront.library.search"
 
 
 def prune(
@@ -46,6 +51,7 @@ def prune(
     ignore: str | Sequence[str] | Mapping[str, str] = (),
     example_inputs: object = None,
     task: Task | None = None,
+    search: LayoutSearch | None = None,
     tell: Callable[[str], None] = print,
 ) -> Masks:
     """Decide which weights go, and set them to zero in place.
@@ -66,7 +72,9 @@ def prune(
         example_inputs: what the network is called with, such as (x,); None: the first batch of `calibration`, and where
             there is none either, the order of the modules stands for the order of the calls.
         task: in place of `loss`, for tasks of this package.
-        tell: gets one line: how many layers are pruned, and what was left out.
+        search: of an allocation that measures the network: how it is timed, and the batches that judge it; None: it is timed
+            on the example inputs where it lies, and judged by the calibration batches.
+        tell: gets one line: how many layers are pruned, and what was left out; of a search more.
     Returns:
         layer name -> bool mask, shaped like the weight and on its device, True = keep. A dict that also knows its pattern.
     Raises:
@@ -88,7 +96,12 @@ def prune(
     require_finite(scores)
     weights = {name: weight_of(net, name) for name in plan.layers}
     shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
-    layout = fix_layout(scores, pruning.pattern, pruning.allocation, sparsity, weight_shapes=shapes)
+    record = None
+    if isinstance(pruning.allocation, MeasuringAllocation):
+        chosen_search = search or _default_search(net, inputs, open_loader)
+        layout, record = chosen_search.layout(task, scores, pruning, open_loader, tell)
+    else:
+        layout = fix_layout(scores, pruning.pattern, pruning.allocation, sparsity, weight_shapes=shapes)
     first = pruning.first_sparsity
     made = make_masks(
         scores,
@@ -106,7 +119,11 @@ def prune(
     sparsities = {name: 1 - int(mask.sum()) / mask.numel() for name, mask in masks.items()}
     if warning := collapse_warning(sparsities, first, pruning.allocation.name):
         log.warning("prune: %s", warning)  # now: what follows may train for hours
-    return Masks(masks, pruning=pruning, layout=layout, ignored=ignored)
+    return Masks(masks, pruning=pruning, layout=layout, ignored=ignored, search=record)
+
+
+def _default_search(net: nn.Module, inputs: dict[str, Tensor] | None, calibration: Calibration) -> LayoutSearch:
+    return importlib.import_module(DEFAULT_SEARCH).default_search(net, inputs, calibration)
 
 
 def pruning_settings(

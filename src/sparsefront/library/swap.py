@@ -98,5 +98,6 @@ def _packed(net: nn.Module, masks: Masks) -> PackedWeights:
         sparsity=masks.sparsity if pruning is None else pruning.sparsity,
         permutations=layout.permutations,
         sparsities=layout.sparsities,
+        patterns=layout.patterns,
         dense_reasons=masks.ignored,
     )

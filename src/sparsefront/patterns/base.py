@@ -49,11 +49,22 @@ class Pattern(ABC):
     Attributes:
         uses_granularity: it has groups of a size, its field `granularity`.
         prunes: it takes weights away; only that of the dense baseline does not.
+        mixed: layers obey patterns of their own, which the allocation chooses among `choices`.
     """
 
     name: ClassVar[str]
     uses_granularity: ClassVar[bool] = False
     prunes: ClassVar[bool] = True
+    mixed: ClassVar[bool] = False
+
+    @property
+    def parts(self) -> tuple["Pattern", ...]:
+        """Patterns that it is made of: their code is part of what masks depend on."""
+        return ()
+
+    def choices(self, shape: tuple[int, int], sparsity: float) -> list[tuple["Pattern", float]]:
+        """What a layer [N, K] may be given in a network pruned to `sparsity`: patterns and sparsities of its own."""
+        return [(self, sparsity)]
 
     @property
     def balanced(self) -> bool:
@@ -115,6 +126,14 @@ class Pattern(ABC):
     def unsupported_reason(self, shape: tuple[int, int], sparsity: float) -> str | None:
         """Why a layer of this shape cannot be divided and has to stay dense; None where it can."""
         return None
+
+    def inexpressible(self, shape: tuple[int, int], sparsity: float) -> str | None:
+        """Why no layer, or not one of this shape, can have this sparsity; None where it can."""
+        try:
+            self.check_sparsity(sparsity)
+        except InvalidSetting as error:
+            return str(error)
+        return self.unsupported_reason(shape, sparsity)
 
     def check_sparsity(self, sparsity: float) -> None:
         """Raise InvalidSetting where no layer of any shape could express `sparsity`, naming the nearest."""

@@ -31,7 +31,7 @@ def make_masks(
     Args:
         importance: layer name -> [N, K], any float dtype, on one device, larger = more worth keeping. Only layers that
             the pattern can divide (`pattern.unsupported_reason` is None); sparsity counts their weights.
-        pattern: which weights are kept or pruned together.
+        pattern: which weights are kept or pruned together, in layers to which `layout` gives no pattern of their own.
         allocation: how much goes in which layer.
         sparsity: fraction of zeros, in [0, 1).
         final_sparsity: where a schedule ends, while `sparsity` is only on the way; None: at `sparsity`.
@@ -86,7 +86,8 @@ def _layer_mask(
     permutation = layout.permutation(layer)
     scores = permutation.apply(importance.float())
     structure = layer_final if nested else now
-    return permutation.invert(pattern.layer_mask(scores, permutation.apply(allowed), now, structure))
+    own = layout.pattern_of(layer, pattern)
+    return permutation.invert(own.layer_mask(scores, permutation.apply(allowed), now, structure))
 
 
 def _ranked_together(

@@ -1,4 +1,4 @@
-"""What is fixed before the first mask, for the whole schedule: the permutation of each layer, and its sparsity."""
+"""What is fixed before the first mask, for the whole schedule: of each layer its permutation, sparsity and pattern."""
 
 import json
 from collections.abc import Mapping
@@ -12,8 +12,9 @@ from torch import Tensor
 from sparsefront.allocation.base import Allocation, PerLayerAllocation
 from sparsefront.masks.permutation import Permutation
 from sparsefront.patterns.base import Pattern
+from sparsefront.patterns.records import from_record, to_record
 
-SPARSITIES, PERMUTATIONS = "layer_sparsities.json", "permutations.safetensors"
+SPARSITIES, PATTERNS, PERMUTATIONS = "layer_sparsities.json", "layer_patterns.json", "permutations.safetensors"
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,10 +25,12 @@ class MaskLayout:
         permutations: layer -> the order in which it obeys the pattern; absent where that is its own, and of a dense one.
         sparsities: layer -> its own final sparsity, where the allocation gives it one; None where one threshold
             spans the layers, and a layer's sparsity is an outcome.
+        patterns: layer -> its own pattern, of the layers that are pruned; None where all obey the same one.
     """
 
     permutations: Mapping[str, Permutation] = field(default_factory=dict)
     sparsities: Mapping[str, float] | None = None
+    patterns: Mapping[str, Pattern] | None = None
 
     def permutation(self, layer: str) -> Permutation:
         """The order of a layer."""
@@ -37,9 +40,17 @@ class MaskLayout:
         """The final sparsity of a layer in a network whose final sparsity is given."""
         return sparsity if self.sparsities is None else self.sparsities[layer]
 
+    def pattern_of(self, layer: str, pattern: Pattern) -> Pattern:
+        """The pattern of a layer in a network of this one; of a layer that stays dense, that of the network."""
+        return pattern if self.patterns is None else self.patterns.get(layer, pattern)
+
     def save(self, folder: Path) -> None:
-        """Write layer_sparsities.json and permutations.safetensors ("<layer>.outputs", "<layer>.inputs": int64)."""
+        """Write layer_sparsities.json, layer_patterns.json (class and settings) where layers have their own, and
+        permutations.safetensors ("<layer>.outputs", "<layer>.inputs": int64).
+        """
         (folder / SPARSITIES).write_text(json.dumps(self.sparsities))
+        if self.patterns is not None:
+            (folder / PATTERNS).write_text(json.dumps({name: to_record(own) for name, own in self.patterns.items()}))
         orders = {}
         for layer, permutation in self.permutations.items():
             for side in ("outputs", "inputs"):
@@ -57,7 +68,11 @@ class MaskLayout:
             layer, side = name.rsplit(".", 1)
             sides.setdefault(layer, {})[side] = order
         sparsities = json.loads((folder / SPARSITIES).read_text())
-        return cls({layer: Permutation(**orders) for layer, orders in sides.items()}, sparsities)
+        patterns = None
+        if (folder / PATTERNS).is_file():
+            records = json.loads((folder / PATTERNS).read_text())
+            patterns = {layer: from_record(record) for layer, record in records.items()}
+        return cls({layer: Permutation(**orders) for layer, orders in sides.items()}, sparsities, patterns)
 
 
 def fix_layout(

@@ -120,7 +120,7 @@ class ObsUpdate(Recovery):
         previous = round.masked.masks().get(layer) if pruning.schedule.masks_nest else None
         allowed = torch.ones_like(mask) if previous is None else as_matrix(previous).to(mask.device)[:, order]
         final = round.layout.sparsity_of(layer, pruning.sparsity)
-        window = pruning.pattern.window((mask.shape[0], mask.shape[1]), final)
+        window = round.layout.pattern_of(layer, pruning.pattern).window((mask.shape[0], mask.shape[1]), final)
         if window is None:
             return InBlocks(int(mask.sum()), allowed)
         # On the way of an iterative schedule more are kept than in the window of the final sparsity.

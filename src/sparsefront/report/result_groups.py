@@ -83,11 +83,10 @@ class Choice(CheckedFields):
 class Sparsity(CheckedFields):
     """Fractions of zeros in [0, 1], never percent.
 
-    `sparsity_achieved` is over the prunable weights, with the layers that stayed dense counted in;
-    `sparsity_whole_model` is over all parameters. `dense_layers`: layer -> why it stayed dense,
-    `dense_weight_shares`: the same -> its part of the prunable weights. `n_of_m`: the windows of a balanced pattern, "2:4", or
-    "1:4 in 20, 3:32 in 4" layers. `collapsed_layers`: layer that keeps less than a tenth of the target density, or less than
-    1 % -> the density that it keeps.
+    `sparsity_achieved` is over the prunable weights, layers that stayed dense counted in, `sparsity_whole_model` over all
+    parameters. `dense_layers`: layer -> why it stayed dense, `dense_weight_shares`: the same -> its part of the prunable weights.
+    `n_of_m`: the windows of a balanced pattern, "2:4", or "1:4 in 20, 3:32 in 4" layers. `pattern_per_layer`: of several patterns
+    in one network. `collapsed_layers`: layer with less than a tenth of the target density, or than 1 % -> what it keeps.
     """
 
     sparsity_target: float
@@ -98,6 +97,7 @@ class Sparsity(CheckedFields):
     dense_weight_shares: dict[str, float] = field(default_factory=dict)
     collapsed_layers: dict[str, float] | None = None
     n_of_m: str | None = None
+    pattern_per_layer: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,9 +110,8 @@ class Quality(CheckedFields):
     kernels running; all of the reporting split. `val_*` are the same of the held-out part of train, by which choices are
     made; None where nothing is held out. `extra_metrics`: "dense" | "masked" | "sparse" -> metric -> value.
     `*_standard_error`: the sampling error of the test set, for one network by itself (networks evaluated on the same samples
-    differ more surely than that). `evaluated_samples`: inputs or questions that were evaluated, `evaluate_limit` the most that
-    were allowed. `outcomes_file`, relative to the run's folder, holds what each sample of the reporting split adds to the
-    metric.
+    differ more surely than that). `evaluated_samples`: inputs or questions that were evaluated, `evaluate_limit` the most
+    allowed. `outcomes_file`, relative to the run's folder, holds what each sample of the reporting split adds to the metric.
     """
 
     metric_name: str
@@ -154,7 +153,7 @@ class Speed(CheckedFields):
     group, "kernels": kernel -> number of pruned layers, "sparse_flops_share"; or "not_measured" with the reason.
     `samples_file`, relative to the run's folder, holds every sample: `samples_per_repeat` in each of `repeats` repeats, after
     `warmup_rounds`. `modes_searched`, `variants_searched`: what was tried to find the fastest way, in about `search_seconds`
-    for each network.
+    for each network. `latency_predicted_ms`: of the sparse one, by the search that chose its patterns, before its recovery.
     """
 
     latency_dense_ms: float | None = None
@@ -163,6 +162,7 @@ class Speed(CheckedFields):
     latency_sparse_ms: float | None = None
     latency_sparse_p20_ms: float | None = None
     latency_sparse_p80_ms: float | None = None
+    latency_predicted_ms: float | None = None
     speedup: float | None = None
     speedup_low: float | None = None
     speedup_high: float | None = None

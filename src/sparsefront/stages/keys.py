@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from sparsefront.allocation.measuring import MeasuringAllocation
 from sparsefront.artifacts.content_digest import by_content
 from sparsefront.artifacts.digest import digest, versions
 from sparsefront.artifacts.digest_memo import remembering
@@ -26,11 +27,13 @@ AFTER_PRUNING = ("recovery_epochs", "recovery_lr", "ignore")
 class StageKeys:
     """JSON-able content per stage; equal content means an equal stage. `dense_quality` is the dense network's metric.
 
-    `control`: the dense network trained on, and `control_quality` its metric; None where there is none.
+    `choice_table`: what a search for a latency measures. `control`: the dense network trained on, and `control_quality` its
+    metric. Each is None where there is none.
     """
 
     dense: dict[str, Any]
     prune: dict[str, Any]
+    choice_table: dict[str, Any] | None
     recover: dict[str, Any]
     export: dict[str, Any]
     swap: dict[str, Any]
@@ -53,7 +56,11 @@ def stage_keys(experiment: Experiment) -> StageKeys:
 
 def _stage_keys(experiment: Experiment) -> StageKeys:
     dense = _dense(experiment)
+    place = _place(experiment)
     prune = _prune(experiment, dense)
+    choice_table = _choice_table(experiment, prune, place)
+    if choice_table is not None:
+        prune["choice_table"] = digest(choice_table)
     recover = {
         "prune": digest(prune),
         "schedule": _settings(experiment, "schedule"),
@@ -71,7 +78,6 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         "recover": digest(recover),
         "code": code_digest(stage_modules(experiment, (), "sparsefront.stages.export")),
     }
-    place = _place(experiment)
     swap = {
         "export": digest(export),
         "kernel": _settings(experiment, "kernel"),
@@ -108,7 +114,9 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
             )
         ),
     }
-    return StageKeys(dense, prune, recover, export, swap, dense_quality, control, control_quality, measure, result)
+    return StageKeys(
+        dense, prune, choice_table, recover, export, swap, dense_quality, control, control_quality, measure, result
+    )
 
 
 def _dense(experiment: Experiment) -> dict[str, Any]:
@@ -176,6 +184,24 @@ def _prune(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any]:
         "ignore": experiment.recipe.ignore,
         "code": code_digest(
             stage_modules(experiment, ("pattern", "importance", "allocation"), "sparsefront.stages.prune")
+        ),
+    }
+
+
+def _choice_table(experiment: Experiment, prune: dict[str, Any], place: dict[str, Any]) -> dict[str, Any] | None:
+    """What a search for a latency measures: all that masks depend on but the latency, and all that times do."""
+    if not isinstance(experiment.allocation, MeasuringAllocation):
+        return None
+    masks = {name: value for name, value in prune.items() if name not in ("allocation", "first_sparsity", "masks_nest")}
+    return masks | {
+        "calibration_batches": experiment.allocation.calibration_batches,
+        "kernel": _settings(experiment, "kernel"),
+        "measure": _settings(experiment, "measure"),
+        "place": place,
+        "code": code_digest(
+            stage_modules(
+                experiment, ("pattern", "importance", "allocation", "kernel"), "sparsefront.stages.latency_search"
+            )
         ),
     }
 

@@ -23,6 +23,7 @@ from sparsefront.report.terminal import print_run
 from sparsefront.run_folder import link_checkpoint
 from sparsefront.stages.keys import StageKeys
 from sparsefront.stages.measure import MEASUREMENTS, SAMPLES
+from sparsefront.stages.prune import found_by_search
 from sparsefront.stages.quality import OUTCOMES
 
 log = logging.getLogger(__name__)
@@ -121,6 +122,7 @@ def _compose(
     measured: Artifact,
 ) -> Result:
     found: dict[str, Any] = measured.read_json(MEASUREMENTS)
+    searched = found_by_search(pruned) or {}
     return Result(
         identity=Identity(
             run_id=measured.key,
@@ -134,11 +136,12 @@ def _compose(
         sparsity=Sparsity(
             sparsity_target=experiment.sparsity,
             n_of_m=_n_of_m(experiment, pruned, recovered),
+            pattern_per_layer={layer: choice["pattern"] for layer, choice in searched.get("layers", {}).items()},
             collapsed_layers=collapsed_layers(found["sparsity"]["sparsity_per_layer"], experiment.sparsity),
             **found["sparsity"],
         ),
         quality=Quality(outcomes_file=OUTCOMES, val_seen=experiment.val_seen, **found["quality"]),
-        speed=Speed(samples_file=SAMPLES, **found["speed"]),
+        speed=Speed(samples_file=SAMPLES, latency_predicted_ms=searched.get("latency_predicted_ms"), **found["speed"]),
         size=Size(**found["size"]),
         kernels=Kernels(**found["kernels"]),
         cost=Cost(

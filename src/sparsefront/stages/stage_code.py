@@ -39,13 +39,17 @@ def stage_modules(experiment: Experiment, groups: tuple[str, ...], *stages: str)
 
 
 def _roots(experiment: Experiment, group: str) -> list[Import]:
-    """Where a part's class is defined, and what every `_target_` names: another module may hand a class on."""
-    kind = type(getattr(experiment, group))
+    """Where the classes of a part and of what it is made of are defined, and what every `_target_` names: another module may
+    hand a class on.
+    """
+    part = getattr(experiment, group)
+    kind = type(part)
     if find_module(kind.__module__) is None:
         named = f"{kind.__module__}.{kind.__qualname__}"
         raise InvalidSetting(f"{group}._target_", named, "must be a class in a file: its code is part of every key")
     named = (target.rpartition(".") for target in _targets(experiment.settings[group]))
-    return [(kind.__module__, None), *((module, name) for module, _, name in named)]
+    inside = [(type(inner).__module__, None) for inner in getattr(part, "parts", ())]
+    return [(kind.__module__, None), *inside, *((module, name) for module, _, name in named)]
 
 
 def _targets(settings: Any) -> Iterator[str]:

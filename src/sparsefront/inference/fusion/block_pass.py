@@ -2,15 +2,15 @@
 
 import logging
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from sparsefront_kernels import SparseFormat
 from torch import Tensor, nn
 
-from sparsefront.inference.fusion.call import Unfusable, call_key, call_tensors
-from sparsefront.inference.fusion.capture import Captured, capture, skeleton
+from sparsefront.inference.fusion.block_captures import BlockCaptures
+from sparsefront.inference.fusion.call import Unfusable
 from sparsefront.inference.fusion.chain_choice import (
     AS_THEY_ARE,
     Variant,
@@ -22,7 +22,7 @@ from sparsefront.inference.fusion.find import BlockCall, find_chains, observe_ca
 from sparsefront.inference.fusion.fused_block import FusedBlock
 from sparsefront.inference.fusion.fused_norm import FusedResidualNorm
 from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts, FusionPlan
-from sparsefront.inference.fusion.prepared_block import PreparedBlock, prepare_block, weights_of
+from sparsefront.inference.fusion.prepared_block import PreparedBlock, stored_as
 from sparsefront.inference.fusion.product_choice import ChosenProduct, ProductChooser
 from sparsefront.inference.fusion.report import BlockReport, FusionReport, ProductReport
 from sparsefront.inference.network_modules import replace_module
@@ -30,7 +30,6 @@ from sparsefront.measure.agreement import NETWORK_ERROR_LIMIT, output_error
 from sparsefront.measure.problems import LayerInput, observe_problems
 
 log = logging.getLogger(__name__)
-Group = Hashable
 # Rewritten blocks have to be this much faster than blocks as they are: joined projections, which the search for the fastest dense
 # version tries too, bring a dense block of BERT-large 1.6 % on an H200.
 WORTH_IT = 1.02
@@ -53,9 +52,7 @@ class BlockPass:
         self.chooser, self.plan, self.parts = chooser, plan, parts
         self.device = next(net.parameters()).device
         self.report = FusionReport()
-        self._captured: dict[Group, tuple[nn.Module, Captured]] = {}
-        # block -> what it has in common with others: they are captured and timed once
-        self._groups: dict[str, Group] = {}
+        self._captures = BlockCaptures()
 
     def run(self, layouts: Sequence[str], *, plain: bool) -> FusionReport:
         """Rewrite all chains.
@@ -95,20 +92,8 @@ class BlockPass:
 
     def _prepare(self, name: str, calls: Mapping[str, BlockCall]) -> PreparedBlock | None:
         """The block taken apart; None where it stays as it is, which is noted."""
-        block, call = self.net.get_submodule(name), calls.get(name)
         try:
-            if call is None:
-                raise Unfusable("is not called in the observed forward")
-            key = call_key(call.args, call.kwargs)
-            sizes = tuple(tuple(tensor.shape) for tensor in call_tensors(call.args, call.kwargs))
-            group = (type(block), repr(block), key, sizes)
-            if group not in self._captured:
-                bare = skeleton(block)
-                self._captured[group] = bare, capture(bare, call.args, call.kwargs)
-            self._groups[name] = group
-            weights = weights_of(block, name, self.formats, self.masks)
-            bare, captured = self._captured[group]
-            return prepare_block(block, bare, key, captured, weights, self.parts)
+            return self._captures.prepare(self.net, name, calls.get(name), self.formats, self.masks, self.parts)
         except Unfusable as reason:
             self.report.unsupported[name] = str(reason)
             return None
@@ -130,17 +115,19 @@ class BlockPass:
             return self._variant(layouts[0], dict.fromkeys(prepared, layouts[0]), blocks, prepared)
         times: dict[str, float | None] = {}
         if len(layouts) > 1:
-            counts = representatives(prepared, self._groups)
+            # blocks whose weights are stored otherwise stand for themselves, whatever they are built like
+            kinds = {name: (self._captures.groups[name], stored_as(block)) for name, block in prepared.items()}
+            counts = representatives(prepared, kinds)
             few = {name: prepared[name] for name in counts}
             for layout in layouts:
                 variant = self._variant(layout, dict.fromkeys(few, layout), blocks, few)
-                times[layout] = chain_time_ms(variant, calls, self._groups, counts)
+                times[layout] = chain_time_ms(variant, calls, self._captures.groups, counts)
         layout = min(layouts, key=lambda layout: math.inf if times.get(layout) is None else times[layout])
         chosen = self._variant(layout, dict.fromkeys(prepared, layout), blocks, prepared)
         if plain and chosen.blocks:
-            times[layout] = chain_time_ms(chosen, calls, self._groups, dict.fromkeys(prepared, 1.0))
+            times[layout] = chain_time_ms(chosen, calls, self._captures.groups, dict.fromkeys(prepared, 1.0))
             modules = {name: self.net.get_submodule(name) for name in prepared}
-            times[AS_THEY_ARE] = plain_time_ms(modules, calls, self._groups)
+            times[AS_THEY_ARE] = plain_time_ms(modules, calls, self._captures.groups)
             self._keep_faster_dense(chosen, times)
         if known := {name: time for name, time in times.items() if time is not None}:
             self.report.variants_ms[chain] = known
@@ -170,7 +157,7 @@ class BlockPass:
                     {names: chosen.product for names, chosen in zip(layers, made, strict=True)},
                     content.kept,
                     feature_major=feature_major,
-                    row_major_exit=following not in self._groups or layout_of.get(following) == "row_major",
+                    row_major_exit=following not in self._captures.groups or layout_of.get(following) == "row_major",
                     parts=self.parts,
                     norm_biases={
                         names: chosen.norm_bias

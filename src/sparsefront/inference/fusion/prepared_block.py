@@ -11,7 +11,7 @@ from sparsefront.inference.fusion.capture import Captured
 from sparsefront.inference.fusion.compact import compacted, without_constants
 from sparsefront.inference.fusion.constant_inputs import value_projection
 from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
-from sparsefront.inference.fusion.product_weight import ProductWeight, join
+from sparsefront.inference.fusion.product_weight import ProductWeight, join, stored_parameters
 from sparsefront.inference.fusion.sites import (
     ProductSite,
     find_sites,
@@ -156,3 +156,11 @@ def weights_of(
             layer = f"{prefix}.{name}"
             found[name] = ProductWeight.of(layer, module, formats.get(layer), masks.get(layer))
     return found
+
+
+def stored_as(block: PreparedBlock) -> tuple[tuple[int, str], ...]:
+    """Of each product the number of its Linears, and how its weight is stored."""
+    return tuple(
+        (len(spec.weight.layers), "" if spec.weight.stored is None else repr(stored_parameters(spec.weight.stored)))
+        for spec in block.specs
+    )

@@ -20,9 +20,11 @@ from sparsefront.inference.fusion.candidates import (
 )
 from sparsefront.inference.fusion.correctness_check import FusedCorrectnessCheck
 from sparsefront.inference.fusion.fused_product import FusedProduct
-from sparsefront.inference.fusion.layout import layout_name
+from sparsefront.inference.fusion.layout import in_layout, layout_name
 from sparsefront.inference.fusion.prepared_block import ProductSpec
+from sparsefront.inference.fusion.product_weight import stored_parameters
 from sparsefront.inference.fusion.report import ProductReport
+from sparsefront.measure.cpu_timer import time_where_it_is
 from sparsefront.measure.kernel_timer import time_layer
 from sparsefront.measure.launch_choice import launch_in_use
 from sparsefront.measure.memory import stored_bytes
@@ -62,11 +64,13 @@ class ProductChooser:
     Args:
         choice: which kernels may run.
         dense: True for the baseline with every product dense.
+        on_cpu: references are timed too, where there is no GPU: a search needs times of any device.
         timed: (problem and epilogue) -> what was timed of it.
     """
 
     choice: KernelChoice
     dense: bool = False
+    on_cpu: bool = False
     timed: dict[tuple, list[TimedProduct]] = field(default_factory=dict)
 
     def choose(self, spec: ProductSpec, m: int, *, feature_major: bool, kernel: str | None = None) -> ChosenProduct:
@@ -104,7 +108,7 @@ class ProductChooser:
 
     def times_on(self, device: torch.device) -> bool:
         """Whether kernels are timed at all."""
-        return device.type == "cuda" and self.choice.mode != "reference"
+        return self.on_cpu or (device.type == "cuda" and self.choice.mode != "reference")
 
     def _candidates(self, tuning: "_Tuning", kernel: str | None) -> list[Candidate]:
         weight, dense = tuning.spec.weight, dense_candidate(tuning.spec.weight)
@@ -120,7 +124,8 @@ class ProductChooser:
     def _times(self, tuning: "_Tuning", candidates: list[Candidate]) -> TimedProduct:
         """Times of an equal product, or those that are taken now."""
         spec = tuning.spec
-        key = (tuning.problem, spec.activation, spec.residual, spec.weight.family, spec.weight.bias is not None)
+        held = None if spec.weight.stored is None else repr(stored_parameters(spec.weight.stored))
+        key = (tuning.problem, spec.activation, spec.residual, held, spec.weight.bias is not None)
         lengths = [] if spec.weight.stored is None else tile_lengths(spec.weight.stored)
         for known in self.timed.setdefault(key, []):
             if _equal_work(known.lengths, lengths):
@@ -130,8 +135,9 @@ class ProductChooser:
             [] if any(candidate.entry.name == DENSE for candidate in candidates) else [dense_candidate(spec.weight)]
         )
         products = {candidate.entry.name: tuning.product(candidate) for candidate in [*candidates, *beside]}
+        timer = time_where_it_is if self.on_cpu else time_layer
         latencies = {
-            name: time_layer(product, *tuning.check.operands).latency_us
+            name: timer(product, *tuning.operands).latency_us
             for name, product in products.items()
             if product is not None
         }
@@ -152,6 +158,19 @@ class _Tuning:
         self.check = FusedCorrectnessCheck(spec, m, feature_major=feature_major)
         self.unsupported: dict[str, str] = {}
         self._products: dict[str, tuple[FusedProduct, float]] = {}
+
+    @property
+    def operands(self) -> tuple[Tensor, ...]:
+        """What the product is timed with: all rows, of which a check on a CPU looks at the first few."""
+        few = self.check.operands
+        repeats = -(-self.problem.m // len(few[0]))
+        if repeats == 1:
+            return few
+        return tuple(self._laid_out_like(operand, operand.repeat(repeats, 1)[: self.problem.m]) for operand in few)
+
+    @staticmethod
+    def _laid_out_like(few: Tensor, rows: Tensor) -> Tensor:
+        return in_layout(rows, feature_major=few.stride(0) == 1 and few.stride(1) != 1)
 
     def product(self, candidate: Candidate) -> FusedProduct | None:
         """The product through this kernel, None where it fails or is wrong."""

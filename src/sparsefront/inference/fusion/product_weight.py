@@ -67,7 +67,7 @@ def join(parts: Sequence[ProductWeight]) -> ProductWeight | None:
     if all(part.stored is None for part in parts):
         return ProductWeight(layers, rows, weight, bias)
     like = next(part.stored for part in parts if part.stored is not None)
-    if any(part.stored is not None and _parameters(part.stored) != _parameters(like) for part in parts):
+    if any(part.stored is not None and stored_parameters(part.stored) != stored_parameters(like) for part in parts):
         return None
     every = (torch.ones_like(part.weight, dtype=torch.bool) if part.mask is None else part.mask for part in parts)
     mask = torch.cat(list(every))
@@ -134,5 +134,6 @@ def _others(index: Tensor, count: int) -> Tensor:
     return absent.nonzero().flatten()
 
 
-def _parameters(stored: SparseFormat) -> Mapping[str, object]:
+def stored_parameters(stored: SparseFormat) -> Mapping[str, object]:
+    """Family, and what the format was made with."""
     return {"family": stored.family} | {name: value for name, value in stored.meta().items() if name != "shape"}

@@ -1,0 +1,112 @@
+"""Patterns and sparsities of all layers for a latency, by measured times and the errors that pruning causes."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Annotated, ClassVar
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from sparsefront.allocation.choice_table import Assignment, ChoiceTable
+from sparsefront.allocation.measuring import Found, MeasuringAllocation, Network
+from sparsefront.allocation.solve import dense_assignment, least_us, solve
+from sparsefront.allocation.swaps import refine
+from sparsefront.declared.settings_class import settings_class
+from sparsefront.errors import InvalidSetting
+
+CLOSE = 0.01  # a prediction this near to the measurement needs no further round
+
+
+@settings_class()
+class LatencySearch(MeasuringAllocation):
+    """The most accurate network within a latency: per layer one of the candidates of `pattern=mixed`, or dense.
+
+    The times of every choice are measured on the device at hand, those of the whole network beside its layers too. The sum of
+    the errors that pruning causes on calibration inputs is minimized exactly (see `knapsack`), swaps on held-out data then
+    lower the loss itself (see `swaps`). The root's `sparsity` is a ceiling.
+
+    Args:
+        latency_ms: of one batch of the measurement, through the whole network.
+        speedup: over the dense network in its fastest version, in place of `latency_ms`.
+        bins: totals kept after each layer; more bring the solution closer to the best one.
+        batches: of calibration inputs.
+        corrections: how often a solution is measured as a whole to correct the prediction.
+        generations, offspring: of the search by swaps; 0 generations leave it out.
+        held_out_batches: that judge an assignment.
+    """
+
+    latency_ms: Annotated[float | None, Field(gt=0, description="milliseconds of one batch")] = None
+    speedup: Annotated[float | None, Field(gt=1, description="dense time over sparse time")] = None
+    bins: PositiveInt = 10_000
+    batches: PositiveInt = 8
+    corrections: NonNegativeInt = 2
+    generations: NonNegativeInt = 30
+    offspring: PositiveInt = 8
+    held_out_batches: PositiveInt = 8
+    name: ClassVar[str] = "latency_search"
+
+    @property
+    def calibration_batches(self) -> int:
+        return self.batches
+
+    def check_sparsity(self, sparsity: float) -> None:
+        if (self.latency_ms is None) == (self.speedup is None):
+            both = (
+                "not with allocation.speedup"
+                if self.speedup is not None
+                else "or allocation.speedup, the latency wanted"
+            )
+            raise InvalidSetting("latency_ms", self.latency_ms, f"milliseconds of one batch, {both}")
+
+    def assign(self, table: ChoiceTable, network: Network, tell: Callable[[str], None] = lambda line: None) -> Found:
+        """Search.
+
+        Args:
+            network: measures and judges assignments.
+            tell: gets a line for each step.
+        Raises:
+            InvalidSetting: key `latency_ms` or `speedup`, with what can be reached.
+        """
+        budget_us = self.latency_ms * 1e3 if self.latency_ms is not None else table.dense_us / (self.speedup or 1.0)
+        if (
+            budget_us >= table.dense_us
+        ):  # rewritten for sparse products, the dense network may be slower than in its fastest version
+            return Found(dense_assignment(table), table.dense_us / 1e3, budget_us / 1e3)
+        rounds: list[tuple[float, float]] = []
+        assignment = self._solved(table, budget_us)
+        for _ in range(self.corrections):
+            predicted, measured = table.time_us(assignment), network.measured_us(assignment)
+            rounds.append((predicted / 1e3, measured / 1e3))
+            tell(f"predicted {predicted / 1e3:.3f} ms, measured {measured / 1e3:.3f} ms")
+            table = replace(table, rest_us=table.rest_us + measured - predicted)
+            near = abs(measured - predicted) <= CLOSE * measured
+            assignment = self._solved(table, budget_us)
+            if near:
+                break
+        refined = refine(
+            table,
+            assignment,
+            budget_us,
+            network.loss,
+            generations=self.generations,
+            offspring=self.offspring,
+            batches=self.held_out_batches,
+        )
+        if refined.loss is not None:
+            tell(f"held-out loss {refined.loss_before:.4g}, {refined.loss:.4g} after {refined.tried} swaps")
+        predicted_ms = table.time_us(refined.assignment) / 1e3
+        return Found(refined.assignment, predicted_ms, budget_us / 1e3, rounds, refined)
+
+    def _solved(self, table: ChoiceTable, budget_us: float) -> Assignment:
+        found = solve(table, budget_us, bins=self.bins)
+        if found is None:
+            raise self._out_of_reach(table)
+        return found
+
+    def _out_of_reach(self, table: ChoiceTable) -> InvalidSetting:
+        least = min(least_us(table), table.dense_us)
+        of_these = "the candidates up to the root's sparsity, its ceiling,"
+        if self.speedup is not None:
+            allowed = f"out of reach: {of_these} allow {table.dense_us / least:.3f} at most, {least / 1e3:.4g} ms"
+            return InvalidSetting("speedup", self.speedup, f"{allowed} (dense {table.dense_us / 1e3:.4g} ms)")
+        allowed = f"out of reach: {of_these} need {least / 1e3:.4g} ms at least (dense {table.dense_us / 1e3:.4g} ms)"
+        return InvalidSetting("latency_ms", self.latency_ms, allowed)

@@ -1,0 +1,96 @@
+"""An assignment improved by swaps: some layers give up weights so that others may keep more, judged by the network's loss."""
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from sparsefront.allocation.choice_table import Assignment, ChoiceTable
+
+Loss = Callable[[Assignment, int], float]
+"""(assignment, number of batches) -> the loss of the network on held-out data."""
+
+MOST_SWAPS = 3  # of one offspring
+TRIES = 50  # to find swaps that keep the budget
+
+
+@dataclass(frozen=True)
+class Refined:
+    """Args:
+    assignment: the best one.
+    loss_before, loss: of the first and the best one, on all batches; None where nothing was tried.
+    tried: assignments that were judged.
+    """
+
+    assignment: Assignment
+    loss_before: float | None = None
+    loss: float | None = None
+    tried: int = 0
+
+
+def refine(
+    table: ChoiceTable,
+    start: Assignment,
+    budget_us: float,
+    loss: Loss,
+    *,
+    generations: int,
+    offspring: int,
+    batches: int,
+    seed: int = 0,
+) -> Refined:
+    """Search beside an assignment; whatever is tried keeps the budget, and the layouts stay.
+
+    In each generation the best one so far has offspring: up to MOST_SWAPS times an item takes another option, and others faster
+    ones until the budget is kept. All are judged on one batch, the better half on two, and so on; the last ones and their
+    parent on all. The best becomes the parent.
+
+    Source: Sieberling et al., "EvoPress: Accurate Dynamic Model Compression via Evolutionary Search", 2025: errors of layers
+        do not add up, so that the network's own loss must judge. Departure: a swap may change the pattern too, and the
+        budget is a time.
+    """
+    drawn = random.Random(seed)
+    first = best_loss = math.nan
+    best, tried, known = start, 0, {start.options}
+    for _ in range(generations):
+        children = []
+        for _ in range(offspring):
+            child = _mutated(table, best, budget_us, drawn)
+            if child is not None and child.options not in known:
+                known.add(child.options)
+                children.append(child)
+        if not children:
+            continue
+        if math.isnan(first):
+            first = best_loss = loss(best, batches)
+        tried += len(children)
+        judged = 1
+        while len(children) > 1 and judged < batches:
+            children = sorted(children, key=lambda child: loss(child, judged))[: math.ceil(len(children) / 2)]
+            judged *= 2
+        for child in children:
+            if (found := loss(child, batches)) < best_loss:
+                best, best_loss = child, found
+    if math.isnan(first):
+        return Refined(start)
+    return Refined(best, first, best_loss, tried)
+
+
+def _mutated(table: ChoiceTable, parent: Assignment, budget_us: float, drawn: random.Random) -> Assignment | None:
+    """A neighbor within the budget; None where none was found."""
+    options = list(parent.options)
+    for _ in range(drawn.randint(1, MOST_SWAPS)):
+        place = drawn.randrange(len(options))
+        options[place] = drawn.randrange(len(table.items[place].options))
+    for _ in range(TRIES):
+        child = replace(parent, options=tuple(options))
+        if table.time_us(child) <= budget_us:
+            return None if child.options == parent.options else child
+        place = drawn.randrange(len(options))
+        layout, item = parent.layout_of(table.items[place]), table.items[place]
+        now = item.options[options[place]].times_us[layout]
+        faster = [number for number, option in enumerate(item.options) if option.times_us[layout] < now]
+        if faster:
+            # the one that costs least of those: a large step would leave time unused
+            options[place] = min(faster, key=lambda number: item.options[number].error)
+    return None

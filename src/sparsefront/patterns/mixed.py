@@ -1,0 +1,155 @@
+"""Several patterns in one network: each layer obeys the one that the allocation chooses for it."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import field
+from functools import cached_property
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+from torch import Tensor
+
+from sparsefront.declared.settings_class import settings_class
+from sparsefront.declared.types import Fraction, OneOrMore
+from sparsefront.errors import InvalidSetting, first_line
+from sparsefront.option_classes import option_classes
+from sparsefront.patterns.base import Pattern, Step
+from sparsefront.patterns.records import CLASS, from_record, label, named_pattern
+
+Candidate = str | dict[str, str | int | float | bool | None]
+
+
+@settings_class()
+class Mixed(Pattern):
+    """Every layer gets one of the candidates at one of the sparsities, or stays dense.
+
+    It has no structure of its own: what a layer obeys is in the layout of its masks, and the allocation puts it there.
+
+    Args:
+        candidates: patterns, as `tile_wise`, `tile_wise:64` with a granularity, or a mapping of its settings with its `name`
+            (`{name: n_m, m: 4}`) or, of a user's own, its class under `_target_`.
+        sparsities: levels of a layer; those above the root's sparsity, which is a ceiling, are not used.
+        granularity: of candidates that have groups of a size and name none.
+    Raises:
+        InvalidSetting: a candidate that does not exist, prunes nothing, is itself mixed, or has a wrong setting.
+    """
+
+    candidates: Annotated[
+        OneOrMore[Candidate],
+        Field(description="patterns: NAME, NAME:GRANULARITY or a mapping of settings with its name"),
+    ] = field(default_factory=lambda: ["tile_wise", "n_m", "block_wise"])
+    sparsities: Annotated[OneOrMore[Fraction], Field(description="fractions of zeros, above 0 and below 1")] = field(
+        default_factory=lambda: [0.5, 0.625, 0.75, 0.875, 0.9375]
+    )
+    granularity: int | str | None = None
+    name: ClassVar[str] = "mixed"
+    uses_granularity: ClassVar[bool] = True
+    mixed: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if 0 in self.sparsities or len(set(self.sparsities)) < len(self.sparsities):
+            allowed = "levels above 0, each once: dense is a choice beside them"
+            raise InvalidSetting("sparsities", _listed(self.sparsities), allowed)
+        labels = [label(pattern) for pattern in self.patterns]
+        if len(set(labels)) < len(labels):
+            raise InvalidSetting("candidates", _listed(labels), "names a candidate twice")
+
+    @cached_property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """The candidates."""
+        return tuple(self._pattern(candidate) for candidate in self.candidates)
+
+    @property
+    def parts(self) -> tuple[Pattern, ...]:
+        return self.patterns
+
+    @property
+    def any_sparsity(self) -> bool:
+        return all(pattern.any_sparsity for pattern in self.patterns)
+
+    @property
+    def single_weights(self) -> bool:
+        return all(pattern.single_weights for pattern in self.patterns)
+
+    @property
+    def order_searched_by(self) -> str | None:
+        return next((key for pattern in self.patterns if (key := pattern.order_searched_by) is not None), None)
+
+    def choices(self, shape: tuple[int, int], sparsity: float) -> list[tuple[Pattern, float]]:
+        levels = [level for level in sorted(self.sparsities) if level <= sparsity + 1e-9]
+        return [
+            (pattern, level)
+            for pattern in self.patterns
+            for level in levels
+            if pattern.inexpressible(shape, level) is None
+        ]
+
+    def unsupported_reason(self, shape: tuple[int, int], sparsity: float) -> str | None:
+        if self.choices(shape, sparsity):
+            return None
+        level = min(self.sparsities)
+        return "; ".join(f"{label(pattern)}: {pattern.inexpressible(shape, level)}" for pattern in self.patterns)
+
+    def check_sparsity(self, sparsity: float) -> None:
+        if sparsity + 1e-9 < min(self.sparsities):
+            allowed = f"is the ceiling of pattern.sparsities={_listed(self.sparsities)}: at least the lowest of them"
+            raise InvalidSetting("sparsity", sparsity, allowed)
+
+    def steps(self, sparsity: float, shape: tuple[int, int], final_sparsity: float | None = None) -> tuple[Step, ...]:
+        raise TypeError("a layer of pattern mixed obeys one of its candidates, whose steps these would be")
+
+    def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:
+        raise TypeError("a layer of pattern mixed is stored as its own candidate says")
+
+    def rounding_unit(self, shape: tuple[int, int]) -> int:
+        return max(pattern.rounding_unit(shape) for pattern in self.patterns)
+
+    def check_structure(self, mask: Tensor, sparsity: float) -> None:
+        """Raise ValueError where the mask obeys none of the candidates."""
+        reasons = []
+        for pattern in self.patterns:
+            try:
+                return pattern.check_structure(mask, sparsity)
+            except ValueError as error:
+                reasons.append(str(error))
+        raise ValueError(f"mixed: no candidate has this mask: {'; '.join(reasons)}")
+
+    def _pattern(self, candidate: Candidate) -> Pattern:
+        try:
+            found = self._built(candidate)
+        except InvalidSetting as error:
+            allowed = f"{error.key}={error.value}: {error.allowed}"
+            raise InvalidSetting("candidates", candidate, allowed) from error
+        except (
+            TypeError,
+            ValueError,
+            ImportError,
+            AttributeError,
+        ) as error:  # of a class or settings that a user named
+            raise InvalidSetting("candidates", candidate, f"cannot be made: {first_line(error)}") from error
+        if not isinstance(found, Pattern) or not found.prunes or found.mixed:
+            raise InvalidSetting("candidates", candidate, "is a pattern that prunes; dense is a choice beside them all")
+        return found
+
+    def _built(self, candidate: Candidate) -> Any:
+        if isinstance(candidate, str):
+            name, _, unit = candidate.partition(":")
+            settings: Mapping[str, Any] = {"granularity": int(unit) if unit.isdigit() else unit} if unit else {}
+        else:
+            settings = {key: value for key, value in candidate.items() if key not in ("name", CLASS)}
+            if CLASS in candidate:
+                return from_record(candidate)
+            name = str(candidate.get("name"))
+        if self.granularity is not None and "granularity" in _settings_of(name):
+            settings = {"granularity": self.granularity, **settings}
+        return named_pattern(name, **settings)
+
+
+def _settings_of(name: str) -> Mapping[str, Any]:
+    """The settings of a pattern by its name."""
+    found = option_classes("sparsefront.patterns").get(name)
+    return {} if found is None else inspect.signature(found).parameters
+
+
+def _listed(values: Any) -> str:
+    return f"[{','.join(map(str, values))}]"

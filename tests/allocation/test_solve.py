@@ -1,0 +1,85 @@
+"""The best assignment within a latency, against brute force and against a solver of integer programs."""
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import Bounds, LinearConstraint, milp
+
+from sparsefront.allocation.choice_table import ROW_MAJOR, Assignment, ChoiceTable, Item, Option
+from sparsefront.allocation.solve import least_us, solve
+
+LAYOUTS = ("feature_major", ROW_MAJOR)
+BINS = 10_000
+times = st.integers(1, 40)
+errors = st.integers(0, 30).map(lambda quarter: quarter / 4)
+
+
+@st.composite
+def tables(draw) -> ChoiceTable:
+    """A layer, then a chain of two products, then another layer or none."""
+
+    def item(name: str, chain: str | None) -> Item:
+        layouts = LAYOUTS if chain else (ROW_MAJOR,)
+        options = [
+            Option(number or None, 0.5 if number else 0.0, draw(errors), {layout: draw(times) for layout in layouts})
+            for number in range(draw(st.integers(1, 3)))
+        ]
+        return Item((name,), chain, options)
+
+    items = [item("stem", None), item("q", "blocks"), item("fc", "blocks")]
+    items += [item("last", None)] * draw(st.booleans())
+    layouts = {"blocks": {"feature_major": draw(st.integers(-5, 9)), ROW_MAJOR: 0}}
+    return ChoiceTable([], items, layouts, rest_us=draw(st.integers(0, 9)), dense_us=100.0)
+
+
+def every(table: ChoiceTable) -> list[Assignment]:
+    options = product(*(range(len(item.options)) for item in table.items))
+    return [Assignment(chosen, {"blocks": layout}) for chosen in options for layout in LAYOUTS]
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(table=tables(), budget=st.integers(0, 150))
+def test_equals_brute_force_and_keeps_the_budget(table, budget):
+    within = [one for one in every(table) if table.time_us(one) <= budget]
+    found = solve(table, budget, bins=BINS)
+    assert least_us(table) == min(map(table.time_us, every(table)))
+    if not within:
+        assert found is None and least_us(table) > budget
+        return
+    assert table.time_us(found) <= budget
+    assert table.error(found) == min(map(table.error, within))
+
+
+@pytest.mark.parametrize("share", [0.4, 0.6, 0.8])
+def test_equals_integer_programming_on_a_whole_network(share):
+    """48 items of 12 choices, errors and times drawn: no brute force could."""
+    drawn = np.random.default_rng(0)
+    spent = np.sort(drawn.uniform(1, 40, (48, 12)))[:, ::-1].round(2)
+    lost = np.sort(drawn.integers(0, 64, (48, 12)) / 64)
+    items = [
+        Item((str(number),), None, [Option(None, 0.0, e, {ROW_MAJOR: t}) for t, e in zip(*row, strict=True)])
+        for number, row in enumerate(zip(spent, lost, strict=True))
+    ]
+    table = ChoiceTable([], items, {}, 0.0, 1.0)
+    budget = share * spent[:, 0].sum()
+    one_each = np.kron(np.eye(48), np.ones(12))
+    best = milp(
+        lost.ravel(),
+        constraints=[LinearConstraint(one_each, 1, 1), LinearConstraint(spent.reshape(1, -1), -np.inf, budget)],
+        integrality=np.ones(48 * 12),
+        bounds=Bounds(0, 1),
+        options={"mip_rel_gap": 0.0},
+    )
+    found = solve(table, budget, bins=BINS)
+    assert table.time_us(found) <= budget
+    assert math.isclose(table.error(found), best.fun, abs_tol=1e-6)
+
+
+def test_a_table_is_read_back():
+    option = Option(1, 0.5, 0.25, {ROW_MAJOR: 2.0}, {ROW_MAJOR: "n_m_triton"})
+    table = ChoiceTable(["n_m"], [Item(("q", "k"), None, [Option(None, 0.0), option])], {}, 3.0, 9.0, 1.5)
+    assert ChoiceTable.from_json(table.to_json()) == table

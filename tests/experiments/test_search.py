@@ -1,0 +1,75 @@
+"""The study of experiments/search: its points compose, its lines are kept, its table pairs the search with single patterns."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparsefront.patterns.mixed import Mixed
+from sparsefront.patterns.n_m import NM
+from sparsefront.patterns.tile_wise import TileWise
+from sparsefront.validate import validate
+
+FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "search"
+NAMES = ("points", "study", "summary", "draw")
+
+
+@pytest.fixture(scope="module")
+def modules():
+    """The programs, which find one another beside them."""
+    sys.path.insert(0, str(FOLDER))
+    try:
+        yield {name: importlib.import_module(name) for name in NAMES}
+    finally:
+        sys.path.remove(str(FOLDER))
+        for name in NAMES:
+            sys.modules.pop(name, None)
+
+
+def row(choice: str, level: str, seed: int, latency: float, accuracy: float, **cells: str) -> dict[str, str]:
+    measured = {"latency_sparse_ms": latency, "latency_predicted_ms": latency * 1.04, "sparse": accuracy}
+    measured |= {"val_sparse": accuracy, "dense": 0.95, "dense_continued": 0.96, "prune_seconds": 60.0}
+    named = {"choice": choice, "level": level, "seed": str(seed), "metric_name": "accuracy"}
+    return named | {name: str(value) for name, value in measured.items()} | cells
+
+
+def test_points_are_runs(modules, composed):
+    points = modules["points"]
+    search = validate(composed(*points.Point("search", 2.0, 1).overrides(["n_m", "tile_wise:32"], 0.95)))
+    assert search.pattern == Mixed(["n_m", "tile_wise:32"]) and search.allocation.speedup == 2.0
+    assert (search.sparsity, search.seed, search.control) == (0.95, 1, "dense_continued")
+    single = validate(composed(*points.Point("tile_wise:32", 0.75, 0).overrides([], 0.95)))
+    assert single.pattern == TileWise(32) and single.sparsity == 0.75
+    assert validate(composed(*points.Point("n_m", 0.5, 0).overrides([], 0.95))).pattern == NM()
+
+
+def test_a_study_goes_on_behind_its_last_line(modules, tmp_path):
+    points, study = modules["points"], modules["study"]
+    wanted = study.wanted(["n_m"], [0.5, 0.75], [2.0], [0, 1])
+    assert [point.seed for point in wanted] == [0, 0, 0, 1, 1, 1]
+    out = tmp_path / "rows.csv"
+    points.append_row(out, row("n_m", "0.5", 0, 1.0, 0.9))
+    points.append_row(out, row("search", "2", 0, 1.0, 0.9))
+    left = points.unfinished(wanted, points.read_rows(out))
+    assert left == [wanted[1], *wanted[3:]]
+
+
+def test_the_search_stands_beside_the_best_single_pattern_that_is_as_fast(modules):
+    rows = [row("search", "2", seed, 1.0, 0.94) for seed in (0, 1)]
+    rows += [row("n_m", "0.75", seed, 1.01, 0.90 + 0.02 * seed) for seed in (0, 1)]
+    rows += [row("n_m", "0.5", 0, 1.5, 0.95), row("tile_wise:64", "0.9", 0, 0.8, 0.85)]
+    (line,) = modules["summary"].table(rows)[2:]
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells[:5] == ["2", "2", "1.000", "+4.0%", "94.00%"]
+    assert cells[5:7] == ["n_m at 0.75", "91.00%"] and cells[7] == "+3.00 ± 1.00"
+    assert cells[8:] == ["96.00%", "60%", "60"]  # (4 + 2) of the 6 + 4 points that the single pattern loses
+
+
+def test_fronts(modules, tmp_path):
+    draw = modules["draw"]
+    assert draw.front([(2.0, 0.9), (1.0, 0.8), (3.0, 0.85), (4.0, 0.95)]) == [(1.0, 0.8), (2.0, 0.9), (4.0, 0.95)]
+    rows = [row("search", "2", 0, 1.0, 0.94), row("search", "2", 1, 3.0, 0.96), row("n_m", "0.5", 0, 1.5, 0.9)]
+    assert draw.series(rows) == {"search": [(2.0, pytest.approx(0.95))], "n_m": [(1.5, 0.9)]}
+    draw.draw(rows, tmp_path / "fronts.png")
+    assert (tmp_path / "fronts.png").stat().st_size > 0

@@ -1,0 +1,37 @@
+"""A clock that no other load disturbs: whatever multiplies takes a time for each weight that it keeps."""
+
+import pytest
+import torch
+from sparsefront_kernels.sparse_layer import SparseLayer
+from torch import nn
+
+from sparsefront.inference.fusion import product_choice
+from sparsefront.latency_search import layer_times
+from sparsefront.latency_search.timing import Timing
+from sparsefront.measure.kernel_timer import KernelTime
+
+PER_LAYER_US, PER_WEIGHT_US, REST_US = 2.0, 0.01, 50.0
+
+
+def work_us(layer: nn.Module) -> float:
+    """Of one layer or product: its kernel multiplies the weights that are kept, a dense one all."""
+    if not isinstance(layer, SparseLayer):
+        return PER_LAYER_US + PER_WEIGHT_US * layer.weight.numel()
+    dense = layer.format.to_dense()
+    kept = dense.numel() if layer.format.family == "dense" else int(torch.count_nonzero(dense))
+    return PER_LAYER_US + PER_WEIGHT_US * kept
+
+
+def network_us(net: nn.Module) -> float:
+    multiplying = (part for part in net.modules() if isinstance(part, SparseLayer | nn.Linear | nn.Conv2d))
+    return REST_US + sum(work_us(part) for part in multiplying)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    def layer(module, x, *more):
+        return KernelTime(work_us(module))
+
+    monkeypatch.setattr(product_choice, "time_where_it_is", layer)
+    monkeypatch.setattr(layer_times, "time_where_it_is", layer)
+    monkeypatch.setattr(Timing, "network_us", lambda self, net, **how: network_us(net))

@@ -1,0 +1,190 @@
+"""From a network to its masks: every choice timed and judged, the latency kept, each layer in its own pattern."""
+
+import copy
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import sparsefront as sf
+from sparsefront.allocation.choice_table import Assignment
+from sparsefront.allocation.measuring import Found, MeasuringAllocation
+from sparsefront.datasets.info import DataInfo
+from sparsefront.inference.choice import KernelChoice
+from sparsefront.latency_search.search import Search
+from sparsefront.latency_search.timing import Timing
+from sparsefront.library.batches import NamedBatches
+from sparsefront.measure.settings import Measure
+from sparsefront.models.vit_small import VitSmall
+
+MIXED = sf.patterns.Mixed(["n_m", "vector_wise:8", {"name": "n_m", "m": 4}], sparsities=[0.5, 0.75])
+
+
+@pytest.fixture(scope="module")
+def vit() -> nn.Module:
+    torch.manual_seed(0)
+    info = DataInfo(kind="image_classification", num_classes=10, image_size=8, channels=1)
+    return VitSmall(dim=32, depth=2, heads=2).build(info).eval()
+
+
+@pytest.fixture(scope="module")
+def batches(vit) -> list:
+    x = torch.randn(96, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        labels = vit(x).argmax(1)
+    return list(zip(x.split(16), labels.split(16), strict=True))
+
+
+def searched(vit, batches, *, fuse=True, pattern=MIXED, ceiling=0.9, **settings) -> tuple[nn.Module, sf.Masks]:
+    net = copy.deepcopy(vit)
+    x = batches[0][0]
+    timing = Timing({"x": x}, torch.float32, Measure(device="cpu"), KernelChoice(fuse=fuse))
+    masks = sf.prune(
+        net,
+        pattern,
+        ceiling,
+        allocation=sf.allocation.LatencySearch(**{"generations": 4} | settings),
+        calibration=batches,
+        loss=F.cross_entropy,
+        example_inputs=(x,),
+        search=Search(timing, NamedBatches(batches, net, argument="held_out").train_dataloader),
+        tell=lambda line: None,
+    )
+    return net, masks
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_the_latency_is_kept_and_predicted(vit, batches, clock, fuse):
+    _, masks = searched(vit, batches, fuse=fuse, speedup=1.6)
+    found = masks.search.found
+    assert found.predicted_ms <= found.budget_ms == pytest.approx(masks.search.table.dense_us / 1.6e3)
+    predicted, measured = found.rounds[-1]
+    assert predicted == pytest.approx(measured, rel=0.05)
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_every_layer_obeys_its_own_pattern(vit, batches, clock, fuse):
+    net, masks = searched(vit, batches, fuse=fuse, speedup=1.6)
+    layout = masks.layout
+    assert len({type(pattern) for pattern in layout.patterns.values()}) > 1  # or this looks at nothing
+    for layer, mask in masks.items():
+        sparsity = layout.sparsities[layer]
+        if layer not in layout.patterns:
+            assert sparsity == 0 and mask.all()
+            continue
+        pattern = layout.patterns[layer]
+        pattern.check(mask, sparsity)
+        assert abs(1 - float(mask.float().mean()) - sparsity) * mask.numel() <= pattern.rounding_unit(mask.shape)
+        assert not net.get_submodule(layer).weight[~mask].any()
+
+
+def test_what_reads_one_activation_has_one_pattern(vit, batches, clock):
+    _, masks = searched(vit, batches, speedup=1.6)
+    products = {tuple(choice["product"]) for choice in masks.search.layers.values()}
+    assert ("blocks.0.attn.q", "blocks.0.attn.k", "blocks.0.attn.v") in products
+    for product in products:
+        assert len({(masks.layout.patterns.get(layer), masks.layout.sparsities[layer]) for layer in product}) == 1
+
+
+def test_the_root_sparsity_is_a_ceiling(vit, batches, clock):
+    _, masks = searched(vit, batches, ceiling=0.6, speedup=1.3)
+    assert max(masks.layout.sparsities.values()) == 0.5
+    with pytest.raises(sf.InvalidSetting, match=r"^allocation\.latency_ms=0\.05: out of reach: .* ms at least"):
+        searched(vit, batches, ceiling=0.6, latency_ms=0.05)
+
+
+def test_no_layer_that_a_candidate_divides(vit, batches, clock):
+    """No side of 32 holds a block of 64."""
+    blocks = sf.patterns.Mixed(["block_wise:64"], sparsities=[0.5])
+    with pytest.raises(sf.InvalidSetting, match=r"^pattern=mixed: prunes no layer .*block_wise:64: .*not a multiple"):
+        searched(vit, batches, pattern=blocks, speedup=1.1)
+
+
+def test_masks_of_several_patterns_are_saved_loaded_swapped_and_trained(vit, batches, clock, tmp_path):
+    net, masks = searched(vit, batches, speedup=1.6)
+    sf.recover(net, masks, batches, F.cross_entropy, epochs=1, trainer=sf.TrainerSettings(accelerator="cpu"))
+    sf.save(tmp_path, net, masks)
+    fresh = copy.deepcopy(vit)
+    loaded = sf.load(tmp_path, fresh)
+    assert loaded.layout.patterns == masks.layout.patterns and loaded.layout.sparsities == masks.layout.sparsities
+    assert all(torch.equal(loaded[layer], mask) for layer, mask in masks.items())
+    x = batches[0][0]
+    with torch.no_grad():
+        before = fresh(x)
+    report = sf.swap(fresh, loaded, (x,))
+    with torch.no_grad():
+        assert torch.allclose(fresh(x), before, atol=1e-4)
+    families = {layer: record.family for layer, record in report.layers.items()}
+    assert {families[layer] for layer in masks.layout.patterns} == {"n_m", "gathered"}
+    dense = [layer for layer in masks if layer not in masks.layout.patterns]
+    assert all(report.dense_layers[layer] == "it keeps every weight" for layer in dense)
+
+
+def test_a_convolutional_network(clock):
+    """Nothing to rewrite: every layer by itself, the convolutions through im2col."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.Flatten()
+    )
+    net.append(nn.Linear(16 * 64, 32)).append(nn.ReLU()).append(nn.Linear(32, 10))
+    batches = [(torch.randn(8, 1, 8, 8), torch.randint(0, 10, (8,))) for _ in range(3)]
+    mixed = sf.patterns.Mixed(["vector_wise:8", "element_wise"], sparsities=[0.5, 0.9])
+    search = sf.allocation.LatencySearch(speedup=1.5, generations=2)
+    masks = sf.prune(
+        net.eval(), mixed, 0.9, allocation=search, calibration=batches, loss=F.cross_entropy, tell=lambda line: None
+    )
+    assert set(masks) == {"2", "5"} and masks.search.found.predicted_ms <= masks.search.found.budget_ms
+    assert max(masks.layout.sparsities.values()) > 0
+
+
+@dataclass(frozen=True)
+class AllSparse(MeasuringAllocation):
+    """The last option of every item, measured."""
+
+    calibration_batches: int = 2
+    name: ClassVar[str] = "all_sparse"
+
+    def assign(self, table, network, tell=lambda line: None):
+        layouts = {chain: next(iter(layouts)) for chain, layouts in table.layouts_us.items()}
+        assignment = Assignment(tuple(len(item.options) - 1 for item in table.items), layouts)
+        measured_ms = network.measured_us(assignment) / 1e3
+        return Found(assignment, table.time_us(assignment) / 1e3, measured_ms, [(0.0, measured_ms)])
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_by_the_clock_of_this_processor(vit, batches, fuse):
+    """Nothing stands in for the times: those of the references, whatever they are."""
+    x = batches[0][0]
+    timing = Timing({"x": x}, torch.float32, Measure(device="cpu", samples=5, repeats=1), KernelChoice(fuse=fuse))
+    net = copy.deepcopy(vit)
+    search = Search(timing, NamedBatches(batches, net, argument="held_out").train_dataloader)
+    masks = sf.prune(
+        net,
+        MIXED,
+        0.75,
+        allocation=AllSparse(),
+        calibration=batches,
+        loss=F.cross_entropy,
+        example_inputs=(x,),
+        search=search,
+        tell=lambda line: None,
+    )
+    table, (_, measured_ms) = masks.search.table, masks.search.found.rounds[0]
+    assert table.dense_us > 0 and measured_ms > 0
+    assert all(time > 0 for item in table.items for option in item.options for time in option.times_us.values())
+    assert {len(item.options) for item in table.items} == {7}  # dense, and three candidates at two sparsities
+    assert {
+        option.kernels[layout] for item in table.items for option in item.options for layout in option.times_us
+    } == {
+        "dense_linear",
+        "n_m_reference",
+        "gathered_reference",
+    }
+
+
+def test_without_batches_there_is_nothing_to_judge_by(vit):
+    with pytest.raises(sf.InvalidSetting, match="^calibration=None"):
+        sf.prune(copy.deepcopy(vit), MIXED, 0.9, allocation=sf.allocation.LatencySearch(speedup=1.1), tell=str)
