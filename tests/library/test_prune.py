@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import sparsefront as sf
+from sparsefront.masks.weight_view import as_matrix
 
 
 def test_masks_obey_the_pattern_and_weights_are_zeroed_in_place(cnn, capsys):
@@ -24,6 +25,17 @@ def test_masks_obey_the_pattern_and_weights_are_zeroed_in_place(cnn, capsys):
         "prune: vector_wise at 0.75 in 2 layers; left out: unused (the example inputs do not reach it); "
         "stem (the first convolution, which reads the input); head (the last Linear, the head)\n"
     )
+
+
+@pytest.mark.parametrize("pattern", [sf.patterns.NM(2, 4), sf.patterns.BlockWise("8x4")], ids=lambda p: p.name)
+def test_of_a_convolution_the_channels_of_a_tap_go_together(cnn, pattern):
+    mask = sf.prune(cnn, pattern, 0.5, layers=["body"], tell=lambda line: None)["body"]  # [16, 8, 3, 3]
+    pattern.check(as_matrix(mask), 0.5)
+    if pattern.name == "n_m":
+        assert (mask.reshape(16, 2, 4, 3, 3).sum(dim=2) == 2).all()
+    else:
+        blocks = mask.reshape(2, 8, 2, 4, 3, 3)
+        assert torch.equal(blocks.all(dim=3).all(dim=1), blocks.any(dim=3).any(dim=1))
 
 
 def test_without_inputs_the_order_of_the_modules_counts(cnn):

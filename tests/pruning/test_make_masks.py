@@ -91,6 +91,9 @@ def test_previous_masks_bind_even_against_higher_scores_and_may_be_shaped_like_t
     previous = {"conv": torch.tensor([[[[True, False, False, True]]]])}
     masks = make_masks({"conv": torch.tensor([[1.0, 9, 9, 2]])}, ElementWise(), PerLayer(), 0.75, previous=previous)
     assert masks["conv"].tolist() == [[False, False, False, True]]
+    previous = {"conv": torch.tensor([[[[True, False]], [[True, True]]]])}  # 2 channels, 2 taps
+    masks = make_masks({"conv": torch.tensor([[1.0, 2, 9, 3]])}, ElementWise(), PerLayer(), 0.5, previous=previous)
+    assert masks["conv"].tolist() == [[False, True, False, True]]
 
 
 def test_a_looser_sparsity_than_the_previous_revives_nothing():

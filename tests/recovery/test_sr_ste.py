@@ -140,6 +140,13 @@ def test_masks_of_every_step_are_those_of_the_pattern(pattern):
         pattern.check_structure(mask, 0.5)
 
 
+def test_masks_of_a_convolution_are_shaped_like_its_weight():
+    net = nn.Sequential(nn.Conv2d(4, 8, (2, 3)))
+    masks = StraightThrough(net, ["0"], make_masks=masks_of(0.5), decay=DECAY).masks()
+    assert masks["0"].shape == net[0].weight.shape
+    assert torch.equal(as_matrix(masks["0"]), two_of_four(as_matrix(net[0].weight.detach())))
+
+
 @pytest.mark.parametrize(
     "overrides",
     [["pattern=n_m"], ["pattern=vector_wise", "granularity=32", "pattern.distribution=balanced"]],

@@ -31,6 +31,7 @@ EDITS = {
     "the kernels' benchmark": (KERNELS / "bench/run.py", *ADDED, set()),
     "the pattern": (SPARSEFRONT / "patterns/tile_wise.py", *ADDED, FROM_PRUNE),
     "what the pattern imports": (SPARSEFRONT / "patterns/structure/tile_steps.py", *ADDED, FROM_PRUNE),
+    "the order of a weight's columns": (SPARSEFRONT / "masks/weight_view.py", *ADDED, FROM_PRUNE),
     "another pattern": (SPARSEFRONT / "patterns/vector_wise.py", *ADDED, set()),
     "another importance": (SPARSEFRONT / "importance/taylor.py", *ADDED, set()),
     "the recovery": (SPARSEFRONT / "recovery/finetune.py", *ADDED, FROM_RECOVER),

@@ -24,7 +24,8 @@ class NM(BlockPattern):
     """Keep the n most important of every m consecutive weights along K; 2:4 is n=2, m=4.
 
     n counts the kept weights (SparseGPT and Wanda count the removed ones). Convolutions are windowed along their
-    flattened inputs kh*kw*C_in. "VW-16" of the Tile-Wise talk is this pattern with m=16.
+    inputs kh*kw*C_in: a window holds neighboring channels of one tap where m divides C_in, as NVIDIA's ASP has it, and
+    spans taps where it does not. "VW-16" of the Tile-Wise talk is this pattern with m=16.
 
     Args:
         n: kept per window; None derives it from the sparsity.

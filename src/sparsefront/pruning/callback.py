@@ -6,7 +6,6 @@ from typing import Any
 import pytorch_lightning as pl
 from torch import Tensor
 
-from sparsefront.masks.weight_view import as_matrix
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.schedule.base import Schedule
 
@@ -18,8 +17,8 @@ class ApplyMasks(pl.Callback):
         masked: the masks of the network that is trained, already set to the sparsity that the round begins with.
         schedule: when masks change in a round.
         sparsity: the final one.
-        make_masks: (sparsity, previous masks) -> masks for the network's weights as they are at that moment, nested in the
-            previous ones.
+        make_masks: (sparsity, previous masks, shaped like the weights) -> masks for the network's weights as they are at that
+            moment, nested in the previous ones.
         total_steps: optimizer steps of this training.
     """
 
@@ -65,5 +64,4 @@ class ApplyMasks(pl.Callback):
         self.reached = [tuple(update) for update in state_dict["reached"]]
 
     def _tighten(self, sparsity: float) -> None:
-        previous = {name: as_matrix(mask) for name, mask in self.masked.masks().items()}
-        self.masked.set(self.make_masks(sparsity, previous))
+        self.masked.set(self.make_masks(sparsity, self.masked.masks()))

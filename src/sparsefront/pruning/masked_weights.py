@@ -9,8 +9,7 @@ from torch.utils.hooks import RemovableHandle
 
 from sparsefront import distributed
 from sparsefront.masks.weight_view import like_weight
-
-BUFFER = "weight_mask"
+from sparsefront.pruning.mask_buffers import BUFFER
 
 
 class MaskedWeights:
@@ -89,16 +88,3 @@ class MaskedWeights:
             revived = int(self._modules[name].weight.detach().masked_fill(mask, 0.0).count_nonzero())  # NaN counts
             if revived:
                 raise ValueError(f"layer {name}: {revived} pruned weights are not zero")
-
-
-def mask_buffers(module: nn.Module) -> list[str]:
-    """Names of all masks below a module, as among its named buffers."""
-    return [name for name, _ in module.named_buffers() if name.rpartition(".")[2] == BUFFER]
-
-
-@torch.no_grad()
-def zero_pruned(module: nn.Module) -> None:
-    """Zero in place every weight below a module that its mask prunes."""
-    for layer in module.modules():
-        if hasattr(layer, BUFFER):
-            layer.weight.masked_fill_(~getattr(layer, BUFFER), 0.0)

@@ -7,7 +7,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
-from sparsefront.pruning.masked_weights import zero_pruned
+from sparsefront.pruning.mask_buffers import zero_pruned
 
 
 class AverageWeights(pl.Callback):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytorch_lightning as pl
 
 from sparsefront import distributed
-from sparsefront.pruning.masked_weights import mask_buffers
+from sparsefront.pruning.mask_buffers import mask_buffers
 from sparsefront.tasks.base import Task
 from sparsefront.training.averaging import AverageWeights
 from sparsefront.training.budget import CountBudget, Trained
