@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import sparsefront as sf
+from sparsefront.recovery import SquareHead
 
 SETTINGS = {"epochs": 2, "lr": 1e-2, "trainer": sf.TrainerSettings(accelerator="cpu", checkpoint=False)}
 
@@ -18,8 +19,13 @@ def zeros_where_pruned(net, masks) -> bool:
     return all(not net.get_submodule(name).weight[~mask].any() for name, mask in masks.items())
 
 
+# of a network without blocks
+SETTINGS_OF = {"square_head": SquareHead(hidden_layers=["1", "3"])}
+
+
 @pytest.mark.parametrize(
-    "recovery", ["none", "finetune", "lr_rewind", "weight_rewind", "distill", "obs_update", "sr_ste"]
+    "recovery",
+    ["none", "finetune", "lr_rewind", "weight_rewind", "distill", "square_head", "obs_update", "sr_ste"],
 )
 def test_every_recovery_runs(trained, recovery):
     net = trained.net()
@@ -30,13 +36,13 @@ def test_every_recovery_runs(trained, recovery):
         trained,
         masks,
         net,
-        recovery=recovery,
+        recovery=SETTINGS_OF.get(recovery, recovery),
         dense_net=trained.dense,
         initial_net=trained.initial,
         epoch_weights=history,
     )
     assert zeros_where_pruned(net, after) and after.sparsity == 0.75
-    if recovery in ("finetune", "lr_rewind", "distill"):
+    if recovery in ("finetune", "lr_rewind", "distill", "square_head"):
         assert trained.loss(net) < pruned
     if recovery == "obs_update":
         assert trained.distance(net) < distance, "it brings outputs back, whatever the loss"

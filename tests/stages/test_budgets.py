@@ -28,6 +28,7 @@ WAYS = {
     "rounds share it unevenly": (["schedule=iterative", "schedule.rounds=4"], 6),
     "gradual": (["schedule=gradual"], 6),
     "distill": (["recovery=distill", *ROUNDS], 6),
+    "square_head": (["recovery=square_head", *ROUNDS], 6),
     "sr_ste": (["recovery=sr_ste", "pattern=n_m"], 6),
     "rewinding repeats": (["recovery=lr_rewind", "recipe.epochs=3", *ROUNDS], 12),
     "none": (["recovery=none"], 0),

@@ -50,6 +50,7 @@ WAYS = {
     "one shot": [],
     "gradual": ["schedule=gradual"],
     "distill": ["recovery=distill"],
+    "square_head": ["recovery=square_head"],
     "lr_rewind": ["recovery=lr_rewind", "recipe.recovery_epochs=1"],
 }
 
