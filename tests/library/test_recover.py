@@ -25,7 +25,17 @@ SETTINGS_OF = {"square_head": SquareHead(hidden_layers=["1", "3"])}
 
 @pytest.mark.parametrize(
     "recovery",
-    ["none", "finetune", "lr_rewind", "weight_rewind", "distill", "square_head", "obs_update", "sr_ste"],
+    [
+        "none",
+        "finetune",
+        "lr_rewind",
+        "weight_rewind",
+        "distill",
+        "square_head",
+        "obs_update",
+        "sparse_swaps",
+        "sr_ste",
+    ],
 )
 def test_every_recovery_runs(trained, recovery):
     net = trained.net()
@@ -44,7 +54,7 @@ def test_every_recovery_runs(trained, recovery):
     assert zeros_where_pruned(net, after) and after.sparsity == 0.75
     if recovery in ("finetune", "lr_rewind", "distill", "square_head"):
         assert trained.loss(net) < pruned
-    if recovery == "obs_update":
+    if recovery in ("obs_update", "sparse_swaps"):
         assert trained.distance(net) < distance, "it brings outputs back, whatever the loss"
     assert len(after.rounds) == 1 and after.rounds[0].sparsity_achieved == 0.75
     assert not any("mask" in name for name, _ in net.named_buffers()), "nothing is left on the network"

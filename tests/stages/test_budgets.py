@@ -29,6 +29,8 @@ WAYS = {
     "gradual": (["schedule=gradual"], 6),
     "distill": (["recovery=distill", *ROUNDS], 6),
     "square_head": (["recovery=square_head", *ROUNDS], 6),
+    "sparse_swaps": (["recovery=sparse_swaps", "recovery.batches=2"], 0),
+    "sparse_swaps, trained": (["recovery=sparse_swaps", "recovery.batches=2", "recovery.along=finetune", *ROUNDS], 6),
     "sr_ste": (["recovery=sr_ste", "pattern=n_m"], 6),
     "rewinding repeats": (["recovery=lr_rewind", "recipe.epochs=3", *ROUNDS], 12),
     "none": (["recovery=none"], 0),

@@ -51,6 +51,7 @@ WAYS = {
     "gradual": ["schedule=gradual"],
     "distill": ["recovery=distill"],
     "square_head": ["recovery=square_head"],
+    "sparse_swaps": ["recovery=sparse_swaps", "recovery.along=finetune", "recovery.batches=1"],
     "lr_rewind": ["recovery=lr_rewind", "recipe.recovery_epochs=1"],
 }
 
@@ -137,6 +138,7 @@ def test_added_later_it_trains_and_times_nothing_else(run, tmp_path):
 SKIPPED = {
     "recovery=none": ["recovery=none"],
     "recovery=obs_update": ["recovery=obs_update"],
+    "recovery=sparse_swaps": ["recovery=sparse_swaps", "recovery.batches=1"],
     "pattern=dense": ["pattern=dense"],
 }
 

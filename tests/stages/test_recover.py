@@ -194,6 +194,7 @@ def test_a_killed_run_goes_on_after_its_last_round(composed, fits, tmp_path, mon
 
 
 KILLED = {
+    "sparse_swaps": ["recovery=sparse_swaps", "recovery.along=finetune", "pattern=n_m", "recovery.batches=2"],
     "square_head": ["recovery=square_head"],
 }
 
@@ -249,6 +250,11 @@ WAYS = {
     "iterative n_m": ["schedule=iterative", "schedule.rounds=3", "schedule.spacing=linear", "pattern=n_m"],
     "distill gradual": ["recovery=distill", "schedule=gradual", "trainer.limit_batches=4"],
     "square_head gradual": ["recovery=square_head", "schedule=gradual", "trainer.limit_batches=4"],
+    "sparse_swaps": ["recovery=sparse_swaps", "recovery.batches=2"],
+    "sparse_swaps iterative": [
+        *["recovery=sparse_swaps", "recovery.batches=2", "recovery.along=lr_rewind", "pattern=uniform"],
+        *["schedule=iterative", "schedule.rounds=2"],
+    ],
     "distill hidden states": ["recovery=distill", "recovery.hidden_states=1.0", "importance=taylor"],
 }
 
