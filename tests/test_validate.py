@@ -190,6 +190,7 @@ GOES_WITH = {
     "square_head recovery.along=lr_rewind": ([], {"one_shot", "iterative"}),
     "obs_update": ([], {"one_shot", "iterative"}),
     "sparse_swaps": (["pattern=n_m"], {"one_shot", "iterative"}),
+    "cast": (["pattern=n_m"], {"one_shot"}),
     "sr_ste": (["pattern=n_m"], {"one_shot"}),
 }
 

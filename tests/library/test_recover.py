@@ -124,7 +124,7 @@ def test_the_mode_and_the_device_of_the_network_stay(trained):
 
 
 BAD = {
-    "recovery=fine: is one of distill, finetune, ": {"recovery": "fine"},
+    "recovery=fine: is one of cast, distill, finetune, ": {"recovery": "fine"},
     "dense_net=None: recovery=distill needs it": {"recovery": "distill"},
     "initial_net=None: recovery=sr_ste needs it": {"recovery": "sr_ste"},
     "epoch_weights=None: recovery=weight_rewind needs it": {"recovery": "weight_rewind"},

@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.recovery.cast import Cast
 from sparsefront.recovery.distill import Distill
 from sparsefront.recovery.finetune import Finetune
 from sparsefront.recovery.lr_rewind import LearningRateRewind
@@ -64,7 +65,7 @@ def test_rewinding_all_the_way_is_the_dense_curve():
 REWINDING = [LearningRateRewind, WeightRewind, partial(Distill, along="lr_rewind")]
 
 
-@pytest.mark.parametrize("kind", [Finetune, SrSte, Distill, SquareHead, *REWINDING])
+@pytest.mark.parametrize("kind", [Finetune, SrSte, Cast, Distill, SquareHead, *REWINDING])
 def test_one_key_sets_the_budget_of_every_recovery(kind):
     assert kind().plan(Recipe(epochs=10, recovery_epochs=3), 7).epochs == 3
     assert kind(epochs=2).plan(Recipe(epochs=10, recovery_epochs=3), 7).epochs == 2

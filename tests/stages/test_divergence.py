@@ -28,6 +28,7 @@ WAYS = {
     "recovery=sparse_swaps recovery.along=finetune recovery.batches=1 pattern=n_m": "recovery.lr",
     "recovery=distill recovery.along=lr_rewind pattern=n_m": "recipe.lr",
     "recovery=sr_ste pattern=n_m": "recovery.lr",
+    "recovery=cast pattern=n_m": "recovery.lr",
     "recovery=finetune recipe.ema=0.9 pattern=n_m": "recovery.lr",
 }
 

@@ -194,6 +194,7 @@ def test_a_killed_run_goes_on_after_its_last_round(composed, fits, tmp_path, mon
 
 
 KILLED = {
+    "cast": ["recovery=cast", "pattern=n_m", "recovery.mask_every=4", "recovery.decay=1e-2"],
     "sparse_swaps": ["recovery=sparse_swaps", "recovery.along=finetune", "pattern=n_m", "recovery.batches=2"],
     "square_head": ["recovery=square_head"],
 }
@@ -255,6 +256,7 @@ WAYS = {
         *["recovery=sparse_swaps", "recovery.batches=2", "recovery.along=lr_rewind", "pattern=uniform"],
         *["schedule=iterative", "schedule.rounds=2"],
     ],
+    "cast": ["recovery=cast", "pattern=n_m"],
     "distill hidden states": ["recovery=distill", "recovery.hidden_states=1.0", "importance=taylor"],
 }
 
