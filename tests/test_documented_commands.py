@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from safetensors.torch import save_file
 from tiny_files import WORDS, write_glue, write_squad
@@ -101,6 +102,9 @@ def test_single_runs(tmp_path, bert_folder):
 def test_points_of_sweeps_can_run(composed, command):
     """Composed and checked, every one; that sweeps run is tested beside the command line."""
     asked = [text for text in overrides(command) if text != "-m"]
+    if not any("," in text or "(" in text for text in asked):  # the preset itself says what is swept
+        composed(*asked)
+        asked += [f"{key}={values}" for key, values in HydraConfig.get().sweeper.params.items()]
     parsed = OverridesParser.create().parse_overrides(asked)
     points = [point for batch in BasicSweeper.split_arguments(parsed, None) for point in batch]
     assert len(points) > 1
