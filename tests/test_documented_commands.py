@@ -62,7 +62,7 @@ def of_kind(*, swept: bool) -> list[str]:
 
 def test_each_command_is_of_a_kind_that_is_tested():
     tested = {*of_kind(swept=True), *of_kind(swept=False), *PROGRAM_CALLS, *plugin_commands(), *make_commands()}
-    assert set(commands()) - tested == {*NOT_HERE, LATENCY_TABLE, OWN_OPTIONS, FRONT}
+    assert set(commands()) - tested == {*NOT_HERE, LATENCY_TABLE, VERIFY, OWN_OPTIONS, FRONT}
 
 
 @pytest.fixture
@@ -118,6 +118,7 @@ PROGRAM_CALLS = {  # -> what it says where results are
     "python -m sparsefront.cache": "dense",
 }
 LATENCY_TABLE = "python -m sparsefront.report.latency_table results/SWEEP -o table.csv"  # see its own test
+VERIFY = "python -m sparsefront.verify results/RUN/row.json"  # see tests/verify
 FRONT = "python compare.py results/studies/search.front.txt"  # after the search of the same document
 OWN_OPTIONS = "python run.py --config-dir DIR pattern=my_pattern"
 
