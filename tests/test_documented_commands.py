@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from safetensors.torch import save_file
 from tiny_files import WORDS, write_glue, write_squad
@@ -69,7 +70,7 @@ def of_kind(*, swept: bool) -> list[str]:
 
 def test_each_command_is_of_a_kind_that_is_tested():
     tested = {*of_kind(swept=True), *of_kind(swept=False), *PROGRAM_CALLS, *plugin_commands(), *make_commands()}
-    assert set(commands()) - tested == {*NOT_HERE, LATENCY_TABLE, OWN_OPTIONS, FRONT, *STORES}
+    assert set(commands()) - tested == {*NOT_HERE, LATENCY_TABLE, VERIFY, OWN_OPTIONS, FRONT, *STORES}
 
 
 @pytest.fixture
@@ -109,6 +110,9 @@ def test_single_runs(tmp_path, bert_folder):
 def test_points_of_sweeps_can_run(composed, command):
     """Composed and checked, every one; that sweeps run is tested beside the command line."""
     asked = [text for text in overrides(command) if text != "-m"]
+    if not any("," in text or "(" in text for text in asked):  # the preset itself says what is swept
+        composed(*asked)
+        asked += [f"{key}={values}" for key, values in HydraConfig.get().sweeper.params.items()]
     parsed = OverridesParser.create().parse_overrides(asked)
     points = [point for batch in BasicSweeper.split_arguments(parsed, None) for point in batch]
     assert len(points) > 1
@@ -123,6 +127,7 @@ PROGRAM_CALLS = {  # -> what it says where results are
     "python -m sparsefront.cache": "dense",
 }
 LATENCY_TABLE = "python -m sparsefront.report.latency_table results/SWEEP -o table.csv"  # see its own test
+VERIFY = "python -m sparsefront.verify results/RUN/row.json"  # see tests/verify
 FRONT = "python compare.py results/studies/search.front.txt"  # after the search of the same document
 STORES = {  # of several machines: see tests/report/test_rebuild.py
     "python compare.py laptop/results cluster/results",

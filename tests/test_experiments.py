@@ -85,3 +85,25 @@ def test_experiment_gives_a_row(run, composed, tmp_path, name):
     row = run(f"experiment={name}", *ON_CPU, *LOCAL_DATA[dataset](tmp_path / "data"))
     assert row.quality.masked is not None and row.quality.sparse == pytest.approx(row.quality.masked, abs=0.01)
     assert row.sparsity.sparsity_achieved > 0
+
+
+def test_recoveries_are_swept_at_equal_steps(composed):
+    """All options of the group; those that train take as many steps, and the presets share one dense network and control."""
+    import yaml
+
+    from sparsefront.stages.control import control_plan
+    from sparsefront.stages.keys import stage_keys
+    from sparsefront.validate import validate
+
+    conf = Path(__file__).resolve().parent.parent / "conf"
+    preset = yaml.safe_load((conf / "experiment" / "recoveries.yaml").read_text())
+    swept = preset["hydra"]["sweeper"]["params"]["recovery"].split(",")
+    assert set(swept) == {file.stem for file in (conf / "recovery").glob("*.yaml")}
+    points = [validate(composed("experiment=recoveries", f"recovery={recovery}")) for recovery in swept]
+    points.append(validate(composed("experiment=recoveries_swaps_finetune")))
+    trained = [point for point in points if point.continued_recovery is not None]
+    untrained = {point.recovery.name for point in points if point.continued_recovery is None}
+    assert untrained == {"none", "obs_update", "sparse_swaps"} and len(trained) == len(points) - 3
+    assert {point.continued_recovery.plan(point.recipe, 10).total_steps(10) for point in trained} == {60}
+    assert {control_plan(point, 10).steps for point in trained} == {60}
+    assert len({str(stage_keys(point).dense) for point in points}) == 1

@@ -214,7 +214,11 @@ GOES_WITH = {
     "weight_rewind": (["recipe.save_epoch_weights=true"], {"one_shot", "iterative"}),
     "distill": ([], {"one_shot", "iterative", "gradual"}),
     "distill recovery.along=lr_rewind": ([], {"one_shot", "iterative"}),
+    "square_head": ([], {"one_shot", "iterative", "gradual"}),
+    "square_head recovery.along=lr_rewind": ([], {"one_shot", "iterative"}),
     "obs_update": ([], {"one_shot", "iterative"}),
+    "sparse_swaps": (["pattern=n_m"], {"one_shot", "iterative"}),
+    "cast": (["pattern=n_m"], {"one_shot"}),
     "sr_ste": (["pattern=n_m"], {"one_shot"}),
 }
 

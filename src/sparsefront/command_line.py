@@ -70,9 +70,31 @@ def run_overrides(overrides: Sequence[str], config_dir: Path) -> Path:
     Raises:
         InvalidSetting: a configuration that cannot be composed, or that cannot work.
     """
-    import sparsefront.config  # noqa: F401  (registers the schema and the resolvers)
     from sparsefront.failures import in_one_line
     from sparsefront.pipeline import run_experiment
+
+    with configured(overrides, config_dir) as (config, directory):
+        (directory / ".hydra").mkdir(parents=True, exist_ok=True)
+        OmegaConf.save(config, directory / ".hydra" / "config.yaml")
+        OmegaConf.save(list(overrides), directory / ".hydra" / "overrides.yaml")
+        try:
+            with job(), in_one_line(config, directory):
+                run_experiment(config)
+        except BadInput as error:
+            raise error.__cause__ or error from None
+    return directory
+
+
+@contextmanager
+def configured(overrides: Sequence[str], config_dir: Path) -> Iterator[tuple[DictConfig, Path]]:
+    """A composed configuration of one run, while Hydra's own settings are those of this run.
+
+    Gives it with the folder that the run would write to, which is not made.
+
+    Raises:
+        InvalidSetting: a configuration that cannot be composed.
+    """
+    import sparsefront.config  # noqa: F401  (registers the schema and the resolvers)
 
     hydra, before = HydraConfig.instance(), HydraConfig.instance().cfg
     config = _composed(overrides, config_dir)
@@ -82,16 +104,9 @@ def run_overrides(overrides: Sequence[str], config_dir: Path) -> Path:
             config.hydra.runtime.output_dir = str(directory)
             hydra.set_config(config)
             del config["hydra"]
-        (directory / ".hydra").mkdir(parents=True, exist_ok=True)
-        OmegaConf.save(config, directory / ".hydra" / "config.yaml")
-        OmegaConf.save(list(overrides), directory / ".hydra" / "overrides.yaml")
-        with job(), in_one_line(config, directory):
-            run_experiment(config)
-    except BadInput as error:
-        raise error.__cause__ or error from None
+        yield config, directory
     finally:
         hydra.cfg = before
-    return directory
 
 
 def _composed(overrides: Sequence[str], config_dir: Path) -> DictConfig:

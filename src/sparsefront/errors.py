@@ -37,6 +37,13 @@ class Obstacle(InvalidSetting):
         return f"{self.key}: {self.allowed}"
 
 
+class Edited(Obstacle):
+    """A record, or what belongs to it, that is not what was stored; `key` names the part."""
+
+    def __init__(self, part: str, how: str) -> None:
+        super().__init__(part, None, how)
+
+
 @contextmanager
 def keys_of(group: str) -> Iterator[None]:
     """Complaints from inside leave with their keys written from the root (see `InvalidSetting.within`)."""

@@ -96,7 +96,8 @@ class Experiment:
     @property
     def continued_recovery(self) -> TrainingRecovery | None:
         """The recovery, where it trains a pruned network: only then can the dense one be trained on for the same budget."""
-        return self.recovery if self.pattern.prunes and isinstance(self.recovery, TrainingRecovery) else None
+        training = self.recovery.training
+        return training if self.pattern.prunes and isinstance(training, TrainingRecovery) else None
 
     @property
     def recovery_rounds(self) -> int:

@@ -48,7 +48,7 @@ class FinishedRun:
     def _loaded(self) -> tuple[nn.Module, Masks]:
         import sparsefront.config  # noqa: F401  (registers the resolvers of the configuration)
 
-        checkpoint = _checkpoint(self.folder)
+        checkpoint = linked_checkpoint(self.folder)
         if checkpoint is None:
             allowed = "holds no checkpoint: the run pruned nothing, or its checkpoint was removed since"
             raise InvalidSetting("run_folder", self.folder, allowed)
@@ -95,7 +95,7 @@ def load_run(run_folder: Path | str) -> FinishedRun:
     return FinishedRun(folder, Result.from_json(file.read_text()) if file.is_file() else None)
 
 
-def _checkpoint(folder: Path) -> Path | None:
+def linked_checkpoint(folder: Path) -> Path | None:
     """The folder of the run's export; None where it is not there."""
     link, written = folder / LINK, folder / PATH_FILE
     path = Path(written.read_text().strip()) if written.is_file() else link

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import sparsefront as sf
+from sparsefront.recovery import SquareHead
 
 SETTINGS = {"epochs": 2, "lr": 1e-2, "trainer": sf.TrainerSettings(accelerator="cpu", checkpoint=False)}
 
@@ -18,8 +19,23 @@ def zeros_where_pruned(net, masks) -> bool:
     return all(not net.get_submodule(name).weight[~mask].any() for name, mask in masks.items())
 
 
+# of a network without blocks
+SETTINGS_OF = {"square_head": SquareHead(hidden_layers=["1", "3"])}
+
+
 @pytest.mark.parametrize(
-    "recovery", ["none", "finetune", "lr_rewind", "weight_rewind", "distill", "obs_update", "sr_ste"]
+    "recovery",
+    [
+        "none",
+        "finetune",
+        "lr_rewind",
+        "weight_rewind",
+        "distill",
+        "square_head",
+        "obs_update",
+        "sparse_swaps",
+        "sr_ste",
+    ],
 )
 def test_every_recovery_runs(trained, recovery):
     net = trained.net()
@@ -30,15 +46,15 @@ def test_every_recovery_runs(trained, recovery):
         trained,
         masks,
         net,
-        recovery=recovery,
+        recovery=SETTINGS_OF.get(recovery, recovery),
         dense_net=trained.dense,
         initial_net=trained.initial,
         epoch_weights=history,
     )
     assert zeros_where_pruned(net, after) and after.sparsity == 0.75
-    if recovery in ("finetune", "lr_rewind", "distill"):
+    if recovery in ("finetune", "lr_rewind", "distill", "square_head"):
         assert trained.loss(net) < pruned
-    if recovery == "obs_update":
+    if recovery in ("obs_update", "sparse_swaps"):
         assert trained.distance(net) < distance, "it brings outputs back, whatever the loss"
     assert len(after.rounds) == 1 and after.rounds[0].sparsity_achieved == 0.75
     assert not any("mask" in name for name, _ in net.named_buffers()), "nothing is left on the network"
@@ -108,7 +124,7 @@ def test_the_mode_and_the_device_of_the_network_stay(trained):
 
 
 BAD = {
-    "recovery=fine: is one of distill, finetune, ": {"recovery": "fine"},
+    "recovery=fine: is one of cast, distill, finetune, ": {"recovery": "fine"},
     "dense_net=None: recovery=distill needs it": {"recovery": "distill"},
     "initial_net=None: recovery=sr_ste needs it": {"recovery": "sr_ste"},
     "epoch_weights=None: recovery=weight_rewind needs it": {"recovery": "weight_rewind"},

@@ -5,10 +5,12 @@ from functools import partial
 import pytest
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.recovery.cast import Cast
 from sparsefront.recovery.distill import Distill
 from sparsefront.recovery.finetune import Finetune
 from sparsefront.recovery.lr_rewind import LearningRateRewind
 from sparsefront.recovery.none import NoRecovery
+from sparsefront.recovery.square_head import SquareHead
 from sparsefront.recovery.sr_ste import SrSte
 from sparsefront.recovery.weight_rewind import WeightRewind
 from sparsefront.schedule.gradual import Gradual
@@ -28,6 +30,8 @@ SCHEDULES = {
     WeightRewind(): [ONCE, ROUNDS],
     Distill(): [ONCE, ROUNDS, MEANWHILE],
     Distill(along="lr_rewind"): [ONCE, ROUNDS],
+    SquareHead(): [ONCE, ROUNDS, MEANWHILE],
+    SquareHead(along="lr_rewind"): [ONCE, ROUNDS],
 }
 
 
@@ -61,13 +65,13 @@ def test_rewinding_all_the_way_is_the_dense_curve():
 REWINDING = [LearningRateRewind, WeightRewind, partial(Distill, along="lr_rewind")]
 
 
-@pytest.mark.parametrize("kind", [Finetune, SrSte, Distill, *REWINDING])
+@pytest.mark.parametrize("kind", [Finetune, SrSte, Cast, Distill, SquareHead, *REWINDING])
 def test_one_key_sets_the_budget_of_every_recovery(kind):
     assert kind().plan(Recipe(epochs=10, recovery_epochs=3), 7).epochs == 3
     assert kind(epochs=2).plan(Recipe(epochs=10, recovery_epochs=3), 7).epochs == 2
 
 
-@pytest.mark.parametrize("kind", [Finetune, Distill])
+@pytest.mark.parametrize("kind", [Finetune, Distill, SquareHead])
 @pytest.mark.parametrize(("epochs", "rounds"), [(6, 4), (3, 3), (1, 4), (5, 2)])
 def test_rounds_share_the_budget_to_the_step(kind, epochs, rounds):
     shares = [kind(epochs=epochs).plan_of_round(RECIPE, 7, index, rounds) for index in range(rounds)]

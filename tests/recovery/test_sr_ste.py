@@ -16,7 +16,8 @@ from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.vector_wise import VectorWise
 from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.pruning.straight_through import StraightThrough
-from sparsefront.recovery.sr_ste import SrSte, WindowMasks
+from sparsefront.recovery.sr_ste import SrSte
+from sparsefront.recovery.window_masks import WindowMasks
 from sparsefront.tasks.image_classification import ImageClassification
 from sparsefront.training.fit import fit
 from sparsefront.training.recipe import Recipe

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from sparsefront.training.adam_s import AdamS
+
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "pattern=element_wise", "model.dim=64", "kernel=none"]
 EPOCH = 2  # steps, by debug=tiny
 FINETUNE = ["recipe.recovery_epochs=3", "recipe.batch_size=50"]
@@ -11,14 +13,15 @@ ROUNDS = ["schedule=iterative", "schedule.rounds=2"]
 
 @pytest.fixture
 def steps(monkeypatch) -> list[int]:
-    """One entry for each step of any AdamW: rows of the batch are not seen here."""
-    taken, step = [], torch.optim.AdamW.step
+    """One entry for each step of any AdamW or AdamS: rows of the batch are not seen here."""
+    taken = []
+    for optimizer in (torch.optim.AdamW, AdamS):
 
-    def counted(self, *arguments, **named):
-        taken.append(1)
-        return step(self, *arguments, **named)
+        def counted(self, *arguments, step=optimizer.step, **named):
+            taken.append(1)
+            return step(self, *arguments, **named)
 
-    monkeypatch.setattr(torch.optim.AdamW, "step", counted)
+        monkeypatch.setattr(optimizer, "step", counted)
     return taken
 
 
@@ -28,6 +31,10 @@ WAYS = {
     "rounds share it unevenly": (["schedule=iterative", "schedule.rounds=4"], 6),
     "gradual": (["schedule=gradual"], 6),
     "distill": (["recovery=distill", *ROUNDS], 6),
+    "square_head": (["recovery=square_head", *ROUNDS], 6),
+    "sparse_swaps": (["recovery=sparse_swaps", "recovery.batches=2"], 0),
+    "sparse_swaps, trained": (["recovery=sparse_swaps", "recovery.batches=2", "recovery.along=finetune", *ROUNDS], 6),
+    "cast": (["recovery=cast", "pattern=n_m"], 6),
     "sr_ste": (["recovery=sr_ste", "pattern=n_m"], 6),
     "rewinding repeats": (["recovery=lr_rewind", "recipe.epochs=3", *ROUNDS], 12),
     "none": (["recovery=none"], 0),

@@ -12,6 +12,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.pipeline import run_experiment
 from sparsefront.report.baseline import points_lost
 from sparsefront.stages import control
+from sparsefront.training.adam_s import AdamS
 from sparsefront.training.optimization import Optimization
 from sparsefront.training.recipe import Recipe
 
@@ -27,14 +28,15 @@ def stored(tmp_path: Path, stage: str = "dense_continued") -> list[Path]:
 def fits(monkeypatch) -> list[list[float]]:
     """The learning rates of every step of every optimizer: dense, then recovery, then control."""
     seen: dict[int, list[float]] = {}
-    keep, step = [], torch.optim.AdamW.step
+    keep = []
+    for optimizer in (torch.optim.AdamW, AdamS):
 
-    def watched(self, *arguments, **named):
-        keep.append(self)  # so that no id comes twice
-        seen.setdefault(id(self), []).append(self.param_groups[0]["lr"])
-        return step(self, *arguments, **named)
+        def watched(self, *arguments, step=optimizer.step, **named):
+            keep.append(self)  # so that no id comes twice
+            seen.setdefault(id(self), []).append(self.param_groups[0]["lr"])
+            return step(self, *arguments, **named)
 
-    monkeypatch.setattr(torch.optim.AdamW, "step", watched)
+        monkeypatch.setattr(optimizer, "step", watched)
     return _Values(seen)
 
 
@@ -50,6 +52,9 @@ WAYS = {
     "one shot": [],
     "gradual": ["schedule=gradual"],
     "distill": ["recovery=distill"],
+    "square_head": ["recovery=square_head"],
+    "cast": ["recovery=cast", "pattern=n_m"],
+    "sparse_swaps": ["recovery=sparse_swaps", "recovery.along=finetune", "recovery.batches=1"],
     "lr_rewind": ["recovery=lr_rewind", "recipe.recovery_epochs=1"],
 }
 
@@ -136,6 +141,7 @@ def test_added_later_it_trains_and_times_nothing_else(run, tmp_path):
 SKIPPED = {
     "recovery=none": ["recovery=none"],
     "recovery=obs_update": ["recovery=obs_update"],
+    "recovery=sparse_swaps": ["recovery=sparse_swaps", "recovery.batches=1"],
     "pattern=dense": ["pattern=dense"],
 }
 

@@ -24,8 +24,11 @@ WAYS = {
     "recovery=lr_rewind pattern=n_m": "recipe.lr",
     "recovery=weight_rewind recipe.save_epoch_weights=true pattern=n_m": "recipe.lr",
     "recovery=distill pattern=n_m": "recovery.lr",
+    "recovery=square_head pattern=n_m": "recovery.lr",
+    "recovery=sparse_swaps recovery.along=finetune recovery.batches=1 pattern=n_m": "recovery.lr",
     "recovery=distill recovery.along=lr_rewind pattern=n_m": "recipe.lr",
     "recovery=sr_ste pattern=n_m": "recovery.lr",
+    "recovery=cast pattern=n_m": "recovery.lr",
     "recovery=finetune recipe.ema=0.9 pattern=n_m": "recovery.lr",
 }
 

@@ -193,6 +193,38 @@ def test_a_killed_run_goes_on_after_its_last_round(composed, fits, tmp_path, mon
     assert 1000 < cost < 1100, "what the first two rounds took before the kill is part of the cost"
 
 
+KILLED = {
+    "cast": ["recovery=cast", "pattern=n_m", "recovery.mask_every=4", "recovery.decay=1e-2"],
+    "sparse_swaps": ["recovery=sparse_swaps", "recovery.along=finetune", "pattern=n_m", "recovery.batches=2"],
+    "square_head": ["recovery=square_head"],
+}
+
+
+@pytest.mark.parametrize("way", KILLED.values(), ids=KILLED.keys())
+def test_a_killed_recovery_goes_on_to_the_same_bits(composed, fits, tmp_path, monkeypatch, way):
+    length = ["recipe.recovery_epochs=3", "trainer.limit_batches=6"]
+    run_experiment(composed(*TRAIN, *length, *way, f"cache_dir={tmp_path / 'whole'}"))
+    begin = Watch.on_train_epoch_start
+
+    def die_in_the_last_epoch(self, trainer, module):
+        if len(fits) == 4 and trainer.current_epoch == 2:
+            raise KeyboardInterrupt
+        begin(self, trainer, module)
+
+    monkeypatch.setattr(Watch, "on_train_epoch_start", die_in_the_last_epoch)
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        run_experiment(composed(*TRAIN, *length, *way))
+    monkeypatch.setattr(Watch, "on_train_epoch_start", begin)
+    run_experiment(composed(*TRAIN, *length, *way))
+    assert len(fits) == 5 and len(fits[-1].weights) == 1, "only the last epoch is trained again"
+    folders = [finished(tmp_path / cache, "recover") for cache in ("whole", "cache")]
+    for file in ("weights.safetensors", "masks.safetensors"):
+        first, second = (load_file(folder / file) for folder in folders)
+        assert list(first) == list(second) and all(torch.equal(first[name], second[name]) for name in first)
+    costs = [json.loads((folder / "training.json").read_text())["rounds"][0] for folder in folders]
+    assert [cost["steps"] for cost in costs] == [18, 18] and costs[0]["samples"] == costs[1]["samples"]
+
+
 def test_history_is_whole_after_a_kill(composed, fits, tmp_path, monkeypatch):
     dense = ["stages=[dense]", "recipe.epochs=3", "recipe.save_epoch_weights=true"]
     begin = Watch.on_train_epoch_start
@@ -218,6 +250,13 @@ WAYS = {
     "weight_rewind": ["recovery=weight_rewind", "recipe.save_epoch_weights=true"],
     "iterative n_m": ["schedule=iterative", "schedule.rounds=3", "schedule.spacing=linear", "pattern=n_m"],
     "distill gradual": ["recovery=distill", "schedule=gradual", "trainer.limit_batches=4"],
+    "square_head gradual": ["recovery=square_head", "schedule=gradual", "trainer.limit_batches=4"],
+    "sparse_swaps": ["recovery=sparse_swaps", "recovery.batches=2"],
+    "sparse_swaps iterative": [
+        *["recovery=sparse_swaps", "recovery.batches=2", "recovery.along=lr_rewind", "pattern=uniform"],
+        *["schedule=iterative", "schedule.rounds=2"],
+    ],
+    "cast": ["recovery=cast", "pattern=n_m"],
     "distill hidden states": ["recovery=distill", "recovery.hidden_states=1.0", "importance=taylor"],
 }
 

@@ -52,17 +52,19 @@ def recover(
     """Train the surviving weights (or update them in closed form) in place, while pruned ones stay exactly zero.
 
     Args:
-        net: as `prune` left it; obs_update puts the dense weights back first.
+        net: as `prune` left it; obs_update, sparse_swaps and cast put the dense weights back first.
         masks: from `prune` or `load`; or any dict of layer name -> bool mask, which then never changes.
         train_dataloader: batches (inputs, target), inputs alone, or dicts by name. A DataLoader is read as it is; of another
             iterable all batches are held in memory. Or a function: number of a round, from 0 -> its data module.
         loss: (output, target) -> scalar; of a dict batch the target is the batch. None: the output's own `loss`.
-        recovery: finetune, lr_rewind, weight_rewind, distill, obs_update, sr_ste or none, or one with its settings.
+        recovery: finetune, lr_rewind, weight_rewind, distill, square_head, obs_update, sparse_swaps, sr_ste, cast or
+            none, or one with its settings.
         epochs, lr: of the recipe: how long all rounds together (each one that rewinds) train, and at which peak rate.
         recipe: optimizer, learning-rate curve, weight decay; None = AdamW, linear decay, 3 epochs at 1e-3. Rewinding reads it
             as that of the dense training.
         trainer: accelerator, precision, gradient accumulation; None = Lightning's choice, and nothing kept on disk.
-        dense_net: the trained network before pruning: the teacher of distill, and what obs_update starts from.
+        dense_net: the trained network before pruning: the teacher of distill, square_head and cast; obs_update, sparse_swaps
+            and cast start from it.
         initial_net: the network before the dense training, where sr_ste starts.
         epoch_weights: epoch of the dense training, from 0 -> the weights at its start, for weight_rewind.
         prunable: the layers that could have been pruned; of their blocks distill may compare hidden states.

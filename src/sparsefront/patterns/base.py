@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -80,6 +80,13 @@ class Pattern(ABC):
     def single_weights(self) -> bool:
         """Whether every weight is kept or pruned on its own, at most within the window of its row (`window` says which)."""
         return False
+
+    @property
+    def swaps_within(self) -> Literal["window", "row"] | None:
+        """Where a kept and a pruned weight may change places, one for one: within a window of their row (`window` says which),
+        anywhere in their row, or nowhere, since weights go together.
+        """
+        return None
 
     @property
     def order_searched_by(self) -> str | None:

@@ -1,6 +1,6 @@
 """Every weight on its own: the finest pattern, and the accuracy that the others are compared with."""
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from sparsefront.declared.settings_class import settings_class
 from sparsefront.patterns.structure.blocks import BlockPattern
@@ -23,6 +23,10 @@ class ElementWise(BlockPattern):
     @property
     def single_weights(self) -> bool:
         return True
+
+    @property
+    def swaps_within(self) -> Literal["window", "row"] | None:
+        return "row"
 
     def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:
         return "csr", {}

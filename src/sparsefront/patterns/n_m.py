@@ -78,6 +78,10 @@ class NM(BlockPattern):
         return not self.transposable
 
     @property
+    def swaps_within(self) -> Literal["window", "row"] | None:
+        return None if self.transposable else "window"
+
+    @property
     def order_searched_by(self) -> str | None:
         return "pattern.permutation" if self.permutation == "search" else None
 

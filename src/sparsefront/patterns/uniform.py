@@ -97,6 +97,10 @@ class Uniform(BlockPattern):
     def block(self) -> tuple[int, int]:
         return self.granularity, self.granularity
 
+    @property
+    def swaps_within(self) -> Literal["window", "row"] | None:
+        return "row" if self.granularity == 1 else None
+
     def steps(self, sparsity: float, shape: tuple[int, int], final_sparsity: float | None = None) -> tuple[Step, ...]:
         return (RankStep(sparsity, self.granularity, per_row=self.aggregate == "rms"),)
 

@@ -87,7 +87,7 @@ class NetworkCalibration:
         """`input_sums` of some of the layers over batches of this rank that were read before."""
         modules = {name: self._modules[name] for name in layers}
         with self._judging():
-            return sum_over_inputs(self._forward, batches, modules, statistic, real_positions=_real_positions)
+            return sum_over_inputs(self._forward, batches, modules, statistic, real_positions=real_positions)
 
     def order_of_use(self) -> list[list[str]]:
         """The layers in groups, in the order of the network: see `layer_inputs.in_order_of_use`. The same on every rank."""
@@ -142,6 +142,6 @@ class NetworkCalibration:
             self._task.net.train(was_training)
 
 
-def _real_positions(batch: Batch) -> Tensor | None:
+def real_positions(batch: Batch) -> Tensor | None:
     """Bool [B, length], the tokens of a text batch that are no padding; None where batches are not text."""
     return batch["attention_mask"].bool() if "attention_mask" in batch else None

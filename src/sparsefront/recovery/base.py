@@ -139,6 +139,11 @@ class Recovery(ABC):
     mask_updates: ClassVar[bool] = False
     repeats: ClassVar[bool] = False
 
+    @property
+    def training(self) -> "Recovery | None":
+        """What trains the pruned network, itself or in part, and so has a plan; None = nothing does."""
+        return None
+
     def follows(self, schedule: Schedule, sparsity: float) -> bool:
         """Whether this recovery does all that a schedule asks for on its way to the final `sparsity`."""
         one_round = len(schedule.round_sparsities(sparsity)) == 1

@@ -1,23 +1,15 @@
 """Train from the initial weights with masks that change at every step."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated, ClassVar
 
-import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
-from torch import Tensor
 
 from sparsefront.declared.settings_class import settings_class
-from sparsefront.errors import InvalidSetting
-from sparsefront.importance.base import WeightImportance
-from sparsefront.masks.weight_view import as_matrix
-from sparsefront.option_classes import options_where
-from sparsefront.patterns.base import Pattern
-from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.pruning.straight_through import StraightThrough
 from sparsefront.recovery.base import RecoverySetup, Round, RoundRecord
 from sparsefront.recovery.training import TrainingPlan, TrainingRecovery, fit_round, recovery_epochs
+from sparsefront.recovery.window_masks import WindowMasks, check_window_masks
 from sparsefront.training.fit import steps_per_epoch
 from sparsefront.training.optimization import Optimization
 from sparsefront.training.recipe import Recipe
@@ -47,29 +39,7 @@ class SrSte(TrainingRecovery):
     needs: ClassVar[tuple[str, ...]] = ("initial_net",)
 
     def check(self, setup: RecoverySetup) -> None:
-        """Only masks that each layer's own weights decide, window by window, can change at every step."""
-        pattern, importance = setup.pruning.pattern, setup.pruning.importance
-        if not pattern.balanced:
-            balanced = " or ".join(options_where("sparsefront.patterns", lambda other: other.balanced))
-            raise InvalidSetting(
-                "recovery",
-                self.name,
-                f"needs n of every m kept: pattern={balanced}, or pattern.distribution=balanced where a pattern takes "
-                f"it, not {pattern.name} as it is set",
-            )
-        if not isinstance(importance, WeightImportance):
-            ranked = " or ".join(
-                options_where("sparsefront.importance", lambda other: isinstance(other, WeightImportance))
-            )
-            raise InvalidSetting(
-                "recovery", self.name, f"ranks weights by importance={ranked}, not by {importance.name}"
-            )
-        if setup.recipe.ema is not None:
-            raise InvalidSetting(
-                "recipe.ema",
-                setup.recipe.ema,
-                "must be null with recovery=sr_ste: it would average weights under different masks",
-            )
+        check_window_masks(self.name, setup)
 
     def plan(self, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
         """A whole learning-rate curve of its own."""
@@ -87,26 +57,3 @@ class SrSte(TrainingRecovery):
         trained = fit_round(round, plan, (refined,))
         round.masked.set(refined.masks())
         return RoundRecord(**asdict(trained))
-
-
-@dataclass(frozen=True, eq=False)
-class WindowMasks:
-    """Masks of weights by a balanced pattern, each layer on its own."""
-
-    pattern: Pattern
-    importance: WeightImportance
-    layout: MaskLayout
-    sparsity: float
-
-    @torch.no_grad()
-    def __call__(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Layer name -> bool [N, K], from layer name -> weight."""
-        return {layer: self._mask(layer, weight) for layer, weight in weights.items()}
-
-    def _mask(self, layer: str, weight: Tensor) -> Tensor:
-        # Unchecked: a check would wait for the GPU at every layer.
-        scores = self.importance.of(as_matrix(weight).float())
-        permutation = self.layout.permutation(layer)
-        everything = torch.ones_like(scores, dtype=torch.bool)
-        sparsity = self.layout.sparsity_of(layer, self.sparsity)
-        return permutation.invert(self.pattern.layer_mask(permutation.apply(scores), everything, sparsity))

@@ -59,6 +59,10 @@ def recovery_epochs(epochs: int | None, recipe: Recipe) -> int:
 class TrainingRecovery(Recovery):
     """Trains the surviving weights; says for how long, at which rates, from which weights and for which loss."""
 
+    @property
+    def training(self) -> "TrainingRecovery":
+        return self
+
     @abstractmethod
     def plan(self, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
         """Epochs, optimizer and learning rates of all rounds together, or of each where it `repeats`.

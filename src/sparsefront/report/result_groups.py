@@ -15,7 +15,9 @@ class Identity(CheckedFields):
     `time` is ISO 8601 with its zone; `commit` is None outside a checkout; `gpu`, `driver`, `cuda` are None on a CPU.
     `gpu_clock_mhz` is the SM clock of that GPU while it ran what was timed, where the driver tells. `processor` and `threads`
     (of one operator) are those of a CPU that was measured on. `dense_weights_sha256`: of the network before pruning,
-    `dense_continued_weights_sha256`: of the same trained on; `weights_sha256`: of the pruned one. No machine is named.
+    `dense_continued_weights_sha256`: of the same trained on; `weights_sha256` and `masks_sha256`: of the pruned one.
+    `samples_sha256`, `outcomes_sha256`: of the files beside the record; `record_sha256`: of all else that it states, so that
+    `sparsefront.verify` tells whether any of it was edited. No machine is named.
     `checkpoint`: the exported network, a folder below the cache folder, to which `checkpoint` in the run's folder links; None
     where nothing was exported. `recovery_seed` is None where nothing was pruned; in results before version 6, where it was
     always `seed`.
@@ -41,6 +43,10 @@ class Identity(CheckedFields):
     dense_weights_sha256: str | None = None
     dense_continued_weights_sha256: str | None = None
     weights_sha256: str | None = None
+    masks_sha256: str | None = None
+    samples_sha256: str | None = None
+    outcomes_sha256: str | None = None
+    record_sha256: str | None = None
     checkpoint: str | None = None
     schema_version: int = SCHEMA_VERSION
 

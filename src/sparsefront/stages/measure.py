@@ -15,6 +15,7 @@ from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.errors import InvalidSetting
 from sparsefront.experiment import Experiment
 from sparsefront.export.checkpoint import Export, read_export
+from sparsefront.export.tensors_digest import tensors_digest
 from sparsefront.inference.saved_swap import save_choices
 from sparsefront.inference.swap_report import SwapReport
 from sparsefront.measure.memory import dense_layer_bytes, peak_memory_bytes, resident_bytes, weight_bytes
@@ -70,6 +71,7 @@ def run(
             groups, samples_ms = _dense_alone(bench, dense_net, fuse)
         else:
             export = read_export(exported.path)
+            digests["masks_sha256"] = tensors_digest(export.masks)
             masked = load_net(experiment, recovered.path / WEIGHTS)
             digests["weights_sha256"] = weights_digest(masked)
             masked = bench.ready(masked)

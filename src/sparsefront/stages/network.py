@@ -1,7 +1,6 @@
 """An experiment's network, data and task, and their weights and masks on disk."""
 
 import copy
-import hashlib
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from torch import nn
 
 from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.experiment import Experiment
+from sparsefront.export.tensors_digest import tensors_digest
 from sparsefront.finite import first_non_finite
 from sparsefront.stages.seeds import reseed, stage_seed
 from sparsefront.tasks.base import Task
@@ -72,9 +72,5 @@ def device_of(experiment: Experiment) -> torch.device:
 
 
 def weights_digest(net: nn.Module) -> str:
-    """sha256 in hexadecimal over name, dtype, shape and bytes of every tensor of the state dict, by name."""
-    hashed = hashlib.sha256()
-    for name, tensor in sorted(net.state_dict().items()):
-        hashed.update(f"{name}\0{tensor.dtype}\0{list(tensor.shape)}\0".encode())
-        hashed.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
-    return hashed.hexdigest()
+    """`tensors_digest` of the state dict."""
+    return tensors_digest(net.state_dict())

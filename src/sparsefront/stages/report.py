@@ -1,13 +1,16 @@
 """Stage report: what was measured, with its provenance, becomes one result: on disk, in the store, in W&B, on the terminal."""
 
+import json
 import logging
 import shutil
 from dataclasses import asdict
 from pathlib import Path, PurePath
 from typing import Any
 
+from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.artifacts.generations import newest
+from sparsefront.artifacts.record_digest import record_digest
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
 from sparsefront.patterns.structure.blocks import windows_text
@@ -52,14 +55,21 @@ def run(
         result = _compose(
             experiment, dense=dense, pruned=pruned, recovered=recovered, exported=exported, measured=measured
         ).with_values(continued)
-        write_result_json(folder / RESULT_FILE, result)
         for name in (SAMPLES, OUTCOMES):
             shutil.copy(measured.path / name, folder / name)
+        write_result_json(folder / RESULT_FILE, _sealed(result, folder))
 
     finished = store.get_or_create("result", keys.result, make, stage="report")
     result = publish(experiment, finished, pruned=pruned, recovered=recovered)
     log_result(loggers, result)
     return result
+
+
+def _sealed(result: Result, folder: Path) -> Result:
+    """The result with the digests of its files and, last, of itself."""
+    files = {"samples_sha256": file_digest(folder / SAMPLES), "outcomes_sha256": file_digest(folder / OUTCOMES)}
+    result = result.with_values(files)
+    return result.with_values({"record_sha256": record_digest(json.loads(result.to_json()))})
 
 
 def publish(
@@ -132,7 +142,7 @@ def _compose(
             checkpoint=None if exported is None else f"export/{exported.key}",
             **found["identity"],
         ),
-        choice=_choice(experiment, found["network"]),
+        choice=choice_of(experiment, found["network"]),
         sparsity=Sparsity(
             sparsity_target=experiment.sparsity,
             n_of_m=_n_of_m(experiment, pruned, recovered),
@@ -179,7 +189,7 @@ def _n_of_m(experiment: Experiment, pruned: Artifact | None, recovered: Artifact
     )
 
 
-def _choice(experiment: Experiment, network: dict[str, Any]) -> Choice:
+def choice_of(experiment: Experiment, network: dict[str, Any]) -> Choice:
     """What was chosen; a dense run pruned nothing, so it names no way of pruning.
 
     Args:

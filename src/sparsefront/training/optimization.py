@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from sparsefront.training.recipe import Recipe, learning_rate_factor
@@ -35,8 +36,8 @@ class Optimization:
             restarts=self.recipe.restarts,
         )
 
-    def build(self, net: nn.Module) -> dict:
-        """What Lightning's `configure_optimizers` returns: a fresh optimizer, its rate updated after every step."""
+    def make_optimizer(self, net: nn.Module) -> Optimizer:
+        """A fresh one at the peak rate; biases and norms have no weight decay."""
         trained = [parameter for parameter in net.parameters() if parameter.requires_grad]
         groups = [
             {"params": [p for p in trained if p.ndim > 1], "weight_decay": self.recipe.weight_decay},
@@ -44,11 +45,14 @@ class Optimization:
         ]
         groups = [group for group in groups if group["params"]]
         if self.recipe.optimizer == "adamw":
-            optimizer = torch.optim.AdamW(groups, lr=self.lr)
-        else:
-            momentum = self.recipe.momentum
-            nesterov = self.recipe.nesterov and momentum > 0
-            optimizer = torch.optim.SGD(groups, lr=self.lr, momentum=momentum, nesterov=nesterov)
+            return torch.optim.AdamW(groups, lr=self.lr)
+        momentum = self.recipe.momentum
+        nesterov = self.recipe.nesterov and momentum > 0
+        return torch.optim.SGD(groups, lr=self.lr, momentum=momentum, nesterov=nesterov)
+
+    def build(self, net: nn.Module) -> dict:
+        """What Lightning's `configure_optimizers` returns: a fresh optimizer, its rate updated after every step."""
+        optimizer = self.make_optimizer(net)
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": LambdaLR(optimizer, self.factor), "interval": "step"},

@@ -1,0 +1,144 @@
+"""Train on densely while the weights that are to be pruned are drawn to zero, and the dense network teaches."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any, ClassVar
+
+import pytorch_lightning as pl
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from sparsefront.declared.settings_class import settings_class
+from sparsefront.declared.types import Share
+from sparsefront.errors import InvalidSetting
+from sparsefront.masks.weight_view import like_weight
+from sparsefront.recovery.base import RecoverySetup, Round, RoundRecord
+from sparsefront.recovery.distillation import Distillation
+from sparsefront.recovery.training import TrainingPlan, TrainingRecovery, fit_round, recovery_epochs
+from sparsefront.recovery.weight_scaling import scaled_weights
+from sparsefront.recovery.window_masks import WindowMasks, check_window_masks
+from sparsefront.training.adam_s import AdamS
+from sparsefront.training.fit import steps_per_epoch
+from sparsefront.training.optimization import Optimization
+from sparsefront.training.recipe import Recipe
+
+
+@settings_class()
+class Cast(TrainingRecovery):
+    """Settings of `recovery=cast`: the dense network trains on with AdamS, whose l1 decay draws the weights outside of the
+    mask to zero, more strongly step by step and adapted to each weight. The forward pass stays dense, the masks follow the
+    weights every few steps, scales of parts of rows make up for what the decay takes, and the dense network as it was
+    teaches. In the end the masks of the last weights prune what is left, and the scales become part of the weights. The
+    prune stage's masks only say which layers take part.
+
+    Args:
+        decay: lambda of AdamS, on the scale of the gradients' momentum: 4e-7 for LLaMA2-7B and 7500 steps in the source. A
+            short training needs more: on the digits, after 126 steps, 1e-5 changes nothing and 1e-3 gives 7 points at 1:4.
+        mask_every: steps after which the masks are made again.
+        scale_groups: parts of a row with a scale of their own.
+        hardness: eta, the weight of the teacher; 1 - hardness is that of the labels.
+        epochs: of this training; null = the recipe's recovery_epochs, else its epochs.
+        lr: peak rate; null = the recipe's recovery_lr, else its lr.
+    Source: Huang et al., "CAST: Continuous and Differentiable Semi-Structured Sparsity-Aware Training for Large Language
+        Models", 2025: algorithms 1 and 2, equations 11 to 13. Departure: the rate has the recipe's curve, down to zero, which
+        brings pruned weights closer to zero than a constant one; the source names no curve.
+    """
+
+    decay: Annotated[NonNegativeFloat, Field(description="0: masks settle by the momentum alone")] = 1e-3
+    mask_every: PositiveInt = 10
+    scale_groups: PositiveInt = 2
+    hardness: Annotated[Share, Field(description="the weight of the teacher")] = 1 / 3
+    epochs: Annotated[PositiveInt | None, Field(description="null: the recipe's")] = None
+    lr: Annotated[PositiveFloat | None, Field(description="null: the recipe's")] = None
+
+    name: ClassVar[str] = "cast"
+    needs: ClassVar[tuple[str, ...]] = ("dense_net",)
+    starts_dense: ClassVar[bool] = True
+
+    def check(self, setup: RecoverySetup) -> None:
+        super().check(setup)
+        check_window_masks(self.name, setup)
+        if setup.recipe.optimizer != "adamw":
+            raise InvalidSetting(
+                "recipe.optimizer",
+                setup.recipe.optimizer,
+                "must be adamw with recovery=cast, whose AdamS takes its place",
+            )
+
+    def plan(self, recipe: Recipe, steps_per_epoch: int) -> TrainingPlan:
+        """A whole learning-rate curve of its own."""
+        epochs = recovery_epochs(self.epochs, recipe)
+        lr = self.lr or recipe.recovery_lr or recipe.lr
+        return TrainingPlan(epochs, Optimization(recipe, lr=lr, total_steps=epochs * steps_per_epoch), "recovery.lr")
+
+    def recover(self, round: Round) -> RoundRecord:
+        pruning, steps = round.setup.pruning, steps_per_epoch(round.data, round.setup.trainer)
+        plan = self.plan(round.setup.recipe, steps)
+        windows = WindowMasks(pruning.pattern, pruning.importance, round.layout, round.sparsity)
+        teacher = Distillation(round.dense_net(), hardness=self.hardness, temperature=1.0)
+        with scaled_weights(round.net, list(round.masks), self.scale_groups) as weights:
+            masks = PeriodicMasks(weights, make_masks=windows, every=self.mask_every)
+            decaying = DecayingOptimization(**vars(plan.optimization), decay=self.decay, masks=masks.by_weight)
+            trained = fit_round(round, replace(plan, optimization=decaying), (masks, teacher))
+            final = masks.make()
+        round.masked.set(final)
+        return RoundRecord(**asdict(trained))
+
+
+@dataclass(frozen=True)
+class DecayingOptimization(Optimization):
+    """AdamS along a learning-rate curve, without another weight decay.
+
+    Args:
+        decay, masks: see `AdamS`.
+    """
+
+    decay: float = 0.0
+    masks: Mapping[Tensor, Tensor] = field(default_factory=dict)
+
+    def make_optimizer(self, net: nn.Module) -> Optimizer:
+        trained = [parameter for parameter in net.parameters() if parameter.requires_grad]
+        return AdamS(trained, lr=self.lr, decay=self.decay, total_steps=self.total_steps, masks=self.masks)
+
+
+class PeriodicMasks(pl.Callback):
+    """Lightning callback that makes masks of the weights before step 0 and then every few optimizer steps.
+
+    Args:
+        weights: layer name -> the parameter that trains.
+        make_masks: layer name -> weight, to layer name -> bool mask, [N, K] or shaped like the weight.
+        every: steps.
+    Attributes:
+        by_weight: parameter -> the present mask, shaped like it.
+    """
+
+    def __init__(self, weights: Mapping[str, nn.Parameter], *, make_masks: WindowMasks, every: int) -> None:
+        self._weights, self._make_masks, self.every = dict(weights), make_masks, every
+        self.by_weight: dict[Tensor, Tensor] = {}
+        self._made_at: int | None = None
+
+    def make(self) -> dict[str, Tensor]:
+        """The masks of the weights as they are: layer name -> bool, shaped like the weight."""
+        made = self._make_masks({layer: weight.detach() for layer, weight in self._weights.items()})
+        return {layer: like_weight(mask, self._weights[layer]) for layer, mask in made.items()}
+
+    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+        step = trainer.global_step
+        if step % self.every == 0 and step != self._made_at:  # while gradients accumulate, the masks stay
+            self._set(self.make())
+            self._made_at = step
+
+    def state_dict(self) -> dict[str, Any]:
+        """The masks: those of the next steps are of weights that a checkpoint no longer has."""
+        masks = {layer: self.by_weight[weight] for layer, weight in self._weights.items() if weight in self.by_weight}
+        return {"masks": masks, "made_at": self._made_at}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._set(state_dict["masks"])
+        self._made_at = state_dict["made_at"]
+
+    def _set(self, masks: Mapping[str, Tensor]) -> None:
+        self.by_weight.update(
+            {self._weights[name]: mask.to(self._weights[name].device) for name, mask in masks.items()}
+        )

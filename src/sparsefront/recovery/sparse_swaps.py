@@ -1,0 +1,148 @@
+"""Exchange kept weights for pruned ones where the layer's output comes back closer; train afterwards on request."""
+
+import logging
+import time
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import PositiveFloat, PositiveInt
+
+from sparsefront.declared.settings_class import settings_class
+from sparsefront.errors import InvalidSetting
+from sparsefront.masks.weight_view import as_matrix
+from sparsefront.obs.hessian import input_hessian
+from sparsefront.obs.swaps import Swapped, swap_masks
+from sparsefront.option_classes import options_where
+from sparsefront.pruning.calibration import NetworkCalibration
+from sparsefront.recovery.base import LayerMasks, Recovery, RecoverySetup, Round, RoundRecord
+from sparsefront.recovery.batch_norm import retake_batch_norm
+from sparsefront.recovery.finetune import Finetune
+from sparsefront.recovery.lr_rewind import LearningRateRewind
+from sparsefront.recovery.training import TrainingRecovery
+
+log = logging.getLogger(__name__)
+
+
+@settings_class()
+class SparseSwaps(Recovery):
+    """Settings of `recovery=sparse_swaps`: the dense weights stay, the masks get better. Layer by layer, in the order in which
+    the network calls them, a few batches of training data give the Gram matrix of the layer's inputs, and each row takes the
+    best exchange of a kept for a pruned weight until none lowers the squared error of its output (`obs.swaps`). Rows, and
+    windows of n:m, keep their counts. Whatever importance made the masks is where the search starts.
+
+    Args:
+        batches: calibration batches of training data, held in memory while the layers are gone through.
+        limit: most exchanges of a row; null = until none helps.
+        sequential: a layer's inputs are what it is given by the pruned layers before it; false: by the unpruned ones.
+        along: finetune or lr_rewind trains afterwards, on the new masks; none trains nothing, as the source.
+        epochs, lr: as of that recovery.
+        batch_norm_batches: as of `recovery=none`; with along=none.
+    Source: Zimmer et al., "SparseSwaps: Tractable LLM Pruning Mask Refinement at Scale", 2025. Departure: rows of
+        element_wise may keep different counts, which the masks decide.
+    """
+
+    batches: PositiveInt = 16
+    limit: PositiveInt | None = 100
+    sequential: bool = True
+    along: Literal["none", "finetune", "lr_rewind"] = "none"
+    epochs: PositiveInt | None = None
+    lr: PositiveFloat | None = None
+    batch_norm_batches: PositiveInt | None = 100
+
+    name: ClassVar[str] = "sparse_swaps"
+    needs: ClassVar[tuple[str, ...]] = ("dense_net",)
+    starts_dense: ClassVar[bool] = True
+    several_rounds: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.along == "none" and self.epochs is not None:
+            raise InvalidSetting("epochs", self.epochs, "must be null with along=none, which trains nothing")
+        if self.along != "finetune" and self.lr is not None:
+            raise InvalidSetting("lr", self.lr, f"must be null with along={self.along}: it is the rate of finetune")
+
+    @property
+    def training(self) -> TrainingRecovery | None:
+        if self.along == "none":
+            return None
+        return Finetune(self.epochs, self.lr) if self.along == "finetune" else LearningRateRewind(self.epochs)
+
+    def check(self, setup: RecoverySetup) -> None:
+        pattern, importance = setup.pruning.pattern, setup.pruning.importance
+        if pattern.swaps_within is None:
+            swapped = ", ".join(options_where("sparsefront.patterns", lambda other: other.swaps_within is not None))
+            raise InvalidSetting(
+                "recovery",
+                self.name,
+                f"exchanges single weights of a row, which goes with pattern={swapped}, not with {pattern.name} as it is set",
+            )
+        if (training := self.training) is not None:
+            training.check(setup)
+        elif importance.source == "training":
+            raise InvalidSetting(
+                "importance", importance.name, "comes from training, and recovery=sparse_swaps trains nothing"
+            )
+
+    def recover(self, round: Round) -> RoundRecord:
+        start = time.perf_counter()
+        masks = self._swap(round)
+        if (training := self.training) is not None:
+            seconds = time.perf_counter() - start
+            trained = training.recover(replace(round, masks=masks))
+            return replace(trained, seconds=trained.seconds + seconds)
+        retake_batch_norm(round, self.batch_norm_batches)
+        return RoundRecord(seconds=time.perf_counter() - start)
+
+    def _swap(self, round: Round) -> LayerMasks:
+        """The new masks, which the network already obeys."""
+        round.net.to(torch.device(round.setup.trainer.device))
+        layers = list(round.masks)
+        calibration = NetworkCalibration(round.make_task(None), layers, round.data.train_dataloader)
+        batches = list(calibration.batches(self.batches))
+        previous = round.masked.masks() if round.setup.pruning.schedule.masks_nest else {}
+        found: dict[str, Swapped] = {}
+        for group in calibration.order_of_use() if self.sequential else [layers]:
+            grams = calibration.total(calibration.sums_over(group, batches, input_hessian))
+            for layer in group:
+                found[layer] = self._swap_layer(round, layer, grams.pop(layer), previous.get(layer))
+            round.masked.set({layer: found[layer].mask for layer in group})
+        before, after = (sum(getattr(one, key) for one in found.values()) for key in ("error_before", "error_after"))
+        swaps = sum(one.swaps for one in found.values())
+        log.info(
+            "sparse_swaps: %d swaps in %d layers, squared output error %.3g -> %.3g", swaps, len(found), before, after
+        )
+        return {layer: found[layer].mask for layer in layers}
+
+    def _swap_layer(self, round: Round, layer: str, gram: torch.Tensor, previous: torch.Tensor | None) -> Swapped:
+        """Exchange weights of one layer; its mask, bool [N, K], in the network's order.
+
+        Args:
+            previous: the mask of the round before, which the new one stays within; None = there is none.
+        Raises:
+            InvalidSetting: inputs that are not finite; names the layer.
+        """
+        if not bool(gram.diagonal().isfinite().all()):
+            raise InvalidSetting("recovery", self.name, f"the inputs of {layer}, or their squares, are not finite")
+        weight = as_matrix(round.net.get_submodule(layer).weight.detach())
+        pattern, permutation = round.setup.pruning.pattern, round.layout.permutation(layer)
+        order = permutation.inputs  # windows are neighbors in the order in which the layer obeys its pattern
+        order = torch.arange(weight.shape[1]) if order is None else order
+        order = order.to(weight.device)
+        span = None
+        if pattern.swaps_within == "window":
+            final = round.layout.sparsity_of(layer, round.setup.pruning.sparsity)
+            window = pattern.window((weight.shape[0], weight.shape[1]), final)
+            span = None if window is None else window.m
+
+        def ordered(mask: torch.Tensor | None) -> torch.Tensor | None:
+            return None if mask is None else mask.reshape(weight.shape).to(weight.device)[:, order]
+
+        swapped = swap_masks(
+            weight[:, order],
+            ordered(round.masks[layer]),
+            gram[order][:, order],
+            span=span,
+            allowed=ordered(previous),
+            limit=self.limit,
+        )
+        return replace(swapped, mask=swapped.mask[:, torch.argsort(order)])

@@ -1,0 +1,109 @@
+"""Train on while every block of the dense network teaches the same block of the pruned one."""
+
+from typing import Any, ClassVar, Literal
+
+import pytorch_lightning as pl
+import torch
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+
+from sparsefront.declared.settings_class import settings_class
+from sparsefront.declared.types import OneOrMore
+from sparsefront.pruning.calibration import real_positions
+from sparsefront.recovery.base import Round
+from sparsefront.recovery.distillation import prediction_loss
+from sparsefront.recovery.taught import TaughtRecovery
+from sparsefront.recovery.teacher_callback import StatePairs, TeacherCallback
+from sparsefront.tasks.base import Batch, Task
+
+
+@settings_class()
+class SquareHead(TaughtRecovery):
+    """Settings of `recovery=square_head`: the surviving weights are trained on the labels and on the hidden states of every
+    block of the dense network, each block's error relative to the size of what it should give, so that no block outweighs
+    the others and no weight of the loss needs a search. For as long and at the rates that `along` says.
+
+    Args:
+        along: finetune or lr_rewind; it goes with the schedules that this one goes with.
+        epochs, lr: as of that recovery.
+        hidden_states: weight of the sum over the blocks; that of the labels is 1.
+        soft_targets: weight of the teacher's softened predictions, as in `distill`; 0 = none, as in the source.
+        temperature: T of the softened predictions.
+        hidden_layers: names of the modules whose outputs are compared; null = every block.
+        teacher: checkpoint of a network of the same architecture, head included; null = the weights of the dense run.
+    Source: Kurtic et al., "Sparse Fine-tuning for Inference Acceleration of Large Language Models", 2023, section 2
+        (SquareHead).
+    """
+
+    along: Literal["finetune", "lr_rewind"] = "finetune"
+    epochs: PositiveInt | None = None
+    lr: PositiveFloat | None = None
+    hidden_states: PositiveFloat = 1.0
+    soft_targets: NonNegativeFloat = 0.0
+    temperature: PositiveFloat = 1.0
+    hidden_layers: OneOrMore[str] | None = None
+    teacher: str | None = None
+
+    name: ClassVar[str] = "square_head"
+
+    @property
+    def compares_hidden_states(self) -> bool:
+        return True
+
+    def callbacks(self, round: Round) -> tuple[pl.Callback, ...]:
+        teacher = self.make_teacher(round)
+        layers = self.compared_layers(teacher, round.setup)
+        return (
+            SquareHeadDistillation(
+                teacher,
+                layers,
+                hidden_states=self.hidden_states,
+                soft_targets=self.soft_targets,
+                temperature=self.temperature,
+            ),
+        )
+
+
+def square_head_loss(states: StatePairs, positions: Tensor | None = None) -> Tensor:
+    """Sum over the blocks of MSE(student, teacher) / MSE(0, teacher), in fp32.
+
+    Args:
+        states: per block student and teacher [B, length, dim], or any other shape without `positions`.
+        positions: bool [B, length], what is no padding; None = everything counts.
+    Source: Kurtic et al., 2023, section 2; their code leaves padding out, as here. It adds the precision of bfloat16 to the
+        denominator, which here is only kept above zero: small states count in full.
+    """
+    total = torch.zeros((), device=states[0][0].device)
+    for student, teacher in states:
+        if positions is not None and student.shape[:2] == positions.shape:
+            student, teacher = student[positions], teacher[positions]
+        student, teacher = student.float(), teacher.float()
+        size = teacher.square().mean().clamp(min=torch.finfo(torch.float32).tiny)
+        total = total + (student - teacher).square().mean() / size
+    return total
+
+
+class SquareHeadDistillation(TeacherCallback):
+    """Trains for loss + hidden_states * `square_head_loss` + soft_targets * T^2 * KL(teacher || student).
+
+    Args:
+        teacher, hidden_layers: see `TeacherCallback`.
+    """
+
+    def __init__(
+        self,
+        teacher: nn.Module,
+        hidden_layers: list[str],
+        *,
+        hidden_states: float = 1.0,
+        soft_targets: float = 0.0,
+        temperature: float = 1.0,
+    ) -> None:
+        super().__init__(teacher, hidden_layers)
+        self.hidden_states, self.soft_targets, self.temperature = hidden_states, soft_targets, temperature
+
+    def loss(self, task: Task, output: Any, target: Any, states: StatePairs, batch: Batch) -> Tensor:
+        loss = task.label_loss(output, batch) + self.hidden_states * square_head_loss(states, real_positions(batch))
+        if not self.soft_targets:
+            return loss
+        return loss + self.soft_targets * prediction_loss(task, output, target, self.temperature)

@@ -1,0 +1,81 @@
+"""python -m sparsefront.verify row.json [OVERRIDES]"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from sparsefront.errors import Edited, InvalidSetting
+from sparsefront.verify.again import DIFFERS, measure_again
+from sparsefront.verify.experiment import experiment_of
+from sparsefront.verify.record import check_export, find_export, read_record
+
+DESCRIPTION = """\
+Whether a stored result still is what was measured, and whether measuring again gives the same.
+
+First the record: its own sha256, those of its files, masks and weights; pruned weights are zero, and the compressed form
+that kernels read is the same weights. One that was edited is refused, and nothing is measured. Then the weights are
+evaluated again, and timed where the result's GPU (or processor) is: the metric must be equal, up to a tenth of a point or
+one sample; the speedup lies within the record's interval, or it is said that it does not. Without that GPU, that is said,
+and all else is verified on the CPU.
+
+Digests show that a record was edited. They do not show who made it: who edits a result can also write a new sha256 into
+it. Against forging only measuring again helps, and that compares nothing but what can be measured here.
+
+  python -m sparsefront.verify results/RUN/row.json
+  python -m sparsefront.verify results/RUN/row.json dataset.path=DIR     data that lies elsewhere here
+  python -m sparsefront.verify row.json --checkpoint DIR pattern=n_m ... a record without its run's folder
+  python -m sparsefront.verify results/RUN/row.json --record-only        digests alone, nothing is measured
+
+Status 0: what could be looked at holds (a speedup that does not is only said). 1: edited, or another metric. 2: cannot be
+verified.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; returns the exit status."""
+    options = _parser().parse_intermixed_args(arguments)
+    row = options.row / "row.json" if options.row.is_dir() else options.row
+    try:
+        return _verify(row, options)
+    except InvalidSetting as error:
+        edited = isinstance(error, Edited)
+        print(f"{'refused' if edited else 'cannot be verified'}: {error}", file=sys.stderr)
+        return 1 if edited else 2
+
+
+def _verify(row: Path, options: argparse.Namespace) -> int:
+    result = read_record(row)
+    print("record: holds, and so do its files that are here")
+    export = find_export(result, row, options.checkpoint, options.cache_dir)
+    if export is not None:
+        check_export(result, export)
+        print(f"masks and weights: hold, in {export.directory}")
+    if options.record_only:
+        return 0
+    differs = 0
+    cache = [] if options.cache_dir is None else [f"cache_dir={options.cache_dir}"]
+    with experiment_of(result, row, [*cache, *options.overrides]) as experiment:
+        for finding in measure_again(experiment, result, export):
+            print(finding, flush=True)
+            differs += finding.decides and finding.verdict == DIFFERS
+    print("not verified: measuring again gives something else" if differs else "verified")
+    return 1 if differs else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m sparsefront.verify",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("row", type=Path, help="row.json of a run, or the run's folder")
+    parser.add_argument("overrides", nargs="*", help="Hydra overrides, after those that the run recorded")
+    parser.add_argument("--checkpoint", type=Path, help="folder of the exported network (the link in the run's folder)")
+    parser.add_argument("--cache-dir", type=Path, help="cache_dir of the run (what the run recorded)")
+    parser.add_argument("--record-only", action="store_true", help="measure nothing")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,137 @@
+"""The metric and the speedup of a stored result, measured again."""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from sparsefront.artifacts.store import ArtifactStore
+from sparsefront.experiment import Experiment
+from sparsefront.export.checkpoint import Export
+from sparsefront.inference.fusion.fuse import fused_dense_graph
+from sparsefront.measure.sparsity import achieved_sparsity
+from sparsefront.provenance import provenance
+from sparsefront.report.result import Result
+from sparsefront.stages.bench import Bench
+from sparsefront.stages.keys import stage_keys
+from sparsefront.stages.network import build_net, load_net, weights_digest
+from sparsefront.stages.quality import SplitQuality, evaluate_splits
+from sparsefront.stages.speed import sparse_speed, swap_in
+from sparsefront.training.epoch_weights import WEIGHTS
+
+HOLDS, DIFFERS, SKIPPED = "holds", "DIFFERS", "not verified"
+POINT = 0.001  # a tenth of a point, or one sample: what other rounding of the same weights may change
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Args:
+        what: in words. verdict: HOLDS, DIFFERS or SKIPPED.
+        told: both values, or why it was not looked at.
+        decides: the result is not verified where this differs; latencies vary by themselves, so they do not.
+    """
+
+    what: str
+    verdict: str
+    told: str
+    decides: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.verdict}, {self.told}"
+
+
+def measure_again(experiment: Experiment, result: Result, export: Export | None) -> Iterator[Finding]:
+    """Findings, as they are made.
+
+    Args:
+        experiment: the one that the result is of.
+        export: its network, checked against the record; None for pattern=dense.
+    """
+    dense = _dense_net(experiment, result)
+    if export is None:
+        if dense is None:
+            yield Finding("accuracy, dense", SKIPPED, "the dense weights of the record are not stored here")
+            return
+        bench = Bench.of(experiment, dense)
+        yield from _compare("dense", evaluate_splits(bench, bench.ready(dense), "dense"), result)
+        return
+    masked = build_net(experiment)
+    masked.load_state_dict(export.state_dict())
+    yield _sparsity(experiment, result, export, masked)
+    bench = Bench.of(experiment, masked)
+    if bench.conditions()["dtype"] != result.speed.dtype:
+        told = f"{result.speed.dtype} in the record, {bench.conditions()['dtype']} here"
+        yield Finding("dtype", SKIPPED, f"{told}: metrics may round otherwise")
+    if dense is None:
+        yield Finding("accuracy, dense", SKIPPED, "the dense weights of the record are not stored here")
+    else:
+        yield from _compare("dense", evaluate_splits(bench, bench.ready(dense), "dense"), result)
+    yield from _compare("masked", evaluate_splits(bench, bench.ready(masked), "masked"), result)
+    if result.quality.sparse is None:
+        yield Finding("speedup", SKIPPED, "the record has none: no kernel was swapped in")
+        return
+    sparse = swap_in(bench, copy.deepcopy(masked), export)
+    yield from _compare("sparse", evaluate_splits(bench, sparse.net, "sparse"), result)
+    if (elsewhere := _other_device(result, bench)) is not None:
+        yield Finding("speedup", SKIPPED, elsewhere, decides=False)
+        return
+    # without the dense weights their layers are timed with others: latencies do not depend on values
+    speed, _ = sparse_speed(bench, bench.ready(dense or masked), sparse, fused_dense_graph)
+    yield _speedup(result, speed)
+
+
+def _dense_net(experiment: Experiment, result: Result) -> nn.Module | None:
+    """The dense network of the record, where the cache of this run's settings has it."""
+    with ArtifactStore(experiment.cache_dir, runnable=(), reuse=True) as store:
+        stored = store.find("dense", stage_keys(experiment).dense)
+        net = None if stored is None else load_net(experiment, Path(stored.path) / WEIGHTS)
+    if net is None or weights_digest(net) != result.identity.dense_weights_sha256:
+        return None
+    return net
+
+
+def _sparsity(experiment: Experiment, result: Result, export: Export, net: nn.Module) -> Finding:
+    found = achieved_sparsity(net, export.masks, experiment.model.prunable(net)).sparsity_achieved
+    stored = result.sparsity.sparsity_achieved
+    return Finding("sparsity", HOLDS if found == stored else DIFFERS, f"{stored} in the record, {found} now")
+
+
+def _compare(side: str, found: SplitQuality, result: Result) -> Iterator[Finding]:
+    """The metric of one network on both splits."""
+    metric = result.quality.metric_name
+    for split, evaluation in (("", found.test), ("val_", found.val)):
+        stored = result.value_of(f"{split}{side}")
+        if stored is None or evaluation is None:
+            continue
+        now, allowed = evaluation.metrics[metric], max(POINT, 1 / evaluation.samples)
+        verdict = HOLDS if abs(now - stored) <= allowed + 1e-9 else DIFFERS
+        what = f"{metric}, {side}" + (", held out" if split else "")
+        equal = "equal" if now == stored else f"apart by {100 * abs(now - stored):.3g} points"
+        yield Finding(what, verdict, f"{100 * stored:.3f} in the record, {100 * now:.3f} now, {equal}")
+
+
+def _other_device(result: Result, bench: Bench) -> str | None:
+    """Why latencies of this place say nothing about the record's; None where they do."""
+    here = provenance(bench.device)
+    stored, present = (facts.gpu or facts.processor for facts in (result.identity, here))
+    if stored == present and here.threads == result.identity.threads:
+        return None
+    threads = "" if result.identity.threads in (None, here.threads) else f" with {result.identity.threads} threads"
+    return f"measured on {stored}{threads}, which is not here (this is {present}): the speedup is taken on trust"
+
+
+def _speedup(result: Result, speed: dict) -> Finding:
+    """Whether the ratio lies within the record's interval."""
+    stored, low, high = (getattr(result.speed, f"speedup{end}") for end in ("", "_low", "_high"))
+    now = speed["speedup"]
+    told = (
+        f"{stored:.3f} in the record ({low:.3f} to {high:.3f}), {now:.3f} now "
+        f"({speed['speedup_low']:.3f} to {speed['speedup_high']:.3f})"
+    )
+    within = low <= now <= high
+    verdict = HOLDS if within else DIFFERS
+    return Finding("speedup", verdict, f"{told}: {'within' if within else 'not within'} its interval", decides=False)

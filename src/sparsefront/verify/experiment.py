@@ -1,0 +1,83 @@
+"""The experiment of a stored result, composed again where it is verified."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from sparsefront.command_line import configured
+from sparsefront.errors import InvalidSetting
+from sparsefront.experiment import Experiment
+from sparsefront.report.result import Result
+from sparsefront.runs import CONFIG_DIR
+from sparsefront.stages.network import build_net
+from sparsefront.stages.report import choice_of
+from sparsefront.validate import validate
+
+# of the run, and not of what it measured
+LEFT_OUT = ("results_dir", "logger", "stages", "reuse", "optimize", "report", "hydra")
+ON_CPU = {"measure.device": "cpu", "measure.dtype": "fp32", "trainer": "cpu"}
+
+
+@contextmanager
+def experiment_of(result: Result, row: Path, overrides: Sequence[str]) -> Iterator[Experiment]:
+    """The experiment by the overrides that the run recorded beside its result, and by these, which come after them.
+
+    Where the result is of a GPU and here is none, all runs on the CPU in fp32.
+
+    Raises:
+        InvalidSetting: they cannot be composed, or give another experiment than the result is of.
+    """
+    given = [*_without_gpu(result), *overrides]
+    replaced = {text.partition("=")[0].lstrip("+~") for text in given}
+    recorded = [text for text in recorded_overrides(row) if not _is_replaced(text, replaced)]
+    with configured([*recorded, *given, "logger=none"], CONFIG_DIR) as (config, _):
+        experiment = validate(config)
+        _require_same(experiment, result)
+        yield experiment
+
+
+def recorded_overrides(row: Path) -> list[str]:
+    """What the command line of the run said, of what decides the result; empty where its folder does not tell."""
+    file = row.parent / ".hydra" / "overrides.yaml"
+    told = [str(text) for text in OmegaConf.load(file)] if file.is_file() else []
+    return [text for text in told if _key(text).partition(".")[0].partition("/")[0] not in LEFT_OUT]
+
+
+def _without_gpu(result: Result) -> list[str]:
+    if result.speed.latency_device != "cuda" or torch.cuda.is_available():
+        return []
+    return [f"{key}={value}" for key, value in ON_CPU.items()]
+
+
+def _is_replaced(text: str, replaced: set[str]) -> bool:
+    key = _key(text)
+    return key in replaced or ("trainer" in replaced and key.startswith("trainer."))
+
+
+def _key(text: str) -> str:
+    return text.partition("=")[0].lstrip("+~")
+
+
+def _require_same(experiment: Experiment, result: Result) -> None:
+    """What was chosen, as the record has it; how it was trained matters no more, since its weights are there."""
+    network = experiment.model.network_facts(build_net(experiment))
+    composed, stored = asdict(choice_of(experiment, network)), asdict(result.choice)
+    composed |= {"sparsity": experiment.sparsity, "seed": experiment.seed}
+    stored |= {"sparsity": result.sparsity.sparsity_target, "seed": result.identity.seed}
+    for name, value in stored.items():
+        if name != "trainer_parameters" and composed[name] != value:
+            key, here, there = _first_difference(name, composed[name], value)
+            raise InvalidSetting(key, here, f"is {there} in the record: add the run's own overrides to the command")
+
+
+def _first_difference(name: str, here: Any, stored: Any) -> tuple[str, Any, Any]:
+    if isinstance(here, dict) and isinstance(stored, dict):
+        for key in {**stored, **here}:
+            if here.get(key) != stored.get(key):
+                return f"{name}.{key}", here.get(key), stored.get(key)
+    return name, here, stored

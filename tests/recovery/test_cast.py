@@ -1,0 +1,167 @@
+"""CAST: when masks are made, what scales leave behind, and that the result is exactly the pattern's."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import sparsefront as sf
+from sparsefront.errors import InvalidSetting
+from sparsefront.importance.magnitude import Magnitude
+from sparsefront.patterns.n_m import NM
+from sparsefront.patterns.vector_wise import VectorWise
+from sparsefront.pruning.mask_layout import MaskLayout
+from sparsefront.recovery.cast import Cast, PeriodicMasks
+from sparsefront.recovery.weight_scaling import RowScales, scaled_weights
+from sparsefront.recovery.window_masks import WindowMasks
+from sparsefront.validate import validate
+
+TRAINER = sf.TrainerSettings(accelerator="cpu", checkpoint=False, progress_bar=False)
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8))
+
+
+def batches(count: int = 8) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    x = torch.randn(count, 32, 16, generator=torch.Generator().manual_seed(0))
+    return [(part, part[:, :8].argmax(1)) for part in x]
+
+
+def trained(
+    pattern, sparsity: float = 0.5, *, epochs: int = 4, lr: float = 3e-3, **settings
+) -> tuple[nn.Module, sf.Masks]:
+    net, dense = network(), network()
+    masks = sf.prune(net, pattern, sparsity, layers=["0", "2"], tell=len)
+    recovery = Cast(epochs=epochs, lr=lr, **settings)
+    return net, sf.recover(net, masks, batches(), F.cross_entropy, recovery=recovery, dense_net=dense, trainer=TRAINER)
+
+
+PATTERNS = {
+    "n_m": NM(m=4),
+    "permuted": NM(m=8, permutation="search"),
+    "vectors": VectorWise(4, distribution="balanced"),
+}
+
+
+@pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
+def test_masks_end_exact(pattern):
+    net, masks = trained(pattern)
+    for name, mask in masks.items():
+        weight = net.get_submodule(name).weight.detach()
+        pattern.check(mask, 0.5, masks.layout.permutation(name))
+        assert not weight[~mask].any() and (weight[mask] != 0).all()
+    assert masks.rounds[0].steps == 32 and masks.rounds[0].samples == 4 * 8 * 32
+    assert list(net.state_dict()) == list(network().state_dict()) and type(net[0]) is nn.Linear
+
+
+def test_masks_are_those_of_the_last_weights_without_their_scales(monkeypatch):
+    seen = []
+    make = PeriodicMasks.make
+
+    def watched(self):
+        seen.append({name: weight.detach().clone() for name, weight in self._weights.items()})
+        return make(self)
+
+    monkeypatch.setattr(PeriodicMasks, "make", watched)
+    net, masks = trained(NM(m=4), mask_every=10)
+    assert len(seen) == 5, "before steps 0, 10, 20, 30, and in the end"
+    for name, weight in seen[-1].items():
+        assert torch.equal(masks[name], NM(m=4).mask(weight.abs(), 0.5))
+        ratio = net.get_submodule(name).weight.detach()[masks[name]] / weight[masks[name]]
+        assert (ratio - 1).abs().max() > 1e-3, "the scales have become part of the weights"
+    assert torch.equal(seen[0]["0"], network()[0].weight), "it starts from the dense weights"
+
+
+def left_over(monkeypatch, **settings) -> float:
+    """Mean size of the weights that the last masks prune, as part of that of the others, before they do."""
+    found = []
+    make = PeriodicMasks.make
+
+    def watched(self):
+        made = make(self)
+        sizes = [(weight.detach().abs(), made[name]) for name, weight in self._weights.items()]
+        pruned, kept = (torch.cat([size[mask == keep] for size, mask in sizes]).mean() for keep in (False, True))
+        found.append(float(pruned / kept))
+        return made
+
+    monkeypatch.setattr(PeriodicMasks, "make", watched)
+    trained(NM(m=4), epochs=40, lr=3e-3, **settings)
+    return found[-1]
+
+
+def test_the_decay_leaves_little_to_prune(monkeypatch):
+    assert left_over(monkeypatch, decay=3e-2) < 0.05
+    monkeypatch.undo()
+    assert left_over(monkeypatch, decay=0.0) > 0.2
+
+
+def test_scales_by_hand():
+    """Three columns in two parts: columns 0 and 1, then 2."""
+    scales = RowScales(torch.ones(2, 3), 2)
+    scales.scale.data = torch.tensor([[2.0, 3.0], [4.0, 5.0]])
+    assert scales(torch.ones(2, 3)).tolist() == [[2.0, 2.0, 3.0], [4.0, 4.0, 5.0]]
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(6, 4), nn.Conv2d(3, 4, 2)], ids=["linear", "conv"])
+def test_scales_end_up_in_the_weight(layer):
+    net, before = nn.Sequential(layer), layer.weight.detach().clone()
+    with scaled_weights(net, ["0"], 2) as weights:
+        assert torch.equal(layer.weight, before) and torch.equal(weights["0"], before)
+        layer.parametrizations["weight"][0].scale.data.fill_(3.0)
+        assert torch.equal(weights["0"], before)
+    assert torch.equal(layer.weight, 3 * before) and isinstance(layer.weight, nn.Parameter)
+    assert list(net.state_dict()) == ["0.weight", "0.bias"]
+
+
+def test_a_training_that_fails_leaves_a_plain_network():
+    net, dense = network(), network()
+    masks = sf.prune(net, "n_m", 0.5, layers=["0"], tell=len)
+
+    def broken(output, target):
+        raise KeyError("broken")
+
+    with pytest.raises(KeyError, match="broken"):
+        sf.recover(net, masks, batches(), broken, recovery=Cast(epochs=1), dense_net=dense, trainer=TRAINER)
+    assert list(net.state_dict()) == list(dense.state_dict())
+
+
+def test_masks_are_made_again_every_few_steps_and_stay_while_gradients_accumulate():
+    weight = nn.Parameter(torch.tensor([[3.0, 1.0, 2.0, 0.5]]))
+    windows = WindowMasks(NM(m=4), Magnitude(), MaskLayout(), 0.5)
+    masks = PeriodicMasks({"0": weight}, make_masks=windows, every=2)
+    held = []
+    for step in (0, 0, 1, 2, 2):
+        masks.on_train_batch_start(SimpleNamespace(global_step=step), None, None, 0)
+        held.append(masks.by_weight[weight][0].tolist())
+        weight.data = torch.roll(weight.data, 1)
+    first, second = [True, False, True, False], [False, True, False, True]
+    assert held == [first, first, first, second, second]
+    later = PeriodicMasks({"0": weight}, make_masks=windows, every=2)
+    later.load_state_dict(masks.state_dict())
+    assert later.by_weight[weight][0].tolist() == second
+    later.on_train_batch_start(SimpleNamespace(global_step=2), None, None, 0)
+    assert later.by_weight[weight][0].tolist() == second, "a resumed training does not make them twice"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["pattern=tile_wise"], "recovery=cast: needs n of every m kept.*not tile_wise"),
+        (["pattern=element_wise"], "recovery=cast: needs n of every m kept"),
+        (["pattern=n_m", "importance=taylor"], "recovery=cast: ranks weights by importance=magnitude, not by taylor"),
+        (["pattern=n_m", "schedule=gradual"], "recovery=cast: goes with schedule one_shot, not with gradual"),
+        (["pattern=n_m", "recipe.ema=0.9"], "recipe.ema=0.9: must be null with recovery=cast"),
+        (["pattern=n_m", "recipe.optimizer=sgd"], "recipe.optimizer=sgd: must be adamw with recovery=cast"),
+        (["pattern=n_m", "recovery.decay=-1"], "recovery.decay=-1: must be"),
+        (["pattern=n_m", "recovery.scale_groups=0"], "recovery.scale_groups=0: must be"),
+        (["pattern=n_m", "recovery.mask_every=0"], "recovery.mask_every=0: must be"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
+def test_what_cannot_work_is_rejected(composed, overrides, message):
+    with pytest.raises(InvalidSetting, match=message):
+        validate(composed("recovery=cast", *overrides))

@@ -1,0 +1,106 @@
+"""AdamS against its algorithm in plain numbers, and what its decay adapts to."""
+
+import math
+
+import pytest
+import torch
+from torch.nn import Parameter
+
+from sparsefront.training.adam_s import AdamS
+
+LR, DECAY, STEPS = 0.01, 0.3, 12
+
+
+def by_loops(weight: float, gradients: list[float], kept: list[bool], *, decay: float = DECAY) -> list[float]:
+    """Algorithm 1 for one weight: its values after every step."""
+    momentum = square = 0.0
+    values = []
+    for t, (gradient, keep) in enumerate(zip(gradients, kept, strict=True)):
+        momentum = 0.9 * momentum + 0.1 * gradient
+        share = t / STEPS
+        used = momentum
+        if not keep:
+            used = (1 - share) * momentum + share * decay * ((weight > 0) - (weight < 0))
+        square = 0.999 * square + 0.001 * used**2
+        weight -= LR * (used / (1 - 0.9 ** (t + 1))) / (math.sqrt(square / (1 - 0.999 ** (t + 1))) + 1e-8)
+        values.append(weight)
+    return values
+
+
+def run(start: torch.Tensor, gradients: torch.Tensor, masks: torch.Tensor | None, *, decay: float = DECAY) -> list:
+    """The weights after every step; gradients and masks [steps, weights]."""
+    parameter, by_parameter = Parameter(start.clone()), {}
+    optimizer = AdamS([parameter], lr=LR, decay=decay, total_steps=STEPS, masks=by_parameter)
+    values = []
+    for t, gradient in enumerate(gradients):
+        if masks is not None:
+            by_parameter[parameter] = masks[t]
+        parameter.grad = gradient.clone()
+        optimizer.step()
+        values.append(parameter.detach().clone())
+    return values
+
+
+def case(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    start = 0.05 * torch.randn(6, generator=generator)  # small: the decay takes some of them over zero
+    return start, torch.randn(STEPS, 6, generator=generator), torch.rand(STEPS, 6, generator=generator) < 0.5
+
+
+def test_steps_follow_the_algorithm():
+    start, gradients, masks = case()
+    found = run(start, gradients, masks)
+    for k in range(6):
+        expected = by_loops(start[k].item(), gradients[:, k].tolist(), masks[:, k].tolist())
+        assert [values[k].item() for values in found] == pytest.approx(expected, abs=1e-6)
+
+
+def test_without_a_mask_everything_is_kept():
+    start, gradients, masks = case(1)
+    kept = run(start, gradients, torch.ones_like(masks))
+    for one, other in zip(run(start, gradients, None), kept, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_first_step_pulls_nothing():
+    start, gradients, masks = case(2)
+    assert torch.equal(run(start, gradients[:1], masks[:1])[0], run(start, gradients[:1], None)[0])
+
+
+def test_the_decay_adapts_to_the_size_of_the_gradients():
+    """Layers whose gradients are a thousand times as large need the decay a thousand times as large for the same path."""
+    start, gradients, masks = case(3)
+    small = run(start, gradients, masks, decay=DECAY)
+    large = run(start, 1000 * gradients, masks, decay=1000 * DECAY)
+    for one, other in zip(small, large, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_in_the_end_pruned_weights_go_to_zero_whatever_their_gradients():
+    """At a = 1 nothing of the momentum is left: each weight goes by about the rate, against its sign."""
+    scales = torch.tensor([1e-3, 1.0, 1e3])
+    parameter = Parameter(torch.tensor([0.5, -0.5, 0.5]))
+    masks = {parameter: torch.zeros(3, dtype=torch.bool)}
+    optimizer = AdamS([parameter], lr=LR, decay=1e-2, total_steps=1, masks=masks)
+    for step in range(3000):
+        optimizer.param_groups[0]["lr"] = LR * (1 - step / 3000)
+        parameter.grad = scales * torch.randn(3, generator=torch.Generator().manual_seed(step))
+        optimizer.step()
+    assert (parameter.detach().abs()[:2] < 1e-3).all()
+
+
+def test_it_goes_on_from_its_state():
+    start, gradients, masks = case(4)
+    whole = run(start, gradients, masks)
+    parameter, by_parameter = Parameter(start.clone()), {}
+    optimizer = AdamS([parameter], lr=LR, decay=DECAY, total_steps=STEPS, masks=by_parameter)
+    for t in range(STEPS):
+        if t == 5:
+            state = optimizer.state_dict()
+            parameter = Parameter(parameter.detach().clone())
+            optimizer = AdamS([parameter], lr=LR, decay=DECAY, total_steps=STEPS, masks=by_parameter)
+            optimizer.load_state_dict(state)
+        by_parameter[parameter] = masks[t]
+        parameter.grad = gradients[t].clone()
+        optimizer.step()
+    assert torch.equal(parameter.detach(), whole[-1])

@@ -1,0 +1,213 @@
+"""A stored result is refused where it was edited, in whatever part; measured again it is the same, or it is said."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import sparsefront as sf
+from sparsefront.artifacts.record_digest import record_digest
+from sparsefront.pruning.mask_file import load_masks, save_masks
+from sparsefront.verify.__main__ import DESCRIPTION, main
+
+TINY = ("debug=tiny", "logger=none", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """The folder of a run on the digits."""
+    folder = tmp_path_factory.mktemp("verify")
+    places = (f"cache_dir={folder / 'cache'}", f"results_dir={folder / 'results'}")
+    return sf.run(*TINY, *places, "pattern=n_m", "sparsity=0.5", "recipe.epochs=4").folder
+
+
+@pytest.fixture
+def row(finished: Path, tmp_path: Path) -> Path:
+    """row.json of a copy of the run, its checkpoint copied as well."""
+    copy = tmp_path / "run"
+    shutil.copytree(finished, copy, symlinks=False)
+    return copy / "row.json"
+
+
+def edit(row: Path, group: str, name: str, value: object, *, forge: bool = False) -> None:
+    """Another value of one field; a forger makes the digest fit."""
+    content = json.loads(row.read_text())
+    content[group][name] = value
+    if forge:
+        content["identity"]["record_sha256"] = record_digest(content)
+    row.write_text(json.dumps(content))
+
+
+def edit_tensors(file: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file.with_suffix(".new"), metadata={"format": "pt"})
+    file.with_suffix(".new").replace(file)
+
+
+def test_what_was_stored_is_verified(row, capsys):
+    assert main([str(row)]) == 0
+    said = capsys.readouterr().out
+    for network in ("dense", "masked", "sparse"):
+        assert f"accuracy, {network}: holds" in said and f"accuracy, {network}, held out: holds" in said
+    assert said.count(", equal\n") == 6, "the same weights on the same processor give the same metric"
+    assert "sparsity: holds" in said and "speedup: " in said and "its interval\n" in said
+    assert said.endswith("verified\n") and "DIFFERS" not in said.replace("speedup: DIFFERS", "")
+
+
+EDITED_NUMBERS = {
+    "metric": ("quality", "sparse", 0.99),
+    "a digit of a latency": ("speed", "latency_sparse_ms", 1e-3),
+    "speedup": ("speed", "speedup", 9.0),
+    "sparsity": ("sparsity", "sparsity_achieved", 0.9),
+    "of one layer": ("sparsity", "sparsity_per_layer", {}),
+    "seed": ("identity", "seed", 7),
+    "gpu": ("identity", "gpu", "NVIDIA H200"),
+    "taken away": ("quality", "sparse_standard_error", None),
+    "digest of the weights": ("identity", "weights_sha256", "0" * 64),
+    "digest of the record": ("identity", "record_sha256", "0" * 64),
+}
+
+
+@pytest.mark.parametrize(("group", "name", "value"), EDITED_NUMBERS.values(), ids=EDITED_NUMBERS)
+def test_edited_numbers_are_refused(row, capsys, group, name, value):
+    edit(row, group, name, value)
+    assert main([str(row)]) == 1
+    found = capsys.readouterr()
+    assert found.err.startswith("refused: record: was edited") and found.out == "", "nothing is measured"
+
+
+@pytest.mark.parametrize("name", ["samples.json", "outcomes.npz"])
+def test_edited_files_are_refused(row, capsys, name):
+    file = row.parent / name
+    file.write_bytes(file.read_bytes() + b" ")
+    assert main([str(row)]) == 1
+    assert f"refused: {name}: was edited" in capsys.readouterr().err
+
+
+def flip_mask(folder: Path) -> None:
+    masks = load_masks(folder / "masks.safetensors")
+    first = next(iter(masks.values())).view(-1)
+    first[0] = ~first[0]
+    save_masks(masks, folder / "masks.safetensors")
+
+
+def name_of(tensors: dict[str, torch.Tensor], *, pruned: bool) -> str:
+    return next(name for name, tensor in tensors.items() if tensor.ndim == 2 and (tensor == 0).any() == pruned)
+
+
+def larger_weight(tensors: dict[str, torch.Tensor]) -> None:
+    kept = tensors[name_of(tensors, pruned=True)].view(-1)
+    kept[kept.nonzero()[0]] *= 1.001
+
+
+def broken_file(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"nothing")
+
+
+EDITED_NETWORKS = {
+    "a mask": ("masks: are not those", flip_mask),
+    "a weight": ("weights: are not those", lambda folder: edit_tensors(folder / "model.safetensors", larger_weight)),
+    "what kernels read": (
+        "compressed weights of .*: are not its weights",
+        lambda folder: edit_tensors(
+            folder / "compressed.safetensors",
+            lambda found: next(part for name, part in found.items() if name.endswith(".values")).mul_(1.01),
+        ),
+    ),
+    "a file": ("cannot be read", broken_file),
+}
+
+
+@pytest.mark.parametrize(("message", "change"), EDITED_NETWORKS.values(), ids=EDITED_NETWORKS)
+def test_edited_networks_are_refused(row, capsys, message, change):
+    change(row.parent / "checkpoint")
+    assert main([str(row)]) == 1
+    assert re.search(f"refused: .*{message}", capsys.readouterr().err)
+
+
+def test_a_forged_metric_is_found_by_measuring_again_only(row, capsys):
+    edit(row, "quality", "sparse", 1.0, forge=True)
+    assert main([str(row), "--record-only"]) == 0, "its digest holds"
+    assert main([str(row)]) == 1
+    said = capsys.readouterr().out
+    assert "accuracy, sparse: DIFFERS, 100.000 in the record" in said and said.endswith("gives something else\n")
+
+
+def test_the_help_says_what_digests_do_not_show(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Against forging only measuring again helps" in said and " ".join(DESCRIPTION.split())[:60] in said
+
+
+def test_without_the_gpu_of_the_result_the_rest_is_verified(row, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for group, name, value in (
+        ("identity", "gpu", "NVIDIA H200"),
+        ("identity", "processor", None),
+        ("identity", "threads", None),
+        ("speed", "latency_device", "cuda"),
+    ):
+        edit(row, group, name, value, forge=True)
+    assert main([str(row)]) == 0
+    said = capsys.readouterr().out
+    assert "speedup: not verified, measured on NVIDIA H200, which is not here" in said
+    assert "accuracy, sparse: holds" in said and said.endswith("verified\n")
+
+
+def test_a_speedup_outside_of_its_interval_is_said(row, capsys):
+    edit(row, "speed", "speedup_low", 50.0, forge=True)
+    edit(row, "speed", "speedup_high", 60.0, forge=True)
+    assert main([str(row)]) == 0
+    assert "speedup: DIFFERS" in (said := capsys.readouterr().out) and "not within its interval" in said
+
+
+def test_another_experiment_is_not_compared(row, capsys):
+    assert main([str(row), "sparsity=0.75"]) == 2
+    assert "cannot be verified: sparsity=0.75: is 0.5 in the record" in capsys.readouterr().err
+
+
+def test_a_record_alone_is_verified_with_its_overrides(row, tmp_path, capsys):
+    alone = tmp_path / "row.json"
+    shutil.copy(row, alone)
+    assert main([str(alone)]) == 2
+    assert "name the exported network with --checkpoint" in capsys.readouterr().err
+    network = ["--checkpoint", str(row.parent / "checkpoint")]
+    settings = [*TINY, "pattern=n_m", "sparsity=0.5", "recipe.epochs=4", f"cache_dir={tmp_path / 'cache'}"]
+    assert main([str(alone), *network]) == 2, "of the default settings"
+    assert main([str(alone), *network, *settings]) == 0
+    said = capsys.readouterr().out
+    assert "accuracy, dense: not verified, the dense weights of the record are not stored here" in said
+    assert "accuracy, sparse: holds" in said
+
+
+def test_a_record_of_an_earlier_version_holds_no_digest(row, capsys):
+    edit(row, "identity", "record_sha256", None)
+    assert main([str(row.parent)]) == 2
+    assert "holds no record_sha256" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_result(tmp_path, capsys):
+    (tmp_path / "row.json").write_text("{}")
+    assert main([str(tmp_path / "row.json")]) == 2
+    assert "is no result that can be read" in capsys.readouterr().err
+
+
+def test_a_dense_run_is_verified_too(finished, tmp_path, capsys):
+    places = (f"cache_dir={finished.parents[1] / 'cache'}", f"results_dir={tmp_path}")
+    folder = sf.run(*TINY, *places, "pattern=dense", "recipe.epochs=4").folder
+    assert main([str(folder)]) == 0
+    assert "accuracy, dense: holds" in capsys.readouterr().out
+
+
+def test_a_field_that_a_later_version_adds_changes_no_digest():
+    content = {"identity": {"seed": 1, "record_sha256": "x"}, "speed": {"curve": [{"a": None, "b": 2.5}]}}
+    grown = {"identity": {"seed": 1, "new": None}, "speed": {"curve": [{"b": 2.5}], "more": {}}, "newer": {}}
+    assert record_digest(content) == record_digest(grown)
+    assert record_digest(content) != record_digest({**content, "speed": {"curve": [{"b": 2.6}]}})
