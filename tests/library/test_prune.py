@@ -18,7 +18,7 @@ def test_masks_obey_the_pattern_and_weights_are_zeroed_in_place(cnn, capsys):
         weight = cnn.get_submodule(name).weight
         assert mask.dtype == torch.bool and mask.shape == weight.shape
         assert torch.equal(weight, torch.where(mask, before[name], 0.0))
-        sf.patterns.VectorWise(4).check(mask.flatten(1), 0.75)
+        sf.patterns.VectorWise(4).check(as_matrix(mask), 0.75)
     assert torch.equal(cnn.head.weight, before["head"])
     assert masks.sparsity == pytest.approx(0.75, abs=0.02)
     assert capsys.readouterr().out == (
