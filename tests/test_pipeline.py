@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from sparsefront.errors import InvalidSetting
 from sparsefront.pruning.mask_file import load_masks
 
-ON_CPU = ["trainer=cpu", "measure.device=cpu"]
+ON_CPU = ["trainer=cpu", "measure.device=cpu", "model.depth=1"]
 PATTERNS = {
     "tile_wise": ["granularity=64"],
     "vector_wise": ["granularity=32"],

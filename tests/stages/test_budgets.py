@@ -5,7 +5,8 @@ import torch
 
 from sparsefront.training.adam_s import AdamS
 
-ON_CPU = ["trainer=cpu", "measure.device=cpu", "pattern=element_wise", "model.dim=64", "kernel=none"]
+ON_CPU = ["trainer=cpu", "measure.device=cpu", "pattern=element_wise", "model.dim=64", "model.depth=1", "kernel=none"]
+NO_PAGES = ["report.html=false", "report.plot=false"]
 EPOCH = 2  # steps, by debug=tiny
 FINETUNE = ["recipe.recovery_epochs=3", "recipe.batch_size=50"]
 ROUNDS = ["schedule=iterative", "schedule.rounds=2"]
@@ -43,7 +44,7 @@ WAYS = {
 
 @pytest.mark.parametrize(("way", "expected"), WAYS.values(), ids=WAYS)
 def test_the_row_holds_the_steps_that_the_optimizer_took(run, steps, way, expected):
-    row = run(*ON_CPU, *FINETUNE, *way)
+    row = run(*ON_CPU, *NO_PAGES, *FINETUNE, *way)
     cost = row.cost
     assert (
         cost.dense_steps == EPOCH * row.choice.recipe_parameters["epochs"]

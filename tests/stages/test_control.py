@@ -16,7 +16,7 @@ from sparsefront.training.adam_s import AdamS
 from sparsefront.training.optimization import Optimization
 from sparsefront.training.recipe import Recipe
 
-ON_CPU = ["trainer=cpu", "measure.device=cpu", "pattern=element_wise", "model.dim=64", "kernel=none"]
+ON_CPU = ["trainer=cpu", "measure.device=cpu", "pattern=element_wise", "model.dim=64", "model.depth=1", "kernel=none"]
 CONTROL = [*ON_CPU, "control=dense_continued", "recipe.epochs=2", "recipe.recovery_epochs=3"]
 
 

@@ -42,7 +42,7 @@ EDITS = {
     "the timer": (SPARSEFRONT / "measure/end_to_end.py", *ADDED, FROM_SWAP),
     "our fused graph": (SPARSEFRONT / "inference/fusion/fuse.py", *ADDED, FROM_SWAP),
     "the result": (SPARSEFRONT / "report/result_groups.py", *ADDED, {"result"}),
-    "the page": (SPARSEFRONT / "report/html.py", *ADDED, set()),
+    "the page": (SPARSEFRONT / "report/page/run.py", *ADDED, set()),
     "the store": (SPARSEFRONT / "artifacts/store.py", *ADDED, set()),
     "a comment in CUDA": (KERNELS / "gathered/csrc/gathered_cuda_narrow.cu", "// ", "// no longer ", set()),
     "a comment in Python": (SPARSEFRONT / "models/vit_small.py", "  # [B", "  # of [B", set()),

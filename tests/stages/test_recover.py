@@ -15,7 +15,7 @@ from sparsefront.pruning.mask_maker import MaskMaker
 from sparsefront.training.epoch_weights import epoch_weights_file
 from sparsefront.training.trainer import TrainerSettings
 
-ON_CPU = ["trainer=cpu", "measure.device=cpu", "pattern=element_wise", "model.dim=64"]
+ON_CPU = ["trainer=cpu", "measure.device=cpu", "pattern=element_wise", "model.dim=64", "model.depth=1"]
 TRAIN = ["debug=tiny", "stages=[dense,prune,recover]", *ON_CPU]
 
 

@@ -14,6 +14,7 @@ from sparsefront.stages import measure, speed
 from sparsefront.stages.bench import Bench
 
 ON_CPU = ("trainer=cpu", "measure.device=cpu")
+SMALL = (*ON_CPU, "model.depth=1")
 LATENCIES = {f"latency_{side}{part}_ms" for side in ("dense", "sparse") for part in ("", "_p20", "_p80")}
 
 
@@ -42,7 +43,7 @@ def test_every_batch_size_is_swapped_and_timed_anew(run, monkeypatch):
         return reports[-1]
 
     monkeypatch.setattr(speed, "swap", swap)
-    row = run(*ON_CPU, "measure.batch_size=[3,1,5]")
+    row = run(*SMALL, "measure.batch_size=[3,1,5]")
     assert row.speed.batch_size == 3 and row.speed.latency_sparse_ms > 0
     assert [(point["batch_size"], point["sequence_length"]) for point in row.speed.curve] == [(1, None), (5, None)]
     rows_seen = [next(iter(report.problems.values())).problem.m for report in reports]
@@ -70,7 +71,7 @@ def test_lengths_and_batch_sizes_are_combined(run, tmp_path):
 
 
 def test_a_dense_run_has_a_dense_curve(run):
-    row = run(*ON_CPU, "pattern=dense", "measure.batch_size=[2,1]")
+    row = run(*SMALL, "pattern=dense", "measure.batch_size=[2,1]")
     (point,) = row.speed.curve
     assert point["latency_dense_ms"] > 0 and "latency_sparse_ms" not in point
     assert [line["sparse, ms"] for line in curve_lines(row)] == ["–", "–"]
@@ -86,14 +87,14 @@ def test_a_size_without_memory_says_so(run, monkeypatch):
         return real(self, batch_size, sequence_length)
 
     monkeypatch.setattr(Bench, "at", at)
-    row = run(*ON_CPU, "measure.batch_size=[2,64,1]")
+    row = run(*SMALL, "measure.batch_size=[2,64,1]")
     assert row.speed.curve[0] == {"batch_size": 64, "sequence_length": None, "not_measured": "out of memory"}
     assert row.speed.curve[1]["latency_sparse_ms"] > 0
     assert curve_lines(row)[-1]["kernels, or not measured because"] == "out of memory"
 
 
 def test_one_size_has_no_curve(run):
-    row = run(*ON_CPU)
+    row = run(*SMALL)
     assert row.speed.curve == [] and curve_points(row) == []
     assert row.speed.dense_variant in {name.removeprefix("dense/") for name in row.speed.variant_medians_ms}
     assert row.speed.variant_medians_ms.keys() >= {"dense/eager", "sparse/eager", "dense/eager+fused_qkv"}
@@ -111,7 +112,7 @@ def test_the_fused_graph_is_a_candidate_of_the_stage(run, monkeypatch):
         return real(net, inputs)
 
     monkeypatch.setattr(pipeline, "fused_dense_graph", fuse)
-    row = run(*ON_CPU, "measure.batch_size=[2,3]")
+    row = run(*SMALL, "measure.batch_size=[2,3]")
     assert given == [2, 3] and row.speed.fused_dense_latency_ms > 0
     assert "dense/eager+fused_graph" in row.speed.variant_medians_ms
     assert row.speed.variants_not_timed["sparse/fused_graph"].startswith("no fused graph")
@@ -119,7 +120,7 @@ def test_the_fused_graph_is_a_candidate_of_the_stage(run, monkeypatch):
 
 @pytest.mark.parametrize("kernel", ["auto", "none"])
 def test_bytes_on_the_device(run, kernel):
-    size = run(*ON_CPU, f"kernel={kernel}").size
+    size = run(*SMALL, f"kernel={kernel}").size
     assert size.resident_bytes_dense >= size.weight_bytes_dense
     if kernel == "auto":
         assert size.resident_bytes_sparse < size.resident_bytes_dense

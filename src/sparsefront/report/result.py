@@ -16,13 +16,13 @@ from sparsefront.report.renamed_fields import with_new_columns, with_new_keys, w
 from sparsefront.report.result_groups import (
     Choice,
     Cost,
-    Identity,
     Kernels,
     Quality,
     Size,
     Sparsity,
     Speed,
 )
+from sparsefront.report.result_identity import Identity
 from sparsefront.report.schema_version import SCHEMA_VERSION
 
 __all__ = [

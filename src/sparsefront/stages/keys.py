@@ -23,6 +23,14 @@ from sparsefront.stages.stage_code import code_digest, stage_modules
 AFTER_PRUNING = ("recovery_epochs", "recovery_lr", "ignore")
 
 
+RESULT_CODE = (
+    "sparsefront.report.result",
+    "sparsefront.report.result_groups",
+    "sparsefront.report.result_identity",
+    "sparsefront.stages.report",
+)
+
+
 @dataclass(frozen=True)
 class StageKeys:
     """JSON-able content per stage; equal content means an equal stage. `dense_quality` is the dense network's metric.
@@ -107,12 +115,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
     result = {
         "measure": digest(measure),
         "control": None if control_quality is None else digest(control_quality),
-        "code": code_digest(
-            map(
-                find_module,
-                ("sparsefront.report.result", "sparsefront.report.result_groups", "sparsefront.stages.report"),
-            )
-        ),
+        "code": code_digest(map(find_module, RESULT_CODE)),
     }
     return StageKeys(
         dense, prune, choice_table, recover, export, swap, dense_quality, control, control_quality, measure, result

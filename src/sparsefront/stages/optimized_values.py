@@ -3,6 +3,7 @@
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
+from sparsefront.allocation.latency_search import LatencySearch
 from sparsefront.errors import InvalidSetting
 from sparsefront.experiment import Experiment
 from sparsefront.report.field_types import alternatives
@@ -46,6 +47,7 @@ OF_CONTROL = {
     "val_dense_continued",
     "val_dense_continued_standard_error",
 }
+OF_SEARCH = {"latency_predicted_ms"}
 OF_GPU = {"gpu_clock_mhz", "peak_memory_bytes_dense", "peak_memory_bytes_sparse"}
 
 
@@ -107,6 +109,8 @@ def _why_absent(name: str, experiment: Experiment) -> str | None:
         return f"a run with {without} does not measure {name}"
     if experiment.control is None and name in OF_CONTROL:
         return f"a run without control=dense_continued, or whose recovery trains nothing, does not measure {name}"
+    if not isinstance(experiment.allocation, LatencySearch) and name in OF_SEARCH:
+        return f"a run without allocation=latency_search does not predict {name}"
     if experiment.measure.torch_device.type == "cpu" and name in OF_GPU:
         return f"a run with measure.device=cpu does not measure {name}"
     return None

@@ -2,12 +2,17 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from sparsefront.command_line import configured
 from sparsefront.errors import Edited, InvalidSetting
-from sparsefront.verify.again import DIFFERS, measure_again
-from sparsefront.verify.experiment import experiment_of
+from sparsefront.runs import CONFIG_DIR
+from sparsefront.stages.measure_again import DIFFERS, measure_again
+from sparsefront.stages.stored_experiment import experiment_of
+from sparsefront.validate import validate
 from sparsefront.verify.record import check_export, find_export, read_record
 
 DESCRIPTION = """\
@@ -44,6 +49,12 @@ def main(arguments: Sequence[str]) -> int:
         return 1 if edited else 2
 
 
+@contextmanager
+def _composed(overrides: Sequence[str]) -> Iterator[Any]:
+    with configured(overrides, CONFIG_DIR) as (config, _):
+        yield validate(config)
+
+
 def _verify(row: Path, options: argparse.Namespace) -> int:
     result = read_record(row)
     print("record: holds, and so do its files that are here")
@@ -55,7 +66,7 @@ def _verify(row: Path, options: argparse.Namespace) -> int:
         return 0
     differs = 0
     cache = [] if options.cache_dir is None else [f"cache_dir={options.cache_dir}"]
-    with experiment_of(result, row, [*cache, *options.overrides]) as experiment:
+    with experiment_of(result, row, [*cache, *options.overrides], _composed) as experiment:
         for finding in measure_again(experiment, result, export):
             print(finding, flush=True)
             differs += finding.decides and finding.verdict == DIFFERS

@@ -1,7 +1,7 @@
 """The experiment of a stored result, composed again where it is verified."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,14 +9,11 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from sparsefront.command_line import configured
 from sparsefront.errors import InvalidSetting
 from sparsefront.experiment import Experiment
 from sparsefront.report.result import Result
-from sparsefront.runs import CONFIG_DIR
 from sparsefront.stages.network import build_net
 from sparsefront.stages.report import choice_of
-from sparsefront.validate import validate
 
 # of the run, and not of what it measured
 LEFT_OUT = ("results_dir", "logger", "stages", "reuse", "optimize", "report", "hydra")
@@ -24,19 +21,25 @@ ON_CPU = {"measure.device": "cpu", "measure.dtype": "fp32", "trainer": "cpu"}
 
 
 @contextmanager
-def experiment_of(result: Result, row: Path, overrides: Sequence[str]) -> Iterator[Experiment]:
+def experiment_of(
+    result: Result,
+    row: Path,
+    overrides: Sequence[str],
+    composed: Callable[[Sequence[str]], AbstractContextManager[Experiment]],
+) -> Iterator[Experiment]:
     """The experiment by the overrides that the run recorded beside its result, and by these, which come after them.
 
     Where the result is of a GPU and here is none, all runs on the CPU in fp32.
 
+    Args:
+        composed: overrides -> their experiment, while Hydra's own settings are those of its run.
     Raises:
         InvalidSetting: they cannot be composed, or give another experiment than the result is of.
     """
     given = [*_without_gpu(result), *overrides]
     replaced = {text.partition("=")[0].lstrip("+~") for text in given}
     recorded = [text for text in recorded_overrides(row) if not _is_replaced(text, replaced)]
-    with configured([*recorded, *given, "logger=none"], CONFIG_DIR) as (config, _):
-        experiment = validate(config)
+    with composed([*recorded, *given, "logger=none"]) as experiment:
         _require_same(experiment, result)
         yield experiment
 
