@@ -95,6 +95,9 @@ def test_what_it_cannot_read():
     assert "channels_last" in reads.unsupported(packed, x.permute(0, 2, 1, 3), three)
     assert "strides up to 8" in reads.unsupported(packed, x, Convolution((3, 3), stride=(9, 9)))
     assert "within 127 pixels" in reads.unsupported(packed, x, Convolution((3, 3), dilation=(64, 64)))
+    for wrong in (x.float(), x.new_zeros(2, 8, 8, 128), x[0]):
+        with pytest.raises(ValueError, match=r"images must be torch.float16 \[B, H, W, 64\]"):
+            reads.run(wrong, packed, None, three)
     with pytest.raises(ValueError, match="relu_last is for sums with a residual"):
         reads.run(x, packed, None, three, relu_last=True)
 

@@ -202,6 +202,6 @@ def tuned_lanes(kernel: str, version: int, describe: Callable[[Any, Problem], La
     )
 
 
-def rows_unsupported_reason(m: int) -> str | None:
+def rows_unsupported_reason(m: int, most: int = MOST_ROWS) -> str | None:
     """Why so many rows of X cannot be multiplied, or None."""
-    return None if m <= MOST_ROWS else f"takes up to {MOST_ROWS} rows of X, not {m}"
+    return None if m <= most else f"takes up to {most} rows of X, not {m}"

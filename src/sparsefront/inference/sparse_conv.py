@@ -60,11 +60,12 @@ class SparseConv2d(SparseLayer):
         reads, plain = self._entry.convolving, residual is None and not self.relu
         if reads is None or (plain and self.convolution.is_pointwise) or (torch.is_grad_enabled() and x.requires_grad):
             return None  # such kernels have no gradient
-        dtype = self.format.dtype
-        images = x.to(dtype).permute(0, 2, 3, 1).contiguous()
+        if torch.is_autocast_enabled(x.device.type):  # as `product`: in the weight's dtype whatever autocast says
+            x, residual = (part if part is None else part.to(self.format.dtype) for part in (x, residual))
+        images = x.permute(0, 2, 3, 1).contiguous()
         if reads.unsupported(self._operand, images, self.convolution) is not None:
             return None
-        added = None if residual is None else residual.to(dtype).permute(0, 2, 3, 1).contiguous()
+        added = None if residual is None else residual.permute(0, 2, 3, 1).contiguous()
         ending = {"relu_last": self.relu} if added is not None else {"activation": "relu" if self.relu else "none"}
         return reads.run(images, self._operand, self.bias, self.convolution, residual=added, **ending)
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from sparsefront_kernels.blocked.cuda.op import residual_operand
 from sparsefront_kernels.blocked.cuda.packed_weight import K_BLOCK, BlockedCudaWeight
 from sparsefront_kernels.blocked.cuda.spmm import Images, launch_blocked_cuda
 from sparsefront_kernels.blocked.cuda.tuning import LAUNCHES, BlockedProblem
@@ -26,6 +27,7 @@ def blocked_conv2d(
     residual: Tensor | None,
     lengths: Sequence[int],
     n: int,
+    k: int,
     kernel_size: Sequence[int],
     stride: Sequence[int],
     padding: Sequence[int],
@@ -46,18 +48,21 @@ def blocked_conv2d(
         ValueError: operands that do not fit together.
     """
     convolution = Convolution(*(tuple(part) for part in (kernel_size, stride, padding, dilation)))
+    if x.ndim != 4 or x.dtype != panels.dtype or x.shape[3] * kernel_size[0] * kernel_size[1] != k:
+        raise ValueError(
+            f"images must be {panels.dtype} [B, H, W, {k // (kernel_size[0] * kernel_size[1])}], not {x.dtype} {list(x.shape)}"
+        )
     y = _empty(x, n, convolution)
     check_epilogue(y, activation, residual)
     if relu_last and residual is None:
         raise ValueError("relu_last is for sums with a residual; without one there is activation='relu'")
     if y.numel() == 0:
         return y
-    channels, k = x.shape[3], x.shape[3] * kernel_size[0] * kernel_size[1]
     rows = y.view(-1, n)
     problem = BlockedProblem(len(rows), k, n, K_BLOCK, len(outputs), len(panels), tuple(lengths))
     with torch.cuda.device_of(x):
         launch_blocked_cuda(
-            x.view(-1, channels),
+            x.view(-1, x.shape[3]),
             rows,
             panels=panels,
             k_blocks=k_blocks,
@@ -72,7 +77,7 @@ def blocked_conv2d(
             y_feature_major=False,
             bias=bias_for_kernel(bias),
             activation=activation,
-            residual=None if residual is None else residual.reshape(-1, n),
+            residual=None if residual is None else residual_operand(rows, residual.reshape(-1, n)),
             relu_last=relu_last,
             images=Images.of(x, convolution),
         )
@@ -89,6 +94,7 @@ def _(
     residual,
     lengths,
     n,
+    k,
     kernel_size,
     stride,
     padding,
@@ -122,6 +128,7 @@ def _run(
         residual,
         packed.lengths,
         packed.n,
+        packed.k,
         convolution.kernel_size,
         convolution.stride,
         convolution.padding,

@@ -74,7 +74,7 @@ def blocked_cuda(
             y_feature_major=y_feature_major,
             bias=bias_for_kernel(bias),
             activation=activation,
-            residual=None if residual is None else _residual_operand(target, residual),
+            residual=None if residual is None else residual_operand(target, residual),
         )
         if target is not y:
             y.copy_(target[:, :m])
@@ -101,7 +101,7 @@ def _is_loadable(matrix: Tensor) -> bool:
     return has_aligned_rows(matrix) and matrix.stride(0) >= matrix.shape[1]
 
 
-def _residual_operand(target: Tensor, residual: Tensor) -> Tensor:
+def residual_operand(target: Tensor, residual: Tensor) -> Tensor:
     """The residual as the kernel reads it beside the memory that it writes."""
     if _is_loadable(residual) and residual.shape == target.shape:
         return residual

@@ -6,8 +6,9 @@ from torch import Tensor
 
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
 from sparsefront_kernels.common.lane_chunks import CHUNK, DTYPES
+from sparsefront_kernels.common.lane_launch import rows_unsupported_reason
 from sparsefront_kernels.ell.format import ELLFormat
-from sparsefront_kernels.ell.small_m.op import ell_small_m, rows_unsupported_reason
+from sparsefront_kernels.ell.small_m.op import MOST_ROWS, ell_small_m
 from sparsefront_kernels.ell.small_m.packed_weight import ELLSmallMPackedWeight, pack_for_small_m
 from sparsefront_kernels.ell.small_m.tuning import KERNEL, LAUNCHES, inputs_unsupported_reason, lane_problem
 from sparsefront_kernels.format import SparseFormat
@@ -25,7 +26,7 @@ def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
     """It is for few rows, needs all inputs at once, and is compiled for compute capability 9.0 alone."""
     if problem.dtype not in DTYPES:
         return f"takes float16, bfloat16 or float32, not {problem.dtype}"
-    if reason := rows_unsupported_reason(problem.m):
+    if reason := rows_unsupported_reason(problem.m, MOST_ROWS):
         return reason
     ell = cast(ELLFormat, stored)
     kept = max(1, -(-ell.count * ell.block // CHUNK)) * CHUNK

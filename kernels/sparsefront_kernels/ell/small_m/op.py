@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.lane_product import launch_lane_product
-from sparsefront_kernels.common.operands import bias_for_kernel, check_operands
-from sparsefront_kernels.ell.small_m.tuning import KERNEL, LAUNCHES, lane_problem
+from sparsefront_kernels.common.lane_op import lane_op
+from sparsefront_kernels.ell.small_m.tuning import LAUNCHES, lane_problem
 
 MOST_ROWS = 16
 
@@ -25,33 +24,10 @@ def ell_small_m(
     Raises:
         ValueError: operands that do not fit together, or more rows than 16.
     """
-    check_operands(x, values, bias, k=k, n=n)
-    if reason := rows_unsupported_reason(x.shape[0]):
-        raise ValueError(f"{KERNEL}: {reason}")
-    y = x.new_empty(x.shape[0], n)
-    if y.numel() == 0:
-        return y
     problem = lane_problem(x.shape[0], k, n, kept, x.element_size(), block)
-    with torch.cuda.device_of(x):
-        launch_lane_product(
-            KERNEL,
-            x,
-            y,
-            values=values,
-            places=places,
-            order=None,
-            bias=bias_for_kernel(bias),
-            problem=problem,
-            launch=LAUNCHES.launch_for(problem, x.device),
-        )
-    return y
+    return lane_op(LAUNCHES, x, values, places, None, bias, problem, MOST_ROWS)
 
 
 @ell_small_m.register_fake
 def _(x, values, places, bias, n, k, block, kept):
     return x.new_empty(x.shape[0], n)
-
-
-def rows_unsupported_reason(m: int) -> str | None:
-    """Why so many rows of X cannot be multiplied, or None."""
-    return None if m <= MOST_ROWS else f"takes up to {MOST_ROWS} rows of X, not {m}"

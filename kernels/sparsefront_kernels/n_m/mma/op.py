@@ -3,11 +3,10 @@
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.lane_launch import MOST_ROWS, LaneProblem, rows_unsupported_reason
-from sparsefront_kernels.common.lane_product import launch_lane_product
-from sparsefront_kernels.common.operands import bias_for_kernel, check_operands
+from sparsefront_kernels.common.lane_launch import LaneProblem
+from sparsefront_kernels.common.lane_op import lane_op
 from sparsefront_kernels.n_m.mma.packed_weight import GROUP_SIZE, PLACE_BITS
-from sparsefront_kernels.n_m.mma.tuning import KERNEL, LAUNCHES, mma_problem
+from sparsefront_kernels.n_m.mma.tuning import LAUNCHES, mma_problem
 
 
 @torch.library.custom_op("sparsefront::n_m_mma", mutates_args=())
@@ -32,26 +31,8 @@ def n_m_mma(
     Raises:
         ValueError: operands that do not fit together, or more rows than 64.
     """
-    check_operands(x, values, bias, k=k, n=n)
-    if x.shape[0] > MOST_ROWS:
-        raise ValueError(f"{KERNEL}: {rows_unsupported_reason(x.shape[0])}")
-    y = x.new_empty(x.shape[0], n)
-    if y.numel() == 0:
-        return y
     problem = mma_problem(LaneProblem(x.shape[0], k, n, kept, GROUP_SIZE, x.element_size(), PLACE_BITS))
-    with torch.cuda.device_of(x):
-        launch_lane_product(
-            KERNEL,
-            x,
-            y,
-            values=values,
-            places=places,
-            order=input_order,
-            bias=bias_for_kernel(bias),
-            problem=problem,
-            launch=LAUNCHES.launch_for(problem, x.device),
-        )
-    return y
+    return lane_op(LAUNCHES, x, values, places, input_order, bias, problem)
 
 
 @n_m_mma.register_fake

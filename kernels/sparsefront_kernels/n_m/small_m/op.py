@@ -3,10 +3,9 @@
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.common.lane_launch import MOST_ROWS, LaneProblem, rows_unsupported_reason
-from sparsefront_kernels.common.lane_product import launch_lane_product
-from sparsefront_kernels.common.operands import bias_for_kernel, check_operands
-from sparsefront_kernels.n_m.small_m.tuning import KERNEL, LAUNCHES
+from sparsefront_kernels.common.lane_launch import LaneProblem
+from sparsefront_kernels.common.lane_op import lane_op
+from sparsefront_kernels.n_m.small_m.tuning import LAUNCHES
 
 
 @torch.library.custom_op("sparsefront::n_m_small_m", mutates_args=())
@@ -33,26 +32,8 @@ def n_m_small_m(
     Raises:
         ValueError: operands that do not fit together, or more rows than 64.
     """
-    check_operands(x, values, bias, k=k, n=n)
-    if x.shape[0] > MOST_ROWS:
-        raise ValueError(f"{KERNEL}: {rows_unsupported_reason(x.shape[0])}")
-    y = x.new_empty(x.shape[0], n)
-    if y.numel() == 0:
-        return y
     problem = LaneProblem(x.shape[0], k, n, kept, group_size, x.element_size(), bits)
-    with torch.cuda.device_of(x):
-        launch_lane_product(
-            KERNEL,
-            x,
-            y,
-            values=values,
-            places=places,
-            order=input_order,
-            bias=bias_for_kernel(bias),
-            problem=problem,
-            launch=LAUNCHES.launch_for(problem, x.device),
-        )
-    return y
+    return lane_op(LAUNCHES, x, values, places, input_order, bias, problem)
 
 
 @n_m_small_m.register_fake
