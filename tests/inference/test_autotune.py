@@ -1,10 +1,13 @@
 """The decision after autotuning: the fastest of what is right, dense included where it may."""
 
 import torch
+from sparsefront_kernels import FORMATS, entry
 from torch import nn
 
 from sparsefront.inference import autotune
 from sparsefront.inference.autotune import Autotuned, time_candidates
+from sparsefront.inference.sparse_conv import SparseConv2d
+from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.kernel_timer import KernelTime
 
 
@@ -56,3 +59,13 @@ def test_convolutions_are_timed_with_channels_last(monkeypatch):
     tuned = Autotuned("dense_linear", modules={"a": other})
     time_candidates(tuned, linear, torch.randn(4, 8))
     assert tuned.latencies_us == {"a": 0.0, "dense_linear": 1.0}
+
+
+def test_a_convolution_that_is_copied_into_rows_says_so(monkeypatch):
+    layer = nn.Conv2d(8, 8, 3)
+    stored = FORMATS["csr"].from_dense(as_matrix(layer.weight.detach()), torch.ones(8, 72, dtype=torch.bool))
+    monkeypatch.setattr(autotune, "time_layer", lambda module, x: KernelTime(1.0, "it allocates"))
+    tuned = Autotuned("dense_conv2d", modules={"a": SparseConv2d(entry("csr_reference"), stored, layer)})
+    time_candidates(tuned, layer, torch.randn(2, 8, 5, 5))
+    copied = "what pixels see is copied into rows first: csr_reference reads rows"
+    assert tuned.notes["a"] == f"timed launch by launch: it allocates; {copied}"

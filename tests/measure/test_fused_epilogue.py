@@ -111,6 +111,10 @@ def test_where_the_kernel_cannot_read_the_images(kernel):
     with torch.no_grad():
         torch.testing.assert_close(layer.with_relu()(x, residual), (layer(x) + residual).relu())
     assert calls == []
+    assert layer.copies_because(x) == "takes more channels"
+    assert sparse(nn.Conv2d(8, 8, 3), made).copies_because(torch.randn(1, 8, 6, 6)) is None
+    assert sparse(nn.Conv2d(8, 8, 1), entry("csr_reference")).copies_because(x) is None
+    assert sparse(nn.Conv2d(8, 8, 3), entry("csr_reference")).copies_because(x) == "csr_reference reads rows"
 
 
 def test_gradients_pass_where_they_are_asked_for(kernel):

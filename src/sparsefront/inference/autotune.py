@@ -90,6 +90,10 @@ def time_candidates(tuned: Autotuned, layer: nn.Linear | nn.Conv2d, x: Tensor) -
         tuned.latencies_us[kernel] = timed.latency_us
         if timed.eager_because is not None:
             tuned.notes[kernel] = f"timed launch by launch: {timed.eager_because}"
+    for kernel, module in tuned.modules.items():
+        if isinstance(module, SparseConv2d) and (why := module.copies_because(by_channel)) is not None:
+            copies = f"what pixels see is copied into rows first: {why}"
+            tuned.notes[kernel] = "; ".join(filter(None, (tuned.notes.get(kernel), copies)))
 
 
 def _check(tuned: Autotuned, check: CorrectnessCheck, layer: nn.Linear | nn.Conv2d, candidate: Candidate) -> None:

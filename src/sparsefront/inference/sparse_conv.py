@@ -55,6 +55,18 @@ class SparseConv2d(SparseLayer):
         y = y if residual is None else y + residual
         return y.relu() if self.relu else y
 
+    def copies_because(self, x: Tensor) -> str | None:
+        """Why what output pixels see is copied into rows first (im2col), or None where images are read as they are.
+
+        Args:
+            x: [B, C_in, H, W], channels last in memory.
+        """
+        if self.convolution.is_pointwise:
+            return None
+        if self._entry.convolving is None:
+            return f"{self.kernel_name} reads rows"
+        return self._entry.convolving.unsupported(self._operand, x.permute(0, 2, 3, 1), self.convolution)
+
     def _convolved(self, x: Tensor, residual: Tensor | None) -> Tensor | None:
         """[B, H', W', C_out] by a kernel that reads images; None where rows of pixels are as good, or it cannot."""
         reads, plain = self._entry.convolving, residual is None and not self.relu
