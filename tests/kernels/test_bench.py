@@ -1,17 +1,15 @@
-"""The operator benchmark's parts that need no GPU: shapes, weights, roofline bound, rows, comparison, command line."""
+"""The operator benchmark's parts that need no GPU: roofline bound, precision, rows, comparison, command line."""
 
 import dataclasses
 import math
-import sys
 
 import pytest
 import torch
-from sparsefront_kernels import FORMATS
 from sparsefront_kernels.bench import __main__ as command
 from sparsefront_kernels.bench.baselines import PEERS
 from sparsefront_kernels.bench.compare import changes, report
-from sparsefront_kernels.bench.families import FAMILIES, family_masks
-from sparsefront_kernels.bench.masks import PATTERN, Masks, setting
+from sparsefront_kernels.bench.families import family_masks
+from sparsefront_kernels.bench.masks import Masks
 from sparsefront_kernels.bench.ours import Chosen
 from sparsefront_kernels.bench.plan import Plan
 from sparsefront_kernels.bench.precision import DTYPES, TOLERANCE, products_in
@@ -20,12 +18,10 @@ from sparsefront_kernels.bench.results import Results
 from sparsefront_kernels.bench.roofline import Rates, roofline_bound_us
 from sparsefront_kernels.bench.row import COLUMNS, LATER, Row, read_rows, write_rows
 from sparsefront_kernels.bench.run import Run
-from sparsefront_kernels.bench.shapes import Shape, all_shapes, any_shape, chosen_shapes, nmsparse_shapes
+from sparsefront_kernels.bench.shapes import chosen_shapes
 from sparsefront_kernels.bench.summary import summary
 from sparsefront_kernels.bench.timing import copies_for, time_calls
-from sparsefront_kernels.bench.weights import equal_tiles, random_blocks, random_groups, uneven_tiles
 
-CPU = torch.device("cpu")
 GATHERED = family_masks("gathered")
 
 
@@ -67,181 +63,6 @@ def row(**changed):
         date="2026-01-01",
     )
     return dataclasses.replace(plain, **changed)
-
-
-def test_shapes_are_those_of_the_paper():
-    shapes = {shape.name: (shape.m, shape.k, shape.n) for shape in nmsparse_shapes()}
-    assert len(shapes) == 32
-    # columns of the table in the paper
-    assert shapes["M1"] == (1, 1024, 1024) and shapes["M8"] == (1, 20480, 5120)
-    assert shapes["M9"] == (256, 1024, 1024) and shapes["M17"] == (4096, 4096, 4096)
-    assert shapes["M22"] == (1024, 1024, 4096) and shapes["M32"] == (4096, 20480, 5120)
-
-
-def test_filters_combine():
-    assert [shape.name for shape in chosen_shapes(m=[4096], k=[4096])] == ["M17", "M26"]
-    assert chosen_shapes() == nmsparse_shapes()
-    assert {shape.m for shape in chosen_shapes(m=[2, 50432])} == {2, 50432}
-    assert {shape.m for shape in chosen_shapes(["small_m8-*", "M1?"], k=[4096])} == {8, 256, 1024, 4096}
-    assert len({shape.name for shape in all_shapes()}) == len(all_shapes())
-
-
-def test_the_batch_sweep_is_berts_body():
-    sweep = {shape.name: (shape.m, shape.k, shape.n) for shape in chosen_shapes(batch=[1, 128], k=[768], n=[3072])}
-    assert sweep == {"batch1-768x3072": (128, 768, 3072), "batch128-768x3072": (16384, 768, 3072)}
-    assert [shape.name for shape in chosen_shapes(["batch8-1024x4096"])] == ["batch8-1024x4096"]
-    assert not any(shape.name.startswith("batch") for shape in chosen_shapes(m=[1024])), "sizes alone do not choose it"
-
-
-@pytest.mark.parametrize(
-    ("names", "filters", "message"),
-    [
-        (["M99"], {}, "no shape is called M99; there are M1, M2"),
-        ([], {"m": [3]}, "no shape passes the filters"),
-        (["M1"], {"batch": [8]}, "no shape passes the filters"),
-    ],
-)
-def test_filters_that_fit_nothing_are_rejected(names, filters, message):
-    with pytest.raises(ValueError, match=message):
-        chosen_shapes(names, **filters)
-
-
-def test_any_shape_is_measured():
-    odd = any_shape("77x4096x11008")
-    assert odd == Shape("77x4096x11008", 77, 4096, 11008)
-    assert chosen_shapes(sized=[odd, odd]) == [odd], "alone where nothing else is asked for"
-    assert [shape.name for shape in chosen_shapes(["M1"], sized=[odd])] == ["M1", "77x4096x11008"]
-    assert len(chosen_shapes(m=[256], sized=[odd])) == 9
-
-
-def test_any_shape_on_the_command_line():
-    asked = command.parser().parse_args(["--shape", "77x4096x11008,1x2x3", "5x6x7"])
-    assert [shape.name for shape in command._shapes(asked)] == ["77x4096x11008", "1x2x3", "5x6x7"]
-
-
-@pytest.mark.parametrize("text", ["77x4096", "0x8x8", "8*8*8", "8x8x8x8", "8x-8x8", ""])
-def test_shapes_that_are_none(text):
-    with pytest.raises(ValueError, match="a shape is MxKxN in whole numbers"):
-        any_shape(text)
-
-
-def given_masks(granularity, *, whole=False, order="up"):
-    """What a test gives to `--masks`."""
-    return (granularity, whole, order)
-
-
-def test_masks_come_from_a_function_that_is_named(monkeypatch):
-    module = type("module", (), {"given_masks": staticmethod(given_masks)})
-    monkeypatch.setitem(sys.modules, "some_patterns", module)
-    masks = Masks.named(GATHERED, "some_patterns:given_masks", {"whole": True})
-    assert masks.source(PATTERN, 64) == (64, True, "up")
-    assert Masks(GATHERED).source("equal", 64).pattern == "vector_wise", "the random ones stay"
-    asked = "--distribution pattern --granularity 8 --masks some_patterns:given_masks --mask-settings".split()
-    parsed = command.parser().parse_args([*asked, "whole=true,order=down"])
-    assert command._masks(parsed).source(PATTERN, 8) == (8, True, "down")
-    with pytest.raises(ValueError, match="--mask-settings: got an unexpected keyword argument 'wide'"):
-        Masks.named(GATHERED, "some_patterns:given_masks", {"wide": 1}).source(PATTERN, 64)
-
-
-@pytest.mark.parametrize("name", ["no_such_module:masks", "math:masks", "math", ":masks", "math:"])
-def test_masks_of_no_function(name):
-    with pytest.raises(ValueError, match=f"--masks {name}: not a function as module:function"):
-        Masks.named(GATHERED, name, {})
-
-
-def test_masks_that_are_not_given():
-    with pytest.raises(ValueError, match="distribution pattern needs --masks"):
-        Masks(GATHERED).source(PATTERN, 64)
-    with pytest.raises(ValueError, match="distribution pattern needs --masks"):
-        command.main(["--distribution", "pattern"])
-    with pytest.raises(ValueError, match="--mask-settings: got an unexpected keyword argument 'whole'"):
-        Masks.named(GATHERED, None, {"whole": True}).source("equal", 64)
-    with pytest.raises(ValueError, match="distribution free: those of gathered are equal, uneven, pattern"):
-        Masks(GATHERED).source("free", 64)
-
-
-def test_settings_are_read_as_what_they_are():
-    pairs = ("a=true", "b=false", "c=null", "d=3", "e=0.5", "f=tile_wise", "g=a=b")
-    assert dict(map(setting, pairs)) == {
-        "a": True,
-        "b": False,
-        "c": None,
-        "d": 3,
-        "e": 0.5,
-        "f": "tile_wise",
-        "g": "a=b",
-    }
-    for text in ("whole", "=3", "whole="):
-        with pytest.raises(ValueError, match="is not key=value"):
-            setting(text)
-
-
-@pytest.mark.parametrize("distribution", ["equal", "uneven"])
-def test_random_tiles_keep_all_outputs(distribution):
-    drawn = Masks(GATHERED).source(distribution, 16).draw(96, 64, 0.75, CPU)
-    assert drawn.weight.shape == drawn.mask.shape == (96, 64) and drawn.mask.any(dim=1).all()
-    assert drawn.storage == {"gathered": {"tile": 16, "drop_empty_outputs": False}}
-
-
-@pytest.mark.parametrize("sparsity", [0.5, 0.75, 0.9])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_gives_masks_that_it_can_hold(family, sparsity):
-    bench = family_masks(family)
-    assert bench.family == family and bench.granularity > 0
-    unit = 16 if bench.granularity > 64 else bench.granularity
-    for distribution in bench.distributions:
-        drawn = bench.source(distribution, unit).draw(128, 192, sparsity, CPU)
-        assert family in drawn.storage
-        for holder, parameters in drawn.storage.items():
-            stored = FORMATS[holder].from_dense(drawn.weight, drawn.mask, **parameters)
-            assert torch.equal(stored.to_dense(), torch.where(drawn.mask, drawn.weight, 0.0)), holder
-            assert family_masks(holder).weight_bytes(stored) > 0
-        density = drawn.mask.float().mean().item()
-        wanted = 0.5 if family == "semi_structured" else 1 - sparsity
-        assert density == pytest.approx(wanted, abs=0.05)
-
-
-def test_blocks_may_be_rectangular():
-    masks = Masks.named(family_masks("blocked"), None, {"inputs": 16})
-    source = masks.source("equal", 64)
-    assert source.settings == "inputs=16" and source.pattern == "block_wise"
-    drawn = source.draw(128, 96, 0.5, CPU)
-    assert drawn.storage["blocked"] == {"block": (64, 16)}
-    assert FORMATS["blocked"].from_dense(drawn.weight, drawn.mask, block=(64, 16)).block_columns.numel() == 6
-    with pytest.raises(ValueError, match="blocks of 64x16 do not divide the weight"):
-        source.draw(100, 96, 0.5, CPU)
-
-
-def test_a_family_on_the_command_line():
-    asked = command.parser().parse_args(["--family", "blocked", "gathered", "--mask-settings", "inputs=16"])
-    masks = command._masks(asked)
-    assert command._granularities(asked, masks) == (128,) and command._distributions(asked, masks) == ("equal",)
-    assert masks.source("equal", 128).settings == "inputs=16"
-    names = {one.name for one in Chosen((), ("row_major",), tuple(asked.family)).entries("fp16")}
-    assert "blocked_triton" in names and "gathered_triton" in names
-
-
-def test_equal_tiles_keep_equally_many():
-    mask = equal_tiles(100, 60, 32, 0.75, CPU)
-    assert mask.shape == (100, 60)
-    assert (mask.sum(dim=1) == 15).all()
-    assert (mask[:32] == mask[0]).all() and not (mask[32] == mask[0]).all()
-
-
-def test_uneven_tiles_keep_the_mean():
-    mask = uneven_tiles(640, 400, 64, 0.5, CPU)
-    counts = mask[::64].sum(dim=1)
-    assert counts.float().mean().item() == pytest.approx(200, rel=0.01)
-    assert counts.min() == 100 and counts.max() == 300
-    assert (mask.view(10, 64, 400) == mask.view(10, 64, 400)[:, :1]).all()
-
-
-def test_blocks_and_halves_of_groups():
-    blocks = random_blocks(64, 128, (16, 16), 0.75, CPU).view(4, 16, 8, 16)
-    assert (blocks.all(dim=3).all(dim=1).sum(dim=1) == 2).all() and blocks.sum() == 4 * 2 * 256
-    for group_m in (2, 4):
-        mask = random_groups(8, 32, group_m // 2, group_m, CPU)
-        assert (mask.view(8, -1, group_m).sum(dim=2) == group_m // 2).all()
 
 
 def test_roofline_bound_is_the_larger_of_arithmetic_and_bytes():
