@@ -16,6 +16,7 @@ from sparsefront.operator_masks import UnevenWeights
 
 SPREAD = 0.02  # standard deviation of weights, before rows and columns are scaled, and of biases
 IMAGE_SIZE, CLASSES = 224, 1000
+BRANCH = 0.25  # factor of what a ResNet's block adds to its shortcut: with 1, random weights would amplify roundings
 SHORTEST = 0.25  # of the length: how short a padded text may be
 UNMASKED = "sdpa_unmasked"
 ATTENTION_MASKS = ("none", "full", "padded")
@@ -137,6 +138,9 @@ def _resnet(model: str, tiny: bool, masked: bool) -> tuple[nn.Module, str]:
 
     net = ResNet(Bottleneck, [1, 1, 1, 1] if tiny else [3, 4, 6, 3], num_classes=10 if tiny else CLASSES)
     net.image_size = 64 if tiny else IMAGE_SIZE
+    for module in net.modules():
+        if isinstance(module, Bottleneck):
+            nn.init.constant_(module.bn3.weight, BRANCH)
     return net, STAGES[-1]
 
 

@@ -12,12 +12,14 @@ from networks import Network, build
 from points import Point
 from pruned import Masks, prune
 from rows import Rows, Timed, row_of
-from sparse import Sparse, make_sparse
+from sparse import Sparse, make_sparse, without_kernels
 from steps import Steps
 from timing import timed_in_turn
 
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.kept_dense import why_dense
+from sparsefront.measure.latency import summarise
 from sparsefront.measure.settings import DTYPES, Measure
 
 log = logging.getLogger(__name__)
@@ -132,6 +134,12 @@ class Session:
         with steps("time"):
             calls = {"dense": dense.call, "sparse": sparse.call}
             taken = timed_in_turn(calls, self._of_dtype(self.options.sparse, point))
+        if point.kernel_mode == "auto" and sparse.report.sparse_flops_share:
+            dense_ms, sparse_ms = (summarise(sum(taken[side], [])).median_ms for side in ("dense", "sparse"))
+            if (why := why_dense(sparse_ms, dense_ms)) is not None:
+                log.info("%s: every layer stays dense: %s", point, why)
+                self._time(point, masks, dense, without_kernels(dense, masks, sparse, why), steps)
+                return
         share = None
         if self.options.profile:
             with steps("profile"):

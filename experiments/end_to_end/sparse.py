@@ -14,6 +14,7 @@ from steps import Steps
 from torch import Tensor, nn
 
 from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.kept_dense import kept_dense
 from sparsefront.inference.network_modules import release_formats
 from sparsefront.inference.swap import swap
 from sparsefront.inference.swap_report import SwapReport
@@ -152,3 +153,10 @@ def make_sparse(dense: Dense, masks: Masks, choice: KernelChoice, settings: Meas
     with steps("wrap"):
         found = find_execution(net, dense.inputs, settings)
     return Sparse(report, errors, found.fastest.call, found.name)
+
+
+def without_kernels(dense: Dense, masks: Masks, sparse: Sparse, why: str) -> Sparse:
+    """The dense version, with zeros among its weights, in place of a swapped network that is slower as a whole."""
+    errors = Errors(*(2 * [sparse.errors.dense_outputs]), *(2 * [sparse.errors.dense_logits]))
+    report = kept_dense(sparse.report, masked_net(dense, masks), why)
+    return Sparse(report, errors, dense.call, f"dense: {dense.variant}")

@@ -29,6 +29,7 @@ from sparsefront.measure.variants import VARIANTS
 log = logging.getLogger("study")
 HERE = Path(__file__).resolve().parent
 MOST_RECOMPILES = 1024
+OF_CONVOLUTIONS = ("folded_batch_norm", "fused_epilogue")
 DEVICE_LOST = 3  # exit status: the next call goes on with the rows that are left
 
 
@@ -96,7 +97,10 @@ def options_of(asked: argparse.Namespace) -> Options:
             **sampling,
         )
         sparse = Measure(
-            execution_modes=asked.sparse_modes, variants=[], search_seconds=asked.search_seconds, **sampling
+            execution_modes=asked.sparse_modes,
+            variants=asked.sparse_variants,
+            search_seconds=asked.search_seconds,
+            **sampling,
         )
     else:
         dense = sparse = Measure(execution_modes=["eager"], variants=[])
@@ -126,6 +130,9 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--dense-variants", nargs="*", default=list(VARIANTS), choices=VARIANTS)
     parser.add_argument("--sparse-modes", nargs="+", default=["cuda_graph"], choices=EXECUTION_MODES)
+    parser.add_argument(
+        "--sparse-variants", nargs="*", default=list(OF_CONVOLUTIONS), choices=VARIANTS, help="a swap fuses the others"
+    )
     parser.add_argument("--search-seconds", type=float, default=10.0, help="of the search, beyond what is always tried")
     parser.add_argument(
         "--search-again", action="store_true", help="for the dense baseline, though it was found before"

@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
+from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
 from sparsefront.gpu_query import clock_under_load
@@ -102,13 +103,14 @@ def time_pair(
         dense, sparse: in eval mode, on the inputs' device, in `settings.torch_dtype`.
         inputs: keyword arguments of both.
         fuse: makes our own fused graph of the dense network, a candidate for the fastest dense version that is reported
-            by itself as well; None where there is none.
+            by itself as well; None where there is none. A sparse network in which no kernel runs has the same candidate.
     Raises:
         RuntimeError: no execution mode can run one of them; or a CUDA timing without a GPU.
     """
     _forget_compiled(inputs)
     execution = find_execution(dense, inputs, settings, fuse)
-    sparse_execution = find_execution(sparse, inputs, settings, None)
+    has_kernels = any(isinstance(module, SparseLayer) for module in sparse.modules())
+    sparse_execution = find_execution(sparse, inputs, settings, None if has_kernels else fuse)
     calls = _dense_calls(execution) | {"sparse": sparse_execution}
     samples_ms = _time(calls, inputs, settings)
     timed = replace(_dense(execution, samples_ms, inputs), clock_mhz=_clock(calls, inputs))

@@ -33,7 +33,7 @@ from sparsefront.stages.quality import (
     quality_fields,
     save_all_outcomes,
 )
-from sparsefront.stages.speed import Samples, dense_speed, latency_curve, sparse_speed, swap_in
+from sparsefront.stages.speed import Samples, dense_speed, latency_curve, measured_swap
 from sparsefront.training.epoch_weights import WEIGHTS
 
 log = logging.getLogger(__name__)
@@ -138,16 +138,14 @@ def _side_by_side(
     """
 
     def at(point: Bench) -> tuple[dict[str, Any], Samples]:
-        sparse = swap_in(point, make_net(), export)
-        speed, samples_ms = sparse_speed(point, dense_net, sparse, fuse)
+        sparse, speed, samples_ms = measured_swap(point, dense_net, make_net, export, fuse)
         chosen = {"kernels": sparse.report.kernels, "sparse_flops_share": sparse.report.sparse_flops_share}
         return speed | chosen, samples_ms
 
-    sparse = swap_in(bench, make_net(), export)
+    sparse, speed, samples_ms = measured_swap(bench, dense_net, make_net, export, fuse)
     save_choices(sparse.report, folder)
     log.info("measure: accuracy with the sparse kernels running")
     quality = evaluate_splits(bench, sparse.net, "sparse")
-    speed, samples_ms = sparse_speed(bench, dense_net, sparse, fuse)
     size = _size("dense", dense_net, bench) | _size("sparse", sparse.net, bench)
     size["dense_bytes_per_layer"] = dense_layer_bytes(sparse.net, bench.experiment.model.prunable(masked))
     kernels = {

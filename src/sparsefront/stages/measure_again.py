@@ -18,7 +18,7 @@ from sparsefront.stages.bench import Bench
 from sparsefront.stages.keys import stage_keys
 from sparsefront.stages.network import build_net, load_net, weights_digest
 from sparsefront.stages.quality import SplitQuality, evaluate_splits
-from sparsefront.stages.speed import sparse_speed, swap_in
+from sparsefront.stages.speed import measured_swap, swap_in
 from sparsefront.training.epoch_weights import WEIGHTS
 
 HOLDS, DIFFERS, SKIPPED = "holds", "DIFFERS", "not verified"
@@ -74,13 +74,15 @@ def measure_again(experiment: Experiment, result: Result, export: Export | None)
     if result.quality.sparse is None:
         yield Finding("speedup", SKIPPED, "the record has none: no kernel was swapped in")
         return
-    sparse = swap_in(bench, copy.deepcopy(masked), export)
-    yield from _compare("sparse", evaluate_splits(bench, sparse.net, "sparse"), result)
     if (elsewhere := _other_device(result, bench)) is not None:
+        sparse = swap_in(bench, copy.deepcopy(masked), export)
+        yield from _compare("sparse", evaluate_splits(bench, sparse.net, "sparse"), result)
         yield Finding("speedup", SKIPPED, elsewhere, decides=False)
         return
     # without the dense weights their layers are timed with others: latencies do not depend on values
-    speed, _ = sparse_speed(bench, bench.ready(dense or masked), sparse, fused_dense_graph)
+    beside = bench.ready(dense or masked)
+    sparse, speed, _ = measured_swap(bench, beside, lambda: copy.deepcopy(masked), export, fused_dense_graph)
+    yield from _compare("sparse", evaluate_splits(bench, sparse.net, "sparse"), result)
     yield _speedup(result, speed)
 
 

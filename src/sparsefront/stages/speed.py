@@ -11,6 +11,7 @@ from torch import nn
 
 from sparsefront.experiment import Experiment
 from sparsefront.export.checkpoint import Export
+from sparsefront.inference.kept_dense import kept_dense, why_dense
 from sparsefront.inference.swap_report import SwapReport
 from sparsefront.library.benchmark import benchmark
 from sparsefront.library.swap import swap
@@ -92,6 +93,29 @@ def sparse_speed(
         }
     )
     return speed, timed.samples_ms
+
+
+def measured_swap(
+    bench: Bench, dense_net: nn.Module, make_net: Callable[[], nn.Module], export: Export, fuse: Fuse | None
+) -> tuple[SparseNetwork, dict[str, Any], Samples]:
+    """A network with kernels and its group `speed`. With kernel=auto the masked network instead, where it is the faster whole.
+
+    Args:
+        make_net: makes the network to swap kernels into, with masked weights.
+    Raises:
+        RuntimeError: as `swap_in`.
+    """
+    sparse = swap_in(bench, make_net(), export)
+    speed, samples_ms = sparse_speed(bench, dense_net, sparse, fuse)
+    if bench.device.type != "cuda" or not bench.experiment.kernel.dense_allowed or not sparse.report.sparse_flops_share:
+        return sparse, speed, samples_ms
+    if (why := why_dense(speed["latency_sparse_ms"], speed["latency_dense_ms"])) is None:
+        return sparse, speed, samples_ms
+    log.info("swap: every layer stays dense: %s", why)
+    masked = bench.ready(make_net())
+    kept = SparseNetwork(masked, kept_dense(sparse.report, masked, why))
+    del sparse  # its memory is the masked network's now
+    return kept, *sparse_speed(bench, dense_net, kept, fuse)
 
 
 def latency_curve(

@@ -1,0 +1,182 @@
+"""Every convolution of a ResNet50 with its sparse kernels, beside cuDNN in its better memory layout.
+
+    PYTHONPATH=src:kernels python experiments/convolutions/study.py --batches 128 32 1 --minutes 5
+
+Needs torch, torchvision and a CUDA GPU, no network. Each distinct convolution but the first, which stays dense, is pruned by the
+pattern's own code on weights with uneven rows and columns. All kernels that can hold the mask are compared with the fp64
+convolution and timed; layout changes and copies that a kernel needs are part of its time. A line is written as soon as it is
+measured and never measured again. `summary.py` makes the tables of the page.
+"""
+
+import argparse
+import csv
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import torch
+from sparsefront_kernels import Problem
+from torch import nn
+
+from sparsefront.export.stored_weight import store
+from sparsefront.inference.autotune import autotune_layer
+from sparsefront.inference.candidates import find_candidates
+from sparsefront.inference.choice import KernelChoice
+from sparsefront.masks.weight_view import as_matrix, like_weight
+from sparsefront.measure.problems import LayerInput
+from sparsefront.operator_masks import UnevenWeights, pattern_masks
+from sparsefront.provenance import provenance
+
+HERE = Path(__file__).resolve().parent
+IMAGE_SIZE = 224
+COLUMNS = (
+    "in_channels,out_channels,filter,stride,side,times,batch,dtype,pattern,granularity,sparsity,density,kernel,latency_us,"
+    "dense_us,speedup,relative_error,candidates_us,unsupported,notes,gpu,torch,commit,date"
+).split(",")
+KEY = COLUMNS[:5] + COLUMNS[6:11]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A convolution of the network; `side`: pixels of a side of its images."""
+
+    in_channels: int
+    out_channels: int
+    filter: int
+    stride: int
+    side: int
+
+    @property
+    def layer(self) -> nn.Conv2d:
+        return nn.Conv2d(
+            self.in_channels, self.out_channels, self.filter, self.stride, padding=self.filter // 2, bias=False
+        )
+
+
+def resnet50_shapes() -> Counter[Shape]:
+    """Distinct convolutions of torchvision's ResNet50 but the first -> how often each occurs."""
+    from torchvision.models import resnet50
+
+    with torch.device("meta"):
+        net = resnet50()
+    found: Counter[Shape] = Counter()
+
+    def note(module: nn.Conv2d, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
+        side = inputs[0].shape[-1]
+        found[Shape(module.in_channels, module.out_channels, module.kernel_size[0], module.stride[0], side)] += 1
+
+    for name, module in net.named_modules():
+        if isinstance(module, nn.Conv2d) and name != "conv1":
+            module.register_forward_hook(note)
+    net(torch.empty(1, 3, IMAGE_SIZE, IMAGE_SIZE, device="meta"))
+    return found
+
+
+def measure(
+    shape: Shape, *, times: int, batch: int, dtype: str, pattern: str, granularity: int, sparsity: float
+) -> dict[str, str]:
+    """One line: the fastest sparse kernel beside the dense convolution."""
+    device = torch.device("cuda")
+    layer = shape.layer.to(device)
+    n, k = as_matrix(layer.weight).shape
+    masks = pattern_masks(granularity, pattern=pattern).of
+    weight = UnevenWeights().weight(n, k, device)
+    mask = masks.layer_mask(weight.abs(), torch.ones_like(weight, dtype=torch.bool), sparsity)
+    with torch.no_grad():
+        layer.weight.copy_(like_weight(weight * mask, layer.weight))
+    layer = layer.to(getattr(torch, {"fp16": "float16", "bf16": "bfloat16"}[dtype])).eval()
+    stored = store(as_matrix(layer.weight.detach()), mask, masks.storage((n, k), sparsity))
+    out = (shape.side - 1) // shape.stride + 1
+    problem = Problem(batch * out * out, k, n, layer.weight.dtype, device)
+    wants = partial(KernelChoice("sparse").wants, canonical=stored.family, device=device)
+    received = LayerInput(problem, (batch, shape.in_channels, shape.side, shape.side))
+    tuned = autotune_layer(layer, find_candidates(stored, mask, problem, wants), received)
+    kernel = tuned.fastest(dense_allowed=False)
+    dense_us = tuned.latencies_us[tuned.dense]
+    ours = (
+        {}
+        if kernel is None
+        else {
+            "kernel": kernel,
+            "latency_us": f"{tuned.latencies_us[kernel]:.2f}",
+            "speedup": f"{dense_us / tuned.latencies_us[kernel]:.4f}",
+            "relative_error": f"{tuned.errors[kernel]:.2e}",
+        }
+    )
+    facts = provenance(device)
+    return (
+        dict.fromkeys(COLUMNS, "")
+        | ours
+        | {
+            **{name: str(value) for name, value in vars(shape).items()},
+            "times": str(times),
+            "batch": str(batch),
+            "dtype": dtype,
+            "pattern": pattern,
+            "granularity": str(granularity),
+            "sparsity": f"{sparsity:g}",
+            "density": f"{mask.float().mean().item():.4f}",
+            "dense_us": f"{dense_us:.2f}",
+            "candidates_us": " ".join(f"{name}={us:.2f}" for name, us in tuned.latencies_us.items()),
+            "unsupported": "; ".join(f"{name}: {why}" for name, why in tuned.unsupported.items()),
+            "notes": "; ".join(f"{name}: {note}" for name, note in tuned.notes.items()),
+            "gpu": facts.gpu or "",
+            "torch": facts.torch_version,
+            "commit": facts.commit or "",
+            "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        }
+    )
+
+
+def read_rows(file: Path) -> list[dict[str, str]]:
+    if not file.is_file():
+        return []
+    with file.open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def append_row(file: Path, row: dict[str, str]) -> None:
+    new = not file.is_file()
+    with file.open("a", newline="") as out:
+        writer = csv.DictWriter(out, COLUMNS)
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=HERE / "h200.csv")
+    parser.add_argument("--batches", type=int, nargs="+", default=[128, 32, 1])
+    parser.add_argument("--patterns", nargs="+", default=["block_wise:64"], help="pattern:granularity")
+    parser.add_argument("--sparsities", type=float, nargs="+", default=[0.5, 0.75, 0.9])
+    parser.add_argument("--dtype", default="fp16", choices=("fp16", "bf16"))
+    parser.add_argument("--filters", type=int, nargs="+", default=[1, 3])
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="nothing is begun after so many")
+    asked = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("convolutions are timed on a CUDA GPU, and there is none")
+    ends_at = time.monotonic() + 60 * asked.minutes
+    finished = {tuple(row[name] for name in KEY) for row in read_rows(asked.out)}
+    for batch in asked.batches:
+        for pattern, granularity in (text.split(":") for text in asked.patterns):
+            for sparsity in asked.sparsities:
+                for shape, times in resnet50_shapes().items():
+                    at = {"batch": batch, "dtype": asked.dtype, "pattern": pattern, "granularity": int(granularity)}
+                    key = tuple(map(str, (*vars(shape).values(), *at.values(), f"{sparsity:g}")))
+                    if shape.filter not in asked.filters or key in finished:
+                        continue
+                    if time.monotonic() > ends_at:
+                        print("out of time: the other lines are left for the next call", flush=True)
+                        return
+                    row = measure(shape, times=times, sparsity=sparsity, **at)
+                    append_row(asked.out, row)
+                    print(*key, row["kernel"], row["latency_us"], row["dense_us"], row["speedup"], flush=True)
+
+
+if __name__ == "__main__":
+    main()
