@@ -134,7 +134,7 @@ class Session:
         with steps("time"):
             calls = {"dense": dense.call, "sparse": sparse.call}
             taken = timed_in_turn(calls, self._of_dtype(self.options.sparse, point))
-        if point.kernel_mode == "auto" and sparse.report.sparse_flops_share:
+        if self.device.type == "cuda" and point.kernel_mode == "auto" and sparse.report.sparse_flops_share:
             dense_ms, sparse_ms = (summarise(sum(taken[side], [])).median_ms for side in ("dense", "sparse"))
             if (why := why_dense(sparse_ms, dense_ms)) is not None:
                 log.info("%s: every layer stays dense: %s", point, why)
