@@ -199,7 +199,7 @@ def test_the_whole_way_of_a_row(modules, session, monkeypatch):
         assert made["dense_variant"].startswith("eager") and made["sparse_variant"] == "eager"
         assert float(made["speedup_low"]) <= float(made["speedup"]) <= float(made["speedup_high"])
         assert made["distribution"] == "free" and made["gpu"] == ""
-    assert session.known.of(point.place)[0] == rows[0]["dense_variant"]
+    assert rows[0]["dense_variant"] in session.known.of(point.place)
     monkeypatch.setattr(modules["dense"], "_search", None)
     other = replace(point, setting=replace(point.setting, sparsity=0.5))
     session._dense = None  # as in the next call of the program

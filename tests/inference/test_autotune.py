@@ -1,5 +1,7 @@
 """The decision after autotuning: the fastest of what is right, dense included where it may."""
 
+from math import inf
+
 import torch
 from sparsefront_kernels import FORMATS, entry
 from torch import nn
@@ -42,7 +44,7 @@ def test_convolutions_are_timed_with_channels_last(monkeypatch):
     """The dense one in either layout, of which the faster one counts."""
     layer, other, seen = nn.Conv2d(8, 8, 3), nn.Conv2d(8, 8, 3), []
 
-    def time_layer(module, x):
+    def time_layer(module, x, at_most_us=inf):
         by_channel = x.is_contiguous(memory_format=torch.channels_last)
         seen.append((module is other, by_channel, module.weight.is_contiguous(memory_format=torch.channels_last)))
         return KernelTime(7.0 if by_channel else 9.0, None if by_channel else "it was slow")
@@ -50,12 +52,12 @@ def test_convolutions_are_timed_with_channels_last(monkeypatch):
     monkeypatch.setattr(autotune, "time_layer", time_layer)
     tuned = Autotuned("dense_conv2d", modules={"a": other})
     time_candidates(tuned, layer, torch.randn(2, 8, 5, 5))
-    assert seen == [(True, True, False), (False, False, False), (False, True, True)]
+    assert seen == [(False, False, False), (False, True, True), (True, True, False)]
     assert tuned.latencies_us == {"a": 7.0, "dense_conv2d": 7.0} and tuned.notes == {}
     assert layer.weight.is_contiguous()
     linear = nn.Linear(8, 8)
     seen.clear()
-    monkeypatch.setattr(autotune, "time_layer", lambda module, x: KernelTime(float(module is linear)))
+    monkeypatch.setattr(autotune, "time_layer", lambda module, x, **_: KernelTime(float(module is linear)))
     tuned = Autotuned("dense_linear", modules={"a": other})
     time_candidates(tuned, linear, torch.randn(4, 8))
     assert tuned.latencies_us == {"a": 0.0, "dense_linear": 1.0}
@@ -64,8 +66,24 @@ def test_convolutions_are_timed_with_channels_last(monkeypatch):
 def test_a_convolution_that_is_copied_into_rows_says_so(monkeypatch):
     layer = nn.Conv2d(8, 8, 3)
     stored = FORMATS["csr"].from_dense(as_matrix(layer.weight.detach()), torch.ones(8, 72, dtype=torch.bool))
-    monkeypatch.setattr(autotune, "time_layer", lambda module, x: KernelTime(1.0, "it allocates"))
+    monkeypatch.setattr(autotune, "time_layer", lambda module, x, **_: KernelTime(1.0, "it allocates"))
     tuned = Autotuned("dense_conv2d", modules={"a": SparseConv2d(entry("csr_reference"), stored, layer)})
     time_candidates(tuned, layer, torch.randn(2, 8, 5, 5))
     copied = "what pixels see is copied into rows first: csr_reference reads rows"
     assert tuned.notes["a"] == f"timed launch by launch: it allocates; {copied}"
+
+
+def test_what_takes_far_longer_than_the_fastest_so_far_is_given_up_early(monkeypatch):
+    layer = nn.Linear(8, 8)
+    slow, fast = nn.Linear(8, 8), nn.Linear(8, 8)
+    takes, bounds = {layer: 10.0, slow: 900.0, fast: 4.0}, {}
+
+    def time_layer(module, x, at_most_us=inf):
+        bounds[module] = at_most_us
+        return KernelTime(takes[module])
+
+    monkeypatch.setattr(autotune, "time_layer", time_layer)
+    tuned = Autotuned("dense_linear", modules={"fast": fast, "slow": slow})
+    time_candidates(tuned, layer, torch.randn(4, 8))
+    assert bounds == {layer: inf, fast: 50.0, slow: 20.0}
+    assert tuned.fastest(dense_allowed=True) == "fast"

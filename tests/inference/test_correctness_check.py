@@ -143,3 +143,22 @@ def test_a_layer_that_lost_everything_is_still_checked():
     check = CorrectnessCheck(layer, (4, 16))
     assert check.evaluate(layer) == (0.0, None)
     assert check.evaluate(nn.Linear(16, 8))[0] == math.inf
+
+
+@pytest.mark.parametrize("wrong", [0, 39])
+def test_of_many_images_the_first_and_the_last_are_compared_and_all_are_finite(wrong):
+    layer = nn.Conv2d(4, 4, 3)
+    check = CorrectnessCheck(layer, (40, 4, 6, 6))
+    check._inputs = [torch.randn(40, 4, 6, 6) for _ in range(2)]  # as on a GPU, whose batches are not cut
+
+    def spoiled(value):
+        def run(x):
+            y = layer(x)
+            y[wrong if value == 0.0 else 17] = value
+            return y
+
+        return run
+
+    assert check.error(layer) < check.limit
+    assert check.error(spoiled(0.0)) > check.limit
+    assert check.error(spoiled(math.nan)) == math.inf

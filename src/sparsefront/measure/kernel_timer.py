@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from statistics import median
 from typing import Any
 
@@ -21,6 +22,7 @@ SAMPLES, FEWEST = 20, 3
 BUDGET_MS = 100.0
 MOST_COPIES = 64
 WARMUP = 3
+LAUNCH_US = 200.0  # what a first call, launched by itself, may take beside its kernels
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class KernelTime:
     eager_because: str | None = None
 
 
-def time_layer(layer: nn.Module, x: Tensor, *more: Any, **keywords: Any) -> KernelTime:
+def time_layer(layer: nn.Module, x: Tensor, *more: Any, at_most_us: float = inf, **keywords: Any) -> KernelTime:
     """Time layer(x, ...), layout changes and im2col included.
 
     A graph costs its launch once per replay, eager code once per call, so short kernels are compared fairly only inside
@@ -45,6 +47,7 @@ def time_layer(layer: nn.Module, x: Tensor, *more: Any, **keywords: Any) -> Kern
     Args:
         layer: on x's CUDA device; copied for the rotation.
         x, more, keywords: what the layer receives; tensors are copied for the rotation, in their strides.
+        at_most_us: what takes longer is not chosen anyway: it is timed once.
     Raises:
         RuntimeError: x is not on a CUDA device.
     """
@@ -54,17 +57,24 @@ def time_layer(layer: nn.Module, x: Tensor, *more: Any, **keywords: Any) -> Kern
         calls = _rotation(layer, (x, *more), keywords)
         launches = untried_launches(layer, layer(x, *more, **keywords)) if isinstance(layer, SparseLayer) else None
         if launches is None:
-            return _time(calls, x.device)
+            return _time(calls, x.device, at_most_us)
         times = {}
         for launch in launches.candidates:
             launches.use(launch)
-            times[launch] = _time(calls, x.device)
+            times[launch] = _time(calls, x.device, at_most_us)
         best = min(times, key=lambda launch: times[launch].latency_us)
-        launches.keep(best, times[best].latency_us)
+        if times[best].latency_us > at_most_us:
+            launches.use(best)
+        else:
+            launches.keep(best, times[best].latency_us)
         return times[best]
 
 
-def _time(calls: list[Callable[[], Any]], device: torch.device) -> KernelTime:
+def _time(calls: list[Callable[[], Any]], device: torch.device, at_most_us: float) -> KernelTime:
+    calls[0]()  # compiles
+    once_us = cuda_ms(calls[0], device) * 1e3
+    if once_us > at_most_us + LAUNCH_US:
+        return KernelTime(once_us, "once was enough, for another is far faster")
     try:
         graph, _ = record(calls, warmup=1)
     except Exception as error:  # a library that synchronizes or allocates by itself cannot be recorded

@@ -9,6 +9,9 @@ The last columns are cut into narrower tiles where blocks then end closer togeth
 import functools
 import heapq
 import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -24,6 +27,8 @@ LONG = 1.5  # times the median number of k-blocks: CTA tiles that are dealt out 
 # network in use are among them.
 MOST_SCHEDULES = 16_384
 ALL = 1024  # as `raster_swizzle`: more CTA tiles than any layer has
+MOST_CUTS = 24  # places that are tried for the beginning of narrower tiles
+GOOD_ENOUGH = 0.999  # of the least that is possible
 MANY = 40  # tiles of a block: with more, the last one does not matter
 
 
@@ -55,15 +60,45 @@ def schedule(lengths: tuple[int, ...], m: int, blocks: int, raster_swizzle: int 
     most = min(whole, 2 + 2 * blocks // max(1, len(kept)))
     cuts = [(whole, WIDEST)]
     if whole * len(kept) < MANY * blocks:
-        narrower = [*dict.fromkeys((*range(1, most + 1), whole))]
+        narrower = [*dict.fromkeys((*range(1, most + 1, -(-most // MOST_CUTS)), whole))]
         cuts += [(whole - narrow, width) for width in WIDTHS[1:] for narrow in narrower]
     long = sum(length > LONG * median(kept) for length in kept)
-    found = (
-        _dealt_out(lengths, m, blocks, *cut, long, width, raster_swizzle)
-        for cut in cuts
-        for width in (WIDTHS if long else WIDTHS[:1])
-    )
-    return min(found, key=lambda one: one.cycles)
+    orders = [_Order(*cut, long, width, raster_swizzle) for cut in cuts for width in (WIDTHS if long else WIDTHS[:1])]
+    cycles = {width: [cuda_tile_cycles(length, width) for length in lengths] for width in WIDTHS}
+    best, least = 0, math.inf
+    earliest = [_earliest_end(order, cycles, m, len(kept), blocks) for order in orders]
+    # a layer may be asked for dozens of orders of thousands of tiles: the promising ones first, most of the others are not tried
+    for index in sorted(range(len(orders)), key=earliest.__getitem__):
+        if earliest[index] > GOOD_ENOUGH * least:
+            break
+        ends = _end(orders[index], cycles, m, len(kept), blocks)
+        if (ends, index) < (least, best):
+            best, least = index, ends
+    return _dealt_out(orders[best], cycles, m, len(kept), blocks)
+
+
+@dataclass(frozen=True)
+class _Order:
+    """The order in which work tiles are dealt out.
+
+    First the `long` longest CTA tiles, in tiles of `long_width` columns. Then the others: the first `wide` times 256 columns in
+    tiles of 256, in a rasterization order; the other columns in tiles of `width`. What is pruned comes last and fills the gaps.
+    """
+
+    wide: int
+    width: int
+    long: int
+    long_width: int
+    raster_swizzle: int
+
+    def steps(self, m: int, kept: int, cta_tiles: int) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
+        """(First CTA tile, the one behind the last, columns): for each of the columns all of these CTA tiles."""
+        yield 0, self.long, _columns(m, 0, self.long_width)
+        columns = _columns(m, self.wide, self.width)
+        for begin in range(self.long, kept, self.raster_swizzle):
+            yield begin, min(begin + self.raster_swizzle, kept), columns[: self.wide]
+        yield self.long, kept, columns[self.wide :]
+        yield kept, cta_tiles, _columns(m, 0, WIDEST)
 
 
 def _columns(m: int, wide: int, width: int) -> list[tuple[int, int]]:
@@ -73,34 +108,40 @@ def _columns(m: int, wide: int, width: int) -> list[tuple[int, int]]:
     return [(first, min(count, -(-(m - first) // 64) * 64)) for first, count in columns]
 
 
-def _dealt_out(
-    lengths: tuple[int, ...],
-    m: int,
-    blocks: int,
-    wide: int,
-    width: int,
-    long: int,
-    long_width: int,
-    raster_swizzle: int,
-) -> Schedule:
-    """The first `wide` times 256 columns in tiles of 256, the others in tiles of `width`.
+def _earliest_end(order: _Order, cycles: Mapping[int, Sequence[float]], m: int, kept: int, blocks: int) -> float:
+    """Cycles of a block where all have equal work: no order of these tiles ends earlier."""
+    work, tiles = 0.0, 0
+    for begin, end, columns in order.steps(m, kept, len(cycles[WIDEST])):
+        tiles += (end - begin) * len(columns)
+        for width, times in Counter(width for _, width in columns).items():
+            work += times * sum(cycles[width][begin:end])
+    return work / max(1, min(blocks, tiles))
 
-    Before them the `long` longest CTA tiles, in tiles of `long_width`; after them what is pruned, which fills the gaps.
-    """
-    kept = sum(length > 0 for length in lengths)
-    tiles = [(cta_tile, *columns) for columns in _columns(m, 0, long_width) for cta_tile in range(long)]
-    columns = _columns(m, wide, width)
-    for begin in range(long, kept, raster_swizzle):
-        tiles += [
-            (cta_tile, *part) for part in columns[:wide] for cta_tile in range(begin, min(begin + raster_swizzle, kept))
-        ]
-    tiles += [(cta_tile, *part) for part in columns[wide:] for cta_tile in range(long, kept)]
-    tiles += [(cta_tile, *columns) for columns in _columns(m, 0, WIDEST) for cta_tile in range(kept, len(lengths))]
+
+def _end(order: _Order, cycles: Mapping[int, Sequence[float]], m: int, kept: int, blocks: int) -> float:
+    """When the last block ends, in cycles."""
+    steps = order.steps(m, kept, len(cycles[WIDEST]))
+    costs = [cycles[width][begin:end] for begin, end, columns in steps for _, width in columns]
+    free = [0.0] * min(blocks, sum(map(len, costs)))
+    replace = heapq.heapreplace
+    for cost in itertools.chain.from_iterable(costs):
+        replace(free, free[0] + cost)
+    return max(free, default=0.0)
+
+
+def _dealt_out(order: _Order, cycles: Mapping[int, Sequence[float]], m: int, kept: int, blocks: int) -> Schedule:
+    """Each tile to the block that is free first."""
+    tiles = [
+        (cta_tile, *part)
+        for begin, end, columns in order.steps(m, kept, len(cycles[WIDEST]))
+        for part in columns
+        for cta_tile in range(begin, end)
+    ]
     free = [(0.0, block) for block in range(min(blocks, len(tiles)))]
     dealt: list[list[tuple[int, int, int]]] = [[] for _ in free]
     for tile in tiles:
         busy, block = free[0]
-        heapq.heapreplace(free, (busy + cuda_tile_cycles(lengths[tile[0]], tile[2]), block))
+        heapq.heapreplace(free, (busy + cycles[tile[2]][tile[0]], block))
         dealt[block].append(tile)
     begins = [0, *itertools.accumulate(len(tiles_of_block) for tiles_of_block in dealt)]
     last = max((busy for busy, _ in free), default=0.0)

@@ -1,0 +1,94 @@
+"""The tables of the page, from the lines of the study.
+
+python experiments/convolutions/summary.py [--write README.md]
+"""
+
+import argparse
+import csv
+import math
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+START, END = "<!-- tables: made by summary.py -->", "<!-- end of tables -->"
+ASKED = {"0.5": 1.05, "0.75": 1.25, "0.9": 1.4}  # geometric mean over the 1x1 convolutions, batch 128
+Row = dict[str, str]
+
+
+def geomean(rows: list[Row]) -> float:
+    """Of the speedups; each shape counts as often as the network has it."""
+    times = sum(int(row["times"]) for row in rows)
+    return math.exp(sum(int(row["times"]) * math.log(float(row["speedup"])) for row in rows) / times)
+
+
+def means(rows: list[Row]) -> list[str]:
+    """Batch by batch and filter by filter: geometric means, wins and losses."""
+    lines = ["| batch | filter | sparsity | shapes | speedup | range | faster than dense | asked |", "|---" * 8 + "|"]
+    groups = sorted({(-int(row["batch"]), row["filter"], row["sparsity"]) for row in rows})
+    for batch, filter_size, sparsity in groups:
+        found = [
+            row
+            for row in rows
+            if (row["batch"], row["filter"], row["sparsity"]) == (str(-batch), filter_size, sparsity)
+        ]
+        speedups = [float(row["speedup"]) for row in found]
+        mean = geomean(found)
+        asked = ASKED.get(sparsity) if (filter_size, batch) == ("1", -128) else None
+        verdict = "" if asked is None else f"{asked:g}, {'met' if mean >= asked else 'short'}"
+        wins = sum(speedup > 1 for speedup in speedups)
+        lines.append(
+            f"| {-batch} | {filter_size}x{filter_size} | {sparsity} | {len(found)} | **{mean:.2f}** | "
+            f"{min(speedups):.2f}–{max(speedups):.2f} | {wins} of {len(found)} | {verdict} |"
+        )
+    return lines
+
+
+def shapes(rows: list[Row]) -> list[str]:
+    """Every convolution at the largest batch: microseconds of both sides."""
+    batch = max(int(row["batch"]) for row in rows)
+    here = [row for row in rows if int(row["batch"]) == batch]
+    levels = sorted({row["sparsity"] for row in here})
+    heads = ("convolution", "times", "dense us", *(f"sparse us at {float(level):.0%}" for level in levels))
+    lines = [f"At {batch} images:", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    of_shape: dict[tuple[str, ...], dict[str, Row]] = {}
+    for row in here:
+        key = (row["in_channels"], row["out_channels"], row["filter"], row["stride"], row["side"], row["times"])
+        of_shape.setdefault(key, {})[row["sparsity"]] = row
+    for (inputs, outputs, size, stride, side, times), found in of_shape.items():
+        name = f"{inputs}→{outputs}, {size}x{size}, {side}x{side} pixels" + (
+            f", stride {stride}" if stride != "1" else ""
+        )
+        dense = [float(row["dense_us"]) for row in found.values()]
+        cells = [_cell(found[level]) if level in found else "" for level in levels]
+        lines.append(f"| {' | '.join((name, times, f'{min(dense):.1f}', *cells))} |")
+    return lines
+
+
+def _cell(row: Row) -> str:
+    speedup = float(row["speedup"])
+    mark = "**" if speedup > 1 else ""
+    kept = (
+        f", {float(row['density']):.0%} kept" if abs(float(row["density"]) - 1 + float(row["sparsity"])) > 0.02 else ""
+    )
+    return (
+        f"{float(row['latency_us']):.1f} ({mark}{speedup:.2f}{mark}×, {row['kernel'].removeprefix('blocked_')}{kept})"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=Path, default=HERE / "h200.csv")
+    parser.add_argument("--write", type=Path, help="a page, between its two marks")
+    asked = parser.parse_args()
+    with asked.rows.open(newline="") as lines:
+        rows = [row for row in csv.DictReader(lines) if row["kernel"]]
+    text = "\n".join([*means(rows), "", *shapes(rows)])
+    if asked.write is None:
+        print(text)
+        return
+    page = asked.write.read_text()
+    before, rest = page.split(START)
+    asked.write.write_text(f"{before}{START}\n\n{text}\n\n{END}{rest.split(END)[1]}")
+
+
+if __name__ == "__main__":
+    main()

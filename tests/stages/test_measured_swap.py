@@ -1,0 +1,57 @@
+"""kernel=auto takes the masked network where the swapped one is more than 2 % slower as a whole."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from sparsefront.stages import speed
+
+WITH_KERNELS, MASKED = SimpleNamespace(), SimpleNamespace()
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """measured(sparse_ms, ...) -> the network that is reported; the dense one takes 1 ms."""
+
+    def measure(sparse_ms: float, *, dense_allowed: bool = True, device: str = "cuda", share: float = 1.0):
+        timed = []
+
+        def sparse_speed(bench, dense_net, sparse, fuse):
+            timed.append(sparse.net)
+            return {"latency_sparse_ms": sparse_ms, "latency_dense_ms": 1.0}, {}
+
+        report = SimpleNamespace(sparse_flops_share=share)
+        monkeypatch.setattr(speed, "swap_in", lambda *_: speed.SparseNetwork(WITH_KERNELS, report))
+        monkeypatch.setattr(speed, "sparse_speed", sparse_speed)
+        monkeypatch.setattr(speed, "kept_dense", lambda report, masked, why: SimpleNamespace(why=why))
+        kernel = SimpleNamespace(dense_allowed=dense_allowed)
+        bench = SimpleNamespace(
+            device=torch.device(device), experiment=SimpleNamespace(kernel=kernel), ready=lambda net: net
+        )
+        sparse, _, _ = speed.measured_swap(bench, None, lambda: MASKED, None, None)
+        assert timed[-1] is sparse.net, "what is reported is what was timed last"
+        return sparse
+
+    return measure
+
+
+def test_a_slower_whole_stays_dense(measured):
+    kept = measured(1.1)
+    assert kept.net is MASKED and kept.report.why == "the whole network takes 1.100 ms with kernels, 1.000 ms dense"
+
+
+def test_a_faster_one_does_not(measured):
+    assert measured(0.9).net is WITH_KERNELS and measured(1.01).net is WITH_KERNELS
+
+
+def test_forced_kernels_stay_whatever_they_cost(measured):
+    assert measured(3.0, dense_allowed=False).net is WITH_KERNELS
+
+
+def test_references_on_a_cpu_stay(measured):
+    assert measured(3.0, device="cpu").net is WITH_KERNELS
+
+
+def test_a_network_without_kernels_is_not_timed_twice(measured):
+    assert measured(3.0, share=0.0).net is WITH_KERNELS
