@@ -77,10 +77,17 @@ def resnet50_shapes() -> Counter[Shape]:
 
 
 def measure(
-    shape: Shape, *, times: int, batch: int, dtype: str, pattern: str, granularity: int, sparsity: float
+    shape: Shape,
+    *,
+    times: int,
+    batch: int,
+    dtype: str,
+    pattern: str,
+    granularity: int,
+    sparsity: float,
+    device: torch.device,
 ) -> dict[str, str]:
     """One line: the fastest sparse kernel beside the dense convolution."""
-    device = torch.device("cuda")
     layer = shape.layer.to(device)
     n, k = as_matrix(layer.weight).shape
     masks = pattern_masks(granularity, pattern=pattern).of
@@ -173,7 +180,7 @@ def main() -> None:
                     if time.monotonic() > ends_at:
                         print("out of time: the other lines are left for the next call", flush=True)
                         return
-                    row = measure(shape, times=times, sparsity=sparsity, **at)
+                    row = measure(shape, times=times, sparsity=sparsity, device=torch.device("cuda"), **at)
                     append_row(asked.out, row)
                     print(*key, row["kernel"], row["latency_us"], row["dense_us"], row["speedup"], flush=True)
 

@@ -2,12 +2,13 @@
 
 from math import inf
 
+import pytest
 import torch
 from sparsefront_kernels import FORMATS, entry
 from torch import nn
 
 from sparsefront.inference import autotune
-from sparsefront.inference.autotune import Autotuned, time_candidates
+from sparsefront.inference.autotune import Autotuned, add_endings, time_candidates
 from sparsefront.inference.sparse_conv import SparseConv2d
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.kernel_timer import KernelTime
@@ -87,3 +88,31 @@ def test_what_takes_far_longer_than_the_fastest_so_far_is_given_up_early(monkeyp
     time_candidates(tuned, layer, torch.randn(4, 8))
     assert bounds == {layer: inf, fast: 50.0, slow: 20.0}
     assert tuned.fastest(dense_allowed=True) == "fast"
+
+
+class Ended(SparseConv2d):
+    """A kernel that takes what follows."""
+
+    def with_relu(self):
+        return self
+
+
+@pytest.mark.parametrize("adds_shortcut", [False, True])
+def test_what_follows_a_convolution_counts(monkeypatch, adds_shortcut):
+    """A kernel that takes ReLU is timed with it; for the others, and the dense one, it is a pass of its own."""
+    layer, seen = nn.Conv2d(8, 8, 1), []
+    stored = FORMATS["csr"].from_dense(as_matrix(layer.weight.detach()), torch.ones(8, 8, dtype=torch.bool))
+    takes, leaves = (kind(entry("csr_reference"), stored, layer) for kind in (Ended, SparseConv2d))
+
+    def time_layer(module, x, *shortcut):
+        seen.append((module is takes, len(shortcut)))
+        return KernelTime(7.0 if module is takes else 3.0)
+
+    monkeypatch.setattr(autotune, "time_layer", time_layer)
+    tuned = Autotuned("dense_conv2d", {"takes": takes, "leaves": leaves})
+    tuned.latencies_us |= {"dense_conv2d": 6.5, "takes": 6.0, "leaves": 5.0}
+    add_endings(tuned, layer, torch.randn(2, 8, 5, 5), adds_shortcut=adds_shortcut)
+    assert tuned.latencies_us == {"dense_conv2d": 9.5, "takes": 7.0, "leaves": 8.0}
+    assert seen == [(False, int(adds_shortcut)), (True, int(adds_shortcut))]
+    assert tuned.fastest(dense_allowed=True) == "takes"
+    assert "6.0 us without" in tuned.notes["takes"] and "3.0 us for the pass" in tuned.notes["leaves"]

@@ -14,7 +14,6 @@ from sparsefront.measure.correctness_check import CorrectnessCheck
 from sparsefront.measure.kernel_timer import time_layer
 from sparsefront.measure.problems import LayerInput
 
-
 HOPELESS = 5.0  # times the fastest so far: such kernels are timed once
 
 
@@ -59,13 +58,19 @@ def dense_name(layer: nn.Module) -> str:
 
 
 def autotune_layer(
-    layer: nn.Linear | nn.Conv2d, candidates: Candidates, received: LayerInput, *, timed: bool = True
+    layer: nn.Linear | nn.Conv2d,
+    candidates: Candidates,
+    received: LayerInput,
+    *,
+    timed: bool = True,
+    adds_shortcut: bool | None = None,
 ) -> Autotuned:
     """Check every candidate; on a CUDA device time those that are right, and the dense layer.
 
     Args:
         layer: with the masked weight, on the device and in the dtype that are measured.
         timed: False where the kernel was chosen before.
+        adds_shortcut: of a convolution that ReLU follows: whether a shortcut is added in between; None: nothing follows.
     """
     tuned = Autotuned(dense_name(layer), unsupported=dict(candidates.unsupported))
     check = CorrectnessCheck(layer, received.input_shape)
@@ -73,6 +78,8 @@ def autotune_layer(
         _check(tuned, check, layer, candidate)
     if layer.weight.is_cuda and timed:
         time_candidates(tuned, layer, check.x)
+        if isinstance(layer, nn.Conv2d) and adds_shortcut is not None:
+            add_endings(tuned, layer, check.x, adds_shortcut=adds_shortcut)
     return tuned
 
 
@@ -99,6 +106,35 @@ def time_candidates(tuned: Autotuned, layer: nn.Linear | nn.Conv2d, x: Tensor) -
         if isinstance(module, SparseConv2d) and (why := module.copies_because(by_channel)) is not None:
             copies = f"what pixels see is copied into rows first: {why}"
             tuned.notes[kernel] = "; ".join(filter(None, (tuned.notes.get(kernel), copies)))
+
+
+def add_endings(tuned: Autotuned, layer: nn.Conv2d, x: Tensor, *, adds_shortcut: bool) -> None:
+    """Add to the times of kernels what ReLU behind the convolution takes: little where it goes into the kernel, else a pass.
+
+    Args:
+        adds_shortcut: whether it is of the sum with a tensor as large as the result.
+    """
+    x = x.to(memory_format=torch.channels_last)
+    y = layer(x).contiguous(memory_format=torch.channels_last)
+    shortcut = (torch.randn_like(y),) if adds_shortcut else ()
+    pass_us = time_layer(_Ending(), y, *shortcut).latency_us
+    for kernel, latency_us in tuned.latencies_us.items():
+        module = tuned.modules.get(kernel)
+        ended = module.with_relu() if isinstance(module, SparseConv2d) else None
+        if ended is not None:
+            tuned.latencies_us[kernel] = time_layer(ended, x, *shortcut).latency_us
+            note = f"with ReLU{' of the sum' * adds_shortcut}; {latency_us:.1f} us without"
+        else:
+            tuned.latencies_us[kernel] = latency_us + pass_us
+            note = f"with {pass_us:.1f} us for the pass of ReLU{' and the sum' * adds_shortcut} behind it"
+        tuned.notes[kernel] = "; ".join(filter(None, (tuned.notes.get(kernel), note)))
+
+
+class _Ending(nn.Module):
+    """One pass over a result: what a compiler makes of ReLU, and of the sum before it."""
+
+    def forward(self, y: Tensor, shortcut: Tensor | None = None) -> Tensor:
+        return y.relu() if shortcut is None else y + shortcut
 
 
 def _check(tuned: Autotuned, check: CorrectnessCheck, layer: nn.Linear | nn.Conv2d, candidate: Candidate) -> None:

@@ -18,6 +18,7 @@ from sparsefront.inference.fusion.report import FusionReport
 from sparsefront.inference.network_modules import replace_module
 from sparsefront.inference.sparse_conv import SparseConv2d, conv_unsupported_reason
 from sparsefront.inference.swap_report import KEEPS_ALL, LayerSwap, SwapReport, fused_layer
+from sparsefront.measure.endings import adds_shortcut
 from sparsefront.measure.launch_choice import launch_in_use
 from sparsefront.measure.memory import stored_bytes
 from sparsefront.measure.problems import LayerInput, theoretical_dense_flops
@@ -58,6 +59,7 @@ def swap(
     # as they are before blocks are rewritten
     masked = {name: net.get_submodule(name) for name in export.manifest.layers}
     fusion = _fuse(net, export, choice, inputs, plan)
+    endings = adds_shortcut(net) if any(isinstance(layer, nn.Conv2d) for layer in masked.values()) else {}
     for name, layer in bar(masked.items(), description="swap", unit="layer"):
         density = export.manifest.layers[name].density
         if (found := fused_layer(fusion, name, density)) is not None:
@@ -69,7 +71,7 @@ def swap(
         tuned = (
             Autotuned(dense_name(layer))
             if reason is not None
-            else _try(layer, export, name, problems[name], choice, plan)
+            else _try(layer, export, name, problems[name], choice, plan, adds_shortcut=endings.get(name))
         )
         chosen = tuned.fastest(dense_allowed=choice.dense_allowed)
         layers[name] = record_layer(layer, tuned, chosen, problems.get(name), density=density)
@@ -127,6 +129,8 @@ def _try(
     received: LayerInput,
     choice: KernelChoice,
     plan: FusionPlan | None,
+    *,
+    adds_shortcut: bool | None,
 ) -> Autotuned:
     if plan is not None:
         kernel = plan.layers.get(name, dense_name(layer))
@@ -137,7 +141,7 @@ def _try(
     stored = export.format(name).to(device=device, dtype=layer.weight.dtype)
     wants = partial(choice.wants, canonical=stored.family, device=device)
     candidates = find_candidates(stored, export.masks[name].to(device), received.problem, wants)
-    return autotune_layer(layer, candidates, received, timed=plan is None)
+    return autotune_layer(layer, candidates, received, timed=plan is None, adds_shortcut=adds_shortcut)
 
 
 def record_layer(

@@ -1,16 +1,12 @@
 """What follows a sparse convolution goes into it: ReLU, and the sum with a shortcut before it."""
 
 import copy
-import operator
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
-import torch
 from torch import Tensor, fx, nn
 
+from sparsefront.measure.endings import ending_of
 from sparsefront.measure.tracing import traced
-
-_SUMS = (operator.add, operator.iadd, torch.add)
-_RELUS = (torch.relu, torch.nn.functional.relu)
 
 
 class NothingToFuse(Exception):
@@ -57,22 +53,15 @@ def fuse_epilogues(net: nn.Module) -> nn.Module:
 def _fuse(graph: fx.Graph, node: fx.Node, convolution: TakesEpilogue, modules: dict[str, nn.Module]) -> bool:
     """Whether the convolution of a node took the ReLU behind it, with the sum between, if there is one."""
     (after,) = node.users
-    shortcut = None
-    relu = after
-    if _calls(after, _SUMS) and not after.kwargs and len(after.args) == 2 and len(after.users) == 1:
-        first, second = after.args
-        shortcut = second if first is node else first
-        (relu,) = after.users
-        if not isinstance(shortcut, fx.Node) or shortcut is node:
-            return False
-    if not _is_relu(relu, modules) or (ending := convolution.with_relu()) is None:
+    ending = ending_of(node, modules)
+    if ending is None or (ended := convolution.with_relu()) is None:
         return False
-    modules[""].set_submodule(node.target, ending, strict=True)
-    with graph.inserting_before(relu):  # where the shortcut too is known
-        arguments: tuple[Any, ...] = (node.args[0],) if shortcut is None else (node.args[0], shortcut)
+    modules[""].set_submodule(node.target, ended, strict=True)
+    with graph.inserting_before(ending.relu):  # where the shortcut too is known
+        arguments = (node.args[0],) if ending.shortcut is None else (node.args[0], ending.shortcut)
         made = graph.call_module(node.target, arguments)
-    relu.replace_all_uses_with(made)
-    for gone in (relu, after, node):
+    ending.relu.replace_all_uses_with(made)
+    for gone in (ending.relu, after, node):
         if not gone.users and gone in graph.nodes:
             graph.erase_node(gone)
     return True
@@ -83,13 +72,3 @@ def _remove_identities(graph: fx.Graph, modules: dict[str, nn.Module]) -> None:
         if node.op == "call_module" and isinstance(modules[node.target], nn.Identity):
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
-
-
-def _calls(node: fx.Node, functions: tuple[Any, ...]) -> bool:
-    return node.op == "call_function" and node.target in functions
-
-
-def _is_relu(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
-    if node.op == "call_module":
-        return isinstance(modules[node.target], nn.ReLU)
-    return _calls(node, _RELUS) or (node.op == "call_method" and node.target in ("relu", "relu_"))

@@ -1,0 +1,87 @@
+"""The study of ResNet50's convolutions: which there are, what a line holds, and what the page says of them."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "convolutions"
+
+
+def module(name: str):
+    """A module of the study; never in sys.modules, where other studies have ones of the same name."""
+    spec = importlib.util.spec_from_file_location(f"convolutions_{name}", FOLDER / f"{name}.py")
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+@pytest.fixture
+def study():
+    return module("study")
+
+
+@pytest.fixture
+def summary():
+    return module("summary")
+
+
+def test_the_convolutions_of_the_network(study):
+    shapes = study.resnet50_shapes()
+    assert len(shapes) == 22 and sum(shapes.values()) == 52
+    assert shapes[study.Shape(256, 1024, 1, 1, 14)] == 6 and shapes[study.Shape(512, 512, 3, 2, 14)] == 1
+
+
+def test_a_line(study, monkeypatch):
+    """On a CPU references are compared; times are made up."""
+    real, device = study.autotune_layer, torch.device("cpu")
+
+    def autotune_layer(layer, candidates, received):
+        tuned = real(layer, candidates, received)
+        assert received.problem.m == 2 * 7 * 7 and received.input_shape == (2, 64, 14, 14)
+        tuned.latencies_us |= {tuned.dense: 3.0} | dict.fromkeys(tuned.modules, 2.0)
+        return tuned
+
+    monkeypatch.setattr(study, "autotune_layer", autotune_layer)
+    shape = study.Shape(64, 128, 3, 2, 14)
+    line = study.measure(
+        shape,
+        times=4,
+        batch=2,
+        dtype="bf16",
+        pattern="block_wise",
+        granularity=64,
+        sparsity=0.5,
+        device=device,
+    )
+    assert list(line) == study.COLUMNS
+    assert (line["kernel"], line["speedup"], line["density"]) == ("blocked_reference", "1.5000", "0.5000")
+    assert float(line["relative_error"]) < 5e-3
+
+
+def test_without_a_gpu_nothing_is_timed(study, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["study.py"])
+    with pytest.raises(SystemExit, match="CUDA GPU"):
+        study.main()
+
+
+def line(**changed):
+    made = {"in_channels": "64", "out_channels": "64", "filter": "1", "stride": "1", "side": "56", "times": "1"}
+    made |= {"batch": "128", "sparsity": "0.5", "density": "0.5", "kernel": "blocked_cuda", "latency_us": "10.0"}
+    return made | {"dense_us": "11.0", "speedup": "1.1"} | changed
+
+
+def test_means_count_each_shape_as_often_as_the_network_has_it(summary):
+    rows = [line(speedup="2.0", times="3"), line(speedup="0.5", side="28")]
+    assert summary.geomean(rows) == pytest.approx(2**0.5)
+    (found,) = [row for row in summary.means(rows) if row.startswith("| 128")]
+    assert "**1.41**" in found and "1 of 2" in found and found.endswith("1.05, met |")
+    assert summary.means([line(speedup="1.01")])[-1].endswith("1.05, short |")
+
+
+def test_losses_are_not_set_in_bold(summary):
+    text = "\n".join(summary.shapes([line(speedup="0.98"), line(sparsity="0.75", density="1.0000", speedup="1.2")]))
+    assert "(0.98×, cuda)" in text and "**1.20**×, cuda, 100% kept" in text
