@@ -11,6 +11,7 @@ TOLD = {
     "warmup_rounds": "warm-up rounds",
     "search_seconds": "seconds of search",
     "recipe": "recipe",
+    "dataset_digest": "data",
     "commit": "commit",
     "torch_version": "torch",
     "triton_version": "triton",

@@ -12,6 +12,7 @@ FIELDS = {
     "torch_version": "torch",
     "triton_version": "triton",
     "commit": "commit",
+    "dataset_digest": "data",
 }
 COMMIT_DIGITS = 9
 
@@ -24,7 +25,7 @@ def provenance(result: Result) -> dict[str, str]:
 
 
 def unlike_the_rest(results: Sequence[Result]) -> dict[str, list[str]]:
-    """`run_id` -> where the GPU, its software or the commit, and so the kernels, differ from most of these results.
+    """`run_id` -> where the GPU, its software, the commit, and so the kernels, or the data differ from most of these results.
 
     Only of results that differ; where two versions are as frequent, the one met first counts as the usual one.
     """

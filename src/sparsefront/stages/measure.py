@@ -61,7 +61,10 @@ def run(
 
     def make(folder: Path) -> None:
         dense_net = load_net(experiment, dense.path / WEIGHTS)
-        digests = {"dense_weights_sha256": weights_digest(dense_net)}
+        digests = {
+            "dataset_digest": digest(experiment.dataset.content()),
+            "dense_weights_sha256": weights_digest(dense_net),
+        }
         bench = Bench.of(experiment, dense_net)
         qualities = {"dense": evaluate_dense(store, keys, bench, dense_net)}
         bench.ready(dense_net)
