@@ -13,8 +13,9 @@ class Identity(CheckedFields):
 
     `time` is ISO 8601 with its zone; `commit` is None outside a checkout; `gpu`, `driver`, `cuda` are None on a CPU.
     `gpu_clock_mhz` is the SM clock of that GPU while it ran what was timed, where the driver tells. `processor` and `threads`
-    (of one operator) are those of a CPU that was measured on. `dataset_digest`: of the raw data. `dense_weights_sha256`: of the network before pruning,
-    `dense_continued_weights_sha256`: of the same trained on; `weights_sha256` and `masks_sha256`: of the pruned one.
+    (of one operator) are those of a CPU that was measured on. `dataset_digest`: of the raw data. `dense_weights_sha256`: of the
+    network before pruning, `dense_continued_weights_sha256`: of the same trained on; `weights_sha256` and `masks_sha256`: of the
+    pruned one.
     `samples_sha256`, `outcomes_sha256`: of the files beside the record; `record_sha256`: of all else that it states, so that
     `sparsefront.verify` tells whether any of it was edited. No machine is named.
     `checkpoint`: the exported network, a folder below the cache folder, to which `checkpoint` in the run's folder links; None
