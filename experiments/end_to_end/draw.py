@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from table_file import read_rows
 
 from sparsefront.report.comparable import FIRST_PATTERNS
-from sparsefront.report.series_style import DENSE_COLOR, series_styles
+from sparsefront.report.series_style import DENSE_COLOR, pattern_color
 
 HERE = Path(__file__).resolve().parent
 PLACES = (("bert_large", "32", "384"), ("bert_base", "128", "128"), ("vit_l_16", "256", ""))
@@ -45,9 +45,8 @@ def series_of(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
 
 def draw(axes: Axes, rows: Sequence[Row]) -> None:
     """One network: a line for each pattern and granularity, its 95 % intervals, and the dense version at 1."""
-    styles = series_styles(list(FIRST_PATTERNS))
     for (pattern, label), points in series_of(rows).items():
-        style = styles[pattern]
+        color = pattern_color(pattern)
         speedups = [float(row["speedup"]) for row in points]
         below, above = ([abs(float(row[end]) - float(row["speedup"])) for row in points] for end in LIMITS)
         dashed = label.endswith((" 64", "bf16")) and pattern != "block_wise"
@@ -55,10 +54,10 @@ def draw(axes: Axes, rows: Sequence[Row]) -> None:
             [100 * float(row["sparsity"]) for row in points],
             speedups,
             yerr=[below, above],
-            color=style.color,
-            marker=style.marker,
+            color=color,
+            marker="o",
             linestyle="--" if dashed else "-",
-            markerfacecolor="white" if dashed else style.color,
+            markerfacecolor="white" if dashed else color,
             capsize=2,
             label=label,
         )

@@ -8,8 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from sparsefront.report.comparable import FIRST_PATTERNS
-from sparsefront.report.series_style import FRONT_COLOR, series_styles
+from sparsefront.report.series_style import FRONT_COLOR, pattern_color
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,13 +23,11 @@ def draw(table: pandas.DataFrame, path: Path) -> None:
     own = measured[measured.is_default & (measured.sparsity == measured.sparsity.min())]
     last = [name for name in table.setting.unique() if name not in set(own.setting)]
     settings = [*own.sort_values("relative", ascending=False, kind="stable").setting, *last]
-    names = {setting.split()[0] for setting in settings}
-    styles = series_styles([*FIRST_PATTERNS, *sorted(names - set(FIRST_PATTERNS))])
     sparsities = sorted(table.sparsity.unique())
     figure = Figure(figsize=(3.6 * len(sparsities) + 1.8, 0.22 * len(settings) + 1.6), layout="constrained")
     FigureCanvasAgg(figure)
     for axes, sparsity in zip(figure.subplots(1, len(sparsities), sharey=True), sparsities):
-        _draw_panel(axes, measured[measured.sparsity == sparsity], settings, styles)
+        _draw_panel(axes, measured[measured.sparsity == sparsity], settings)
         axes.set_title(f"sparsity {sparsity:g}", fontsize=10)
     figure.supxlabel(
         "retained importance (sum of |w|) relative to element_wise, same sparsity and allocation", fontsize=9
@@ -67,13 +64,12 @@ def markdown(table: pandas.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def _draw_panel(axes: "Axes", rows: pandas.DataFrame, settings: list[str], styles: dict) -> None:
+def _draw_panel(axes: "Axes", rows: pandas.DataFrame, settings: list[str]) -> None:
     """Filled: the pattern's own allocation; hollow: one sparsity in every layer."""
     for row in rows.itertuples():
-        style = styles[row.setting.split()[0]]
-        face = style.color if row.is_default else "none"
-        place = settings.index(row.setting)
-        axes.scatter(row.relative, place, facecolors=face, edgecolors=style.color, marker=style.marker, s=30, zorder=3)
+        color = pattern_color(row.setting.split()[0])
+        face = color if row.is_default else "none"
+        axes.scatter(row.relative, settings.index(row.setting), facecolors=face, edgecolors=color, s=30, zorder=3)
     best = rows[(rows.setting == "element_wise") & (rows.allocation == "per_layer")].iloc[0]
     axes.axvline((1 - best.sparsity_achieved) / best.retained, color=FRONT_COLOR, linewidth=1, linestyle=":")
     axes.axvline(1, color=FRONT_COLOR, linewidth=1, linestyle="--")

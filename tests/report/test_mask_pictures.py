@@ -52,6 +52,18 @@ def test_one_file_per_chosen_layer_with_its_own_mask(tmp_path):
     assert kept == [cell * int(pruned.masks[name].sum()) for name in ("a.1", "conv")]
 
 
+def test_a_layer_s_own_pattern_draws_its_groups(tmp_path):
+    """In a network of several patterns."""
+    mask = torch.ones(16, 8, dtype=torch.bool)
+    own = {"a": VectorWise(granularity=8), "b": ElementWise()}
+    mixed = pruned_layers(masks={"a": mask, "b": mask}, layout=MaskLayout(patterns=own))
+    pictures = [path.read_bytes() for path in write_mask_pictures(mixed, tmp_path, ["a", "b"])]
+    for (name, pattern), picture in zip(own.items(), pictures, strict=True):
+        (alone,) = write_mask_pictures(pruned_layers(masks={name: mask}, pattern=pattern), tmp_path / name, [name])
+        assert alone.read_bytes() == picture
+    assert len(pictures[0]) != len(pictures[1])
+
+
 def test_a_permuted_layer_is_shown_in_both_orders(tmp_path):
     order = torch.randperm(8, generator=torch.Generator().manual_seed(0))
     permuted = torch.zeros(8, 8, dtype=torch.bool)

@@ -60,7 +60,7 @@ def write_mask_pictures(pruned: PrunedLayers, folder: Path, layers: Sequence[str
         write_mask_png(
             mask,
             path,
-            pattern=pruned.pattern,
+            pattern=pruned.layout.pattern_of(name, pruned.pattern),
             sparsity=pruned.layout.sparsity_of(name, pruned.sparsity),
             permutation=pruned.layout.permutations.get(name),
             title=f"{name}  [{mask.shape[0]} x {mask.shape[1]}]",
