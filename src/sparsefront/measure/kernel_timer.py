@@ -11,6 +11,7 @@ from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
+from sparsefront.gpu_sharing.access import alone
 from sparsefront.measure.agreement import floating_tensors
 from sparsefront.measure.graph_capture import record
 from sparsefront.measure.latency import cuda_ms
@@ -40,7 +41,8 @@ def time_layer(layer: nn.Module, x: Tensor, *more: Any, **keywords: Any) -> Kern
     A graph costs its launch once per replay, eager code once per call, so short kernels are compared fairly only inside
     a graph. As many copies of weight, input and output take turns as fill the L2 cache twice, since in a network other
     layers run between two calls. A kernel whose launch parameters were not measured for such a product yet is timed with
-    the most promising ones; the best are used from then on, and kept in the user's table.
+    the most promising ones; the best are used from then on, and kept in the user's table. Kernels are compiled before other
+    processes of ours have to leave the GPU alone.
 
     Args:
         layer: on x's CUDA device; copied for the rotation.
@@ -54,11 +56,16 @@ def time_layer(layer: nn.Module, x: Tensor, *more: Any, **keywords: Any) -> Kern
         calls = _rotation(layer, (x, *more), keywords)
         launches = untried_launches(layer, layer(x, *more, **keywords)) if isinstance(layer, SparseLayer) else None
         if launches is None:
-            return _time(calls, x.device)
-        times = {}
+            with alone(x.device):
+                return _time(calls, x.device)
         for launch in launches.candidates:
             launches.use(launch)
-            times[launch] = _time(calls, x.device)
+            calls[0]()
+        times = {}
+        with alone(x.device):
+            for launch in launches.candidates:
+                launches.use(launch)
+                times[launch] = _time(calls, x.device)
         best = min(times, key=lambda launch: times[launch].latency_us)
         launches.keep(best, times[best].latency_us)
         return times[best]

@@ -9,10 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytorch_lightning as pl
+import torch
 
 from sparsefront import distributed
+from sparsefront.gpu_sharing.access import sharing
+from sparsefront.gpu_sharing.callback import GiveWay
 from sparsefront.pruning.mask_buffers import mask_buffers
 from sparsefront.tasks.base import Task
+from sparsefront.time_use import TRAINING, spent_on
 from sparsefront.training.averaging import AverageWeights
 from sparsefront.training.budget import CountBudget, Trained
 from sparsefront.training.disk_need import require_room
@@ -65,11 +69,12 @@ def fit(
     task.label_smoothing = recipe.label_smoothing
     task._ddp_params_and_buffers_to_ignore = mask_buffers(task)
     finite = StopAtDivergence(stage=stage, lr_key=lr_key, recipe=recipe, precision=trainer.real_precision)
-    with _quiet_lightning(), _discarded_where_diverged(unfinished):
+    device = torch.device(trainer.device)
+    with _quiet_lightning(), _discarded_where_diverged(unfinished), spent_on(TRAINING, stage), sharing(device):
         lightning = trainer.build(
             epochs=epochs,
             gradient_clip=recipe.gradient_clip,
-            callbacks=[finite, *averages, *callbacks, count, keep],
+            callbacks=[GiveWay(device), finite, *averages, *callbacks, count, keep],
             loggers=loggers,
             directory=directory,
         )
