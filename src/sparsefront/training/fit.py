@@ -14,7 +14,6 @@ import torch
 from sparsefront import distributed
 from sparsefront.gpu_sharing.access import sharing
 from sparsefront.gpu_sharing.callback import GiveWay
-from sparsefront.pruning.mask_buffers import mask_buffers
 from sparsefront.tasks.base import Task
 from sparsefront.time_use import TRAINING, spent_on
 from sparsefront.training.averaging import AverageWeights
@@ -65,9 +64,8 @@ def fit(
     averages = () if recipe.ema is None else (AverageWeights(recipe.ema),)
     count, keep = CountBudget(steps), KeepEpochs(unfinished if trainer.checkpoint else None)
     require_room(task.net, directory, epochs=epochs, recipe=recipe, keeps_epochs=keep.folder is not None)
-    # DDP broadcasts buffers before every forward; masks are the same on every rank by their making.
     task.label_smoothing = recipe.label_smoothing
-    task._ddp_params_and_buffers_to_ignore = mask_buffers(task)
+    task._ddp_params_and_buffers_to_ignore = _never_broadcast(task)
     finite = StopAtDivergence(stage=stage, lr_key=lr_key, recipe=recipe, precision=trainer.real_precision)
     device = torch.device(trainer.device)
     with _quiet_lightning(), _discarded_where_diverged(unfinished), spent_on(TRAINING, stage), sharing(device):
@@ -86,6 +84,11 @@ def fit(
             raise
         finite.check_weights(task.net)
     return Trained(keep.seconds, keep.earlier_seconds, count.epochs, count.steps, count.samples())
+
+
+def _never_broadcast(task: Task) -> list[str]:
+    """DDP broadcasts buffers before every forward. Masks, positions and counts are the same on every rank by their making."""
+    return [name for name, buffer in task.named_buffers() if not buffer.is_floating_point()]
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from pydantic import PositiveInt
 from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 
+GPU_BATCHES_SHOWN = 10  # at a time
+
 
 @settings_class()
 class TrainerSettings:
@@ -91,7 +93,7 @@ class TrainerSettings:
         import pytorch_lightning as pl
 
         from sparsefront import progress
-        from sparsefront.training.epoch_bar import EpochBar, EpochLines
+        from sparsefront.training.epoch_bar import EpochLines
 
         bars = self.progress_bar and progress.shown()
         return pl.Trainer(
@@ -106,7 +108,7 @@ class TrainerSettings:
             num_sanity_val_steps=0,
             gradient_clip_val=gradient_clip,
             accumulate_grad_batches=self.accumulate_grad_batches,
-            callbacks=[EpochBar() if bars else EpochLines(), *callbacks],
+            callbacks=[self._bar() if bars else EpochLines(), *callbacks],
             logger=loggers or False,
             enable_checkpointing=False,
             enable_model_summary=False,
@@ -114,6 +116,12 @@ class TrainerSettings:
             log_every_n_steps=10,
             default_root_dir=directory,
         )
+
+    def _bar(self) -> Any:
+        """It shows the loss, for which it waits for a GPU."""
+        from sparsefront.training.epoch_bar import EpochBar
+
+        return EpochBar(refresh_rate=GPU_BATCHES_SHOWN if self.on_gpu else 1)
 
     def _strategy(self) -> Any:
         """Lightning's for one device; DDP among the ranks that are there already."""
@@ -128,4 +136,5 @@ class TrainerSettings:
             raise RuntimeError(
                 f"devices={self.devices}, but {distributed.world_size()} ranks train: call it in on_every_rank"
             )
-        return DDPStrategy(cluster_environment=LightningEnvironment())
+        # gradients are views of what is exchanged, so that none is copied in a step
+        return DDPStrategy(cluster_environment=LightningEnvironment(), gradient_as_bucket_view=True)
