@@ -28,7 +28,7 @@ from sparsefront.training.training_data import TrainingData
 
 def steps_per_epoch(data: pl.LightningDataModule, trainer: TrainerSettings) -> int:
     """Optimizer steps of one epoch: its batches, or the trainer's limit, shared by the devices and accumulated."""
-    batches = math.ceil(len(data.train_dataloader()) / trainer.devices)
+    batches = math.ceil(len(data.train_dataloader()) / trainer.world_size)
     if trainer.limit_batches is not None:
         batches = min(batches, trainer.limit_batches)
     return math.ceil(batches / trainer.accumulate_grad_batches)
