@@ -24,6 +24,8 @@ from sparsefront.stages.latency_search import make_search
 from sparsefront.stages.optimized_values import require_found
 from sparsefront.stages.predicted_latency import warn_where_nothing_wins
 from sparsefront.sweep_progress import note_work
+from sparsefront.training.lent_ranks import lend_ranks
+from sparsefront.training.machines import leading, this_machine
 from sparsefront.validate import validate
 
 log = logging.getLogger(__name__)
@@ -37,11 +39,20 @@ def run_experiment(config: DictConfig) -> float | tuple[float, ...] | None:
         config: composed by Hydra.
     Returns:
         the result's values named by `optimize`: one number, or a tuple for a multi-objective sweeper; None where `stages` ends
-        before the report.
+        before the report, and on a machine that trains for another one.
     Raises:
         InvalidSetting: before anything is downloaded or trained, wherever the configuration cannot work.
     """
     experiment = validate(config)
+    machine = this_machine(experiment.trainer)
+    if machine is not None and machine.index > 0:
+        lend_ranks(machine)
+        return None
+    with leading(machine):
+        return _run(experiment)
+
+
+def _run(experiment: Experiment) -> float | tuple[float, ...] | None:
     remove_leftovers(experiment.cache_dir)
     close_killed_runs(experiment.results_dir)
     remember_results(experiment.cache_dir, experiment.results_dir)

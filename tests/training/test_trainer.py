@@ -40,3 +40,18 @@ def test_what_changes_the_weights_determines_the_stage():
         assert TrainerSettings(accelerator="cpu", **other).cache_key() != plain
     for same in ({"checkpoint": False}, {"progress_bar": False}):
         assert TrainerSettings(accelerator="cpu", **same).cache_key() == plain
+
+
+def test_ddp_broadcasts_running_statistics_alone():
+    """Masks, positions and counts are the same on every rank, and would cost a broadcast in every step."""
+    import torch
+    from torch import nn
+
+    from sparsefront.tasks.image_classification import ImageClassification
+    from sparsefront.training.fit import _never_broadcast
+
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    net[0].register_buffer("weight_mask", torch.ones(4, 4, dtype=torch.bool), persistent=False)
+    net[0].register_buffer("positions", torch.arange(4))
+    left_out = _never_broadcast(ImageClassification(net, num_classes=4))
+    assert left_out == ["net.0.weight_mask", "net.0.positions", "net.1.num_batches_tracked"]

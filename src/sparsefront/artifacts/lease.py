@@ -26,6 +26,7 @@ from pathlib import Path
 from weakref import WeakSet
 
 from sparsefront.artifacts.owner import lives, process_tag
+from sparsefront.time_use import WAITING, spent_on
 
 log = logging.getLogger(__name__)
 BEAT_S, LEASE_S = 15.0, 120.0
@@ -123,20 +124,26 @@ def held_alone(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterat
     Args:
         waiting: called once where it has to.
     """
-    pause, told = 0.01, False
-    while (lease := hold_alone(path)) is None:
-        if pause > 0.1 and not told:
-            waiting()
-            told = True
-        # Not all at once: of those that try at the same moment none may hold it.
-        time.sleep(pause * random.uniform(0.5, 1.5))
-        pause = min(0.5, 1.5 * pause)
+    lease = hold_alone(path) or _waited_for(path, waiting)
     _working.append(lease)
     try:
         yield lease
     finally:
         _working.remove(lease)
         lease.release()
+
+
+def _waited_for(path: Path, waiting: Callable[[], None]) -> Lease:
+    pause, told = 0.01, False
+    with spent_on(WAITING):
+        while (lease := hold_alone(path)) is None:
+            if pause > 0.1 and not told:
+                waiting()
+                told = True
+            # Not all at once: of those that try at the same moment none may hold it.
+            time.sleep(pause * random.uniform(0.5, 1.5))
+            pause = min(0.5, 1.5 * pause)
+    return lease
 
 
 def require_all() -> None:

@@ -19,7 +19,6 @@ import json
 import logging
 import os
 import shutil
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from sparsefront.artifacts.lease import Lease, held_alone
 from sparsefront.artifacts.owner import process_tag
 from sparsefront.artifacts.record import damage_of, mark_sound, read_record, write_record
 from sparsefront.errors import InvalidSetting
+from sparsefront.time_use import working_time
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Artifact:
         path: its folder; read-only by convention.
         key: digest of its cache key.
         reused: found finished, rather than made by this call.
-        seconds: what making it took, in whichever process, with what killed makers left finished.
+        seconds: what making it took, in whichever process, without waits, with what killed makers left finished.
         held: keeps it from being removed for as long as this object lives.
     """
 
@@ -152,9 +152,9 @@ class ArtifactStore:
             shutil.rmtree(unfinished, ignore_errors=True)
         try:
             partial.mkdir()
-            start = time.perf_counter()
+            start = working_time()
             earlier_seconds = make(partial) or 0.0
-            seconds = earlier_seconds + time.perf_counter() - start
+            seconds = earlier_seconds + working_time() - start
             write_record(partial, seconds, cache_key, used=self._used)
             sync_tree(partial)
             lease.require()

@@ -53,9 +53,9 @@ class EncodedText:
         """One kind of token value as [B, width, ...], `fill` behind the end of each row; dtype as stored."""
         values = self.tokens[name]
         batch = values.new_full((len(rows), width, *values.shape[1:]), fill)
-        for place, row in enumerate(rows.tolist()):
-            row_values = values[self.starts[row] : self.starts[row + 1]]
-            batch[place, : len(row_values)] = row_values
+        places = torch.arange(width)
+        real = places < self.lengths(rows)[:, None]
+        batch[real] = values[(self.starts[rows][:, None] + places)[real]]
         return batch
 
 

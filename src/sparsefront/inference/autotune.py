@@ -8,6 +8,7 @@ from sparsefront_kernels.linear import SparseLinear
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
+from sparsefront.gpu_sharing.access import give_way
 from sparsefront.inference.candidates import Candidate, Candidates
 from sparsefront.inference.sparse_conv import SparseConv2d
 from sparsefront.measure.correctness_check import CorrectnessCheck
@@ -75,6 +76,7 @@ def autotune_layer(
     tuned = Autotuned(dense_name(layer), unsupported=dict(candidates.unsupported))
     check = CorrectnessCheck(layer, received.input_shape)
     for candidate in candidates.usable:
+        give_way(layer.weight.device)
         _check(tuned, check, layer, candidate)
     if layer.weight.is_cuda and timed:
         time_candidates(tuned, layer, check.x)

@@ -1,7 +1,6 @@
 """From scores to the pattern, order and sparsity of every layer, by what an allocation measures."""
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ from sparsefront.pruning.calibration import NetworkCalibration
 from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.pruning.settings import PruningSettings
 from sparsefront.tasks.base import Batch, Task
+from sparsefront.time_use import working_time
 
 log = logging.getLogger(__name__)
 WEIGHED_BY = 4  # calibration batches: every product is tried on them twice
@@ -106,12 +106,12 @@ class Search:
         """
         masks = CandidateMasks(scores, pruning.pattern.parts)
         table = self.stored(lambda: self._table(task, masks, pruning, calibration))
-        start = time.perf_counter()
+        start = working_time()
         network = SearchedNetwork(task, table, masks, pruning.pattern, self.timing, self.held_out)
         with keys_of("allocation"):
             found = _measuring(pruning).assign(table, network, lambda line: tell(f"search: {line}"))
         tell(f"search: {_told(table, found.assignment)}; predicted {found.predicted_ms:.3f} ms")
-        record = SearchRecord(table, found, time.perf_counter() - start)
+        record = SearchRecord(table, found, working_time() - start)
         return network.layout(found.assignment, scores), record
 
     def _table(self, task: Task, masks: CandidateMasks, pruning: PruningSettings, calibration: Loader) -> ChoiceTable:

@@ -2,7 +2,6 @@
 
 import copy
 import logging
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -22,6 +21,7 @@ from sparsefront.measure.problems import LayerInput, observe_problems
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.records import label
 from sparsefront.progress import bar
+from sparsefront.time_use import working_time
 
 log = logging.getLogger(__name__)
 Choice = tuple[int | None, float]
@@ -52,7 +52,7 @@ def measure_table(
         hessians: layer -> [K, K], see `errors.output_error`.
         loss: of the network with some layers pruned, by which errors are weighed.
     """
-    start = time.perf_counter()
+    start = working_time()
     timed_net = timing.ready(copy.deepcopy(net))
     problems = observe_problems(timed_net, timing.inputs, layers)
     choices = _choices(pattern, ceiling, masks, [layer for layer in layers if layer in problems])
@@ -65,7 +65,7 @@ def measure_table(
     dense_us = timing.network_us(timed_net, rewritten=False, fuse=fused_dense_graph)
     names = [label(part) for part in masks.patterns]
     log.info("search: %d products, %d choices each at most", len(items), max(len(item.options) for item in items))
-    return ChoiceTable(names, items, layouts, rest_us, dense_us, time.perf_counter() - start)
+    return ChoiceTable(names, items, layouts, rest_us, dense_us, working_time() - start)
 
 
 def _choices(pattern: Pattern, ceiling: float, masks: CandidateMasks, layers: list[str]) -> dict[str, list[Choice]]:

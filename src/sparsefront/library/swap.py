@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting, keys_of
 from sparsefront.export.packed_layers import PackedWeights, pack_layers
+from sparsefront.gpu_sharing.access import sharing
 from sparsefront.inference.choice import MODES, KernelChoice
 from sparsefront.inference.network_modules import release_formats
 from sparsefront.inference.swap import swap as swap_layers
@@ -49,7 +50,13 @@ def swap(
     choice = kernel_choice(kernel)
     require_masks_of(net, masks)
     inputs = named_inputs_on(net, example_inputs)
-    known = Masks.of(masks)
+    with sharing(next(iter(inputs.values())).device):
+        return _swap(net, Masks.of(masks), inputs, choice, packed)
+
+
+def _swap(
+    net: nn.Module, known: Masks, inputs: dict[str, Tensor], choice: KernelChoice, packed: PackedWeights | None
+) -> SwapReport:
     net.eval()
     with torch.inference_mode():
         before = net(**inputs)

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from sparsefront.gpu_sharing.access import give_way, sharing
 from sparsefront.progress import bar
 from sparsefront.tasks.outcomes import Outcomes
+from sparsefront.time_use import EVALUATION, spent_on
 
 SPLITS = {"val": "validate", "test": "test"}  # ours -> Lightning's name of the stage
 
@@ -55,15 +57,16 @@ def evaluate(
     """
     if split not in SPLITS:
         raise ValueError(f"split {split!r}: is one of {', '.join(SPLITS)}")
-    net.to(device=device, dtype=dtype).eval()
     data.prepare_data()
     data.setup(SPLITS[split])
     loader = data.val_dataloader() if split == "val" else data.test_dataloader()
     evaluator = task.evaluator(data, split)
-    with torch.inference_mode():
+    with spent_on(EVALUATION), sharing(device), torch.inference_mode():
+        net.to(device=device, dtype=dtype).eval()
         for batch in bar(
             _first_samples(loader, limit), description=description, total=_batches(loader, limit), unit="batch"
         ):
+            give_way(device)
             inputs = cast_inputs(task.net_inputs(batch), device=device, dtype=dtype)
             evaluator.update(as_float(net(**inputs)), batch)
     outcomes = evaluator.outcomes(task.metric_name)

@@ -8,6 +8,7 @@ from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
 from sparsefront.gpu_query import clock_under_load
+from sparsefront.gpu_sharing.access import alone, sharing
 from sparsefront.measure.latency import LatencySummary, summarise, time_interleaved
 from sparsefront.measure.search import Execution, fastest_execution
 from sparsefront.measure.settings import Measure
@@ -89,9 +90,8 @@ def time_alone(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, *, 
     """Find the fastest way to run a dense network, then time it: one without a sparse version. Raises as `time_pair`."""
     _forget_compiled(inputs)
     execution = find_execution(net, inputs, settings, fuse)
-    calls = _dense_calls(execution)
-    timed = _dense(execution, _time(calls, inputs, settings), inputs)
-    return replace(timed, clock_mhz=_clock(calls, inputs))
+    samples_ms, clock_mhz = _time(_dense_calls(execution), inputs, settings)
+    return replace(_dense(execution, samples_ms, inputs), clock_mhz=clock_mhz)
 
 
 def time_pair(
@@ -112,8 +112,8 @@ def time_pair(
     has_kernels = any(isinstance(module, SparseLayer) for module in sparse.modules())
     sparse_execution = find_execution(sparse, inputs, settings, None if has_kernels else fuse)
     calls = _dense_calls(execution) | {"sparse": sparse_execution}
-    samples_ms = _time(calls, inputs, settings)
-    timed = replace(_dense(execution, samples_ms, inputs), clock_mhz=_clock(calls, inputs))
+    samples_ms, clock_mhz = _time(calls, inputs, settings)
+    timed = replace(_dense(execution, samples_ms, inputs), clock_mhz=clock_mhz)
     return EndToEnd(
         dense=timed,
         sparse=summarise(sum(samples_ms["sparse"], [])),
@@ -130,7 +130,7 @@ def _forget_compiled(inputs: dict[str, Tensor]) -> None:
 
 def find_execution(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None = None) -> Execution:
     """The fastest way to run one network: `fastest_execution` with the settings of a measurement."""
-    with _compiled_or_error() if _device(inputs).type == "cuda" else nullcontext():
+    with sharing(_device(inputs)), _compiled_or_error() if _device(inputs).type == "cuda" else nullcontext():
         return fastest_execution(
             net,
             inputs,
@@ -181,20 +181,13 @@ def _alone(
 
 def _time(
     executions: dict[str, Execution], inputs: dict[str, Tensor], settings: Measure
-) -> dict[str, list[list[float]]]:
-    """name -> samples in milliseconds, one list per repeat, taken in turn."""
+) -> tuple[dict[str, list[list[float]]], float | None]:
+    """name -> samples in milliseconds, one list per repeat, taken in turn; and the GPU's clock in MHz right after them."""
     samples_ms: dict[str, list[list[float]]] = {name: [] for name in executions}
-    for _ in range(settings.repeats):
-        taken = time_interleaved(
-            {name: execution.fastest.call for name, execution in executions.items()},
-            device=_device(inputs),
-            warmup=settings.warmup,
-            samples=settings.samples,
-        )
-        for name, samples in taken.items():
-            samples_ms[name].append(samples)
-    return samples_ms
-
-
-def _clock(executions: dict[str, Execution], inputs: dict[str, Tensor]) -> float | None:
-    return clock_under_load([execution.fastest.call for execution in executions.values()], _device(inputs))
+    calls = {name: execution.fastest.call for name, execution in executions.items()}
+    with alone(_device(inputs)):
+        for _ in range(settings.repeats):
+            taken = time_interleaved(calls, device=_device(inputs), warmup=settings.warmup, samples=settings.samples)
+            for name, samples in taken.items():
+                samples_ms[name].append(samples)
+        return samples_ms, clock_under_load(list(calls.values()), _device(inputs))

@@ -12,6 +12,7 @@ from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
+from sparsefront.gpu_sharing.access import alone
 from sparsefront.measure.agreement import floating_tensors
 from sparsefront.measure.graph_capture import record
 from sparsefront.measure.latency import cuda_ms
@@ -42,7 +43,8 @@ def time_layer(layer: nn.Module, x: Tensor, *more: Any, at_most_us: float = inf,
     A graph costs its launch once per replay, eager code once per call, so short kernels are compared fairly only inside
     a graph. As many copies of weight, input and output take turns as fill the L2 cache twice, since in a network other
     layers run between two calls. A kernel whose launch parameters were not measured for such a product yet is timed with
-    the most promising ones; the best are used from then on, and kept in the user's table.
+    the most promising ones; the best are used from then on, and kept in the user's table. Kernels are compiled before other
+    processes of ours have to leave the GPU alone.
 
     Args:
         layer: on x's CUDA device; copied for the rotation.
@@ -57,11 +59,16 @@ def time_layer(layer: nn.Module, x: Tensor, *more: Any, at_most_us: float = inf,
         calls = _rotation(layer, (x, *more), keywords)
         launches = untried_launches(layer, layer(x, *more, **keywords)) if isinstance(layer, SparseLayer) else None
         if launches is None:
-            return _time(calls, x.device, at_most_us)
-        times = {}
+            with alone(x.device):
+                return _time(calls, x.device, at_most_us)
         for launch in launches.candidates:
             launches.use(launch)
-            times[launch] = _time(calls, x.device, at_most_us)
+            calls[0]()  # compiles
+        times = {}
+        with alone(x.device):
+            for launch in launches.candidates:
+                launches.use(launch)
+                times[launch] = _time(calls, x.device, at_most_us)
         best = min(times, key=lambda launch: times[launch].latency_us)
         if times[best].latency_us > at_most_us:
             launches.use(best)
@@ -71,7 +78,6 @@ def time_layer(layer: nn.Module, x: Tensor, *more: Any, at_most_us: float = inf,
 
 
 def _time(calls: list[Callable[[], Any]], device: torch.device, at_most_us: float) -> KernelTime:
-    calls[0]()  # compiles
     once_us = cuda_ms(calls[0], device) * 1e3
     if once_us > at_most_us + LAUNCH_US:
         return KernelTime(once_us, "once was enough, for another is far faster")

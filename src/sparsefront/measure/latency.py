@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 
 import torch
 
+from sparsefront.gpu_sharing.access import alone
+
 
 @dataclass(frozen=True)
 class LatencySummary:
@@ -33,7 +35,8 @@ def time_interleaved(
     """Time functions in turn, so that clocks, heat and neighbors weigh on all of them alike.
 
     A sample starts on an idle device and ends when the device has finished: what a caller that waits for the answer
-    would see, launches included. The order turns round after every round, since the first tends to look slower.
+    would see, launches included. The order turns round after every round, since the first tends to look slower. Other
+    processes of ours leave the GPU alone meanwhile.
 
     Args:
         functions: name -> what to time; called without arguments.
@@ -49,11 +52,12 @@ def time_interleaved(
     timer = _timer(device)
     taken: dict[str, list[float]] = {name: [] for name in functions}
     forwards, backwards = list(functions.items()), list(reversed(functions.items()))
-    for turn in range(warmup + samples):
-        for name, function in forwards if turn % 2 == 0 else backwards:
-            duration_ms = timer(function)
-            if turn >= warmup:
-                taken[name].append(duration_ms)
+    with alone(device):
+        for turn in range(warmup + samples):
+            for name, function in forwards if turn % 2 == 0 else backwards:
+                duration_ms = timer(function)
+                if turn >= warmup:
+                    taken[name].append(duration_ms)
     return taken
 
 

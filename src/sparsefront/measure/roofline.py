@@ -8,6 +8,7 @@ from statistics import median
 import torch
 from sparsefront_kernels import Problem
 
+from sparsefront.gpu_sharing.access import alone
 from sparsefront.measure.latency import cuda_ms
 
 COPY_BYTES = 1 << 30
@@ -36,7 +37,8 @@ def measured_rates(device: torch.device, dtype: torch.dtype) -> MeasuredRates | 
 
 @cache
 def _measure(device: torch.device, dtype: torch.dtype) -> MeasuredRates:
-    return MeasuredRates(copy_gb_per_s=_copy_rate(device), dense_tflop_per_s=_dense_rate(device, dtype))
+    with alone(device):
+        return MeasuredRates(copy_gb_per_s=_copy_rate(device), dense_tflop_per_s=_dense_rate(device, dtype))
 
 
 def _copy_rate(device: torch.device) -> float:

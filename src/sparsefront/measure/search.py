@@ -5,7 +5,6 @@ compiler, and only what won there is compiled. A budget in seconds bounds the re
 """
 
 import logging
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,6 +16,7 @@ from sparsefront.measure.attention_backend import BACKENDS
 from sparsefront.measure.execution_mode import FastestMode, NothingRuns, fastest_execution_mode, is_compiled
 from sparsefront.measure.latency import summarise, time_interleaved
 from sparsefront.measure.variants import FUSED_GRAPH, VARIANTS, DoesNotApply, Fuse, make_variant
+from sparsefront.time_use import working_time
 
 log = logging.getLogger(__name__)
 FINALISTS = 3  # timed in turn at the end; the others are dropped at once, with the memory that their graphs hold
@@ -96,9 +96,9 @@ def fastest_execution(
     compile_seconds = 0.0
     for form in forms:
         if compiled:
-            start = time.perf_counter()
+            start = working_time()
             search.attempt(form, compiled)
-            compile_seconds = max(compile_seconds, time.perf_counter() - start)
+            compile_seconds = max(compile_seconds, working_time() - start)
     if compiled and best[0].variants:
         search.attempt(_Form(net), compiled, expected_seconds=compile_seconds)
     if slowest:
@@ -131,7 +131,7 @@ class _Search:
         fuse: Fuse | None,
     ) -> None:
         self.net, self.inputs, self.device, self.dtype, self.fuse = net, inputs, device, dtype, fuse
-        self.ends = time.perf_counter() + seconds
+        self.ends = working_time() + seconds
         self.found: list[tuple[_Form, FastestMode]] = []  # fastest first
         self.medians_ms: dict[str, float] = {}
         self.not_timed: dict[str, str] = {}
@@ -166,7 +166,7 @@ class _Search:
         Args:
             expected_seconds: of a timing that may be left out; None for one that is always done.
         """
-        left = self.ends - time.perf_counter()
+        left = self.ends - working_time()
         if expected_seconds is not None and expected_seconds > left:
             reason = (
                 f"not tried: about {expected_seconds:.0f} s are needed, {max(0.0, left):.0f} s of the search are left"

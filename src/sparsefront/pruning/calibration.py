@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sparsefront import distributed
+from sparsefront.gpu_sharing.access import give_way
 from sparsefront.importance.base import Importance
 from sparsefront.pruning.layer_inputs import in_order_of_use, sum_over_inputs
 from sparsefront.pruning.movement import AccumulateMovement
@@ -113,6 +114,7 @@ class NetworkCalibration:
             ValueError: there is no training data.
         """
         for batch in islice(self._all_batches(), distributed.rank(), count, distributed.world_size()):
+            give_way(self._device)
             yield self._on_device(batch)
 
     def _all_batches(self) -> Iterator[Batch]:
@@ -124,9 +126,12 @@ class NetworkCalibration:
             if read == 0:
                 raise ValueError("there is no batch of training data to calibrate on")
 
+    @property
+    def _device(self) -> torch.device:
+        return next(iter(self._modules.values())).weight.device
+
     def _on_device(self, batch: Batch) -> Batch:
-        device = next(iter(self._modules.values())).weight.device
-        return {key: value.to(device) if torch.is_tensor(value) else value for key, value in batch.items()}
+        return {key: value.to(self._device) if torch.is_tensor(value) else value for key, value in batch.items()}
 
     def _forward(self, batch: Batch) -> Any:
         return self._task.net(**self._task.net_inputs(batch))

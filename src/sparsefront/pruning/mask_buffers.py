@@ -6,11 +6,6 @@ from torch import nn
 BUFFER = "weight_mask"
 
 
-def mask_buffers(module: nn.Module) -> list[str]:
-    """Names of all masks below a module, as among its named buffers."""
-    return [name for name, _ in module.named_buffers() if name.rpartition(".")[2] == BUFFER]
-
-
 @torch.no_grad()
 def zero_pruned(module: nn.Module) -> None:
     """Zero in place every weight below a module that its mask prunes."""

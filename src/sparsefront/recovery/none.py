@@ -1,6 +1,5 @@
 """No recovery: prune and measure."""
 
-import time
 from typing import ClassVar
 
 from pydantic import PositiveInt
@@ -8,6 +7,7 @@ from pydantic import PositiveInt
 from sparsefront.declared.settings_class import settings_class
 from sparsefront.recovery.base import Recovery, Round, RoundRecord
 from sparsefront.recovery.batch_norm import retake_batch_norm
+from sparsefront.time_use import working_time
 
 
 @settings_class()
@@ -23,7 +23,7 @@ class NoRecovery(Recovery):
     name: ClassVar[str] = "none"
 
     def recover(self, round: Round) -> RoundRecord:
-        start = time.perf_counter()
+        start = working_time()
         round.masked.set(round.masks)
         retake_batch_norm(round, self.batch_norm_batches)
-        return RoundRecord(seconds=time.perf_counter() - start)
+        return RoundRecord(seconds=working_time() - start)

@@ -1,6 +1,5 @@
 """No training: the surviving weights of each layer make up for the pruned ones, in closed form."""
 
-import time
 from typing import ClassVar
 
 import torch
@@ -19,6 +18,7 @@ from sparsefront.option_classes import options_where
 from sparsefront.pruning.calibration import NetworkCalibration
 from sparsefront.recovery.base import LayerMasks, Recovery, RecoverySetup, Round, RoundRecord
 from sparsefront.recovery.batch_norm import retake_batch_norm
+from sparsefront.time_use import working_time
 
 
 @settings_class()
@@ -68,7 +68,7 @@ class ObsUpdate(Recovery):
             )
 
     def recover(self, round: Round) -> RoundRecord:
-        start = time.perf_counter()
+        start = working_time()
         round.net.to(torch.device(round.setup.trainer.device))
         layers = list(round.masks)
         calibration = NetworkCalibration(round.make_task(None), layers, round.data.train_dataloader)
@@ -80,7 +80,7 @@ class ObsUpdate(Recovery):
                 masks[layer] = self._update(round, layer, hessians.pop(layer))
         round.masked.set({layer: masks[layer] for layer in layers})
         retake_batch_norm(round, self.batch_norm_batches)
-        return RoundRecord(seconds=time.perf_counter() - start)
+        return RoundRecord(seconds=working_time() - start)
 
     @torch.no_grad()
     def _update(self, round: Round, layer: str, hessian: Tensor) -> Tensor:

@@ -1,7 +1,6 @@
 """Exchange kept weights for pruned ones where the layer's output comes back closer; train afterwards on request."""
 
 import logging
-import time
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -20,6 +19,7 @@ from sparsefront.recovery.batch_norm import retake_batch_norm
 from sparsefront.recovery.finetune import Finetune
 from sparsefront.recovery.lr_rewind import LearningRateRewind
 from sparsefront.recovery.training import TrainingRecovery
+from sparsefront.time_use import working_time
 
 log = logging.getLogger(__name__)
 
@@ -84,14 +84,14 @@ class SparseSwaps(Recovery):
             )
 
     def recover(self, round: Round) -> RoundRecord:
-        start = time.perf_counter()
+        start = working_time()
         masks = self._swap(round)
         if (training := self.training) is not None:
-            seconds = time.perf_counter() - start
+            seconds = working_time() - start
             trained = training.recover(replace(round, masks=masks))
             return replace(trained, seconds=trained.seconds + seconds)
         retake_batch_norm(round, self.batch_norm_batches)
-        return RoundRecord(seconds=time.perf_counter() - start)
+        return RoundRecord(seconds=working_time() - start)
 
     def _swap(self, round: Round) -> LayerMasks:
         """The new masks, which the network already obeys."""

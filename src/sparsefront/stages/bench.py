@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront.experiment import Experiment
+from sparsefront.gpu_sharing.access import sharing
 from sparsefront.measure.accuracy import Evaluation, evaluate
 from sparsefront.measure.inputs import timed_inputs
 from sparsefront.measure.settings import DTYPES
@@ -65,7 +66,8 @@ class Bench:
 
     def ready(self, net: nn.Module) -> nn.Module:
         """The network as it is measured: on the device, in the dtype, in eval mode."""
-        return net.to(device=self.device, dtype=self.dtype).eval()
+        with sharing(self.device):
+            return net.to(device=self.device, dtype=self.dtype).eval()
 
     def quality(self, net: nn.Module, what: str, split: str = "test") -> Evaluation:
         """The task's metrics, as fractions, with their standard errors.

@@ -12,6 +12,7 @@ from sparsefront.allocation.measuring import MeasuringAllocation
 from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.errors import InvalidSetting
 from sparsefront.experiment import Experiment
+from sparsefront.gpu_sharing.access import aside, sharing
 from sparsefront.latency_search.search import Search
 from sparsefront.latency_search.timing import Timing
 from sparsefront.stages.bench import Bench
@@ -45,10 +46,12 @@ def make_search(experiment: Experiment, store: ArtifactStore, table_key: dict[st
     timing = Timing(bench.inputs, bench.dtype, experiment.measure, experiment.kernel)
 
     def stored(make: Callable[[], ChoiceTable]) -> ChoiceTable:
+        @sharing(bench.device)
         def write(folder: Path) -> None:
             (folder / TABLE).write_text(json.dumps(make().to_json()))
 
-        found = store.get_or_create("choice_table", table_key, write, stage="prune")
+        with aside(bench.device):  # another process may make it, and want to time
+            found = store.get_or_create("choice_table", table_key, write, stage="prune")
         return ChoiceTable.from_json(found.read_json(TABLE))
 
     def held_out() -> Iterable[Batch]:

@@ -16,6 +16,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.experiment import Experiment
 from sparsefront.export.checkpoint import Export, read_export
 from sparsefront.export.tensors_digest import tensors_digest
+from sparsefront.gpu_sharing.access import sharing
 from sparsefront.inference.saved_swap import save_choices
 from sparsefront.inference.swap_report import SwapReport
 from sparsefront.measure.memory import dense_layer_bytes, peak_memory_bytes, resident_bytes, weight_bytes
@@ -163,11 +164,12 @@ def _side_by_side(
 
 
 def _size(side: str, net: nn.Module, bench: Bench) -> dict[str, int | None]:
-    return {
-        f"weight_bytes_{side}": weight_bytes(net),
-        f"resident_bytes_{side}": resident_bytes(net, bench.device),
-        f"peak_memory_bytes_{side}": peak_memory_bytes(net, bench.inputs),
-    }
+    with sharing(bench.device):
+        return {
+            f"weight_bytes_{side}": weight_bytes(net),
+            f"resident_bytes_{side}": resident_bytes(net, bench.device),
+            f"peak_memory_bytes_{side}": peak_memory_bytes(net, bench.inputs),
+        }
 
 
 def _layers(report: SwapReport, bench: Bench) -> dict[str, dict[str, Any]]:

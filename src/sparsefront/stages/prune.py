@@ -10,11 +10,13 @@ from torch import nn
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
+from sparsefront.gpu_sharing.access import sharing
 from sparsefront.library.prune import prune
 from sparsefront.pruning.layout_search import LayoutSearch
 from sparsefront.pruning.mask_file import MASKS, save_masks
 from sparsefront.stages.network import device_of, load_net, make_task, open_data
 from sparsefront.stages.seeds import reseed, stage_seed
+from sparsefront.time_use import PRUNING, spent_on
 from sparsefront.training.epoch_weights import WEIGHTS
 
 SEARCH = "search.json"
@@ -35,25 +37,27 @@ def run(
         search: makes such a search for a network of the dense weights; None where there is none.
     """
 
+    @spent_on(PRUNING)
     def make(folder: Path) -> None:
-        net = load_net(experiment, dense.path / WEIGHTS).to(device_of(experiment))
+        net, device = load_net(experiment, dense.path / WEIGHTS), device_of(experiment)
         data = open_data(experiment, seed=stage_seed(experiment.seed, "prune, order"))
         prunable = experiment.model.prunable(net)
         reseed(stage_seed(experiment.seed, "prune"))
-        masks = prune(
-            net,
-            experiment.pattern,
-            experiment.sparsity,
-            importance=experiment.importance,
-            allocation=experiment.allocation,
-            schedule=experiment.schedule,
-            calibration=data.train_dataloader,
-            layers=prunable,
-            ignore=experiment.recipe.ignored(prunable),
-            task=make_task(experiment, net),
-            search=None if search is None else search(net),
-            tell=log.info,
-        )
+        with sharing(device):
+            masks = prune(
+                net.to(device),
+                experiment.pattern,
+                experiment.sparsity,
+                importance=experiment.importance,
+                allocation=experiment.allocation,
+                schedule=experiment.schedule,
+                calibration=data.train_dataloader,
+                layers=prunable,
+                ignore=experiment.recipe.ignored(prunable),
+                task=make_task(experiment, net),
+                search=None if search is None else search(net),
+                tell=log.info,
+            )
         save_masks(masks, folder / MASKS)
         masks.layout.save(folder)
         (folder / "plan.json").write_text(json.dumps({"dense_layers": masks.ignored}))

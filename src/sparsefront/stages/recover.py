@@ -13,11 +13,12 @@ from safetensors.torch import load_file
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
+from sparsefront.gpu_sharing.access import sharing
 from sparsefront.library.recover import recover
 from sparsefront.pruning.mask_file import MASKS, save_masks
 from sparsefront.recovery.base import StateDict
 from sparsefront.recovery.rounds import Place
-from sparsefront.stages.network import build_net, load_net, make_task, open_data
+from sparsefront.stages.network import build_net, device_of, load_net, make_task, open_data
 from sparsefront.stages.seeds import recovery_stage_seed, reseed
 from sparsefront.stages.stored_masks import load_masks_of
 from sparsefront.training.epoch_weights import EPOCH_WEIGHTS, WEIGHTS, epoch_weights_file, save_weights
@@ -87,23 +88,24 @@ def train_body(experiment: Experiment, paths: RecoverInputs, unfinished: Path, f
     Returns:
         the seconds that killed runs spent on what this one went on from.
     """
-    net = load_net(experiment, paths.dense / WEIGHTS)
-    masks = recover(
-        net,
-        load_masks_of(experiment, paths.pruned, paths.pruned),
-        partial(_data_of_round, experiment),
-        recovery=experiment.recovery,
-        recipe=experiment.recipe,
-        trainer=experiment.trainer,
-        dense_net=partial(load_net, experiment, paths.dense / WEIGHTS),
-        initial_net=partial(build_net, experiment),
-        epoch_weights=StoredEpochWeights(paths.dense) if experiment.recipe.save_epoch_weights else None,
-        prunable=experiment.model.prunable,
-        task=partial(make_task, experiment),
-        place=Place(
-            folder, unfinished, loggers, lambda index: reseed(recovery_stage_seed(experiment, f"recover {index}"))
-        ),
-    )
+    net, device = load_net(experiment, paths.dense / WEIGHTS), device_of(experiment)
+    with sharing(device):
+        masks = recover(
+            net,
+            load_masks_of(experiment, paths.pruned, paths.pruned),
+            partial(_data_of_round, experiment),
+            recovery=experiment.recovery,
+            recipe=experiment.recipe,
+            trainer=experiment.trainer,
+            dense_net=partial(load_net, experiment, paths.dense / WEIGHTS),
+            initial_net=partial(build_net, experiment),
+            epoch_weights=StoredEpochWeights(paths.dense) if experiment.recipe.save_epoch_weights else None,
+            prunable=experiment.model.prunable,
+            task=partial(make_task, experiment),
+            place=Place(
+                folder, unfinished, loggers, lambda index: reseed(recovery_stage_seed(experiment, f"recover {index}"))
+            ),
+        )
     save_masks(masks, folder / MASKS)
     save_weights(net, folder / WEIGHTS)
     seconds = sum(record.seconds for record in masks.rounds)

@@ -20,6 +20,7 @@ from sparsefront.measure.execution_mode import NothingRuns
 from sparsefront.measure.latency import LatencySummary
 from sparsefront.measure.variants import Fuse
 from sparsefront.stages.bench import Bench
+from sparsefront.time_use import TIMING, spent_on
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class SparseNetwork:
     report: SwapReport
 
 
+@spent_on(TIMING)
 def swap_in(bench: Bench, net: nn.Module, export: Export) -> SparseNetwork:
     """Choose kernels for the bench's inputs and put them into `net`, which holds the masked weights, in place.
 
@@ -62,6 +64,7 @@ def swap_in(bench: Bench, net: nn.Module, export: Export) -> SparseNetwork:
     return SparseNetwork(net, report)
 
 
+@spent_on(TIMING)
 def dense_speed(bench: Bench, net: nn.Module, fuse: Fuse | None) -> tuple[dict[str, Any], Samples]:
     """Group `speed` where no kernel is swapped in: there is no sparse latency."""
     log.info("measure: latency of the dense network, %s on %s", _size(bench), bench.device.type)
@@ -70,6 +73,7 @@ def dense_speed(bench: Bench, net: nn.Module, fuse: Fuse | None) -> tuple[dict[s
     return speed | {"variants_not_timed": timed.not_timed, "variant_medians_ms": timed.medians_ms}, timed.samples_ms
 
 
+@spent_on(TIMING)
 def sparse_speed(
     bench: Bench, dense_net: nn.Module, sparse: SparseNetwork, fuse: Fuse | None
 ) -> tuple[dict[str, Any], Samples]:

@@ -20,8 +20,10 @@ BOOKKEEPING = (
     "sparsefront.declared",
     "sparsefront.errors",
     "sparsefront.experiment",
+    "sparsefront.gpu_sharing",
     "sparsefront.stages.keys",
     "sparsefront.stages.stage_code",
+    "sparsefront.time_use",
 )
 
 

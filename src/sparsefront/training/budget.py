@@ -15,7 +15,7 @@ class Trained:
     """One training, as it was counted.
 
     Args:
-        seconds: wall clock, those before a kill included.
+        seconds: wall clock without waits for other processes, those before a kill included.
         earlier_seconds: the part before a kill, of which the stage's clock knows nothing.
         epochs: passes over the data, the last one perhaps in part.
         steps: optimizer steps; one that the loss scaler of fp16 skips counts, as it does for the learning rate.

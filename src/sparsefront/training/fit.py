@@ -9,10 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytorch_lightning as pl
+import torch
 
 from sparsefront import distributed
-from sparsefront.pruning.mask_buffers import mask_buffers
+from sparsefront.gpu_sharing.access import sharing
+from sparsefront.gpu_sharing.callback import GiveWay
 from sparsefront.tasks.base import Task
+from sparsefront.time_use import TRAINING, spent_on
 from sparsefront.training.averaging import AverageWeights
 from sparsefront.training.budget import CountBudget, Trained
 from sparsefront.training.disk_need import require_room
@@ -25,7 +28,7 @@ from sparsefront.training.training_data import TrainingData
 
 def steps_per_epoch(data: pl.LightningDataModule, trainer: TrainerSettings) -> int:
     """Optimizer steps of one epoch: its batches, or the trainer's limit, shared by the devices and accumulated."""
-    batches = math.ceil(len(data.train_dataloader()) / trainer.devices)
+    batches = math.ceil(len(data.train_dataloader()) / trainer.world_size)
     if trainer.limit_batches is not None:
         batches = min(batches, trainer.limit_batches)
     return math.ceil(batches / trainer.accumulate_grad_batches)
@@ -61,15 +64,15 @@ def fit(
     averages = () if recipe.ema is None else (AverageWeights(recipe.ema),)
     count, keep = CountBudget(steps), KeepEpochs(unfinished if trainer.checkpoint else None)
     require_room(task.net, directory, epochs=epochs, recipe=recipe, keeps_epochs=keep.folder is not None)
-    # DDP broadcasts buffers before every forward; masks are the same on every rank by their making.
     task.label_smoothing = recipe.label_smoothing
-    task._ddp_params_and_buffers_to_ignore = mask_buffers(task)
+    task._ddp_params_and_buffers_to_ignore = _never_broadcast(task)
     finite = StopAtDivergence(stage=stage, lr_key=lr_key, recipe=recipe, precision=trainer.real_precision)
-    with _quiet_lightning(), _discarded_where_diverged(unfinished):
+    device = torch.device(trainer.device)
+    with _quiet_lightning(), _discarded_where_diverged(unfinished), spent_on(TRAINING, stage), sharing(device):
         lightning = trainer.build(
             epochs=epochs,
             gradient_clip=recipe.gradient_clip,
-            callbacks=[finite, *averages, *callbacks, count, keep],
+            callbacks=[GiveWay(device), finite, *averages, *callbacks, count, keep],
             loggers=loggers,
             directory=directory,
         )
@@ -81,6 +84,11 @@ def fit(
             raise
         finite.check_weights(task.net)
     return Trained(keep.seconds, keep.earlier_seconds, count.epochs, count.steps, count.samples())
+
+
+def _never_broadcast(task: Task) -> list[str]:
+    """DDP broadcasts buffers before every forward. Masks, positions and counts are the same on every rank by their making."""
+    return [name for name, buffer in task.named_buffers() if not buffer.is_floating_point()]
 
 
 @contextmanager

@@ -16,11 +16,24 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 
 @dataclass(frozen=True)
 class RankGroup:
-    """Where the ranks meet: the port of rank 0's store."""
+    """Where the ranks meet: the port of rank 0's store, on the first machine; and which ranks this machine has."""
 
     world_size: int
     port: int
     on_gpu: bool
+    host: str = HOST
+    machine: int = 0
+    machines: int = 1
+
+    @property
+    def ranks_here(self) -> range:
+        """Those of this machine."""
+        each = self.world_size // self.machines
+        return range(self.machine * each, (self.machine + 1) * each)
+
+    def local(self, rank: int) -> int:
+        """Number of a rank among those of its machine."""
+        return rank - self.ranks_here.start
 
 
 @contextmanager
@@ -29,9 +42,9 @@ def member(rank: int, group: RankGroup, store: dist.Store) -> Iterator[None]:
     threads = torch.get_num_threads()
     with environment(rank, group):
         if group.on_gpu:
-            torch.cuda.set_device(rank)
+            torch.cuda.set_device(group.local(rank))
         else:
-            torch.set_num_threads(max(1, threads // group.world_size))
+            torch.set_num_threads(max(1, threads // len(group.ranks_here)))
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if group.on_gpu else "gloo",
             store=store,
@@ -55,10 +68,10 @@ def member(rank: int, group: RankGroup, store: dist.Store) -> Iterator[None]:
 def environment(rank: int, group: RankGroup) -> Iterator[None]:
     """The variables by which Lightning knows that its processes were started by another program."""
     values = {
-        "LOCAL_RANK": rank,
-        "NODE_RANK": 0,
+        "LOCAL_RANK": group.local(rank),
+        "NODE_RANK": group.machine,
         "WORLD_SIZE": group.world_size,
-        "MASTER_ADDR": HOST,
+        "MASTER_ADDR": group.host,
         "MASTER_PORT": group.port,
     }
     before = {name: os.environ.get(name) for name in values}

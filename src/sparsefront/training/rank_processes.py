@@ -25,12 +25,14 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.training.machines import Announcements, Training, announcements, this_machine
 from sparsefront.training.rank_group import COLLECTIVE_TIMEOUT, HOST, RankGroup, abort, environment, member
 from sparsefront.training.trainer import TrainerSettings
 
 log = logging.getLogger(__name__)
 READY_TIMEOUT_S = 300  # to import torch on a busy machine
 REPORT_WAIT_S = 5  # a failed rank tells its reason a moment after the others notice
+LOOK_EVERY_S = 1.0  # for what other machines tell
 
 
 class RankFailed(RuntimeError):
@@ -49,10 +51,10 @@ class _Report:
 def on_every_rank(
     body: Callable[..., Any], *arguments: Any, trainer: TrainerSettings, folder: Path, loggers: list
 ) -> Any:
-    """Call `body(*arguments, folder, loggers)` in `trainer.devices` processes, this one among them.
+    """Call `body(*arguments, folder, loggers)` in `trainer.devices` processes of each machine, this one among them.
 
-    With one device it is a plain call. Otherwise this process is rank 0; the others get the same arguments, a scratch
-    folder and no loggers, so the body writes its files without asking which rank it is. They share one process group
+    With one device of one machine it is a plain call. Otherwise this process is rank 0; the others get the same arguments,
+    a scratch folder and no loggers, so the body writes its files without asking which rank it is. They share one process group
     until the body returns, however many fits it runs.
 
     Args:
@@ -63,36 +65,44 @@ def on_every_rank(
         InvalidSetting: as the body raised it here.
         RankFailed: another process failed or died; holds its message and stack trace.
     """
-    if trainer.devices == 1:
+    if trainer.world_size == 1:
         return body(*arguments, folder, loggers)
-    log.info("starting %d processes", trainer.devices)
-    store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
-    group = RankGroup(trainer.devices, store.port, trainer.on_gpu)
+    log.info("starting %d processes", trainer.world_size)
+    machine = this_machine(trainer)
+    host, elsewhere = (HOST, None) if machine is None else (machine.host, announcements(machine))
+    store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+    group = RankGroup(trainer.world_size, store.port, trainer.on_gpu, host, machines=trainer.num_nodes)
+    if elsewhere is not None:
+        elsewhere.announce(Training(body, arguments, trainer, store.port))
     scratch = Path(tempfile.mkdtemp(prefix="ranks-"))
-    others: list[_Other] = []
+    others: list[OtherRank] = []
     try:
-        for rank in range(1, group.world_size):
-            others.append(_Other(rank, group, body, arguments, scratch / f"rank_{rank}"))
+        for rank in group.ranks_here[1:]:
+            others.append(OtherRank(rank, group, body, arguments, scratch / f"rank_{rank}"))
         for other in others:
             other.wait_until_ready()
-        with member(0, group, store), _watched(others, group):
+        with member(0, group, store), _watched(others, group, elsewhere):
             try:
                 result = body(*arguments, folder, loggers)
             except InvalidSetting:  # one line that every rank finds alike, whichever of them was first
                 raise
             except Exception as error:  # of any kind: after an abort torch says that there is no process group
-                _raise_if_another_failed_first(others, time.time(), error)
+                _raise_if_another_failed_first(others, elsewhere, time.time(), error)
                 raise
         for other in others:
             other.wait_until_done()
         return result
+    except BaseException as error:
+        if elsewhere is not None:
+            elsewhere.fail(f"{type(error).__name__}: {error}")
+        raise
     finally:
         for other in others:
             other.end()
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-class _Other:
+class OtherRank:
     """A rank that is not this process."""
 
     def __init__(self, rank: int, group: RankGroup, body: Callable, arguments: tuple, folder: Path) -> None:
@@ -108,12 +118,12 @@ class _Other:
         """Until it has imported what it needs; nothing waits for it before that."""
         if not self._reports.poll(READY_TIMEOUT_S):
             raise RankFailed(f"rank {self.rank} did not start within {READY_TIMEOUT_S} s")
-        self._raise_if_failed()
+        self.raise_if_failed()
 
     def wait_until_done(self) -> None:
         """After this process has finished: the other has only its own last lines left."""
         self.process.join(COLLECTIVE_TIMEOUT.total_seconds())
-        self._raise_if_failed()
+        self.raise_if_failed()
 
     def failure(self, within_s: float = 0.0) -> _Report | None:
         """Why it failed, waiting for its words as long as this; None where it did not."""
@@ -127,7 +137,7 @@ class _Other:
                 return None
             return _Report(f"it ended with exit code {self.process.exitcode}", "", 0.0)
 
-    def _raise_if_failed(self) -> None:
+    def raise_if_failed(self) -> None:
         if (report := self.failure()) is not None:
             raise RankFailed(self.described(report))
 
@@ -151,7 +161,7 @@ def _other_rank(
     with reports, _reported(reports):
         folder.mkdir(parents=True)
         reports.send(None)
-        store = dist.TCPStore(HOST, group.port, is_master=False)
+        store = dist.TCPStore(group.host, group.port, is_master=False)
         with member(rank, group, store), _reported(reports):  # at once: the others notice when it leaves the group
             body(*arguments, folder, [])
     _leave()
@@ -188,7 +198,7 @@ def _end_with_parent() -> None:
 
 
 @contextmanager
-def _watched(others: list[_Other], group: RankGroup) -> Iterator[None]:
+def _watched(others: list[OtherRank], group: RankGroup, elsewhere: Announcements | None) -> Iterator[None]:
     """Lets go of NCCL when a rank dies: unlike gloo it does not notice, and would wait until its timeout."""
     if not group.on_gpu:
         yield
@@ -197,8 +207,11 @@ def _watched(others: list[_Other], group: RankGroup) -> Iterator[None]:
 
     def watch() -> None:
         alive = {other.process.sentinel: other for other in others}
-        while alive:
-            for ended in wait([finished, *alive]):
+        while alive or elsewhere is not None:
+            if elsewhere is not None and elsewhere.failure() is not None:
+                abort()
+                return
+            for ended in wait([finished, *alive], None if elsewhere is None else LOOK_EVERY_S):
                 if ended is finished:
                     return
                 if alive.pop(ended).process.exitcode != 0:
@@ -214,10 +227,16 @@ def _watched(others: list[_Other], group: RankGroup) -> Iterator[None]:
         watcher.join()
 
 
-def _raise_if_another_failed_first(others: list[_Other], failed_at: float, error: Exception) -> None:
+def _raise_if_another_failed_first(
+    others: list[OtherRank], elsewhere: Announcements | None, failed_at: float, error: Exception
+) -> None:
     """A rank that dies breaks the others' collectives; the reason is what it said itself."""
     deadline = time.time() + REPORT_WAIT_S
     for other in others:
         report = other.failure(max(0.0, deadline - time.time()))
         if report is not None and report.time < failed_at:
             raise RankFailed(other.described(report)) from error
+    while elsewhere is not None and time.time() < deadline:
+        if (reason := elsewhere.failure()) is not None:
+            raise RankFailed(reason) from error
+        time.sleep(0.1)

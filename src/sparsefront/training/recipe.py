@@ -18,7 +18,7 @@ class Recipe:
 
     Args:
         batch_size: samples of a batch, in training and in calibration; an optimizer step takes
-            `trainer.devices * trainer.accumulate_grad_batches` of them.
+            `trainer.devices * trainer.num_nodes * trainer.accumulate_grad_batches` of them.
         epochs, lr: of the dense (fine-)tuning; 0 epochs: the model's checkpoint is the dense network as it is.
         recovery_epochs, recovery_lr: of the training after pruning, whichever recovery it is; the rounds of a schedule share
             the epochs, unless each rewinds. null repeats the dense schedule, as NVIDIA's ASP recommends (Mishra et al.,

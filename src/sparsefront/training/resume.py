@@ -2,7 +2,6 @@
 
 import logging
 import random
-import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from sparsefront import distributed
 from sparsefront.artifacts.durable import rename_synced, sync_file
 from sparsefront.artifacts.lease import require_all
 from sparsefront.artifacts.owner import process_tag
+from sparsefront.time_use import working_time
 
 log = logging.getLogger(__name__)
 CHECKPOINT = "epoch.ckpt"
@@ -58,13 +58,13 @@ class KeepEpochs(pl.Callback):
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
         self.earlier_seconds = 0.0  # of a killed training that this one goes on from
-        self._start = time.perf_counter()
+        self._start = working_time()
         self._resumed: dict[str, Any] | None = None
 
     @property
     def seconds(self) -> float:
-        """Wall-clock seconds of the training, those before a kill included."""
-        return self.earlier_seconds + time.perf_counter() - self._start
+        """Seconds of the training, those before a kill included, those in which it gave way to a timing not."""
+        return self.earlier_seconds + working_time() - self._start
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if self._resumed is not None:

@@ -8,6 +8,8 @@ from pydantic import PositiveInt
 from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 
+GPU_BATCHES_SHOWN = 10  # at a time
+
 
 @settings_class()
 class TrainerSettings:
@@ -16,7 +18,8 @@ class TrainerSettings:
     Args:
         accelerator: auto takes a GPU where there is one.
         devices: processes that train together (DDP), one per GPU, or so many on the CPU; each reads its own batches, so
-            an optimizer step takes `devices * accumulate_grad_batches` of them.
+            an optimizer step takes `devices * num_nodes * accumulate_grad_batches` of them.
+        num_nodes: machines that train together, each with so many devices; the same command runs on each: see `machines`.
         precision: auto is 32-true on a CPU, bf16-mixed on a GPU that has bf16, 16-mixed on an older one.
         accumulate_grad_batches: batches whose gradients are averaged into one optimizer step; schedules count optimizer steps.
         limit_batches: train and validate on this many batches an epoch at most; null = all (for trials and tests).
@@ -26,6 +29,7 @@ class TrainerSettings:
 
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     devices: PositiveInt = 1
+    num_nodes: PositiveInt = 1
     precision: Literal["auto", "32-true", "16-mixed", "bf16-mixed"] = "auto"
     accumulate_grad_batches: PositiveInt = 1
     limit_batches: PositiveInt | None = None
@@ -55,6 +59,11 @@ class TrainerSettings:
         return self.accelerator == "gpu" or (self.accelerator == "auto" and torch.cuda.is_available())
 
     @property
+    def world_size(self) -> int:
+        """Processes that train together."""
+        return self.devices * self.num_nodes
+
+    @property
     def device(self) -> str:
         """Where single-process stages (calibration, masks) run: cuda or cpu."""
         return "cuda" if self.on_gpu else "cpu"
@@ -74,7 +83,7 @@ class TrainerSettings:
         """The settings that change trained weights, for the cache keys of stages."""
         return {
             "device": self.device,
-            "devices": self.devices,
+            "devices": self.world_size,
             "precision": self.real_precision,
             "accumulate_grad_batches": self.accumulate_grad_batches,
             "limit_batches": self.limit_batches,
@@ -91,12 +100,13 @@ class TrainerSettings:
         import pytorch_lightning as pl
 
         from sparsefront import progress
-        from sparsefront.training.epoch_bar import EpochBar, EpochLines
+        from sparsefront.training.epoch_bar import EpochLines
 
         bars = self.progress_bar and progress.shown()
         return pl.Trainer(
             accelerator="gpu" if self.on_gpu else "cpu",
             devices=self.devices,
+            num_nodes=self.num_nodes,
             strategy=self._strategy(),
             use_distributed_sampler=False,  # `TrainingData` shares the batches out
             precision=self.real_precision,
@@ -106,7 +116,7 @@ class TrainerSettings:
             num_sanity_val_steps=0,
             gradient_clip_val=gradient_clip,
             accumulate_grad_batches=self.accumulate_grad_batches,
-            callbacks=[EpochBar() if bars else EpochLines(), *callbacks],
+            callbacks=[self._bar() if bars else EpochLines(), *callbacks],
             logger=loggers or False,
             enable_checkpointing=False,
             enable_model_summary=False,
@@ -115,17 +125,24 @@ class TrainerSettings:
             default_root_dir=directory,
         )
 
+    def _bar(self) -> Any:
+        """It shows the loss, for which it waits for a GPU."""
+        from sparsefront.training.epoch_bar import EpochBar
+
+        return EpochBar(refresh_rate=GPU_BATCHES_SHOWN if self.on_gpu else 1)
+
     def _strategy(self) -> Any:
         """Lightning's for one device; DDP among the ranks that are there already."""
-        if self.devices == 1:
+        if self.world_size == 1:
             return "auto"
         from pytorch_lightning.plugins.environments import LightningEnvironment
         from pytorch_lightning.strategies import DDPStrategy
 
         from sparsefront import distributed
 
-        if distributed.world_size() != self.devices:
+        if distributed.world_size() != self.world_size:
             raise RuntimeError(
-                f"devices={self.devices}, but {distributed.world_size()} ranks train: call it in on_every_rank"
+                f"devices={self.world_size}, but {distributed.world_size()} ranks train: call it in on_every_rank"
             )
-        return DDPStrategy(cluster_environment=LightningEnvironment())
+        # gradients are views of what is exchanged, so that none is copied in a step
+        return DDPStrategy(cluster_environment=LightningEnvironment(), gradient_as_bucket_view=True)

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
+from sparsefront.gpu_sharing.access import aside
 from sparsefront.inference.fusion.find import BlockCall
 from sparsefront.inference.fusion.fused_block import FusedBlock
 from sparsefront.inference.fusion.layout import activation_in_layout
 from sparsefront.inference.fusion.report import ProductReport
+from sparsefront.measure.compilation import compile_unshared
 from sparsefront.measure.kernel_timer import time_layer
 
 log = logging.getLogger(__name__)
@@ -109,10 +111,16 @@ class _Compiled(nn.Module):
     def __init__(self, block: nn.Module) -> None:
         super().__init__()
         self.block = block
-        self._call = torch.compile(block, dynamic=False)
+        self._call, self._compiled = compile_unshared(block), False
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call(*args, **kwargs)
+        if self._compiled:
+            return self._call(*args, **kwargs)
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        with aside(tensors[0].device):
+            found = self._call(*args, **kwargs)
+        self._compiled = True
+        return found
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Compiled":
         return self

@@ -9,6 +9,7 @@ from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 from torch import Tensor
 
 from sparsefront.errors import failure_reason
+from sparsefront.gpu_sharing.access import give_way
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.call import Unfusable
 from sparsefront.inference.fusion.candidates import (
@@ -176,6 +177,7 @@ class _Tuning:
         """The product through this kernel, None where it fails or is wrong."""
         name = candidate.entry.name
         if name not in self._products and name not in self.unsupported:
+            give_way(self.problem.device)
             self._try(name, candidate)
         return self._products[name][0] if name in self._products else None
 

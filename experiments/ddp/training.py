@@ -1,0 +1,157 @@
+"""What every rank of the measurement runs: BERT with random weights, pruned, then trained by the loop of every recovery."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+
+from sparsefront import distributed
+from sparsefront.datasets.encoded_text import EncodedText, TextPart
+from sparsefront.datasets.info import DataInfo
+from sparsefront.datasets.split_data import NoRows, Part, SplitData
+from sparsefront.export.tensors_digest import tensors_digest
+from sparsefront.library.prune import prune
+from sparsefront.library.recover import recover
+from sparsefront.models.bert import Bert
+from sparsefront.patterns.n_m import NM
+from sparsefront.recovery.base import Round
+from sparsefront.recovery.finetune import Finetune
+from sparsefront.schedule.base import Schedule
+from sparsefront.schedule.gradual import Gradual
+from sparsefront.schedule.one_shot import OneShot
+from sparsefront.tasks.base import Task
+from sparsefront.tasks.sequence_classification import SequenceClassification
+from sparsefront.training.optimization import Optimization
+from sparsefront.training.recipe import Recipe
+from sparsefront.training.trainer import TrainerSettings
+
+CLASSES, SPARSITY = 2, 0.5
+
+
+@dataclass(frozen=True)
+class Work:
+    """How much is trained.
+
+    Args:
+        size: of the BERT.
+        batch: samples per device and step.
+        length: tokens of each sample; none is padded.
+        warmup: steps before the first window.
+        steps, windows: timed: so many windows of so many steps.
+    """
+
+    size: str
+    batch: int
+    length: int
+    warmup: int
+    steps: int
+    windows: int
+
+    @property
+    def total_steps(self) -> int:
+        return self.warmup + self.steps * self.windows
+
+
+class Clock(pl.Callback):
+    """Seconds of each window of steps on this rank; the queue of the GPU is drained at the ends of windows alone."""
+
+    def __init__(self, work: Work) -> None:
+        self.work, self.seconds = work, []
+        self._start = 0.0
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, module: pl.LightningModule, batch: Mapping, batch_idx: int
+    ) -> None:
+        if batch_idx == self.work.warmup:
+            self._start = self._drained(module)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Mapping, batch_idx: int
+    ) -> None:
+        done = batch_idx + 1 - self.work.warmup
+        if done > 0 and done % self.work.steps == 0:
+            now = self._drained(module)
+            self.seconds.append(now - self._start)
+            self._start = now
+
+    @staticmethod
+    def _drained(module: pl.LightningModule) -> float:
+        if module.device.type == "cuda":
+            torch.cuda.synchronize(module.device)
+        return time.perf_counter()
+
+
+def finetune_with(clock: Clock) -> Finetune:
+    """The default recovery, watched."""
+
+    class Watched(Finetune):
+        def callbacks(self, round: Round) -> tuple[pl.Callback, ...]:
+            return (clock,)
+
+    return Watched()
+
+
+def random_text(rows: int, work: Work, vocabulary: int) -> SplitData:
+    """Random tokens and labels, the same on every rank; nothing is held out."""
+    draw = torch.Generator().manual_seed(0)
+    tokens = torch.randint(1000, vocabulary, (rows * work.length,), generator=draw, dtype=torch.int32)
+    text = EncodedText(
+        tokens={"input_ids": tokens, "token_type_ids": torch.zeros_like(tokens)},
+        starts=torch.arange(rows + 1) * work.length,
+        columns={"labels": torch.randint(0, CLASSES, (rows,), generator=draw)},
+    )
+
+    def load(split: str) -> Part:
+        return TextPart(text, 0, work.length, work.length) if split == "train" else NoRows()
+
+    return SplitData(load, batch_size=work.batch, seed=0)
+
+
+def train(work: Work, trainer: TrainerSettings, gradual: bool, folder: Path, loggers: list) -> list[dict[str, Any]]:
+    """Prune 2:4 and recover; what every rank has in the end, in rank order.
+
+    Args:
+        gradual: masks tighten twice in the training, by scores that the ranks take from their own batches; else they stay.
+    """
+    torch.manual_seed(0)
+    model = Bert(size=work.size)
+    net = model.build(DataInfo("sequence_classification", CLASSES, sequence_length=work.length))
+    data = random_text(work.batch * trainer.devices * work.total_steps, work, net.config.vocab_size)
+    device, clock = torch.device(trainer.device), Clock(work)
+    schedule: Schedule = Gradual(updates=2) if gradual else OneShot()
+
+    def make_task(net: torch.nn.Module, optimization: Optimization | None = None) -> Task:
+        return SequenceClassification(net, optimization, num_classes=CLASSES)
+
+    masks = prune(
+        net.to(device),
+        NM(m=4),
+        SPARSITY,
+        importance="taylor" if gradual else "magnitude",
+        schedule=schedule,
+        layers=model.prunable(net),
+        calibration=data.train_dataloader,
+        task=make_task(net),
+        tell=lambda line: None,
+    )
+    masks = recover(
+        net,
+        masks,
+        data,
+        recovery=finetune_with(clock),
+        recipe=Recipe(batch_size=work.batch, epochs=1, lr=1e-5),
+        trainer=trainer,
+        task=make_task,
+    )
+    own = {
+        "rank": distributed.rank(),
+        "masks_sha256": tensors_digest(masks),
+        "weights_sha256": tensors_digest(net.state_dict()),
+        "kept": sum(int(mask.sum()) for mask in masks.values()) / sum(mask.numel() for mask in masks.values()),
+        "seconds": clock.seconds,
+    }
+    return distributed.all_gather(own)

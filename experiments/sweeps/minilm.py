@@ -1,0 +1,134 @@
+"""What a sweep costs: 12 points of MiniLM on SST-2 for each seed, several processes side by side on one GPU.
+
+    python experiments/sweeps/minilm.py --bert DIR --glue DIR [--workers 6] [--seeds 0 1 2] [--minutes 25] [--overrides ...]
+
+--bert: all-MiniLM-L6 as `save_pretrained` writes it; --glue: GLUE in its original layout. The dense network of each seed is
+trained once, first; then the points, whose trainings and evaluations share the GPU while timings have it alone. A line is added
+to --out as soon as its point is finished, so that a killed sweep goes on where it was; the file beside it, `.calls.csv`, holds
+the wall clock of each call. Needs no launcher of Hydra's. `minilm.py --summary` prints what the lines say.
+"""
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import minilm_points as points  # beside this file
+from minilm_points import Cost, Point
+
+HERE = Path(__file__).resolve().parent
+
+
+def run(
+    wanted: Sequence[Point], pool: Executor, out: Path, overrides: Sequence[str], *, workers: int, ends_at: float
+) -> dict[str, Any]:
+    """Finish the points that have no line yet: first the dense networks, which the others share.
+
+    Args:
+        ends_at: `time.monotonic()` after which nothing is begun any more.
+    Returns:
+        the line of this call.
+    """
+    began, call = time.monotonic(), points.now()
+    finished = {points.point_of(line) for line in points.read_lines(out)}
+    left = [point for point in wanted if point not in finished]
+    costs: list[Cost] = []
+    failed = 0
+    for waiting in ([p for p in left if p.pattern == "dense"], [p for p in left if p.pattern != "dense"]):
+        running = {}
+        while (waiting and time.monotonic() < ends_at) or running:
+            while waiting and len(running) < workers and time.monotonic() < ends_at:
+                point = waiting.pop(0)
+                running[pool.submit(points.finish, point, overrides)] = point
+            done = next(as_completed(running))
+            point = running.pop(done)
+            if (error := done.exception()) is not None:
+                failed += 1
+                print(f"{point} failed: {type(error).__name__}: {error}", flush=True)
+                continue
+            costs.append(done.result())
+            line = points.line_of(point, costs[-1], call, began)
+            points.append_line(out, line)
+            told = ", ".join(f"{name} {line[f'{name}_s']:.0f}" for name in (*points.SECONDS, "other", "total"))
+            print(f"{point}: {told} s", flush=True)
+    if (later := len(left) - len(costs) - failed) > 0:
+        print(f"out of time: {later} points are left for the next call", flush=True)
+    wall = time.monotonic() - began
+    spans = [span for cost in costs for span in cost.spans]
+    return {
+        "call": call,
+        "workers": workers,
+        "points": len(costs),
+        "failed": failed,
+        "wall_s": round(wall, 1),
+        "share_training_or_timing": round(points.union_s(spans, ("training", "timing")) / wall, 3),
+        "share_any_work": round(points.union_s(spans, ("training", "timing", "evaluation", "pruning")) / wall, 3),
+        "dense_trainings": sum(cost.dense_trained for cost in costs),
+    }
+
+
+def summary(out: Path) -> list[str]:
+    """What the lines say, in one page of a terminal; a call that was killed counts until its last line."""
+    lines, calls = points.read_lines(out), points.read_lines(out.with_suffix(".calls.csv"))
+    if not lines:
+        return [f"{out}: no lines yet"]
+    walls = {line["call"]: 0.0 for line in lines}
+    for line in lines:
+        walls[line["call"]] = max(walls[line["call"]], float(line["ended_s"]))
+    walls |= {call["call"]: float(call["wall_s"]) for call in calls}
+    seeds = sorted({int(line["seed"]) for line in lines})
+    done = [line for line in lines if line["pattern"] != "dense"]
+    wanted = sum(point.pattern != "dense" for point in points.all_points(seeds))
+    told = [
+        f"{len(done)} of {wanted} points, seeds {', '.join(map(str, seeds))}, on {lines[-1]['device']}",
+        f"wall clock {sum(walls.values()) / 60:.1f} min in {len(walls)} calls",
+        f"dense trainings: {sum(line['dense_trained'] == 'True' for line in lines)} for {len(seeds)} seeds",
+    ]
+    for name in (*points.SECONDS, "other", "total"):
+        told.append(f"{name:>12}: {sum(float(line[f'{name}_s']) for line in lines):7.0f} s of all processes")
+    for call in calls:
+        shares = f"training or timing {float(call['share_training_or_timing']):.0%} of the wall clock"
+        told.append(f"{call['call']}: {call['workers']} workers, {call['points']} points, {call['wall_s']} s, {shares}")
+    return told
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bert", type=Path)
+    parser.add_argument("--glue", type=Path)
+    parser.add_argument("--out", type=Path, default=HERE / "minilm.csv")
+    parser.add_argument("--folder", type=Path, default=Path(".cache/minilm_sweep"), help="of its cache and results")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--workers", type=int, default=6, help="processes side by side")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="nothing is begun after so many")
+    parser.add_argument("--overrides", nargs="*", default=[], help="of run.py, for all points: trainer.limit_batches=2")
+    parser.add_argument("--summary", action="store_true", help="only print what the lines say")
+    arguments = parser.parse_args()
+    if arguments.summary:
+        print("\n".join(summary(arguments.out)))
+        return 0
+    if arguments.bert is None or arguments.glue is None:
+        parser.error("--bert and --glue name folders")
+    named = {"model.path": arguments.bert, "dataset.path": arguments.glue}
+    named |= {"cache_dir": arguments.folder / "cache", "results_dir": arguments.folder / "results"}
+    overrides = [*(f"{key}={path.resolve()}" for key, path in named.items()), *arguments.overrides]
+    # Of the workers, before they import torch and tqdm: they share the cores and the terminal.
+    threads = str(max(1, (os.cpu_count() or 1) // arguments.workers))
+    os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", threads)
+    ends_at = time.monotonic() + 60 * arguments.minutes
+    wanted = list(points.all_points(arguments.seeds))
+    with ProcessPoolExecutor(arguments.workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        call = run(wanted, pool, arguments.out, overrides, workers=arguments.workers, ends_at=ends_at)
+    points.append_line(arguments.out.with_suffix(".calls.csv"), call)
+    print("\n".join(summary(arguments.out)))
+    return 1 if call["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

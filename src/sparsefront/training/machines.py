@@ -1,0 +1,144 @@
+"""Trainings over several machines: each runs the same command, the first one leads, the others lend it their processes.
+
+The first machine goes through the stages. What it trains it announces in a store that the others read (`MASTER_ADDR`,
+`MASTER_PORT`): the function that every rank runs, its arguments, and where the ranks meet. The others start their ranks, and wait
+for the next training until the run ends. So nothing is made twice, and no stage waits for a lock that another machine holds.
+"""
+
+import os
+import pickle
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+import torch.distributed as dist
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.training.trainer import TrainerSettings
+
+STARTS_WITHIN = timedelta(minutes=30)  # of each other
+HEARS_WITHIN_S = 10.0  # that a run has ended
+PAUSE_S = 0.1
+
+
+@dataclass(frozen=True)
+class Machine:
+    """This machine among those that train together: its number from 0, of how many, and where the first one listens."""
+
+    index: int
+    count: int
+    host: str
+    port: int
+
+
+def this_machine(trainer: TrainerSettings) -> Machine | None:
+    """From NODE_RANK, MASTER_ADDR and MASTER_PORT, else from what Slurm sets; None where one machine trains.
+
+    Raises:
+        InvalidSetting: none of these say which machine this is, or the numbers do not fit.
+    """
+    if trainer.num_nodes == 1:
+        return None
+    found = _from_slurm() | {name: os.environ[name] for name in _NAMES if name in os.environ}
+    if missing := [name for name in _NAMES if name not in found]:
+        allowed = f"needs {', '.join(missing)} in the environment: start the same command on every machine, each with its number"
+        raise InvalidSetting("trainer.num_nodes", trainer.num_nodes, allowed)
+    machine = Machine(int(found["NODE_RANK"]), trainer.num_nodes, found["MASTER_ADDR"], int(found["MASTER_PORT"]))
+    if not 0 <= machine.index < trainer.num_nodes:
+        allowed = f"must be above NODE_RANK={machine.index}, which counts from 0"
+        raise InvalidSetting("trainer.num_nodes", trainer.num_nodes, allowed)
+    return machine
+
+
+_NAMES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+def _from_slurm() -> dict[str, str]:
+    """Of a step with one task on each node; the port follows from the job, as Lightning has it."""
+    if "SLURM_NODEID" not in os.environ or "SLURM_JOB_ID" not in os.environ:
+        return {}
+    from pytorch_lightning.plugins.environments import SLURMEnvironment
+
+    address = SLURMEnvironment.resolve_root_node_address(os.environ.get("SLURM_NODELIST", ""))
+    port = str(15000 + int(os.environ["SLURM_JOB_ID"][-4:]))
+    return {"NODE_RANK": os.environ["SLURM_NODEID"], "MASTER_ADDR": address, "MASTER_PORT": port}
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training: what every rank runs, and the port of the store where ranks meet."""
+
+    body: Callable[..., Any]
+    arguments: tuple
+    trainer: TrainerSettings
+    port: int
+
+
+class Announcements:
+    """What the first machine tells the others, numbered; one store for as long as the process lives.
+
+    Args:
+        machine: this one; the first makes the store, the others wait for it.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        leads = machine.index == 0
+        self._store = dist.TCPStore(
+            machine.host, machine.port, is_master=leads, wait_for_workers=False, timeout=STARTS_WITHIN
+        )
+        self._machine, self._number = machine, -1
+
+    def announce(self, training: Training | None) -> None:
+        """The next training; None = this run trains no more, for which it waits until the others have heard it."""
+        self._number += 1
+        self._store.set(f"announced/{self._number}", pickle.dumps(training))
+        if training is None:
+            heard = [f"heard/{self._number}/{other}" for other in range(1, self._machine.count)]
+            ends = time.monotonic() + HEARS_WITHIN_S
+            while not self._store.check(heard) and time.monotonic() < ends:
+                time.sleep(PAUSE_S)
+
+    def next(self) -> Training | None:
+        """Wait for the next announcement.
+
+        Raises:
+            RuntimeError: the first machine is gone.
+        """
+        self._number += 1
+        key = f"announced/{self._number}"
+        while not self._store.check([key]):
+            time.sleep(PAUSE_S)
+        training: Training | None = pickle.loads(self._store.get(key))
+        if training is None:
+            self._store.set(f"heard/{self._number}/{self._machine.index}", "")
+        return training
+
+    def fail(self, message: str) -> None:
+        """Tell that a rank failed in the training that was announced last; the first to tell counts."""
+        self._store.compare_set(f"failed/{self._number}", "", message)
+
+    def failure(self) -> str | None:
+        """Why the training that was announced last failed on another machine; None where it did not.
+
+        Raises:
+            RuntimeError: the first machine is gone.
+        """
+        key = f"failed/{self._number}"
+        return self._store.get(key).decode() if self._store.check([key]) else None
+
+
+announcements = cache(Announcements)
+
+
+@contextmanager
+def leading(machine: Machine | None) -> Iterator[None]:
+    """A run of the first machine of several; the others are told when it ends, however it does."""
+    try:
+        yield
+    finally:
+        if machine is not None:
+            announcements(machine).announce(None)

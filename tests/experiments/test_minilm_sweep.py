@@ -1,0 +1,124 @@
+"""The sweep of experiments/sweeps/minilm.py: its points, how it goes on, and what it says of its time."""
+
+import importlib
+import sys
+import time
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "sweeps"
+NAMES = ("minilm_points", "minilm")
+
+
+class Inline:
+    """A pool that does everything at once, and failures too."""
+
+    def submit(self, task, *arguments):
+        future = Future()
+        try:
+            future.set_result(task(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+@pytest.fixture(scope="module")
+def modules():
+    """Points and sweep, which find one another beside them."""
+    sys.path.insert(0, str(FOLDER))
+    try:
+        yield [importlib.import_module(name) for name in NAMES]
+    finally:
+        sys.path.remove(str(FOLDER))
+        for name in NAMES:
+            sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def finished(modules, monkeypatch) -> list:
+    """The points that were run, each of which takes no time."""
+    points, _ = modules
+    run = []
+
+    def finish(point, overrides):
+        run.append(point)
+        if point == points.Point("n_m", 0.9, 0):
+            raise RuntimeError("no room left")
+        now = time.monotonic()
+        spans = [("training", now, now + 2.0), ("timing", now + 1.0, now + 3.0), ("waiting", now + 3.0, now + 3.5)]
+        dense = point.pattern == "dense"
+        return points.Cost(spans, now, now + 4.0, dense, None, None, None, "cpu", "2", None)
+
+    monkeypatch.setattr(points, "finish", finish)
+    return run
+
+
+def sweep(modules, out, **given):
+    points, minilm = modules
+    given = {"workers": 3, "ends_at": time.monotonic() + 60} | given
+    return minilm.run(list(points.all_points([0])), Inline(), out, [], **given)
+
+
+def test_twelve_points_of_every_pattern_that_run_py_takes(modules, composed):
+    points, _ = modules
+    dense, *pruned = points.all_points([0, 1])
+    assert dense.pattern == "dense" and len(pruned) == 25 and sum(point.pattern == "dense" for point in pruned) == 1
+    for point in pruned[:12]:
+        config = composed(*point.overrides)
+        assert config.sparsity == point.sparsity and config.seed == 0 and config.dataset.task == "sst2"
+
+
+def test_dense_comes_first_and_what_failed_is_tried_again(modules, finished, tmp_path, capsys):
+    points, minilm = modules
+    out = tmp_path / "minilm.csv"
+    call = sweep(modules, out)
+    assert finished[0].pattern == "dense" and len(finished) == 13
+    assert (call["points"], call["failed"], call["dense_trainings"]) == (12, 1, 1)
+    assert "RuntimeError: no room left" in capsys.readouterr().out
+    points.append_line(out.with_suffix(".calls.csv"), call)
+    sweep(modules, out)
+    assert len(finished) == 14 and finished[-1] == points.Point("n_m", 0.9, 0)
+    told = "\n".join(minilm.summary(out))
+    assert "11 of 12 points, seeds 0" in told and "dense trainings: 1 for 1 seeds" in told
+
+
+def test_nothing_begins_after_the_time(modules, finished, tmp_path, capsys):
+    call = sweep(modules, tmp_path / "minilm.csv", ends_at=0.0)
+    assert finished == [] and call["points"] == 0
+    assert "out of time: 13 points are left for the next call" in capsys.readouterr().out
+
+
+def test_a_line_splits_the_time_of_its_point(modules, finished):
+    points, _ = modules
+    point = points.Point("n_m", 0.5, 0)
+    cost = points.finish(point, [])
+    line = points.line_of(point, cost, "now", cost.began - 1.0)
+    split = {name: line[f"{name}_s"] for name in (*points.SECONDS, "other", "total")}
+    assert split == pytest.approx(
+        {"training": 2, "pruning": 0, "evaluation": 0, "timing": 2, "waiting": 0.5, "other": -0.5, "total": 4}
+    )
+    assert (line["began_s"], line["ended_s"]) == (1.0, 5.0)
+
+
+def test_time_of_several_processes_counts_once(modules):
+    points, _ = modules
+    spans = [("training", 0.0, 2.0), ("timing", 1.0, 3.0), ("waiting", 3.0, 9.0), ("training", 5.0, 6.0)]
+    assert points.union_s(spans, ("training", "timing")) == 4.0
+
+
+def test_a_point_on_digits_is_accounted_for(modules, tmp_path):
+    points, _ = modules
+    places = [f"cache_dir={tmp_path / 'cache'}", f"results_dir={tmp_path / 'results'}"]
+
+    class Digits(points.Point):
+        overrides = ["debug=tiny", "pattern=n_m", *points.QUIET]
+
+    cost = points.finish(Digits("n_m", 0.75, 0), places)
+    assert cost.dense_trained and cost.speedup is not None and cost.val_sparse is not None
+    seconds = {what: cost.seconds(what) for what in points.SECONDS}
+    assert min(seconds["training"], seconds["evaluation"], seconds["timing"], seconds["pruning"]) > 0
+    assert sum(seconds.values()) <= cost.ended - cost.began
+    again = points.finish(Digits("n_m", 0.75, 0), places)
+    assert not again.dense_trained and again.seconds("training") == 0 and again.speedup == cost.speedup

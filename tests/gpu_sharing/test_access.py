@@ -1,0 +1,162 @@
+"""One process and its modes: nothing on a CPU, no deadlock with itself, no cost, and no seconds that were waits."""
+
+import logging
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from sparsefront.gpu_sharing import access
+from sparsefront.gpu_sharing.access import alone, aside, give_way, sharing
+from sparsefront.time_use import ALONE, TRAINING, WAITING, recorded
+
+pytest.importorskip("fcntl", reason="locks of POSIX systems")
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def locks(tmp_path, monkeypatch) -> Path:
+    """The CPU as a stand-in for a GPU."""
+    monkeypatch.setenv(access.FOLDER, str(tmp_path / "locks"))
+    monkeypatch.setattr(access, "lock_name", lambda device: "stand-in")
+    monkeypatch.setattr(access, "_accesses", {})
+    return tmp_path / "locks"
+
+
+@pytest.fixture
+def timer_elsewhere(locks, tmp_path):
+    """timer_elsewhere() starts a process that wants the lock alone for a second; returns the file that says that it has it."""
+    started = []
+
+    def start() -> Path:
+        file, script = tmp_path / "held", Path(__file__).with_name("processes.py")
+        started.append(subprocess.Popen([sys.executable, str(script), "hold_alone", str(file), "1.0"]))
+        return file
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def wait_until(true) -> None:
+    ends = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+
+
+def mode() -> str | None:
+    return access._access_to(CPU).mode
+
+
+def test_a_cpu_is_not_locked(tmp_path, monkeypatch):
+    monkeypatch.setenv(access.FOLDER, str(tmp_path / "locks"))
+    with sharing(CPU), alone(CPU), aside(CPU):
+        give_way(CPU)
+    assert not (tmp_path / "locks").exists()
+
+
+def test_blocks_inside_each_other(locks):
+    with sharing(CPU):
+        with sharing(CPU), alone(CPU), alone(CPU), sharing(CPU), aside(CPU):
+            assert mode() == "alone"
+        assert mode() == "shared"
+        with aside(CPU):
+            assert mode() is None
+            with sharing(CPU):
+                assert mode() == "shared"
+            assert mode() is None
+        with pytest.raises(KeyError), alone(CPU):
+            raise KeyError
+        assert mode() == "shared"
+    assert mode() is None
+
+
+def test_what_an_earlier_name_of_the_device_holds_counts(locks):
+    """cuda and cuda:0 are one GPU."""
+    with sharing(CPU), alone(torch.device("cpu", 0)):
+        assert mode() == "alone"
+
+
+def test_giving_way_costs_next_to_nothing(locks):
+    with sharing(CPU):
+        start = time.perf_counter()
+        for _ in range(1000):
+            give_way(CPU)
+        assert (time.perf_counter() - start) / 1000 < 2e-4
+
+
+def test_a_folder_without_locks_is_told_and_done_without(locks, caplog):
+    locks.write_text("no folder")
+    with alone(CPU):
+        pass
+    with sharing(CPU):
+        give_way(CPU)
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "no lock for this GPU, so that other processes may disturb its timings"
+    ]
+
+
+def test_a_long_wait_is_told_in_one_line(timer_elsewhere, monkeypatch, caplog):
+    monkeypatch.setattr(access, "TELL_AFTER_S", 0.05)
+    wait_until(timer_elsewhere().exists)
+    with caplog.at_level(logging.INFO), recorded() as spans, alone(CPU):
+        pass
+    assert [record.message for record in caplog.records] == [
+        "waiting for the GPU, which another process times or works on"
+    ]
+    assert [span.kind for span in spans] == [WAITING, ALONE] and spans[0].seconds > 0.2
+
+
+def test_a_training_gives_way_and_counts_no_wait(timer_elsewhere, tmp_path):
+    """A timer comes while the first batch of digits is trained on."""
+    import pytorch_lightning as pl
+
+    from sparsefront.datasets.digits import Digits
+    from sparsefront.tasks.image_classification import ImageClassification
+    from sparsefront.training.fit import fit
+    from sparsefront.training.optimization import Optimization
+    from sparsefront.training.recipe import Recipe
+    from sparsefront.training.trainer import TrainerSettings
+
+    class Net(torch.nn.Sequential):
+        def forward(self, x):
+            return super().forward(x)
+
+    class TimerComes(pl.Callback):
+        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+            if batch_idx == 0:
+                self.held = timer_elsewhere()
+                wait_until(access._access_to(CPU).gate.wanted_alone)
+                assert mode() == "shared" and not self.held.exists()
+
+        def on_train_batch_start(self, trainer, module, batch, batch_idx):
+            if batch_idx == 1:
+                assert mode() == "shared" and self.held.exists()
+
+    net = Net(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    data = Digits().data_module(batch_size=32, seed=0, cache_dir=tmp_path)
+    recipe = Recipe(epochs=1)
+    task = ImageClassification(net, num_classes=10, optimization=Optimization(recipe, lr=0.01, total_steps=2))
+    trainer = TrainerSettings(accelerator="cpu", limit_batches=2, progress_bar=False)
+    start = time.perf_counter()
+    with recorded() as spans:
+        trained = fit(
+            task,
+            data,
+            epochs=1,
+            recipe=recipe,
+            trainer=trainer,
+            loggers=[],
+            directory=tmp_path,
+            callbacks=(TimerComes(),),
+            stage="dense",
+        )
+    waited = sum(span.seconds for span in spans if span.kind == WAITING)
+    assert waited > 0.9 and trained.steps == 2
+    assert trained.seconds <= time.perf_counter() - start - waited + 0.01
+    assert {(span.kind, span.detail) for span in spans} == {(TRAINING, "dense"), (WAITING, "")} and mode() is None

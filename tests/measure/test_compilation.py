@@ -1,0 +1,55 @@
+"""Code is generated while others may time; the GPU is used no sooner than it is shared."""
+
+import shutil
+
+import pytest
+import torch
+from torch import nn
+
+from sparsefront.gpu_sharing import access
+from sparsefront.gpu_sharing.access import alone, aside, sharing
+from sparsefront.measure.compilation import compile_unshared
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def modes(tmp_path, monkeypatch) -> list:
+    """(what happens, this process's mode on a stand-in for a GPU), of generating code and of running it."""
+    pytest.importorskip("fcntl", reason="locks of POSIX systems")
+    monkeypatch.setenv(access.FOLDER, str(tmp_path / "locks"))
+    monkeypatch.setattr(access, "lock_name", lambda device: "stand-in")
+    monkeypatch.setattr(access, "_accesses", {})
+    seen = []
+
+    def generate(graph, inputs):
+        seen.append(("generates", access._access_to(CPU).mode))
+
+        def run(*values):
+            seen.append(("runs", access._access_to(CPU).mode))
+            return graph(*values)
+
+        return run
+
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", generate)
+    torch.compiler.reset()
+    yield seen
+    torch.compiler.reset()
+
+
+def test_only_the_first_run_takes_the_lock_by_itself(modes):
+    net, x = nn.Linear(4, 3), torch.randn(2, 4)
+    compiled = compile_unshared(net)
+    with torch.inference_mode(), sharing(CPU):
+        with aside(CPU):
+            compiled(x)
+        with alone(CPU):
+            torch.testing.assert_close(compiled(x), net(x))
+    assert modes == [("generates", None), ("runs", "shared"), ("runs", "alone")]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_the_default_backend_compiles_it():
+    net, x = nn.Sequential(nn.Linear(4, 3), nn.GELU()), torch.randn(2, 4)
+    with torch.inference_mode():
+        torch.testing.assert_close(compile_unshared(net)(x), net(x))

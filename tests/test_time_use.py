@@ -1,0 +1,40 @@
+"""Accounts of time: blocks inside others count for themselves, and waits are no work."""
+
+import time
+from itertools import pairwise
+
+from sparsefront.time_use import EVALUATION, TIMING, WAITING, recorded, spent_on, working_time
+
+
+def test_a_block_inside_another_counts_for_itself():
+    with recorded() as spans, spent_on(TIMING, "layers"):
+        time.sleep(0.02)
+        with spent_on(WAITING):
+            time.sleep(0.05)
+        time.sleep(0.01)
+    assert [(span.kind, span.detail) for span in spans] == [(TIMING, "layers"), (WAITING, ""), (TIMING, "layers")]
+    first, waited, last = spans
+    assert first.seconds >= 0.02 and waited.seconds >= 0.05 and last.seconds >= 0.01
+    assert all(one.end == other.start for one, other in pairwise(spans)), "no moment counts twice, or not at all"
+
+
+def test_the_clock_stands_still_while_it_waits():
+    start, wall = working_time(), time.perf_counter()
+    with spent_on(EVALUATION):
+        time.sleep(0.01)
+        with spent_on(WAITING), spent_on(WAITING):
+            time.sleep(0.1)
+    worked, passed = working_time() - start, time.perf_counter() - wall
+    assert 0.01 <= worked < passed - 0.09
+
+
+def test_a_failure_ends_its_block():
+    with recorded() as spans:
+        try:
+            with spent_on(TIMING):
+                raise KeyError
+        except KeyError:
+            pass
+        with spent_on(EVALUATION):
+            pass
+    assert [span.kind for span in spans] == [TIMING, EVALUATION]
