@@ -103,7 +103,10 @@ def test_a_value_that_no_configuration_foretells_is_rejected_in_the_end(swept, m
     [
         (["pattern=dense"], OF_PRUNED | OF_KERNELS | OF_GPU | OF_CONTROL),
         (["kernel=none"], OF_KERNELS | OF_GPU | OF_CONTROL),
-        (["kernel=none", "measure.latency=false"], OF_KERNELS | OF_GPU | OF_CONTROL | OF_TIMING - {"fused_dense_latency_ms"}),
+        (
+            ["kernel=none", "measure.latency=false"],
+            OF_KERNELS | OF_GPU | OF_CONTROL | OF_TIMING - {"fused_dense_latency_ms"},
+        ),
         ([], OF_GPU | OF_CONTROL),
         (["control=dense_continued"], OF_GPU),
         (["dataset.valid_fraction=0"], OF_HELD_OUT | OF_GPU | OF_CONTROL),
