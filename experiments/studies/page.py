@@ -60,7 +60,7 @@ def _lines(study: Study, cells: Cells, folder: Path, drawn: bool) -> Iterator[st
     yield f"    {command} --workers 8    # adds to {rows.FILE} what is not there yet"
     yield f"    {command} --headlines --kernels auto sparse    # times the headlines, one by one"
     yield f"    python experiments/studies/page.py {study.name}    # this page"
-    yield f"    python compare.py results/studies/{study.name}    # the runs themselves"
+    yield f"    python compare.py results/experiments/{study.name}    # the runs themselves"
 
 
 def _missing(study: Study, cells: Cells) -> Iterator[str]:

@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--workers", type=int, default=1, help="trainings side by side")
     options.add_argument("--minutes", type=float, default=float("inf"), help="nothing is begun after so many")
     options.add_argument("--out", type=Path, default=definition.EXPERIMENTS, help="of the studies' folders")
-    options.add_argument("--results", type=Path, default=Path("results/studies"), help="of the runs")
+    options.add_argument("--results", type=Path, default=Path("results/experiments"), help="of the runs")
     options.add_argument("--cache", type=Path, default=Path(".cache/sparsefront"), help="of finished stages")
     options.add_argument(
         "--overrides", nargs="*", default=[], help="of run.py, for all points: trainer.limit_batches=2"
