@@ -6,6 +6,7 @@ from itertools import groupby
 from cells import Cell, Cells  # beside this file
 from definition import Study, Table
 
+LEAST_SHORTFALL = 0.02  # of the sparsity: below it is rounding
 HEAD = ("line", "", "seeds", "val", "test", "− dense", "− dense, trained on", "speedup auto", "speedup sparse")
 
 
@@ -21,12 +22,20 @@ def table_lines(table: Table, network: str, cells: Cells) -> Iterator[str]:
     for point, cell in _of(table, network, cells):
         row = table.rows[point.row]
         label = point.row + (f" ({row.note})" if row.note else "")
-        parts = [label, point.column, *_ours(cell)]
+        parts = [label, point.column + _short_of(cell), *_ours(cell)]
         if table.paper:
             place = columns.index(point.column)
             source = row.paper[place] if place < len(row.paper) else None
             parts.append("" if source is None else str(source))
         yield f"| {' | '.join(parts)} |"
+
+
+def _short_of(cell: Cell) -> str:
+    """What the network has, where layers that do not fit keep it from the sparsity that was asked for."""
+    if cell.seeds == 0:
+        return ""
+    asked, found = (float(cell.measured[0][name]) for name in ("sparsity_target", "sparsity_achieved"))
+    return f" (has {100 * found:.0f} %)" if asked - found > LEAST_SHORTFALL else ""
 
 
 def _ours(cell: Cell) -> list[str]:

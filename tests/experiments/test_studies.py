@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sparsefront.command_line import configured
+from sparsefront.settings import build_settings
 from sparsefront.validate import validate
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,6 +51,7 @@ def line_of(masked: float, **more: object) -> dict:
     return {
         "pattern": "element_wise",
         "metric_name": "accuracy",
+        "sparsity_target": 0.5,
         "sparsity_achieved": 0.5,
         "val_dense": 0.9,
         "dense": 0.88,
@@ -86,17 +88,19 @@ def test_a_study_is_whole(modules, name):
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_the_configuration_of_every_point_composes(modules, name, tmp_path):
+def test_the_settings_of_every_point_can_be_built(modules, name, tmp_path):
     definition = modules["definition"]
     study = definition.read_study(name)
     seen = set()
     for point in definition.points(study, seeds=[0]):
-        key = (point.table, point.row)  # columns differ in the sparsity alone, networks in the data
-        if key in seen:
+        key = (point.table, point.row) if point.network == study.networks[0] else point.network
+        if key in seen:  # columns differ in the sparsity alone, and of further networks one point is enough
             continue
         seen.add(key)
         with configured([*point.overrides, "kernel=none", f"results_dir={tmp_path}"], ROOT / "conf") as (config, _):
-            assert config.control == "dense_continued" and config.sparsity == float(config.sparsity)
+            assert config.control == "dense_continued"
+            for group in ("model", "dataset", "pattern", "importance", "allocation", "schedule", "recovery", "recipe"):
+                build_settings(group, config[group])
 
 
 def test_points_that_need_no_data_are_valid(modules, tmp_path):
@@ -221,6 +225,14 @@ def test_the_page_sets_ours_beside_the_source_and_names_what_is_missing(modules,
     assert (tmp_path / "accuracy.png").stat().st_size > 1000
     (tmp_path / "reading.md").write_text("What it says.")
     assert "## Reading\n\nWhat it says." in modules["page"].page(study, tmp_path)
+
+
+def test_a_line_says_where_the_network_is_less_sparse_than_asked(modules, study, tmp_path):
+    point = next(modules["definition"].points(study))
+    modules["rows"].append_line(
+        tmp_path / "points.csv", point, "none", line_of(0.8, sparsity_achieved=0.2), overrides=""
+    )
+    assert "| EW | 50 % (has 20 %) | 1 |" in modules["page"].page(study, tmp_path)
 
 
 def test_lines_of_several_dense_networks_are_said(modules, study, tmp_path):
