@@ -123,6 +123,7 @@ def test_points_of_sweeps_can_run(composed, command):
 PROGRAM_CALLS = {  # -> what it says where results are
     "python run.py --help": "sparsity",
     "python compare.py results": "tile_wise",
+    "python compare.py results log=wandb": "wandb",
     "python compare.py --rebuild results": "rows.csv",
     "python -m sparsefront.cache": "dense",
 }

@@ -26,6 +26,7 @@ from sparsefront.settings import build_settings
 from sparsefront.stages.budget_checks import check_checkpoint, with_possible_control
 from sparsefront.stages.latency_search import check_search
 from sparsefront.stages.optimized_values import require_optimized_values
+from sparsefront.stages.untimed import check_untimed
 
 log = logging.getLogger(__name__)
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what NumPy's generators take
@@ -76,6 +77,7 @@ def validate(config: DictConfig) -> Experiment:
     )
     _check_devices(experiment)
     _check_timed_lengths(experiment)
+    check_untimed(experiment)
     check_checkpoint(experiment)
     _check_recovery(experiment)
     experiment = with_possible_control(experiment)

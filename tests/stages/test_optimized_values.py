@@ -9,7 +9,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.pipeline import run_experiment
 from sparsefront.report.field_types import alternatives
 from sparsefront.report.result import result_fields
-from sparsefront.stages.optimized_values import OF_CONTROL, OF_GPU, OF_KERNELS, OF_PRUNED, OF_SEARCH
+from sparsefront.stages.optimized_values import OF_CONTROL, OF_GPU, OF_KERNELS, OF_PRUNED, OF_SEARCH, OF_TIMING
 from sparsefront.validate import validate
 
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1"]
@@ -103,11 +103,15 @@ def test_a_value_that_no_configuration_foretells_is_rejected_in_the_end(swept, m
     [
         (["pattern=dense"], OF_PRUNED | OF_KERNELS | OF_GPU | OF_CONTROL),
         (["kernel=none"], OF_KERNELS | OF_GPU | OF_CONTROL),
+        (
+            ["kernel=none", "measure.latency=false"],
+            OF_KERNELS | OF_GPU | OF_CONTROL | OF_TIMING - {"fused_dense_latency_ms"},
+        ),
         ([], OF_GPU | OF_CONTROL),
         (["control=dense_continued"], OF_GPU),
         (["dataset.valid_fraction=0"], OF_HELD_OUT | OF_GPU | OF_CONTROL),
     ],
-    ids=["dense", "masked", "kernels", "control", "nothing held out"],
+    ids=["dense", "masked", "untimed", "kernels", "control", "nothing held out"],
 )
 def test_the_lists_are_those_of_real_records(run, overrides, absent):
     """Which of the numbers that any run may hold this one lacks; what never says a number on images is no outcome."""

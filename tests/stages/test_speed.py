@@ -8,10 +8,12 @@ import pytest
 import torch
 from hydra.core.hydra_config import HydraConfig
 
+from sparsefront.errors import InvalidSetting
 from sparsefront.inference.swap_report import LayerSwap, SwapReport
 from sparsefront.report.latency_curve import crossovers, curve_lines, curve_points
 from sparsefront.stages import measure, speed
 from sparsefront.stages.bench import Bench
+from sparsefront.validate import validate
 
 ON_CPU = ("trainer=cpu", "measure.device=cpu")
 SMALL = (*ON_CPU, "model.depth=1")
@@ -138,3 +140,21 @@ def test_a_pruned_layer_that_runs_dense_says_why():
     found = measure._layers(report, SimpleNamespace(device=torch.device("cpu"), dtype=torch.float32))
     assert found.keys() == layers.keys()
     assert found["slow"]["why_dense"] == "dense_linear is faster" and "why_dense" not in found["fast"]
+
+
+def test_where_nothing_is_timed_the_result_holds_the_accuracy_alone(run, monkeypatch):
+    monkeypatch.setattr(speed, "time_alone", None)
+    untimed = ("kernel=none", "measure.latency=false", "control=dense_continued")
+    row = run(*SMALL, *untimed)
+    assert row.speed.latency_dense_ms is None and row.speed.latency_device is None and row.speed.curve == []
+    assert None not in (row.quality.masked, row.quality.val_masked, row.quality.dense_continued)
+    assert row.speed.dtype == "fp32" and row.size.weight_bytes_dense > 0
+    assert json.loads((folder() / "samples.json").read_text()) == {}
+    assert run(*SMALL, "pattern=dense", *untimed).quality.dense == row.quality.dense
+
+
+def test_kernels_are_not_chosen_where_nothing_is_timed(composed):
+    with pytest.raises(
+        InvalidSetting, match="^measure.latency=False: kernels are chosen by timing them: add kernel=none"
+    ):
+        validate(composed(*SMALL, "measure.latency=false"))

@@ -38,6 +38,7 @@ class Measure:
         variants: other forms of a network with the same outputs, tried likewise; none where the list is empty.
         search_seconds: of the search for the fastest way, for each network; see `fastest_execution`.
         evaluate_limit: evaluations stop after this many samples; null = the whole split.
+        latency: false: nothing is timed, so that runs may share the device; the result then holds accuracy alone.
     Raises:
         InvalidSetting: a value that cannot be used, or a device that is not here.
     """
@@ -55,6 +56,7 @@ class Measure:
     variants: ListOf[Literal[VARIANTS]] = field(default_factory=lambda: list(VARIANTS))
     search_seconds: NonNegativeFloat = 30.0
     evaluate_limit: PositiveInt | None = None
+    latency: bool = True
 
     def __post_init__(self) -> None:
         self.check()

@@ -20,6 +20,7 @@ from sparsefront.report.plots import drawn_beside
 from sparsefront.report.rebuild import merge_stores, rebuild_store
 from sparsefront.report.store import STORE_FILE, Reading, read_results
 from sparsefront.report.terminal import print_group
+from sparsefront.report.wandb_comparison import log_comparison, wandb_of
 from sparsefront.report.wandb_source import read_wandb_results
 from sparsefront.report.winners import verdicts
 
@@ -58,6 +59,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 def _compare(request: Request) -> None:
     axis = axis_named(request.axis)
+    logging = wandb_of(request)
     reading = _read(request)
     for problem in reading.problems:
         print(f"left out: {problem}", file=sys.stderr)
@@ -92,6 +94,14 @@ def _compare(request: Request) -> None:
         raise InvalidSetting("out", request.out, f"cannot be written: {error}") from None
     for name in ("compare.png", "compare.html"):
         print(out / name)
+    if logging is not None:
+        print(log_comparison(groups, results, out / "compare.html", logging=logging, sweep=_sweep(request)))
+
+
+def _sweep(request: Request) -> str | None:
+    """The name of the sweep whose folder alone is compared, which is the group of its runs in W&B; None of several folders."""
+    alone = request.source == "disk" and len(request.paths) == 1 and request.paths[0].is_dir()
+    return request.paths[0].resolve().name if alone else None
 
 
 def _rebuild(request: Request) -> None:

@@ -11,6 +11,7 @@ from sparsefront.report.terminal import MOST_ROWS
 
 USAGE = """\
 usage: python compare.py [results ...] [out=DIR] [sort=COLUMN] [axis=AXIS] [rows=N] [source=wandb project=NAME entity=NAME]
+                         [log=wandb project=NAME entity=NAME]
 
 Prints the runs, a table for each set that may be compared (model, data, samples evaluated, recovery steps, device, batch, dtype,
 modes searched), with what differs inside a set below it; where there is something to choose, a second one: mean ± standard
@@ -28,6 +29,9 @@ filters that stay in the page's address, a ranking, missing cells, all runs as C
                from process to process
   rows=N       lines of each table in the terminal (default 40), or all; the page holds every run
   source=wandb read the runs of a W&B project instead, from the result that each keeps in its summary
+  log=wandb    put the comparison into W&B too, as a run of its own: tables of points, fronts and runs, and the page; in the
+               group of a sweep's runs where its folder alone is compared; project=sparsefront unless named; offline without
+               an account
 
 python compare.py --rebuild [results ...] [store=FILE] compares nothing: it writes rows.csv of each folder anew from the row.json
 of its runs, or, with store=FILE, one CSV file of the results of all these folders and files.
@@ -46,6 +50,7 @@ class Request:
     rebuild: bool = False
     store: str | None = None
     source: str = "disk"
+    log: str = "none"
     project: str | None = None
     entity: str | None = None
 
@@ -62,7 +67,7 @@ def parse(arguments: Sequence[str]) -> Request:
         InvalidSetting: an unknown key or option, or an unknown source.
     """
     request = Request()
-    keys = ("out", "sort", "axis", "rows", "store", "source", "project", "entity")
+    keys = ("out", "sort", "axis", "rows", "store", "source", "log", "project", "entity")
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if equals and key in keys:
@@ -77,6 +82,8 @@ def parse(arguments: Sequence[str]) -> Request:
             request.paths.append(Path(argument))
     if request.source not in ("disk", "wandb"):
         raise InvalidSetting("source", request.source, "disk or wandb")
+    if request.log not in ("none", "wandb"):
+        raise InvalidSetting("log", request.log, "none or wandb")
     if request.store is not None and not request.rebuild:
         raise InvalidSetting("store", request.store, "is a file that --rebuild writes")
     axis_named(request.axis)

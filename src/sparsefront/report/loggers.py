@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 RESULT_KEY = "row"  # the whole result as JSON text, in the summary of the W&B run; a name of stored data
+COMPARE_JOB = "compare"  # job type of W&B runs that hold a comparison, and no result
 ONLINE_TIMEOUT_S = 30
 
 
@@ -111,28 +112,27 @@ class WandbLogging:
         Raises:
             InvalidSetting: see `check`; or `mode=online` and W&B does not answer.
         """
-        self.check()
         from pytorch_lightning.loggers import WandbLogger
 
-        start = {
-            "project": self.project,
-            "entity": self.entity,
-            "name": run_name,
-            "group": group,
-            "dir": str(output_dir),
-            "config": config,
-        }
-        if run_id is not None:
-            start |= {"id": run_id, "resume": "allow"}
-        run = self._start_run(start)
+        again = {} if run_id is None else {"id": run_id, "resume": "allow"}
+        run = self.start_run(name=run_name, dir=str(output_dir), group=group, config=config, **again)
         # Lightning sets the step axis only for runs that it starts itself.
         run.define_metric("trainer/global_step")
         run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
         return [WandbLogger(experiment=run, save_dir=str(output_dir), log_model=False)]
 
-    def _start_run(self, start: dict[str, Any]) -> Any:
+    def start_run(self, **start: Any) -> Any:
+        """A run of W&B's own, in the project of these settings; without an account, or where W&B does not answer, offline.
+
+        Args:
+            start: what `wandb.init` takes beside project, entity, mode and settings.
+        Raises:
+            InvalidSetting: see `build`.
+        """
+        self.check()
         import wandb
 
+        start |= {"project": self.project, "entity": self.entity}
         # silent: the report tells where the run is. console off: progress bars are not copied into the run's files.
         # finish_previous: a failed job of a multirun may have left its run open.
         settings = wandb.Settings(silent=True, console="off", init_timeout=ONLINE_TIMEOUT_S, reinit="finish_previous")

@@ -4,7 +4,7 @@ import importlib.util
 from typing import Any
 
 from sparsefront.errors import InvalidSetting, first_line
-from sparsefront.report.loggers import RESULT_KEY
+from sparsefront.report.loggers import COMPARE_JOB, RESULT_KEY
 from sparsefront.report.result import Result
 from sparsefront.report.store import Reading
 from sparsefront.report.wandb_account import has_api_key
@@ -13,7 +13,8 @@ TIMEOUT_S = 30
 
 
 def read_wandb_results(*, entity: str | None, project: str | None) -> Reading:
-    """The result of every run of a project; runs without one (failed, or still going) are listed as problems.
+    """The result of every run of a project; runs without one (failed, or still going) are listed as problems, comparisons
+    are not.
 
     Raises:
         InvalidSetting: no project, no wandb, no API key, or W&B cannot be reached or rejects the request.
@@ -32,7 +33,8 @@ def read_wandb_results(*, entity: str | None, project: str | None) -> Reading:
     reading = Reading()
     try:
         for run in wandb.Api(timeout=TIMEOUT_S).runs(path):
-            _read_run(run, reading)
+            if getattr(run, "job_type", None) != COMPARE_JOB:
+                _read_run(run, reading)
     except (wandb.errors.Error, requests.RequestException, ValueError, OSError) as error:
         # An unknown project reaches us as ValueError, a closed network as RequestException or CommError.
         reason = first_line(error)

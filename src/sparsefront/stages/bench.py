@@ -86,13 +86,18 @@ class Bench:
             description=f"evaluate {what}",
         )
 
+    def evaluation_conditions(self) -> dict[str, Any]:
+        """What the metrics were taken with, as fields of the result."""
+        dtype = next(name for name, dtype in DTYPES.items() if dtype == self.dtype)
+        return {"batch_size": self.experiment.measure.batch_sizes[0], "dtype": dtype}
+
     def conditions(self) -> dict[str, Any]:
         """What the latencies were taken with, as fields of the result."""
         return {
+            **self.evaluation_conditions(),
             "latency_device": self.device.type,
             "batch_size": self.batch_size,
             "sequence_length": self.sequence_length,
-            "dtype": next(name for name, dtype in DTYPES.items() if dtype == self.dtype),
             "layout": "row_major",
             **self.experiment.measure.protocol,
         }

@@ -118,7 +118,10 @@ def _require_measured_without_swap(experiment: Experiment, store: ArtifactStore,
 
 
 def _dense_alone(bench: Bench, net: nn.Module, fuse: Fuse | None) -> tuple[dict[str, Any], Samples]:
-    """Speed and size where no kernel is swapped in."""
+    """Speed and size where no kernel is swapped in; of the size the weights alone where nothing is timed."""
+    if not bench.experiment.measure.latency:
+        untimed = bench.evaluation_conditions() | {"gpu_clock_mhz": None}
+        return {"speed": untimed, "size": {"weight_bytes_dense": weight_bytes(net)}, "kernels": {}}, {}
     speed, samples_ms = dense_speed(bench, net, fuse)
     curve, on_curve = latency_curve(bench, lambda point: dense_speed(point, net, fuse))
     groups = {"speed": speed | {"curve": curve}, "size": _size("dense", net, bench), "kernels": {}}

@@ -40,6 +40,20 @@ OF_KERNELS = {
     "sparse_layer_share",
     "sparse_flops_share",
 }
+OF_TIMING = {
+    "latency_dense_ms",
+    "latency_dense_p20_ms",
+    "latency_dense_p80_ms",
+    "fused_dense_latency_ms",
+    "throughput_dense_samples_per_s",
+    "resident_bytes_dense",
+    "gpu_clock_mhz",
+    "peak_memory_bytes_dense",
+    "repeats",
+    "samples_per_repeat",
+    "warmup_rounds",
+    "search_seconds",
+}
 OF_CONTROL = {
     "dense_continued",
     "dense_continued_standard_error",
@@ -107,6 +121,8 @@ def _why_absent(name: str, experiment: Experiment) -> str | None:
     if not experiment.swaps and name in OF_KERNELS:
         without = f"kernel={experiment.choices['kernel']}" if "swap" in experiment.stages else "stages without swap"
         return f"a run with {without} does not measure {name}"
+    if not experiment.measure.latency and name in OF_TIMING:
+        return f"a run with measure.latency=false does not measure {name}"
     if experiment.control is None and name in OF_CONTROL:
         return f"a run without control=dense_continued, or whose recovery trains nothing, does not measure {name}"
     if not isinstance(experiment.allocation, LatencySearch) and name in OF_SEARCH:

@@ -1,0 +1,95 @@
+"""What the page says of one cell: the lines of its seeds, taken together."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import mean, stdev
+
+import definition  # beside this file
+import rows
+from definition import Point, Study
+from work import ACCURACY
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The finished points of one network, table, line and column.
+
+    Args:
+        accuracy: line of each seed where nothing was timed.
+        timed: kernel option -> line of each seed.
+        dense: line of the dense network of each of these seeds, where there is one.
+    """
+
+    accuracy: tuple[rows.Line, ...]
+    timed: Mapping[str, tuple[rows.Line, ...]]
+    dense: tuple[rows.Line, ...]
+
+    @property
+    def seeds(self) -> int:
+        return len(self.measured)
+
+    @cached_property
+    def measured(self) -> tuple[rows.Line, ...]:
+        """Lines with an accuracy."""
+        return tuple(line for line in self.accuracy if line["masked"])
+
+    @property
+    def unsupported(self) -> str | None:
+        """Why there is no such network."""
+        return next((line[rows.UNSUPPORTED] for line in self.accuracy if line[rows.UNSUPPORTED]), None)
+
+    def per_cent(self, name: str) -> float | None:
+        """Mean of a metric over the seeds, in per cent; None where no line has it."""
+        values = self._values(name)
+        return mean(values) if values else None
+
+    def text(self, name: str) -> str:
+        """The same as text, with the standard deviation of at least two seeds."""
+        values = self._values(name)
+        if not values:
+            return ""
+        return f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
+
+    def difference(self, name: str, other: str) -> float | None:
+        """Mean over the seeds of one metric minus another, in points; None where a line lacks one of them."""
+        pairs = [(rows.number(line, name), rows.number(line, other)) for line in self.measured]
+        if not pairs or any(None in pair for pair in pairs):
+            return None
+        return mean(100 * (one - two) for one, two in pairs)
+
+    def speed(self, kernel: str) -> str:
+        """Speedup over the dense baseline of the same process, with its interval; "" where it was not measured."""
+        lines = [line for line in self.timed.get(kernel, ()) if line["speedup"]]
+        if not lines:
+            return ""
+        line = lines[0]
+        device = "" if line["gpu"] else ", CPU reference"
+        return (
+            f"{float(line['speedup']):.2f} ({float(line['speedup_low']):.2f}–{float(line['speedup_high']):.2f}{device})"
+        )
+
+    def _values(self, name: str) -> list[float]:
+        found = (rows.number(line, name) for line in self.measured)
+        return [100 * value for value in found if value is not None]
+
+
+Cells = dict[Point, Cell]
+
+
+def cells_of(study: Study, lines: Mapping[rows.Key, rows.Line]) -> Cells:
+    """Every cell of a study, by its point with the first seed; those without lines are empty."""
+    found: Cells = {}
+    for point in definition.points(study, seeds=study.headline_seeds[:1]):
+        of_seeds = [replace(point, seed=seed) for seed in study.headline_seeds]
+        denses = {definition.dense_point(study, one) for one in of_seeds}
+        found[point] = Cell(
+            _lines_of(lines, of_seeds, ACCURACY),
+            {kernel: _lines_of(lines, of_seeds, kernel) for kernel in ("auto", "sparse")},
+            tuple(lines[dense, ACCURACY] for dense in denses if (dense, ACCURACY) in lines),
+        )
+    return found
+
+
+def _lines_of(lines: Mapping[rows.Key, rows.Line], points: list[Point], kernel: str) -> tuple[rows.Line, ...]:
+    return tuple(lines[point, kernel] for point in points if (point, kernel) in lines)

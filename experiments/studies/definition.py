@@ -1,0 +1,184 @@
+"""What a study is made of: its file, `study.yaml`, becomes points, those that matter most first."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+EXPERIMENTS = Path(__file__).resolve().parents[1]
+STUDY_FILE = "study.yaml"
+DENSE = "dense"
+
+
+@dataclass(frozen=True)
+class Network:
+    """A model on a data set.
+
+    Args:
+        title: in words.
+        overrides: of run.py, for all points; `latency`: more of them, where latencies are taken.
+        folders: key of the configuration -> the option of the driver that names its folder.
+    """
+
+    title: str
+    overrides: tuple[str, ...]
+    folders: Mapping[str, str] = field(default_factory=dict)
+    latency: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table.
+
+    Args:
+        overrides: of run.py.
+        paper: what the source has, in the order of the table's columns; None where it has nothing.
+        headline: columns of which this line comes first and is repeated with every seed of `headline_seeds`.
+        note: stands beside it on the page.
+    """
+
+    overrides: tuple[str, ...] = ()
+    paper: tuple[Any, ...] = ()
+    headline: tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Lines by columns, a point in each cell.
+
+    Args:
+        columns: label -> overrides of run.py; a table of one column has the label "".
+        paper: what the source's numbers are of; "" where there are none.
+        iso_accuracy: the columns are sparsities, and the page says up to which each line loses at most a point.
+        networks: those of the study that it is of; empty: all.
+    """
+
+    title: str
+    columns: Mapping[str, tuple[str, ...]]
+    rows: Mapping[str, Row]
+    paper: str = ""
+    iso_accuracy: bool = False
+    networks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Study:
+    """Everything that is re-made into `folder`.
+
+    Args:
+        about: the page's first paragraphs.
+        overrides: of run.py, for all points; the preset among them.
+        bars: network -> column -> what the line that is best on val must reach on test, in per cent.
+        products: what the source has beside the products that `products.csv` holds; "" where there are none.
+        seed_key: what a seed is of: `seed` (dense network and all after it) or `recovery.seed` (of one dense network).
+    """
+
+    name: str
+    title: str
+    about: str
+    networks: tuple[str, ...]
+    tables: tuple[Table, ...]
+    overrides: tuple[str, ...] = ()
+    headline_seeds: tuple[int, ...] = (0, 1, 2)
+    bars: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    products: str = ""
+    seed_key: str = "seed"
+
+    @property
+    def folder(self) -> Path:
+        return EXPERIMENTS / self.name
+
+
+@dataclass(frozen=True)
+class Point:
+    """One cell of a table, of one network and seed; what does not tell points apart follows from the rest.
+
+    Args:
+        overrides: of run.py.
+        turn: 0 of headlines, 1 of what is left, 2 of further seeds: in this order they are worked on.
+    """
+
+    study: str
+    network: str
+    table: str
+    row: str
+    column: str
+    seed: int
+    overrides: tuple[str, ...] = field(compare=False, default=())
+    turn: int = field(compare=False, default=0)
+
+    def __str__(self) -> str:
+        cell = " · ".join(part for part in (self.table, self.row, self.column) if part)
+        return f"{self.study} {self.network}: {cell}, seed {self.seed}"
+
+
+@cache
+def networks() -> dict[str, Network]:
+    """Those that studies may name."""
+    content = yaml.safe_load((Path(__file__).with_name("networks.yaml")).read_text())
+    return {name: Network(**_tuples(values)) for name, values in content.items()}
+
+
+def study_names() -> list[str]:
+    """The folders beside this one that hold a study."""
+    return sorted(path.parent.name for path in EXPERIMENTS.glob(f"*/{STUDY_FILE}"))
+
+
+def read_study(name: str) -> Study:
+    """A study from its file."""
+    content = _tuples(yaml.safe_load((EXPERIMENTS / name / STUDY_FILE).read_text()))
+    return Study(name=name, **content | {"tables": tuple(map(_table, content["tables"]))})
+
+
+def _table(content: dict[str, Any]) -> Table:
+    columns = {str(label): tuple(overrides) for label, overrides in content.pop("columns", {"": ()}).items()}
+    rows = {str(label): Row(**_tuples(values)) for label, values in content.pop("rows").items()}
+    return Table(columns=columns, rows=rows, **_tuples(content))
+
+
+def _tuples(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+
+
+def dense_point(study: Study, point: Point) -> Point:
+    """The dense network that a point is pruned from; recoveries with other seeds share that of the first."""
+    seed = point.seed if study.seed_key == "seed" else study.headline_seeds[0]
+    overrides = (*_shared(study, point.network, seed), "pattern=dense")
+    return Point(study.name, point.network, "", DENSE, "", seed, overrides, point.turn)
+
+
+def points(study: Study, *, of: Iterable[str] | None = None, seeds: Sequence[int] | None = None) -> Iterator[Point]:
+    """Every point but the dense ones: all cells with the first seed, headlines with the others too.
+
+    Args:
+        of: networks; None: all of the study.
+        seeds: only these; None: all.
+    """
+    first = study.headline_seeds[0]
+    wanted = [name for name in study.networks if of is None or name in of]
+    for network, seed in product(wanted, study.headline_seeds):
+        if seeds is not None and seed not in seeds:
+            continue
+        for point in _cells(study, network, seed):
+            if seed == first or point.turn == 2:
+                yield point
+
+
+def _cells(study: Study, network: str, seed: int) -> Iterator[Point]:
+    shared, others = _shared(study, network, seed), seed != study.headline_seeds[0]
+    for table in study.tables:
+        if table.networks and network not in table.networks:
+            continue
+        for (label, row), (column, overrides) in product(table.rows.items(), table.columns.items()):
+            turn = (2 if others else 0) if column in row.headline else 1
+            chosen = (*shared, *overrides, *row.overrides)
+            yield Point(study.name, network, table.title, label, column, seed, chosen, turn)
+
+
+def _shared(study: Study, network: str, seed: int) -> tuple[str, ...]:
+    return (*study.overrides, *networks()[network].overrides, f"{study.seed_key}={seed}")

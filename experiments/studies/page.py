@@ -1,0 +1,90 @@
+"""The pages of the studies, from their lines: README.md and a plot in each folder.
+
+    python experiments/studies/page.py [STUDY ...] [--out DIR]
+
+What is written by hand about the numbers stands in `reading.md` of the folder, and is put under the tables as it is.
+"""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import definition  # beside this file
+import rows
+import tables
+from cells import Cells, cells_of
+from definition import Study
+from draw import PLOT, draw
+from products import PLAN, product_lines
+
+READING = "reading.md"
+
+
+def page(study: Study, folder: Path) -> str:
+    """The page, and its plot beside it where there is something to draw.
+
+    Args:
+        folder: of the study's lines.
+    """
+    cells = cells_of(study, rows.read_lines(folder / rows.FILE))
+    drawn = draw(study, cells, folder / PLOT)
+    return "\n".join(_lines(study, cells, folder, drawn)) + "\n"
+
+
+def _lines(study: Study, cells: Cells, folder: Path, drawn: bool) -> Iterator[str]:
+    yield from (f"# {study.title}", "", study.about.strip(), "")
+    if drawn:
+        yield from (f"![Accuracy on test by sparsity]({PLOT})", "")
+    yield from _missing(study, cells)
+    if study.bars:
+        yield from ("", "## Bars", "", *tables.bar_lines(study, cells))
+    networks = definition.networks()
+    for place, name in enumerate(study.networks):
+        for table in study.tables:
+            of_network = not table.networks or name in table.networks
+            # the first network's tables show the source's numbers also before there are any of ours
+            if of_network and (tables.has_lines(table, name, cells) or place == 0):
+                yield from ("", f"## {table.title}: {networks[name].title}", "")
+                if told := tables.dense_text(table, name, cells):
+                    yield from (told, "")
+                yield from tables.table_lines(table, name, cells)
+                if table.iso_accuracy and (found := list(tables.iso_lines(table, name, cells))):
+                    yield from ("", "At most a point lost against dense, up to:", "", *found)
+    if (study.folder / PLAN).exists():
+        yield from ("", "## Products", "", study.products.strip(), "", *product_lines(folder))
+    if (reading := folder / READING).exists():
+        yield from ("", "## Reading", "", reading.read_text().strip())
+    folders = sorted({option for name in study.networks for option in networks[name].folders.values()})
+    command = f"python experiments/studies/study.py {study.name} {' '.join(f'--{name} DIR' for name in folders)}"
+    yield from ("", "## To repeat", "")
+    yield f"    {command} --workers 8    # adds to {rows.FILE} what is not there yet"
+    yield f"    {command} --headlines --kernels auto sparse    # times the headlines, one by one"
+    yield f"    python experiments/studies/page.py {study.name}    # this page"
+    yield f"    python compare.py results/experiments/{study.name}    # the runs themselves"
+
+
+def _missing(study: Study, cells: Cells) -> Iterator[str]:
+    """How many points of each network have no line yet."""
+    yield "Points without a line yet:"
+    yield ""
+    for name in study.networks:
+        of_network = [cell for point, cell in cells.items() if point.network == name]
+        missing = sum(not cell.accuracy for cell in of_network)
+        timed = sum(bool(cell.timed["auto"]) for cell in of_network)
+        yield f"- {definition.networks()[name].title}: {missing} of {len(of_network)}; {timed} are timed"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("studies", nargs="*", default=definition.study_names())
+    parser.add_argument("--out", type=Path, default=definition.EXPERIMENTS, help="folder of the studies' folders")
+    arguments = parser.parse_args()
+    for name in arguments.studies:
+        folder = arguments.out / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "README.md").write_text(page(definition.read_study(name), folder))
+        print(folder / "README.md")
+
+
+if __name__ == "__main__":
+    main()

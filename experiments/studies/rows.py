@@ -1,0 +1,99 @@
+"""The lines of a study: one per finished point, added as soon as it is finished."""
+
+import csv
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from definition import Point  # beside this file
+
+IDENTITY = tuple(field.name for field in fields(Point) if field.compare)
+# of the result, by the names that it has in every record of the program
+FACTS = (
+    "pattern",
+    "granularity",
+    "n_of_m",
+    "recovery",
+    "schedule",
+    "sparsity_target",
+    "sparsity_achieved",
+    "metric_name",
+    "val_dense",
+    "val_dense_continued",
+    "val_masked",
+    "val_sparse",
+    "dense",
+    "dense_continued",
+    "masked",
+    "sparse",
+    "dense_standard_error",
+    "masked_standard_error",
+    "evaluated_samples",
+    "val_evaluated_samples",
+    "dense_steps",
+    "recovery_steps",
+    "latency_dense_ms",
+    "latency_sparse_ms",
+    "speedup",
+    "speedup_low",
+    "speedup_high",
+    "sparse_flops_share",
+    "batch_size",
+    "sequence_length",
+    "dtype",
+    "gpu",
+    "processor",
+    "torch_version",
+    "commit",
+    "time",
+    "dense_weights_sha256",
+    "run_id",
+)
+KERNEL, SECONDS, UNSUPPORTED, OVERRIDES = "kernel", "seconds", "unsupported", "overrides"
+COLUMNS = (*IDENTITY, KERNEL, UNSUPPORTED, *FACTS, SECONDS, OVERRIDES)
+FILE = "points.csv"
+
+Line = dict[str, str]
+Key = tuple[Point, str]  # a point, and the kernel option that it was run with
+
+
+def read_lines(path: Path) -> dict[Key, Line]:
+    """The lines of earlier calls; none where there is no file. Of a point that was run again the last one counts."""
+    if not path.exists():
+        return {}
+    with path.open(newline="") as file:
+        return {(point_of(line), line[KERNEL]): line for line in csv.DictReader(file)}
+
+
+def append_line(path: Path, point: Point, kernel: str, found: Mapping[str, Any], *, overrides: str) -> None:
+    """Add one line; the first makes the file, and its folder.
+
+    Args:
+        found: facts by name, `seconds`, or `unsupported` with the reason; what is absent stays empty.
+        overrides: of run.py, as one text.
+    """
+    line = {name: getattr(point, name) for name in IDENTITY} | {KERNEL: kernel, OVERRIDES: overrides} | dict(found)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        if fresh:
+            writer.writeheader()
+        writer.writerow({name: _text(line.get(name)) for name in COLUMNS})
+
+
+def point_of(line: Line) -> Point:
+    """The point that a line is about."""
+    return Point(**{name: int(line[name]) if name == "seed" else line[name] for name in IDENTITY})
+
+
+def number(line: Line | None, name: str) -> float | None:
+    """A cell as a number; None where nothing was measured."""
+    return None if line is None or not line[name] else float(line[name])
+
+
+def _text(value: Any) -> Any:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else value

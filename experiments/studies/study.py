@@ -1,0 +1,106 @@
+"""The studies: each a folder of experiments/ with a `study.yaml`, re-made point by point.
+
+    python experiments/studies/study.py recoveries nmsparse_bert --bert DIR --glue DIR --workers 8 --minutes 8
+    python experiments/studies/study.py recoveries --bert DIR --glue DIR --headlines --kernels auto sparse
+    python experiments/studies/page.py
+
+Without --kernels networks are trained and evaluated, --workers of them side by side, and nothing is timed. With it the same
+networks (their stages are stored) get kernels and are timed, one after the other. A line is added to points.csv of the study's
+folder as soon as a point is finished, so that a killed study goes on where it was; the runs lie below --results, for compare.py.
+First come the headlines of all named studies, behind the dense networks that they need, then what is left, then headlines with
+further seeds.
+"""
+
+import argparse
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import definition  # beside this file
+import work
+from definition import Point, Study
+from finish import warm_up
+
+
+def parser() -> argparse.ArgumentParser:
+    """All options; each folder that a network may need is one."""
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("studies", nargs="+", choices=definition.study_names())
+    for name in sorted({name for network in definition.networks().values() for name in network.folders.values()}):
+        options.add_argument(
+            f"--{name}", type=Path, metavar="DIR", help="networks that need it are left out without it"
+        )
+    options.add_argument("--networks", nargs="+", choices=list(definition.networks()), help="only these")
+    options.add_argument("--only", nargs="+", metavar="TEXT", help="only points whose name holds one of these")
+    options.add_argument("--headlines", action="store_true", help="only headlines")
+    options.add_argument("--seeds", type=int, nargs="+", help="only these")
+    options.add_argument("--kernels", nargs="+", choices=["auto", "sparse"], help="time points with these, one by one")
+    options.add_argument("--workers", type=int, default=1, help="trainings side by side")
+    options.add_argument("--minutes", type=float, default=float("inf"), help="nothing is begun after so many")
+    options.add_argument("--out", type=Path, default=definition.EXPERIMENTS, help="of the studies' folders")
+    options.add_argument("--results", type=Path, default=Path("results/experiments"), help="of the runs")
+    options.add_argument("--cache", type=Path, default=Path(".cache/sparsefront"), help="of finished stages")
+    options.add_argument(
+        "--overrides", nargs="*", default=[], help="of run.py, for all points: trainer.limit_batches=2"
+    )
+    options.add_argument("--list", action="store_true", help="print what is left, and end")
+    return options
+
+
+def wanted(studies: Sequence[Study], arguments: argparse.Namespace, networks: Sequence[str]) -> Iterator[Point]:
+    """The points that the options leave."""
+    for study in studies:
+        for point in definition.points(study, of=networks, seeds=arguments.seeds):
+            if arguments.headlines and point.turn == 1:
+                continue
+            if not arguments.only or any(text in str(point) for text in arguments.only):
+                yield point
+
+
+def folder_overrides(arguments: argparse.Namespace) -> dict[str, list[str]]:
+    """Network -> the overrides that name its folders; networks without one of theirs are left out."""
+    found = {}
+    for name, network in definition.networks().items():
+        folders = {key: getattr(arguments, option) for key, option in network.folders.items()}
+        if None not in folders.values() and name in (arguments.networks or [name]):
+            found[name] = [f"{key}={folder.resolve()}" for key, folder in folders.items()]
+    return found
+
+
+def main() -> None:
+    arguments = parser().parse_args()
+    ends_at = time.monotonic() + 60 * arguments.minutes
+    studies = [definition.read_study(name) for name in arguments.studies]
+    folders = folder_overrides(arguments)
+    for network in {network for study in studies for network in study.networks} - folders.keys():
+        print(f"{network} is left out: no folder of its model or data was given, or --networks does not name it")
+    cache = f"cache_dir={arguments.cache.resolve()}"
+    queue = work.queue_of(
+        studies,
+        wanted(studies, arguments, list(folders)),
+        kernels=arguments.kernels or [work.ACCURACY],
+        shared={name: [*named, cache, *arguments.overrides] for name, named in folders.items()},
+        out=arguments.out,
+        results=arguments.results.resolve(),
+    )
+    print(f"{len(queue.jobs)} points to do", flush=True)
+    if arguments.list:
+        print("\n".join(f"{point}, kernel={kernel}: {' '.join(jobs)}" for (point, kernel), jobs in queue.jobs.items()))
+        return
+    workers = 1 if arguments.kernels else arguments.workers
+    # Of the workers, before they import torch and tqdm: they share the cores and the terminal.
+    os.environ |= {"TQDM_DISABLE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    if workers > 1:
+        os.environ["OMP_NUM_THREADS"] = "1"
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for _ in range(min(workers, len(queue.jobs))):
+            pool.submit(warm_up)
+        work.run(queue, pool, out=arguments.out, workers=workers, ends_at=ends_at, say=partial(print, flush=True))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""The tables of a study's page, in Markdown, and what is read from them."""
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from cells import Cell, Cells  # beside this file
+from definition import Study, Table
+
+LEAST_SHORTFALL = 0.02  # of the sparsity: below it is rounding
+HEAD = ("line", "", "seeds", "val", "test", "− dense", "− dense, trained on", "speedup auto", "speedup sparse")
+
+
+def table_lines(table: Table, network: str, cells: Cells) -> Iterator[str]:
+    """A table of one network: a line for each cell, the source's number beside it, also where ours is missing.
+
+    Metrics in per cent, mean ± standard deviation over seeds; differences on test, in points.
+    """
+    head = [*HEAD, f"source ({table.paper})"] if table.paper else [*HEAD]
+    yield f"| {' | '.join(head)} |"
+    yield "|" + "---|" * len(head)
+    columns = list(table.columns)
+    for point, cell in _of(table, network, cells):
+        row = table.rows[point.row]
+        label = point.row + (f" ({row.note})" if row.note else "")
+        parts = [label, point.column + _short_of(cell), *_ours(cell)]
+        if table.paper:
+            place = columns.index(point.column)
+            source = row.paper[place] if place < len(row.paper) else None
+            parts.append("" if source is None else str(source))
+        yield f"| {' | '.join(parts)} |"
+
+
+def _short_of(cell: Cell) -> str:
+    """What the network has, where layers that do not fit keep it from the sparsity that was asked for."""
+    if cell.seeds == 0:
+        return ""
+    asked, found = (float(cell.measured[0][name]) for name in ("sparsity_target", "sparsity_achieved"))
+    return f" (has {100 * found:.0f} %)" if asked - found > LEAST_SHORTFALL else ""
+
+
+def _ours(cell: Cell) -> list[str]:
+    if cell.seeds == 0:
+        return ["0", *(["missing"] if cell.unsupported is None else [f"unsupported: {cell.unsupported}"]), *[""] * 5]
+    differences = [cell.difference("masked", other) for other in ("dense", "dense_continued")]
+    lost = ["" if value is None else f"{value:+.2f}" for value in differences]
+    metrics = [cell.text("val_masked"), cell.text("masked")]
+    return [str(cell.seeds), *metrics, *lost, cell.speed("auto"), cell.speed("sparse")]
+
+
+def has_lines(table: Table, network: str, cells: Cells) -> bool:
+    """Whether anything of it was measured, or found impossible."""
+    return any(cell.accuracy for _, cell in _of(table, network, cells))
+
+
+def dense_text(table: Table, network: str, cells: Cells) -> str | None:
+    """One sentence on the dense network and the same trained on; None where it has no line yet."""
+    of_network = [cell for _, cell in _of(table, network, cells)]
+    line = next((cell.dense[0] for cell in of_network if cell.dense), None)
+    if line is None:
+        return None
+    text = f"Dense: val {100 * float(line['val_dense']):.2f}, test {100 * float(line['dense']):.2f} ({line['metric_name']})"
+    if errors := line["dense_standard_error"]:
+        text += f", whose standard error is {100 * float(errors):.2f}"
+    continued = {cell.text("dense_continued") for cell in of_network if cell.seeds} - {""}
+    told = f"; trained on: {', '.join(sorted(continued))}" if continued else ""
+    counts = f"{line['val_evaluated_samples']} samples of val, {line['evaluated_samples']} of test"
+    return f"{text}{told}. {counts}. {_conditions(cells, network)}"
+
+
+def _conditions(cells: Cells, network: str) -> str:
+    """Where the lines of a network come from; several blocks of dense weights are said."""
+    lines = [line for point, cell in cells.items() if point.network == network for line in cell.measured]
+    if not lines:
+        return ""
+    places = sorted({f"{line['gpu'] or line['processor'] or 'CPU'}, torch {line['torch_version']}" for line in lines})
+    of_seed: dict[str, set[str]] = {}
+    for point, cell in cells.items():
+        if point.network == network:
+            for line in cell.measured:
+                of_seed.setdefault(line["seed"], set()).add(line["dense_weights_sha256"])
+    mixed = max(map(len, of_seed.values()))
+    blocks = (
+        f" **These lines are of {mixed} dense networks with one seed: compare within a block only.**"
+        if mixed > 1
+        else ""
+    )
+    steps = sorted({int(line["recovery_steps"]) for line in lines if line["recovery_steps"]})
+    return f"Measured on {'; '.join(places)}; steps of recovery: {', '.join(map(str, steps))}.{blocks}"
+
+
+def bar_lines(study: Study, cells: Cells) -> Iterator[str]:
+    """Of every column with a bar: the line that is best on val, and what it reaches on test."""
+    for network, bars in study.bars.items():
+        for column, bar in bars.items():
+            found = [
+                (cell.per_cent("val_masked"), point.row, cell)
+                for point, cell in cells.items()
+                if (point.network, point.column) == (network, column) and cell.seeds
+            ]
+            if not found:
+                yield f"- {network}, {column}: no line yet (to reach: {bar:g})"
+                continue
+            _, row, best = max(found, key=lambda entry: entry[0])
+            reached = best.per_cent("masked")
+            verdict = "reached" if reached >= bar else "not reached"
+            seeds = f"{best.seeds} seed{'s' if best.seeds > 1 else ''}"
+            text = f"{best.text('val_masked')} on val, {best.text('masked')} on test ({seeds}, {len(found)} lines to choose from)"
+            yield f"- {network}, {column}: best on val is *{row}*, {text}; to reach {bar:g}: {verdict}"
+
+
+def iso_lines(table: Table, network: str, cells: Cells) -> Iterator[str]:
+    """Of every line of a table of levels: the highest up to which at most a point is lost against dense."""
+    for row, group in groupby(_of(table, network, cells), key=lambda entry: entry[0].row):
+        levels = [(point.column, cell) for point, cell in group if cell.seeds]
+        if levels:
+            on = (f"{split} {_iso(levels, prefix)}" for split, prefix in (("val", "val_"), ("test", "")))
+            yield f"- {row}: {', '.join(on)} (of {', '.join(column for column, _ in levels)})"
+
+
+def _iso(levels: list[tuple[str, Cell]], prefix: str) -> str:
+    reached = "none"
+    for column, cell in levels:
+        lost = cell.difference(f"{prefix}masked", f"{prefix}dense")
+        if lost is None or lost < -1:
+            break
+        reached = column
+    return reached
+
+
+def _of(table: Table, network: str, cells: Cells) -> list[tuple]:
+    return [(point, cell) for point, cell in cells.items() if (point.table, point.network) == (table.title, network)]

@@ -1,0 +1,132 @@
+"""The work of a call: which points are left, in which order, and the processes that do them."""
+
+import shlex
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import definition  # beside this file
+import rows
+from definition import Point, Study
+from finish import finish
+
+ACCURACY = "none"  # the kernel option of points that are not timed
+QUIET = (
+    "logger=none",
+    "trainer.progress_bar=false",
+    "trainer.checkpoint=false",
+    "report.html=false",
+    "report.plot=false",
+)
+UNTIMED = ("kernel=none", "measure.latency=false", "measure.batch_size=256", "optimize=[val_masked]")
+
+Job = tuple[rows.Key, list[str]]  # what, and the overrides of run.py
+
+
+@dataclass
+class Queue:
+    """What is left to do, in order; a point waits for its dense network.
+
+    Args:
+        needs: point -> its dense point, where that one is not finished.
+    """
+
+    jobs: dict[rows.Key, list[str]] = field(default_factory=dict)
+    needs: dict[Point, Point] = field(default_factory=dict)
+
+    def take(self) -> Job | None:
+        """The first job that can begin; None where all wait."""
+        ready = next((key for key in self.jobs if key[0] not in self.needs), None)
+        return None if ready is None else (ready, self.jobs.pop(ready))
+
+    def finished(self, point: Point) -> None:
+        """Points that waited for this one can begin."""
+        self.needs = {waiting: needed for waiting, needed in self.needs.items() if needed != point}
+
+    def drop_waiting_for(self, point: Point) -> int:
+        """Forget the points whose dense network failed; how many they are."""
+        lost = [key for key in self.jobs if self.needs.get(key[0]) == point]
+        for key in lost:
+            del self.jobs[key]
+        return len(lost)
+
+
+def queue_of(
+    studies: Iterable[Study],
+    wanted: Iterable[Point],
+    *,
+    kernels: Sequence[str],
+    shared: Mapping[str, Sequence[str]],
+    out: Path,
+    results: Path,
+) -> Queue:
+    """The points that have no line yet, each behind the dense network that it needs.
+
+    Args:
+        wanted: in any order; they are worked on by their turns.
+        kernels: options of run.py; `ACCURACY` alone times nothing.
+        shared: network -> overrides of all of its points.
+        out, results: folders with one of each study in them, for lines and for runs.
+    """
+    queue, of_name = Queue(), {study.name: study for study in studies}
+    known = {name: rows.read_lines(out / name / rows.FILE) for name in of_name}
+
+    def add(point: Point, kernel: str) -> None:
+        if kernel == ACCURACY:
+            how = UNTIMED
+        else:
+            how = (f"kernel={kernel}", *definition.networks()[point.network].latency)
+        where = f"results_dir={results / point.study}"
+        queue.jobs[point, kernel] = [*point.overrides, *QUIET, *how, where, *shared[point.network]]
+
+    for point in sorted(wanted, key=lambda point: point.turn):
+        dense = definition.dense_point(of_name[point.study], point)
+        for kernel in kernels:
+            if (point, kernel) in known[point.study]:
+                continue
+            if (dense, ACCURACY) not in known[point.study]:
+                if (dense, ACCURACY) not in queue.jobs:
+                    add(dense, ACCURACY)
+                queue.needs[point] = dense
+            add(point, kernel)
+    return queue
+
+
+def run(queue: Queue, pool: Executor, *, out: Path, workers: int, ends_at: float, say: Callable[[str], None]) -> None:
+    """Work until nothing is left, or the time is over: what has begun is finished.
+
+    Args:
+        out: folder of the studies' folders, where lines go.
+        ends_at: `time.monotonic()` after which nothing is begun any more.
+    """
+    running: dict[Future, Job] = {}
+    while queue.jobs or running:
+        while len(running) < workers and time.monotonic() < ends_at and (job := queue.take()):
+            running[pool.submit(finish, job[1])] = job
+        if not running:
+            say(f"out of time: {len(queue.jobs)} points are left for the next call")
+            return
+        for done in wait(running, return_when=FIRST_COMPLETED).done:
+            (point, kernel), overrides = running.pop(done)
+            if (error := done.exception()) is not None:
+                say(f"{point}: FAILED, {type(error).__name__}: {error}")
+                if lost := queue.drop_waiting_for(point):
+                    say(f"{lost} points need that network: they are left for the next call")
+                continue
+            found = done.result()
+            if point.row == definition.DENSE and found.get(rows.UNSUPPORTED):  # a folder that is not there, say
+                say(f"{point}: {found[rows.UNSUPPORTED]}")
+                say(f"{queue.drop_waiting_for(point)} points need that network: they are left for the next call")
+                continue
+            rows.append_line(out / point.study / rows.FILE, point, kernel, found, overrides=shlex.join(overrides))
+            say(f"{point}, kernel={kernel}: {_told(found)}")
+            queue.finished(point)
+
+
+def _told(found: Mapping) -> str:
+    if reason := found.get(rows.UNSUPPORTED):
+        return f"unsupported, {reason}"
+    named = ("val_dense", "val_masked", "dense", "dense_continued", "masked", "speedup", rows.SECONDS)
+    return ", ".join(f"{name} {found[name]:.4g}" for name in named if found.get(name) is not None)

@@ -1,0 +1,289 @@
+"""The studies: their points, the work of a call and what it leaves, their pages; and one of two points on digits."""
+
+import importlib
+import subprocess
+import sys
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from sparsefront.command_line import configured
+from sparsefront.settings import build_settings
+from sparsefront.validate import validate
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "experiments" / "studies"
+NAMES = ("definition", "rows", "finish", "work", "study", "cells", "tables", "products", "draw", "page")
+STUDIES = sorted(path.parent.name for path in FOLDER.parent.glob("*/study.yaml"))
+ON_CPU = ("trainer=cpu", "measure.device=cpu")
+
+
+@pytest.fixture(scope="module")
+def modules():
+    """Module name -> module; they find one another beside them."""
+    sys.path.insert(0, str(FOLDER))
+    try:
+        yield {name: importlib.import_module(name) for name in NAMES}
+    finally:
+        sys.path.remove(str(FOLDER))
+        for name in NAMES:
+            sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def study(modules):
+    """Two columns, three lines, of which one is a headline in one column; on digits."""
+    definition = modules["definition"]
+    rows = {
+        "EW": definition.Row(("pattern=element_wise",), paper=(90.5, None), headline=("50 %",)),
+        "2:4": definition.Row(("pattern=n_m", "pattern.m=4")),
+        "BW": definition.Row(("pattern=block_wise",), paper=(80,)),
+    }
+    columns = {"50 %": ("sparsity=0.5",), "75 %": ("sparsity=0.75",)}
+    table = definition.Table("Patterns", columns, rows, paper="of a source", iso_accuracy=True)
+    network = "vit_small_digits"
+    bars = {network: {"50 %": 80.0}}
+    return definition.Study("trial", "A trial", "About it.", (network,), (table,), headline_seeds=(0, 1), bars=bars)
+
+
+def line_of(masked: float, **more: object) -> dict:
+    return {
+        "pattern": "element_wise",
+        "metric_name": "accuracy",
+        "sparsity_target": 0.5,
+        "sparsity_achieved": 0.5,
+        "val_dense": 0.9,
+        "dense": 0.88,
+        "dense_continued": 0.89,
+        "val_masked": masked,
+        "masked": masked,
+        "recovery_steps": 3,
+        "torch_version": "2",
+        "dense_weights_sha256": "a",
+        **more,
+    }
+
+
+def test_the_folders_hold_the_six_studies():
+    assert STUDIES == ["nmsparse_bert", "pytorch_talk", "recoveries", "tile_wise_bert", "uniform"]
+    assert (FOLDER.parent / "complaints" / "rerun.py").exists()
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_is_whole(modules, name):
+    """Its networks are known, its headlines are columns, and a source's numbers fit the columns."""
+    definition = modules["definition"]
+    study = definition.read_study(name)
+    assert set(study.networks) <= definition.networks().keys()
+    for table in study.tables:
+        assert set(table.networks) <= set(study.networks)
+        for row in table.rows.values():
+            assert set(row.headline) <= table.columns.keys() and len(row.paper) <= len(table.columns)
+            assert not row.paper or table.paper, "numbers without what they are of"
+    points = list(definition.points(study))
+    assert len(set(points)) == len(points) and any(point.turn == 0 for point in points)
+    columns = {point.column for point in points}
+    assert all(bars.keys() <= columns for bars in study.bars.values())
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_settings_of_every_point_can_be_built(modules, name, tmp_path):
+    definition = modules["definition"]
+    study = definition.read_study(name)
+    seen = set()
+    for point in definition.points(study, seeds=[0]):
+        key = (point.table, point.row) if point.network == study.networks[0] else point.network
+        if key in seen:  # columns differ in the sparsity alone, and of further networks one point is enough
+            continue
+        seen.add(key)
+        with configured([*point.overrides, "kernel=none", f"results_dir={tmp_path}"], ROOT / "conf") as (config, _):
+            assert config.control == "dense_continued"
+            for group in ("model", "dataset", "pattern", "importance", "allocation", "schedule", "recovery", "recipe"):
+                build_settings(group, config[group])
+
+
+def test_points_that_need_no_data_are_valid(modules, tmp_path):
+    definition = modules["definition"]
+    study = definition.read_study("pytorch_talk")
+    for point in definition.points(study, of=["vit_small_digits"], seeds=[0]):
+        more = [
+            *ON_CPU,
+            "kernel=none",
+            "measure.latency=false",
+            f"results_dir={tmp_path}",
+            f"cache_dir={tmp_path}/cache",
+        ]
+        with configured([*point.overrides, *more], ROOT / "conf") as (config, _):
+            assert not validate(config).swaps
+
+
+def test_headlines_come_first_and_alone_have_further_seeds(modules, study):
+    found = list(modules["definition"].points(study))
+    assert len(found) == 6 + 1
+    by_turn = sorted(found, key=lambda point: point.turn)
+    assert [(point.row, point.column, point.seed) for point in by_turn][::6] == [("EW", "50 %", 0), ("EW", "50 %", 1)]
+    assert [point.seed for point in modules["definition"].points(study, seeds=[1])] == [1]
+
+
+def test_recoveries_with_other_seeds_share_a_dense_network(modules, study):
+    from dataclasses import replace
+
+    definition = modules["definition"]
+    one = replace(study, seed_key="recovery.seed")
+    *_, last = definition.points(one)
+    assert last.seed == 1 and "recovery.seed=1" in last.overrides
+    assert definition.dense_point(one, last).seed == 0 and definition.dense_point(study, last).seed == 1
+
+
+class Inline:
+    """A pool that does everything at once."""
+
+    def submit(self, task, *arguments):
+        future = Future()
+        try:
+            future.set_result(task(*arguments))
+        except RuntimeError as error:
+            future.set_exception(error)
+        return future
+
+
+def queue_of(modules, study, tmp_path, **more):
+    settings = {"kernels": ["none"], "shared": {study.networks[0]: []}, "out": tmp_path, "results": tmp_path / "runs"}
+    return modules["work"].queue_of([study], list(modules["definition"].points(study)), **settings | more)
+
+
+def test_a_study_goes_on_where_it_was_and_trains_dense_first(modules, study, tmp_path, monkeypatch):
+    work, done = modules["work"], []
+
+    def finish(overrides):
+        done.append(overrides)
+        return line_of(0.9)
+
+    monkeypatch.setattr(work, "finish", finish)
+    run = {"pool": Inline(), "out": tmp_path, "workers": 1, "say": lambda line: None}
+    work.run(queue_of(modules, study, tmp_path), ends_at=float("-inf"), **run)
+    assert not done, "out of time"
+    work.run(queue_of(modules, study, tmp_path), ends_at=float("inf"), **run)
+    assert len(done) == 7 + 2, "each seed has a dense network"
+    dense = ["pattern=dense" in overrides for overrides in done]
+    assert dense[:3] == [True, False, False] and "pattern=element_wise" in done[1]
+    assert all("measure.latency=false" in overrides for overrides in done)
+    assert not queue_of(modules, study, tmp_path).jobs, "nothing is left"
+    timed = queue_of(modules, study, tmp_path, kernels=["auto", "sparse"])
+    assert len(timed.jobs) == 2 * 7 and not timed.needs
+    assert all("measure.latency=false" not in overrides for overrides in timed.jobs.values())
+
+
+def test_without_its_dense_network_no_point_has_a_line(modules, study, tmp_path, monkeypatch):
+    work, said = modules["work"], []
+    run = {"pool": Inline(), "out": tmp_path, "workers": 1, "say": said.append, "ends_at": float("inf")}
+    for failure in ({"unsupported": "model.path=x: no such folder"}, RuntimeError("broken")):
+
+        def finish(overrides, failure=failure):
+            if isinstance(failure, RuntimeError):
+                raise failure
+            return failure
+
+        monkeypatch.setattr(work, "finish", finish)
+        work.run(queue_of(modules, study, tmp_path), **run)
+        assert not modules["rows"].read_lines(tmp_path / study.name / "points.csv")
+    assert sum("need that network" in line for line in said) == 4
+    assert any("no such folder" in line for line in said) and any("RuntimeError: broken" in line for line in said)
+
+
+def filled(modules, study, tmp_path) -> Path:
+    rows, definition = modules["rows"], modules["definition"]
+    path = tmp_path / "points.csv"
+    for point in definition.points(study):
+        if point.row == "BW":
+            found = {"unsupported": "no layer fits"} if point.column == "75 %" else None
+        elif point.row == "EW":
+            found = line_of(0.885 if point.column == "50 %" else 0.7 + point.seed / 10)
+        else:
+            found = line_of(0.8)
+        if found is not None:
+            rows.append_line(path, point, "none", found, overrides="a b")
+        if (point.row, point.column, point.seed) == ("EW", "50 %", 0):
+            timed = line_of(0.885, speedup=0.8, speedup_low=0.7, speedup_high=0.9, gpu="H200")
+            rows.append_line(path, point, "auto", timed, overrides="a b")
+            dense = definition.dense_point(study, point)
+            rows.append_line(path, dense, "none", line_of(0.0, evaluated_samples=9), overrides="a b")
+    return path
+
+
+def test_the_page_sets_ours_beside_the_source_and_names_what_is_missing(modules, study, tmp_path):
+    filled(modules, study, tmp_path)
+    text = modules["page"].page(study, tmp_path)
+    lines = {tuple(cell.strip() for cell in line.split("|")[1:3]): line for line in text.splitlines() if "|" in line}
+    assert "| 2 | 88.50 ± 0.00 | 88.50 ± 0.00 | +0.50 | -0.50 | 0.80 (0.70–0.90) |  | 90.5 |" in lines["EW", "50 %"]
+    assert "missing" in lines["BW", "50 %"] and lines["BW", "50 %"].endswith("| 80 |")
+    assert "unsupported: no layer fits" in lines["BW", "75 %"]
+    assert "1 of 6; 1 are timed" in text, "cells without any line"
+    assert "best on val is *EW*, 88.50 ± 0.00 on val, 88.50 ± 0.00 on test (2 seeds" in text and ": reached" in text
+    assert "- EW: val none, test 50 %" in text, "1.5 points lost on val, half a point gained on test"
+    assert (tmp_path / "accuracy.png").stat().st_size > 1000
+    (tmp_path / "reading.md").write_text("What it says.")
+    assert "## Reading\n\nWhat it says." in modules["page"].page(study, tmp_path)
+
+
+def test_a_line_says_where_the_network_is_less_sparse_than_asked(modules, study, tmp_path):
+    point = next(modules["definition"].points(study))
+    modules["rows"].append_line(
+        tmp_path / "points.csv", point, "none", line_of(0.8, sparsity_achieved=0.2), overrides=""
+    )
+    assert "| EW | 50 % (has 20 %) | 1 |" in modules["page"].page(study, tmp_path)
+
+
+def test_lines_of_several_dense_networks_are_said(modules, study, tmp_path):
+    path = filled(modules, study, tmp_path)
+    assert "compare within a block only" not in modules["page"].page(study, tmp_path)
+    other = next(point for point in modules["definition"].points(study) if point.row == "2:4")
+    modules["rows"].append_line(path, other, "none", line_of(0.8, dense_weights_sha256="b"), overrides="")
+    assert "2 dense networks with one seed: compare within a block only" in modules["page"].page(study, tmp_path)
+
+
+def test_a_page_without_lines_shows_the_source_and_no_number_of_ours(modules, study, tmp_path):
+    text = modules["page"].page(study, tmp_path)
+    assert text.count("| missing |") == 6 and "| 90.5 |" in text and "no line yet" in text
+    assert not (tmp_path / "accuracy.png").exists()
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_pages_are_those_of_the_lines(modules, name):
+    folder = FOLDER.parent / name
+    definition = modules["definition"]
+    cells = modules["cells"].cells_of(definition.read_study(name), modules["rows"].read_lines(folder / "points.csv"))
+    text = "\n".join(
+        modules["page"]._lines(definition.read_study(name), cells, folder, (folder / "accuracy.png").exists())
+    )
+    assert (folder / "README.md").read_text() == text + "\n"
+
+
+def test_products_name_the_sparsity_from_which_they_gain(modules, tmp_path):
+    head = "family,pattern,granularity,shape,sparsity,asked_sparsity,speedup,gpu,torch,commit"
+    lines = [f"gathered,tile_wise,128,A,{s},{s},{gain},H200,2,c" for s, gain in ((0.5, 0.9), (0.75, 1.4), (0.75, 1.2))]
+    (tmp_path / "products.csv").write_text("\n".join([head, *lines]) + "\n")
+    found = list(modules["products"].product_lines(tmp_path))
+    assert found[2] == "| A | tile_wise 128 | 0.90 | 1.40 | 75 % |"
+
+
+def test_two_points_of_a_study_from_the_command_line(tmp_path):
+    command = [
+        sys.executable,
+        str(FOLDER / "study.py"),
+        "pytorch_talk",
+        "--networks",
+        "vit_small_digits",
+        "--seeds",
+        "0",
+    ]
+    places = [f"--{name}={tmp_path / name}" for name in ("out", "results", "cache")]
+    more = ["--only", "32 x 32", "--overrides", "debug=tiny", *ON_CPU, "model.dim=128", "model.depth=1"]
+    call = subprocess.run([*command, *places, *more], capture_output=True, text=True, cwd=ROOT)
+    assert call.returncode == 0, call.stdout + call.stderr
+    lines = (tmp_path / "out" / "pytorch_talk" / "points.csv").read_text().splitlines()
+    assert len(lines) == 1 + 3, call.stdout
+    assert len(list((tmp_path / "results" / "pytorch_talk").glob("*/row.json"))) == 3
+    again = subprocess.run([*command, *places, *more], capture_output=True, text=True, cwd=ROOT)
+    assert again.stdout.splitlines()[-1] == "0 points to do"
