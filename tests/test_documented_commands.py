@@ -34,7 +34,7 @@ DOCUMENTS = [
     "docs/search.md",
 ]
 PROGRAMS = r"(?:python|make|pip|pytest|pre-commit) "
-QUICK = ("debug=tiny", "logger=none", "report.html=false", "trainer=cpu", "measure.device=cpu")
+QUICK = ("debug=tiny", "logger=none", "report.html=false", "trainer=cpu", "measure.device=cpu", "measure.variants=[]")
 SMALL = ("model.dim=64", "model.depth=2")  # of the default model
 NOT_HERE = {  # they need a GPU or install something
     "make test-gpu",

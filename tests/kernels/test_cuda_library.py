@@ -1,5 +1,6 @@
 """CUDA sources as libraries: what the compiler makes of each, when one is built, and what is said where one cannot be."""
 
+import fcntl
 import os
 import re
 import signal
@@ -20,11 +21,13 @@ def needs_tools():
 
 
 @pytest.fixture(scope="module")
-def compiler_logs():
+def compiler_logs(tmp_path_factory):
     """Source -> what the compiler said of it. All are built at once, where they have not been built before."""
     if reason := cuda_library._missing_tool():
         pytest.skip(reason)
-    with ThreadPoolExecutor() as pool:
+    # pytest-xdist's workers, which have folders side by side, do not compile the same
+    with open(tmp_path_factory.getbasetemp().parent / "compiler.lock", "w") as alone, ThreadPoolExecutor() as pool:
+        fcntl.flock(alone, fcntl.LOCK_EX)
         libraries = dict(zip(cuda_library.SOURCES, pool.map(cuda_library.build, cuda_library.SOURCES)))
     return {name: (library.parent / cuda_library.LOG).read_text() for name, library in libraries.items()}
 

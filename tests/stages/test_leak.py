@@ -14,6 +14,7 @@ from sparsefront.report.winners import winners
 
 SETTINGS = ["debug=tiny", "trainer=cpu", "measure.device=cpu", "measure.evaluate_limit=null", "model.dim=64"]
 SETTINGS += ["importance=taylor", "trainer.limit_batches=10", "dataset.shift=1", "recipe.lr=3e-3"]
+SETTINGS += ["report.html=false", "kernel.fuse=false", "measure.variants=[]"]
 
 
 @pytest.fixture
