@@ -11,6 +11,7 @@ from sparsefront.report.loggers import RESULT_KEY, WandbLogging, log_result
 from sparsefront.report.result import Result
 
 SMALL = ["debug=tiny", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1", "pattern=n_m"]
+SMALL += ["report.html=false", "report.plot=false", "kernel.fuse=false", "measure.variants=[]"]
 
 
 class Run:
