@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 from program_server import ProgramServer
+from quick_settings import QUICK
 
 # Triton reads this when it is imported: without a GPU its kernels run in the interpreter.
 if not torch.cuda.is_available():
@@ -128,10 +129,6 @@ def composed(tmp_path: Path) -> Callable:
     yield make
     GlobalHydra.instance().clear()
     HydraConfig.instance().cfg = None
-
-
-# What most of a tiny run's seconds go to, and most tests do not look at: pages, and graphs of the network that are traced.
-QUICK = ("report.html=false", "report.plot=false", "kernel.fuse=false", "measure.variants=[]")
 
 
 @pytest.fixture

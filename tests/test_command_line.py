@@ -13,15 +13,14 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 from program_server import ProgramServer
+from quick_settings import QUICK
 
 from sparsefront import command_line
 from sparsefront.report.result import Result
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = ["model.dim=64", "model.depth=1", "measure.evaluate_limit=8"]
-QUIET = ["logger=none", "report.html=false", "report.plot=false"]
-UNFUSED = ["kernel.fuse=false", "measure.variants=[]"]
-TINY = ["debug=tiny", "trainer=cpu", "measure.device=cpu", *SMALL, *QUIET, *UNFUSED]
+TINY = ["debug=tiny", "logger=none", "trainer=cpu", "measure.device=cpu", *SMALL, *QUICK]
 
 
 def command(tmp_path: Path, *overrides: str) -> list[str]:
