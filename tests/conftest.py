@@ -10,11 +10,14 @@ import atexit
 import random
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from program_server import ProgramServer
+from quick_settings import QUICK
 
 # Triton reads this when it is imported: without a GPU its kernels run in the interpreter.
 if not torch.cuda.is_available():
@@ -88,6 +91,14 @@ def own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_process: Ca
     write({})
 
 
+@pytest.fixture(scope="session")
+def programs() -> Iterator[ProgramServer]:
+    """Starts programs in processes that need not import torch again."""
+    server = ProgramServer()
+    yield server
+    server.close()
+
+
 @pytest.fixture
 def composed(tmp_path: Path) -> Callable:
     """compose(*overrides) -> the configuration of one run, with Hydra's runtime set as `run.py` would have it."""
@@ -121,8 +132,8 @@ def composed(tmp_path: Path) -> Callable:
 
 
 @pytest.fixture
-def run(composed: Callable) -> Callable:
-    """run(*overrides) -> the row of a tiny run."""
+def full_run(composed: Callable) -> Callable:
+    """full_run(*overrides) -> the row of a tiny run, with pages, fused graphs and every execution of the network."""
     from hydra.core.hydra_config import HydraConfig
 
     from sparsefront.pipeline import run_experiment
@@ -133,3 +144,9 @@ def run(composed: Callable) -> Callable:
         return Result.from_json((Path(HydraConfig.get().runtime.output_dir) / "row.json").read_text())
 
     return make
+
+
+@pytest.fixture
+def run(full_run: Callable) -> Callable:
+    """run(*overrides) -> the row of a tiny run without pages and fused graphs."""
+    return partial(full_run, *QUICK)

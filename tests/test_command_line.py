@@ -1,4 +1,4 @@
-"""run.py as a user types it, in processes of its own."""
+"""run.py as a user types it, in processes of their own: those that do not say `python` are forked by `programs`."""
 
 import json
 import os
@@ -7,27 +7,36 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
+from program_server import ProgramServer
+from quick_settings import QUICK
 
 from sparsefront import command_line
 from sparsefront.report.result import Result
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = ["model.dim=64", "model.depth=1", "measure.evaluate_limit=8"]
-QUIET = ["logger=none", "report.html=false", "report.plot=false"]
-TINY = ["debug=tiny", "trainer=cpu", "measure.device=cpu", *SMALL, *QUIET]
+TINY = ["debug=tiny", "logger=none", "trainer=cpu", "measure.device=cpu", *SMALL, *QUICK]
 
 
 def command(tmp_path: Path, *overrides: str) -> list[str]:
     places = [f"results_dir={tmp_path / 'results'}", f"cache_dir={tmp_path / 'cache'}"]
-    return [sys.executable, str(ROOT / "run.py"), *overrides, *TINY, *places]
+    return [str(ROOT / "run.py"), *TINY, *places, *overrides]
 
 
-def finish(tmp_path: Path, *overrides: str) -> subprocess.CompletedProcess:
-    return subprocess.run(command(tmp_path, *overrides), capture_output=True, text=True, timeout=300)
+def python(*words: str, timeout: float = 300) -> subprocess.CompletedProcess:
+    """A whole process, from Python's start to its end."""
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=timeout)
+
+
+@pytest.fixture
+def finish(programs: ProgramServer) -> Callable[..., subprocess.CompletedProcess]:
+    """finish(folder, *overrides) -> what a run into a folder printed and how it ended."""
+    return lambda folder, *overrides: programs.run(command(folder, *overrides))
 
 
 def rows(tmp_path: Path) -> list[Result]:
@@ -35,7 +44,7 @@ def rows(tmp_path: Path) -> list[Result]:
 
 
 def test_help_lists_the_groups():
-    done = subprocess.run([sys.executable, ROOT / "run.py", "--help"], capture_output=True, text=True, timeout=60)
+    done = python(str(ROOT / "run.py"), "--help", timeout=60)
     assert done.returncode == 0
     for folder in ("model", "dataset", "pattern", "recovery", "kernel"):
         options = sorted(file.stem for file in (ROOT / "conf" / folder).glob("*.yaml"))
@@ -43,7 +52,7 @@ def test_help_lists_the_groups():
     assert done.stdout.count("  python ") >= 5
 
 
-def test_the_configuration_shows_the_allocation_that_runs(tmp_path):
+def test_the_configuration_shows_the_allocation_that_runs(tmp_path, finish):
     done = finish(tmp_path, "--cfg", "job", "pattern=block_wise")
     assert "allocation:\n  _target_: sparsefront.allocation.per_layer.PerLayer\n" in done.stdout
 
@@ -63,7 +72,7 @@ def test_the_configuration_shows_the_allocation_that_runs(tmp_path):
     ],
     ids=lambda value: str(value)[:24],
 )
-def test_bad_input_is_one_message(tmp_path, overrides, message):
+def test_bad_input_is_one_message(tmp_path, overrides, message, finish):
     done = finish(tmp_path, *overrides)
     assert done.returncode != 0
     assert message in done.stderr
@@ -71,7 +80,7 @@ def test_bad_input_is_one_message(tmp_path, overrides, message):
     assert not (tmp_path / "results").exists(), "a run that was rejected leaves no folder"
 
 
-def test_a_sweep_with_a_typo_leaves_no_folder(tmp_path):
+def test_a_sweep_with_a_typo_leaves_no_folder(tmp_path, finish):
     done = finish(tmp_path, "-m", "pattern=n_m,tile_wize")
     assert done.returncode != 0 and "Available options in 'pattern'" in done.stderr
     assert "points finished" not in done.stdout
@@ -82,8 +91,8 @@ def test_a_sweep_with_a_typo_leaves_no_folder(tmp_path):
     ("folder", "message"),
     [("/proc/sparsefront", "cannot be written"), ("", "names no folder; the folder you stand in")],
 )
-def test_a_results_folder_that_cannot_be_written(tmp_path, folder, message):
-    done = subprocess.run([*command(tmp_path), f"results_dir={folder}"], capture_output=True, text=True, timeout=60)
+def test_a_results_folder_that_cannot_be_written(tmp_path, folder, message, finish):
+    done = finish(tmp_path, f"results_dir={folder}")
     assert done.returncode != 0
     assert f"results_dir={folder}: {message}" in done.stderr
     assert "Traceback" not in done.stderr
@@ -102,13 +111,13 @@ def test_a_disk_without_room_for_a_result_is_told_before_the_run(tmp_path, monke
 
 
 @pytest.mark.parametrize("experiment", ["experiment=digits_gradual", "+experiment=digits_gradual"])
-def test_an_experiment_with_and_without_a_plus(tmp_path, experiment):
+def test_an_experiment_with_and_without_a_plus(tmp_path, experiment, finish):
     done = finish(tmp_path, "--cfg", "job", experiment)
     assert done.returncode == 0, done.stderr
     assert "sparsefront.schedule.gradual.Gradual" in done.stdout and "sparsity: 0.9\n" in done.stdout
 
 
-def test_a_sweep_goes_on_past_a_failed_point_and_is_not_repeated(tmp_path):
+def test_a_sweep_goes_on_past_a_failed_point_and_is_not_repeated(tmp_path, finish):
     sweep = ["-m", "pattern=n_m", "sparsity=0.5", "pattern.m=4,5,8"]
     first = finish(tmp_path, *sweep)
     assert first.returncode != 0, "one point cannot work"
@@ -126,17 +135,17 @@ def test_a_sweep_goes_on_past_a_failed_point_and_is_not_repeated(tmp_path):
     assert "training" not in again.stdout
 
 
-def test_points_in_parallel_train_dense_once(tmp_path):
+def test_points_in_parallel_train_dense_once(tmp_path, programs):
     patterns = ["tile_wise", "block_wise"]
-    running = [subprocess.Popen(command(tmp_path, f"pattern={name}"), stdout=subprocess.DEVNULL) for name in patterns]
-    assert [process.wait(300) for process in running] == [0, 0]
+    running = [programs.start(command(tmp_path, f"pattern={name}")) for name in patterns]
+    assert [program.wait() for program in running] == [0, 0]
     assert sorted(row.choice.pattern for row in rows(tmp_path)) == sorted(patterns)
     assert sorted(row.cost.dense_reused for row in rows(tmp_path)) == [False, True]
 
 
-def kill_during(stage: str, tmp_path: Path) -> None:
+def kill_during(stage: str, tmp_path: Path, programs: ProgramServer) -> None:
     """Start the run and kill it, without a chance to clean up, as soon as it works on the stage."""
-    process = subprocess.Popen(command(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = programs.start(command(tmp_path))
     deadline = time.monotonic() + 200
     while not list((tmp_path / "cache" / stage).glob("*.partial-*")):
         assert process.poll() is None and time.monotonic() < deadline, f"never reached {stage}"
@@ -145,10 +154,10 @@ def kill_during(stage: str, tmp_path: Path) -> None:
     process.wait(30)
 
 
-def test_a_run_killed_again_and_again_gives_the_same_result(tmp_path):
+def test_a_run_killed_again_and_again_gives_the_same_result(tmp_path, finish, programs):
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     for stage in ("dense", "recover", "measure"):
-        kill_during(stage, killed)
+        kill_during(stage, killed, programs)
         assert not rows(killed)
     last = finish(killed)
     assert not [path for path in killed.rglob("*") if "partial" in path.name or path.name == ".running"]
@@ -159,7 +168,7 @@ def test_a_run_killed_again_and_again_gives_the_same_result(tmp_path):
     assert re.fullmatch(r"\d{4}-\d\d-\d\d_[\d-]+_tile_wise_0\.75", folder.name)
     assert last.returncode == 0, last.stderr
     assert not re.search("training|^(dense|recover)[:,]", last.stdout, re.MULTILINE), "finished stages were repeated"
-    assert finish(whole).returncode == 0
+    assert python(*command(whole)).returncode == 0
     (after_kills,), (uninterrupted,) = rows(killed), rows(whole)
     assert after_kills.quality == uninterrupted.quality
     assert after_kills.sparsity == uninterrupted.sparsity
@@ -168,16 +177,17 @@ def test_a_run_killed_again_and_again_gives_the_same_result(tmp_path):
 
 def test_a_disk_that_is_full_before_the_run_begins_leaves_no_folder(tmp_path):
     """Hydra's own files come first: here none may hold a byte."""
-    limited = ["bash", "-c", 'ulimit -f 0; exec "$@"', "bash", *command(tmp_path)]
+    limited = ["bash", "-c", 'ulimit -f 0; exec "$@"', "bash", sys.executable, *command(tmp_path)]
     done = subprocess.run(limited, capture_output=True, text=True, timeout=60)
     assert done.returncode != 0
     assert not (tmp_path / "results").exists() and not list(tmp_path.rglob("*.partial-*"))
 
 
-def test_a_disk_that_fills_up_leaves_nothing_half_written(tmp_path):
+def test_a_disk_that_fills_up_leaves_nothing_half_written(tmp_path, programs):
     """No file may be larger than 150 KB, so the weights cannot be stored."""
-    limited = ["bash", "-c", 'ulimit -f 150; exec "$@"', "bash", *command(tmp_path, "-m", "sparsity=0.5,0.75")]
-    done = subprocess.run(limited, capture_output=True, text=True, timeout=120)
+    limit = "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (150 * 1024, 150 * 1024))"
+    main = "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    done = programs.run(["-c", f"{limit}; {main}", *command(tmp_path, "-m", "sparsity=0.5,0.75")])
     assert done.returncode != 0 and "0 points finished, 2 failed" in done.stdout
     assert "File too large" in done.stdout.split("2 failed")[1], "the table says why"
     assert not [path for path in tmp_path.rglob("*") if "partial" in path.name or path.name == ".running"]

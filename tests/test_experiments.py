@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 EXPERIMENTS = sorted(
     file.stem for file in (Path(__file__).resolve().parent.parent / "conf" / "experiment").glob("*.yaml")
@@ -77,13 +78,32 @@ LOCAL_DATA = {
 }
 
 
+@pytest.fixture
+def small_models(monkeypatch):
+    """torchvision's ResNet-50 and ViT-B/16 with few blocks, every kind of block among them; tests/models builds whole ones."""
+    import torchvision
+    from torchvision.models import resnet, vision_transformer
+
+    def vit(image_size: int, num_classes: int, **_) -> torch.nn.Module:
+        sizes = {"num_heads": 12, "hidden_dim": 768, "mlp_dim": 3072}  # of vit_b_16
+        return vision_transformer.VisionTransformer(
+            image_size=image_size, patch_size=16, num_layers=1, num_classes=num_classes, **sizes
+        )
+
+    def resnet50(num_classes: int, **_) -> torch.nn.Module:
+        return resnet.ResNet(resnet.Bottleneck, [2, 1, 1, 1], num_classes=num_classes)
+
+    monkeypatch.setitem(torchvision.models._api.BUILTIN_MODELS, "vit_b_16", vit)
+    monkeypatch.setattr(torchvision.models, "resnet50", resnet50)
+
+
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_experiment_gives_a_row(run, composed, tmp_path, name):
+def test_experiment_gives_a_row(full_run, composed, tmp_path, small_models, name):
     from hydra.core.hydra_config import HydraConfig
 
     composed(f"experiment={name}")
     dataset = HydraConfig.get().runtime.choices["dataset"]
-    row = run(f"experiment={name}", *ON_CPU, *NO_PAGES, *LOCAL_DATA[dataset](tmp_path / "data"))
+    row = full_run(f"experiment={name}", *ON_CPU, *NO_PAGES, *LOCAL_DATA[dataset](tmp_path / "data"))
     assert row.quality.masked is not None and row.quality.sparse == pytest.approx(row.quality.masked, abs=0.01)
     assert row.sparsity.sparsity_achieved > 0
 

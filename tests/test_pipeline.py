@@ -24,8 +24,8 @@ PATTERNS = {
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_masked_and_sparse_agree(run, pattern):
-    result = run(f"pattern={pattern}", *PATTERNS[pattern], *ON_CPU)
+def test_masked_and_sparse_agree(full_run, pattern):
+    result = full_run(f"pattern={pattern}", *PATTERNS[pattern], *ON_CPU)
     assert result.quality.masked == pytest.approx(result.quality.sparse, abs=1e-3)
     assert result.sparsity.sparsity_achieved == pytest.approx(result.sparsity.sparsity_target, abs=0.01)
     assert result.speed.latency_device == "cpu" and result.speed.latency_kernel == "reference"
@@ -160,7 +160,7 @@ def test_a_damaged_stage_is_named_and_made_again(run, tmp_path, monkeypatch, cap
     assert (dense / "weights.safetensors").read_bytes() == content and again.quality.dense == first.quality.dense
 
 
-def test_a_page_that_cannot_be_written_leaves_no_result(run, monkeypatch):
+def test_a_page_that_cannot_be_written_leaves_no_result(full_run, monkeypatch):
     from hydra.core.hydra_config import HydraConfig
 
     def full(*_, **__):
@@ -169,10 +169,10 @@ def test_a_page_that_cannot_be_written_leaves_no_result(run, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("sparsefront.report.run_report.write_run_page", full)
         with pytest.raises(OSError, match="No space left"):
-            run("sparsity=0.9", *ON_CPU)
+            full_run("sparsity=0.9", *ON_CPU)
     folder = Path(HydraConfig.get().runtime.output_dir)
     assert not (folder / "row.json").exists() and not list(folder.glob("*partial*"))
-    assert run("sparsity=0.9", *ON_CPU).sparsity.sparsity_target == 0.9
+    assert full_run("sparsity=0.9", *ON_CPU).sparsity.sparsity_target == 0.9
 
 
 def test_the_same_seed_gives_the_same_result(composed, tmp_path):

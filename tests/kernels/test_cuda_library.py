@@ -1,15 +1,16 @@
 """CUDA sources as libraries: what the compiler makes of each, when one is built, and what is said where one cannot be."""
 
+import fcntl
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from program_server import Program, ProgramServer
 from sparsefront_kernels import build, cuda_library
 
 
@@ -20,11 +21,13 @@ def needs_tools():
 
 
 @pytest.fixture(scope="module")
-def compiler_logs():
+def compiler_logs(tmp_path_factory):
     """Source -> what the compiler said of it. All are built at once, where they have not been built before."""
     if reason := cuda_library._missing_tool():
         pytest.skip(reason)
-    with ThreadPoolExecutor() as pool:
+    # pytest-xdist's workers, which have folders side by side, do not compile the same
+    with open(tmp_path_factory.getbasetemp().parent / "compiler.lock", "w") as alone, ThreadPoolExecutor() as pool:
+        fcntl.flock(alone, fcntl.LOCK_EX)
         libraries = dict(zip(cuda_library.SOURCES, pool.map(cuda_library.build, cuda_library.SOURCES)))
     return {name: (library.parent / cuda_library.LOG).read_text() for name, library in libraries.items()}
 
@@ -117,16 +120,16 @@ class TestBuilding:
         assert cuda_library.build("trivial") != before
         assert cuda_library.load.__wrapped__("trivial").answer() == 2
 
-    def test_several_processes_at_once(self, empty_cache, source):
+    def test_several_processes_at_once(self, empty_cache, source, programs):
         source("trivial", ANSWER.format(7))
-        builds = [_build_elsewhere("trivial") for _ in range(2)]
-        paths = {process.communicate(timeout=300)[0].strip() for process in builds}
-        assert [process.returncode for process in builds] == [0, 0]
+        builds = [_build_elsewhere("trivial", programs) for _ in range(2)]
+        assert [process.wait() for process in builds] == [0, 0]
+        paths = {process.text("stdout").splitlines()[-1] for process in builds}
         assert paths == {str(cuda_library.built("trivial"))}
 
-    def test_a_killed_build_blocks_no_other(self, empty_cache, source):
+    def test_a_killed_build_blocks_no_other(self, empty_cache, source, programs):
         source("slow", "#include <cooperative_groups.h>\n" + ANSWER.format(5))
-        process = _build_elsewhere("slow")
+        process = _build_elsewhere("slow", programs)
         deadline = time.monotonic() + 60
         while not list(empty_cache.glob("building-slow-*/library/lock")) and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -199,13 +202,11 @@ class TestMissingTools:
         assert "without CUDA" in cuda_library.unavailable_reason("trivial")
 
 
-def _build_elsewhere(name: str) -> subprocess.Popen:
+def _build_elsewhere(name: str, programs: ProgramServer) -> Program:
     """Another process, in a group of its own, builds a source and prints the library's path."""
     code = (
         "from pathlib import Path; from sparsefront_kernels import cuda_library\n"
         f"cuda_library.SOURCES = {{{name!r}: Path({str(cuda_library.SOURCES[name])!r})}}\n"
         f"print(cuda_library.build({name!r}))"
     )
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    command = [sys.executable, "-c", code]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    return programs.start(["-c", code])

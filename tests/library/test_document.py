@@ -1,11 +1,10 @@
 """docs/library.md: every block of Python runs as it stands, in a process and a folder of its own."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from program_server import ProgramServer
 
 import sparsefront
 
@@ -30,10 +29,8 @@ def test_every_block_is_expected():
 
 
 @pytest.mark.parametrize("section", SAID)
-def test_a_block_runs(tmp_path: Path, section: str):
-    done = subprocess.run(
-        [sys.executable, "-c", SECTIONS[section]], cwd=tmp_path, env=environment(), capture_output=True, text=True
-    )
+def test_a_block_runs(tmp_path: Path, programs: ProgramServer, section: str):
+    done = programs.run(["-c", SECTIONS[section]], cwd=tmp_path, env=environment())
     assert done.returncode == 0, done.stderr
     assert all(text in done.stdout for text in SAID[section]), done.stdout
     if section.startswith("ResNet"):

@@ -1,8 +1,6 @@
 """Loggers: W&B offline without an account and without a prompt, its result readable again, CSV, none."""
 
 import os
-import subprocess
-import sys
 import types
 from pathlib import Path
 
@@ -45,19 +43,12 @@ def test_the_settings_of_each_logger_build(name):
     assert isinstance(settings, {"wandb": WandbLogging, "csv": CsvLogging, "none": NoLogging}[name])
 
 
-def test_wandb_offline_needs_no_account_and_asks_nothing(no_account, tmp_path, make_result):
+def test_wandb_offline_needs_no_account_and_asks_nothing(no_account, tmp_path, make_result, programs):
     write_result_json(tmp_path / "row.json", make_result())
     for number in range(2):
         (tmp_path / str(number)).mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", OFFLINE_RUN, str(tmp_path)],
-        env=os.environ | {"HOME": str(tmp_path)},
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
+    home = os.environ | {"HOME": str(tmp_path)}
+    done = programs.run(["-c", OFFLINE_RUN, str(tmp_path)], cwd=tmp_path, env=home, timeout=180)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "" and "wandb:" not in done.stderr
     for number in range(2):

@@ -5,12 +5,13 @@ import types
 from pathlib import Path
 
 import pytest
+from quick_settings import QUICK
 
 from sparsefront.pipeline import run_experiment
 from sparsefront.report.loggers import RESULT_KEY, WandbLogging, log_result
 from sparsefront.report.result import Result
 
-SMALL = ["debug=tiny", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1", "pattern=n_m"]
+SMALL = ["debug=tiny", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1", "pattern=n_m", *QUICK]
 
 
 class Run:

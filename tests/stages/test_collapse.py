@@ -16,9 +16,9 @@ def warnings(caplog) -> list[str]:
     return [record.message for record in caplog.records if record.levelno == logging.WARNING]
 
 
-def test_lost_layers_are_told_everywhere_and_again_when_a_finished_run_is_shown(run, caplog, capsys):
+def test_lost_layers_are_told_everywhere_and_again_when_a_finished_run_is_shown(full_run, caplog, capsys):
     asked = (*SMALL, "allocation=global_threshold")
-    row = run(*asked)
+    row = full_run(*asked)
     assert row.sparsity.collapsed_layers == dict.fromkeys(LONG_ROWS, 0.0)
     early, final = (text for text in warnings(caplog) if "collapsed" in text)
     assert early.startswith(f"prune: {WARNING}") and final.startswith(WARNING)
@@ -30,7 +30,7 @@ def test_lost_layers_are_told_everywhere_and_again_when_a_finished_run_is_shown(
     assert page.count('<td class="collapsed">1.000 (collapsed)</td>') == 2 and WARNING in page
 
     caplog.clear()
-    assert run(*asked) == row
+    assert full_run(*asked) == row
     assert [text.startswith(WARNING) for text in warnings(caplog)] == [True]
 
 

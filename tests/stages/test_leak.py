@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from hydra.core.hydra_config import HydraConfig
+from quick_settings import QUICK
 
 from sparsefront.datasets import digits
 from sparsefront.datasets.digits import TEST_FRACTION
@@ -12,7 +13,7 @@ from sparsefront.report.candidates import candidates_of
 from sparsefront.report.result import Result
 from sparsefront.report.winners import winners
 
-SETTINGS = ["debug=tiny", "trainer=cpu", "measure.device=cpu", "measure.evaluate_limit=null", "model.dim=64"]
+SETTINGS = ["debug=tiny", "trainer=cpu", "measure.device=cpu", "measure.evaluate_limit=null", "model.dim=64", *QUICK]
 SETTINGS += ["importance=taylor", "trainer.limit_batches=10", "dataset.shift=1", "recipe.lr=3e-3"]
 
 

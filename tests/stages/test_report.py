@@ -19,11 +19,11 @@ def in_page() -> list[str]:
     return re.findall(r'<img alt="([^"]+)" src="data:image/png;base64,', (folder() / "report.html").read_text())
 
 
-def test_a_finished_run_is_shown_again_with_pictures(run, caplog, tmp_path):
-    first = run(*ON_CPU)
+def test_a_finished_run_is_shown_again_with_pictures(full_run, caplog, tmp_path):
+    first = full_run(*ON_CPU)
     assert not (folder() / "masks").exists() and not in_page()
     with caplog.at_level(logging.INFO):
-        again = run(*ON_CPU, *PICTURES)
+        again = full_run(*ON_CPU, *PICTURES)
     assert "finished before" in caplog.text and again.identity.run_id == first.identity.run_id
     drawn = [name for name in again.sparsity.sparsity_per_layer if "fc1" in name]
     assert drawn and in_page() == ["density", *drawn]
@@ -31,7 +31,7 @@ def test_a_finished_run_is_shown_again_with_pictures(run, caplog, tmp_path):
 
     shutil.rmtree(tmp_path / "cache" / "recover")
     with caplog.at_level(logging.INFO):
-        run(*ON_CPU, *PICTURES)
+        full_run(*ON_CPU, *PICTURES)
     assert "no pictures: the masks of this run are not stored any more" in caplog.text
     assert not (folder() / "masks").exists() and not in_page()
 
@@ -60,9 +60,11 @@ def test_the_result_of_n_m_says_which_one_ran(run):
     assert run(*half, "pattern=dense").sparsity.n_of_m is None
 
 
-def test_the_result_holds_what_decides_whether_it_is_comparable(run):
+def test_the_result_holds_what_decides_whether_it_is_comparable(full_run):
     short = ("measure.evaluate_limit=8", "model.dim=64", "model.depth=1", "report.html=false", "report.plot=false")
-    row = run(*ON_CPU, *short, "measure.repeats=2", "measure.samples=6", "measure.warmup=3", "measure.search_seconds=5")
+    row = full_run(
+        *ON_CPU, *short, "measure.repeats=2", "measure.samples=6", "measure.warmup=3", "measure.search_seconds=5"
+    )
     speed, quality = row.speed, row.quality
     assert (speed.repeats, speed.samples_per_repeat, speed.warmup_rounds, speed.search_seconds) == (2, 6, 3, 5.0)
     assert speed.modes_searched == ["eager"], "the others need a GPU: they decide nothing here"

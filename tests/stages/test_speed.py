@@ -36,7 +36,7 @@ def texts(path: Path) -> list[str]:
     return ["model=bert", "model.size=tiny", "dataset=glue", f"dataset.path={path}", "recipe.batch_size=4"]
 
 
-def test_every_batch_size_is_swapped_and_timed_anew(run, monkeypatch):
+def test_every_batch_size_is_swapped_and_timed_anew(full_run, monkeypatch):
     reports = []
     real = speed.swap
 
@@ -45,7 +45,7 @@ def test_every_batch_size_is_swapped_and_timed_anew(run, monkeypatch):
         return reports[-1]
 
     monkeypatch.setattr(speed, "swap", swap)
-    row = run(*SMALL, "measure.batch_size=[3,1,5]")
+    row = full_run(*SMALL, "measure.batch_size=[3,1,5]")
     assert row.speed.batch_size == 3 and row.speed.latency_sparse_ms > 0
     assert [(point["batch_size"], point["sequence_length"]) for point in row.speed.curve] == [(1, None), (5, None)]
     rows_seen = [next(iter(report.problems.values())).problem.m for report in reports]
@@ -95,8 +95,8 @@ def test_a_size_without_memory_says_so(run, monkeypatch):
     assert curve_lines(row)[-1]["kernels, or not measured because"] == "out of memory"
 
 
-def test_one_size_has_no_curve(run):
-    row = run(*SMALL)
+def test_one_size_has_no_curve(full_run):
+    row = full_run(*SMALL)
     assert row.speed.curve == [] and curve_points(row) == []
     assert row.speed.dense_variant in {name.removeprefix("dense/") for name in row.speed.variant_medians_ms}
     assert row.speed.variant_medians_ms.keys() >= {"dense/eager", "sparse/eager", "dense/eager+fused_qkv"}
@@ -104,7 +104,7 @@ def test_one_size_has_no_curve(run):
     assert row.speed.execution_mode_dense == "eager"
 
 
-def test_the_fused_graph_is_a_candidate_of_the_stage(run, monkeypatch):
+def test_the_fused_graph_is_a_candidate_of_the_stage(full_run, monkeypatch):
     from sparsefront import pipeline
 
     real, given = pipeline.fused_dense_graph, []
@@ -114,7 +114,7 @@ def test_the_fused_graph_is_a_candidate_of_the_stage(run, monkeypatch):
         return real(net, inputs)
 
     monkeypatch.setattr(pipeline, "fused_dense_graph", fuse)
-    row = run(*SMALL, "measure.batch_size=[2,3]")
+    row = full_run(*SMALL, "measure.batch_size=[2,3]")
     assert given == [2, 3] and row.speed.fused_dense_latency_ms > 0
     assert "dense/eager+fused_graph" in row.speed.variant_medians_ms
     assert row.speed.variants_not_timed["sparse/fused_graph"].startswith("no fused graph")

@@ -1,9 +1,8 @@
 """A killed training goes on to the same bits; what Lightning's checkpoints leave out is put back."""
 
+import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
+from program_server import Program, ProgramServer
 from torch import nn
 
 from sparsefront.allocation.per_layer import PerLayer
@@ -139,7 +139,7 @@ def test_a_killed_training_ends_with_the_same_bits(tmp_path, settings):
     assert resumed.reached == whole.reached
 
 
-def training_process(folder: Path) -> subprocess.Popen:
+def training_process(folder: Path, programs: ProgramServer) -> Program:
     """A process that trains in `folder` and leaves its end there: other tests have no say in its threads or its memory."""
     script = (
         f"import sys; sys.path.insert(0, {str(TESTS)!r})\n"
@@ -147,21 +147,21 @@ def training_process(folder: Path) -> subprocess.Popen:
         f"trainer, folder = TrainerSettings(accelerator='cpu', progress_bar=False, limit_batches=6), Path({str(folder)!r})\n"
         "torch.save(train_gradually(trainer, 15, folder, [])['ends'], folder / 'ends.pt')"
     )
-    return subprocess.Popen([sys.executable, "-c", script])
+    return programs.start(["-c", script])
 
 
-def test_a_process_killed_for_real_goes_on(tmp_path):
+def test_a_process_killed_for_real_goes_on(tmp_path, programs):
     """SIGKILL leaves nothing but what lies on the disk."""
-    process = training_process(tmp_path / "killed")
+    process = training_process(tmp_path / "killed", programs)
     deadline = time.time() + 120
     while not (tmp_path / "killed" / "unfinished" / CHECKPOINT).exists() and time.time() < deadline:
         assert process.poll() is None, "it ended by itself"
         time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
+    os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     ends = {}
     for name in ("whole", "killed"):
-        assert training_process(tmp_path / name).wait(120) == 0
+        assert training_process(tmp_path / name, programs).wait(120) == 0
         (ends[name],) = torch.load(tmp_path / name / "ends.pt")
     whole, resumed = ends["whole"], ends["killed"]
     assert len(resumed["metrics"]) < len(whole["metrics"]), "it did not begin again"

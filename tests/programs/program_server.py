@@ -1,0 +1,163 @@
+"""Programs of the repository, each in a process of its own that has imported torch already.
+
+Importing it takes longer than most of the runs that tests ask for. A server imports it once, without running anything,
+and forks for every program: arguments, folder, environment, output and exit status are the program's own.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+IMPORTED = ("sparsefront.pipeline", "sparsefront.command_line", "sklearn.datasets", "pandas", "torch._dynamo")
+POLL_SECONDS = 0.01
+
+
+class Program:
+    """A process that a server has forked.
+
+    Args:
+        pid: of the process, whose group is its own.
+    """
+
+    def __init__(self, server: "ProgramServer", pid: int, output: Path) -> None:
+        self.server, self.pid, self._output = server, pid, output
+        self._status: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit status, as `subprocess` has it; None while the program runs."""
+        if self._status is None:
+            self._status = self.server.ask("poll", self.pid)
+        return self._status
+
+    def wait(self, timeout: float = 300) -> int:
+        """The exit status.
+
+        Raises:
+            TimeoutError: the program took longer than so many seconds, and was killed.
+        """
+        deadline = time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            if time.monotonic() > deadline:
+                os.killpg(self.pid, signal.SIGKILL)
+                raise TimeoutError(f"the program runs after {timeout} s:\n{self.text('stderr')}")
+            time.sleep(POLL_SECONDS)
+        return status
+
+    def text(self, stream: str) -> str:
+        """What it has written to stdout or stderr."""
+        return (self._output / stream).read_text(errors="replace")
+
+
+class ProgramServer:
+    """Starts programs; `close` ends it."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="programs-")
+        self._started = 0
+        self._process: subprocess.Popen | None = None
+
+    def start(self, words: list[str], *, cwd: Path | None = None, env: dict[str, str] | None = None) -> Program:
+        """Start `python WORDS`: FILE ..., -m MODULE ... or -c CODE ...
+
+        Args:
+            cwd: None for this process's folder.
+            env: None for this process's environment.
+        """
+        self._started += 1
+        output = Path(self._folder.name) / str(self._started)
+        output.mkdir()
+        pid = self.ask("start", list(map(str, words)), str(cwd or Path.cwd()), dict(env or os.environ), str(output))
+        return Program(self, pid, output)
+
+    def run(
+        self, words: list[str], *, cwd: Path | None = None, env: dict[str, str] | None = None, timeout: float = 300
+    ) -> subprocess.CompletedProcess:
+        """Start and wait for the end."""
+        program = self.start(words, cwd=cwd, env=env)
+        status = program.wait(timeout)
+        return subprocess.CompletedProcess(words, status, program.text("stdout"), program.text("stderr"))
+
+    def ask(self, *question: object) -> int | None:
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__],
+                env=os.environ
+                | {"CUDA_VISIBLE_DEVICES": ""},  # a process cannot use a GPU that its parent has looked for
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        print(json.dumps(question), file=self._process.stdin, flush=True)
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.stdin.close()
+            self._process.wait()
+            self._process.stdout.close()
+        self._folder.cleanup()
+
+
+def serve() -> None:
+    """Answer the questions that come by stdin, a line each."""
+    import gc
+    import importlib
+
+    for module in IMPORTED:
+        importlib.import_module(module)
+    gc.freeze()  # or the first collection in each program would copy all memory that it shares with this process
+    answers = os.fdopen(os.dup(1), "w")
+    while question := sys.stdin.readline():
+        kind, *told = json.loads(question)
+        if kind == "start":
+            if (pid := os.fork()) == 0:
+                become(*told)
+            answer = pid
+        else:
+            pid, status = os.waitpid(told[0], os.WNOHANG)
+            answer = os.waitstatus_to_exitcode(status) if pid else None
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+def become(words: list[str], cwd: str, environment: dict[str, str], output: str) -> None:
+    """Run a program in this process, as Python would, and end."""
+    import runpy
+
+    os.setsid()
+    for descriptor, path, flags in (
+        (0, os.devnull, os.O_RDONLY),
+        (1, f"{output}/stdout", os.O_CREAT | os.O_WRONLY),
+        (2, f"{output}/stderr", os.O_CREAT | os.O_WRONLY),
+    ):
+        opened = os.open(path, flags)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment)
+    added = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]
+    first = words[0]
+    own = os.path.dirname(os.path.abspath(first)) if first not in ("-c", "-m") else cwd
+    sys.path[0:1] = [own, *added]
+    if first == "-c":
+        sys.argv = ["-c", *words[2:]]
+        main = type(sys)("__main__")
+        sys.modules["__main__"] = main
+        exec(compile(words[1], "<string>", "exec"), vars(main))
+    elif first == "-m":
+        sys.argv = words[1:]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = list(words)
+        runpy.run_path(first, run_name="__main__")
+    sys.exit()
+
+
+if __name__ == "__main__":
+    serve()
+    os._exit(0)  # native libraries have much to say about an end

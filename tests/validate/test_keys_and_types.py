@@ -1,0 +1,57 @@
+"""Unknown, renamed and badly typed keys are rejected, each with what is allowed."""
+
+import pytest
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.validate import validate
+
+REJECTED = {
+    "unknown key in a group": (["+pattern.width=3"], r"pattern\.width=3: unknown key; pattern takes granularity"),
+    "unknown key at the root": (["+sparsty=0.5"], "sparsty=0.5: unknown key; the root takes sparsity"),
+    "wrong type in a group": (["recipe.epochs=many"], r"recipe\.epochs=many: must be a whole number"),
+    "batch 0": (["recipe.batch_size=0"], r"recipe\.batch_size=0: must be a whole number of at least 1"),
+    "key of several other options": (
+        ["+pattern.m=4"],
+        r"pattern\.m=4: unknown key of pattern=tile_wise; choose .*pattern=n_m or pattern=vector_wise",
+    ),
+    "renamed key of a user's own YAML": (
+        ["+recipe.keep_dense=[attn]"],
+        r"^recipe\.keep_dense=\['attn'\]: is recipe\.ignore now$",
+    ),
+    "seed negative": (["seed=-1"], r"^seed=-1: must be a whole number from 0 to 4294967295"),
+    "seed beyond 32 bits": (["seed=4294967296"], r"^seed=4294967296: "),
+    "rate that is no number": (["recipe.lr=nan"], r"^recipe\.lr=nan: must be a finite number"),
+    "rate without end": (["recovery.lr=inf"], r"^recovery\.lr=inf: must be a finite number"),
+    "class of nowhere": (["pattern._target_=nowhere.Striped"], r"^pattern\._target_=nowhere\.Striped: .*'nowhere'"),
+    "interpolation of nowhere": (["recipe.lr=${nowhere}"], r"^recipe\.lr=\${nowhere}: Interpolation key 'nowhere'"),
+    "cache without a name": (["cache_dir="], "^cache_dir=: names no folder"),
+    "cache that cannot be": (["cache_dir=/proc/sparsefront"], "cache_dir=/proc/sparsefront: cannot be written"),
+}
+
+
+@pytest.mark.parametrize(("overrides", "message"), REJECTED.values(), ids=REJECTED.keys())
+def test_rejected_with_its_key(composed, overrides, message):
+    with pytest.raises(InvalidSetting, match=message):
+        validate(composed(*overrides))
+
+
+OWN = """
+from sparsefront.patterns.dense import Dense
+from sparsefront.patterns.base import Pattern
+
+class Nameless(Pattern):
+    steps, storage, rounding_unit = Dense.steps, Dense.storage, Dense.rounding_unit
+
+class Foreign:
+    name = "foreign"
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [("Nameless", "does not define name"), ("Foreign", "must derive from sparsefront.patterns.base.Pattern")],
+)
+def test_a_class_that_is_no_option_is_named(composed, own_modules, target, message):
+    own_modules({"own_classes.py": OWN})
+    with pytest.raises(InvalidSetting, match=rf"pattern\._target_=own_classes.{target}: {message}"):
+        validate(composed("pattern=dense", f"pattern._target_=own_classes.{target}"))

@@ -1,0 +1,65 @@
+"""What cannot be measured, or run by a kernel, is rejected before any training."""
+
+import pytest
+import torch
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.validate import validate
+
+REJECTED = {
+    "measured batch 0": (["measure.batch_size=0"], r"measure\.batch_size=0"),
+    "no measured batch": (["measure.batch_size=[]"], r"measure\.batch_size=\[\]: .*one or more"),
+    "measured batch -1": (["measure.batch_size=[8,-1]"], r"measure\.batch_size=\[8, -1\]: "),
+    "measured batch twice": (["measure.batch_size=[8,8]"], r"measure\.batch_size=\[8, 8\]: names a value twice"),
+    "measured batch in words": (
+        ["measure.batch_size=[8,many]"],
+        r"measure\.batch_size=.*must be a whole number of at least 1 or a list",
+    ),
+    "lengths of images": (["measure.sequence_length=[16,32]"], r"measure\.sequence_length=\[16, 32\]: images"),
+    "unknown variant": (["measure.variants=[fused_mlp]"], r"measure\.variants=.*fused_qkv"),
+    "renamed key of measure": (
+        ["+measure.wrappings=[eager]"],
+        r"^measure\.wrappings=\['eager'\]: is measure\.execution_modes now$",
+    ),
+    "time without end": (["measure.search_seconds=inf"], r"^measure\.search_seconds=inf: must be a finite number"),
+    "unknown kernel": (["kernel.name=gathered_fpga"], r"kernel\.name=gathered_fpga: .*gathered_triton"),
+    "unknown family": (["kernel.family=ellpack"], r"kernel\.family=ellpack: .*gathered"),
+    "family of another pattern": (["kernel=sparse", "kernel.family=blocked"], r"kernel\.family=blocked: .*tile_wise"),
+    "kernel=none forces nothing": (["kernel=none", "kernel.family=gathered"], r"kernel\.family=gathered"),
+}
+
+
+@pytest.mark.parametrize(("overrides", "message"), REJECTED.values(), ids=REJECTED.keys())
+def test_rejected_with_its_key(composed, overrides, message):
+    with pytest.raises(InvalidSetting, match=message):
+        validate(composed(*overrides))
+
+
+@pytest.mark.parametrize("lengths", ["513", "[128,513]"])
+def test_texts_longer_than_the_network_takes(composed, tmp_path, lengths):
+    (tmp_path / "SST-2").mkdir()
+    for split in ("train", "dev"):
+        (tmp_path / "SST-2" / f"{split}.tsv").write_text("sentence\tlabel\ngood\t1\nbad\t0\n")
+    bert = ["model=bert", "model.size=tiny", "dataset=glue", f"dataset.path={tmp_path}", "trainer=cpu"]
+    validate(composed(*bert, "measure.sequence_length=[128,512]"))
+    with pytest.raises(InvalidSetting, match=r"measure\.sequence_length=.*513.*model bert takes at most 512 tokens"):
+        validate(composed(*bert, f"measure.sequence_length={lengths}"))
+
+
+NEEDS_GPU = {
+    "measure": (["measure.device=cuda"], r"measure\.device=cuda: no CUDA device"),
+    "trainer": (["trainer=gpu"], r"trainer\.accelerator=gpu: .*no CUDA device"),
+    "precision": (["trainer.precision=16-mixed"], r"trainer\.precision=16-mixed: needs a GPU.*bf16-mixed"),
+    "dtype": (["measure.dtype=fp16"], r"measure\.dtype=fp16: .*CUDA"),
+    "kernel": (
+        ["kernel=sparse", "kernel.name=csr_torch", "pattern=element_wise"],
+        r"kernel\.name=csr_torch: cannot run",
+    ),
+}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
+@pytest.mark.parametrize(("overrides", "message"), NEEDS_GPU.values(), ids=NEEDS_GPU.keys())
+def test_a_gpu_that_is_not_there(composed, overrides, message):
+    with pytest.raises(InvalidSetting, match=message):
+        validate(composed(*overrides))

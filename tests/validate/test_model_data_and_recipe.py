@@ -1,0 +1,65 @@
+"""Models, datasets and recipes that are not there, or do not go together."""
+
+import pytest
+import torch
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.training.recipe import Recipe
+from sparsefront.validate import validate
+
+REJECTED = {
+    "model and data": (["model=bert", "model.size=tiny"], "dataset=digits: asks for image_classification; model bert"),
+    "missing data": (
+        ["model=resnet50", "dataset=cifar10", "dataset.path=/nowhere"],
+        r"dataset\.path=/nowhere",
+    ),
+    "missing model": (
+        ["model=bert", "dataset=glue", "model.path=/nowhere", "dataset.path=/nowhere"],
+        r"(dataset|model)\.path=/nowhere",
+    ),
+    "missing checkpoint": (["model.path=/nowhere/weights.safetensors"], r"model\.path=/nowhere"),
+    "image size": (["model.patch_size=3"], r"model\.patch_size=3: must divide"),
+}
+
+
+@pytest.mark.parametrize(("overrides", "message"), REJECTED.values(), ids=REJECTED.keys())
+def test_rejected_with_its_key(composed, overrides, message):
+    with pytest.raises(InvalidSetting, match=message):
+        validate(composed(*overrides))
+
+
+def test_a_pair_without_a_recipe_takes_the_default_values(composed, caplog):
+    with caplog.at_level("INFO"):
+        experiment = validate(composed("model=resnet50", "recipe.lr=0.5", "pattern=element_wise"))
+    assert experiment.recipe == Recipe(lr=0.5) and experiment.choices["recipe"] == "default"
+    assert "there is none named resnet50_digits, so that the values of recipe=default hold" in caplog.text
+
+
+def test_a_pair_with_a_recipe_takes_it_silently(composed, caplog):
+    with caplog.at_level("INFO"):
+        experiment = validate(composed())
+    assert experiment.choices["recipe"] == "vit_small_digits" and "recipe" not in caplog.text
+    assert experiment.recipe == Recipe(batch_size=64, epochs=16, recovery_epochs=6, weight_decay=0.05, decay="cosine")
+
+
+def test_a_recipe_of_the_users_own_is_found_in_a_package_too(composed, own_modules):
+    own_modules({"own_conf/recipe/resnet50_digits.yaml": "lr: 0.5\n", "own_conf/__init__.py": ""})
+    config = composed("hydra.searchpath=[pkg://own_conf]", "model=resnet50", "pattern=element_wise")
+    experiment = validate(config)
+    assert experiment.choices["recipe"] == "resnet50_digits" and experiment.recipe == Recipe(lr=0.5)
+
+
+def test_a_recipe_that_does_not_exist(composed):
+    with pytest.raises(InvalidSetting, match="recipe=nope: there are .*resnet50_cifar10.*vit_small_digits"):
+        validate(composed("recipe=nope"))
+
+
+def test_a_checkpoint_of_another_network(composed, tmp_path):
+    from safetensors.torch import save_file
+
+    from sparsefront.stages.network import build_net
+
+    save_file({"blocks.0.attn.q.weight": torch.zeros(8, 8)}, tmp_path / "other.safetensors")
+    experiment = validate(composed(f"model.path={tmp_path / 'other.safetensors'}"))
+    with pytest.raises(InvalidSetting, match=r"model\.path=.*other\.safetensors"):
+        build_net(experiment)

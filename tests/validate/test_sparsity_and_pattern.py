@@ -1,0 +1,69 @@
+"""Sparsities, patterns and layers that cannot be are rejected before any training."""
+
+import pytest
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.validate import validate
+
+REJECTED = {
+    "sparsity 1": (["sparsity=1"], r"sparsity=1.0: must be .* below 1 \(the fraction of zeros\)"),
+    "sparsity negative": (["sparsity=-0.1"], "sparsity=-0.1"),
+    "m cannot express": (["pattern=n_m", "pattern.m=4", "sparsity=0.6"], r"pattern\.m=4: .*0\.5.*0\.75"),
+    "less than 2 of 4": (["pattern=block_2_4", "sparsity=0.4"], r"^sparsity=0\.4: block_2_4 .*at least 0\.5"),
+    "tiles without room for the overlay": (
+        ["pattern.element_overlay=0.1", "sparsity=0.9"],
+        r"pattern\.element_overlay=0\.1: below 0\.1",
+    ),
+    "overlay on blocks": (
+        ["pattern=block_wise", "+pattern.element_overlay=0.05"],
+        r"pattern\.element_overlay.*unknown key",
+    ),
+    "blocks of 3": (["pattern=uniform", "granularity=3"], "^granularity=3: 1, 2 or 4"),
+    "granularity 0": (["granularity=0"], "^granularity=0: "),
+    "granularity text": (["pattern=block_wise", "granularity=4by4"], "^granularity=4by4: "),
+    "granularity fits nothing": (
+        ["pattern=vector_wise", "granularity=96"],
+        r"granularity=96: fits no prunable layer \(blocks\.0\.attn\.q \[256, 256\].*96",
+    ),
+    "window that divides no layer": (
+        ["pattern=n_m", "pattern.m=12", "sparsity=0.5"],
+        r"pattern\.m=12: fits no prunable layer \(blocks\.0\.attn\.q \[256, 256\] and \d+ more: inputs 256 are not",
+    ),
+    "pattern's own granularity": (["pattern.granularity=0"], "^pattern.granularity=0: "),
+    "expression that finds nothing": (
+        ["recipe.ignore=[fc1,nomatch]"],
+        r"^recipe\.ignore=nomatch: finds no layer; there are blocks\.N\.attn\.q, .*blocks\.N\.mlp\.fc2 ",
+    ),
+    "expression": (["recipe.ignore=['(']"], r"recipe\.ignore=\(: is not a regular expression"),
+}
+
+
+@pytest.mark.parametrize(("overrides", "message"), REJECTED.values(), ids=REJECTED.keys())
+def test_rejected_with_its_key(composed, overrides, message):
+    with pytest.raises(InvalidSetting, match=message):
+        validate(composed(*overrides))
+
+
+def test_patterns_without_a_group_size_say_that_they_ignore_granularity(composed, caplog):
+    with caplog.at_level("INFO"):
+        validate(composed("pattern=element_wise", "granularity=64"))
+    assert "granularity=64: pattern element_wise has no group size and ignores it" in caplog.text
+
+
+def test_a_recipe_may_keep_every_layer_dense_but_then_nothing_is_left(composed):
+    with pytest.raises(InvalidSetting, match=r"^recipe\.ignore=\[attn,mlp\]: keeps all 24 prunable layers dense"):
+        validate(composed("recipe.ignore=[attn,mlp]"))
+
+
+def test_what_does_not_fit_beside_ignored_layers_is_reported_by_its_own_key(composed):
+    with pytest.raises(InvalidSetting, match=r"^granularity=96: fits no prunable layer .*recipe.ignore: attn"):
+        validate(composed("pattern=vector_wise", "granularity=96", "recipe.ignore=[attn]"))
+
+
+def test_a_recipe_may_name_layers_that_are_never_pruned(composed):
+    validate(composed("recipe.ignore=[head,patch_embed]"))
+
+
+def test_some_layers_may_stay_dense(composed):
+    """With vectors of 512 only fc1, which has 1024 outputs, fits; that is enough."""
+    validate(composed("pattern=vector_wise", "granularity=512"))
