@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from drawn_masks import any_order, blocks, free, n_of_m, order, overlaid, same_count, tile_wise, vectors
+from drawn_masks import any_order, blocks, both, free, n_of_m, order, overlaid, same_count, tile_wise, vectors
 from random_problems import TOLERANCE, exact_product, fault_of, laid_out
 from sparsefront_kernels import FORMATS, Problem, SparseFormat
 from sparsefront_kernels.bench.poison import poisoned_memory
@@ -84,6 +84,10 @@ CASES = [
     Case("blocked-filled", "blocked", (32, 48), free(0.01), {"block": [16, 16], "fill": True}),
     Case("blocked-kept", "blocked", (32, 48), free(1.0), {"block": [16, 16]}),
     Case("blocked-pruned", "blocked", (32, 48), free(0.0), {"block": [16, 16]}),
+    Case("blocked_2_4", "blocked_2_4", (256, 192), both(blocks(64, 64, 0.5), n_of_m(2, 4)), {"block": [64, 64]}),
+    Case("blocked_2_4-4x12", "blocked_2_4", (12, 36), both(blocks(4, 12, 0.5), n_of_m(2, 4, 0.7)), {"block": [4, 12]}),
+    Case("blocked_2_4-kept", "blocked_2_4", (16, 64), n_of_m(2, 4), {"block": [16, 16]}),
+    Case("blocked_2_4-pruned", "blocked_2_4", (32, 48), free(0.0), {"block": [16, 16]}),
     Case("n_m-2:4", "n_m", (37, 100), n_of_m(2, 4), {"n": 2, "m": 4}),
     Case("n_m-1:4-short", "n_m", (16, 20), n_of_m(1, 4, 0.5), {"n": 1, "m": 4}),
     Case("n_m-5:12", "n_m", (23, 84), n_of_m(5, 12), {"n": 5, "m": 12}),

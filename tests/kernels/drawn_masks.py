@@ -57,6 +57,11 @@ def n_of_m(n_kept: int, m: int, density: float = 1.0, seed: int = 1) -> Draw:
     return draw
 
 
+def both(first: Draw, second: Draw) -> Draw:
+    """What both keep."""
+    return lambda n, k: first(n, k) & second(n, k)
+
+
 def any_order(draw: Draw, *, outputs: bool = False, inputs: bool = False, seed: int = 2) -> Draw:
     """The mask of `draw` with its outputs or inputs moved to where `order` says."""
 

@@ -281,6 +281,14 @@ def _blocked(shared: Random, own: Random, occasion: str, largest: int) -> DrawnW
     return DrawnWeight(shape, masks.blocks(bn, bk, _density(own, occasion), own.randrange(2**31)), {"block": [bn, bk]})
 
 
+def _blocked_2_4(shared: Random, own: Random, occasion: str, largest: int) -> DrawnWeight:
+    bn, bk = shared.choice(((64, 64), (64, 64), (128, 64), (128, 128), (192, 128), (16, 16), (4, 12), (3, 4)))
+    shape = _size(own, occasion, largest, bn), _size(own, occasion, largest, bk)
+    density, seed = _density(own, occasion), own.randrange(2**31)
+    in_groups = masks.n_of_m(2, 4, own.choice((1.0, 0.7)), seed)
+    return DrawnWeight(shape, masks.both(masks.blocks(bn, bk, density, seed), in_groups), {"block": [bn, bk]})
+
+
 def _in_windows(own: Random, occasion: str, shape: tuple[int, int], n: int, m: int, named: bool) -> DrawnWeight:
     density, seed = _density(own, occasion), own.randrange(2**31)
     mask = masks.n_of_m(n, m, 1.0 if density == 0.6 else density, seed)
@@ -323,6 +331,7 @@ WEIGHTS: dict[str, Callable[[Random, Random, str, int], DrawnWeight]] = {
     "gathered": _gathered,
     "gathered_overlay": _gathered_overlay,
     "blocked": _blocked,
+    "blocked_2_4": _blocked_2_4,
     "n_m": _n_m,
     "semi_structured": _semi_structured,
     "ell": _ell,

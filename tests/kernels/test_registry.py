@@ -44,6 +44,16 @@ def test_names_are_those_that_configurations_use():
         "blocked_gathered_cuda_row_to_feature",
         "blocked_gathered_cuda_feature_to_row",
         "blocked_triton",
+        "blocked_2_4_reference",
+        "blocked_2_4_cuda",
+        "blocked_2_4_cuda_feature_major",
+        "blocked_2_4_cuda_row_to_feature",
+        "blocked_2_4_cuda_feature_to_row",
+        "blocked_2_4_filled_cuda",
+        "blocked_2_4_filled_cuda_feature_major",
+        "blocked_2_4_filled_cuda_row_to_feature",
+        "blocked_2_4_filled_cuda_feature_to_row",
+        "blocked_2_4_filled_triton",
         "n_m_reference",
         "n_m_small_m",
         "n_m_mma",
@@ -61,7 +71,7 @@ def test_names_are_those_that_configurations_use():
         "csr_cuda",
         "csr_cuda_feature_major",
     )
-    expected = ("dense", "gathered", "gathered_overlay", "blocked", "n_m", "semi_structured", "ell", "csr")
+    expected = ("dense", "gathered", "gathered_overlay", "blocked", "blocked_2_4", "n_m", "semi_structured", "ell", "csr")
     assert families() == expected
 
 
