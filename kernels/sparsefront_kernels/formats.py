@@ -7,11 +7,23 @@ from sparsefront_kernels.dense import FORMAT as DENSE
 from sparsefront_kernels.ell import FORMAT as ELL
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered import FORMAT as GATHERED
+from sparsefront_kernels.gathered_2_4 import FORMAT as GATHERED_2_4
 from sparsefront_kernels.gathered_overlay import FORMAT as GATHERED_OVERLAY
 from sparsefront_kernels.n_m import FORMAT as N_M
 from sparsefront_kernels.semi_structured import FORMAT as SEMI_STRUCTURED
 
 FORMATS: dict[str, type[SparseFormat]] = {
     stored.family: stored
-    for stored in (DENSE, GATHERED, GATHERED_OVERLAY, BLOCKED, BLOCKED_2_4, N_M, SEMI_STRUCTURED, ELL, CSR)
+    for stored in (
+        DENSE,
+        GATHERED,
+        GATHERED_OVERLAY,
+        GATHERED_2_4,
+        BLOCKED,
+        BLOCKED_2_4,
+        N_M,
+        SEMI_STRUCTURED,
+        ELL,
+        CSR,
+    )
 }

@@ -261,6 +261,15 @@ def _gathered_overlay(shared: Random, own: Random, occasion: str, largest: int) 
     return DrawnWeight(tiles.shape, masks.overlaid(tiles.mask, alone), {"tile": tiles.parameters["tile"]})
 
 
+def _gathered_2_4(shared: Random, own: Random, occasion: str, largest: int) -> DrawnWeight:
+    tile = shared.choice((64, 64, 128, 128, 192, 256, 3, 16))
+    n, k = _size(own, occasion, largest), _size(own, occasion, largest)
+    dropped = 0.0 if occasion != "outputs dropped" else 0.4
+    density, seed = _density(own, occasion), own.randrange(2**31)
+    mask = masks.free(0.0) if density == 0 else masks.halved_tiles(tile, density, seed, dropped)
+    return DrawnWeight((n, k), mask, {"tile": tile})
+
+
 def _blocked(shared: Random, own: Random, occasion: str, largest: int) -> DrawnWeight:
     bn, bk = shared.choice(
         (
@@ -330,6 +339,7 @@ WEIGHTS: dict[str, Callable[[Random, Random, str, int], DrawnWeight]] = {
     "dense": _free,
     "gathered": _gathered,
     "gathered_overlay": _gathered_overlay,
+    "gathered_2_4": _gathered_2_4,
     "blocked": _blocked,
     "blocked_2_4": _blocked_2_4,
     "n_m": _n_m,

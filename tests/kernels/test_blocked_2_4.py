@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sparsefront_kernels import FORMATS, Problem, entries, entry
 from sparsefront_kernels.bench.families import family_masks
-from sparsefront_kernels.blocked.cuda.halved import halved_panels, is_halved, whole_panels
 from sparsefront_kernels.blocked.cuda.packed_weight import dense_weight, pack_for_blocked_cuda
 from sparsefront_kernels.blocked.cuda.spmm import launch_blocked_cuda
 from sparsefront_kernels.blocked.cuda.tuning import SPACE, BlockedProblem, candidates, predicted_us
 from sparsefront_kernels.blocked_2_4.entries import pack_for_blocked_2_4_cuda
+from sparsefront_kernels.common.halved_panels import halved_panels, is_halved, whole_panels
 
 HALF = torch.float16
 SPARSE = tuple(kernel.name for kernel in entries() if kernel.name.startswith("blocked_2_4_cuda"))

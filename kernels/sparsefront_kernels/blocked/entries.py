@@ -12,7 +12,7 @@ from sparsefront_kernels.common.device_support import triton_unsupported_reason
 from sparsefront_kernels.kernel_entry import KernelEntry
 
 
-def blocked_triton_product(x: Tensor, stored: BlockedFormat, bias: Tensor | None = None) -> Tensor:
+def _triton(x: Tensor, stored: BlockedFormat, bias: Tensor | None = None) -> Tensor:
     """x [M, K] → [M, N]."""
     return blocked_triton(x, stored.values, stored.row_pointers, stored.block_columns, bias, *stored.shape)
 
@@ -24,7 +24,7 @@ ENTRIES = (
     KernelEntry(
         name="blocked_triton",
         family="blocked",
-        run=blocked_triton_product,
+        run=_triton,
         unsupported=triton_unsupported_reason,
         requires_cuda=True,
         tunable=LAUNCHES,

@@ -6,20 +6,19 @@ import torch
 from torch import Tensor
 
 from sparsefront_kernels.bench.masks import FamilyMasks, RandomMasks, Storage
-from sparsefront_kernels.bench.weights import RANDOM_TILES, random_blocks, random_groups
+from sparsefront_kernels.bench.weights import random_blocks, random_groups
 
 
 def halved_blocks(distribution: str, granularity: int) -> RandomMasks:
-    """Random square blocks, as many as `weights.RANDOM_TILES` says, and two random inputs of every four in them."""
+    """Random square blocks, equally many in each row of blocks, and two random inputs of every four in them."""
     block = (granularity, granularity)
-    return RandomMasks("block_2_4", partial(_mask, distribution, block), partial(_storage, block))
+    return RandomMasks("block_2_4", partial(_mask, block), partial(_storage, block))
 
 
-def _mask(distribution: str, block: tuple[int, int], n: int, k: int, sparsity: float, device: torch.device) -> Tensor:
+def _mask(block: tuple[int, int], n: int, k: int, sparsity: float, device: torch.device) -> Tensor:
     if sparsity < 0.5:
         raise ValueError(f"block_2_4: 2:4 prunes a half, so that a sparsity of {sparsity} cannot be had")
-    blocks = random_blocks(n, k, block, 2 * sparsity - 1, device, distribution=distribution)
-    return blocks & random_groups(n, k, 2, 4, device)
+    return random_blocks(n, k, block, 2 * sparsity - 1, device) & random_groups(n, k, 2, 4, device)
 
 
 def _storage(block: tuple[int, int], sparsity: float) -> Storage:
@@ -30,4 +29,4 @@ def _storage(block: tuple[int, int], sparsity: float) -> Storage:
     }
 
 
-BENCH = FamilyMasks("blocked_2_4", tuple(RANDOM_TILES), granularity=128, source=halved_blocks)
+BENCH = FamilyMasks("blocked_2_4", ("equal",), granularity=128, source=halved_blocks)

@@ -3,14 +3,13 @@
 from dataclasses import replace
 
 from sparsefront_kernels.blocked.cuda.entries import blocked_cuda_product, blocked_cuda_unsupported_reason
-from sparsefront_kernels.blocked.cuda.halved import halved_panels, whole_panels
 from sparsefront_kernels.blocked.cuda.packed_weight import K_BLOCK, BlockedCudaWeight, box_of, pack_for_blocked_cuda
-from sparsefront_kernels.blocked.cuda.tuning import HALVED_KERNEL, HALVED_LAUNCHES, LAUNCHES
-from sparsefront_kernels.blocked.entries import blocked_triton_product
-from sparsefront_kernels.blocked.format import BlockedFormat
+from sparsefront_kernels.blocked.cuda.tuning import HALVED_KERNEL, HALVED_LAUNCHES
+from sparsefront_kernels.blocked.entries import ENTRIES as BLOCKED_ENTRIES
 from sparsefront_kernels.blocked_2_4.format import Blocked24Format
 from sparsefront_kernels.blocked_2_4.reference import blocked_2_4_reference
-from sparsefront_kernels.common.device_support import triton_unsupported_reason
+from sparsefront_kernels.common.filled_entry import filled_entry
+from sparsefront_kernels.common.halved_panels import halved_panels, whole_panels
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.layout_entry import layout_entry
 from sparsefront_kernels.kernel_entry import KernelEntry
@@ -32,25 +31,17 @@ def pack_for_blocked_2_4_cuda(stored: Blocked24Format) -> BlockedCudaWeight:
 def _block_unsupported_reason(block: tuple[int, int]) -> str | None:
     if box_of(block[1]) == K_BLOCK:
         return None
-    return f"takes blocks of a multiple of {K_BLOCK} inputs, not {block[0]}x{block[1]}: a panel holds 32 of 64 neighbors"
+    return (
+        f"takes blocks of a multiple of {K_BLOCK} inputs, not {block[0]}x{block[1]}: a panel holds 32 of 64 neighbors"
+    )
 
 
 def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
     return _block_unsupported_reason(stored.block) or blocked_cuda_unsupported_reason(stored, problem)
 
 
-def _filled(stored: Blocked24Format) -> BlockedFormat:
-    return stored.filled()
-
-
-def _filled_for_cuda(stored: Blocked24Format) -> BlockedCudaWeight:
-    return pack_for_blocked_cuda(stored.filled())
-
-
 ENTRIES = (
-    KernelEntry(
-        name="blocked_2_4_reference", family="blocked_2_4", run=blocked_2_4_reference, is_reference=True
-    ),
+    KernelEntry(name="blocked_2_4_reference", family="blocked_2_4", run=blocked_2_4_reference, is_reference=True),
     *(
         layout_entry(
             HALVED_KERNEL,
@@ -63,24 +54,5 @@ ENTRIES = (
         )
         for layout in LAYOUTS
     ),
-    *(
-        layout_entry(
-            "blocked_2_4_filled_cuda",
-            layout,
-            product=blocked_cuda_product,
-            pack=_filled_for_cuda,
-            unsupported=blocked_cuda_unsupported_reason,
-            tunable=LAUNCHES,
-            family="blocked_2_4",
-        )
-        for layout in LAYOUTS
-    ),
-    KernelEntry(
-        name="blocked_2_4_filled_triton",
-        family="blocked_2_4",
-        run=blocked_triton_product,
-        pack=_filled,
-        unsupported=triton_unsupported_reason,
-        requires_cuda=True,
-    ),
+    *(filled_entry(entry, "blocked_2_4") for entry in BLOCKED_ENTRIES if not entry.is_reference),
 )

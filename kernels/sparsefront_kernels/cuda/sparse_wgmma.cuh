@@ -4,6 +4,9 @@
 
 #include "wgmma.cuh"
 
+// What a panel of weights holds: all of them, or two of every four neighbouring inputs.
+enum class Weights { ALL, HALVED };
+
 // A left operand of 64 rows and 64 inputs: 32 values of a row are 64 bytes, swizzled by that many; then the places, one word for each
 // thread of the warpgroup. Of a group of four lanes, numbers 4 q to 4 q + 3 of warp w, a word holds the places of 16 inputs for rows
 // 16 w + q (lower half) and 16 w + q + 8 (upper half), four bits for every four inputs: of the first and of the second value. Lanes 0 and 1

@@ -23,9 +23,6 @@ constexpr int QUARTER_BUFFERS = 2;                 // of each half
 constexpr int PRODUCERS = 128, THREADS = CONSUMERS + PRODUCERS;
 constexpr int DYNAMIC_BYTES = 1024 + STAGES * STAGE_BYTES + 2 * QUARTER_BUFFERS * QUARTER_BYTES;
 
-// What a block holds: all of its weights, or two of every four neighbouring inputs.
-enum class Weights { ALL, HALVED };
-
 template <Weights WEIGHTS>
 constexpr int PANEL_BYTES = WEIGHTS == Weights::ALL ? WHOLE_PANEL_BYTES : HALVED_PANEL_BYTES;
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.blocked.cuda.halved import is_halved
 from sparsefront_kernels.blocked.cuda.packed_weight import K_BLOCK, dense_weight
 from sparsefront_kernels.blocked.cuda.spmm import launch_blocked_cuda
 from sparsefront_kernels.blocked.cuda.tuning import BlockedProblem, launches_of
+from sparsefront_kernels.common.halved_panels import is_halved
 from sparsefront_kernels.common.operands import (
     bias_for_kernel,
     check_epilogue,

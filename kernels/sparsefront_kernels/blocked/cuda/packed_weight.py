@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sparsefront_kernels.blocked.cuda.halved import is_halved, whole_panels
 from sparsefront_kernels.blocked.format import BlockedFormat
+from sparsefront_kernels.common.halved_panels import is_halved, whole_panels
 from sparsefront_kernels.common.pairing import partners_of
 from sparsefront_kernels.common.swizzle import swizzled
 
@@ -32,7 +32,7 @@ class BlockedCudaWeight:
         box: inputs of a box: 64, 32 or 16.
         panels: [panels, 64, 64] in the weight's dtype: 64 outputs by the 64 inputs of a k-block, swizzled, k-block after
             k-block; of one that both halves use that of half 0 comes first. Or, where blocks hold two of every four inputs,
-            what `halved.halved_panels` makes of them.
+            what `common.halved_panels` makes of them.
         k_blocks: int32 [k_blocks, words]: the first input of each box, K where a box is left empty; then four times the first
             panel plus which halves use it (bit h for half h); words are a power of two.
         outputs: int32 [CTA tiles, 2], the first of the 64 outputs of each half; -1 where there is none.

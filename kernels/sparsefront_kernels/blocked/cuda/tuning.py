@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from sparsefront_kernels.blocked.cuda.halved import HALVED_PANEL_BYTES
 from sparsefront_kernels.blocked.cuda.packed_weight import HALF, K_BLOCK, BlockedCudaWeight
 from sparsefront_kernels.blocked.cuda.parameters import (
     CLUSTERS,
@@ -15,6 +14,7 @@ from sparsefront_kernels.blocked.cuda.parameters import (
     BlockedLaunch,
     clusters_of,
 )
+from sparsefront_kernels.common.halved_panels import HALVED_PANEL_BYTES
 from sparsefront_kernels.gathered.cuda.schedule import ALL, schedule
 from sparsefront_kernels.tuning import TunedLaunches
 
@@ -61,7 +61,9 @@ class BlockedProblem:
     @classmethod
     def of(cls, packed: BlockedCudaWeight, m: int) -> "BlockedProblem":
         """Of a packed weight and m rows of X."""
-        return cls(m, packed.k, packed.n, packed.box, len(packed.outputs), len(packed.panels), packed.lengths, packed.halved)
+        return cls(
+            m, packed.k, packed.n, packed.box, len(packed.outputs), len(packed.panels), packed.lengths, packed.halved
+        )
 
     @property
     def shape(self) -> str:

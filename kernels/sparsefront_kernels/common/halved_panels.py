@@ -1,14 +1,14 @@
 """Panels that hold two of every four inputs, as the sparse products of compute capability 9.0 read them.
 
-The layout is that of PTX's `wgmma.mma_async.sp` for 16-bit types; `../../cuda/sparse_wgmma.cuh` says which lane holds what.
+The layout is that of PTX's `wgmma.mma_async.sp` for 16-bit types; `../cuda/sparse_wgmma.cuh` says which lane holds what.
 """
 
 import torch
 from torch import Tensor
 
+from sparsefront_kernels.common.kept_places import places_of_kept
 from sparsefront_kernels.common.swizzle import swizzled
 from sparsefront_kernels.common.two_of_four import GROUP
-from sparsefront_kernels.n_m.format import places_of_kept
 
 OUTPUTS = INPUTS = 64  # of a panel
 KEPT = INPUTS // 2
@@ -33,7 +33,7 @@ def halved_panels(panels: Tensor) -> Tensor:
         ValueError: more than two of four inputs are not 0.
     """
     groups = panels.reshape(-1, INPUTS // GROUP, GROUP)  # [panels * 64, 16, 4]
-    places = places_of_kept(groups != 0, 2, family="blocked_2_4")
+    places = places_of_kept(groups != 0, 2, family="panel")
     values = groups.gather(2, places).view(-1, OUTPUTS, KEPT)
     words = _words(places.view(-1, OUTPUTS, INPUTS // GROUP, 2))
     return torch.cat([swizzled(values).flatten(1), words.view(panels.dtype)], dim=1)
