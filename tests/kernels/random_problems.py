@@ -263,11 +263,14 @@ def _gathered_overlay(shared: Random, own: Random, occasion: str, largest: int) 
 
 def _gathered_2_4(shared: Random, own: Random, occasion: str, largest: int) -> DrawnWeight:
     tile = shared.choice((64, 64, 128, 128, 192, 256, 3, 16))
-    n, k = _size(own, occasion, largest), _size(own, occasion, largest)
-    dropped = 0.0 if occasion != "outputs dropped" else 0.4
     density, seed = _density(own, occasion), own.randrange(2**31)
-    mask = masks.free(0.0) if density == 0 else masks.halved_tiles(tile, density, seed, dropped)
-    return DrawnWeight((n, k), mask, {"tile": tile})
+    if density == 1:  # of every four inputs, as many as can be
+        shape = _size(own, occasion, largest, tile), _size(own, occasion, largest, 4)
+        return DrawnWeight(shape, masks.n_of_m(2, 4, 1.0, seed), {"tile": tile})
+    shape = _size(own, occasion, largest), _size(own, occasion, largest)
+    dropped = 0.4 if occasion == "outputs dropped" else 0.0
+    mask = masks.halved_tiles(tile, density, seed, dropped) if density else masks.free(0.0)
+    return DrawnWeight(shape, mask, {"tile": tile})
 
 
 def _blocked(shared: Random, own: Random, occasion: str, largest: int) -> DrawnWeight:
@@ -294,7 +297,7 @@ def _blocked_2_4(shared: Random, own: Random, occasion: str, largest: int) -> Dr
     bn, bk = shared.choice(((64, 64), (64, 64), (128, 64), (128, 128), (192, 128), (16, 16), (4, 12), (3, 4)))
     shape = _size(own, occasion, largest, bn), _size(own, occasion, largest, bk)
     density, seed = _density(own, occasion), own.randrange(2**31)
-    in_groups = masks.n_of_m(2, 4, own.choice((1.0, 0.7)), seed)
+    in_groups = masks.n_of_m(2, 4, 1.0 if density == 1 else own.choice((1.0, 0.7)), seed)
     return DrawnWeight(shape, masks.both(masks.blocks(bn, bk, density, seed), in_groups), {"block": [bn, bk]})
 
 

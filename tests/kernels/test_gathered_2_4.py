@@ -5,7 +5,7 @@ What holds for all kernels is in test_random_problems.py and test_ops.py.
 
 import pytest
 import torch
-from drawn_masks import halved_tiles, tile_wise
+from drawn_masks import free, halved_tiles, tile_wise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sparsefront_kernels import FORMATS, Problem, entries, entry
@@ -72,20 +72,26 @@ class TestFormat:
         stored = FORMATS["gathered_2_4"].from_dense(torch.ones(24, 30), mask, tile=8)
         assert torch.equal(stored.to_dense(), mask.float()) and (stored.inputs[:, 2:] == -1).all()
 
-    @pytest.mark.parametrize(
-        ("mask", "message"),
-        [
-            ([[1, 1, 0, 0], [1, 0, 0, 0]], "outputs of tile 0 keep 1 to 2 inputs, not equally many"),
-            (
-                [[1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1]],
-                "input 2 of tile 0 lies in window 0 of one output and 1 of another",
-            ),
-            ([[1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 1, 1]], "window 0 of tile 0 needs 6 inputs, not 4"),
-        ],
+    @settings(max_examples=20, deadline=None)
+    @given(
+        tile=st.integers(1, 9),
+        n=st.integers(1, 20),
+        k=st.integers(1, 30),
+        density=st.floats(0, 1),
+        seed=st.integers(0, 99),
     )
-    def test_masks_without_the_structure(self, mask, message):
-        with pytest.raises(ValueError, match=message):
-            FORMATS["gathered_2_4"].from_dense(torch.ones(len(mask), len(mask[0])), torch.tensor(mask).bool(), tile=4)
+    def test_any_mask_can_be_held(self, tile, n, k, density, seed):
+        """As inputs that a layer before lost leave one: without structure."""
+        mask = free(density, seed)(n, k)
+        stored = FORMATS["gathered_2_4"].from_dense(torch.ones(n, k), mask, tile=tile)
+        assert torch.equal(stored.to_dense(), mask.float())
+
+    @pytest.mark.parametrize("density", [0.3, 1.0])
+    def test_windows_are_those_of_the_pattern(self, density):
+        mask = halved_tiles(16, density, seed=3)(80, 90)
+        stored = FORMATS["gathered_2_4"].from_dense(torch.ones(80, 90), mask, tile=16)
+        rows = mask[stored.output_index.long()].split(16)
+        assert stored.tile_offsets.diff().tolist() == [-(-int(tile[0].sum()) // 2) for tile in rows]
 
     def test_filled_panels_are_the_same_weight(self):
         stored = stored_weight(16, 90, 70)

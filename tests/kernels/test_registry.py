@@ -33,6 +33,8 @@ def test_names_are_those_that_configurations_use():
         "gathered_triton_tf32_feature_to_row",
         "gathered_quack_feature_major",
         "gathered_overlay_reference",
+        "gathered_overlay_cuda",
+        "gathered_overlay_cuda_feature_major",
         "gathered_overlay_triton",
         "gathered_2_4_reference",
         "gathered_2_4_cuda",

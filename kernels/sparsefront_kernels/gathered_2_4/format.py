@@ -5,12 +5,13 @@ from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from sparsefront_kernels.common.kept_places import places_of_kept
 from sparsefront_kernels.common.two_of_four import GROUP, packed_places, unpacked_places
 from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, matrix_shape, zero_where_pruned
 from sparsefront_kernels.gathered.format import GatheredFormat
-from sparsefront_kernels.gathered_2_4.windows import inputs_of_windows
+from sparsefront_kernels.gathered_2_4.windows import windows_of_inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,44 +44,34 @@ class Gathered24Format(SparseFormat):
 
     @classmethod
     def from_dense(cls, weight: Tensor, mask: Tensor, *, tile: int) -> Self:
-        """Store a mask of which the outputs of a tile keep equally many inputs, two of each of the same windows.
+        """Store any mask, in as few windows as its inputs allow in their order (`windows.windows_of_inputs`).
 
-        Windows are read off the order of what each output keeps: an input that all outputs of a tile have dropped has left no
-        trace. So tiles whose outputs keep the same inputs have structure too, with windows of two.
+        Tiles whose outputs keep two of every four of its inputs need a window for every four.
 
         Args:
             weight: [N, K], any float dtype and device.
             mask: bool [N, K], True = keep. Outputs that keep nothing are dropped before tiles are formed.
             tile: outputs per tile, at least 1.
         Raises:
-            ValueError: a tile below 1, or outputs of a tile with other windows (names tile and input).
+            ValueError: a tile below 1.
         """
         check_weight_and_mask(weight, mask)
         if tile < 1:
             raise ValueError(f"gathered_2_4: tile must be at least 1, not {tile}")
         stored = mask.any(dim=1).nonzero().flatten()
-        kept, kept_weight = mask[stored], zero_where_pruned(weight[stored], mask[stored])
-        windows, values, places = [], [], []
-        for index, start in enumerate(range(0, len(stored), tile)):
-            rows, of_rows = kept[start : start + tile], kept_weight[start : start + tile]
-            inputs = inputs_of_windows(rows, index)  # [windows, 4], -1 where there are fewer
-            there = inputs >= 0
-            groups = rows[:, inputs.clamp(min=0)] & there  # [outputs, windows, 4]
-            place = places_of_kept(groups, 2, family=cls.family)
-            value = of_rows[:, inputs.clamp(min=0)].masked_fill(~there, 0.0).gather(2, place)
-            windows.append(inputs)
-            values.append(_filled_up(value.transpose(0, 1), tile, torch.zeros(2)))
-            places.append(_filled_up(place.transpose(0, 1), tile, torch.tensor([0, 1])))
-        offsets = torch.tensor([0, *(len(inputs) for inputs in windows)], dtype=torch.int64, device=mask.device).cumsum(
-            0
-        )
-        none = stored.new_empty(0, tile, 2)
+        kept = _in_tiles(mask[stored], tile)
+        of_tiles = _in_tiles(zero_where_pruned(weight[stored], mask[stored]), tile)
+        tile_of, inputs, offsets = _windows(kept)
+        there, columns = inputs >= 0, inputs.clamp(min=0)
+        at = tile_of[:, None, None], torch.arange(tile, device=mask.device)[:, None], columns[:, None, :]
+        groups = kept[at] & there[:, None, :]  # [windows, tile, 4]
+        places = places_of_kept(groups, 2, family=cls.family)
         return cls(
             shape=matrix_shape(weight),
             tile=tile,
-            values=torch.cat([none.to(weight.dtype), *values]),
-            metadata=packed_places(torch.cat([none, *places])),
-            inputs=torch.cat([stored.new_empty(0, GROUP), *windows]).to(torch.int32),
+            values=torch.where(groups, of_tiles[at], 0.0).gather(2, places),
+            metadata=packed_places(places),
+            inputs=inputs.to(torch.int32),
             tile_offsets=offsets,
             output_index=stored.to(torch.int32),
         )
@@ -154,8 +145,21 @@ class Gathered24Format(SparseFormat):
             raise ValueError(f"gathered_2_4: output_index must rise in [0, {n})")
 
 
-def _filled_up(of_outputs: Tensor, tile: int, with_value: Tensor) -> Tensor:
-    """[windows, outputs, 2] → [windows, tile, 2]."""
-    windows, outputs, _ = of_outputs.shape
-    more = with_value.to(of_outputs.device, of_outputs.dtype).expand(windows, tile - outputs, 2)
-    return torch.cat([of_outputs, more], dim=1)
+def _in_tiles(matrix: Tensor, tile: int) -> Tensor:
+    """[outputs, K] → [tiles, tile, K], filled up with zeros."""
+    return pad(matrix, (0, 0, 0, -len(matrix) % tile)).view(-1, tile, matrix.shape[1])
+
+
+def _windows(kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of bool [tiles, tile, K]: each window's tile, its inputs int64 [windows, 4], and `tile_offsets`."""
+    window = windows_of_inputs(kept)
+    counts = window.amax(dim=1) + 1
+    offsets = pad(counts.cumsum(0), (1, 0))
+    tile, column = (window >= 0).nonzero(as_tuple=True)  # tile by tile, rising
+    number = offsets[tile] + window[tile, column]
+    widths = number.bincount(minlength=int(offsets[-1]))
+    place = torch.arange(len(number), device=kept.device) - (widths.cumsum(0) - widths)[number]
+    inputs = column.new_full((len(widths), GROUP), -1)
+    inputs[number, place] = column
+    tile_of = torch.arange(len(kept), device=kept.device).repeat_interleave(counts, output_size=len(widths))
+    return tile_of, inputs, offsets

@@ -1,4 +1,4 @@
-"""The windows of a tile that is 2:4 sparse inside, read off its mask."""
+"""Which of a tile's inputs lie together in a window of four, of which every output keeps at most two."""
 
 import torch
 from torch import Tensor
@@ -6,42 +6,29 @@ from torch import Tensor
 from sparsefront_kernels.common.two_of_four import GROUP
 
 
-def inputs_of_windows(kept: Tensor, tile: int) -> Tensor:
-    """Which inputs the windows of a tile have: the first two that each output keeps, the next two, and so on.
+def windows_of_inputs(kept: Tensor) -> Tensor:
+    """Windows of neighboring inputs, each as long as it can be.
+
+    A window takes the next input that any output keeps until it has four or an output would keep a third one. Where every
+    output keeps two of every window, as `tile_2_4` prunes, that finds these windows, also where all outputs have dropped the
+    same input of one.
 
     Args:
-        kept: bool [outputs, K], the mask of the tile's outputs.
-        tile: its number, for messages.
+        kept: bool [tiles, outputs, K].
     Returns:
-        int64 [windows, 4], rising, -1 at the end of windows with fewer.
-    Raises:
-        ValueError: outputs that keep unequally many inputs, an input in different windows of two outputs, windows that
-            overlap, or one of more than four inputs.
+        int64 [tiles, K], the number of each input's window in its tile, -1 where no output keeps it.
     """
-    counts = kept.sum(dim=1)
-    if (counts != counts[0]).any():
-        raise ValueError(
-            f"gathered_2_4: outputs of tile {tile} keep {int(counts.min())} to {int(counts.max())} inputs, not equally many"
-        )
-    window = (kept.cumsum(dim=1) - 1) // 2
-    lowest = window.masked_fill(~kept, kept.shape[1]).amin(dim=0)
-    highest = window.masked_fill(~kept, -1).amax(dim=0)
-    inputs = kept.any(dim=0).nonzero().flatten()
-    lowest, highest = lowest[inputs], highest[inputs]
-    if (torn := lowest != highest).any():
-        at = int(torn.nonzero()[0])
-        raise ValueError(
-            f"gathered_2_4: input {int(inputs[at])} of tile {tile} lies in window {int(lowest[at])} of one output and "
-            f"{int(highest[at])} of another"
-        )
-    if (lowest.diff() < 0).any():
-        raise ValueError(f"gathered_2_4: windows of tile {tile} overlap")
-    widths = lowest.bincount()
-    if len(widths) and int(widths.max()) > GROUP:
-        raise ValueError(
-            f"gathered_2_4: window {int(widths.argmax())} of tile {tile} needs {int(widths.max())} inputs, not {GROUP}"
-        )
-    place = torch.arange(len(inputs), device=kept.device) - (widths.cumsum(0) - widths)[lowest]
-    windows = inputs.new_full((len(widths), GROUP), -1)
-    windows[lowest, place] = inputs
-    return windows
+    by_input = kept.permute(2, 0, 1).contiguous()  # [K, tiles, outputs]
+    alive = by_input.any(dim=2)
+    count = kept.new_zeros(kept.shape[:2], dtype=torch.int8)  # of each output in the window
+    width = kept.new_zeros(len(kept), dtype=torch.int64)
+    window = torch.zeros_like(width)
+    found = []
+    for of_outputs, of_tiles in zip(by_input.to(torch.int8), alive, strict=True):
+        more = count + of_outputs
+        full = of_tiles & ((more > 2).any(dim=1) | (width == GROUP))
+        count = torch.where(full[:, None], of_outputs, more)
+        width = width.masked_fill(full, 0) + of_tiles
+        window = window + full
+        found.append(window)
+    return torch.stack(found, dim=1).masked_fill(~alive.t(), -1)

@@ -15,6 +15,7 @@ VERSION = 2  # raised when a change of the kernel makes old measurements useless
 
 _RASTER_SWIZZLES = (64, 16, 4)  # the first is best for most large products
 _WIDE_RASTER_SWIZZLE = 32  # 132 blocks then work on four times 256 columns: half of L2 for weights, half for rows of X
+_HALVED_SWIZZLES = (_WIDE_RASTER_SWIZZLE, 8, 2)  # the kernel for many rows serves all M there
 _SPLITS = (1, 2, 3, 4)
 _STAGES = {(256, 1): 4, (128, 1): 6, (128, 2): 3, (64, 1): 8, (64, 2): 4}  # as many as fit: fewer were never faster
 
@@ -98,11 +99,19 @@ def candidates(problem: CudaProblem, num_sms: int, *, slack: float = 1.4, most: 
 
     The model does not predict how the rasterization order affects caches: other orders are tried with the two best only.
     """
-    space = [launch for launch in SPACE if launch.wide or not problem.halved]
-    predicted = {launch: predicted_us(problem, launch, num_sms) for launch in space}
+    if problem.halved:
+        return [
+            WIDE,
+            *(
+                replace(WIDE, raster_swizzle=cta_tiles)
+                for cta_tiles in _HALVED_SWIZZLES
+                if cta_tiles < problem.cta_tiles
+            ),
+        ]
+    predicted = {launch: predicted_us(problem, launch, num_sms) for launch in SPACE}
     bound = slack * min(predicted.values())
     worth = [
-        launch for launch in space if launch.raster_swizzle in (_RASTER_SWIZZLES[0], ALL) and predicted[launch] <= bound
+        launch for launch in SPACE if launch.raster_swizzle in (_RASTER_SWIZZLES[0], ALL) and predicted[launch] <= bound
     ]
     others = 2 * (len(_RASTER_SWIZZLES) - 1)
     worth = sorted(worth, key=lambda launch: predicted[launch])[: most - others]

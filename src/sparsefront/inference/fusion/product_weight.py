@@ -8,7 +8,7 @@ from sparsefront_kernels import FORMATS, SparseFormat
 from sparsefront_kernels.gathered import GatheredFormat
 from torch import Tensor, nn
 
-REMADE = ("gathered", "blocked", "n_m", "csr", "ell", "semi_structured")
+REMADE = ("gathered", "gathered_2_4", "blocked", "blocked_2_4", "n_m", "csr", "ell", "semi_structured")
 """Families that can be made again from a weight and a mask with what their formats say of themselves."""
 
 
