@@ -115,13 +115,14 @@ def test_settings_that_cannot_be_used(settings, message):
     [
         ("n_m", 4, {"n_m", "semi_structured"}),
         ("block_wise", 16, {"blocked", "gathered"}),
-        ("block_2_4", 16, {"blocked", "gathered"}),
+        ("block_2_4", 16, {"blocked_2_4", "blocked", "gathered"}),
+        ("tile_2_4", 16, {"gathered_2_4", "gathered"}),
         ("element_wise", 1, {"csr"}),
         ("uniform", 2, {"ell"}),
     ],
 )
 def test_every_pattern_says_which_families_hold_its_masks(pattern, granularity, families):
-    drawn = pattern_masks(granularity, pattern=pattern).draw(64, 64, 0.75 if pattern == "block_2_4" else 0.5, CPU)
+    drawn = pattern_masks(granularity, pattern=pattern).draw(64, 64, 0.75 if pattern.endswith("2_4") else 0.5, CPU)
     assert drawn.storage.keys() == families
     for family, parameters in drawn.storage.items():
         stored = FORMATS[family].from_dense(drawn.weight, drawn.mask, **parameters)

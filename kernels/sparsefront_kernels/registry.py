@@ -2,13 +2,25 @@
 
 from dataclasses import dataclass
 
-from sparsefront_kernels import blocked, csr, dense, ell, gathered, gathered_overlay, n_m, renamed, semi_structured
+from sparsefront_kernels import (
+    blocked,
+    blocked_2_4,
+    csr,
+    dense,
+    ell,
+    gathered,
+    gathered_2_4,
+    gathered_overlay,
+    n_m,
+    renamed,
+    semi_structured,
+)
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.formats import FORMATS
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import Problem
 
-_FAMILIES = (dense, gathered, gathered_overlay, blocked, n_m, semi_structured, ell, csr)
+_FAMILIES = (dense, gathered, gathered_overlay, gathered_2_4, blocked, blocked_2_4, n_m, semi_structured, ell, csr)
 
 _ENTRIES: dict[str, KernelEntry] = {entry.name: entry for module in _FAMILIES for entry in module.ENTRIES}
 

@@ -135,8 +135,12 @@ class PatternMasks:
         family, parameters = self.of.storage(shape, sparsity)
         storage: Storage = {family: parameters | orders}
         if family == "blocked":  # the outputs of a row of blocks keep the same inputs
-            fill = {"fill": True} if parameters.get("fill") else {}
-            storage["gathered"] = {"tile": parameters["block"][0], "drop_empty_outputs": False} | fill
+            storage["gathered"] = {"tile": parameters["block"][0], "drop_empty_outputs": False}
+        if family == "blocked_2_4":
+            storage["blocked"] = parameters | {"fill": True}
+            storage["gathered"] = {"tile": parameters["block"][0], "drop_empty_outputs": False, "fill": True}
+        if family == "gathered_2_4":
+            storage["gathered"] = parameters | {"drop_empty_outputs": True, "fill": True}
         if family == "n_m" and (parameters["n"], parameters["m"]) == (2, 4):
             storage["semi_structured"] = orders
         return storage

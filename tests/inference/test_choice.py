@@ -17,7 +17,7 @@ WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a G
     ("settings", "message"),
     [
         ({"mode": "fastest"}, "mode=fastest: must be one of auto, sparse, none, reference"),
-        ({"family": "bsr"}, "family=bsr: .* there are dense, gathered, gathered_overlay, blocked"),
+        ({"family": "bsr"}, "family=bsr: .* there are dense, gathered, gathered_overlay, gathered_2_4, blocked"),
         ({"name": "gathered"}, "name=gathered: .* there are dense_linear, gathered_reference"),
         ({"name": "csr_torch", "family": "gathered"}, "name=csr_torch: is of family csr"),
         ({"mode": "none", "family": "csr"}, "family=csr: kernel=none swaps nothing in"),

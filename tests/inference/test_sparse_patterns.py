@@ -47,8 +47,8 @@ PATTERNS = {
     "uniform": (Uniform(1), "ell_reference"),
     "uniform-4": (Uniform(4), "ell_reference"),
     "tew": (TileWise(16, element_overlay=0.05), "gathered_overlay_reference"),
-    "tile_2_4": (Tile24(16), "gathered_reference"),
-    "block_2_4": (Block24(4), "blocked_reference"),
+    "tile_2_4": (Tile24(16), "gathered_2_4_reference"),
+    "block_2_4": (Block24(4), "blocked_2_4_reference"),
 }
 
 

@@ -8,7 +8,19 @@ from typing import Any
 
 import pytest
 import torch
-from drawn_masks import any_order, blocks, free, n_of_m, order, overlaid, same_count, tile_wise, vectors
+from drawn_masks import (
+    any_order,
+    blocks,
+    both,
+    free,
+    halved_tiles,
+    n_of_m,
+    order,
+    overlaid,
+    same_count,
+    tile_wise,
+    vectors,
+)
 from random_problems import TOLERANCE, exact_product, fault_of, laid_out
 from sparsefront_kernels import FORMATS, Problem, SparseFormat
 from sparsefront_kernels.bench.poison import poisoned_memory
@@ -74,6 +86,11 @@ CASES = [
     Case("gathered_overlay-free", "gathered_overlay", (33, 29), free(0.3), {"tile": 8}),
     Case("gathered_overlay-kept", "gathered_overlay", (20, 9), free(1.0), {"tile": 8}),
     Case("gathered_overlay-pruned", "gathered_overlay", (20, 9), free(0.0), {"tile": 8}),
+    Case("gathered_2_4", "gathered_2_4", (257, 83), halved_tiles(64, 0.4), {"tile": 64}),
+    Case("gathered_2_4-128", "gathered_2_4", (300, 150), halved_tiles(128, 0.5), {"tile": 128}),
+    Case("gathered_2_4-odd-tile", "gathered_2_4", (50, 31), halved_tiles(7, 0.5), {"tile": 7}),
+    Case("gathered_2_4-kept", "gathered_2_4", (40, 18), free(1.0), {"tile": 16}),
+    Case("gathered_2_4-pruned", "gathered_2_4", (19, 8), free(0.0), {"tile": 8}),
     Case("blocked-4x64", "blocked", (12, 192), blocks(4, 64, 0.4), {"block": [4, 64]}),
     Case("blocked-32x32", "blocked", (96, 160), blocks(32, 32, 0.4), {"block": (32, 32)}),
     Case("blocked-192x96", "blocked", (192, 192), blocks(192, 96, 0.6), {"block": [192, 96]}),
@@ -84,6 +101,10 @@ CASES = [
     Case("blocked-filled", "blocked", (32, 48), free(0.01), {"block": [16, 16], "fill": True}),
     Case("blocked-kept", "blocked", (32, 48), free(1.0), {"block": [16, 16]}),
     Case("blocked-pruned", "blocked", (32, 48), free(0.0), {"block": [16, 16]}),
+    Case("blocked_2_4", "blocked_2_4", (256, 192), both(blocks(64, 64, 0.5), n_of_m(2, 4)), {"block": [64, 64]}),
+    Case("blocked_2_4-4x12", "blocked_2_4", (12, 36), both(blocks(4, 12, 0.5), n_of_m(2, 4, 0.7)), {"block": [4, 12]}),
+    Case("blocked_2_4-kept", "blocked_2_4", (16, 64), n_of_m(2, 4), {"block": [16, 16]}),
+    Case("blocked_2_4-pruned", "blocked_2_4", (32, 48), free(0.0), {"block": [16, 16]}),
     Case("n_m-2:4", "n_m", (37, 100), n_of_m(2, 4), {"n": 2, "m": 4}),
     Case("n_m-1:4-short", "n_m", (16, 20), n_of_m(1, 4, 0.5), {"n": 1, "m": 4}),
     Case("n_m-5:12", "n_m", (23, 84), n_of_m(5, 12), {"n": 5, "m": 12}),

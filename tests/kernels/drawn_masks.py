@@ -57,6 +57,29 @@ def n_of_m(n_kept: int, m: int, density: float = 1.0, seed: int = 1) -> Draw:
     return draw
 
 
+def both(first: Draw, second: Draw) -> Draw:
+    """What both keep."""
+    return lambda n, k: first(n, k) & second(n, k)
+
+
+def halved_tiles(tile: int, density: float, seed: int = 1, dropped: float = 1 / 3) -> Draw:
+    """A share of the outputs dropped, then tiles of the survivors; of every four inputs of its tile an output keeps two."""
+
+    def draw(n: int, k: int) -> Tensor:
+        of_tiles = tile_wise(tile, density, seed, dropped)(n, k)
+        mask, rows = torch.zeros_like(of_tiles), of_tiles.any(dim=1).nonzero().flatten()
+        for part in rows.split(tile) if len(rows) else ():
+            inputs = of_tiles[part[0]].nonzero().flatten()
+            windows = -(-len(inputs) // 4)
+            scores = chance(len(part), windows * 4, seed=seed)
+            scores[:, len(inputs) :] = 2  # what the last window lacks comes last
+            kept = (scores.view(len(part), windows, 4).argsort(dim=2).argsort(dim=2) < 2).flatten(1)[:, : len(inputs)]
+            mask[part[:, None], inputs] = kept
+        return mask
+
+    return draw
+
+
 def any_order(draw: Draw, *, outputs: bool = False, inputs: bool = False, seed: int = 2) -> Draw:
     """The mask of `draw` with its outputs or inputs moved to where `order` says."""
 

@@ -261,6 +261,18 @@ def _gathered_overlay(shared: Random, own: Random, occasion: str, largest: int) 
     return DrawnWeight(tiles.shape, masks.overlaid(tiles.mask, alone), {"tile": tiles.parameters["tile"]})
 
 
+def _gathered_2_4(shared: Random, own: Random, occasion: str, largest: int) -> DrawnWeight:
+    tile = shared.choice((64, 64, 128, 128, 192, 256, 3, 16))
+    density, seed = _density(own, occasion), own.randrange(2**31)
+    if density == 1:  # of every four inputs, as many as can be
+        shape = _size(own, occasion, largest, tile), _size(own, occasion, largest, 4)
+        return DrawnWeight(shape, masks.n_of_m(2, 4, 1.0, seed), {"tile": tile})
+    shape = _size(own, occasion, largest), _size(own, occasion, largest)
+    dropped = 0.4 if occasion == "outputs dropped" else 0.0
+    mask = masks.halved_tiles(tile, density, seed, dropped) if density else masks.free(0.0)
+    return DrawnWeight(shape, mask, {"tile": tile})
+
+
 def _blocked(shared: Random, own: Random, occasion: str, largest: int) -> DrawnWeight:
     bn, bk = shared.choice(
         (
@@ -279,6 +291,14 @@ def _blocked(shared: Random, own: Random, occasion: str, largest: int) -> DrawnW
     )
     shape = _size(own, occasion, largest, bn), _size(own, occasion, largest, bk)
     return DrawnWeight(shape, masks.blocks(bn, bk, _density(own, occasion), own.randrange(2**31)), {"block": [bn, bk]})
+
+
+def _blocked_2_4(shared: Random, own: Random, occasion: str, largest: int) -> DrawnWeight:
+    bn, bk = shared.choice(((64, 64), (64, 64), (128, 64), (128, 128), (192, 128), (16, 16), (4, 12), (3, 4)))
+    shape = _size(own, occasion, largest, bn), _size(own, occasion, largest, bk)
+    density, seed = _density(own, occasion), own.randrange(2**31)
+    in_groups = masks.n_of_m(2, 4, 1.0 if density == 1 else own.choice((1.0, 0.7)), seed)
+    return DrawnWeight(shape, masks.both(masks.blocks(bn, bk, density, seed), in_groups), {"block": [bn, bk]})
 
 
 def _in_windows(own: Random, occasion: str, shape: tuple[int, int], n: int, m: int, named: bool) -> DrawnWeight:
@@ -322,7 +342,9 @@ WEIGHTS: dict[str, Callable[[Random, Random, str, int], DrawnWeight]] = {
     "dense": _free,
     "gathered": _gathered,
     "gathered_overlay": _gathered_overlay,
+    "gathered_2_4": _gathered_2_4,
     "blocked": _blocked,
+    "blocked_2_4": _blocked_2_4,
     "n_m": _n_m,
     "semi_structured": _semi_structured,
     "ell": _ell,

@@ -8,7 +8,10 @@ from sparsefront_kernels.bench.poison import poisoned_memory
 
 TENS_ON_GPU, TUNED_SEEDS = 20, 12
 GPU_KERNELS = [kernel for kernel in entries() if kernel.requires_cuda]
-TUNABLE = [kernel for kernel in GPU_KERNELS if kernel.tunable is not None]
+# a kernel of another family on a weight that is packed for it: its own entry has the other problems and the launches
+FILLED = [kernel for kernel in GPU_KERNELS if "_filled_" in kernel.name]
+TUNABLE = [kernel for kernel in GPU_KERNELS if kernel.tunable is not None and kernel not in FILLED]
+TENS = [(kernel, ten) for kernel in GPU_KERNELS for ten in range(2 if kernel in FILLED else TENS_ON_GPU)]
 
 
 def faults(kernel, seeds, device, largest):
@@ -36,8 +39,7 @@ def test_ten_random_problems(kernel):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("ten", range(TENS_ON_GPU))
-@pytest.mark.parametrize("kernel", GPU_KERNELS, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize(("kernel", "ten"), TENS, ids=lambda part: getattr(part, "name", None))
 def test_two_hundred_random_problems(kernel, ten):
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")

@@ -324,7 +324,8 @@ def test_a_sparsity_out_of_range_is_rejected(pattern, sparsity):
 
 def test_storage_names_a_family_and_plain_parameters(pattern):
     family, parameters = pattern.storage((24, 96), expressible(pattern, (24, 96))[-1])
-    assert family in {"dense", "csr", "n_m", "gathered", "blocked", "ell", "gathered_overlay"}
+    expected = {"dense", "csr", "n_m", "gathered", "blocked", "ell", "gathered_overlay", "gathered_2_4", "blocked_2_4"}
+    assert family in expected
     assert all(isinstance(value, bool | int | list) for value in parameters.values())
 
 

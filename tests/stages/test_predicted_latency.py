@@ -106,9 +106,9 @@ def test_sparse_kernels_and_tiles_are_asked_too(experiment):
 
 def test_units_of_storage():
     assert storage_granularity("gathered", {"tile": 64, "drop_empty_outputs": True}) == 64
-    assert storage_granularity("gathered", {"tile": 64, "drop_empty_outputs": True, "fill": True}) is None
     assert storage_granularity("blocked", {"block": [32, 32]}) == 32
     assert storage_granularity("blocked", {"block": [4, 64]}) is None
+    assert storage_granularity("gathered_2_4", {"tile": 64}) is None
     assert storage_granularity("csr", {}) is None
 
 

@@ -1,4 +1,7 @@
-"""The kernels of tiles plus overlay: the reference, and the two parts' own GPU kernels one after the other."""
+"""The kernels of tiles plus overlay: the reference, and the two parts' own GPU kernels one after the other.
+
+Why two passes: README.md.
+"""
 
 from typing import Any
 
@@ -8,6 +11,7 @@ from sparsefront_kernels.csr.entries import ENTRIES as CSR_ENTRIES
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.gathered.entries import ENTRIES as GATHERED_ENTRIES
 from sparsefront_kernels.gathered_overlay.format import GatheredOverlayFormat
+from sparsefront_kernels.gathered_overlay.in_turn import ENTRIES as CUDA_ENTRIES
 from sparsefront_kernels.gathered_overlay.reference import gathered_overlay_reference
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import Problem
@@ -38,6 +42,7 @@ ENTRIES = (
         run=gathered_overlay_reference,
         is_reference=True,
     ),
+    *CUDA_ENTRIES,
     KernelEntry(
         name="gathered_overlay_triton",
         family="gathered_overlay",

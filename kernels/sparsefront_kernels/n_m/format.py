@@ -6,6 +6,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from sparsefront_kernels.common.kept_places import places_of_kept
 from sparsefront_kernels.common.permutation import check_stored_order, columns_back, columns_in_order, stored_order
 from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, matrix_shape, zero_where_pruned
 
@@ -77,31 +78,6 @@ class NMFormat(SparseFormat):
         if (self.indices[..., 1:] <= self.indices[..., :-1]).any():
             raise ValueError("n_m: indices do not rise within a group")
         check_stored_order(self.family, self.input_order, self.shape[1])
-
-
-def places_of_kept(groups: Tensor, n: int, *, family: str) -> Tensor:
-    """Places of the kept weights within their groups.
-
-    Args:
-        groups: bool [N, groups, m], True = keep.
-        n: at most this many are kept in a group.
-        family: named in the error.
-    Returns:
-        int64 [N, groups, n], ascending; a group that keeps fewer fills up with its first pruned places.
-    Raises:
-        ValueError: a group keeps more than n.
-    """
-    counts = groups.sum(dim=2)
-    if (counts > n).any():
-        output, group = (counts > n).nonzero()[0].tolist()
-        raise ValueError(
-            f"{family}: output {output} keeps {int(counts[output, group])} weights in group {group}, at most {n} of "
-            f"{groups.shape[2]} are allowed; {int((counts > n).sum())} groups are like that"
-        )
-    pruned_so_far = (~groups).cumsum(dim=2)
-    chosen = groups | (~groups & (pruned_so_far <= (n - counts)[..., None]))  # exactly n per group
-    places = torch.arange(groups.shape[2], device=groups.device).expand_as(groups)
-    return places[chosen].view(*groups.shape[:2], n)
 
 
 def _check_n_m(shape: tuple[int, int], n: int, m: int) -> None:

@@ -6,9 +6,10 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from sparsefront_kernels.common.kept_places import places_of_kept
 from sparsefront_kernels.common.permutation import check_stored_order, columns_back, columns_in_order, stored_order
+from sparsefront_kernels.common.two_of_four import packed_places, unpacked_places
 from sparsefront_kernels.format import SparseFormat, check_weight_and_mask, zero_where_pruned
-from sparsefront_kernels.n_m.format import places_of_kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,13 +52,11 @@ class SemiStructuredFormat(SparseFormat):
         places = places_of_kept(groups, 2, family=cls.family)
         arranged = columns_in_order(zero_where_pruned(weight, mask), input_order)
         values = arranged.view_as(groups).gather(2, places)
-        return cls((n, k), values.reshape(n, k // 2), _pack(places), input_order)
+        return cls((n, k), values.reshape(n, k // 2), packed_places(places), input_order)
 
     def places(self) -> Tensor:
         """Places within the groups, int64 [N, K / 4, 2]."""
-        shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8, device=self.metadata.device)
-        places = (self.metadata[..., None] >> shifts) & 3  # [N, ceil(K / 8), 4]
-        return places.view(self.shape[0], -1, 2)[:, : self.shape[1] // 4].long()
+        return unpacked_places(self.metadata, self.shape[1] // 4)
 
     def arranged(self) -> Tensor:
         """The weight with its inputs in the order of storage, [N, K]: 2:4 of every four consecutive ones."""
@@ -87,12 +86,3 @@ class SemiStructuredFormat(SparseFormat):
 def _check_inputs(k: int) -> None:
     if k % 4:
         raise ValueError(f"semi_structured: groups of 4 do not divide K = {k}")
-
-
-def _pack(places: Tensor) -> Tensor:
-    """[N, groups, 2] places into [N, ceil(groups / 2)] bytes; an odd last group shares its byte with nothing."""
-    n, groups, _ = places.shape
-    nibbles = places[..., 0] | (places[..., 1] << 2)
-    # the unused half byte repeats the valid places 0 1, so that every nibble obeys the same rule
-    nibbles = torch.nn.functional.pad(nibbles, (0, groups % 2), value=4).view(n, -1, 2)
-    return (nibbles[..., 0] | (nibbles[..., 1] << 4)).to(torch.uint8)

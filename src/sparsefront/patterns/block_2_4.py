@@ -27,8 +27,8 @@ class Block24(BlockPattern):
     The densities multiply: blocks go until 2s - 1 of the weights are gone, so that halving the rest makes s. The
     allocation decides on the blocks; the windows leave it nothing.
 
-    Stored as whole blocks, zeros inside included: there is no kernel for blocks of 2:4 yet, so the windows save no time and
-    no space.
+    Stored as blocks of half the values and their places. On Hopper sparse tensor cores multiply by these, in blocks of multiples
+    of 64 x 64; every other kernel multiplies by whole blocks, zeros inside, so that the windows then save no time.
 
     Args:
         granularity: side of a square block, or "outputs x inputs" such as "4x64"; both sides divide the layer, and the
@@ -70,7 +70,7 @@ class Block24(BlockPattern):
         return BlockStep(outer, self.block), BlockStep(sparsity, (1, 1), window)
 
     def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:
-        return "blocked", {"block": list(self.block), "fill": True}
+        return "blocked_2_4", {"block": list(self.block)}
 
     def rounding_unit(self, shape: tuple[int, int]) -> int:
         """A block, halved."""

@@ -92,8 +92,8 @@ class Tile24(Pattern):
     is no 3:4 on the way, as block_2_4 has it: where all outputs of a tile drop the same input, the next mask could not tell
     which windows there were.
 
-    Stored as gathered panels that cover the mask, zeros inside included: there is no kernel for panels of 2:4 yet, so the
-    windows save no time and no space.
+    Stored as gathered panels of half the values and their places. On Hopper sparse tensor cores multiply by these, in tiles of
+    multiples of 64 outputs; every other kernel multiplies by dense panels, zeros inside, so that the windows then save no time.
 
     Args:
         granularity: g, the width of a tile in surviving outputs, at least 2; the last tile may be narrower.
@@ -128,7 +128,7 @@ class Tile24(Pattern):
         return steps if sparsity < final else (*steps, TileWindowStep(sparsity, self.granularity))
 
     def storage(self, shape: tuple[int, int], sparsity: float) -> tuple[str, dict]:
-        return "gathered", {"tile": self.granularity, "drop_empty_outputs": True, "fill": True}
+        return "gathered_2_4", {"tile": self.granularity}
 
     def rounding_unit(self, shape: tuple[int, int]) -> int:
         """Half a group of tile_wise, and one weight in the last window of every output."""

@@ -67,8 +67,6 @@ def storage_granularity(family: str, parameters: Mapping[str, Any]) -> int | Non
     Args:
         family, parameters: as a pattern's `storage` gives them.
     """
-    if parameters.get("fill"):  # zeros inside are multiplied: slower than the sparsity says
-        return None
     if family == "gathered":
         return parameters["tile"]
     if family == "blocked" and len(set(parameters["block"])) == 1:

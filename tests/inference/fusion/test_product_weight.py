@@ -11,6 +11,7 @@ from sparsefront.inference.fusion.compact import compacted
 from sparsefront.inference.fusion.product_weight import ProductWeight, join
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.shuffled_block import ShuffledBlock
+from sparsefront.patterns.tile_2_4 import Tile24
 
 
 def weight_of(n, k, mask, family="gathered", bias=True, **parameters):
@@ -112,6 +113,31 @@ def test_nothing_vanishes_where_every_output_has_weights():
     assert len(compacted(up, down, "gelu")[0].weight) == 48
     down = weight_of(24, 64, torch.ones(24, 64, dtype=torch.bool), family="blocked", block=(8, 64))
     assert compacted(up, down, "gelu") is None
+
+
+@pytest.mark.parametrize("alive", [16, 24])
+def test_tiles_of_2_4_join_where_none_is_narrow(alive):
+    pattern = Tile24(8)
+    parts = []
+    for _ in range(2):
+        weight, mask = torch.randn(32, 24), torch.zeros(32, 24, dtype=torch.bool)
+        mask[:alive] = pattern.mask(weight[:alive].abs(), 0.5)
+        parts.append(weight_of(32, 24, mask, family="gathered_2_4", tile=8))
+    joined = join(parts)
+    assert torch.equal(joined.stored.to_dense(), joined.weight)
+    assert len(joined.stored.inputs) == sum(len(part.stored.inputs) for part in parts), "no more windows than before"
+    mask[0] = False
+    narrow = weight_of(32, 24, mask, family="gathered_2_4", tile=8)
+    assert join([narrow, parts[0]]) is None and join([parts[0], narrow]) is not None
+
+
+def test_inputs_that_vanish_leave_windows():
+    pattern = Tile24(8)
+    up = weight_of(64, 24, tile_mask(64, 24, 8, 33), tile=8)
+    down = weight_of(24, 64, pattern.mask(torch.rand(24, 64), 0.75), family="gathered_2_4", tile=8)
+    smaller_up, smaller_down = compacted(up, down, "relu")
+    assert smaller_down.family == "gathered_2_4" and smaller_down.weight.shape[1] == len(smaller_up.weight) < 64
+    assert torch.equal(smaller_down.stored.to_dense(), smaller_down.weight)
 
 
 def test_outputs_in_another_order_keep_their_tiles():

@@ -24,25 +24,33 @@ struct Stages {
 };
 
 // acc (+)= the products of a stage.
-template <typename T, typename X, int WIDTH>
+template <typename T, typename X, Weights WEIGHTS, int WIDTH>
 __device__ __forceinline__ void multiply(float (&acc)[WIDTH / 2], uint32_t stage, uint32_t half, int add) {
-    wgmma_fence();
+    const uint32_t panel = stage + X_BYTES + half * PANEL_BYTES<WEIGHTS>;
+    if constexpr (WEIGHTS == Weights::ALL) {
+        wgmma_fence();
 #pragma unroll
-    for (int sixteen = 0; sixteen < K_BLOCK / 16; ++sixteen)
-        wgmma<T, WIDTH, K_MAJOR, X::ORDER>(acc, k_major_descriptor<128>(stage + X_BYTES + half * PANEL_BYTES + sixteen * 32),
-                                           X::descriptor(stage, sixteen), sixteen == 0 ? add : 1);
+        for (int sixteen = 0; sixteen < K_BLOCK / 16; ++sixteen)
+            wgmma<T, WIDTH, K_MAJOR, X::ORDER>(acc, k_major_descriptor<128>(panel + sixteen * 32), X::descriptor(stage, sixteen),
+                                               sixteen == 0 ? add : 1);
+    } else {
+        const uint32_t places = load_word(panel + HALVED_VALUE_BYTES + threadIdx.x % 128 * 4);
+        wgmma_fence();
+        sparse_wgmma<T, WIDTH, 0, X::ORDER>(acc, k_major_descriptor<64>(panel), X::descriptor(stage, 0), places, add);
+        sparse_wgmma<T, WIDTH, 1, X::ORDER>(acc, k_major_descriptor<64>(panel + 32), X::descriptor(stage, 2), places, 1);
+    }
     wgmma_commit();
 }
 
 // Adds up the k-blocks of a work tile that this half uses; returns whether there were any, otherwise acc is not set.
-template <typename T, typename X, int WIDTH>
+template <typename T, typename X, Weights WEIGHTS, int WIDTH>
 __device__ __forceinline__ int add_up(Stages& s, int k_blocks, float (&acc)[WIDTH / 2]) {
     int add = 0, previous = -1;
     for (int k_block = 0; k_block < k_blocks; ++k_block) {
         barrier_wait(s.full + 8 * s.ring.slot, s.ring.phase);
         const uint32_t uses = warp_uniform(load_word(s.slot_uses + 4 * s.ring.slot));
         if (uses >> s.half & 1) {
-            multiply<T, X, WIDTH>(acc, s.first + s.ring.slot * STAGE_BYTES, s.half, add);
+            multiply<T, X, WEIGHTS, WIDTH>(acc, s.first + s.ring.slot * STAGE_BYTES, s.half, add);
             wgmma_wait<1>();  // the stage before this one has been read
             if (previous >= 0) s.release(previous);
             previous = s.ring.slot, add = 1;
@@ -61,18 +69,18 @@ __device__ __forceinline__ int add_up(Stages& s, int k_blocks, float (&acc)[WIDT
 }
 
 // Adds up all k-blocks of a work tile and stores it.
-template <typename T, typename X, int WIDTH>
+template <typename T, typename X, Weights WEIGHTS, int WIDTH>
 __device__ __forceinline__ void compute(const Problem& problem, Stages& s, Quarters& quarters, const WorkTile& tile, int rank,
                                         float (&sums)[MOST_COLUMNS / 2], const uint32_t (&stored_bias)[2], int first_output) {
     auto& acc = reinterpret_cast<float(&)[WIDTH / 2]>(sums);
     const int column = first_column(problem, tile, rank), groups = groups_of(problem, tile, column);
     load_first_residuals(problem, quarters, column, groups, first_output);
-    const int add = add_up<T, X, WIDTH>(s, tile.k_blocks, acc);
+    const int add = add_up<T, X, WEIGHTS, WIDTH>(s, tile.k_blocks, acc);
     const float bias[2] = {bias_of(problem.epilogue, stored_bias[0]), bias_of(problem.epilogue, stored_bias[1])};
     store<T, WIDTH>(problem, quarters, acc, bias, column, groups, first_output, add);
 }
 
-template <typename T, typename X>
+template <typename T, typename X, Weights WEIGHTS>
 __device__ __forceinline__ void consume(const Problem& problem, int rank, uint32_t stages, uint32_t full, uint32_t empty,
                                         uint32_t slot_uses, uint32_t landed) {
     Stages s{stages, full, empty, slot_uses, warp_uniform(threadIdx.x / 128), problem.cluster};
@@ -98,10 +106,10 @@ __device__ __forceinline__ void consume(const Problem& problem, int rank, uint32
         for (int p = 0; p < 2; ++p)
             bias[p] = load_bias(problem.epilogue, first_output < 0 ? -1 : first_output + own_output + p * 8);
         switch (tile.width) {
-            case 256: compute<T, X, 256>(problem, s, quarters, tile, rank, acc, bias, first_output); break;
-            case 192: compute<T, X, 192>(problem, s, quarters, tile, rank, acc, bias, first_output); break;
-            case 128: compute<T, X, 128>(problem, s, quarters, tile, rank, acc, bias, first_output); break;
-            default: compute<T, X, 64>(problem, s, quarters, tile, rank, acc, bias, first_output); break;
+            case 256: compute<T, X, WEIGHTS, 256>(problem, s, quarters, tile, rank, acc, bias, first_output); break;
+            case 192: compute<T, X, WEIGHTS, 192>(problem, s, quarters, tile, rank, acc, bias, first_output); break;
+            case 128: compute<T, X, WEIGHTS, 128>(problem, s, quarters, tile, rank, acc, bias, first_output); break;
+            default: compute<T, X, WEIGHTS, 64>(problem, s, quarters, tile, rank, acc, bias, first_output); break;
         }
     }
     if (quarters.leads) wait_for_reads_of_stores<0>();  // the end of the grid waits for the rest

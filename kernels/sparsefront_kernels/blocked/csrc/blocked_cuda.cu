@@ -1,5 +1,5 @@
 // Y[M, N] = activation(X[M, K] · W[N, K]ᵀ + bias) + residual for a blocked weight on Hopper's tensor cores (sm_90a), row-major or
-// feature-major.
+// feature-major; blocks hold all of their weights, or two of every four inputs.
 //
 // A work tile is 128 outputs, two halves of 64 with a list of kept blocks each, by up to 256 rows of X. Blocks of the grid, or
 // clusters of them that share the weights, work through lists of tiles that were made on the host. One warp brings X and weights
@@ -17,7 +17,7 @@ namespace {
 constexpr int CONSUMER_REGISTERS = 216, PRODUCER_REGISTERS = 72;
 static_assert(CONSUMERS * CONSUMER_REGISTERS + PRODUCERS * PRODUCER_REGISTERS <= THREADS * 168);
 
-template <typename T, int INPUTS, Source SOURCE, bool SPLIT>
+template <typename T, int INPUTS, Source SOURCE, Weights WEIGHTS, bool SPLIT>
 __global__ void __launch_bounds__(THREADS, 1) blocked_cuda_kernel(const __grid_constant__ Problem problem) {
     extern __shared__ uint8_t dynamic_shared[];
     __shared__ uint64_t barriers[2 * STAGES + 2 * QUARTER_BUFFERS];
@@ -42,14 +42,14 @@ __global__ void __launch_bounds__(THREADS, 1) blocked_cuda_kernel(const __grid_c
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
         pdl_launch_dependents();
         if constexpr (SPLIT) {
-            consume_part<T, XStage<INPUTS, SOURCE>>(problem, rank, stages, full, empty, slot_uses);
+            consume_part<T, XStage<INPUTS, SOURCE>, WEIGHTS>(problem, rank, stages, full, empty, slot_uses);
         } else {
-            consume<T, XStage<INPUTS, SOURCE>>(problem, rank, stages, full, empty, slot_uses, landed);
+            consume<T, XStage<INPUTS, SOURCE>, WEIGHTS>(problem, rank, stages, full, empty, slot_uses, landed);
         }
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
         if (warp_uniform(threadIdx.x / 32) == CONSUMERS / 32)
-            Producer<INPUTS, SOURCE>::run(problem, rank, stages, full, empty, slot_uses);
+            Producer<INPUTS, SOURCE, WEIGHTS>::run(problem, rank, stages, full, empty, slot_uses);
         if constexpr (SPLIT) {
             __syncwarp();
             cluster_sync();  // of those that multiply, before they add up
@@ -58,9 +58,9 @@ __global__ void __launch_bounds__(THREADS, 1) blocked_cuda_kernel(const __grid_c
     cluster_sync();  // others may still signal this block's barriers
 }
 
-template <typename T, int INPUTS, Source SOURCE>
+template <typename T, int INPUTS, Source SOURCE, Weights WEIGHTS>
 cudaError_t prepared(void (*&kernel)(Problem), bool split) {
-    kernel = split ? blocked_cuda_kernel<T, INPUTS, SOURCE, true> : blocked_cuda_kernel<T, INPUTS, SOURCE, false>;
+    kernel = split ? blocked_cuda_kernel<T, INPUTS, SOURCE, WEIGHTS, true> : blocked_cuda_kernel<T, INPUTS, SOURCE, WEIGHTS, false>;
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, DYNAMIC_BYTES);
 }
 
@@ -79,10 +79,10 @@ cudaLaunchConfig_t configuration(int clusters, int cluster, bool pdl, cudaStream
     return config;
 }
 
-template <typename T, int INPUTS, Source SOURCE>
+template <typename T, int INPUTS, Source SOURCE, Weights WEIGHTS = Weights::ALL>
 cudaError_t launch(const Problem& problem, int clusters, bool pdl, cudaStream_t stream) {
     void (*kernel)(Problem);
-    const cudaError_t error = prepared<T, INPUTS, SOURCE>(kernel, problem.splits > 1);
+    const cudaError_t error = prepared<T, INPUTS, SOURCE, WEIGHTS>(kernel, problem.splits > 1);
     if (error != cudaSuccess) return error;
     cudaLaunchAttribute attributes[2]{};
     const cudaLaunchConfig_t config = configuration(clusters, problem.cluster * problem.splits, pdl, stream, attributes);
@@ -90,8 +90,11 @@ cudaError_t launch(const Problem& problem, int clusters, bool pdl, cudaStream_t 
 }
 
 template <typename T>
-cudaError_t launch(const Problem& problem, int inputs, Source source, int clusters, bool pdl, cudaStream_t stream) {
-    if (source != Source::ROWS && inputs != 64) return cudaErrorInvalidValue;
+cudaError_t launch(const Problem& problem, int inputs, Source source, bool halved, int clusters, bool pdl, cudaStream_t stream) {
+    if ((source != Source::ROWS || halved) && inputs != 64) return cudaErrorInvalidValue;
+    if (halved && source == Source::ROWS) return launch<T, 64, Source::ROWS, Weights::HALVED>(problem, clusters, pdl, stream);
+    if (halved && source == Source::INPUTS) return launch<T, 64, Source::INPUTS, Weights::HALVED>(problem, clusters, pdl, stream);
+    if (halved) return cudaErrorInvalidValue;
     if (source == Source::INPUTS) return launch<T, 64, Source::INPUTS>(problem, clusters, pdl, stream);
     if (source == Source::IMAGES) return launch<T, 64, Source::IMAGES>(problem, clusters, pdl, stream);
     switch (inputs) {
@@ -112,14 +115,14 @@ Convolution convolution_of(const Images& images) {
 // Returns a cudaError_t. The caller checks shapes and alignment: all matrices begin at a multiple of 16 bytes, and their rows are
 // a multiple of 8 elements apart. X is [m, k], or [k, m] where `x_feature_major`; Y and the residual are [m, n], or [n, m] where not
 // `y_row_major`. Strides are in elements. inputs: of a box, 64, 32 or 16.
-// cluster, splits: as in Problem; one of them is 1. images: null, or what X is read from in place of `x`: then inputs are 64, and m and
-// k those of the convolution as a product.
+// halved: whether panels hold two of every four inputs; then inputs are 64. cluster, splits: as in Problem; one of them is 1.
+// images: null, or what X is read from in place of `x`: then inputs are 64, and m and k those of the convolution as a product.
 extern "C" int sparsefront_blocked_cuda(const void* x, const void* panels, const void* k_blocks, const void* work,
                                         const void* work_begin, const void* first_work, const void* outputs,
                                         const void* bias, const void* residual, void* y,
                                         long long x_stride, long long residual_stride, long long y_stride, int bias_type,
                                         int activation, int x_feature_major, int y_row_major, int is_bfloat16, int m, int n, int k,
-                                        int inputs, int cluster, int splits, int clusters, int pdl, int relu_last, const Images* images,
+                                        int inputs, int halved, int cluster, int splits, int clusters, int pdl, int relu_last, const Images* images,
                                         void* stream) {
     if (splits > 1 && (cluster > 1 || (splits != 2 && splits != 4))) return cudaErrorInvalidValue;
     Problem problem{};
@@ -148,14 +151,14 @@ extern "C" int sparsefront_blocked_cuda(const void* x, const void* panels, const
     problem.relu_last = relu_last;
     problem.m = m, problem.cluster = cluster, problem.splits = splits;
     const auto queue = static_cast<cudaStream_t>(stream);
-    return is_bfloat16 ? launch<__nv_bfloat16>(problem, inputs, source, clusters, pdl, queue)
-                       : launch<__half>(problem, inputs, source, clusters, pdl, queue);
+    return is_bfloat16 ? launch<__nv_bfloat16>(problem, inputs, source, halved, clusters, pdl, queue)
+                       : launch<__half>(problem, inputs, source, halved, clusters, pdl, queue);
 }
 
 // How many clusters of this many blocks run at the same time on the current device; a cudaError_t, negated, where it cannot be told.
 extern "C" int sparsefront_blocked_cuda_clusters(int cluster) {
     void (*kernel)(Problem);
-    cudaError_t error = prepared<__half, 64, Source::ROWS>(kernel, false);
+    cudaError_t error = prepared<__half, 64, Source::ROWS, Weights::ALL>(kernel, false);
     if (error != cudaSuccess) return -static_cast<int>(error);
     cudaLaunchAttribute attributes[2]{};
     const cudaLaunchConfig_t config = configuration(1, cluster, false, nullptr, attributes);

@@ -23,20 +23,21 @@ struct Pixels {
     }
 };
 
-template <int INPUTS, Source SOURCE>
+template <int INPUTS, Source SOURCE, Weights WEIGHTS>
 struct Producer {
     using Stage = XStage<INPUTS, SOURCE>;
+    static constexpr uint32_t PANEL = PANEL_BYTES<WEIGHTS>;
     static_assert(SOURCE != Source::IMAGES || INPUTS == K_BLOCK);  // then no box is left empty
 
     // Starts the copies of a k-block. Of the weights, each block of a cluster brings an equal part to all of them.
     __device__ __forceinline__ static void load(const Problem& problem, const KBlock<INPUTS>& k_block, int column, const Pixels& pixels,
                                                 int groups, int rank, uint32_t stage, uint32_t ready, uint32_t use_of_slot) {
-        const uint32_t use = k_block.place & 3, bytes = use == 3 ? 2 * PANEL_BYTES : PANEL_BYTES;
+        const uint32_t use = k_block.place & 3, bytes = use == 3 ? 2 * PANEL : PANEL;
         store_word(use_of_slot, use);
         barrier_arrive_expect(ready, groups * GROUP_BYTES + bytes);
         const uint32_t part = bytes / problem.cluster, begin = problem.cluster == 1 ? 0 : part * rank;
-        const uint8_t* panels = problem.panels + static_cast<int64_t>(k_block.place >> 2) * PANEL_BYTES + begin;
-        const uint32_t target = stage + X_BYTES + (use == 2 ? PANEL_BYTES : 0) + begin;
+        const uint8_t* panels = problem.panels + static_cast<int64_t>(k_block.place >> 2) * PANEL + begin;
+        const uint32_t target = stage + X_BYTES + (use == 2 ? PANEL : 0) + begin;
         if (problem.cluster == 1) {
             copy_bulk(target, panels, part, ready);
         } else {

@@ -54,7 +54,7 @@ __device__ __forceinline__ void finish(const float (&sums)[2][4], const float (&
     activate<T>(v, epilogue);
 }
 
-template <typename T, typename X>
+template <typename T, typename X, Weights WEIGHTS>
 __device__ __forceinline__ void consume_part(const Problem& problem, int rank, uint32_t stages, uint32_t full, uint32_t empty,
                                              uint32_t slot_uses) {
     Stages s{stages, full, empty, slot_uses, warp_uniform(threadIdx.x / 128), 1};
@@ -67,7 +67,7 @@ __device__ __forceinline__ void consume_part(const Problem& problem, int rank, u
     for (int p = 0; p < 2; ++p)
         bias[p] = bias_of(problem.epilogue, load_bias(problem.epilogue, first_output < 0 ? -1 : first_output + own_output + p * 8));
     float acc[GROUP / 2];
-    if (!add_up<T, X, GROUP>(s, tile.k_blocks, acc)) {
+    if (!add_up<T, X, WEIGHTS, GROUP>(s, tile.k_blocks, acc)) {
 #pragma unroll
         for (float& sum : acc) sum = 0.0f;
     }

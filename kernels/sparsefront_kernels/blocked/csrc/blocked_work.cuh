@@ -3,6 +3,7 @@
 
 #include "../../cuda/epilogue.cuh"
 #include "../../cuda/pipeline.cuh"
+#include "../../cuda/sparse_wgmma.cuh"
 #include "../../cuda/tensor_copy.cuh"
 #include "../../cuda/wgmma.cuh"
 #include "../../cuda/work_tile.cuh"
@@ -14,13 +15,16 @@ constexpr int GROUP = 64;                          // rows of X that come togeth
 constexpr int GROUP_BYTES = GROUP * K_BLOCK * 2;
 constexpr int MOST_COLUMNS = 256, GROUPS = MOST_COLUMNS / GROUP;
 constexpr int X_BYTES = GROUPS * GROUP_BYTES;
-constexpr int PANEL_BYTES = HALF * K_BLOCK * 2;    // of one half: 64 outputs
-constexpr int STAGE_BYTES = X_BYTES + 2 * PANEL_BYTES;
+constexpr int WHOLE_PANEL_BYTES = HALF * K_BLOCK * 2;  // of one half: 64 outputs
+constexpr int STAGE_BYTES = X_BYTES + 2 * WHOLE_PANEL_BYTES;
 constexpr int STAGES = 4;
 constexpr int QUARTER_BYTES = GROUP * HALF * 2;    // of Y
 constexpr int QUARTER_BUFFERS = 2;                 // of each half
 constexpr int PRODUCERS = 128, THREADS = CONSUMERS + PRODUCERS;
 constexpr int DYNAMIC_BYTES = 1024 + STAGES * STAGE_BYTES + 2 * QUARTER_BUFFERS * QUARTER_BYTES;
+
+template <Weights WEIGHTS>
+constexpr int PANEL_BYTES = WEIGHTS == Weights::ALL ? WHOLE_PANEL_BYTES : HALVED_PANEL_BYTES;
 
 // Where X comes from: a matrix by rows, a matrix by inputs, or images of which every row is what an output pixel of a convolution
 // sees, tap by tap, each with all channels.
@@ -36,7 +40,7 @@ struct Problem {
     CUtensorMap x;          // boxes of 64 rows of X x the inputs of a box; feature-major of inputs x 64 columns; or of images
     CUtensorMap y;          // boxes of 64 rows of Y x 64 outputs; feature-major of 64 outputs x 64 columns
     CUtensorMap residual;   // as y, where there is one
-    const uint8_t* panels;  // [panels, 64 outputs, 64 inputs], swizzled
+    const uint8_t* panels;  // [panels, 64 outputs, 64 inputs], swizzled; or as sparse_wgmma.cuh has them
     const int* k_blocks;    // [k_blocks, KBlock::WORDS]
     const int4* work;       // as WorkTile reads it; what it calls columns are those of each block of a cluster
     const int* work_begin;  // [clusters + 1]: the tiles of each cluster; those without k-blocks come last

@@ -20,7 +20,7 @@ from sparsefront_kernels.gathered.layout_entry import layout_entry
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR, Problem
 
 
-def _product(
+def blocked_cuda_product(
     x: Tensor,
     packed: BlockedCudaWeight,
     bias: Tensor | None = None,
@@ -46,7 +46,7 @@ def _product(
     )
 
 
-def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
+def blocked_cuda_unsupported_reason(stored: SparseFormat, problem: Problem) -> str | None:
     """Why the Hopper kernel is unsupported: its instructions exist on compute capability 9.0 alone."""
     if problem.dtype not in (torch.float16, torch.bfloat16):
         return f"takes float16 or bfloat16, not {problem.dtype}"
@@ -64,9 +64,9 @@ ENTRIES = tuple(
     layout_entry(
         KERNEL,
         layout,
-        product=_product,
+        product=blocked_cuda_product,
         pack=pack_for_blocked_cuda,
-        unsupported=_unsupported,
+        unsupported=blocked_cuda_unsupported_reason,
         tunable=LAUNCHES,
         family="blocked",
         convolving=CONVOLVING if layout == "row_major" else None,

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from sparsefront_kernels.blocked.cuda.packed_weight import K_BLOCK, dense_weight
 from sparsefront_kernels.blocked.cuda.spmm import launch_blocked_cuda
-from sparsefront_kernels.blocked.cuda.tuning import LAUNCHES, BlockedProblem
+from sparsefront_kernels.blocked.cuda.tuning import BlockedProblem, launches_of
+from sparsefront_kernels.common.halved_panels import is_halved
 from sparsefront_kernels.common.operands import (
     bias_for_kernel,
     check_epilogue,
@@ -57,7 +58,7 @@ def blocked_cuda(
     with torch.cuda.device_of(x):
         operand, by_input = _x_operand(x, feature_major=x_feature_major, box=box)
         target = y if m % run_length(x.dtype) == 0 or not y_feature_major else _padded(y)
-        problem = BlockedProblem(m, k, n, box, len(outputs), len(panels), tuple(lengths))
+        problem = BlockedProblem(m, k, n, box, len(outputs), len(panels), tuple(lengths), is_halved(panels))
         launch_blocked_cuda(
             operand,
             target,
@@ -69,7 +70,7 @@ def blocked_cuda(
             m=m,
             n=n,
             k=k,
-            launch=LAUNCHES.launch_for(problem, x.device),
+            launch=launches_of(problem).launch_for(problem, x.device),
             x_feature_major=by_input,
             y_feature_major=y_feature_major,
             bias=bias_for_kernel(bias),

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from sparsefront_kernels.blocked.format import BlockedFormat
+from sparsefront_kernels.common.halved_panels import is_halved, whole_panels
 from sparsefront_kernels.common.pairing import partners_of
 from sparsefront_kernels.common.swizzle import swizzled
 
@@ -30,7 +31,8 @@ class BlockedCudaWeight:
         n, k: outputs and inputs of the weight.
         box: inputs of a box: 64, 32 or 16.
         panels: [panels, 64, 64] in the weight's dtype: 64 outputs by the 64 inputs of a k-block, swizzled, k-block after
-            k-block; of one that both halves use that of half 0 comes first.
+            k-block; of one that both halves use that of half 0 comes first. Or, where blocks hold two of every four inputs,
+            what `common.halved_panels` makes of them.
         k_blocks: int32 [k_blocks, words]: the first input of each box, K where a box is left empty; then four times the first
             panel plus which halves use it (bit h for half h); words are a power of two.
         outputs: int32 [CTA tiles, 2], the first of the 64 outputs of each half; -1 where there is none.
@@ -44,6 +46,11 @@ class BlockedCudaWeight:
     k_blocks: Tensor
     outputs: Tensor
     lengths: tuple[int, ...]
+
+    @property
+    def halved(self) -> bool:
+        """Whether panels hold two of every four inputs."""
+        return is_halved(self.panels)
 
 
 def box_of(block_inputs: int) -> int:
@@ -103,7 +110,7 @@ def dense_weight(panels: Tensor, k_blocks: Tensor, outputs: Tensor, lengths: Seq
     counts = torch.tensor(list(lengths), dtype=torch.int64, device=device)
     tile = torch.repeat_interleave(torch.arange(len(lengths), device=device), counts, output_size=sum(lengths))
     inputs = _inputs_of(k_blocks[:, :boxes].long(), K_BLOCK // boxes)
-    unswizzled = torch.cat([swizzled(panels), panels.new_zeros(1, HALF, K_BLOCK)])
+    unswizzled = torch.cat([whole_panels(panels), panels.new_zeros(1, HALF, K_BLOCK)])
     dense = panels.new_zeros(n + HALF, k + K_BLOCK)  # what belongs to no output or input goes beyond the end
     for half in range(2):
         mine = (uses >> half & 1).bool()

@@ -11,6 +11,7 @@ from sparsefront_kernels import cuda_library
 from sparsefront_kernels.blocked.cuda.parameters import BlockedLaunch
 from sparsefront_kernels.blocked.cuda.work import work_tensors
 from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
+from sparsefront_kernels.common.halved_panels import is_halved
 from sparsefront_kernels.convolution import Convolution
 from sparsefront_kernels.gathered.cuda.parameters import BIAS_TYPES, epilogue_arguments
 
@@ -93,6 +94,7 @@ def launch_blocked_cuda(
         n,
         k,
         box,
+        int(is_halved(panels)),
         launch.cluster,
         launch.splits,
         len(begins) - 1,
@@ -123,7 +125,7 @@ def clusters_at_once(cluster: int, device: torch.device) -> int:
 def _library() -> ctypes.CDLL:
     library = cuda_library.load(LIBRARY)
     product, clusters = library.sparsefront_blocked_cuda, library.sparsefront_blocked_cuda_clusters
-    product.argtypes = [ctypes.c_void_p] * 10 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 14 + [ctypes.c_void_p] * 2
+    product.argtypes = [ctypes.c_void_p] * 10 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 15 + [ctypes.c_void_p] * 2
     clusters.argtypes = [ctypes.c_int]
     product.restype = clusters.restype = ctypes.c_int
     return library

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from sparsefront_kernels.blocked.cuda.packed_weight import K_BLOCK, BlockedCudaWeight
+from sparsefront_kernels.blocked.cuda.packed_weight import HALF, K_BLOCK, BlockedCudaWeight
 from sparsefront_kernels.blocked.cuda.parameters import (
     CLUSTERS,
     COLUMNS_OF_SPLIT,
@@ -14,10 +14,11 @@ from sparsefront_kernels.blocked.cuda.parameters import (
     BlockedLaunch,
     clusters_of,
 )
+from sparsefront_kernels.common.halved_panels import HALVED_PANEL_BYTES
 from sparsefront_kernels.gathered.cuda.schedule import ALL, schedule
 from sparsefront_kernels.tuning import TunedLaunches
 
-KERNEL = "blocked_cuda"
+KERNEL, HALVED_KERNEL = "blocked_cuda", "blocked_2_4_cuda"
 VERSION = 1  # raised when a change of the kernel makes old measurements useless
 
 _RASTER_SWIZZLES = (ALL, 32, 8)
@@ -32,6 +33,7 @@ _MOST_ROUNDS_OF_SPLIT = 2  # with more work than that, all blocks are busy witho
 _START, _CLUSTER_START, _TILE, _TILE_COLUMN, _K_BLOCK = 4500, 500, 700, 3.0, 70
 _SPLIT = 1500  # of blocks that add up
 _L2_BYTES = 45
+_SHARED_BYTES = 128  # that shared memory gives and takes in a cycle
 _CYCLES_PER_US = 1700
 
 
@@ -44,6 +46,7 @@ class BlockedProblem:
         box: inputs of a box.
         cta_tiles, panels: CTA tiles of two halves, and how many panels all of them have together.
         lengths: k-blocks of each CTA tile, most first.
+        halved: whether panels hold two of every four inputs.
     """
 
     m: int
@@ -53,11 +56,14 @@ class BlockedProblem:
     cta_tiles: int
     panels: int
     lengths: tuple[int, ...]
+    halved: bool = False
 
     @classmethod
     def of(cls, packed: BlockedCudaWeight, m: int) -> "BlockedProblem":
         """Of a packed weight and m rows of X."""
-        return cls(m, packed.k, packed.n, packed.box, len(packed.outputs), len(packed.panels), packed.lengths)
+        return cls(
+            m, packed.k, packed.n, packed.box, len(packed.outputs), len(packed.panels), packed.lengths, packed.halved
+        )
 
     @property
     def shape(self) -> str:
@@ -85,15 +91,21 @@ class BlockedProblem:
         return sum(self.lengths) / max(1, self.cta_tiles)
 
 
-def tile_cycles(k_blocks: int, columns: int, cluster: int, panels: float = 2.0) -> float:
+def tile_cycles(k_blocks: int, columns: int, cluster: int, panels: float = 2.0, *, halved: bool = False) -> float:
     """Predicted cycles of a work tile of one block.
 
     Args:
         columns: rows of X.
         panels: of a k-block: 1 where one half alone uses it.
+        halved: whether a panel holds two of every four inputs. Tensor cores then take half the time, in which shared memory
+            cannot give each half its X: it binds.
     """
+    panel_bytes = HALVED_PANEL_BYTES if halved else 2 * HALF * K_BLOCK
+    row_bytes = 2 * K_BLOCK  # of X in a k-block
     products = 2 * panels * columns
-    loads = 2 * K_BLOCK * (columns + 64 * panels / cluster) / _L2_BYTES
+    if halved:
+        products = ((panels + 1) * row_bytes * columns + 2 * panels * panel_bytes) / _SHARED_BYTES
+    loads = (row_bytes * columns + panel_bytes * panels / cluster) / _L2_BYTES
     return _TILE + _TILE_COLUMN * columns + k_blocks * (_K_BLOCK + max(products, loads))
 
 
@@ -104,13 +116,13 @@ def predicted_us(problem: BlockedProblem, launch: BlockedLaunch, num_sms: int) -
     if launch.splits > 1:
         rounds = -(-_split_blocks(problem, launch) // (launch.splits * clusters_of(launch.splits, num_sms)))
         k_blocks = -(-max(problem.lengths, default=0) // launch.splits)
-        cycles = rounds * (tile_cycles(k_blocks, COLUMNS_OF_SPLIT, 1, panels) + _SPLIT)
+        cycles = rounds * (tile_cycles(k_blocks, COLUMNS_OF_SPLIT, 1, panels, halved=problem.halved) + _SPLIT)
         return (_START + _CLUSTER_START + cycles) / _CYCLES_PER_US
     clusters, rows = clusters_of(launch.cluster, num_sms), -(-problem.m // launch.cluster)
     dealt = schedule(problem.lengths, rows, clusters, launch.raster_swizzle)
     last = max(
         sum(
-            tile_cycles(problem.lengths[tile], columns, launch.cluster, panels)
+            tile_cycles(problem.lengths[tile], columns, launch.cluster, panels, halved=problem.halved)
             for tile, _, columns in dealt.tiles[begin:end]
         )
         for begin, end in pairwise(dealt.begins)
@@ -139,12 +151,21 @@ def _split_blocks(problem: BlockedProblem, launch: BlockedLaunch) -> int:
     return problem.cta_tiles * -(-problem.m // COLUMNS_OF_SPLIT) * launch.splits
 
 
-LAUNCHES = TunedLaunches(
-    KERNEL,
-    VERSION,
-    BlockedLaunch,
-    describe=lambda packed, problem: BlockedProblem.of(packed, problem.m),
-    worth_timing=candidates,
-    untuned=lambda problem, num_sms: candidates(problem, num_sms)[0],
-    similar=lambda problem: problem.shape_of_equal_lists,
-)
+def _launches(kernel: str) -> TunedLaunches:
+    return TunedLaunches(
+        kernel,
+        VERSION,
+        BlockedLaunch,
+        describe=lambda packed, problem: BlockedProblem.of(packed, problem.m),
+        worth_timing=candidates,
+        untuned=lambda problem, num_sms: candidates(problem, num_sms)[0],
+        similar=lambda problem: problem.shape_of_equal_lists,
+    )
+
+
+LAUNCHES, HALVED_LAUNCHES = _launches(KERNEL), _launches(HALVED_KERNEL)
+
+
+def launches_of(problem: BlockedProblem) -> TunedLaunches:
+    """What was measured for weights like these."""
+    return HALVED_LAUNCHES if problem.halved else LAUNCHES

@@ -17,12 +17,13 @@ namespace {
 constexpr int CONSUMER_REGISTERS = 208, PRODUCER_REGISTERS = 88;
 static_assert(CONSUMERS * CONSUMER_REGISTERS + PRODUCERS * PRODUCER_REGISTERS <= THREADS * 168);
 
-template <typename T, typename Y>
+template <typename T, typename Y, Weights WEIGHTS>
 __global__ void __launch_bounds__(THREADS, 1) gathered_cuda_wide_kernel(const __grid_constant__ Problem problem) {
     extern __shared__ uint8_t dynamic_shared[];
     __shared__ uint64_t barriers[2 * STAGES];
     __shared__ uint32_t uses_of_slots[STAGES];
-    __shared__ alignas(16) Producer::Lists lists;
+    using Producer = Producer<WEIGHTS>;
+    __shared__ alignas(16) typename Producer::Lists lists;
     const uint32_t stages = warp_uniform((shared_address(dynamic_shared) + 1023) & ~1023u);  // the swizzle repeats every 1024 bytes
     const uint32_t full = warp_uniform(shared_address(barriers)), empty = full + 8 * STAGES;
     const uint32_t slot_uses = warp_uniform(shared_address(uses_of_slots));
@@ -38,16 +39,16 @@ __global__ void __launch_bounds__(THREADS, 1) gathered_cuda_wide_kernel(const __
     if (threadIdx.x < CONSUMERS) {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
         pdl_launch_dependents();
-        consume<T, Y>(problem, stages, full, empty, slot_uses);
+        consume<T, Y, WEIGHTS>(problem, stages, full, empty, slot_uses);
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
         Producer::run(problem, stages, full, empty, slot_uses, lists);
     }
 }
 
-template <typename T, typename Y>
+template <typename T, typename Y, Weights WEIGHTS>
 cudaError_t launch(const Problem& problem, int blocks, bool pdl, cudaStream_t stream) {
-    constexpr auto kernel = gathered_cuda_wide_kernel<T, Y>;
+    constexpr auto kernel = gathered_cuda_wide_kernel<T, Y, WEIGHTS>;
     constexpr int bytes = 1024 + STAGES * STAGE_BYTES;
     const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess) return error;
@@ -64,22 +65,27 @@ cudaError_t launch(const Problem& problem, int blocks, bool pdl, cudaStream_t st
     return cudaLaunchKernelEx(&config, kernel, problem);
 }
 
-template <typename T>
+template <typename T, Weights WEIGHTS>
 cudaError_t launch(const Problem& problem, int blocks, bool pdl, cudaStream_t stream) {
-    return problem.epilogue.y_row_major ? launch<T, RowMajor<T>>(problem, blocks, pdl, stream)
-                                        : launch<T, FeatureMajor<T>>(problem, blocks, pdl, stream);
+    return problem.epilogue.y_row_major ? launch<T, RowMajor<T>, WEIGHTS>(problem, blocks, pdl, stream)
+                                        : launch<T, FeatureMajor<T>, WEIGHTS>(problem, blocks, pdl, stream);
+}
+
+template <typename T>
+cudaError_t launch(const Problem& problem, bool halved, int blocks, bool pdl, cudaStream_t stream) {
+    return halved ? launch<T, Weights::HALVED>(problem, blocks, pdl, stream) : launch<T, Weights::ALL>(problem, blocks, pdl, stream);
 }
 
 }  // namespace
 
 // Returns a cudaError_t. The caller checks shapes and alignment (16 bytes); m, the columns of X, is a multiple of 8, and of Y
-// the first `y_m` are written. Strides are in elements. Where Y is row-major, each
+// the first `y_m` are written. Strides are in elements. halved: whether panels hold two of every four inputs. Where Y is row-major, each
 // eight `outputs` from a multiple of eight on are eight neighbours, the first a multiple of 8, or -1.
 extern "C" int sparsefront_gathered_cuda_wide(const void* x, const void* panels, const void* k_blocks, const void* work,
                                          const void* work_begin, const void* outputs,
                                          const void* bias, const void* residual, void* y, long long x_stride,
                                          long long residual_stride, long long y_stride, int bias_type, int activation,
-                                         int y_row_major, int is_bfloat16, int m, int y_m, int blocks,
+                                         int y_row_major, int is_bfloat16, int halved, int m, int y_m, int blocks,
                                          int pdl, void* stream) {
     if (x_stride >= (1ll << 31)) return cudaErrorInvalidValue;
     Epilogue epilogue{static_cast<const int*>(outputs), bias, bias_type, activation, {}, residual, residual_stride, y, y_stride,
@@ -94,5 +100,6 @@ extern "C" int sparsefront_gathered_cuda_wide(const void* x, const void* panels,
                           static_cast<unsigned>(2 * x_stride),
                           m};
     const auto queue = static_cast<cudaStream_t>(stream);
-    return is_bfloat16 ? launch<__nv_bfloat16>(problem, blocks, pdl, queue) : launch<__half>(problem, blocks, pdl, queue);
+    return is_bfloat16 ? launch<__nv_bfloat16>(problem, halved, blocks, pdl, queue)
+                       : launch<__half>(problem, halved, blocks, pdl, queue);
 }

@@ -14,8 +14,19 @@ struct Stages {
     Ring ring;
 };
 
+// acc (+)= the products of a stage with a panel that holds two of every four inputs.
+template <typename T, int WIDTH>
+__device__ __forceinline__ void multiply_halved(float (&acc)[WIDTH / 2], uint32_t panel, uint32_t x, int add) {
+    const uint32_t places = load_word(panel + HALVED_VALUE_BYTES + threadIdx.x % 128 * 4);
+    wgmma_fence();
+    sparse_wgmma<T, WIDTH, 0, MN_MAJOR>(acc, k_major_descriptor<64>(panel), operand_descriptor(x), places, add);
+    sparse_wgmma<T, WIDTH, 1, MN_MAJOR>(acc, k_major_descriptor<64>(panel + 32), operand_descriptor(x + 2 * (MMA_TILE_BYTES >> 4)),
+                                        places, 1);
+    wgmma_commit();
+}
+
 // Adds up all k-blocks of a work tile and stores it.
-template <typename T, typename Y, int WIDTH>
+template <typename T, typename Y, Weights WEIGHTS, int WIDTH>
 __device__ __forceinline__ void compute(const Problem& problem, Stages& s, const WorkTile& tile, float (&sums)[MOST_COLUMNS / 2],
                                         const int (&outputs)[2], const uint32_t (&bias)[2]) {
     auto& acc = reinterpret_cast<float(&)[WIDTH / 2]>(sums);
@@ -27,13 +38,19 @@ __device__ __forceinline__ void compute(const Problem& problem, Stages& s, const
         const uint32_t use = (uses >> (4 * s.half)) & 15;
         const uint32_t x = s.first_x + s.ring.slot * (STAGE_BYTES >> 4), w = s.first_w + s.ring.slot * (STAGE_BYTES >> 4);
         if (use == 15) {
-            multiply<T, WIDTH, 4>(acc, w, x, use, add);
+            if constexpr (WEIGHTS == Weights::HALVED) {
+                multiply_halved<T, WIDTH>(acc, w << 4, x, add);
+            } else {
+                multiply<T, WIDTH, 4>(acc, w, x, use, add);
+            }
             wgmma_wait<1>();  // the stage before this one has been read
         } else {
-            switch (__popc(use)) {
-                case 3: multiply<T, WIDTH, 3>(acc, w, x, use, add); break;
-                case 2: multiply<T, WIDTH, 2>(acc, w, x, use, add); break;
-                case 1: multiply<T, WIDTH, 1>(acc, w, x, use, add); break;
+            if constexpr (WEIGHTS == Weights::ALL) {
+                switch (__popc(use)) {
+                    case 3: multiply<T, WIDTH, 3>(acc, w, x, use, add); break;
+                    case 2: multiply<T, WIDTH, 2>(acc, w, x, use, add); break;
+                    case 1: multiply<T, WIDTH, 1>(acc, w, x, use, add); break;
+                }
             }
             wgmma_wait<0>();  // where halves keep different inputs, loads take longer than products: free the stage
         }
@@ -52,7 +69,7 @@ __device__ __forceinline__ void compute(const Problem& problem, Stages& s, const
     Y::template store<WIDTH>(problem, tile, acc, wide, outputs, add);
 }
 
-template <typename T, typename Y>
+template <typename T, typename Y, Weights WEIGHTS>
 __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages, uint32_t full, uint32_t empty,
                                         uint32_t slot_uses) {
     Stages s{full, empty, slot_uses};
@@ -81,10 +98,10 @@ __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages,
         if (next + 2 < end) ahead[1] = load_early(next + 2);
         const uint32_t bias[2] = {load_bias(problem.epilogue, outputs[0]), load_bias(problem.epilogue, outputs[1])};
         switch (tile.width) {
-            case 256: compute<T, Y, 256>(problem, s, tile, acc, outputs, bias); break;
-            case 192: compute<T, Y, 192>(problem, s, tile, acc, outputs, bias); break;
-            case 128: compute<T, Y, 128>(problem, s, tile, acc, outputs, bias); break;
-            default: compute<T, Y, 64>(problem, s, tile, acc, outputs, bias); break;
+            case 256: compute<T, Y, WEIGHTS, 256>(problem, s, tile, acc, outputs, bias); break;
+            case 192: compute<T, Y, WEIGHTS, 192>(problem, s, tile, acc, outputs, bias); break;
+            case 128: compute<T, Y, WEIGHTS, 128>(problem, s, tile, acc, outputs, bias); break;
+            default: compute<T, Y, WEIGHTS, 64>(problem, s, tile, acc, outputs, bias); break;
         }
     }
 }

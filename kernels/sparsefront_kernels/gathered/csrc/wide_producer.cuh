@@ -41,7 +41,10 @@ struct Cursor {
 // Two groups of two producer warps fill the stages in turn: the instructions around the copies take as long as the copies, so that those of two
 // stages should run side by side. The list of a k-block's rows travels through shared memory as well, fetched so much earlier
 // that it has landed when it is needed.
+template <Weights WEIGHTS>
 struct Producer {
+    static constexpr bool HALVED = WEIGHTS == Weights::HALVED;
+    static constexpr int UNIT_BYTES = HALVED ? HALVED_PANEL_BYTES : MMA_TILE_BYTES;  // in which weights are counted
     static constexpr int PRODUCER_GROUPS = 2, GROUP_WARPS = 2;
     static constexpr int WARP_ROWS = STAGE_ROWS / GROUP_WARPS;
     static constexpr int LIST_WORDS = WARP_ROWS + K_BLOCK_WORDS - STAGE_ROWS;
@@ -119,13 +122,15 @@ struct Producer {
                 default: load_rows<1>(lanes, loads, x, stride, base, list); break;
             }
             if (leads) {
-                const uint32_t bytes_0 = __popc(use.x & 15) * MMA_TILE_BYTES, bytes_1 = __popc(use.x & 240) * MMA_TILE_BYTES;
+                const uint32_t units_0 = HALVED ? (use.x & 15) != 0 : __popc(use.x & 15);
+                const uint32_t units_1 = HALVED ? (use.x & 240) != 0 : __popc(use.x & 240);
+                const uint32_t bytes_0 = units_0 * UNIT_BYTES, bytes_1 = units_1 * UNIT_BYTES;
                 store_word(slot_uses + 4 * slot, use.x);
                 barrier_arrive_expect(ready, bytes_0 + bytes_1);
                 if (bytes_0)
-                    copy_bulk(base + X_BYTES, problem.panels + static_cast<int64_t>(use.y) * MMA_TILE_BYTES, bytes_0, ready);
+                    copy_bulk(base + X_BYTES, problem.panels + static_cast<int64_t>(use.y) * UNIT_BYTES, bytes_0, ready);
                 if (bytes_1)
-                    copy_bulk(base + X_BYTES + PANEL_BYTES, problem.panels + static_cast<int64_t>(use.z) * MMA_TILE_BYTES,
+                    copy_bulk(base + X_BYTES + PANEL_BYTES, problem.panels + static_cast<int64_t>(use.z) * UNIT_BYTES,
                               bytes_1, ready);
             }
             barrier_arrive_after_copies(ready);

@@ -45,11 +45,19 @@ def gathered_cuda_product(
 
 
 def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
-    """Why the Hopper kernel is unsupported: its instructions exist on compute capability 9.0 alone."""
+    return sixteen_bits_unsupported_reason(problem, tile_unsupported_reason(stored.tile))
+
+
+def sixteen_bits_unsupported_reason(problem: Problem, other_reason: str | None = None) -> str | None:
+    """Why the Hopper kernels are unsupported: their instructions exist on compute capability 9.0 alone.
+
+    Args:
+        other_reason: that is named where the dtype is supported.
+    """
     if problem.dtype not in (torch.float16, torch.bfloat16):
         return f"takes float16 or bfloat16, not {problem.dtype}"
     return (
-        tile_unsupported_reason(stored.tile)
+        other_reason
         or hopper_unsupported_reason(problem, narrow.LIBRARY)
         or hopper_unsupported_reason(problem, wide.LIBRARY)
     )

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from sparsefront_kernels.common.halved_panels import is_halved
 from sparsefront_kernels.common.operands import bias_for_kernel, check_epilogue, check_operands, empty_output
 from sparsefront_kernels.gathered.aligned_operands import aligned_by_input, aligned_like, deliver
 from sparsefront_kernels.gathered.cuda.launch import launch_gathered_cuda
 from sparsefront_kernels.gathered.cuda.packed_weight import dense_weight
-from sparsefront_kernels.gathered.cuda.tuning import LAUNCHES, CudaProblem
+from sparsefront_kernels.gathered.cuda.tuning import CudaProblem, launches_of
 from sparsefront_kernels.gathered.gradient import register_gradient
 
 
@@ -57,8 +58,9 @@ def gathered_cuda(
     with torch.cuda.device_of(x):
         by_input = aligned_by_input(x, feature_major=x_feature_major)
         padded_m = by_input.shape[1]
-        problem = CudaProblem(padded_m, k, n, len(cta_tiles), len(k_blocks), tuple(lengths))
-        packed = {"panels": panels, "k_blocks": k_blocks, "launch": LAUNCHES.launch_for(problem, x.device)}
+        problem = CudaProblem(padded_m, k, n, len(cta_tiles), len(k_blocks), tuple(lengths), is_halved(panels))
+        launch = launches_of(problem).launch_for(problem, x.device)
+        packed = {"panels": panels, "k_blocks": k_blocks, "launch": launch}
         if not y_feature_major and not whole_runs:
             sums = x.new_empty(compact.numel(), padded_m)
             if kept := len(compact):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sparsefront_kernels.common.halved_panels import is_halved, whole_panels
 from sparsefront_kernels.common.swizzle import swizzled
 from sparsefront_kernels.gathered.cuda.mma_tiles import (
     HALF,
@@ -31,7 +32,8 @@ class CudaPackedWeight:
         n, k: outputs and inputs of the weight.
         panels: [MMA tiles of half tiles, 16, 64] in the weight's dtype. Of a row's eight chunks of eight outputs, chunk
             c lies at place c ^ (row % 8), as the tensor cores' 128-byte swizzle has it. A CTA tile's MMA tiles of half 0
-            come first, then those of half 1.
+            come first, then those of half 1. Or, where they hold two of every four inputs, [panels of k-blocks, 2304] as
+            `common.halved_panels` makes them; a half then uses all MMA tiles of a k-block or none.
         k_blocks: int32 [k_blocks, 68]: the 64 inputs of a k-block, -1 where an MMA tile is not full; then which half keeps which
             MMA tile (bit g is set where half 0 keeps MMA tile g, bit 4 + g where half 1 does); then where in `panels` its
             MMA tiles of half 0 and of half 1 begin; then padding.
@@ -101,7 +103,7 @@ def pack_for_cuda(stored: GatheredFormat) -> CudaPackedWeight:
         k_blocks[:, K_BLOCK + 1 + half] = begins
     cta_tiles = torch.stack([first_k_block, lengths], dim=1)
     shortest, longest = int(lengths.min()), int(lengths.max())
-    compact, place = _side_by_side(outputs[order][: int((count > 0).sum())], stored.shape[0])
+    compact, place = side_by_side(outputs[order][: int((count > 0).sum())], stored.shape[0])
     return CudaPackedWeight(
         n=stored.shape[0],
         k=stored.shape[1],
@@ -110,7 +112,7 @@ def pack_for_cuda(stored: GatheredFormat) -> CudaPackedWeight:
         cta_tiles=cta_tiles[order].to(torch.int32),
         outputs=outputs[order],
         k_blocks_of_each=shortest if longest - shortest <= 1 else 0,
-        whole_runs=_in_whole_runs(outputs),
+        whole_runs=in_whole_runs(outputs),
         lengths=tuple((-(-count[order] // K_BLOCK_MMA_TILES)).tolist()),
         compact=compact,
         place=place,
@@ -123,6 +125,8 @@ def dense_weight(panels: Tensor, k_blocks: Tensor, cta_tiles: Tensor, outputs: T
     first_k_blocks, by_place = cta_tiles[:, 0].sort()
     k_block = torch.arange(k_blocks.shape[0], device=device, dtype=first_k_blocks.dtype)
     cta_tile = by_place[torch.searchsorted(first_k_blocks, k_block, right=True) - 1]  # of each k-block
+    if is_halved(panels):
+        return _halved_dense_weight(panels, k_blocks, outputs.view(-1, 2, HALF)[cta_tile].long(), n, k)
     bit = torch.arange(2 * K_BLOCK_MMA_TILES, device=device)
     used = ((k_blocks[:, K_BLOCK, None] >> bit) & 1).view(-1, 2, K_BLOCK_MMA_TILES)  # [k_blocks, half, MMA tile]
     panel = k_blocks[:, K_BLOCK + 1 : K_BLOCK + 3, None] + used.cumsum(dim=2) - used  # where its weights are
@@ -136,7 +140,18 @@ def dense_weight(panels: Tensor, k_blocks: Tensor, cta_tiles: Tensor, outputs: T
     return dense[:n, :k]
 
 
-def _side_by_side(outputs: Tensor, n: int) -> tuple[Tensor, Tensor]:
+def _halved_dense_weight(panels: Tensor, k_blocks: Tensor, outputs: Tensor, n: int, k: int) -> Tensor:
+    """As `dense_weight`, from halved panels and the outputs [k_blocks, 2, 64] of each k-block's halves."""
+    used = torch.stack([k_blocks[:, K_BLOCK] & 1, k_blocks[:, K_BLOCK] >> K_BLOCK_MMA_TILES & 1], dim=1) != 0
+    panel = torch.where(used, k_blocks[:, K_BLOCK + 1 : K_BLOCK + 3], len(panels)).long()
+    weights = torch.cat([whole_panels(panels), panels.new_zeros(1, HALF, K_BLOCK)])[panel]  # [k_blocks, 2, 64, 64]
+    inputs = k_blocks[:, None, :K_BLOCK].long().masked_fill(~used[..., None], -1)
+    dense = panels.new_zeros(n + 1, k + 1)  # what belongs to output or input -1 goes to the last row or column
+    dense[outputs.masked_fill(~used[..., None], -1)[..., :, None], inputs[..., None, :]] = weights
+    return dense[:n, :k]
+
+
+def side_by_side(outputs: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """`compact` and `place` of `CudaPackedWeight`, for the outputs of CTA tiles that keep inputs."""
     slots = torch.arange(outputs.numel(), dtype=torch.int32, device=outputs.device)
     flat = outputs.flatten().long()
@@ -145,7 +160,7 @@ def _side_by_side(outputs: Tensor, n: int) -> tuple[Tensor, Tensor]:
     return slots.masked_fill(flat < 0, -1).view_as(outputs), place
 
 
-def _in_whole_runs(outputs: Tensor) -> bool:
+def in_whole_runs(outputs: Tensor) -> bool:
     runs = outputs.view(-1, 8)
     first = runs[:, :1]
     follow = (runs == first + torch.arange(8, device=runs.device)).all(dim=1) & (first[:, 0] % 8 == 0)

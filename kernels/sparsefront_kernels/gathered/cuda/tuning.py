@@ -3,17 +3,19 @@
 import itertools
 from dataclasses import dataclass, replace
 
+from sparsefront_kernels.common.halved_panels import is_halved
 from sparsefront_kernels.gathered.cuda.packed_weight import CudaPackedWeight
 from sparsefront_kernels.gathered.cuda.parameters import ALIGNMENT, CudaLaunch
 from sparsefront_kernels.gathered.cuda.schedule import ALL, schedule
 from sparsefront_kernels.performance_model.launch_costs import cuda_many_rows_us, cuda_us
 from sparsefront_kernels.tuning import TunedLaunches
 
-KERNEL = "gathered_cuda"
+KERNEL, HALVED_KERNEL = "gathered_cuda", "gathered_2_4_cuda"
 VERSION = 2  # raised when a change of the kernel makes old measurements useless
 
 _RASTER_SWIZZLES = (64, 16, 4)  # the first is best for most large products
 _WIDE_RASTER_SWIZZLE = 32  # 132 blocks then work on four times 256 columns: half of L2 for weights, half for rows of X
+_HALVED_SWIZZLES = (_WIDE_RASTER_SWIZZLE, 8, 2)  # the kernel for many rows serves all M there
 _SPLITS = (1, 2, 3, 4)
 _STAGES = {(256, 1): 4, (128, 1): 6, (128, 2): 3, (64, 1): 8, (64, 2): 4}  # as many as fit: fewer were never faster
 
@@ -38,6 +40,7 @@ class CudaProblem:
         m, k, n: of the product.
         cta_tiles, k_blocks: CTA tiles of two halves, and how many k-blocks all of them have together.
         lengths: k-blocks of each CTA tile, most first; empty: all alike.
+        halved: whether panels hold two of every four inputs, as the kernel for many rows alone reads them.
     """
 
     m: int
@@ -46,12 +49,14 @@ class CudaProblem:
     cta_tiles: int
     k_blocks: int
     lengths: tuple[int, ...] = ()
+    halved: bool = False
 
     @classmethod
     def of(cls, packed: CudaPackedWeight, m: int) -> "CudaProblem":
         """Of a packed weight and m rows of X, which the kernel reads padded."""
         padded = -(-m // ALIGNMENT) * ALIGNMENT
-        return cls(padded, packed.k, packed.n, len(packed.cta_tiles), len(packed.k_blocks), packed.lengths)
+        halved = is_halved(packed.panels)
+        return cls(padded, packed.k, packed.n, len(packed.cta_tiles), len(packed.k_blocks), packed.lengths, halved)
 
     @property
     def shape(self) -> str:
@@ -94,6 +99,15 @@ def candidates(problem: CudaProblem, num_sms: int, *, slack: float = 1.4, most: 
 
     The model does not predict how the rasterization order affects caches: other orders are tried with the two best only.
     """
+    if problem.halved:
+        return [
+            WIDE,
+            *(
+                replace(WIDE, raster_swizzle=cta_tiles)
+                for cta_tiles in _HALVED_SWIZZLES
+                if cta_tiles < problem.cta_tiles
+            ),
+        ]
     predicted = {launch: predicted_us(problem, launch, num_sms) for launch in SPACE}
     bound = slack * min(predicted.values())
     worth = [
@@ -113,12 +127,21 @@ def candidates(problem: CudaProblem, num_sms: int, *, slack: float = 1.4, most: 
     return found
 
 
-LAUNCHES = TunedLaunches(
-    KERNEL,
-    VERSION,
-    CudaLaunch,
-    describe=lambda packed, problem: CudaProblem.of(packed, problem.m),
-    worth_timing=candidates,
-    untuned=lambda problem, num_sms: candidates(problem, num_sms, slack=1.0)[0],
-    similar=lambda problem: problem.shape_of_equal_lists,
-)
+def _launches(kernel: str) -> TunedLaunches:
+    return TunedLaunches(
+        kernel,
+        VERSION,
+        CudaLaunch,
+        describe=lambda packed, problem: CudaProblem.of(packed, problem.m),
+        worth_timing=candidates,
+        untuned=lambda problem, num_sms: candidates(problem, num_sms, slack=1.0)[0],
+        similar=lambda problem: problem.shape_of_equal_lists,
+    )
+
+
+LAUNCHES, HALVED_LAUNCHES = _launches(KERNEL), _launches(HALVED_KERNEL)
+
+
+def launches_of(problem: CudaProblem) -> TunedLaunches:
+    """What was measured for weights like these."""
+    return HALVED_LAUNCHES if problem.halved else LAUNCHES

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sparsefront_kernels import cuda_library
 from sparsefront_kernels.common.epilogue import ACTIVATION_CODES
+from sparsefront_kernels.common.halved_panels import is_halved
 from sparsefront_kernels.common.launch_shape import num_sms
 from sparsefront_kernels.gathered.cuda.parameters import BIAS_TYPES, epilogue_arguments
 from sparsefront_kernels.gathered.cuda.schedule import schedule_tensors
@@ -44,6 +45,7 @@ def launch_wide(
         ACTIVATION_CODES[activation],
         int(y_row_major),
         int(x.dtype == torch.bfloat16),
+        int(is_halved(panels)),
         m,
         y.shape[0 if y_row_major else 1],
         len(begins) - 1,
@@ -57,6 +59,6 @@ def launch_wide(
 @functools.cache
 def _function() -> ctypes._CFuncPtr:
     function = cuda_library.load(LIBRARY).sparsefront_gathered_cuda_wide
-    function.argtypes = [ctypes.c_void_p] * 9 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 8 + [ctypes.c_void_p]
+    function.argtypes = [ctypes.c_void_p] * 9 + [ctypes.c_longlong] * 3 + [ctypes.c_int] * 9 + [ctypes.c_void_p]
     function.restype = ctypes.c_int
     return function

@@ -16,7 +16,12 @@ DENSE = "dense_linear"
 ALSO_HELD = {"blocked": ("gathered",), "n_m": ("semi_structured",)}
 # Not tried where the other one can run, which was faster in all products of M >= 512 that experiments/operators holds of both on
 # an H200 (190 and 6): compiling it for every tile and epilogue takes longer than everything else.
-SLOWER_THAN = {"gathered_triton": "gathered_cuda", "blocked_triton": "blocked_cuda"}
+SLOWER_THAN = {
+    "gathered_triton": "gathered_cuda",
+    "gathered_2_4_filled_triton": "gathered_2_4_filled_cuda",
+    "blocked_triton": "blocked_cuda",
+    "blocked_2_4_filled_triton": "blocked_2_4_filled_cuda",
+}
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,9 @@ def tile_lengths(stored: SparseFormat) -> list[int]:
     """How uneven the work is, descending: kept inputs per tile, blocks per row of blocks; else the number of values."""
     if isinstance(stored, GatheredFormat):
         counts = stored.tile_offsets.diff()
-    elif stored.family == "blocked":
+    elif stored.family == "gathered_2_4":
+        counts = stored.tile_offsets.diff() * 4
+    elif stored.family in ("blocked", "blocked_2_4"):
         counts = stored.row_pointers.diff()
     else:
         return [stored.values.numel()]

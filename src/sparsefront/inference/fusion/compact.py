@@ -14,6 +14,12 @@ from sparsefront.inference.fusion.product_weight import ProductWeight, outputs_i
 WORTH_IT = (
     1 / 8
 )  # of the hidden features, that vanish: layers of one network then differ in shape, and each is tuned and timed anew
+LISTED = (
+    "gathered",
+    "gathered_2_4",
+    "blocked",
+    "blocked_2_4",
+)  # families with lists of inputs or blocks, which may lose some
 ROUNDING = 16  # hidden features are kept in multiples of it: what a dense product needs for aligned rows
 
 
@@ -44,7 +50,7 @@ def without_constants(value: ProductWeight, reader: ProductWeight) -> tuple[Prod
 
     Their features stay in the tensor between, since heads have equal widths; the reader's lists of inputs lose them.
     """
-    if value.mask is None or reader.family not in ("gathered", "blocked"):
+    if value.mask is None or reader.family not in LISTED:
         return None
     read = _in_units(value.mask.any(1), _block(reader, 1))
     if not (reader.mask & ~read).any():
@@ -76,7 +82,7 @@ def _constants(up: ProductWeight, activation: str) -> Tensor:
 
 def _block(weight: ProductWeight, side: int) -> int:
     """Outputs (side 0) or inputs (side 1) of a block where the weight is stored in blocks, which must not be cut; else 1."""
-    return weight.stored.block[side] if weight.family == "blocked" else 1
+    return weight.stored.block[side] if weight.family in ("blocked", "blocked_2_4") else 1
 
 
 def _in_units(alive: Tensor, unit: int) -> Tensor:

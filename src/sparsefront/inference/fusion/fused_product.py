@@ -14,7 +14,13 @@ from torch.nn.functional import linear
 
 from sparsefront.inference.fusion.layout import in_layout, layout_name
 
-READS_ANY_STRIDES = ("dense", "gathered", "blocked")  # their row-major kernels lose nothing where X is feature-major
+READS_ANY_STRIDES = (
+    "dense",
+    "gathered",
+    "gathered_2_4",
+    "blocked",
+    "blocked_2_4",
+)  # their row-major kernels lose nothing where X is feature-major
 
 
 class FusedProduct(SparseLayer):

@@ -8,7 +8,7 @@ from sparsefront_kernels import FORMATS, SparseFormat
 from sparsefront_kernels.gathered import GatheredFormat
 from torch import Tensor, nn
 
-REMADE = ("gathered", "blocked", "n_m", "csr", "ell", "semi_structured")
+REMADE = ("gathered", "gathered_2_4", "blocked", "blocked_2_4", "n_m", "csr", "ell", "semi_structured")
 """Families that can be made again from a weight and a mask with what their formats say of themselves."""
 
 
@@ -75,6 +75,7 @@ def join(parts: Sequence[ProductWeight]) -> ProductWeight | None:
         if isinstance(like, GatheredFormat):
             stored = _joined_tiles(parts, weight, mask, like)
         else:
+            _check_whole_tiles(parts, like)
             stored = remade(like, weight, mask)
     except ValueError:  # how a format says that it cannot store a mask
         return None
@@ -120,6 +121,16 @@ def _joined_tiles(parts: Sequence[ProductWeight], weight: Tensor, mask: Tensor, 
         order.append(torch.cat([inside, others[:missing]]) + first)
     tiles = torch.cat(order)
     return tiled(like, weight, mask, torch.cat([tiles, _others(tiles, len(weight))]))
+
+
+def _check_whole_tiles(parts: Sequence[ProductWeight], like: SparseFormat) -> None:
+    """Raise ValueError where 2:4 inside tiles would shift: tiles are formed of outputs that keep anything, in their order."""
+    if like.family != "gathered_2_4":
+        return
+    for part in parts[:-1]:
+        outputs = len(part.weight) if part.mask is None else int(part.mask.any(dim=1).sum())
+        if outputs % like.tile:
+            raise ValueError("gathered_2_4: a narrow tile would mix layers")
 
 
 def _starts(parts: Sequence[ProductWeight]) -> list[int]:

@@ -1,0 +1,69 @@
+"""Panels that hold two of every four inputs, as the sparse products of compute capability 9.0 read them.
+
+The layout is that of PTX's `wgmma.mma_async.sp` for 16-bit types; `../cuda/sparse_wgmma.cuh` says which lane holds what.
+"""
+
+import torch
+from torch import Tensor
+
+from sparsefront_kernels.common.kept_places import places_of_kept
+from sparsefront_kernels.common.swizzle import swizzled
+from sparsefront_kernels.common.two_of_four import GROUP
+
+OUTPUTS = INPUTS = 64  # of a panel
+KEPT = INPUTS // 2
+VALUES, PLACES = OUTPUTS * KEPT, 256  # elements of 16 bits: 128 words of places
+HALVED_PANEL_BYTES = 2 * (VALUES + PLACES)
+
+
+def is_halved(panels: Tensor) -> bool:
+    """Whether panels are those of `halved_panels`: whole ones are matrices."""
+    return panels.ndim == 2
+
+
+def halved_panels(panels: Tensor) -> Tensor:
+    """Whole panels, without their zeros.
+
+    Args:
+        panels: [panels, 64 outputs, 64 inputs], a type of 16 bits, not swizzled; at most two of every four inputs are not 0.
+    Returns:
+        [panels, 2304]: 32 values of each output, rows of 64 bytes swizzled by as many; then the places of the values, a
+        word of 32 bits for each of 128 lanes.
+    Raises:
+        ValueError: more than two of four inputs are not 0.
+    """
+    groups = panels.reshape(-1, INPUTS // GROUP, GROUP)  # [panels * 64, 16, 4]
+    places = places_of_kept(groups != 0, 2, family="panel")
+    values = groups.gather(2, places).view(-1, OUTPUTS, KEPT)
+    words = _words(places.view(-1, OUTPUTS, INPUTS // GROUP, 2))
+    return torch.cat([swizzled(values).flatten(1), words.view(panels.dtype)], dim=1)
+
+
+def whole_panels(panels: Tensor) -> Tensor:
+    """[panels, 64, 64] with the inputs in order, from swizzled panels or those of `halved_panels`."""
+    if not is_halved(panels):
+        return swizzled(panels)
+    values = swizzled(panels[:, :VALUES].reshape(-1, OUTPUTS, KEPT)).view(-1, OUTPUTS, INPUTS // GROUP, 2)
+    places = _places(panels[:, VALUES:].contiguous().view(torch.int32))
+    groups = panels.new_zeros(len(panels), OUTPUTS, INPUTS // GROUP, GROUP)
+    return groups.scatter(3, places, values).flatten(2)
+
+
+# Output 16 w + 8 u + q and group 8 c + 4 s + j of four inputs: bits 16 u + 4 j on of the word of lane 32 w + 4 q + 2 c + s.
+_WORD_OF = (-1, 4, 2, 8, 2, 2, 4)  # panels, w, u, q, c, s, j
+
+
+def _words(places: Tensor) -> Tensor:
+    """Places [panels, 64, 16, 2] → int32 [panels, 128]."""
+    nibbles = (places[..., 0] | places[..., 1] << 2).view(_WORD_OF)
+    shifts = 16 * torch.arange(2, device=places.device)[:, None] + 4 * torch.arange(4, device=places.device)  # [u, j]
+    words = (nibbles << shifts.view(2, 1, 1, 1, 4)).sum(dim=(2, 6)).flatten(1)
+    return torch.where(words < 2**31, words, words - 2**32).to(torch.int32)
+
+
+def _places(words: Tensor) -> Tensor:
+    """The way back from `_words`: int64 [panels, 64, 16, 2]."""
+    of_lane = words.long().view(-1, 4, 1, 8, 2, 2, 1)
+    shifts = 16 * torch.arange(2, device=words.device)[:, None] + 4 * torch.arange(4, device=words.device)
+    nibbles = (of_lane >> shifts.view(2, 1, 1, 1, 4) & 15).view(-1, OUTPUTS, INPUTS // GROUP)
+    return torch.stack([nibbles & 3, nibbles >> 2], dim=3)

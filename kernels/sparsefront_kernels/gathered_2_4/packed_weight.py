@@ -1,0 +1,102 @@
+"""Gathered panels that are 2:4 sparse themselves, laid out for the gathered family's Hopper kernel for many rows."""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from sparsefront_kernels.common.halved_panels import halved_panels
+from sparsefront_kernels.common.two_of_four import GROUP
+from sparsefront_kernels.gathered.cuda.mma_tiles import HALF, K_BLOCK
+from sparsefront_kernels.gathered.cuda.packed_weight import CudaPackedWeight, in_whole_runs, side_by_side
+from sparsefront_kernels.gathered_2_4.format import Gathered24Format
+
+WINDOWS = K_BLOCK // GROUP  # of a k-block
+USES = (15, 240)  # of a k-block by half 0 and by half 1: all of its MMA tiles
+_NONE = [(-1, 0, -1, -1)]  # in place of k-blocks where all outputs are pruned
+
+
+def tile_unsupported_reason(tile: int) -> str | None:
+    """Why halves of 64 outputs cannot be cut from tiles of this width, or None."""
+    if tile % HALF == 0:
+        return None
+    return f"takes tiles of a multiple of {HALF} outputs, not of {tile}: windows of different tiles have no inputs in common"
+
+
+def pack_for_gathered_2_4_cuda(stored: Gathered24Format) -> CudaPackedWeight:
+    """Lay the weight out for the kernel on the format's device.
+
+    Sixteen windows of a tile, 64 inputs, are a k-block; 64 outputs a half, and two halves a CTA tile. Halves of one tile share
+    its k-blocks, those of different tiles use their own.
+
+    Raises:
+        ValueError: a tile width that `tile_unsupported_reason` rejects.
+    """
+    if reason := tile_unsupported_reason(stored.tile):
+        raise ValueError(f"gathered_2_4: {reason}")
+    inputs, panels, begins = _k_blocks_of_tiles(stored)
+    parts = stored.tile // HALF
+    tiles = [half // parts for half in range(-(-stored.output_index.numel() // HALF))]  # of each half
+    cta_tiles = []  # of each its k-blocks: number, uses, panel of half 0 and of half 1
+    for first in range(0, len(tiles), 2):
+        blocks: dict[int, list[int]] = {}
+        for half, tile in enumerate(tiles[first : first + 2]):
+            for number in range(begins[tile], begins[tile + 1]):
+                block = blocks.setdefault(number, [0, -1, -1])
+                block[0] += USES[half]
+                block[1 + half] = number * parts + (first + half) % parts
+        cta_tiles.append([(number, *block) for number, block in blocks.items()])
+    order = sorted(range(len(cta_tiles)), key=lambda index: -len(cta_tiles[index]))
+    outputs, pruned = _outputs(stored)
+    listed = [cta_tiles[index] for index in order] + [_NONE] * pruned
+    device = stored.device
+    words = torch.tensor([block for blocks in listed for block in blocks], dtype=torch.int64, device=device).view(-1, 4)
+    spare = torch.cat([inputs, inputs.new_full((1, K_BLOCK), -1)])  # the last one has no inputs
+    counts = torch.tensor([len(blocks) for blocks in listed], dtype=torch.int64, device=device)
+    outputs = torch.cat([outputs[: len(order)][order], outputs[len(order) :]])
+    compact, place = side_by_side(outputs[: len(order)], stored.shape[0])
+    return CudaPackedWeight(
+        n=stored.shape[0],
+        k=stored.shape[1],
+        panels=panels,
+        k_blocks=pad(torch.cat([spare[words[:, 0]], words[:, 1:]], dim=1), (0, 1), value=-1).to(torch.int32),
+        cta_tiles=torch.stack([counts.cumsum(0) - counts, counts], dim=1).to(torch.int32),
+        outputs=outputs,
+        k_blocks_of_each=0,
+        whole_runs=in_whole_runs(outputs),
+        lengths=(*(len(cta_tiles[index]) for index in order), *[0] * pruned),
+        compact=compact,
+        place=place,
+    )
+
+
+def _k_blocks_of_tiles(stored: Gathered24Format) -> tuple[Tensor, Tensor, list[int]]:
+    """All k-blocks, tile by tile.
+
+    Returns:
+        inputs, int64 [k_blocks, 64], -1 where there are no more; panels, halved, [k_blocks * halves of a tile, 2304]; and where
+        the k-blocks of each tile begin, with their number at the end.
+    """
+    tile_of, counts = stored.window_tiles(), stored.tile_offsets.diff()
+    k_blocks = -(-counts // WINDOWS)
+    begins = pad(k_blocks.cumsum(0), (1, 0))
+    rank = torch.arange(len(tile_of), device=stored.device) - stored.tile_offsets[:-1][tile_of]
+    at = begins[tile_of] + rank // WINDOWS, rank % WINDOWS
+    total = int(begins[-1])
+    inputs = torch.full((total, WINDOWS, GROUP), -1, dtype=torch.int64, device=stored.device)
+    inputs[at] = stored.inputs.long()
+    panels = stored.values.new_zeros(total, WINDOWS, stored.tile, GROUP)
+    panels[at] = stored.panels()
+    whole = panels.transpose(1, 2).reshape(-1, HALF, K_BLOCK)
+    return inputs.flatten(1), halved_panels(whole), begins.tolist()
+
+
+def _outputs(stored: Gathered24Format) -> tuple[Tensor, int]:
+    """int32 [CTA tiles, 128], -1 where not full: outputs that keep inputs, then pruned ones in as many CTA tiles as said."""
+    pruned = torch.ones(stored.shape[0], dtype=torch.bool, device=stored.device)
+    pruned[stored.output_index.long()] = False
+    both = [_in_cta_tiles(stored.output_index), _in_cta_tiles(pruned.nonzero().flatten().to(torch.int32))]
+    return torch.cat(both), len(both[1])
+
+
+def _in_cta_tiles(index: Tensor) -> Tensor:
+    return pad(index, (0, -index.numel() % (2 * HALF)), value=-1).view(-1, 2 * HALF)
