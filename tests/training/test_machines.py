@@ -55,7 +55,7 @@ def test_ranks_of_two_machines_meet_for_one_training_after_another(machines, bod
             told = on_every_rank(bodies.statistics, trainer=TWO, folder=tmp_path, loggers=["logger"])["told"]
             assert [rank["index"] for rank in told] == [0, 1] and all(rank["count"] == 2 for rank in told)
             assert told[0]["loggers"] == ["logger"] and told[1]["loggers"] == []
-    assert second.wait(30) == 0, "it hears that the run has ended"
+    assert second.wait(60) == 0, "it hears that the run has ended"
 
 
 def test_two_machines_end_with_the_same_masks_and_weights(machines, bodies, tmp_path):
@@ -78,14 +78,14 @@ def test_a_rank_that_fails_elsewhere_ends_the_training(machines, bodies, tmp_pat
     first, second = machines
     with pytest.raises(RankFailed, match=message), leading(first):
         on_every_rank(bodies.fail, how, trainer=TWO, folder=tmp_path, loggers=[])
-    assert second.wait(30) == 1 and b"no room left" in second.stderr.read() or how == "killed"
+    assert second.wait(60) == 1 and b"no room left" in second.stderr.read() or how == "killed"
 
 
 def test_a_failure_of_the_first_machine_ends_the_others_ranks(machines, bodies, tmp_path):
     first, second = machines
     with pytest.raises(KeyError), leading(first):
         on_every_rank(bodies.fail, "rank 0", trainer=TWO, folder=tmp_path, loggers=[])
-    assert second.wait(30) == 1
+    assert second.wait(60) == 1
 
 
 def test_a_machine_does_not_outlive_the_first_one(bodies):
