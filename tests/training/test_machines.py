@@ -4,7 +4,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,10 @@ TESTS = Path(__file__).resolve().parents[1]
 TWO = TrainerSettings(accelerator="cpu", num_nodes=2, progress_bar=False)
 LEND = (
     "import sys; from sparsefront.training.lent_ranks import lend_ranks\n"
-    "from sparsefront.training.machines import Machine\n"
-    "if __name__ == '__main__': lend_ranks(Machine(1, 2, '127.0.0.1', int(sys.argv[1])))"
+    "from sparsefront.training.machines import Machine, announcements\n"
+    "if __name__ == '__main__':\n"
+    "    machine = Machine(1, 2, '127.0.0.1', int(sys.argv[1])); announcements(machine)\n"
+    "    print('meets the first one', flush=True); lend_ranks(machine)"
 )
 
 
@@ -55,7 +56,7 @@ def test_ranks_of_two_machines_meet_for_one_training_after_another(machines, bod
             told = on_every_rank(bodies.statistics, trainer=TWO, folder=tmp_path, loggers=["logger"])["told"]
             assert [rank["index"] for rank in told] == [0, 1] and all(rank["count"] == 2 for rank in told)
             assert told[0]["loggers"] == ["logger"] and told[1]["loggers"] == []
-    assert second.wait(30) == 0, "it hears that the run has ended"
+    assert second.wait(60) == 0, "it hears that the run has ended"
 
 
 def test_two_machines_end_with_the_same_masks_and_weights(machines, bodies, tmp_path):
@@ -78,14 +79,14 @@ def test_a_rank_that_fails_elsewhere_ends_the_training(machines, bodies, tmp_pat
     first, second = machines
     with pytest.raises(RankFailed, match=message), leading(first):
         on_every_rank(bodies.fail, how, trainer=TWO, folder=tmp_path, loggers=[])
-    assert second.wait(30) == 1 and b"no room left" in second.stderr.read() or how == "killed"
+    assert second.wait(60) == 1 and b"no room left" in second.stderr.read() or how == "killed"
 
 
 def test_a_failure_of_the_first_machine_ends_the_others_ranks(machines, bodies, tmp_path):
     first, second = machines
     with pytest.raises(KeyError), leading(first):
         on_every_rank(bodies.fail, "rank 0", trainer=TWO, folder=tmp_path, loggers=[])
-    assert second.wait(30) == 1
+    assert second.wait(60) == 1
 
 
 def test_a_machine_does_not_outlive_the_first_one(bodies):
@@ -98,10 +99,10 @@ def test_a_machine_does_not_outlive_the_first_one(bodies):
         "told = Announcements(Machine(0, 2, '127.0.0.1', int(sys.argv[1]))); print('listens', flush=True); time.sleep(600)"
     )
     first = subprocess.Popen([sys.executable, "-c", lead, str(port)], stdout=subprocess.PIPE)
-    second = subprocess.Popen([sys.executable, "-c", LEND, str(port)], stderr=subprocess.PIPE)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    second = subprocess.Popen([sys.executable, "-c", LEND, str(port)], **pipes)
     try:
-        assert first.stdout.readline() == b"listens\n"
-        time.sleep(0.5)
+        assert first.stdout.readline() == b"listens\n" and second.stdout.readline() == b"meets the first one\n"
         first.kill()
         _, said = second.communicate(timeout=120)
         assert second.returncode == 1 and b"127.0.0.1, which leads, is gone" in said

@@ -9,6 +9,7 @@ import torch
 from sparsefront_kernels import SparseFormat
 from torch import Tensor, nn
 
+from sparsefront.gpu_sharing.access import give_way
 from sparsefront.inference.fusion.block_captures import BlockCaptures
 from sparsefront.inference.fusion.call import Unfusable
 from sparsefront.inference.fusion.chain_choice import (
@@ -92,6 +93,7 @@ class BlockPass:
 
     def _prepare(self, name: str, calls: Mapping[str, BlockCall]) -> PreparedBlock | None:
         """The block taken apart; None where it stays as it is, which is noted."""
+        give_way(self.device)
         try:
             return self._captures.prepare(self.net, name, calls.get(name), self.formats, self.masks, self.parts)
         except Unfusable as reason:
