@@ -36,6 +36,8 @@ def _lines(study: Study, cells: Cells, folder: Path, drawn: bool) -> Iterator[st
     if drawn:
         yield from (f"![Accuracy on test by sparsity]({PLOT})", "")
     yield from _missing(study, cells)
+    if told := tables.swap_line(cells):
+        yield from ("", told)
     if study.bars:
         yield from ("", "## Bars", "", *tables.bar_lines(study, cells))
     networks = definition.networks()
@@ -47,6 +49,8 @@ def _lines(study: Study, cells: Cells, folder: Path, drawn: bool) -> Iterator[st
                 yield from ("", f"## {table.title}: {networks[name].title}", "")
                 if told := tables.dense_text(table, name, cells):
                     yield from (told, "")
+                if table.paper:
+                    yield from (f"Source: {table.paper}.", "")
                 yield from tables.table_lines(table, name, cells)
                 if table.iso_accuracy and (found := list(tables.iso_lines(table, name, cells))):
                     yield from ("", "At most a point lost against dense, up to:", "", *found)

@@ -205,7 +205,7 @@ def filled(modules, study, tmp_path) -> Path:
         if found is not None:
             rows.append_line(path, point, "none", found, overrides="a b")
         if (point.row, point.column, point.seed) == ("EW", "50 %", 0):
-            timed = line_of(0.885, speedup=0.8, speedup_low=0.7, speedup_high=0.9, gpu="H200")
+            timed = line_of(0.885, speedup=0.8, speedup_low=0.7, speedup_high=0.9, gpu="H200", sparse=0.884)
             rows.append_line(path, point, "auto", timed, overrides="a b")
             dense = definition.dense_point(study, point)
             rows.append_line(path, dense, "none", line_of(0.0, evaluated_samples=9), overrides="a b")
@@ -216,7 +216,8 @@ def test_the_page_sets_ours_beside_the_source_and_names_what_is_missing(modules,
     filled(modules, study, tmp_path)
     text = modules["page"].page(study, tmp_path)
     lines = {tuple(cell.strip() for cell in line.split("|")[1:3]): line for line in text.splitlines() if "|" in line}
-    assert "| 2 | 88.50 ± 0.00 | 88.50 ± 0.00 | +0.50 | -0.50 | 0.80 (0.70–0.90) |  | 90.5 |" in lines["EW", "50 %"]
+    assert "| 2 | 88.50 ± 0.00 | 88.50 ± 0.00 | +0.50 | -0.50 | 0.80 (0.70–0.90) |  | 90.50 |" in lines["EW", "50 %"]
+    assert "differs by at most 0.10 points (1 timed points)" in text and "Source: of a source." in text
     assert "missing" in lines["BW", "50 %"] and lines["BW", "50 %"].endswith("| 80 |")
     assert "unsupported: no layer fits" in lines["BW", "75 %"]
     assert "1 of 6; 1 are timed" in text, "cells without any line"
@@ -245,7 +246,7 @@ def test_lines_of_several_dense_networks_are_said(modules, study, tmp_path):
 
 def test_a_page_without_lines_shows_the_source_and_no_number_of_ours(modules, study, tmp_path):
     text = modules["page"].page(study, tmp_path)
-    assert text.count("| missing |") == 6 and "| 90.5 |" in text and "no line yet" in text
+    assert text.count("| missing |") == 6 and "| 90.50 |" in text and "no line yet" in text
     assert not (tmp_path / "accuracy.png").exists()
 
 
