@@ -15,13 +15,17 @@ NAME = "sparse_wgmma"
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("inputs", [(0, 32), (32, 64), (0, 64)], ids=str)
 @pytest.mark.parametrize("by_input", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_two_instructions_give_the_dense_product(dtype, by_input, monkeypatch):
+def test_two_instructions_give_the_dense_product(dtype, by_input, inputs, monkeypatch):
+    """By inputs of the first instruction alone (places of lanes 0 and 1 of four), of the second (lanes 2 and 3), of both."""
     monkeypatch.setitem(cuda_library.SOURCES, NAME, Path(__file__).parent / "csrc" / f"{NAME}.cu")
     if reason := cuda_library.unavailable_reason(NAME):
         pytest.skip(reason)
-    weight = torch.where(n_of_m(2, 4, 0.9)(64, 64), torch.randn(64, 64), 0.0).to("cuda", dtype)
+    mask = n_of_m(2, 4, 0.9)(64, 64)
+    mask[:, : inputs[0]] = mask[:, inputs[1] :] = False
+    weight = torch.where(mask, torch.randn(64, 64), 0.0).to("cuda", dtype)
     x = torch.randn(64, 64, device="cuda", dtype=dtype)  # [rows, inputs]
     operand = swizzled(x.t().contiguous() if by_input else x)
     panel = halved_panels(weight[None])
