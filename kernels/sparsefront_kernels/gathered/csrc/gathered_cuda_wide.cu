@@ -14,11 +14,15 @@ namespace {
 
 // Registers of a thread, by part, out of the 168 that each has at launch. With fewer, the warps that load compute one address at
 // a time and wait for each copy to read it: 10 % slower.
-constexpr int CONSUMER_REGISTERS = 208, PRODUCER_REGISTERS = 88;
-static_assert(CONSUMERS * CONSUMER_REGISTERS + PRODUCERS * PRODUCER_REGISTERS <= THREADS * 168);
+// Places of halved weights are in registers too, of several stages at a time.
+template <Weights WEIGHTS>
+constexpr int CONSUMER_REGISTERS = WEIGHTS == Weights::ALL ? 208 : 216;
+template <Weights WEIGHTS>
+constexpr int PRODUCER_REGISTERS = WEIGHTS == Weights::ALL ? 88 : 72;
 
 template <typename T, typename Y, Weights WEIGHTS>
 __global__ void __launch_bounds__(THREADS, 1) gathered_cuda_wide_kernel(const __grid_constant__ Problem problem) {
+    static_assert(CONSUMERS * CONSUMER_REGISTERS<WEIGHTS> + PRODUCERS * PRODUCER_REGISTERS<WEIGHTS> <= THREADS * 168);
     extern __shared__ uint8_t dynamic_shared[];
     __shared__ uint64_t barriers[2 * STAGES];
     __shared__ uint32_t uses_of_slots[STAGES];
@@ -37,11 +41,11 @@ __global__ void __launch_bounds__(THREADS, 1) gathered_cuda_wide_kernel(const __
     __syncthreads();
     pdl_wait();
     if (threadIdx.x < CONSUMERS) {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS<WEIGHTS>));
         pdl_launch_dependents();
         consume<T, Y, WEIGHTS>(problem, stages, full, empty, slot_uses);
     } else {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS<WEIGHTS>));
         Producer::run(problem, stages, full, empty, slot_uses, lists);
     }
 }
