@@ -9,6 +9,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers share the cores
 import atexit
 import random
 import sys
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -23,6 +24,12 @@ from quick_settings import QUICK
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ.setdefault("WANDB_MODE", "offline")
+
+# Tests check what kernels compute, and none of them waits for the timings of another process.
+if torch.cuda.is_available():
+    LOCKS = Path(tempfile.gettempdir()) / "sparsefront_tests" / str(os.getpid())
+    LOCKS.mkdir(parents=True, exist_ok=True)
+    os.environ["SPARSEFRONT_GPU_LOCKS"] = str(LOCKS)
 
 ROOT = Path(__file__).resolve().parent.parent
 SEED = "SPARSEFRONT_TEST_SEED"

@@ -1,5 +1,6 @@
 """What all kernel tests share: weights of every family, devices, tolerances, poisoned memory."""
 
+import fcntl
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -236,3 +237,15 @@ def expected_product() -> Callable[..., Tensor]:
 def pytest_report_header() -> str:
     found = torch.cuda.get_device_name() if torch.cuda.is_available() else "none, Triton kernels run interpreted"
     return f"kernel tests: GPU {found}; TRITON_INTERPRET={os.environ.get('TRITON_INTERPRET', 'unset')}"
+
+
+@pytest.fixture
+def most_of_the_memory(tmp_path_factory) -> Iterator[None]:
+    """One test at a time, of all processes of this run, takes most of the GPU's memory."""
+    folder = tmp_path_factory.getbasetemp()
+    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    with (shared / "most_of_the_memory").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()

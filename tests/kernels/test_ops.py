@@ -153,7 +153,7 @@ class TestOnGPU:
 
 
 @pytest.mark.gpu
-def test_activations_past_two_to_the_31(kernel, cases, expected_product, assert_close):
+def test_activations_past_two_to_the_31(kernel, cases, expected_product, assert_close, most_of_the_memory):
     if not torch.cuda.is_available() or not kernel.requires_cuda:
         pytest.skip("no CUDA device, or a kernel of the CPU")
     dense_enough = ("gathered-kept", "blocked-32x32", "n_m-2:4", "csr-kept", "semi_structured", "gathered_overlay-kept")

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from sparsefront_kernels import FORMATS, entry
+from sparsefront_kernels.linear import SparseLinear
 from torch import nn
 
 from sparsefront.measure import end_to_end, execution_mode, search
@@ -20,6 +22,16 @@ class Layers(nn.Module):
         for layer in self.layers:
             x = layer(x).relu()
         return self.scale * x
+
+
+class WithKernel(Layers):
+    """A layer among them that a kernel could run."""
+
+    def __init__(self, depth, scale=1.0):
+        super().__init__(depth, scale)
+        linear = nn.Linear(32, 32)
+        stored = FORMATS["csr"].from_dense(linear.weight.detach(), torch.ones(32, 32, dtype=torch.bool))
+        self.kernel = SparseLinear(entry("csr_reference"), stored, None)
 
 
 def test_both_sides_keep_all_samples_of_all_repeats():
@@ -44,7 +56,8 @@ def test_sparsity_is_held_against_the_fastest_dense_version(depth, wins):
     settings = Measure(device="cpu", samples=6, repeats=2, warmup=1)
     dense, x = Layers(12, scale=0.0).eval(), torch.randn(256, 128)
     fused = Layers(depth, scale=0.0).eval()  # the same outputs, zeros, for other work
-    found = time_pair(dense, Layers(12, scale=0.0).eval(), {"x": x}, settings, fuse=lambda net, inputs: fused)
+    sparse = WithKernel(12, scale=0.0).eval()
+    found = time_pair(dense, sparse, {"x": x}, settings, fuse=lambda net, inputs: fused)
     assert (found.dense.execution.name == "eager+fused_graph") == wins
     timed = [sum(found.samples_ms[side], []) for side in ("dense", "sparse")]
     assert found.dense.latency == summarise(timed[0]) and found.sparse == summarise(timed[1])
@@ -53,6 +66,15 @@ def test_sparsity_is_held_against_the_fastest_dense_version(depth, wins):
         assert found.speedup.speedup < 1  # the sparse one does six times the work of the best dense one
     else:
         assert found.dense.fused_latency.median_ms > found.dense.latency.median_ms
+
+
+def test_without_kernels_both_sides_have_the_fused_graph():
+    """So that a network whose layers all stay dense loses nothing to its own fused version."""
+    settings = Measure(device="cpu", samples=6, repeats=2, warmup=1)
+    nets = [Layers(12, scale=0.0).eval() for _ in range(2)]
+    fused = Layers(2, scale=0.0).eval()
+    found = time_pair(*nets, {"x": torch.randn(256, 128)}, settings, fuse=lambda net, inputs: fused)
+    assert found.dense.execution.name == found.execution.name == "eager+fused_graph"
 
 
 def test_short_trials_do_not_decide_which_dense_version_is_the_baseline(monkeypatch):
