@@ -50,6 +50,8 @@ class KernelEntry:
             are rounded to TF32.
         fuses_epilogue: whether `run` takes `activation` and `residual`.
         tunable: its launch parameters, or None where there is nothing to tune.
+        fastest_from: rows from which it is faster than those behind it in its family, as measured; `best_kernel` asks where no
+            performance model knows them.
         convolving: how it reads images, where it can; else convolutions copy what output pixels see into rows of X first.
     """
 
@@ -64,6 +66,7 @@ class KernelEntry:
     dtype_name: str | None = None
     fuses_epilogue: bool = False
     tunable: Tunable | None = None
+    fastest_from: int = 1
     convolving: Convolving | None = None
 
     def computes_in(self, dtype_name: str) -> bool:

@@ -4,7 +4,20 @@ import copy
 
 import pytest
 import torch
-from sparsefront_kernels import FORMATS, Problem, SparseLinear, best_kernel, mask_structure, pack, sparse_linear
+from sparsefront_kernels import (
+    FORMATS,
+    KernelEntry,
+    Problem,
+    SparseLinear,
+    best_kernel,
+    entries,
+    entry,
+    kernel_choice,
+    mask_structure,
+    pack,
+    sparse_linear,
+)
+from sparsefront_kernels.registry import Found
 from torch import nn
 
 N, K = 64, 96
@@ -92,6 +105,24 @@ def test_on_a_cpu_the_reference_of_the_family_runs():
     packed = pack(torch.randn(N, K), tiles(16))
     problem = Problem(m=8, k=K, n=N, dtype=torch.float32, device="cpu")
     assert best_kernel(packed, problem).name == "gathered_reference"
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(1, "few"), (3, "few"), (4, "more"), (64, "more")])
+def test_where_no_model_knows_them_rows_decide(monkeypatch, rows, expected):
+    """As on a GPU; of kernels that say nothing the first one runs."""
+    more, few, last = (
+        KernelEntry(name=name, family="n_m", run=None, requires_cuda=True, fastest_from=first)
+        for name, first in (("more", 4), ("few", 1), ("last", 1))
+    )
+    monkeypatch.setattr(kernel_choice, "find", lambda packed, problem: Found([more, few, last], {}))
+    monkeypatch.setattr(kernel_choice, "_predicted_us", lambda *_: float("inf"))
+    problem = Problem(m=rows, k=K, n=N, dtype=torch.float16, device="cuda")
+    assert best_kernel(pack(torch.randn(N, K), tiles(16)), problem).name == expected
+
+
+def test_n_m_reads_many_rows_by_tensor_cores_first():
+    order = [kernel.name for kernel in entries() if kernel.family == "n_m" and kernel.requires_cuda]
+    assert order == ["n_m_mma", "n_m_small_m", "n_m_triton"] and entry("n_m_mma").fastest_from == 4
 
 
 def test_what_cannot_work_says_why():

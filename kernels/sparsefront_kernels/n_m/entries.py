@@ -20,8 +20,8 @@ def _triton(x: Tensor, stored: NMFormat, bias: Tensor | None = None) -> Tensor:
 
 ENTRIES = (
     KernelEntry(name="n_m_reference", family="n_m", run=n_m_reference, is_reference=True),
-    SMALL_M,
     MMA,
+    SMALL_M,
     KernelEntry(
         name="n_m_triton", family="n_m", run=_triton, unsupported=triton_unsupported_reason, requires_cuda=True
     ),

@@ -40,4 +40,6 @@ ENTRY = KernelEntry(
     pack=pack_for_mma,
     requires_cuda=True,
     tunable=LAUNCHES,
+    # Measured beside n_m_small_m at 1 and 16 rows (H200, experiments/operators/families.csv): they meet at 2.5 to 4.
+    fastest_from=4,
 )
