@@ -1,4 +1,4 @@
-"""The page of the threads, from verdicts.csv: python experiments/complaints/page.py."""
+"""The page of the threads, from verdicts.csv and reading.md: python experiments/complaints/page.py."""
 
 import argparse
 import csv
@@ -8,6 +8,7 @@ from pathlib import Path
 from cases import CASES, Case  # beside this file
 from rerun import HERE, OURS, THREAD, UNSUPPORTED
 
+READING = HERE / "reading.md"  # what the lines of verdicts.csv say, in words
 HEAD = """# Threads that say "sparse is not faster"
 
 Eight public threads, their shapes run again with random weights, each in two ways beside dense: as the thread ran it, through
@@ -43,6 +44,7 @@ def page(lines: Mapping[tuple[str, str], dict[str, str]]) -> Iterator[str]:
             }
         )
         yield f"Measured on {'; '.join(places)}."
+        yield from ("", READING.read_text().rstrip())
     yield from (
         "",
         "    python experiments/complaints/rerun.py    # on a GPU, in minutes",
