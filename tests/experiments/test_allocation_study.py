@@ -1,7 +1,5 @@
 """The study of allocations in experiments/protocol: its points, its lines, and one point on digits."""
 
-import importlib
-import sys
 import time
 from concurrent.futures import Future
 from dataclasses import replace
@@ -39,21 +37,9 @@ class Inline:
         return future
 
 
-@pytest.fixture(scope="module")
-def modules():
-    """Points, study and summary, which find one another beside them."""
-    sys.path.insert(0, str(FOLDER))
-    try:
-        yield [importlib.import_module(name) for name in NAMES]
-    finally:
-        sys.path.remove(str(FOLDER))
-        for name in NAMES:
-            sys.modules.pop(name, None)
-
-
 def test_the_defaults_of_the_patterns_come_first(modules, composed):
     """What is called the default is what `run.py` takes."""
-    points, _, _ = modules
+    points, _, _ = modules.values()
     for pattern, ((allocation, aggregate), *_) in points.VARIANTS.items():
         config = composed(f"pattern={pattern}")
         assert config.pattern.aggregate == aggregate and config.allocation._target_.endswith("PerLayer")
@@ -61,7 +47,7 @@ def test_the_defaults_of_the_patterns_come_first(modules, composed):
 
 
 def test_a_point_is_the_experiment_of_its_overrides(modules, tmp_path):
-    points, _, _ = modules
+    points, _, _ = modules.values()
     overrides = [f"cache_dir={tmp_path}", "trainer=cpu", "measure.device=cpu"]
     point = points.Point("digits", "block_wise", 0.9, "min_density", "l2", 2)
     experiment = points.experiment_of(point, overrides)
@@ -73,7 +59,7 @@ def test_a_point_is_the_experiment_of_its_overrides(modules, tmp_path):
 
 
 def test_a_study_goes_on_where_it_was_and_trains_dense_first(modules, tmp_path, monkeypatch):
-    points, study, summary = modules
+    points, study, summary = modules.values()
     out, done = tmp_path / "rows.csv", []
 
     def finish(point, overrides):
@@ -97,7 +83,7 @@ def test_a_study_goes_on_where_it_was_and_trains_dense_first(modules, tmp_path, 
 
 
 def test_differences_are_taken_seed_by_seed(modules):
-    points, _, summary = modules
+    points, _, summary = modules.values()
     rows = {}
     for seed, (first, other) in enumerate([(0.90, 0.88), (0.80, 0.80)]):
         for variant, value in zip(points.VARIANTS["block_wise"][:2], (first, other), strict=True):
@@ -108,7 +94,7 @@ def test_differences_are_taken_seed_by_seed(modules):
 
 
 def test_one_point_from_dense_to_a_line(modules, tmp_path):
-    points, _, _ = modules
+    points, _, _ = modules.values()
     overrides = [f"cache_dir={tmp_path}", "trainer=cpu", "measure.device=cpu", "debug=tiny", "model.depth=1"]
     point = points.Point("digits", "tile_wise", 0.75, "global_threshold", "rms", 0)
     result = points.finish(point, overrides)

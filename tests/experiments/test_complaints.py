@@ -1,7 +1,6 @@
 """The threads that are run again: every case is right at small widths, a wrong result is not timed, and the page has verdicts."""
 
 import csv
-import importlib
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +12,6 @@ from torch import nn
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "complaints"
 NAMES = ("cases", "ways", "rerun", "page")
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def modules():
-    sys.path.insert(0, str(FOLDER))
-    try:
-        yield {name: importlib.import_module(name) for name in NAMES}
-    finally:
-        sys.path.remove(str(FOLDER))
-        for name in NAMES:
-            sys.modules.pop(name, None)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """The study of ResNet50's convolutions: which there are, what a line holds, and what the page says of them."""
 
-import importlib.util
 import sys
 from pathlib import Path
 
@@ -8,24 +7,17 @@ import pytest
 import torch
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "convolutions"
-
-
-def module(name: str):
-    """A module of the study; never in sys.modules, where other studies have ones of the same name."""
-    spec = importlib.util.spec_from_file_location(f"convolutions_{name}", FOLDER / f"{name}.py")
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+NAMES = ("study", "summary")
 
 
 @pytest.fixture
-def study():
-    return module("study")
+def study(modules):
+    return modules["study"]
 
 
 @pytest.fixture
-def summary():
-    return module("summary")
+def summary(modules):
+    return modules["summary"]
 
 
 def test_the_convolutions_of_the_network(study):

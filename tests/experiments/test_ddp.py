@@ -1,7 +1,5 @@
 """The measurement of experiments/ddp: ranks end alike, on the CPU here and on two GPUs where there are some; its page."""
 
-import importlib
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,21 +12,9 @@ FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "ddp"
 NAMES = ("training", "page", "throughput")
 
 
-@pytest.fixture(scope="module")
-def modules():
-    """Training, page and script, which find one another beside them."""
-    sys.path.insert(0, str(FOLDER))
-    try:
-        yield [importlib.import_module(name) for name in NAMES]
-    finally:
-        sys.path.remove(str(FOLDER))
-        for name in NAMES:
-            sys.modules.pop(name, None)
-
-
 @pytest.mark.parametrize("gradual", [False, True])
 def test_ranks_end_with_the_same_masks_and_weights(modules, tmp_path, gradual):
-    training, _, _ = modules
+    training, _, _ = modules.values()
     two = TrainerSettings(accelerator="cpu", devices=2, checkpoint=False, progress_bar=False)
     work = training.Work("tiny", batch=2, length=8, warmup=1, steps=2, windows=2)
     first, second = on_every_rank(training.train, work, two, gradual, trainer=two, folder=tmp_path, loggers=[])
@@ -40,7 +26,7 @@ def test_ranks_end_with_the_same_masks_and_weights(modules, tmp_path, gradual):
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 def test_two_gpus_end_alike_with_bert_base_in_bf16(modules):
-    training, _, throughput = modules
+    training, _, throughput = modules.values()
     two = TrainerSettings(accelerator="gpu", devices=2, precision="bf16-mixed", checkpoint=False, progress_bar=False)
     line, ranks = throughput.measure(training.Work("base", 64, 128, warmup=2, steps=4, windows=1), two)
     assert line["same_on_ranks"] and len(ranks) == 4 and line["samples_per_s"] > 0
@@ -66,7 +52,7 @@ RANK = {"devices": 1, "masks": "fixed", "rank": 0, "kept": 0.5, "masks_sha256": 
 
 
 def test_the_page_is_filled_again_and_again(modules, tmp_path):
-    _, page, _ = modules
+    _, page, _ = modules.values()
     file = tmp_path / "README.md"
     file.write_text((FOLDER / "README.md").read_text())
     two = LINE | {"devices": 2, "samples_per_s": 185.0, "same_on_ranks": False}
@@ -78,5 +64,5 @@ def test_the_page_is_filled_again_and_again(modules, tmp_path):
 
 
 def test_without_one_device_there_is_no_ratio(modules):
-    _, page, _ = modules
+    _, page, _ = modules.values()
     assert "| 2 | 100 | 90 – 110 | – | yes |" in page.tables([LINE | {"devices": 2}], [RANK])

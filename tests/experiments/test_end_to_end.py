@@ -1,6 +1,5 @@
 """The study of experiments/end_to_end on tiny networks: rows, refusals, the ablation's lines and the tables."""
 
-import importlib
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.measure.settings import Measure
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "end_to_end"
+NAMES = [file.stem for file in FOLDER.glob("*.py")]
 CPU = Measure(device="cpu", execution_modes=["eager"], variants=[], samples=5, warmup=0)
 ASKED_FOR = (
     "model,batch,sequence_length,dtype,pattern,granularity,distribution,group_m,sparsity,allocation,min_layer_density,kernel_mode,"
@@ -20,18 +20,9 @@ ASKED_FOR = (
 ).split(",")
 
 
-@pytest.fixture(scope="module")
-def modules():
-    """The files of the study, which find one another beside them."""
-    names = [file.stem for file in FOLDER.glob("*.py")]
-    assert not {"profile", "timeit", "statistics"} & set(names), "the folder goes before the standard library"
-    sys.path.insert(0, str(FOLDER))
-    try:
-        yield {name: importlib.import_module(name) for name in names}
-    finally:
-        sys.path.remove(str(FOLDER))
-        for name in names:
-            sys.modules.pop(name, None)
+def test_no_file_of_the_study_stands_before_one_of_the_standard_library():
+    """Its folder goes first where its programs run."""
+    assert not {"profile", "timeit", "statistics"} & set(NAMES)
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """The sweep of experiments/sweeps/minilm.py: its points, how it goes on, and what it says of its time."""
 
-import importlib
-import sys
 import time
 from concurrent.futures import Future
 from pathlib import Path
@@ -24,22 +22,10 @@ class Inline:
         return future
 
 
-@pytest.fixture(scope="module")
-def modules():
-    """Points and sweep, which find one another beside them."""
-    sys.path.insert(0, str(FOLDER))
-    try:
-        yield [importlib.import_module(name) for name in NAMES]
-    finally:
-        sys.path.remove(str(FOLDER))
-        for name in NAMES:
-            sys.modules.pop(name, None)
-
-
 @pytest.fixture
 def finished(modules, monkeypatch) -> list:
     """The points that were run, each of which takes no time."""
-    points, _ = modules
+    points, _ = modules.values()
     run = []
 
     def finish(point, overrides):
@@ -56,13 +42,13 @@ def finished(modules, monkeypatch) -> list:
 
 
 def sweep(modules, out, **given):
-    points, minilm = modules
+    points, minilm = modules.values()
     given = {"workers": 3, "ends_at": time.monotonic() + 60} | given
     return minilm.run(list(points.all_points([0])), Inline(), out, [], **given)
 
 
 def test_twelve_points_of_every_pattern_that_run_py_takes(modules, composed):
-    points, _ = modules
+    points, _ = modules.values()
     dense, *pruned = points.all_points([0, 1])
     assert dense.pattern == "dense" and len(pruned) == 25 and sum(point.pattern == "dense" for point in pruned) == 1
     for point in pruned[:12]:
@@ -71,7 +57,7 @@ def test_twelve_points_of_every_pattern_that_run_py_takes(modules, composed):
 
 
 def test_dense_comes_first_and_what_failed_is_tried_again(modules, finished, tmp_path, capsys):
-    points, minilm = modules
+    points, minilm = modules.values()
     out = tmp_path / "minilm.csv"
     call = sweep(modules, out)
     assert finished[0].pattern == "dense" and len(finished) == 13
@@ -91,7 +77,7 @@ def test_nothing_begins_after_the_time(modules, finished, tmp_path, capsys):
 
 
 def test_a_line_splits_the_time_of_its_point(modules, finished):
-    points, _ = modules
+    points, _ = modules.values()
     point = points.Point("n_m", 0.5, 0)
     cost = points.finish(point, [])
     line = points.line_of(point, cost, "now", cost.began - 1.0)
@@ -103,13 +89,13 @@ def test_a_line_splits_the_time_of_its_point(modules, finished):
 
 
 def test_time_of_several_processes_counts_once(modules):
-    points, _ = modules
+    points, _ = modules.values()
     spans = [("training", 0.0, 2.0), ("timing", 1.0, 3.0), ("waiting", 3.0, 9.0), ("training", 5.0, 6.0)]
     assert points.union_s(spans, ("training", "timing")) == 4.0
 
 
 def test_a_point_on_digits_is_accounted_for(modules, tmp_path):
-    points, _ = modules
+    points, _ = modules.values()
     places = [f"cache_dir={tmp_path / 'cache'}", f"results_dir={tmp_path / 'results'}"]
 
     class Digits(points.Point):

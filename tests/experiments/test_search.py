@@ -1,7 +1,5 @@
 """The study of experiments/search: its points compose, its lines are kept, its table pairs the search with single patterns."""
 
-import importlib
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,18 +11,6 @@ from sparsefront.validate import validate
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "search"
 NAMES = ("points", "study", "summary", "draw")
-
-
-@pytest.fixture(scope="module")
-def modules():
-    """The programs, which find one another beside them."""
-    sys.path.insert(0, str(FOLDER))
-    try:
-        yield {name: importlib.import_module(name) for name in NAMES}
-    finally:
-        sys.path.remove(str(FOLDER))
-        for name in NAMES:
-            sys.modules.pop(name, None)
 
 
 def row(choice: str, level: str, seed: int, latency: float, accuracy: float, **cells: str) -> dict[str, str]:

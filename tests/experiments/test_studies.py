@@ -1,6 +1,5 @@
 """The studies: their points, the work of a call and what it leaves, their pages; and one of two points on digits."""
 
-import importlib
 import subprocess
 import sys
 from concurrent.futures import Future
@@ -17,18 +16,6 @@ FOLDER = ROOT / "experiments" / "studies"
 NAMES = ("definition", "rows", "finish", "work", "study", "cells", "tables", "products", "draw", "page")
 STUDIES = sorted(path.parent.name for path in FOLDER.parent.glob("*/study.yaml"))
 ON_CPU = ("trainer=cpu", "measure.device=cpu")
-
-
-@pytest.fixture(scope="module")
-def modules():
-    """Module name -> module; they find one another beside them."""
-    sys.path.insert(0, str(FOLDER))
-    try:
-        yield {name: importlib.import_module(name) for name in NAMES}
-    finally:
-        sys.path.remove(str(FOLDER))
-        for name in NAMES:
-            sys.modules.pop(name, None)
 
 
 @pytest.fixture

@@ -1,15 +1,12 @@
 """The study of experiments/tile_wise_hardware: its points, its lines, and one point on small data."""
 
-import importlib
-import sys
 from concurrent.futures import Future
 from pathlib import Path
-
-import pytest
 
 from sparsefront.patterns.tile_wise import SOURCES, TileWise
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "tile_wise_hardware"
+NAMES = ("points", "study", "summary")
 
 
 class Inline:
@@ -22,18 +19,6 @@ class Inline:
 
     def map(self, task, *arguments):
         return map(task, *arguments)
-
-
-@pytest.fixture(scope="module")
-def modules():
-    """points, study and summary, which find one another beside them."""
-    sys.path.insert(0, str(FOLDER))
-    try:
-        yield {name: importlib.import_module(name) for name in ("points", "study", "summary")}
-    finally:
-        sys.path.remove(str(FOLDER))
-        for name in ("points", "study", "summary"):
-            sys.modules.pop(name, None)
 
 
 def result(points, val: float):
