@@ -5,13 +5,13 @@ What holds for all kernels is in test_random_problems.py and test_ops.py.
 
 import pytest
 import torch
+from blocked_launch import launch_blocked
 from drawn_masks import blocks, both, n_of_m
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sparsefront_kernels import FORMATS, Problem, entries, entry
 from sparsefront_kernels.bench.families import family_masks
 from sparsefront_kernels.blocked.cuda.packed_weight import dense_weight, pack_for_blocked_cuda
-from sparsefront_kernels.blocked.cuda.spmm import launch_blocked_cuda
 from sparsefront_kernels.blocked.cuda.tuning import SPACE, BlockedProblem, candidates, predicted_us
 from sparsefront_kernels.blocked_2_4.entries import pack_for_blocked_2_4_cuda
 from sparsefront_kernels.common.halved_panels import halved_panels, is_halved, whole_panels
@@ -152,7 +152,7 @@ class TestOnGPU:
         for launch in SPACE:
             for operand in (x, by_input):
                 y = torch.full((m, n), torch.nan, device="cuda", dtype=dtype)
-                _launch(packed, operand, y, m, launch, x_feature_major=operand is by_input, bias=bias)
+                launch_blocked(packed, operand, y, m, launch, x_feature_major=operand is by_input, bias=bias)
                 assert_close(y, expected)
 
     def test_repeated_runs_give_the_same_bits(self):
@@ -161,27 +161,8 @@ class TestOnGPU:
         packed, x = pack_for_blocked_2_4_cuda(stored), torch.randn(4096, 2560, device="cuda", dtype=HALF)
         for launch in SPACE:
             first = torch.empty(4096, 1024, device="cuda", dtype=HALF)
-            _launch(packed, x, first, 4096, launch)
+            launch_blocked(packed, x, first, 4096, launch)
             for _ in range(10):
                 again = torch.full_like(first, torch.nan)
-                _launch(packed, x, again, 4096, launch)
+                launch_blocked(packed, x, again, 4096, launch)
                 assert torch.equal(first, again), launch
-
-
-def _launch(packed, x, y, m, launch, *, x_feature_major=False, bias=None):
-    launch_blocked_cuda(
-        x,
-        y,
-        panels=packed.panels,
-        k_blocks=packed.k_blocks,
-        outputs=packed.outputs,
-        lengths=packed.lengths,
-        box=packed.box,
-        m=m,
-        n=packed.n,
-        k=packed.k,
-        launch=launch,
-        x_feature_major=x_feature_major,
-        y_feature_major=False,
-        bias=bias,
-    )

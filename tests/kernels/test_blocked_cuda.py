@@ -5,11 +5,11 @@ What holds for all kernels is in test_random_problems.py and test_ops.py.
 
 import pytest
 import torch
+from blocked_launch import launch_blocked
 from sparsefront_kernels import FORMATS, Problem, entries, entry, find
 from sparsefront_kernels.blocked.cuda import op
 from sparsefront_kernels.blocked.cuda.packed_weight import pack_for_blocked_cuda
 from sparsefront_kernels.blocked.cuda.parameters import BlockedLaunch
-from sparsefront_kernels.blocked.cuda.spmm import launch_blocked_cuda
 from sparsefront_kernels.blocked.cuda.tuning import SPACE, BlockedProblem, candidates, predicted_us
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -124,7 +124,7 @@ class TestOnGPU:
             for by_input in (False, True) if packed.box == 64 else (False,):
                 y = torch.full((m, n), torch.nan, device="cuda", dtype=dtype)
                 operand = op._x_operand(x.t().contiguous(), feature_major=True, box=64)[0] if by_input else x
-                _launch(packed, operand, y, m, launch, x_feature_major=by_input, bias=bias)
+                launch_blocked(packed, operand, y, m, launch, x_feature_major=by_input, bias=bias)
                 assert_close(y, expected)
 
     @pytest.mark.parametrize("y_feature_major", [False, True])
@@ -155,7 +155,7 @@ class TestOnGPU:
         packed = pack_for_blocked_cuda(stored)
         x = torch.randn(4096, stored.shape[1], device="cuda", dtype=HALF)
         y = torch.full((4096, stored.shape[0]), torch.nan, device="cuda", dtype=HALF)
-        _launch(packed, x, y, 4096, BlockedLaunch(cluster))
+        launch_blocked(packed, x, y, 4096, BlockedLaunch(cluster))
         assert_close(y, x.double() @ stored.to_dense().double().t())
 
     def test_repeated_runs_give_the_same_bits(self):
@@ -164,10 +164,10 @@ class TestOnGPU:
         packed, x = pack_for_blocked_cuda(stored), torch.randn(512, 2560, device="cuda", dtype=HALF)
         for launch in SPACE:
             first = torch.empty(512, 512, device="cuda", dtype=HALF)
-            _launch(packed, x, first, 512, launch)
+            launch_blocked(packed, x, first, 512, launch)
             for _ in range(10):
                 again = torch.full_like(first, torch.nan)
-                _launch(packed, x, again, 512, launch)
+                launch_blocked(packed, x, again, 512, launch)
                 assert torch.equal(first, again), launch
 
     def test_an_infinity_stays_where_its_block_is_kept(self):
@@ -180,22 +180,3 @@ class TestOnGPU:
         x[:, column * 16] = torch.inf
         y = kernel.run(x, kernel.pack(stored), None)
         assert y[:, row * 64 : row * 64 + 64].isfinite().all()
-
-
-def _launch(packed, x, y, m, launch, *, x_feature_major=False, bias=None):
-    launch_blocked_cuda(
-        x,
-        y,
-        panels=packed.panels,
-        k_blocks=packed.k_blocks,
-        outputs=packed.outputs,
-        lengths=packed.lengths,
-        box=packed.box,
-        m=m,
-        n=packed.n,
-        k=packed.k,
-        launch=launch,
-        x_feature_major=x_feature_major,
-        y_feature_major=False,
-        bias=bias,
-    )
