@@ -9,7 +9,6 @@ measured and never measured again. `summary.py` makes the tables of the page.
 """
 
 import argparse
-import csv
 import sys
 import time
 from collections import Counter
@@ -22,6 +21,7 @@ import torch
 from sparsefront_kernels import Problem
 from torch import nn
 
+from sparsefront.artifacts.csv_lines import append_line, read_lines
 from sparsefront.export.stored_weight import store
 from sparsefront.inference.autotune import autotune_layer
 from sparsefront.inference.candidates import find_candidates
@@ -139,22 +139,6 @@ def measure(
     )
 
 
-def read_rows(file: Path) -> list[dict[str, str]]:
-    if not file.is_file():
-        return []
-    with file.open(newline="") as lines:
-        return list(csv.DictReader(lines))
-
-
-def append_row(file: Path, row: dict[str, str]) -> None:
-    new = not file.is_file()
-    with file.open("a", newline="") as out:
-        writer = csv.DictWriter(out, COLUMNS)
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=HERE / "h200.csv")
@@ -168,7 +152,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         sys.exit("convolutions are timed on a CUDA GPU, and there is none")
     ends_at = time.monotonic() + 60 * asked.minutes
-    finished = {tuple(row[name] for name in KEY) for row in read_rows(asked.out)}
+    finished = {tuple(row[name] for name in KEY) for row in read_lines(asked.out)}
     for batch in asked.batches:
         for pattern, granularity in (text.split(":") for text in asked.patterns):
             for sparsity in asked.sparsities:
@@ -181,7 +165,7 @@ def main() -> None:
                         print("out of time: the other lines are left for the next call", flush=True)
                         return
                     row = measure(shape, times=times, sparsity=sparsity, device=torch.device("cuda"), **at)
-                    append_row(asked.out, row)
+                    append_line(asked.out, row)
                     print(*key, row["kernel"], row["latency_us"], row["dense_us"], row["speedup"], flush=True)
 
 

@@ -4,9 +4,10 @@ python experiments/convolutions/summary.py [--write README.md]
 """
 
 import argparse
-import csv
 import math
 from pathlib import Path
+
+from sparsefront.artifacts.csv_lines import read_lines
 
 HERE = Path(__file__).resolve().parent
 START, END = "<!-- tables: made by summary.py -->", "<!-- end of tables -->"
@@ -79,8 +80,7 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, default=HERE / "h200.csv")
     parser.add_argument("--write", type=Path, help="a page, between its two marks")
     asked = parser.parse_args()
-    with asked.rows.open(newline="") as lines:
-        rows = [row for row in csv.DictReader(lines) if row["kernel"]]
+    rows = [row for row in read_lines(asked.rows) if row["kernel"]]
     text = "\n".join([*means(rows), "", *shapes(rows)])
     if asked.write is None:
         print(text)

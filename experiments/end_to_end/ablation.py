@@ -26,10 +26,10 @@ from rows import Rows, where_and_when
 from session import Session, free_memory
 from sparse import Errors, Reference, swapped_net
 from study import arguments, log_to_terminal, many_networks, options_of
-from table_file import append, read_rows
 from timing import timed_in_turn
 from torch import nn
 
+from sparsefront.artifacts.csv_lines import append_line, read_lines
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.fuse import fuse_blocks
@@ -106,7 +106,7 @@ class Ablation:
     def run(self, points: Sequence[Point], lines: Sequence[Line], ends_at: float) -> None:
         """Every line of every place that has none yet, until the time is over."""
         for point in points:
-            done = {_key(row) for row in read_rows(self.file)}
+            done = {_key(row) for row in read_lines(self.file)}
             for line in lines:
                 if (*_place(point), line.name) in done:
                     continue
@@ -139,7 +139,7 @@ class Ablation:
         taken = timed_in_turn({"dense": dense.call, "sparse": call}, settings)
         share = self._gemm_share(point, line, call) if self.options.profile else None
         row = line_row(point, line, dense, taken, errors, facts | {"gemm_share": share})
-        append(self.file, COLUMNS, row)
+        append_line(self.file, row)
         log.info(
             "%s %s: %s ms, %sx, %.0f s",
             point,

@@ -12,8 +12,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
-from table_file import read_rows
 
+from sparsefront.artifacts.csv_lines import read_lines
 from sparsefront.report.comparable import FIRST_PATTERNS
 from sparsefront.report.series_style import DENSE_COLOR, pattern_color
 
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, default=HERE / "h200.csv")
     parser.add_argument("--output", type=Path, default=HERE / "speedup.png")
     asked = parser.parse_args()
-    rows = shown(read_rows(asked.rows))
+    rows = shown(read_lines(asked.rows))
     figure, panels = plt.subplots(1, len(PLACES), figsize=(12, 4), sharey=True, constrained_layout=True)
     for axes, place in zip(panels, PLACES, strict=True):
         there = [row for row in rows if (row["model"], row["batch"], row["sequence_length"]) == place]

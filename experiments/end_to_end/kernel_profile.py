@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from table_file import append
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity
+
+from sparsefront.artifacts.csv_lines import append_line
 
 CALLS, MOST = 3, 12
 # Products with weights, whoever's: cuBLAS (nvjet, cutlass, gemm, xmma), cuSPARSELt (sparse ones among them), ours.
@@ -51,9 +52,7 @@ def write_profile(file: Path, key: dict[str, str], side: str, times_us: dict[str
     longest = dict(list(times_us.items())[:MOST])
     lines = [(name, time, is_product(name)) for name, time in longest.items()]
     lines.append(("(all others)", total - sum(longest.values()), ""))
-    columns = (*key, "side", "kernel", "us_per_forward", "share", "is_product")
     for name, time, product in lines:
         share = f"{time / total:.4f}" if total else ""
-        append(
-            file, columns, key | dict(zip(columns[-5:], (side, name, f"{time:.1f}", share, str(product)), strict=True))
-        )
+        kernel = {"side": side, "kernel": name, "us_per_forward": f"{time:.1f}", "share": share}
+        append_line(file, key | kernel | {"is_product": str(product)})

@@ -9,8 +9,8 @@ import torch
 from points import Point
 from pruned import Masks, distribution_of
 from sparse import Sparse
-from table_file import append, read_rows
 
+from sparsefront.artifacts.csv_lines import append_line, read_lines
 from sparsefront.measure.latency import summarise
 from sparsefront.measure.speedup import speedup_of
 from sparsefront.provenance import provenance
@@ -90,21 +90,21 @@ class Rows:
 
     def __init__(self, file: Path) -> None:
         self.file, self.failures = file, file.with_suffix(".failed.csv")
-        self.rows = read_rows(file)
+        self.rows = read_lines(file)
 
     def has(self, point: Point) -> bool:
         return any(_is_of(row, point) for row in self.rows)
 
     def has_failed(self, point: Point) -> bool:
-        return any(_is_of(row, point) for row in read_rows(self.failures))
+        return any(_is_of(row, point) for row in read_lines(self.failures))
 
     def add(self, row: dict[str, str]) -> None:
-        append(self.file, COLUMNS, row)
+        append_line(self.file, row)
         self.rows.append(row)
 
     def fail(self, point: Point, reason: str) -> None:
         date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        append(self.failures, (*point.columns, *FAILED), point.columns | {"failed": reason, "date": date})
+        append_line(self.failures, point.columns | {"failed": reason, "date": date})
 
 
 def _is_of(row: dict[str, str], point: Point) -> bool:

@@ -13,7 +13,8 @@ from pathlib import Path
 from statistics import median
 
 from points import BARS, MODELS, SETTINGS, SIZES, Bar, Setting
-from table_file import read_rows
+
+from sparsefront.artifacts.csv_lines import read_lines
 
 HERE = Path(__file__).resolve().parent
 START, END = "<!-- tables: made by summary.py -->", "<!-- end of tables -->"
@@ -262,7 +263,7 @@ def main() -> None:
     parser.add_argument("--pattern-settings", default="", help="of the tile_wise rows that stand against the bars")
     parser.add_argument("--write", type=Path, help="a page whose tables are replaced")
     asked = parser.parse_args()
-    text = tables(read_rows(asked.rows), read_rows(asked.ablation), asked.pattern_settings)
+    text = tables(read_lines(asked.rows), read_lines(asked.ablation), asked.pattern_settings)
     print(text)
     if asked.write:
         write_between_marks(asked.write, text)

@@ -1,12 +1,13 @@
 """The points of the study of allocations: what each is called, how it is trained and evaluated, and the line that it becomes."""
 
-import csv
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from sparsefront.artifacts.csv_lines import append_line
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 LOW = 0.01  # density below which a layer counts as lost
@@ -190,23 +191,9 @@ def finish(point: Point, overrides: Sequence[str]) -> Result:
     )
 
 
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """The lines of earlier calls; none where there is no file."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def append_row(path: Path, point: Point, result: Result) -> None:
     """Add one line; the first makes the file."""
-    row = asdict(point) | asdict(result)
-    fresh = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, list(row))
-        if fresh:
-            writer.writeheader()
-        writer.writerow(row)
+    append_line(path, asdict(point) | asdict(result))
 
 
 def point_of(row: dict[str, str]) -> Point:

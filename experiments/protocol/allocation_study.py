@@ -20,6 +20,8 @@ from pathlib import Path
 import allocation_points as points  # beside this file
 from allocation_points import NETWORKS, VARIANTS, Point
 
+from sparsefront.artifacts.csv_lines import read_lines
+
 HERE = Path(__file__).resolve().parent
 
 
@@ -32,7 +34,7 @@ def run(
         overrides: network -> what run.py takes for all of its points.
         ends_at: `time.monotonic()` after which nothing is begun any more.
     """
-    finished = {points.point_of(row) for row in points.read_rows(out)}
+    finished = {points.point_of(row) for row in read_lines(out)}
     left = [point for point in wanted if point not in finished]
     for waiting in ([p for p in left if p.pattern == "dense"], [p for p in left if p.pattern != "dense"]):
         running = {}

@@ -12,6 +12,8 @@ from statistics import mean, stdev
 import allocation_points as points  # beside this file
 from allocation_points import NETWORKS, VARIANTS, Point
 
+from sparsefront.artifacts.csv_lines import read_lines
+
 Rows = dict[Point, dict[str, str]]
 HEAD = ("pattern", "sparsity", "allocation", "score", "seeds", "val", "− first", "test", "− first", "layers < 1 %")
 
@@ -75,4 +77,4 @@ def report(rows: Iterable[dict[str, str]]) -> Sequence[str]:
 
 if __name__ == "__main__":
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent / "allocation.csv"
-    print("\n".join(report(points.read_rows(path))))
+    print("\n".join(report(read_lines(path))))

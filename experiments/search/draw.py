@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 
-import points  # beside this file
 from matplotlib.figure import Figure
 from points import SEARCH
+
+from sparsefront.artifacts.csv_lines import read_lines
 
 HERE = Path(__file__).resolve().parent
 Place = tuple[float, float]
@@ -61,4 +62,4 @@ def draw(rows: Sequence[dict[str, str]], out: Path) -> None:
 
 if __name__ == "__main__":
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "rows.csv"
-    draw(points.read_rows(path), path.with_name("fronts.png"))
+    draw(read_lines(path), path.with_name("fronts.png"))

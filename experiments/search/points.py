@@ -1,9 +1,7 @@
 """The points of the study: how each is run, and the line that it becomes."""
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from sparsefront.report.result import Result
 
@@ -71,25 +69,6 @@ def line(point: Point, result: Result) -> dict[str, str]:
     """The line of a finished point; a cell is empty where nothing was measured."""
     cells = {name: result.value_of(name) for name in MEASURED}
     return point.cells | {name: "" if value is None else str(value) for name, value in cells.items()}
-
-
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """The lines so far; none where there is no file."""
-    if not path.is_file():
-        return []
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def append_row(path: Path, row: dict[str, str]) -> None:
-    """Add a line at once, so that a killed study goes on behind it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    begins = not path.is_file()
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(row), lineterminator="\n")
-        if begins:
-            writer.writeheader()
-        writer.writerow(row)
 
 
 def unfinished(wanted: Sequence[Point], rows: Sequence[dict[str, str]]) -> list[Point]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import points  # beside this file
 from points import SEARCH, Point
 
+from sparsefront.artifacts.csv_lines import append_line, read_lines
 from sparsefront.errors import InvalidSetting
 from sparsefront.runs import run
 
@@ -42,7 +43,7 @@ def finish(todo: Sequence[Point], arguments: argparse.Namespace) -> None:
         except InvalidSetting as error:
             print(f"left out: {error}", flush=True)
             continue
-        points.append_row(arguments.out, points.line(point, record))
+        append_line(arguments.out, points.line(point, record))
 
 
 def main() -> None:
@@ -57,7 +58,7 @@ def main() -> None:
     parser.add_argument("--overrides", nargs="*", default=[], help="of run.py, for all points: measure.batch_size=128")
     arguments = parser.parse_args()
     points_wanted = wanted(arguments.singles, arguments.sparsities, arguments.speedups, arguments.seeds)
-    finish(points.unfinished(points_wanted, points.read_rows(arguments.out)), arguments)
+    finish(points.unfinished(points_wanted, read_lines(arguments.out)), arguments)
 
 
 if __name__ == "__main__":

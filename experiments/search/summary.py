@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
 
-import points  # beside this file
 from points import SEARCH
+
+from sparsefront.artifacts.csv_lines import read_lines
 
 Row = dict[str, str]
 NOT_SLOWER = 1.02  # a single pattern may take this much longer than the search and still stand beside it
@@ -73,4 +74,4 @@ def _accuracy(row: Row) -> float:
 
 if __name__ == "__main__":
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent / "rows.csv"
-    print("\n".join(table(points.read_rows(path))))
+    print("\n".join(table(read_lines(path))))

@@ -1,12 +1,13 @@
 """The lines of a study: one per finished point, added as soon as it is finished."""
 
-import csv
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from definition import Point  # beside this file
+
+from sparsefront.artifacts import csv_lines
 
 IDENTITY = tuple(field.name for field in fields(Point) if field.compare)
 # of the result, by the names that it has in every record of the program
@@ -60,10 +61,7 @@ Key = tuple[Point, str]  # a point, and the kernel option that it was run with
 
 def read_lines(path: Path) -> dict[Key, Line]:
     """The lines of earlier calls; none where there is no file. Of a point that was run again the last one counts."""
-    if not path.exists():
-        return {}
-    with path.open(newline="") as file:
-        return {(point_of(line), line[KERNEL]): line for line in csv.DictReader(file)}
+    return {(point_of(line), line[KERNEL]): line for line in csv_lines.read_lines(path)}
 
 
 def append_line(path: Path, point: Point, kernel: str, found: Mapping[str, Any], *, overrides: str) -> None:
@@ -74,13 +72,7 @@ def append_line(path: Path, point: Point, kernel: str, found: Mapping[str, Any],
         overrides: of run.py, as one text.
     """
     line = {name: getattr(point, name) for name in IDENTITY} | {KERNEL: kernel, OVERRIDES: overrides} | dict(found)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        if fresh:
-            writer.writeheader()
-        writer.writerow({name: _text(line.get(name)) for name in COLUMNS})
+    csv_lines.append_line(path, {name: _text(line.get(name)) for name in COLUMNS})
 
 
 def point_of(line: Line) -> Point:

@@ -21,6 +21,8 @@ from typing import Any
 import minilm_points as points  # beside this file
 from minilm_points import Cost, Point
 
+from sparsefront.artifacts.csv_lines import append_line, read_lines
+
 HERE = Path(__file__).resolve().parent
 
 
@@ -35,7 +37,7 @@ def run(
         the line of this call.
     """
     began, call = time.monotonic(), points.now()
-    finished = {points.point_of(line) for line in points.read_lines(out)}
+    finished = {points.point_of(line) for line in read_lines(out)}
     left = [point for point in wanted if point not in finished]
     costs: list[Cost] = []
     failed = 0
@@ -53,7 +55,7 @@ def run(
                 continue
             costs.append(done.result())
             line = points.line_of(point, costs[-1], call, began)
-            points.append_line(out, line)
+            append_line(out, line)
             told = ", ".join(f"{name} {line[f'{name}_s']:.0f}" for name in (*points.SECONDS, "other", "total"))
             print(f"{point}: {told} s", flush=True)
     if (later := len(left) - len(costs) - failed) > 0:
@@ -74,7 +76,7 @@ def run(
 
 def summary(out: Path) -> list[str]:
     """What the lines say, in one page of a terminal; a call that was killed counts until its last line."""
-    lines, calls = points.read_lines(out), points.read_lines(out.with_suffix(".calls.csv"))
+    lines, calls = read_lines(out), read_lines(out.with_suffix(".calls.csv"))
     if not lines:
         return [f"{out}: no lines yet"]
     walls = {line["call"]: 0.0 for line in lines}
@@ -125,7 +127,7 @@ def main() -> int:
     wanted = list(points.all_points(arguments.seeds))
     with ProcessPoolExecutor(arguments.workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         call = run(wanted, pool, arguments.out, overrides, workers=arguments.workers, ends_at=ends_at)
-    points.append_line(arguments.out.with_suffix(".calls.csv"), call)
+    append_line(arguments.out.with_suffix(".calls.csv"), call)
     print("\n".join(summary(arguments.out)))
     return 1 if call["failed"] else 0
 

@@ -1,6 +1,5 @@
 """The points of the MiniLM sweep, what one of them took, and the lines that are kept of it."""
 
-import csv
 import json
 import os
 import time
@@ -126,25 +125,6 @@ def union_s(spans: Iterable[tuple[str, float, float]], kinds: Sequence[str]) -> 
         covered += max(0.0, end - max(begin, until))
         until = max(until, end)
     return covered
-
-
-def read_lines(path: Path) -> list[dict[str, str]]:
-    """The lines of earlier calls; none where there is no file."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def append_line(path: Path, line: dict[str, Any]) -> None:
-    """Add one line; the first makes the file."""
-    fresh = not path.exists()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, list(line), lineterminator="\n")
-        if fresh:
-            writer.writeheader()
-        writer.writerow(line)
 
 
 def point_of(line: dict[str, str]) -> Point:

@@ -1,12 +1,13 @@
 """The points of the study: what each is called, how it is trained and judged, and the line that it becomes."""
 
-import csv
 import hashlib
 import time
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from sparsefront.artifacts.csv_lines import append_line
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
@@ -202,25 +203,10 @@ def _longest_tile(mask: Any, width: int) -> float:
     return float(inputs.max() / inputs.mean())
 
 
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """The lines of an earlier call; none where there is no file."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def append_row(path: Path, point: Point, result: Result, *, same_masks_as: str) -> None:
     """Add one line; the first makes the file. same_masks_as: the variant whose training this line tells, or ""."""
     found = asdict(result)
     facts = found.pop("provenance")
     row = asdict(point) | found | {"same_masks_as": same_masks_as} | facts
-    fresh = not path.exists()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, list(row), lineterminator="\n")
-        if fresh:
-            writer.writeheader()
-        writer.writerow(
-            {key: f"{value:.6g}" if key in found and isinstance(value, float) else value for key, value in row.items()}
-        )
+    cells = {key: f"{value:.6g}" if key in found and isinstance(value, float) else value for key, value in row.items()}
+    append_line(path, cells)

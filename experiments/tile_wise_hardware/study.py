@@ -20,6 +20,8 @@ from pathlib import Path
 import points  # beside this file
 from points import Job, Point, Result
 
+from sparsefront.artifacts.csv_lines import read_lines
+
 HERE = Path(__file__).resolve().parent
 
 
@@ -54,8 +56,8 @@ class Study:
         """Dense networks first, then all masks, then one training for every set of equal masks."""
         seeds = sorted({point.seed for point in wanted})
         dense = [points.dense(seed) for seed in seeds]
-        self._finish({point: [] for point in unfinished(dense, points.read_rows(self.out))})
-        left = unfinished(wanted, points.read_rows(self.out))
+        self._finish({point: [] for point in unfinished(dense, read_lines(self.out))})
+        left = unfinished(wanted, read_lines(self.out))
         digests = list(self.pool.map(points.mask_digest, [self.job] * len(left), left))
         self._finish(of_equal_masks(left, digests))
 

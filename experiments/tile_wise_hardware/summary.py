@@ -11,6 +11,8 @@ from statistics import mean, stdev
 
 import points  # beside this file
 
+from sparsefront.artifacts.csv_lines import read_lines
+
 Group = tuple[str, str, str]  # granularity, allocation, sparsity
 METRICS = ("val_metric", "dev_metric")
 
@@ -52,4 +54,4 @@ def _judged(found: dict[str, dict[str, str]], sources: dict[str, dict[str, str]]
 
 if __name__ == "__main__":
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent / "rows.csv"
-    print("\n".join(table(points.read_rows(path))))
+    print("\n".join(table(read_lines(path))))

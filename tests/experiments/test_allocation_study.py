@@ -9,6 +9,7 @@ import pytest
 
 from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.per_layer import PerLayer
+from sparsefront.artifacts.csv_lines import read_lines
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "protocol"
 NAMES = ("allocation_points", "allocation_study", "allocation_summary")
@@ -75,8 +76,8 @@ def test_a_study_goes_on_where_it_was_and_trains_dense_first(modules, tmp_path, 
     assert len(done) == 3, "out of time"
     study.run(wanted, ends_at=time.monotonic() + 60, **run)
     assert len(done) == len(wanted) == 10 and set(done) == set(wanted) and done[3].pattern == "dense"
-    assert {points.point_of(row) for row in points.read_rows(out)} == set(wanted)
-    text = "\n".join(summary.report(points.read_rows(out)))
+    assert {points.point_of(row) for row in read_lines(out)} == set(wanted)
+    text = "\n".join(summary.report(read_lines(out)))
     assert "| vector_wise | 0.75 | global_threshold | l2 | 2 | 90.00 | +0.00 ± 0.00 |" in text
     assert "digits: 110 of 120 points are missing (seeds 0, 1, 2)" in text
     assert "cifar10: 14 of 14 points are missing (seeds 0)" in text
@@ -102,4 +103,4 @@ def test_one_point_from_dense_to_a_line(modules, tmp_path):
     assert 0 <= result.val_metric <= 1 and result.val_samples > 0
     points.append_row(tmp_path / "rows.csv", point, result)
     points.append_row(tmp_path / "rows.csv", replace(point, seed=1), result)
-    assert points.point_of(points.read_rows(tmp_path / "rows.csv")[1]) == replace(point, seed=1)
+    assert points.point_of(read_lines(tmp_path / "rows.csv")[1]) == replace(point, seed=1)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from sparsefront.artifacts.csv_lines import read_lines
 from sparsefront.errors import InvalidSetting
 from sparsefront.measure.settings import Measure
 
@@ -345,3 +346,15 @@ def test_the_page_takes_the_tables(modules, tmp_path):
     page.write_text("nothing")
     with pytest.raises(ValueError, match="no marks"):
         summary.write_between_marks(page, "new")
+
+
+def test_a_profile_names_the_longest_kernels_and_what_the_others_take(modules, tmp_path):
+    profile, file = modules["kernel_profile"], tmp_path / "profile.csv"
+    times = {f"kernel_{n}": 100.0 - n for n in range(profile.MOST + 2)}
+    for side in ("dense", "sparse"):
+        profile.write_profile(file, {"model": "bert_base", "batch": "8"}, side, times)
+    lines = read_lines(file)
+    assert list(lines[0]) == ["model", "batch", "side", "kernel", "us_per_forward", "share", "is_product"]
+    assert len(lines) == 2 * (profile.MOST + 1) and [line["side"] for line in lines].count("sparse") == profile.MOST + 1
+    assert sum(float(line["us_per_forward"]) for line in lines) == pytest.approx(2 * sum(times.values()))
+    assert lines[profile.MOST]["kernel"] == "(all others)"

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sparsefront.artifacts.csv_lines import append_line
+
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "sweeps"
 NAMES = ("minilm_points", "minilm")
 
@@ -63,7 +65,7 @@ def test_dense_comes_first_and_what_failed_is_tried_again(modules, finished, tmp
     assert finished[0].pattern == "dense" and len(finished) == 13
     assert (call["points"], call["failed"], call["dense_trainings"]) == (12, 1, 1)
     assert "RuntimeError: no room left" in capsys.readouterr().out
-    points.append_line(out.with_suffix(".calls.csv"), call)
+    append_line(out.with_suffix(".calls.csv"), call)
     sweep(modules, out)
     assert len(finished) == 14 and finished[-1] == points.Point("n_m", 0.9, 0)
     told = "\n".join(minilm.summary(out))

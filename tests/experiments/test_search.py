@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from sparsefront.artifacts.csv_lines import append_line, read_lines
 from sparsefront.patterns.mixed import Mixed
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.tile_wise import TileWise
@@ -35,9 +36,9 @@ def test_a_study_goes_on_behind_its_last_line(modules, tmp_path):
     wanted = study.wanted(["n_m"], [0.5, 0.75], [2.0], [0, 1])
     assert [point.seed for point in wanted] == [0, 0, 0, 1, 1, 1]
     out = tmp_path / "rows.csv"
-    points.append_row(out, row("n_m", "0.5", 0, 1.0, 0.9))
-    points.append_row(out, row("search", "2", 0, 1.0, 0.9))
-    left = points.unfinished(wanted, points.read_rows(out))
+    append_line(out, row("n_m", "0.5", 0, 1.0, 0.9))
+    append_line(out, row("search", "2", 0, 1.0, 0.9))
+    left = points.unfinished(wanted, read_lines(out))
     assert left == [wanted[1], *wanted[3:]]
 
 

@@ -3,6 +3,7 @@
 from concurrent.futures import Future
 from pathlib import Path
 
+from sparsefront.artifacts.csv_lines import read_lines
 from sparsefront.patterns.tile_wise import SOURCES, TileWise
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "tile_wise_hardware"
@@ -70,7 +71,7 @@ def test_equal_masks_are_trained_once_and_finished_points_never_again(modules, t
         ],
         key=str,
     )
-    rows = points.read_rows(out)
+    rows = read_lines(out)
     assert len(rows) == 2 + len(wanted)
     told = {(row["variant"], row["seed"]): row["same_masks_as"] for row in rows}
     assert told["whole_tiles_16_rms", "1"] == "whole_tiles_16" and told["whole_tiles_16", "1"] == ""
@@ -84,7 +85,7 @@ def test_the_table_takes_differences_seed_by_seed(modules, tmp_path):
             points.append_row(
                 out, points.Point(variant, 128, "per_layer", 0.75, seed), result(points, val), same_masks_as=""
             )
-    *_, first, second = modules["summary"].table(points.read_rows(out))
+    *_, first, second = modules["summary"].table(read_lines(out))
     assert first == "| 128 | per_layer | 0.75 | sources | 2 | 85.00 | – | 84.00 | – | 0.200 | 1.50 |"
     assert "| whole_tiles | 2 | 87.00 | +2.00 ± 1.00 | 86.00 | +2.00 ± 1.00 |" in second
 

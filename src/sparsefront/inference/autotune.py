@@ -117,7 +117,8 @@ def add_endings(tuned: Autotuned, layer: nn.Conv2d, x: Tensor, *, adds_shortcut:
         adds_shortcut: whether it is of the sum with a tensor as large as the result.
     """
     x = x.to(memory_format=torch.channels_last)
-    y = layer(x).contiguous(memory_format=torch.channels_last)
+    with torch.no_grad():
+        y = layer(x).contiguous(memory_format=torch.channels_last)
     shortcut = (torch.randn_like(y),) if adds_shortcut else ()
     pass_us = time_layer(_Ending(), y, *shortcut).latency_us
     for kernel, latency_us in tuned.latencies_us.items():

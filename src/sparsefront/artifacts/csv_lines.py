@@ -1,0 +1,32 @@
+"""A CSV that grows line by line, so that a killed study goes on behind its last line."""
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def read_lines(path: Path) -> list[dict[str, str]]:
+    """Lines by column; none where there is no file."""
+    if not path.is_file():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def append_line(path: Path, line: Mapping[str, Any]) -> None:
+    """Add one line, and its columns as the head where the file is new.
+
+    Raises:
+        ValueError: the file has other columns.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+", newline="", encoding="utf-8") as file:  # whatever is read, it is written at the end
+        file.seek(0)
+        head = file.readline()
+        if head and next(csv.reader([head])) != list(line):
+            raise ValueError(f"{path} has columns {head.strip()}, not {','.join(line)}; name another file")
+        writer = csv.DictWriter(file, list(line), lineterminator="\r\n" if head.endswith("\r\n") else "\n")
+        if not head:
+            writer.writeheader()
+        writer.writerow(line)

@@ -1,0 +1,29 @@
+"""A CSV that grows line by line keeps its columns and its line ends."""
+
+import pytest
+
+from sparsefront.artifacts.csv_lines import append_line, read_lines
+
+
+def test_lines_come_back_in_their_order(tmp_path):
+    path = tmp_path / "folder" / "rows.csv"
+    assert read_lines(path) == []
+    append_line(path, {"name": "a, b", "value": 1})
+    append_line(path, {"name": "ä", "value": None})
+    assert read_lines(path) == [{"name": "a, b", "value": "1"}, {"name": "ä", "value": ""}]
+    assert path.read_bytes().count(b"\n") == 3 and b"\r" not in path.read_bytes()
+
+
+def test_line_ends_stay_those_of_the_file(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_bytes(b"a,b\r\n1,2\r\n")
+    append_line(path, {"a": 3, "b": 4})
+    assert path.read_bytes() == b"a,b\r\n1,2\r\n3,4\r\n"
+
+
+def test_other_columns_are_refused(tmp_path):
+    path = tmp_path / "rows.csv"
+    append_line(path, {"a": 1, "b": 2})
+    with pytest.raises(ValueError, match="has columns a,b, not b,a; name another file"):
+        append_line(path, {"b": 1, "a": 2})
+    assert read_lines(path) == [{"a": "1", "b": "2"}]
