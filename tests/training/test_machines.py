@@ -16,9 +16,10 @@ from sparsefront.training.trainer import TrainerSettings
 TESTS = Path(__file__).resolve().parents[1]
 TWO = TrainerSettings(accelerator="cpu", num_nodes=2, progress_bar=False)
 LEND = (
-    "import sys; from sparsefront.training.lent_ranks import lend_ranks\n"
+    "import sys; from sparsefront.training import lent_ranks; from sparsefront.training.lent_ranks import lend_ranks\n"
     "from sparsefront.training.machines import Machine, announcements\n"
     "if __name__ == '__main__':\n"
+    "    lent_ranks.LOOK_EVERY_S = float((sys.argv[2:] or [lent_ranks.LOOK_EVERY_S])[0])\n"
     "    machine = Machine(1, 2, '127.0.0.1', int(sys.argv[1])); announcements(machine)\n"
     "    print('meets the first one', flush=True); lend_ranks(machine)"
 )
@@ -34,14 +35,16 @@ def bodies():
 
 
 @pytest.fixture
-def machines(monkeypatch, bodies):
-    """This process as the first machine, and a process as the second one."""
+def machines(monkeypatch, bodies, request):
+    """This process as the first machine, and a process as the second one; a parameter = seconds between its looks."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path}
-    second = subprocess.Popen([sys.executable, "-c", LEND, str(port)], env=environment, stderr=subprocess.PIPE)
+    looks = [str(request.param)] if hasattr(request, "param") else []
+    command = [sys.executable, "-c", LEND, str(port), *looks]
+    second = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
     for name, value in {"NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}.items():
         monkeypatch.setenv(name, value)
     yield this_machine(TWO), second
@@ -80,6 +83,14 @@ def test_a_rank_that_fails_elsewhere_ends_the_training(machines, bodies, tmp_pat
     with pytest.raises(RankFailed, match=message), leading(first):
         on_every_rank(bodies.fail, how, trainer=TWO, folder=tmp_path, loggers=[])
     assert second.wait(60) == 1 and b"no room left" in second.stderr.read() or how == "killed"
+
+
+@pytest.mark.parametrize("machines", [60], indirect=True)
+def test_a_rank_that_dies_before_anybody_looked_at_it_is_noticed(machines, bodies, tmp_path):
+    """Its first word, that it is ready, is still unread then."""
+    with pytest.raises(RankFailed, match="machine 1: rank 1 failed: it ended"), leading(machines[0]):
+        on_every_rank(bodies.fail, "killed", trainer=TWO, folder=tmp_path, loggers=[])
+    assert machines[1].wait(60) == 1
 
 
 def test_a_failure_of_the_first_machine_ends_the_others_ranks(machines, bodies, tmp_path):

@@ -46,9 +46,10 @@ def _train(training: Training, machine: Machine, told: Announcements) -> str | N
         running = list(ranks)
         while running:
             wait([rank.process.sentinel for rank in running], LOOK_EVERY_S)
+            alive = [rank for rank in running if rank.process.is_alive()]  # asked first: what ended has said all it will
             for rank in running:
-                rank.raise_if_failed()  # by its words, which come before its end
-            running = [rank for rank in running if rank.process.is_alive()]
+                rank.raise_if_failed()
+            running = alive
             if running and (elsewhere := told.failure()) is not None:
                 return elsewhere
     except RankFailed as error:

@@ -128,9 +128,10 @@ class OtherRank:
     def failure(self, within_s: float = 0.0) -> _Report | None:
         """Why it failed, waiting for its words as long as this; None where it did not."""
         try:
-            if not self._reports.poll(within_s):
-                return None
-            return self._reports.recv()
+            while self._reports.poll(within_s):
+                if (report := self._reports.recv()) is not None:  # None = it was ready, which may still be unread
+                    return report
+            return None
         except EOFError:
             self.process.join(READY_TIMEOUT_S)
             if self.process.exitcode == 0:
