@@ -28,20 +28,31 @@ def tables(lines: Sequence[dict[str, Any]], ranks: Sequence[dict[str, Any]]) -> 
     """Markdown: samples per second beside those of one device, then the digests of every rank."""
     first, told = lines[0], []
     alone = next((line["samples_per_s"] for line in lines if line["devices"] == 1), None)
-    told += ["| devices | samples per second | lowest – highest window | × one device | equal on all ranks |"]
-    told += ["| --- | --- | --- | --- | --- |"]
+    told += [
+        "| devices | gradients | samples per second | lowest – highest window | × one device | equal on all ranks |"
+    ]
+    told += ["| --- | --- | --- | --- | --- | --- |"]
     for line in lines:
         ratio = "–" if alone is None else f"{line['samples_per_s'] / alone:.2f}"
         told.append(
-            f"| {line['devices']} | {line['samples_per_s']:,.0f} | {line['lowest']:,.0f} – {line['highest']:,.0f} "
-            f"| {ratio} | {'yes' if line['same_on_ranks'] else 'NO'} |"
+            f"| {line['devices']} | {exchanged(line)} | {line['samples_per_s']:,.0f} "
+            f"| {line['lowest']:,.0f} – {line['highest']:,.0f} | {ratio} | {'yes' if line['same_on_ranks'] else 'NO'} |"
         )
-    told += ["", "| devices | masks | rank | kept | sha256 of the masks | sha256 of the weights |"]
-    told += ["| --- | --- | --- | --- | --- | --- |"]
+    told += ["", "| devices | gradients | masks | rank | kept | sha256 of the masks | sha256 of the weights |"]
+    told += ["| --- | --- | --- | --- | --- | --- | --- |"]
     for rank in ranks:
         digests = " | ".join(f"`{rank[key][:16]}`" for key in ("masks_sha256", "weights_sha256"))
-        told.append(f"| {rank['devices']} | {rank['masks']} | {rank['rank']} | {rank['kept']:.0%} | {digests} |")
+        told.append(
+            f"| {rank['devices']} | {exchanged(rank)} | {rank['masks']} | {rank['rank']} | {rank['kept']:.0%} | {digests} |"
+        )
     made = f"{first['device']}, torch {first['torch']}" + (f", NCCL {first['nccl']}" if first["nccl"] else "")
     what = f"{first['model']}, batch {first['batch_per_device']} a device, length {first['sequence_length']}"
     told += ["", f"{what}, {first['precision']}; {made}; commit {first['commit']}, {first['date']}."]
     return told
+
+
+def exchanged(line: dict[str, Any]) -> str:
+    """In which dtype devices exchange gradients."""
+    if line["devices"] == 1:
+        return "–"
+    return "bf16" if line["ddp_comm_hook"] == "bf16_compress" else "fp32"

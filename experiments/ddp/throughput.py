@@ -1,6 +1,6 @@
 """How many samples a second one and two GPUs train, and whether every rank ends with the same masks and weights.
 
-    python experiments/ddp/throughput.py [--devices 1 2] [--steps 40] [--windows 5]
+    python experiments/ddp/throughput.py [--devices 1 2] [--ddp-comm-hook bf16_compress] [--steps 40]
     python experiments/ddp/throughput.py --accelerator cpu --size tiny --batch 2 --length 16 --steps 2 --folder /tmp/ddp
 
 BERT-base with random weights, batch 64 a GPU, 128 tokens, bf16, NCCL: pruned 2:4 and fine-tuned by the loop that every recovery
@@ -45,6 +45,7 @@ def measure(work: Work, trainer: TrainerSettings) -> tuple[dict[str, Any], list[
     facts = provenance(device)
     line = {
         "devices": trainer.devices,
+        "ddp_comm_hook": trainer.ddp_comm_hook or "",
         "model": f"bert-{work.size}",
         "batch_per_device": work.batch,
         "sequence_length": work.length,
@@ -62,7 +63,13 @@ def measure(work: Work, trainer: TrainerSettings) -> tuple[dict[str, Any], list[
         "date": datetime.now(UTC).date().isoformat(),
     }
     told = [
-        {"devices": trainer.devices, "masks": name, "rank": rank["rank"], "kept": round(rank["kept"], 4)}
+        {
+            "devices": trainer.devices,
+            "ddp_comm_hook": trainer.ddp_comm_hook or "",
+            "masks": name,
+            "rank": rank["rank"],
+            "kept": round(rank["kept"], 4),
+        }
         | {key: rank[key] for key in SAME}
         for name, ranks in (("fixed", fixed), ("tightened", tightened))
         for rank in ranks
@@ -78,6 +85,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--devices", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--accelerator", choices=("gpu", "cpu"), default="gpu", help="cpu only tries the script")
+    parser.add_argument(
+        "--ddp-comm-hook", choices=("bf16_compress",), help="measured besides, where several GPUs train"
+    )
     parser.add_argument("--size", choices=list(SIZES), default="base")
     parser.add_argument("--batch", type=int, default=64, help="per device")
     parser.add_argument("--length", type=int, default=128, help="tokens of a sample")
@@ -88,10 +98,12 @@ def main() -> int:
     chosen = parser.parse_args()
     work = Work(chosen.size, chosen.batch, chosen.length, chosen.warmup, chosen.steps, chosen.windows)
     lines, ranks = [], []
-    for devices in chosen.devices:
+    hooked = [(devices, chosen.ddp_comm_hook) for devices in chosen.devices if devices > 1 and chosen.ddp_comm_hook]
+    for devices, hook in [*((devices, None) for devices in chosen.devices), *hooked]:
         trainer = TrainerSettings(
             accelerator=chosen.accelerator,
             devices=devices,
+            ddp_comm_hook=hook,
             precision="bf16-mixed" if chosen.accelerator == "gpu" else "32-true",
             checkpoint=False,
             progress_bar=False,
@@ -99,7 +111,10 @@ def main() -> int:
         trainer.check()
         line, told = measure(work, trainer)
         print(
-            {name: line[name] for name in ("devices", "samples_per_s", "lowest", "highest", "same_on_ranks")},
+            {
+                name: line[name]
+                for name in ("devices", "ddp_comm_hook", "samples_per_s", "lowest", "highest", "same_on_ranks")
+            },
             flush=True,
         )
         lines.append(line)

@@ -85,12 +85,12 @@ class Clock(pl.Callback):
         return time.perf_counter()
 
 
-def finetune_with(clock: Clock) -> Finetune:
+def finetune_with(watch: pl.Callback) -> Finetune:
     """The default recovery, watched."""
 
     class Watched(Finetune):
         def callbacks(self, round: Round) -> tuple[pl.Callback, ...]:
-            return (clock,)
+            return (watch,)
 
     return Watched()
 
@@ -117,11 +117,27 @@ def train(work: Work, trainer: TrainerSettings, gradual: bool, folder: Path, log
     Args:
         gradual: masks tighten twice in the training, by scores that the ranks take from their own batches; else they stay.
     """
+    clock = Clock(work)
+    net, masks = pruned_and_recovered(work, trainer, gradual, clock)
+    own = {
+        "rank": distributed.rank(),
+        "masks_sha256": tensors_digest(masks),
+        "weights_sha256": tensors_digest(net.state_dict()),
+        "kept": sum(int(mask.sum()) for mask in masks.values()) / sum(mask.numel() for mask in masks.values()),
+        "seconds": clock.seconds,
+    }
+    return distributed.all_gather(own)
+
+
+def pruned_and_recovered(
+    work: Work, trainer: TrainerSettings, gradual: bool, watch: pl.Callback
+) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+    """The network after its training, which `watch` saw, and its masks."""
     torch.manual_seed(0)
     model = Bert(size=work.size)
     net = model.build(DataInfo("sequence_classification", CLASSES, sequence_length=work.length))
     data = random_text(work.batch * trainer.devices * work.total_steps, work, net.config.vocab_size)
-    device, clock = torch.device(trainer.device), Clock(work)
+    device = torch.device(trainer.device)
     schedule: Schedule = Gradual(updates=2) if gradual else OneShot()
 
     def make_task(net: torch.nn.Module, optimization: Optimization | None = None) -> Task:
@@ -142,16 +158,9 @@ def train(work: Work, trainer: TrainerSettings, gradual: bool, folder: Path, log
         net,
         masks,
         data,
-        recovery=finetune_with(clock),
+        recovery=finetune_with(watch),
         recipe=Recipe(batch_size=work.batch, epochs=1, lr=1e-5),
         trainer=trainer,
         task=make_task,
     )
-    own = {
-        "rank": distributed.rank(),
-        "masks_sha256": tensors_digest(masks),
-        "weights_sha256": tensors_digest(net.state_dict()),
-        "kept": sum(int(mask.sum()) for mask in masks.values()) / sum(mask.numel() for mask in masks.values()),
-        "seconds": clock.seconds,
-    }
-    return distributed.all_gather(own)
+    return net, masks

@@ -9,12 +9,12 @@ from sparsefront.training.rank_processes import on_every_rank
 from sparsefront.training.trainer import TrainerSettings
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "ddp"
-NAMES = ("training", "page", "throughput")
+NAMES = ("training", "page", "throughput", "step_kernels", "step")
 
 
 @pytest.mark.parametrize("gradual", [False, True])
 def test_ranks_end_with_the_same_masks_and_weights(modules, tmp_path, gradual):
-    training, _, _ = modules.values()
+    training = modules["training"]
     two = TrainerSettings(accelerator="cpu", devices=2, checkpoint=False, progress_bar=False)
     work = training.Work("tiny", batch=2, length=8, warmup=1, steps=2, windows=2)
     first, second = on_every_rank(training.train, work, two, gradual, trainer=two, folder=tmp_path, loggers=[])
@@ -26,7 +26,7 @@ def test_ranks_end_with_the_same_masks_and_weights(modules, tmp_path, gradual):
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 def test_two_gpus_end_alike_with_bert_base_in_bf16(modules):
-    training, _, throughput = modules.values()
+    training, throughput = modules["training"], modules["throughput"]
     two = TrainerSettings(accelerator="gpu", devices=2, precision="bf16-mixed", checkpoint=False, progress_bar=False)
     line, ranks = throughput.measure(training.Work("base", 64, 128, warmup=2, steps=4, windows=1), two)
     assert line["same_on_ranks"] and len(ranks) == 4 and line["samples_per_s"] > 0
@@ -34,6 +34,7 @@ def test_two_gpus_end_alike_with_bert_base_in_bf16(modules):
 
 LINE = {
     "devices": 1,
+    "ddp_comm_hook": "",
     "model": "bert-tiny",
     "batch_per_device": 2,
     "sequence_length": 8,
@@ -48,21 +49,52 @@ LINE = {
     "commit": "abc",
     "date": "2026-11-22",
 }
-RANK = {"devices": 1, "masks": "fixed", "rank": 0, "kept": 0.5, "masks_sha256": "a" * 64, "weights_sha256": "b" * 64}
+RANK = {"devices": 1, "ddp_comm_hook": "", "masks": "fixed", "rank": 0, "kept": 0.5}
+RANK |= {"masks_sha256": "a" * 64, "weights_sha256": "b" * 64}
 
 
 def test_the_page_is_filled_again_and_again(modules, tmp_path):
-    _, page, _ = modules.values()
+    page = modules["page"]
     file = tmp_path / "README.md"
     file.write_text((FOLDER / "README.md").read_text())
-    two = LINE | {"devices": 2, "samples_per_s": 185.0, "same_on_ranks": False}
+    two = LINE | {"devices": 2, "samples_per_s": 185.0, "same_on_ranks": False, "ddp_comm_hook": "bf16_compress"}
     for _ in range(2):
         page.fill(file, [LINE, two], [RANK])
     text = file.read_text()
-    assert text.count("| 2 | 185 | 90 – 110 | 1.85 | NO |") == 1 and "Not measured yet" not in text
+    assert text.count("| 2 | bf16 | 185 | 90 – 110 | 1.85 | NO |") == 1 and "Not measured yet" not in text
     assert text.startswith("# Training on two GPUs") and text.count(page.BEGIN) == text.count(page.END) == 1
 
 
 def test_without_one_device_there_is_no_ratio(modules):
-    _, page, _ = modules.values()
-    assert "| 2 | 100 | 90 – 110 | – | yes |" in page.tables([LINE | {"devices": 2}], [RANK])
+    page = modules["page"]
+    assert "| 2 | fp32 | 100 | 90 – 110 | – | yes |" in page.tables([LINE | {"devices": 2}], [RANK])
+
+
+def test_time_of_a_step_is_told_apart_by_what_runs_in_it(modules):
+    """Two steps of 10 ms: products, an exchange half beside them, a mask, and nothing for the rest."""
+    step_kernels = modules["step_kernels"]
+
+    def ran(name, start_ms, end_ms):
+        return step_kernels.Kernel(name, start_ms * 1e3, end_ms * 1e3)
+
+    kernels = [
+        ran("nvjet_tst_128x128", 0, 6),
+        ran("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 4, 10),
+        ran("void at::native::multi_tensor_apply_kernel<adam>", 10, 12),
+        ran("masked_fill_kernel", 12, 12.5),
+        ran("vectorized_elementwise_kernel", 12.25, 13),
+    ]
+    times = step_kernels.step_times_ms(kernels, steps=2, wall_s=20e-3)
+    expected = {"wall_ms": 10, "idle_ms": 3.5, "exposed_ms": 2, "products_ms": 3, "exchange_ms": 3, "optimizer_ms": 1}
+    assert {name: times[name] for name in expected} == expected
+    assert (times["masks_ms"], times["others_ms"], times["attention_ms"]) == (0.25, 0.375, 0)
+
+
+@pytest.mark.gpu
+def test_a_training_on_a_gpu_is_profiled(modules, tmp_path):
+    work = modules["training"].Work("tiny", batch=4, length=16, warmup=2, steps=3, windows=1)
+    one = TrainerSettings(accelerator="gpu", precision="bf16-mixed", checkpoint=False, progress_bar=False)
+    times = modules["step"].profiled(work, one, tmp_path, [])
+    assert times["launches"] > 20 and times["wall_ms"] > times["idle_ms"] > 0
+    assert times["products_ms"] > 0 and times["optimizer_ms"] > 0 and times["masks_ms"] > 0
+    assert times["exchange_ms"] == times["exposed_ms"] == 0

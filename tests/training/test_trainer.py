@@ -15,6 +15,7 @@ from sparsefront.training.trainer import TrainerSettings
         {"devices": 0},
         {"accumulate_grad_batches": 0},
         {"limit_batches": 0},
+        {"ddp_comm_hook": "fp8"},
     ],
     ids=lambda bad: next(iter(bad)),
 )
@@ -34,8 +35,20 @@ def test_any_number_of_processes_may_share_the_cpu():
     TrainerSettings(accelerator="cpu", devices=7).check()
 
 
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_hook_for_gradients_needs_several_gpus(devices):
+    """On CPUs Lightning would leave it out, and say nothing."""
+    with pytest.raises(InvalidSetting, match="ddp_comm_hook='?bf16_compress'?: is for several GPUs"):
+        TrainerSettings(accelerator="cpu", devices=devices, ddp_comm_hook="bf16_compress").check()
+
+
 def test_what_changes_the_weights_determines_the_stage():
     plain = TrainerSettings(accelerator="cpu").cache_key()
+    exchange = {"devices": 2, "ddp_comm_hook": "bf16_compress"}
+    assert (
+        TrainerSettings(accelerator="cpu", **exchange).cache_key()
+        != TrainerSettings(accelerator="cpu", devices=2).cache_key()
+    )
     for other in ({"devices": 2}, {"accumulate_grad_batches": 2}, {"precision": "bf16-mixed"}, {"limit_batches": 3}):
         assert TrainerSettings(accelerator="cpu", **other).cache_key() != plain
     for same in ({"checkpoint": False}, {"progress_bar": False}):

@@ -46,7 +46,9 @@ def _train(training: Training, machine: Machine, told: Announcements) -> str | N
         running = list(ranks)
         while running:
             wait([rank.process.sentinel for rank in running], LOOK_EVERY_S)
-            alive = [rank for rank in running if rank.process.is_alive()]  # asked first: what ended has said all it will
+            alive = [
+                rank for rank in running if rank.process.is_alive()
+            ]  # asked first: what ended has said all it will
             for rank in running:
                 rank.raise_if_failed()
             running = alive

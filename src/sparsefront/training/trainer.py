@@ -20,6 +20,7 @@ class TrainerSettings:
         devices: processes that train together (DDP), one per GPU, or so many on the CPU; each reads its own batches, so
             an optimizer step takes `devices * num_nodes * accumulate_grad_batches` of them.
         num_nodes: machines that train together, each with so many devices; the same command runs on each: see `machines`.
+        ddp_comm_hook: bf16_compress lets GPUs exchange gradients as bf16, half as many bytes; null = as they are, in fp32.
         precision: auto is 32-true on a CPU, bf16-mixed on a GPU that has bf16, 16-mixed on an older one.
         accumulate_grad_batches: batches whose gradients are averaged into one optimizer step; schedules count optimizer steps.
         limit_batches: train and validate on this many batches an epoch at most; null = all (for trials and tests).
@@ -30,6 +31,7 @@ class TrainerSettings:
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     devices: PositiveInt = 1
     num_nodes: PositiveInt = 1
+    ddp_comm_hook: Literal["bf16_compress"] | None = None
     precision: Literal["auto", "32-true", "16-mixed", "bf16-mixed"] = "auto"
     accumulate_grad_batches: PositiveInt = 1
     limit_batches: PositiveInt | None = None
@@ -40,7 +42,7 @@ class TrainerSettings:
         """Require the GPU that the settings ask for.
 
         Raises:
-            InvalidSetting: accelerator gpu, more devices than there are, or fp16 on a CPU.
+            InvalidSetting: accelerator gpu, more devices than there are, fp16 on a CPU, or a hook without several GPUs.
         """
         import torch
 
@@ -51,6 +53,12 @@ class TrainerSettings:
             raise InvalidSetting("devices", self.devices, f"torch finds {found} CUDA device(s) here")
         if self.precision == "16-mixed" and not self.on_gpu:  # Lightning would take bf16 instead
             raise InvalidSetting("precision", self.precision, "needs a GPU; a CPU takes auto, 32-true or bf16-mixed")
+        if self.ddp_comm_hook is not None and (
+            self.world_size == 1 or not self.on_gpu
+        ):  # on CPUs Lightning leaves it out
+            raise InvalidSetting(
+                "ddp_comm_hook", self.ddp_comm_hook, "is for several GPUs that train together; use null"
+            )
 
     @property
     def on_gpu(self) -> bool:
@@ -81,7 +89,8 @@ class TrainerSettings:
 
     def cache_key(self) -> dict[str, Any]:
         """The settings that change trained weights, for the cache keys of stages."""
-        return {
+        exchange = {} if self.ddp_comm_hook is None else {"ddp_comm_hook": self.ddp_comm_hook}
+        return exchange | {
             "device": self.device,
             "devices": self.world_size,
             "precision": self.real_precision,
@@ -137,6 +146,7 @@ class TrainerSettings:
             return "auto"
         from pytorch_lightning.plugins.environments import LightningEnvironment
         from pytorch_lightning.strategies import DDPStrategy
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 
         from sparsefront import distributed
 
@@ -145,4 +155,5 @@ class TrainerSettings:
                 f"devices={self.world_size}, but {distributed.world_size()} ranks train: call it in on_every_rank"
             )
         # gradients are views of what is exchanged, so that none is copied in a step
-        return DDPStrategy(cluster_environment=LightningEnvironment(), gradient_as_bucket_view=True)
+        hook = None if self.ddp_comm_hook is None else bf16_compress_hook
+        return DDPStrategy(cluster_environment=LightningEnvironment(), gradient_as_bucket_view=True, ddp_comm_hook=hook)
