@@ -1,0 +1,237 @@
+"""The figures and the table of the uniform-sparsity paper, with our kernels on this GPU beside its numbers.
+
+    python experiments/operators/uniform.py [uniform.csv] [-o DIR]
+
+Reads what `uniform.plan` measured; writes uniform.png and uniform.md beside it. A speedup is over cuSPARSE's CSR on the same
+mask, in the same process; ours is the fastest of the family's kernels and layouts. The paper's M, K and N are our N, K and M.
+
+Source: Muralidharan, "Uniform Sparsity in Deep Neural Networks", 2023, section 4.3: figures 5 to 7 and table 1, fp32. Its text
+gives a few values of the figures, which are the marks here.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import exp, log
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from networks_of_table_1 import PaperNetwork, table_1
+from picture import new_figure, save_png
+from sparsefront_kernels.bench.row import read_rows
+
+from sparsefront.report.series_style import COLORS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+HERE = Path(__file__).resolve().parent
+FAMILY, PEER, DTYPES = "ell", "cusparse_csr", ("fp32", "fp16")
+USUAL_SPARSITY = 0.6
+SMALL, LARGE = 128, 1024
+BLOCKS, BLOCK_SPARSITIES = (1, 2, 4), (0.6, 0.95)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One product: Y[M, N] = X[M, K] · W[N, K]ᵀ, W uniform."""
+
+    dtype: str
+    m: int
+    k: int
+    n: int
+    sparsity: float
+    block: int = 1
+
+
+Speedups = dict[Cell, float]
+"""Cell -> cuSPARSE's time over that of our fastest kernel."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a figure.
+
+    Args:
+        points: x -> cell.
+        paper: x -> the paper's speedup, its better kernel, in fp32.
+    """
+
+    label: str
+    points: dict[float, Cell]
+    paper: dict[float, float]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of the paper; `log_x`: its x are powers of two."""
+
+    title: str
+    x: str
+    log_x: bool
+    lines: tuple[Line, ...]
+
+
+def figures(dtype: str) -> list[Picture]:
+    """Figures 5 to 7 in one dtype; the paper's values belong to fp32."""
+    squares, ms = (128, 256, 512, 768, 1024), [128 * 2**power for power in range(8)]
+    levels = (0.05, 0.2, 0.35, 0.5, 0.6, 0.65, 0.8, 0.95)
+    told = dtype == "fp32"
+    by_shape = [
+        Line(f"M = {m}", {size: Cell(dtype, m, size, size, USUAL_SPARSITY) for size in squares}, {})
+        for m in (SMALL, LARGE)
+    ]
+    by_sparsity = [
+        Line(
+            f"{size}³",
+            {100 * level: Cell(dtype, size, size, size, level) for level in levels},
+            paper if told else {},
+        )
+        for size, paper in ((SMALL, {60: 2.74, 95: 2.32}), (LARGE, {60: 1.50, 95: 3.29}))
+    ]
+    by_rows = Line(
+        "K = N = 1024", {m: Cell(dtype, m, 1024, 1024, USUAL_SPARSITY) for m in ms}, {16384: 1.62} if told else {}
+    )
+    return [
+        Picture(f"Figure 5: shapes at 60 %, {dtype}", "K = N", False, tuple(by_shape)),
+        Picture(f"Figure 6: sparsities, {dtype}", "sparsity, %", False, tuple(by_sparsity)),
+        Picture(f"Figure 7: rows at 60 %, {dtype}", "M", True, (by_rows,)),
+    ]
+
+
+def read_speedups(path: Path) -> Speedups:
+    """Over cuSPARSE, from right products that have it as their peer.
+
+    Raises:
+        ValueError: there is none.
+    """
+    best: Speedups = {}
+    for row in read_rows(path):
+        if row["family"] == FAMILY and row["correct"] == "True" and row["baseline"].startswith(PEER):
+            sizes = (int(row[size]) for size in ("m", "k", "n"))
+            cell = Cell(row["dtype"], *sizes, float(row["asked_sparsity"]), int(row["granularity"]))
+            speedup = float(row["baseline_us"]) / float(row["latency_us"])
+            best[cell] = max(speedup, best.get(cell, 0.0))
+    if not best:
+        raise ValueError(f"{path} has no right product of {FAMILY} beside {PEER}")
+    return best
+
+
+def network_speedup(network: PaperNetwork, dtype: str, speedups: Speedups) -> tuple[float | None, int]:
+    """Geometric mean over the network's weights, each as often as it occurs; and how many of its sizes are not measured.
+
+    The mean is None until all are.
+    """
+    cells = {Cell(dtype, network.m, k, n, network.sparsity): count for (k, n), count in network.weights.items()}
+    missing = sum(cell not in speedups for cell in cells)
+    if missing:
+        return None, missing
+    logs = sum(count * log(speedups[cell]) for cell, count in cells.items())
+    return exp(logs / sum(cells.values())), 0
+
+
+def markdown(speedups: Speedups) -> str:
+    """Table 1, and the values of the figures that the paper's text gives."""
+    lines = ["| network | M | sparsity | USpMM | USpMM-Vec | ours, fp32 | ours, fp16 |"]
+    lines += ["| --- | --- | --- | --- | --- | --- | --- |"]
+    for network in table_1():
+        ours = " | ".join(_mean(*network_speedup(network, dtype, speedups)) for dtype in DTYPES)
+        facts = f"{network.name} | {network.m} | {network.sparsity:.0%} | {network.uspmm:.2f} | {network.uspmm_vec:.2f}"
+        lines.append(f"| {facts} | {ours} |")
+    lines += ["", "| figure | line | x | the paper's better kernel | ours, fp32 |", "| --- | --- | --- | --- | --- |"]
+    for picture in figures("fp32"):
+        for line in picture.lines:
+            for x, paper in line.paper.items():
+                ours = speedups.get(line.points[x])
+                lines.append(
+                    f"| {picture.title.partition(':')[0][-1]} | {line.label} | {picture.x.partition(',')[0]} {x:g} "
+                    f"| {paper:.2f} | {'not measured' if ours is None else f'{ours:.2f}'} |"
+                )
+    lines += ["", *_by_block(speedups)]
+    return "\n".join(lines) + "\n"
+
+
+def _by_block(speedups: Speedups) -> list[str]:
+    """Blocks of neighbouring inputs, at 1024³."""
+    columns = [(dtype, level) for dtype in DTYPES for level in BLOCK_SPARSITIES]
+    lines = [f"| block | {' | '.join(f'{level:.0%}, {dtype}' for dtype, level in columns)} |"]
+    lines += ["|" + " --- |" * (len(columns) + 1)]
+    for block in BLOCKS:
+        found = [speedups.get(Cell(dtype, LARGE, LARGE, LARGE, level, block)) for dtype, level in columns]
+        cells = ["not measured" if speedup is None else f"{speedup:.2f}" for speedup in found]
+        lines.append(f"| {block} | {' | '.join(cells)} |")
+    return lines
+
+
+def _mean(mean: float | None, missing: int) -> str:
+    return f"{missing} sizes not measured" if mean is None else f"{mean:.2f}"
+
+
+def write_png(speedups: Speedups, path: Path) -> Path:
+    """A row of panels for each dtype."""
+    rows = [figures(dtype) for dtype in DTYPES]
+    figure = new_figure(10, 5.5)
+    for row, line in zip(rows, figure.subplots(len(rows), len(rows[0]), squeeze=False), strict=True):
+        for picture, axes in zip(row, line, strict=True):
+            _draw(axes, picture, speedups)
+        line[0].set_ylabel("speedup over cuSPARSE's CSR", fontsize=8)
+    return save_png(figure, path)
+
+
+def _draw(axes: "Axes", picture: Picture, speedups: Speedups) -> None:
+    for line, color in zip(picture.lines, COLORS, strict=False):
+        points = [(x, speedups[cell]) for x, cell in line.points.items() if cell in speedups]
+        if points:
+            axes.plot(
+                *zip(*points, strict=True), color=color, marker="o", markersize=3, linewidth=1.1, label=line.label
+            )
+        if line.paper:
+            marks = {"marker": "x", "linestyle": "", "markersize": 6, "label": f"{line.label}, the paper"}
+            axes.plot(list(line.paper), list(line.paper.values()), color=color, **marks)
+    axes.axhline(1.0, color="#555555", linewidth=0.8)
+    if picture.log_x:
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_ylim(bottom=0)
+    axes.set_title(picture.title, fontsize=8)
+    axes.set_xlabel(picture.x, fontsize=8)
+    axes.tick_params(labelsize=7, which="both")
+    axes.grid(alpha=0.25)
+    if axes.lines[1:]:
+        axes.legend(fontsize=6)
+
+
+def all_cells() -> Iterable[Cell]:
+    """Every product of the figures and the table."""
+    for dtype in DTYPES:
+        for picture in figures(dtype):
+            for line in picture.lines:
+                yield from line.points.values()
+        for network in table_1():
+            yield from (Cell(dtype, network.m, k, n, network.sparsity) for k, n in network.weights)
+        for block in BLOCKS:
+            yield from (Cell(dtype, LARGE, LARGE, LARGE, level, block) for level in BLOCK_SPARSITIES)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the files; returns the exit status: 0, or 1 with one message on stderr."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("csv", type=Path, nargs="?", default=HERE / "uniform.csv")
+    parser.add_argument("-o", "--out", type=Path, help="folder of the files; by default that of the CSV")
+    asked = parser.parse_args(arguments)
+    folder = asked.out or asked.csv.parent
+    try:
+        speedups = read_speedups(asked.csv)
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    folder.mkdir(parents=True, exist_ok=True)
+    page = folder / "uniform.md"
+    page.write_text(markdown(speedups))
+    print(page, write_png(speedups, folder / "uniform.png"), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,86 @@
+"""The uniform-sparsity paper's figures: from the benchmark's rows to means and pictures, and a plan that measures all of it."""
+
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+import uniform
+from measurements import Weight
+from networks_of_table_1 import resnet50, table_1, transformer_big
+from PIL import Image
+from sparsefront_kernels.bench import __main__ as bench
+from sparsefront_kernels.bench.row import write_rows
+
+from .conftest import as_row
+
+PLAN = Path(uniform.__file__).with_name("uniform.plan")
+
+
+@pytest.fixture
+def results(measured, tmp_path):
+    """Write cells, each with the times of some of our kernels and that of cuSPARSE."""
+
+    def write(cells, latencies_us=(10.0, 20.0), peer_us=30.0):
+        rows = []
+        for cell in cells:
+            sizes = {"dtype": cell.dtype, "m": cell.m, "k": cell.k, "n": cell.n, "asked_sparsity": cell.sparsity}
+            weight = Weight("ell", "uniform", cell.block, "equal")
+            for latency_us in latencies_us:
+                one = as_row(measured(weight=weight, latency_us=latency_us, dense_us=5.0, **sizes))
+                rows.append(replace(one, baseline="cusparse_csr 1", baseline_us=peer_us))
+        write_rows(tmp_path / "uniform.csv", rows)
+        return tmp_path / "uniform.csv"
+
+    return write
+
+
+def test_the_fastest_of_ours_counts_against_cusparse(results):
+    cell = uniform.Cell("fp32", 128, 128, 128, 0.6)
+    assert uniform.read_speedups(results([cell])) == {cell: pytest.approx(3.0)}
+
+
+def test_rows_without_cusparse_are_no_result(results_file, measured):
+    with pytest.raises(ValueError, match="no right product of ell beside cusparse_csr"):
+        uniform.read_speedups(results_file([measured(2.0, weight=Weight("ell", "uniform", 1, "equal"))]))
+
+
+def test_a_network_counts_each_weight_as_often_as_it_occurs():
+    network = replace(table_1()[0], weights={(8, 8): 3, (8, 16): 1}, m=4, sparsity=0.5)
+    speedups = {uniform.Cell("fp32", 4, 8, 8, 0.5): 2.0, uniform.Cell("fp32", 4, 8, 16, 0.5): 32.0}
+    assert uniform.network_speedup(network, "fp32", speedups) == (pytest.approx(4.0), 0)
+    assert uniform.network_speedup(network, "fp16", speedups) == (None, 2)
+
+
+def test_the_networks_have_all_their_weights():
+    assert sum(resnet50().values()) == 53 and (147, 64) not in resnet50()
+    assert sum(k * n * count for (k, n), count in resnet50().items()) == pytest.approx(25.5e6, rel=0.01)
+    assert sum(transformer_big().values()) == 96
+
+
+def test_the_plan_measures_every_cell():
+    planned = set()
+    for line in bench._lines(PLAN):
+        asked = bench.parser().parse_args(line)
+        shapes = [shape for shapes in asked.shape for shape in shapes]
+        settings = product(asked.dtype, shapes, asked.sparsity, asked.granularity)
+        planned |= {uniform.Cell(dtype, one.m, one.k, one.n, level, block) for dtype, one, level, block in settings}
+    assert set(uniform.all_cells()) <= planned
+
+
+def test_pages_and_pictures(results, tmp_path, capsys):
+    """All is measured but one size of ResNet50."""
+    cells = set(uniform.all_cells()) - {uniform.Cell("fp16", 128, 64, 64, 0.81)}
+    assert uniform.main([str(results(cells)), "-o", str(tmp_path / "out")]) == 0
+    page = (tmp_path / "out" / "uniform.md").read_text()
+    assert "| Transformer-Big | 1024 | 65% | 1.49 | 1.62 | 3.00 | 3.00 |" in page
+    assert "| ResNet50 | 128 | 81% | 1.31 | 1.01 | 3.00 | 1 sizes not measured |" in page
+    assert "| 1 | 3.00 | 3.00 | 3.00 | 3.00 |" in page and "| 4 | 3.00" in page
+    assert "| 7 | K = N = 1024 | M 16384 | 1.62 | 3.00 |" in page
+    with Image.open(tmp_path / "out" / "uniform.png") as picture:
+        assert picture.width >= 1000
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path, capsys):
+    assert uniform.main([str(tmp_path / "none.csv")]) == 1
+    assert "none.csv" in capsys.readouterr().err
