@@ -1,6 +1,7 @@
 """The package's first lines: a Linear whose product a kernel computes, and the same as a function."""
 
 from dataclasses import replace
+from typing import Self
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,9 +24,9 @@ class SparseLinear(SparseLayer):
     _rows: int | None = None  # M that the kernel is chosen for, anew on every device; None: the kernel stays
 
     def __init__(
-        self, entry: KernelEntry, format: SparseFormat, bias: Tensor | None, *, kernel_layout: str | None = None
+        self, entry: KernelEntry, format: SparseFormat, bias: Tensor | None, layout: str | None = None
     ) -> None:
-        super().__init__(entry, format, bias, kernel_layout=kernel_layout)
+        super().__init__(entry, format, bias, layout)
         self.out_features, self.in_features = format.shape
 
     @classmethod
@@ -39,7 +40,7 @@ class SparseLinear(SparseLayer):
         kernel: str | None = None,
         rows: int = ROWS,
         **parameters: object,
-    ) -> "SparseLinear":
+    ) -> Self:
         """The same layer with its masked weight stored sparse.
 
         Args:
@@ -56,16 +57,14 @@ class SparseLinear(SparseLayer):
         problem = _problem(packed, rows)
         chosen, layout = (best_kernel(packed, problem), None) if kernel is None else labeled(kernel)
         chosen.require_supported(packed, replace(problem, layout=layout or chosen.layouts[0]))
-        layer = cls(chosen, packed, linear.bias, kernel_layout=layout)
+        layer = cls(chosen, packed, linear.bias, layout)
         layer._rows = rows if kernel is None else None
         return layer
 
     @classmethod
-    def replacing(
-        cls, layer: nn.Linear, entry: KernelEntry, format: SparseFormat, *, kernel_layout: str | None = None
-    ) -> "SparseLinear":
+    def replacing(cls, layer: nn.Linear, entry: KernelEntry, format: SparseFormat, layout: str | None = None) -> Self:
         """A layer with the stored weight of another, which gives it its bias."""
-        return cls(entry, format, layer.bias, kernel_layout=kernel_layout)
+        return cls(entry, format, layer.bias, layout)
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, self.in_features)

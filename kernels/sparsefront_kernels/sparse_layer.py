@@ -24,16 +24,16 @@ class SparseLayer(nn.Module):
         entry: the kernel.
         format: W as this kernel's family stores it.
         bias: [N] or None, as the dense layer had it.
-        kernel_layout: of X and Y as the kernel takes and gives them; by default its first one.
+        layout: of X and Y as the kernel takes and gives them, `kernel_layout` afterwards; by default its first one.
     """
 
     format: SparseFormat
 
     def __init__(
-        self, entry: KernelEntry, format: SparseFormat, bias: Tensor | None, *, kernel_layout: str | None = None
+        self, entry: KernelEntry, format: SparseFormat, bias: Tensor | None, layout: str | None = None
     ) -> None:
         super().__init__()
-        self.kernel_layout = kernel_layout or entry.layouts[0]
+        self.kernel_layout = layout or entry.layouts[0]
         self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
         self._entry, self._released = entry, False
         self._set_format(format)

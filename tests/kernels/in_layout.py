@@ -25,7 +25,7 @@ class InLayout:
     def tunable(self) -> Tunable | None:
         return self.kernel.tunable_in(self.layout)
 
-    def run(self, x: Tensor, packed: Any, bias: Tensor | None, **epilogue: Any) -> Tensor:
+    def run(self, x: Tensor, packed: Any, bias: Tensor | None = None, **epilogue: Any) -> Tensor:
         return self.kernel.run(x, packed, bias, layout=self.layout, **epilogue)
 
     def __getattr__(self, name: str) -> Any:

@@ -144,7 +144,7 @@ def _check(tuned: Autotuned, check: CorrectnessCheck, layer: nn.Linear | nn.Conv
     kernel = candidate.label
     kind = SparseConv2d if isinstance(layer, nn.Conv2d) else SparseLinear
     try:
-        module = kind.replacing(layer, candidate.entry, candidate.format, kernel_layout=candidate.layout)
+        module = kind.replacing(layer, candidate.entry, candidate.format, candidate.layout)
         error, reason = check.evaluate(module)
     except (
         Exception

@@ -19,12 +19,10 @@ class SparseConv2d(SparseLayer):
     where it can; elsewhere they go through im2col, whose copy is part of the layer's time.
     """
 
-    def __init__(
-        self, entry: KernelEntry, format: SparseFormat, layer: nn.Conv2d, *, kernel_layout: str | None = None
-    ) -> None:
+    def __init__(self, entry: KernelEntry, format: SparseFormat, layer: nn.Conv2d, layout: str | None = None) -> None:
         if (reason := conv_unsupported_reason(layer)) is not None:
             raise ValueError(reason)
-        super().__init__(entry, format, layer.bias, kernel_layout=kernel_layout)
+        super().__init__(entry, format, layer.bias, layout)
         self.in_channels, self.out_channels = layer.in_channels, layer.out_channels
         self.kernel_size, self.stride = layer.kernel_size, layer.stride
         self.padding, self.dilation = layer.padding, layer.dilation
@@ -32,10 +30,8 @@ class SparseConv2d(SparseLayer):
         self.convolution = Convolution(layer.kernel_size, layer.stride, layer.padding, layer.dilation)
 
     @classmethod
-    def replacing(
-        cls, layer: nn.Conv2d, entry: KernelEntry, format: SparseFormat, *, kernel_layout: str | None = None
-    ) -> "SparseConv2d":
-        return cls(entry, format, layer, kernel_layout=kernel_layout)
+    def replacing(cls, layer: nn.Conv2d, entry: KernelEntry, format: SparseFormat, layout: str | None = None) -> Self:
+        return cls(entry, format, layer, layout)
 
     @property
     def _convolving(self) -> Convolving | None:

@@ -46,7 +46,7 @@ class FusedProduct(SparseLayer):
         x_feature_major: bool = False,
         y_feature_major: bool = False,
     ) -> None:
-        super().__init__(entry, stored, bias, kernel_layout=kernel_layout)
+        super().__init__(entry, stored, bias, kernel_layout)
         self.out_features, self.in_features = stored.shape
         self.activation = activation
         self.x_feature_major, self.y_feature_major = x_feature_major, y_feature_major
