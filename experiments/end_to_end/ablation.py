@@ -75,7 +75,7 @@ class Line:
 
 LINES = (
     Line("fused", "everything: joined, fused, compact, in the faster layout"),
-    Line("no_transposition", "layer by layer, row-major kernels", None, "gathered_cuda"),
+    Line("no_transposition", "layer by layer, row-major kernels", None, "gathered_cuda_row_major"),
     Line(
         "explicit", "layer by layer, feature-major kernels between two transposes", None, "gathered_cuda_feature_major"
     ),

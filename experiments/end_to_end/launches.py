@@ -20,7 +20,8 @@ def shipped_launches_only() -> Iterator[None]:
     shipped_file = SHIPPED / file_name(gpu)
     shipped = json.loads(shipped_file.read_text())["kernels"] if shipped_file.is_file() else {}
     kept = {}
-    for tunable in {entry.tunable for entry in entries() if isinstance(entry.tunable, TunedLaunches)}:
+    tunables = {entry.tunable_in(layout) for entry in entries() for layout in entry.layouts}
+    for tunable in (one for one in tunables if isinstance(one, TunedLaunches)):
         table = tuned_kernel(gpu, tunable.kernel, tunable.version)
         kept[tunable.kernel] = table, dict(table.entries)
         found = shipped.get(tunable.kernel, {})

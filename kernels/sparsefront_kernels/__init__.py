@@ -7,7 +7,7 @@ from sparsefront_kernels.kernel_entry import KernelEntry, UnsupportedProblem
 from sparsefront_kernels.linear import SparseLinear, sparse_linear
 from sparsefront_kernels.packing import mask_structure, pack
 from sparsefront_kernels.problem import Problem
-from sparsefront_kernels.registry import Found, entries, entry, families, find, names, reference
+from sparsefront_kernels.registry import Found, entries, entry, families, find, labeled, names, reference
 from sparsefront_kernels.sparse_layer import SparseLayer
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "entry",
     "families",
     "find",
+    "labeled",
     "mask_structure",
     "names",
     "pack",

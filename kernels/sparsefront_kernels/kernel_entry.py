@@ -8,7 +8,8 @@ from torch import Tensor
 
 from sparsefront_kernels.convolution import Convolving
 from sparsefront_kernels.format import SparseFormat
-from sparsefront_kernels.problem import Problem
+from sparsefront_kernels.kernel_label import label
+from sparsefront_kernels.problem import X_FEATURE_MAJOR, Problem
 from sparsefront_kernels.tuning.tunable import Tunable
 
 
@@ -36,38 +37,69 @@ class KernelEntry:
     Args:
         name: unique, for configurations and reports.
         family: the storage family it reads.
-        run: (x, packed, bias or None) -> y, in the layouts of `problem.LAYOUTS`. x may have any strides; y's strides
-            are the kernel's own choice. bias: [N]. Where `fuses_epilogue`, also with the keywords `activation` (a name
-            of `common.epilogue.ACTIVATIONS`) and `residual` (of y's shape and dtype):
-            y = activation(x · Wᵀ + bias) + residual.
+        product: what `run` calls: (x, packed, bias or None) -> y, with the keyword `layout` where it takes several.
         unsupported: (format, problem) -> why this kernel does not support them, or None; `unsupported_reason` calls it after the
             checks that all kernels share.
-        pack: format -> what `run` reads, on the format's device. Packing and sorting happen here, untimed.
+        pack: format -> what `run` reads in any layout, on the format's device. Packing and sorting happen here, untimed.
         requires_cuda: True where it is a GPU kernel (Triton's interpreter may still run it on a CPU, for tests).
         is_reference: True for plain PyTorch that runs on any device: the reference for tests, and the path on a CPU.
-        layout: of X and Y, one of `problem.LAYOUTS`.
+        layouts: of X and Y that it takes, in the order of `problem.LAYOUTS`.
         dtype_name: what it computes in where the dtype of x does not say so: "tf32" for float32 operands whose products
             are rounded to TF32.
         fuses_epilogue: whether `run` takes `activation` and `residual`.
         tunable: its launch parameters, or None where there is nothing to tune.
+        row_x_tunable: those where X is row-major, for a kernel that then reads it in another way; None: the same.
         fastest_from: rows from which it is faster than those behind it in its family, as measured; `best_kernel` asks where no
             performance model knows them.
-        convolving: how it reads images, where it can; else convolutions copy what output pixels see into rows of X first.
+        convolving: how it reads images where it runs row-major, if it can; else convolutions copy what output pixels see
+            into rows of X first.
     """
 
     name: str
     family: str
-    run: Callable[[Tensor, Any, Tensor | None], Tensor]
+    product: Callable[..., Tensor]
     unsupported: Callable[[SparseFormat, Problem], str | None] = all_supported
     pack: Callable[[SparseFormat], Any] = as_stored
     requires_cuda: bool = False
     is_reference: bool = False
-    layout: str = "row_major"
+    layouts: tuple[str, ...] = ("row_major",)
     dtype_name: str | None = None
     fuses_epilogue: bool = False
     tunable: Tunable | None = None
+    row_x_tunable: Tunable | None = None
     fastest_from: int = 1
     convolving: Convolving | None = None
+
+    def run(
+        self, x: Tensor, packed: Any, bias: Tensor | None = None, *, layout: str | None = None, **epilogue: Any
+    ) -> Tensor:
+        """Y = X · Wᵀ (+ bias) in a layout.
+
+        Args:
+            x: in the layout's order, with any strides.
+            packed: what `pack` gave.
+            bias: [N].
+            layout: one of `layouts`; by default the first, which is row-major wherever the kernel takes that.
+            epilogue: where `fuses_epilogue`: `activation` (a name of `common.epilogue.ACTIVATIONS`) and `residual` (of y's
+                shape and dtype), for y = activation(x · Wᵀ + bias) + residual.
+        Returns:
+            in the layout's order; the strides are the kernel's own choice.
+        Raises:
+            UnsupportedProblem: it does not take the layout.
+        """
+        if layout is not None and layout not in self.layouts:
+            raise UnsupportedProblem(f"{self.name}: {self._other_layouts(layout)}")
+        if len(self.layouts) > 1:
+            epilogue["layout"] = layout or self.layouts[0]
+        return self.product(x, packed, bias, **epilogue)
+
+    def label(self, layout: str) -> str:
+        """What results, plans and configurations call this kernel in a layout."""
+        return label(self.name, layout)
+
+    def tunable_in(self, layout: str) -> Tunable | None:
+        """Its launch parameters in a layout."""
+        return self.tunable if layout in X_FEATURE_MAJOR else self.row_x_tunable or self.tunable
 
     def computes_in(self, dtype_name: str) -> bool:
         """Whether its products are of this dtype (fp16, bf16, fp32, tf32), as far as the entry says.
@@ -85,8 +117,8 @@ class KernelEntry:
             return f"the weight is stored as {stored.family}, not {self.family}"
         if (problem.n, problem.k) != stored.shape:
             return f"the weight is [N, K] = {list(stored.shape)}, the problem asks for {[problem.n, problem.k]}"
-        if problem.layout != self.layout:
-            return f"takes {self.layout} activations, not {problem.layout}"
+        if problem.layout not in self.layouts:
+            return self._other_layouts(problem.layout)
         if not problem.dtype.is_floating_point:
             return f"takes floating point, not {problem.dtype}"
         if problem.device.type == "meta":
@@ -101,3 +133,6 @@ class KernelEntry:
         """Raise UnsupportedProblem with this kernel's name and the reason where `unsupported_reason` gives one."""
         if reason := self.unsupported_reason(stored, problem):
             raise UnsupportedProblem(f"{self.name}: {reason}")
+
+    def _other_layouts(self, layout: str) -> str:
+        return f"takes {' or '.join(self.layouts)} activations, not {layout}"

@@ -1,5 +1,7 @@
 """The package's first lines: a Linear whose product a kernel computes, and the same as a function."""
 
+from dataclasses import replace
+from typing import Self
 from weakref import WeakKeyDictionary
 
 import torch
@@ -10,7 +12,7 @@ from sparsefront_kernels.kernel_choice import best_kernel
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.packing import pack
 from sparsefront_kernels.problem import Problem
-from sparsefront_kernels.registry import entry
+from sparsefront_kernels.registry import labeled
 from sparsefront_kernels.sparse_layer import SparseLayer
 
 ROWS = 2048  # M that a layer's kernel is chosen for where nothing else is said
@@ -21,8 +23,10 @@ class SparseLinear(SparseLayer):
 
     _rows: int | None = None  # M that the kernel is chosen for, anew on every device; None: the kernel stays
 
-    def __init__(self, entry: KernelEntry, format: SparseFormat, bias: Tensor | None) -> None:
-        super().__init__(entry, format, bias)
+    def __init__(
+        self, entry: KernelEntry, format: SparseFormat, bias: Tensor | None, layout: str | None = None
+    ) -> None:
+        super().__init__(entry, format, bias, layout)
         self.out_features, self.in_features = format.shape
 
     @classmethod
@@ -36,31 +40,31 @@ class SparseLinear(SparseLayer):
         kernel: str | None = None,
         rows: int = ROWS,
         **parameters: object,
-    ) -> "SparseLinear":
+    ) -> Self:
         """The same layer with its masked weight stored sparse.
 
         Args:
             linear: its weight [N, K], any float dtype and device; what the mask prunes is dropped.
             mask: bool [N, K], True = keep.
             tile, family, parameters: as of `pack`.
-            kernel: name of the kernel; None = `best_kernel` for `rows` rows of X, chosen again when the layer moves to
-                another device or dtype.
+            kernel: name of the kernel, with a layout other than its first one behind it (gathered_cuda_feature_major);
+                None = `best_kernel` for `rows` rows of X, chosen again when the layer moves to another device or dtype.
             rows: M, rows of X: tokens of a batch.
         Raises:
             ValueError: the mask does not have the family's structure, or the kernel cannot run this product; says why.
         """
         packed = pack(linear.weight, mask, tile, family=family, **parameters)
         problem = _problem(packed, rows)
-        chosen = best_kernel(packed, problem) if kernel is None else entry(kernel)
-        chosen.require_supported(packed, problem)
-        layer = cls(chosen, packed, linear.bias)
+        chosen, layout = (best_kernel(packed, problem), None) if kernel is None else labeled(kernel)
+        chosen.require_supported(packed, replace(problem, layout=layout or chosen.layouts[0]))
+        layer = cls(chosen, packed, linear.bias, layout)
         layer._rows = rows if kernel is None else None
         return layer
 
     @classmethod
-    def replacing(cls, layer: nn.Linear, entry: KernelEntry, format: SparseFormat) -> "SparseLinear":
+    def replacing(cls, layer: nn.Linear, entry: KernelEntry, format: SparseFormat, layout: str | None = None) -> Self:
         """A layer with the stored weight of another, which gives it its bias."""
-        return cls(entry, format, layer.bias)
+        return cls(entry, format, layer.bias, layout)
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, self.in_features)
@@ -69,7 +73,6 @@ class SparseLinear(SparseLayer):
     def _set_format(self, format: SparseFormat) -> None:
         if self._rows is not None:
             self._entry = best_kernel(format, _problem(format, self._rows))
-            self.kernel_name = self._entry.name
         super()._set_format(format)
 
 

@@ -18,6 +18,7 @@ from sparsefront_kernels import (
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.formats import FORMATS
 from sparsefront_kernels.kernel_entry import KernelEntry
+from sparsefront_kernels.kernel_label import kernel_and_layout
 from sparsefront_kernels.problem import Problem
 
 _FAMILIES = (dense, gathered, gathered_overlay, gathered_2_4, blocked, blocked_2_4, n_m, semi_structured, ell, csr)
@@ -59,6 +60,21 @@ def entry(name: str) -> KernelEntry:
         hint = f" (it is now {now!r})" if now in _ENTRIES else ""
         raise ValueError(f"no kernel is called {name!r}{hint}; there are {', '.join(_ENTRIES)}")
     return _ENTRIES[name]
+
+
+def labeled(label: str) -> tuple[KernelEntry, str | None]:
+    """The kernel that results, a plan or a configuration name, and its layout; None where the name says none.
+
+    In what was recorded, a name without a layout is of the kernel's first one: of row-major X and Y.
+
+    Raises:
+        ValueError: no such kernel, or none that takes this layout.
+    """
+    name, layout = kernel_and_layout(label)
+    kernel = entry(name)
+    if layout not in (None, *kernel.layouts):
+        raise ValueError(f"no kernel is called {label!r}; {name} takes {', '.join(kernel.layouts)}")
+    return kernel, layout
 
 
 def reference(family: str) -> KernelEntry:

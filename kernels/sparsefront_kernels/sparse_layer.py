@@ -24,13 +24,16 @@ class SparseLayer(nn.Module):
         entry: the kernel.
         format: W as this kernel's family stores it.
         bias: [N] or None, as the dense layer had it.
+        layout: of X and Y as the kernel takes and gives them, `kernel_layout` afterwards; by default its first one.
     """
 
     format: SparseFormat
 
-    def __init__(self, entry: KernelEntry, format: SparseFormat, bias: Tensor | None) -> None:
+    def __init__(
+        self, entry: KernelEntry, format: SparseFormat, bias: Tensor | None, layout: str | None = None
+    ) -> None:
         super().__init__()
-        self.kernel_name = entry.name
+        self.kernel_layout = layout or entry.layouts[0]
         self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
         self._entry, self._released = entry, False
         self._set_format(format)
@@ -41,14 +44,14 @@ class SparseLayer(nn.Module):
         return self.format.to_dense().to(self._device)
 
     @property
-    def tunable(self) -> tuple[Tunable | None, Any]:
-        """The kernel's launch parameters, or None where it has none, and the packed weight that they are chosen for."""
-        return self._entry.tunable, self._operand
+    def kernel_name(self) -> str:
+        """The kernel's label in this layout."""
+        return self._entry.label(self.kernel_layout)
 
     @property
-    def kernel_layout(self) -> str:
-        """Of X and Y as the kernel takes and gives them."""
-        return self._entry.layout
+    def tunable(self) -> tuple[Tunable | None, Any]:
+        """The kernel's launch parameters, or None where it has none, and the packed weight that they are chosen for."""
+        return self._entry.tunable_in(self.kernel_layout), self._operand
 
     def product(self, x: Tensor) -> Tensor:
         """[M, K] -> [M, N], in the weight's dtype whatever autocast says."""
@@ -59,8 +62,9 @@ class SparseLayer(nn.Module):
 
     def _run(self, x: Tensor) -> Tensor:
         """Row-major and contiguous in the end, so that whatever a layout costs is paid, and timed, inside the layer."""
-        layout = self._entry.layout
-        y = self._entry.run(x.t().contiguous() if layout in X_FEATURE_MAJOR else x, self._operand, self.bias)
+        layout = self.kernel_layout
+        x = x.t().contiguous() if layout in X_FEATURE_MAJOR else x
+        y = self._entry.run(x, self._operand, self.bias, layout=layout)
         return (y.t() if layout in Y_FEATURE_MAJOR else y).contiguous()
 
     def release_format(self) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from sparsefront_kernels import entry
+from sparsefront_kernels import labeled
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.choice import KernelChoice
@@ -19,6 +19,7 @@ WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a G
         ({"mode": "fastest"}, "mode=fastest: must be one of auto, sparse, none, reference"),
         ({"family": "bsr"}, "family=bsr: .* there are dense, gathered, gathered_overlay, gathered_2_4, blocked"),
         ({"name": "gathered"}, "name=gathered: .* there are dense_linear, gathered_reference"),
+        ({"name": "csr_cuda_row_to_feature"}, "csr_cuda takes row_major, feature_major"),
         ({"name": "csr_torch", "family": "gathered"}, "name=csr_torch: is of family csr"),
         ({"mode": "none", "family": "csr"}, "family=csr: kernel=none swaps nothing in"),
         ({"mode": "reference", "name": "csr_torch"}, "name=csr_torch: is no reference"),
@@ -43,6 +44,12 @@ def test_what_cannot_be_is_rejected(settings, message):
         (KernelChoice(), CUDA, "gathered_triton_row_to_feature", False),
         (KernelChoice(family="gathered"), CUDA, "gathered_cuda_feature_to_row", False),
         (KernelChoice(name="gathered_cuda_feature_to_row"), CUDA, "gathered_cuda_feature_to_row", True),
+        (KernelChoice(name="gathered_cuda_feature_major"), CUDA, "gathered_cuda", False),
+        (KernelChoice(name="gathered_cuda"), CUDA, "gathered_cuda", True),
+        (KernelChoice(name="gathered_cuda"), CUDA, "gathered_cuda_feature_major", True),
+        (KernelChoice(name="gathered_cuda"), CUDA, "gathered_cuda_feature_to_row", False),
+        (KernelChoice(name="gathered_cuda_row_major"), CUDA, "gathered_cuda", True),
+        (KernelChoice(name="gathered_cuda_row_major"), CUDA, "gathered_cuda_feature_major", False),
         (KernelChoice(), CUDA, "csr_torch", True),
         (KernelChoice(), CUDA, "blocked_triton", False),
         (KernelChoice("reference"), CUDA, "gathered_reference", True),
@@ -55,7 +62,8 @@ def test_what_cannot_be_is_rejected(settings, message):
     ids=str,
 )
 def test_which_kernels_are_tried_for_a_gathered_layer(choice, device, kernel, wanted):
-    assert choice.wants(entry(kernel), "gathered", device) is wanted
+    named, layout = labeled(kernel)
+    assert choice.wants(named, layout or "row_major", "gathered", device) is wanted
 
 
 def test_dense_may_win_only_where_nothing_is_forced():

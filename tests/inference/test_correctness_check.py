@@ -99,7 +99,7 @@ def swap_with(kernel, monkeypatch, mlp, exported):
 
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_a_cheating_kernel_is_rejected_and_never_timed(cheat, monkeypatch, mlp, exported):
-    kernel = KernelEntry(name="fake", family="gathered", run=CHEATS[cheat](), is_reference=True)
+    kernel = KernelEntry(name="fake", family="gathered", product=CHEATS[cheat](), is_reference=True)
     report, timed = swap_with(kernel, monkeypatch, mlp, exported)
     assert report.layers["first"].kernel == "dense_linear"
     assert report.layers["first"].unsupported["fake"].startswith("relative error")
@@ -112,7 +112,7 @@ def test_a_cheating_kernel_is_rejected_and_never_timed(cheat, monkeypatch, mlp, 
     [(fails, "RuntimeError: launch failed"), (returns_fewer_rows, "RuntimeError: shape '[64, 96]' is invalid")],
 )
 def test_a_kernel_that_fails_is_rejected_with_its_words(run, words, monkeypatch, mlp, exported):
-    kernel = KernelEntry(name="fake", family="gathered", run=run, is_reference=True)
+    kernel = KernelEntry(name="fake", family="gathered", product=run, is_reference=True)
     report, timed = swap_with(kernel, monkeypatch, mlp, exported)
     assert report.layers["first"].unsupported["fake"].startswith(words)
     assert "long trace" not in report.layers["first"].unsupported["fake"]
@@ -120,7 +120,7 @@ def test_a_kernel_that_fails_is_rejected_with_its_words(run, words, monkeypatch,
 
 
 def test_a_right_kernel_passes(monkeypatch, mlp, exported):
-    kernel = KernelEntry(name="fake", family="gathered", run=RIGHT, is_reference=True)
+    kernel = KernelEntry(name="fake", family="gathered", product=RIGHT, is_reference=True)
     report, _ = swap_with(kernel, monkeypatch, mlp, exported)
     assert report.layers["first"].kernel == "fake"
     assert report.layers["first"].relative_error < 4e-6

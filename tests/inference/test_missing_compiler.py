@@ -29,7 +29,9 @@ def test_unsupported_with_the_reason_logged_once(monkeypatch, caplog):
     mask = pattern.mask(weight.abs(), 0.5)
     stored = store(weight, mask, pattern.storage(weight.shape, 0.5))
     problem = Problem(128, 48, 64, torch.float16, "cuda")
-    found = find_candidates(stored, mask, problem, lambda kernel: kernel.family == "gathered" and kernel.requires_cuda)
+    found = find_candidates(
+        stored, mask, problem, lambda kernel, layout: kernel.family == "gathered" and kernel.requires_cuda
+    )
     assert "gathered_triton" in [candidate.entry.name for candidate in found.usable]
     assert "needs CUDA's compiler nvcc" in found.unsupported["gathered_cuda"]
     said = [record.getMessage() for record in caplog.records if "nvcc" in record.getMessage()]

@@ -86,7 +86,7 @@ def test_a_feature_major_kernel_gets_and_gives_transposed_activations():
         shapes.append((tuple(x.shape), x.is_contiguous()))
         return packed.to_dense() @ x + bias[:, None]
 
-    kernel = KernelEntry(name="fake", family="csr", run=run, layout="feature_major")
+    kernel = KernelEntry(name="fake", family="csr", product=run, layouts=("feature_major",))
     x = torch.randn(2, 3, 12)
     y = SparseLinear.replacing(dense, kernel, stored)(x)
     torch.testing.assert_close(y, dense(x))
@@ -101,7 +101,7 @@ def test_the_weight_is_prepared_once_and_again_when_it_is_cast():
         packed.append(format.dtype)
         return format
 
-    kernel = KernelEntry(name="fake", family="csr", run=REFERENCE.run, pack=pack)
+    kernel = KernelEntry(name="fake", family="csr", product=REFERENCE.run, pack=pack)
     net = nn.Sequential(SparseLinear.replacing(dense, kernel, stored))
     net(torch.randn(2, 12)), net(torch.randn(2, 12))
     assert packed == [torch.float32]
@@ -168,7 +168,7 @@ def packing_layer():
     dense, stored = pruned(nn.Linear(12, 8))
     packs = Packs()
     kernel = KernelEntry(
-        name="packs", family="csr", pack=packs, run=lambda x, weight, bias: torch.addmm(bias, x, weight.t())
+        name="packs", family="csr", pack=packs, product=lambda x, weight, bias: torch.addmm(bias, x, weight.t())
     )
     return dense, SparseLinear.replacing(dense, kernel, stored), packs
 

@@ -13,6 +13,7 @@ from torch import nn
 from sparsefront.datasets.info import DataInfo
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.sparse_conv import SparseConv2d
 from sparsefront.inference.swap import swap
 from sparsefront.measure.agreement import output_error
@@ -97,6 +98,23 @@ def test_triton_kernels_agree_in_the_interpreter(pattern, kernel, mlp, exported)
     assert report.kernels == {kernel: 2}
     with torch.inference_mode():
         assert output_error(other(x), masked(x)) < 1e-5
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton's interpreter is for machines without a GPU")
+def test_a_plan_names_the_kernel_and_its_layout(mlp, exported):
+    masked, x = mlp(), torch.randn(5, 64)
+    export = exported(masked, TileWise(16), 0.5, ["first", "second"])
+    problems = observe_problems(mlp(), {"x": x}, ["first", "second"])
+    chosen = {"first": "gathered_triton", "second": "gathered_triton_feature_major"}
+
+    def replayed(layers):
+        return swap(mlp(), export, problems, AUTO, device=CPU, dtype=torch.float32, plan=FusionPlan(layers=layers))
+
+    report = replayed(chosen)
+    assert {name: layer.kernel for name, layer in report.layers.items()} == chosen == report.plan.layers
+    assert all(not layer.unsupported for layer in report.layers.values()), "nothing else was tried"
+    with pytest.raises(ValueError, match="no kernel is called 'gathered_fpga'"):
+        replayed({"first": "gathered_fpga_feature_major"})
 
 
 class Shared(nn.Module):

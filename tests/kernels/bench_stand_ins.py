@@ -51,22 +51,21 @@ def fake_entries(tunable):
     """A kernel in every layout, one that computes in TF32, and one that does not support an odd M."""
     reference = registry.reference("gathered")
 
-    def entry(layout: str, **changed):
-        def multiply(x, stored, bias):
-            y = reference.run(x.t() if layout in X_FEATURE_MAJOR else x, stored, bias)
-            y = y * (2 if tunable.now.width == tunable.wrong else 1)
-            return y.t().contiguous() if layout in Y_FEATURE_MAJOR else y
+    def multiply(x, stored, bias, *, layout="row_major"):
+        y = reference.run(x.t() if layout in X_FEATURE_MAJOR else x, stored, bias)
+        y = y * (2 if tunable.now.width == tunable.wrong else 1)
+        return y.t().contiguous() if layout in Y_FEATURE_MAJOR else y
 
-        name = f"fake_{layout}"
-        plain = {"name": name, "run": multiply, "layout": layout, "requires_cuda": True, "is_reference": False}
-        return dataclasses.replace(reference, **plain | changed)
+    def entry(name: str, **changed):
+        return dataclasses.replace(
+            reference, name=name, product=multiply, requires_cuda=True, is_reference=False, **changed
+        )
 
-    fast = [entry(layout, tunable=tunable) for layout in LAYOUTS]
-    rounded = entry("row_major", name="fake_tf32", dtype_name="tf32")
-    even = entry(
-        "row_major", name="fake_even", unsupported=lambda stored, problem: "takes an even M" if problem.m % 2 else None
+    return (
+        entry("fake", layouts=LAYOUTS, tunable=tunable),
+        entry("fake_tf32", dtype_name="tf32"),
+        entry("fake_even", unsupported=lambda stored, problem: "takes an even M" if problem.m % 2 else None),
     )
-    return (*fast, rounded, even)
 
 
 @pytest.fixture(name="tunable")

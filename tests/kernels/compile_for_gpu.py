@@ -10,7 +10,8 @@ from contextlib import contextmanager
 
 import torch
 import triton
-from sparsefront_kernels import FORMATS, entry
+from in_layout import in_layout
+from sparsefront_kernels import FORMATS
 from sparsefront_kernels.blocked import triton_spmm as blocked
 from sparsefront_kernels.gathered.triton import spmm as gathered
 from sparsefront_kernels.gathered.triton import transpose
@@ -76,7 +77,7 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, triton.runtime.JITFuncti
     ):
         stored = FORMATS[family].from_dense(weight, mask, **parameters)
         with recorded() as recorders:
-            entry(name).run(torch.ones(256, 256, dtype=dtype), entry(name).pack(stored), weight[0])
+            in_layout(name).run(torch.ones(256, 256, dtype=dtype), in_layout(name).pack(stored), weight[0])
         yield from launches_of(f"{name} {parameters} {dtype}", recorders)
     for features in (768, 1024, 5000):  # the last is not held in registers
         columns, parameters = torch.ones(features, 64, dtype=dtype), torch.ones(features, dtype=dtype)

@@ -13,6 +13,7 @@ from typing import Any
 
 import drawn_masks as masks
 import torch
+from in_layout import InLayout
 from sparsefront_kernels import FORMATS, KernelEntry, Problem, SparseFormat
 from sparsefront_kernels.common.epilogue import ACTIVATIONS, with_epilogue
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
@@ -59,7 +60,7 @@ class RandomProblem:
     """
 
     says: str
-    kernel: KernelEntry
+    kernel: InLayout
     stored: SparseFormat
     packed: Any
     problem: Problem
@@ -84,13 +85,13 @@ class RandomProblem:
         return fault and f"{self.says}: {fault}"
 
 
-def tolerance(kernel: KernelEntry, dtype: torch.dtype) -> float:
+def tolerance(kernel: KernelEntry | InLayout, dtype: torch.dtype) -> float:
     """The relative error that a kernel may have."""
     return TOLERANCE[kernel.dtype_name or dtype]
 
 
 @contextmanager
-def precision_allowed(kernel: KernelEntry) -> Iterator[None]:
+def precision_allowed(kernel: KernelEntry | InLayout) -> Iterator[None]:
     """Within, PyTorch's float32 products may be rounded to TF32 where the kernel rounds them, which it asks for."""
     before = torch.backends.cuda.matmul.fp32_precision
     torch.backends.cuda.matmul.fp32_precision = "tf32" if kernel.dtype_name == "tf32" else before
@@ -159,7 +160,7 @@ def laid_out(values: Tensor, kind: str) -> Tensor:
     return values.t().contiguous().t() if kind == "transposed" else values
 
 
-def draw(kernel: KernelEntry, seed: int, device: torch.device | str, *, largest: int = 600) -> RandomProblem | str:
+def draw(kernel: InLayout, seed: int, device: torch.device | str, *, largest: int = 600) -> RandomProblem | str:
     """A problem that the kernel supports; or, where it supports none that was drawn, its last reason.
 
     Args:

@@ -13,21 +13,21 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
+from in_layout import InLayout, every_layout
 from random_problems import RandomProblem, draw
-from sparsefront_kernels import KernelEntry, entries
 
 LARGEST = 130
 SEEDS = (0, 1, 5, 9, 17, 23, 31, 48, 55, 62)
 NOT_OURS = ("triton", "torch", "quack")  # in the names of kernels that Triton compiles, and of those that are others'
 
 
-def cuda_kernels(names: list[str]) -> list[KernelEntry]:
+def cuda_kernels(names: list[str]) -> list[InLayout]:
     """Those named, or all that are compiled from our CUDA sources."""
-    ours = [kernel for kernel in entries() if kernel.requires_cuda and not any(w in kernel.name for w in NOT_OURS)]
+    ours = [kernel for kernel in every_layout() if kernel.requires_cuda and not any(w in kernel.name for w in NOT_OURS)]
     return [kernel for kernel in ours if not names or kernel.name in names]
 
 
-def problems(kernels: list[KernelEntry], seconds: float) -> Iterator[RandomProblem]:
+def problems(kernels: list[InLayout], seconds: float) -> Iterator[RandomProblem]:
     """Kernels take turns, a problem each, so that a short time serves all alike."""
     start = time.monotonic()
     for seed in SEEDS:

@@ -107,7 +107,7 @@ def test_a_family_on_the_command_line():
     masks = command._masks(asked)
     assert command._granularities(asked, masks) == (128,) and command._distributions(asked, masks) == ("equal",)
     assert masks.source("equal", 128).settings == "inputs=16"
-    names = {one.name for one in Chosen((), ("row_major",), tuple(asked.family)).entries("fp16")}
+    names = {one.name for one, _ in Chosen((), ("row_major",), tuple(asked.family)).entries("fp16")}
     assert "blocked_triton" in names and "gathered_triton" in names
 
 

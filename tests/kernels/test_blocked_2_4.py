@@ -9,7 +9,8 @@ from blocked_launch import launch_blocked
 from drawn_masks import blocks, both, n_of_m
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sparsefront_kernels import FORMATS, Problem, entries, entry
+from in_layout import every_layout, in_layout
+from sparsefront_kernels import FORMATS, Problem
 from sparsefront_kernels.bench.families import family_masks
 from sparsefront_kernels.blocked.cuda.packed_weight import dense_weight, pack_for_blocked_cuda
 from sparsefront_kernels.blocked.cuda.tuning import SPACE, BlockedProblem, candidates, predicted_us
@@ -17,7 +18,7 @@ from sparsefront_kernels.blocked_2_4.entries import pack_for_blocked_2_4_cuda
 from sparsefront_kernels.common.halved_panels import halved_panels, is_halved, whole_panels
 
 HALF = torch.float16
-SPARSE = tuple(kernel.name for kernel in entries() if kernel.name.startswith("blocked_2_4_cuda"))
+SPARSE = tuple(kernel.name for kernel in every_layout() if kernel.name.startswith("blocked_2_4_cuda"))
 CPU = torch.device("cpu")
 
 
@@ -112,7 +113,7 @@ class TestEntries:
     def test_unsupported_problems(self, name):
         def reason(stored, dtype=HALF):
             n, k = stored.shape
-            return entry(name).unsupported_reason(stored, Problem(8, k, n, dtype, CPU, entry(name).layout))
+            return in_layout(name).unsupported_reason(stored, Problem(8, k, n, dtype, CPU, in_layout(name).layout))
 
         wide = stored_weight((64, 64), 2, 3)
         assert "not torch.float32" in reason(wide, torch.float32)

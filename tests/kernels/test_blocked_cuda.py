@@ -6,14 +6,15 @@ What holds for all kernels is in test_random_problems.py and test_ops.py.
 import pytest
 import torch
 from blocked_launch import launch_blocked
-from sparsefront_kernels import FORMATS, Problem, entries, entry, find
+from in_layout import every_layout, in_layout
+from sparsefront_kernels import FORMATS, Problem, find
 from sparsefront_kernels.blocked.cuda import op
 from sparsefront_kernels.blocked.cuda.packed_weight import pack_for_blocked_cuda
 from sparsefront_kernels.blocked.cuda.parameters import BlockedLaunch
 from sparsefront_kernels.blocked.cuda.tuning import SPACE, BlockedProblem, candidates, predicted_us
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-ENTRIES = tuple(kernel.name for kernel in entries() if kernel.name.startswith("blocked_cuda"))
+ENTRIES = tuple(kernel.name for kernel in every_layout() if kernel.name.startswith("blocked_cuda"))
 HALF = torch.float16
 
 
@@ -30,16 +31,18 @@ def problem_of(stored, m, layout="row_major", dtype=HALF, device="cpu"):
 class TestWithoutGPU:
     @pytest.mark.parametrize("name", ENTRIES)
     def test_unsupported_problems(self, name):
-        layout = entry(name).layout
+        layout = in_layout(name).layout
         wide = stored_blocks((64, 64), 2, 3)
-        assert "not torch.float32" in entry(name).unsupported_reason(wide, problem_of(wide, 8, layout, torch.float32))
-        assert "needs a CUDA device" in entry(name).unsupported_reason(wide, problem_of(wide, 8, layout))
+        assert "not torch.float32" in in_layout(name).unsupported_reason(
+            wide, problem_of(wide, 8, layout, torch.float32)
+        )
+        assert "needs a CUDA device" in in_layout(name).unsupported_reason(wide, problem_of(wide, 8, layout))
         narrow = stored_blocks((32, 32), 2, 3)
-        assert "not 32x32: half of" in entry(name).unsupported_reason(narrow, problem_of(narrow, 8, layout))
+        assert "not 32x32: half of" in in_layout(name).unsupported_reason(narrow, problem_of(narrow, 8, layout))
         thin = stored_blocks((128, 16), 2, 3)
         by_input = layout in ("feature_major", "feature_to_row")
         expected = "boxes of 64 inputs where X is feature-major, not of 16" if by_input else "needs a CUDA device"
-        assert expected in entry(name).unsupported_reason(thin, problem_of(thin, 8, layout))
+        assert expected in in_layout(name).unsupported_reason(thin, problem_of(thin, 8, layout))
 
     def test_small_blocks_are_routed_to_the_gathered_kernel(self):
         small, large = stored_blocks((32, 32), 2, 3), stored_blocks((64, 64), 2, 3)
@@ -50,7 +53,7 @@ class TestWithoutGPU:
 
     @pytest.mark.parametrize("name", ENTRIES)
     def test_fake_kernel_gives_the_shape(self, name):
-        kernel, stored = entry(name), stored_blocks((64, 64), 2, 2, dtype=torch.float32)
+        kernel, stored = in_layout(name), stored_blocks((64, 64), 2, 2, dtype=torch.float32)
         problem, packed = problem_of(stored, 5, kernel.layout, torch.float32), pack_for_blocked_cuda(stored)
         with FakeTensorMode(allow_non_fake_inputs=True):
             y = kernel.run(torch.empty(problem.x_shape), packed, None)
@@ -132,7 +135,7 @@ class TestOnGPU:
     @pytest.mark.parametrize("launch", [BlockedLaunch(1), BlockedLaunch(4), BlockedLaunch(1, splits=4)], ids=str)
     def test_residual_and_activation(self, launch, m, y_feature_major, assert_close, request):
         stored = stored_blocks((64, 64), 7, 9, 0.5, "cuda")
-        kernel = entry("blocked_cuda_row_to_feature" if y_feature_major else "blocked_cuda")
+        kernel = in_layout("blocked_cuda_row_to_feature" if y_feature_major else "blocked_cuda")
         problem = problem_of(stored, m, kernel.layout, device="cuda")
         x, residual = (torch.randn(shape, device="cuda", dtype=HALF) for shape in (problem.x_shape, problem.y_shape))
         bias, packed = torch.randn(problem.n, device="cuda"), kernel.pack(stored)
@@ -173,7 +176,7 @@ class TestOnGPU:
     def test_an_infinity_stays_where_its_block_is_kept(self):
         """Zeros that fill up a list of boxes meet no X, and halves that do not keep a block do not multiply by it."""
         stored = stored_blocks((64, 16), 6, 9, 0.5, "cuda")
-        kernel, dense = entry("blocked_cuda"), stored.to_dense()
+        kernel, dense = in_layout("blocked_cuda"), stored.to_dense()
         x = torch.randn(70, stored.shape[1], device="cuda", dtype=HALF)
         unkept = (dense != 0).view(6, 64, 9, 16).any(dim=3).any(dim=1).logical_not()
         row, column = unkept.nonzero()[0].tolist()

@@ -8,7 +8,8 @@ import torch
 from drawn_masks import free, halved_tiles, tile_wise
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sparsefront_kernels import FORMATS, Problem, entries, entry
+from in_layout import every_layout, in_layout
+from sparsefront_kernels import FORMATS, Problem
 from sparsefront_kernels.bench.families import family_masks
 from sparsefront_kernels.common.halved_panels import whole_panels
 from sparsefront_kernels.gathered.cuda.packed_weight import dense_weight
@@ -18,7 +19,7 @@ from sparsefront_kernels.gathered_2_4.packed_weight import pack_for_gathered_2_4
 
 CPU = torch.device("cpu")
 HALF = torch.float16
-SPARSE = tuple(kernel.name for kernel in entries() if kernel.name.startswith("gathered_2_4_cuda"))
+SPARSE = tuple(kernel.name for kernel in every_layout() if kernel.name.startswith("gathered_2_4_cuda"))
 
 
 def stored_weight(tile, n, k, density=0.5, seed=0, dropped=0.3, dtype=HALF, device="cpu"):
@@ -135,7 +136,7 @@ class TestEntries:
     def test_unsupported_problems(self, name):
         def reason(stored, dtype=HALF):
             n, k = stored.shape
-            return entry(name).unsupported_reason(stored, Problem(8, k, n, dtype, CPU, entry(name).layout))
+            return in_layout(name).unsupported_reason(stored, Problem(8, k, n, dtype, CPU, in_layout(name).layout))
 
         wide = stored_weight(64, 130, 50)
         assert "not torch.float32" in reason(wide, torch.float32)
@@ -167,7 +168,7 @@ class TestOnGPU:
         bias, rows = torch.randn(700, device="cuda"), torch.randn(m, 500, device="cuda", dtype=dtype)
         expected = rows.double() @ stored.to_dense().double().t() + bias.double()
         for name in SPARSE:
-            kernel = entry(name)
+            kernel = in_layout(name)
             x = rows.t().contiguous() if kernel.layout.startswith("feature") else rows
             y = kernel.run(x, kernel.pack(stored), bias)
             assert_close(y.t() if kernel.layout in ("feature_major", "row_to_feature") else y, expected)
@@ -175,7 +176,7 @@ class TestOnGPU:
     def test_repeated_runs_give_the_same_bits(self):
         """A race would show as a result that changes."""
         stored = stored_weight(128, 1024, 2560, 0.5, dropped=0.0, device="cuda")
-        kernel, x = entry("gathered_2_4_cuda_feature_major"), torch.randn(2560, 4096, device="cuda", dtype=HALF)
+        kernel, x = in_layout("gathered_2_4_cuda_feature_major"), torch.randn(2560, 4096, device="cuda", dtype=HALF)
         packed = kernel.pack(stored)
         first = kernel.run(x, packed, None)
         for _ in range(20):

@@ -8,13 +8,13 @@ from types import ModuleType
 
 import pytest
 import torch
+from in_layout import InLayout
 from random_problems import OCCASIONS, draw
 from sparsefront_kernels import entry
 from sparsefront_kernels.bench.poison import poisoned_memory
 from sparsefront_kernels.common.epilogue import with_epilogue
 from sparsefront_kernels.gathered import cuda, simt, small_m
 from sparsefront_kernels.gathered.aligned_operands import RUN_BYTES, run_length
-from sparsefront_kernels.gathered.layout_entry import entry_name
 from sparsefront_kernels.problem import LAYOUTS
 from sparsefront_kernels.tuning import launches
 from torch import Tensor
@@ -81,7 +81,7 @@ def is_aligned(matrix: Tensor) -> bool:
 def test_random_problems(launched, layout, nothing_tuned):
     name, asked = launched
     for seed in SEEDS:
-        drawn = draw(entry(entry_name(name, layout)), seed, "cpu", largest=150)
+        drawn = draw(InLayout(entry(name), layout), seed, "cpu", largest=150)
         assert not isinstance(drawn, str), drawn
         with poisoned_memory():
             y = drawn.run()
@@ -92,7 +92,7 @@ def test_random_problems(launched, layout, nothing_tuned):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_is_remembered_is_launched(launched, layout, nothing_tuned):
     name, asked = launched
-    drawn = draw(entry(entry_name(name, layout)), 0, "cpu", largest=150)
+    drawn = draw(InLayout(entry(name), layout), 0, "cpu", largest=150)
     worst = drawn.kernel.tunable.candidates(drawn.packed, drawn.problem)[-1]
     drawn.run()
     drawn.kernel.tunable.remember(drawn.packed, drawn.problem, worst, 1.0)

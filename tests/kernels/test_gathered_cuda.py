@@ -5,14 +5,15 @@ What holds for all kernels is in test_random_problems.py and test_ops.py.
 
 import pytest
 import torch
-from sparsefront_kernels import FORMATS, Problem, entries, entry
+from in_layout import every_layout, in_layout
+from sparsefront_kernels import FORMATS, Problem
 from sparsefront_kernels.gathered.aligned_operands import aligned_by_input
 from sparsefront_kernels.gathered.cuda import tuning
 from sparsefront_kernels.gathered.cuda.launch import PACKED_FIELDS, launch_gathered_cuda
 from sparsefront_kernels.gathered.cuda.packed_weight import pack_for_cuda
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-ENTRIES = tuple(kernel.name for kernel in entries() if kernel.name.startswith("gathered_cuda"))
+ENTRIES = tuple(kernel.name for kernel in every_layout() if kernel.name.startswith("gathered_cuda"))
 
 
 class TestWithoutGPU:
@@ -20,14 +21,14 @@ class TestWithoutGPU:
         stored = FORMATS["gathered"].from_dense(torch.randn(48, 8), torch.ones(48, 8, dtype=torch.bool), tile=24)
         problem = {"m": 8, "k": 8, "n": 48, "device": torch.device("cpu")}
         for name in ENTRIES:
-            layout = entry(name).layout
-            assert "not torch.float32" in entry(name).unsupported_reason(
+            layout = in_layout(name).layout
+            assert "not torch.float32" in in_layout(name).unsupported_reason(
                 stored, Problem(dtype=torch.float32, layout=layout, **problem)
             )
             half = Problem(dtype=torch.float16, layout=layout, **problem)
-            assert "not tiles of 24 outputs" in entry(name).unsupported_reason(stored, half)
+            assert "not tiles of 24 outputs" in in_layout(name).unsupported_reason(stored, half)
             stored_64 = FORMATS["gathered"].from_dense(torch.randn(48, 8), torch.ones(48, 8, dtype=torch.bool), tile=64)
-            assert "needs a CUDA device" in entry(name).unsupported_reason(stored_64, half)
+            assert "needs a CUDA device" in in_layout(name).unsupported_reason(stored_64, half)
 
     @pytest.mark.parametrize("kind", ["plain", "inside_nan", "transposed"])
     @pytest.mark.parametrize("m", [8, 13])
@@ -40,7 +41,7 @@ class TestWithoutGPU:
 
     @pytest.mark.parametrize("name", ENTRIES)
     def test_fake_kernel_gives_the_shape(self, name):
-        kernel = entry(name)
+        kernel = in_layout(name)
         problem = Problem(5, 8, 64, torch.float32, "cpu", kernel.layout)
         packed = pack_for_cuda(
             FORMATS["gathered"].from_dense(torch.randn(64, 8), torch.ones(64, 8, dtype=torch.bool), tile=64)
@@ -77,7 +78,7 @@ class TestOnGPU:
             torch.randn(3072, 5000, device="cuda", dtype=torch.float16), mask, tile=128
         )
         x = torch.randn(5000, 4096, device="cuda", dtype=torch.float16)
-        y = entry("gathered_cuda_feature_major").run(x, pack_for_cuda(stored), None)
+        y = in_layout("gathered_cuda_feature_major").run(x, pack_for_cuda(stored), None)
         assert_close(y, stored.to_dense().double() @ x.double())
 
     def test_repeated_runs_give_the_same_bits(self):

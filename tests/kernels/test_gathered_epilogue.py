@@ -4,14 +4,15 @@ import random
 
 import pytest
 import torch
-from sparsefront_kernels import FORMATS, Problem, entries, entry
+from in_layout import every_layout, in_layout
+from sparsefront_kernels import FORMATS, Problem
 from sparsefront_kernels.common.epilogue import ACTIVATIONS
 from sparsefront_kernels.gathered.cuda import tuning
 from sparsefront_kernels.gathered.cuda.launch import PACKED_FIELDS, launch_gathered_cuda
 from sparsefront_kernels.gathered.cuda.packed_weight import pack_for_cuda
 
 KINDS = ["plain", "inside_nan", "transposed"]
-FUSING = [kernel.name for kernel in entries() if kernel.family == "gathered" and kernel.fuses_epilogue]
+FUSING = [kernel.name for kernel in every_layout() if kernel.family == "gathered" and kernel.fuses_epilogue]
 TRITON = [name for name in FUSING if name.startswith("gathered_triton")]
 HOPPER = [name for name in FUSING if name.startswith("gathered_cuda")]
 
@@ -41,7 +42,7 @@ def check(activations, expected_product, assert_close, poisoned_memory):
     """(name, case, format, packed, m, activation): the kernel on random operands; some problems lack bias or residual."""
 
     def run(name, case, stored, packed, m, activation):
-        kernel, (n, k), device = entry(name), stored.shape, stored.device
+        kernel, (n, k), device = in_layout(name), stored.shape, stored.device
         problem = Problem(m, k, n, stored.dtype, device, kernel.layout)
         x = activations(problem, case.choice(KINDS))
         residual = activations(problem, case.choice(KINDS), problem.y_shape) if case.random() < 0.6 else None
@@ -58,7 +59,7 @@ def check(activations, expected_product, assert_close, poisoned_memory):
 @pytest.mark.parametrize("name", ["gathered_reference", *TRITON])
 def test_random_problems(name, seed, check):
     torch.manual_seed(seed)
-    case, kernel = random.Random(seed), entry(name)
+    case, kernel = random.Random(seed), in_layout(name)
     dtype = case.choice([torch.float32, torch.float16])
     stored = draw_stored(case, dtype, "cpu", largest=150)
     m = case.choice([1, 7, 8, 13, 40])
@@ -85,7 +86,7 @@ def test_what_does_not_fit_is_rejected(name, keywords, message, device):
     stored = FORMATS["gathered"].from_dense(torch.randn(5, 5), torch.ones(5, 5, dtype=torch.bool), tile=4).to(device)
     moved = {key: value.to(device) if isinstance(value, torch.Tensor) else value for key, value in keywords.items()}
     with pytest.raises(ValueError, match=message):
-        entry(name).run(torch.ones(5, 5, device=device), entry(name).pack(stored), None, **moved)
+        in_layout(name).run(torch.ones(5, 5, device=device), in_layout(name).pack(stored), None, **moved)
 
 
 @pytest.mark.parametrize("name", TRITON)
@@ -93,7 +94,7 @@ def test_what_does_not_fit_is_rejected(name, keywords, message, device):
 def test_infinities_and_nan_pass_as_in_pytorch(name, activation, device):
     """Through an activation an infinity or NaN of X becomes what PyTorch makes of it in float64."""
     stored = FORMATS["gathered"].from_dense(torch.ones(4, 1), torch.ones(4, 1, dtype=torch.bool), tile=4).to(device)
-    kernel = entry(name)
+    kernel = in_layout(name)
     x = torch.tensor([torch.inf, -torch.inf, torch.nan, -3e38, 3e38, 0.0], device=device)
     x = x.view(Problem(6, 1, 4, x.dtype, device, kernel.layout).x_shape)
     plain, fused = (kernel.run(x, kernel.pack(stored), None, activation=code) for code in ("none", activation))
@@ -179,7 +180,7 @@ class TestOnHopper:
     @pytest.mark.parametrize("name", HOPPER)
     def test_more_than_two_to_the_31_elements(self, name, assert_close):
         """Of X, of Y and of the residual."""
-        kernel, n, k = entry(name), 4096, 4096
+        kernel, n, k = in_layout(name), 4096, 4096
         mask = torch.zeros(n, k, dtype=torch.bool, device="cuda")
         mask[:, ::64] = True
         stored = FORMATS["gathered"].from_dense(torch.randn(n, k, device="cuda", dtype=torch.float16), mask, tile=128)

@@ -2,15 +2,16 @@
 
 import pytest
 import torch
+from in_layout import every_layout, in_layout
 from random_problems import precision_allowed
-from sparsefront_kernels import FORMATS, Problem, entries, entry
+from sparsefront_kernels import FORMATS, Problem
 from sparsefront_kernels.common.epilogue import ACTIVATIONS
 from sparsefront_kernels.gathered.cuda import packed_weight as cuda_packed_weight
 from sparsefront_kernels.gathered.cuda.packed_weight import pack_for_cuda
 from sparsefront_kernels.gathered.triton import packed_weight as triton_packed_weight
 from sparsefront_kernels.gathered.triton.packed_weight import pack_for_triton
 
-KERNELS = [kernel.name for kernel in entries() if kernel.family == "gathered" and kernel.requires_cuda]
+KERNELS = [kernel.name for kernel in every_layout() if kernel.family == "gathered" and kernel.requires_cuda]
 WEIGHTS = ["gathered-uneven", "gathered-kept", "gathered-pruned"]
 # two products and two roundings to 16 bits, or to TF32, instead of one
 TOLERANCE = {torch.float32: 4e-6, torch.float16: 2e-3, "tf32": 2e-3}
@@ -19,8 +20,8 @@ NEAR_ZERO = 0.1  # many times what TF32 or 16 bits round off a sum of these test
 
 @pytest.fixture(params=KERNELS)
 def kernel(request):
-    with precision_allowed(entry(request.param)):
-        yield entry(request.param)
+    with precision_allowed(in_layout(request.param)):
+        yield in_layout(request.param)
 
 
 @pytest.fixture

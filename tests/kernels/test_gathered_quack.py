@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from in_layout import InLayout
 from random_problems import OCCASIONS, draw, exact_product
 from sparsefront_kernels import Problem, entry, find
 from sparsefront_kernels.bench.baselines import PEERS, quack
@@ -21,7 +22,7 @@ from sparsefront_kernels.gathered.quack.packed_weight import dense_weight, pack_
 from sparsefront_kernels.gathered.quack.tuning import QuackProblem, candidates
 from sparsefront_kernels.tuning import launches
 
-NAME = "gathered_quack_feature_major"
+NAME = "gathered_quack"
 CPU = torch.device("cpu")
 HELD = (
     "gathered-uneven",
@@ -71,7 +72,7 @@ def stored_and_problem(cases, weight, m=24, dtype=torch.float16):
 
 def test_random_problems(asked):
     for seed in range(2 * len(OCCASIONS)):
-        drawn = draw(entry(NAME), seed, "cpu", largest=150)
+        drawn = draw(InLayout(entry(NAME), "feature_major"), seed, "cpu", largest=150)
         assert not isinstance(drawn, str), drawn
         with poisoned_memory():
             y = drawn.run()

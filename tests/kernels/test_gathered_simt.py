@@ -5,10 +5,10 @@ import re
 
 import pytest
 import torch
+from in_layout import InLayout
 from sparsefront_kernels import FORMATS, Problem, entry
 from sparsefront_kernels.common.epilogue import with_epilogue
 from sparsefront_kernels.gathered.aligned_operands import aligned_by_input, aligned_like
-from sparsefront_kernels.gathered.layout_entry import entry_name
 from sparsefront_kernels.gathered.simt import tuning
 from sparsefront_kernels.gathered.simt.op import gathered_simt
 from sparsefront_kernels.gathered.simt.packed_weight import WIDTHS, dense_weight, pack_for_simt
@@ -19,7 +19,7 @@ from sparsefront_kernels.tuning import store
 from sparsefront_kernels.tuning.launches import chosen_launch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-NAMES = {layout: entry_name("gathered_simt", layout) for layout in LAYOUTS}
+KERNELS = {layout: InLayout(entry("gathered_simt"), layout) for layout in LAYOUTS}
 READ = ("panels", "kept", "tiles", "outputs", "kept_of_each")  # what a launch takes of the packed weight
 TILES = (4, 8, 16, 32, 64, 96, 128, 192, 256)
 LARGE = SimtProblem(m=4096, k=4096, n=4096, width=32, tiles=128, kept=128 * 2048)
@@ -147,7 +147,7 @@ class TestLaunches:
 class TestWithoutGPU:
     @pytest.mark.parametrize("layout", LAYOUTS)
     def test_unsupported_problems(self, layout):
-        kernel = entry(NAMES[layout])
+        kernel = KERNELS[layout]
         stored = FORMATS["gathered"].from_dense(torch.randn(48, 8), torch.ones(48, 8, dtype=torch.bool), tile=24)
         problem = {"m": 8, "k": 8, "n": 48, "device": "cpu", "layout": layout}
         assert "takes float32, not torch.float16" in kernel.unsupported_reason(
@@ -193,7 +193,7 @@ class TestWithoutGPU:
 
     def test_operands_that_do_not_fit(self):
         packed = pack_for_simt(draw_stored(random.Random(3), tile=64))
-        kernel = entry(NAMES["feature_major"])
+        kernel = KERNELS["feature_major"]
         x = torch.randn(packed.k, 4)
         with pytest.raises(ValueError, match=r"x must be \[K, M\]"):
             kernel.run(x.t(), packed, None)
@@ -244,7 +244,7 @@ class TestOnGPU:
         mask = (torch.rand(96, 3000, device="cuda") < torch.rand(96, 1, device="cuda")).repeat_interleave(32, 0)
         stored = FORMATS["gathered"].from_dense(torch.randn(3072, 3000, device="cuda"), mask, tile=32)
         x = torch.randn(3000, 4096, device="cuda")
-        y = entry(NAMES["feature_major"]).run(x, pack_for_simt(stored), None)
+        y = KERNELS["feature_major"].run(x, pack_for_simt(stored), None)
         assert_close(y, stored.to_dense().double() @ x.double())
 
     def test_what_a_tile_prunes_does_not_reach_it(self):
@@ -255,7 +255,7 @@ class TestOnGPU:
         )
         x = torch.randn(100, 37, device="cuda")
         x[7] = torch.inf
-        y = entry(NAMES["feature_major"]).run(x, pack_for_simt(stored), None).view(4, 32, 37)
+        y = KERNELS["feature_major"].run(x, pack_for_simt(stored), None).view(4, 32, 37)
         assert not y[[0, 2]].isfinite().any() and y[[1, 3]].isfinite().all()
 
     def test_repeated_runs_give_the_same_bits(self):

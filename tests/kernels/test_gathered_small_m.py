@@ -6,19 +6,19 @@ from dataclasses import replace
 
 import pytest
 import torch
+from in_layout import InLayout
 from sparsefront_kernels import FORMATS, Problem, entry
 from sparsefront_kernels.common.epilogue import ACTIVATIONS, with_epilogue
-from sparsefront_kernels.gathered.layout_entry import entry_name
 from sparsefront_kernels.gathered.small_m import op, tuning
 from sparsefront_kernels.gathered.small_m.packed_weight import dense_weight, pack_for_small_m, row_tile_width
 from sparsefront_kernels.gathered.small_m.spmm import PDL_MODES, SmallMLaunch, launch_gathered_small_m
-from sparsefront_kernels.gathered.small_m.tuning import LAUNCHES, SPACE, SmallMProblem, candidates
+from sparsefront_kernels.gathered.small_m.tuning import LAUNCHES, ROW_X_LAUNCHES, SPACE, SmallMProblem, candidates
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 from sparsefront_kernels.tuning import store
 from sparsefront_kernels.tuning.launches import chosen_launch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-NAMES = {layout: entry_name("gathered_small_m", layout) for layout in LAYOUTS}
+KERNELS = {layout: InLayout(entry("gathered_small_m"), layout) for layout in LAYOUTS}
 TILES = [1, 3, 4, 8, 16, 24, 32, 64, 100, 128, 192, 200, 256]
 
 
@@ -166,11 +166,11 @@ class TestLaunches:
         )
         odd = SmallMLaunch("lanes", 2, 3, 4, 2, 0, "early")
         problem = Problem(5, 48, 64, torch.float16, "cuda")
-        LAUNCHES[True].remember(packed, problem, odd, 1.234)
+        LAUNCHES.remember(packed, problem, odd, 1.234)
         near = SmallMProblem(5, 48, 64, 64, 1, 4, 4)
-        assert chosen_launch(LAUNCHES[True], near, "Some GPU", 132) == odd
-        assert chosen_launch(LAUNCHES[True], SmallMProblem(6, 48, 64, 64, 1, 3, 3), "Some GPU", 132) != odd
-        assert chosen_launch(LAUNCHES[False], near, "Some GPU", 132) != odd
+        assert chosen_launch(LAUNCHES, near, "Some GPU", 132) == odd
+        assert chosen_launch(LAUNCHES, SmallMProblem(6, 48, 64, 64, 1, 3, 3), "Some GPU", 132) != odd
+        assert chosen_launch(ROW_X_LAUNCHES, near, "Some GPU", 132) != odd
 
     def test_shipped_tables_hold_possible_launches(self):
         names = (tuning.KERNEL, tuning.KERNEL_ROW_X)
@@ -183,9 +183,14 @@ class TestLaunches:
 
 
 class TestEntries:
+    def test_rows_of_x_have_launches_of_their_own(self):
+        tunables = {layout: kernel.tunable.kernel for layout, kernel in KERNELS.items()}
+        by_row = {layout for layout, name in tunables.items() if name == "gathered_small_m_row_x"}
+        assert by_row == {"row_major", "row_to_feature"} and len(set(tunables.values())) == 2
+
     @pytest.mark.parametrize("layout", LAYOUTS)
     def test_unsupported_problems(self, layout):
-        kernel = entry(NAMES[layout])
+        kernel = KERNELS[layout]
         stored = FORMATS["gathered"].from_dense(torch.randn(48, 8), torch.ones(48, 8, dtype=torch.bool), tile=24)
 
         def reason(**changes):
@@ -196,13 +201,11 @@ class TestEntries:
         assert reason(m=65, layout=layout) == "takes up to 64 rows of X, not 65"
         assert "not torch.float64" in reason(dtype=torch.float64, layout=layout)
         assert "needs a CUDA device" in reason(layout=layout)
-        other = next(name for name in LAYOUTS if name != layout)
-        assert f"takes {layout} activations" in reason(layout=other)
 
     @pytest.mark.parametrize("layout", LAYOUTS)
     def test_fake_kernel_gives_the_shape(self, layout):
         stored = FORMATS["gathered"].from_dense(torch.randn(64, 8).half(), torch.ones(64, 8, dtype=torch.bool), tile=64)
-        kernel = entry(NAMES[layout])
+        kernel = KERNELS[layout]
         packed = kernel.pack(stored)
         with FakeTensorMode(allow_non_fake_inputs=True):
             x = torch.empty((8, 5) if layout in X_FEATURE_MAJOR else (5, 8), dtype=torch.float16)
@@ -249,11 +252,10 @@ class TestOnGPU:
         n, k = stored.shape
         bias = case.choice([None, torch.randn(n, device="cuda"), torch.randn(n, device="cuda", dtype=dtype)])
         activation, with_residual = case.choice(list(ACTIVATIONS)), case.random() < 0.5
-        for layout, name in NAMES.items():
+        for layout, kernel in KERNELS.items():
             problem = Problem(m, k, n, dtype, "cuda", layout)
             x = activations(problem, case.choice(["plain", "inside_nan", "transposed"]))
             residual = torch.randn(problem.y_shape, device="cuda").to(dtype) if with_residual else None
-            kernel = entry(name)
             with poisoned_memory():
                 y = kernel.run(x, kernel.pack(stored), bias, activation=activation, residual=residual)
             assert_close(y, expected_of(stored, x, bias, activation, residual, layout))
@@ -287,7 +289,7 @@ class TestOnGPU:
         mask = (torch.rand(16, 2048, device="cuda") < 0.2).repeat_interleave(128, 0)
         stored = [FORMATS["gathered"].from_dense(weight, mask, tile=128) for weight in weights]
         for layout in ("row_major", "feature_major"):
-            kernel = entry(NAMES[layout])
+            kernel = KERNELS[layout]
             packed = [kernel.pack(one) for one in stored]
             for m in (3, 24):
                 for _ in range(5):
@@ -306,17 +308,17 @@ class TestOnGPU:
         mask = torch.zeros(64, 100, dtype=torch.bool, device="cuda")
         mask[:32, :37] = mask[32:, 40:83] = True
         stored = FORMATS["gathered"].from_dense(torch.randn(64, 100, device="cuda").half(), mask, tile=32)
-        for layout, name in NAMES.items():
+        for layout, kernel in KERNELS.items():
             for m in (1, 5, 16, 64):
                 x = torch.randn(m, 100, device="cuda").half()
                 x[:, 37:40] = x[:, 83:] = torch.inf
                 x = x.t().contiguous() if layout in X_FEATURE_MAJOR else x
-                assert entry(name).run(x, entry(name).pack(stored), None).isfinite().all()
+                assert kernel.run(x, kernel.pack(stored), None).isfinite().all()
 
     @pytest.mark.parametrize("layout", LAYOUTS)
     def test_gradients(self, layout):
         stored = draw_stored(random.Random(13), torch.float32, "cuda")
-        kernel, (n, k) = entry(NAMES[layout]), stored.shape
+        kernel, (n, k) = KERNELS[layout], stored.shape
         x = torch.randn((k, 12) if layout in X_FEATURE_MAJOR else (12, k), device="cuda", requires_grad=True)
         bias = torch.randn(n, device="cuda", requires_grad=True)
         y = kernel.run(x, kernel.pack(stored), bias, activation="gelu")

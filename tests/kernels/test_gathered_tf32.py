@@ -4,9 +4,9 @@ import random
 
 import pytest
 import torch
+from in_layout import InLayout
 from sparsefront_kernels import FORMATS, Problem, entry
 from sparsefront_kernels.common.launch_shape import LaunchShape
-from sparsefront_kernels.gathered.layout_entry import entry_name
 from sparsefront_kernels.gathered.triton import tf32_tuning
 from sparsefront_kernels.gathered.triton.packed_weight import pack_for_triton
 from sparsefront_kernels.gathered.triton.tf32_tuning import (
@@ -20,7 +20,7 @@ from sparsefront_kernels.gathered.triton.tf32_tuning import (
 from sparsefront_kernels.problem import LAYOUTS
 from sparsefront_kernels.tuning.launches import chosen_launch
 
-NAMES = {layout: entry_name("gathered_triton_tf32", layout) for layout in LAYOUTS}
+KERNELS = {layout: InLayout(entry("gathered_triton_tf32"), layout) for layout in LAYOUTS}
 TOLERANCE = 1e-3
 PROBLEMS = [
     Tf32Problem(m, 4096, 4096, tile, 4096 // tile, 2048 * 4096 // tile) for m in (1, 256, 4096) for tile in (8, 32, 128)
@@ -44,7 +44,7 @@ def error(y, expected):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_unsupported_unless_the_user_allows_it(layout, cases, device, allowed):
-    kernel, stored = entry(NAMES[layout]), cases["gathered-uneven"].build()
+    kernel, stored = KERNELS[layout], cases["gathered-uneven"].build()
     problem = Problem(8, stored.shape[1], stored.shape[0], torch.float32, device, layout)
     assert kernel.dtype_name == "tf32" and kernel.unsupported_reason(stored, problem) is None
     torch.backends.cuda.matmul.fp32_precision = "ieee"
@@ -61,7 +61,7 @@ def test_product(layout, weight, cases, device, activations, expected_product, p
     problem = Problem(33, k, n, torch.float32, device, layout)
     x, bias = activations(problem, "inside_nan"), torch.randn(n, device=device)
     with poisoned_memory():
-        y = entry(NAMES[layout]).run(x, pack_for_triton(stored), bias)
+        y = KERNELS[layout].run(x, pack_for_triton(stored), bias)
     assert tuple(y.shape) == problem.y_shape
     assert error(y, expected_product(x, stored, bias, layout)) <= TOLERANCE
 
@@ -106,7 +106,7 @@ class TestOnGPU:
         problem = Problem(case.choice([1, 7, 64, 333]), k, n, torch.float32, "cuda", layout)
         x = activations(problem, case.choice(["plain", "inside_nan", "transposed"]))
         with poisoned_memory():
-            y = entry(NAMES[layout]).run(x, pack_for_triton(stored), None)
+            y = KERNELS[layout].run(x, pack_for_triton(stored), None)
         assert error(y, expected_product(x, stored, None, layout)) <= TOLERANCE
 
     @pytest.mark.parametrize("tile", [32, 128])

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from sparsefront_kernels import FORMATS, Problem, entries
+from sparsefront_kernels import FORMATS, Problem, registry
 from sparsefront_kernels.gathered.cuda import tuning
 from sparsefront_kernels.gathered.cuda.packed_weight import pack_for_cuda
 from sparsefront_kernels.gathered.cuda.parameters import CudaLaunch
@@ -71,9 +71,8 @@ def test_tunable_serves_every_layout(nothing_tuned, monkeypatch):
     monkeypatch.setattr(launches, "num_sms", lambda device: 132)
     mask = (torch.rand(2, 96) < 0.5).repeat_interleave(128, 0)
     packed = pack_for_cuda(FORMATS["gathered"].from_dense(torch.randn(256, 96), mask, tile=128))
-    tunables = {entry.tunable for entry in entries() if entry.name.startswith("gathered_cuda")}
-    assert len(tunables) == 1
-    (tunable,) = tunables
+    kernel = registry.entry("gathered_cuda")
+    (tunable,) = {kernel.tunable_in(layout) for layout in kernel.layouts}
     problem = Problem(m=60, k=96, n=256, dtype=torch.float16, device="cuda", layout="row_major")
     chosen = tunable.candidates(packed, problem)[-1]
     tunable.remember(packed, problem, chosen, 1.0)

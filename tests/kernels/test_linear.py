@@ -111,7 +111,7 @@ def test_on_a_cpu_the_reference_of_the_family_runs():
 def test_where_no_model_knows_them_rows_decide(monkeypatch, rows, expected):
     """As on a GPU; of kernels that say nothing the first one runs."""
     more, few, last = (
-        KernelEntry(name=name, family="n_m", run=None, requires_cuda=True, fastest_from=first)
+        KernelEntry(name=name, family="n_m", product=None, requires_cuda=True, fastest_from=first)
         for name, first in (("more", 4), ("few", 1), ("last", 1))
     )
     monkeypatch.setattr(kernel_choice, "find", lambda packed, problem: Found([more, few, last], {}))

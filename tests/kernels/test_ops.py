@@ -5,14 +5,15 @@ Every kernel of the registry is tried: on the CPU those that Triton's interprete
 
 import pytest
 import torch
+from in_layout import every_layout
 from random_problems import precision_allowed
-from sparsefront_kernels import Problem, entries
+from sparsefront_kernels import Problem
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 
 # A weight that asks much of the family's kernels comes first; a kernel that does not support it is given another of the family.
 TELLING = ("gathered-uneven", "n_m-3:7-permuted", "semi_structured-permuted", "blocked-4x64", "gathered_overlay", "csr")
 DTYPES = (torch.float16, torch.float32, torch.bfloat16)
-KERNELS = [kernel for kernel in entries() if kernel.requires_cuda or kernel.name == "csr_reference"]
+KERNELS = [kernel for kernel in every_layout() if kernel.requires_cuda or kernel.name == "csr_reference"]
 
 
 @pytest.fixture(params=KERNELS, ids=lambda kernel: kernel.name)

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from in_layout import InLayout, every_layout
 from random_problems import cancels, precision_allowed
-from sparsefront_kernels import FORMATS, Problem, entries, find
+from sparsefront_kernels import FORMATS, Problem, entry, find
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR
 
 ROWS = [0, 1, 7, 33, 131]
@@ -15,7 +16,7 @@ def kernels_for(stored, problem):
     for layout in LAYOUTS:
         asked = Problem(problem.m, problem.k, problem.n, problem.dtype, problem.device, layout)
         for kernel in find(stored, asked).usable:
-            yield kernel, asked
+            yield InLayout(kernel, layout), asked
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -71,7 +72,7 @@ def test_pruned_inputs_are_never_read(device):
         assert not kernel.run(x, kernel.pack(stored), None).isnan().any(), kernel.name
 
 
-@pytest.mark.parametrize("kernel", entries(), ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", every_layout(), ids=lambda kernel: kernel.name)
 def test_every_kernel_is_exercised(kernel, cases):
     """A kernel that the table of cases never reaches would pass unseen."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -103,6 +104,6 @@ def test_every_kernel_is_exercised(kernel, cases):
 )
 def test_operands_that_do_not_fit_are_rejected(cases, x, bias, message, device):
     stored = cases["gathered-uneven"].build().to(device)
-    kernel = next(kernel for kernel in entries() if kernel.name == "gathered_triton")
+    kernel = entry("gathered_triton")
     with pytest.raises(ValueError, match=message):
         kernel.run(x.to(device), kernel.pack(stored), bias if bias is None else bias.to(device))

@@ -2,12 +2,13 @@
 
 import pytest
 import torch
+from in_layout import every_layout
 from random_problems import OCCASIONS, WEIGHTS, draw
-from sparsefront_kernels import entries, families
+from sparsefront_kernels import families
 from sparsefront_kernels.bench.poison import poisoned_memory
 
 TENS_ON_GPU, TUNED_SEEDS = 20, 12
-GPU_KERNELS = [kernel for kernel in entries() if kernel.requires_cuda]
+GPU_KERNELS = [kernel for kernel in every_layout() if kernel.requires_cuda]
 # a kernel of another family on a weight that is packed for it: its own entry has the other problems and the launches
 FILLED = [kernel for kernel in GPU_KERNELS if "_filled_" in kernel.name]
 TUNABLE = [kernel for kernel in GPU_KERNELS if kernel.tunable is not None and kernel not in FILLED]
@@ -30,7 +31,7 @@ def faults(kernel, seeds, device, largest):
     return [fault for fault in found if fault is not None]
 
 
-@pytest.mark.parametrize("kernel", entries(), ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", every_layout(), ids=lambda kernel: kernel.name)
 def test_ten_random_problems(kernel):
     """On the CPU, where Triton kernels run interpreted."""
     if kernel.requires_cuda and torch.cuda.is_available():
@@ -78,7 +79,7 @@ def test_every_family_is_drawn():
 @pytest.mark.parametrize("family", families())
 def test_the_problems_are_what_they_claim(family):
     """All kept, all pruned, primes, one row and tiles that keep nothing do occur, in ten seeds of any kernel."""
-    kernel = next(kernel for kernel in entries() if kernel.family == family)
+    kernel = next(kernel for kernel in every_layout() if kernel.family == family)
     drawn = dict(zip(OCCASIONS, [draw(kernel, seed, "cpu") for seed in range(10)]))
     kept = {name: int((one.stored.to_dense() != 0).sum()) for name, one in drawn.items()}
     assert kept["all pruned"] == 0
@@ -90,7 +91,7 @@ def test_the_problems_are_what_they_claim(family):
 
 
 def test_the_same_seed_draws_the_same_problem():
-    for kernel in entries():
+    for kernel in every_layout():
         if kernel.is_reference:
             first, again = (draw(kernel, 17, "cpu", largest=50) for _ in range(2))
             assert first.says == again.says and torch.equal(first.x, again.x)

@@ -2,7 +2,19 @@
 
 import pytest
 import torch
-from sparsefront_kernels import FORMATS, Problem, UnsupportedProblem, entries, entry, families, find, names, reference
+from sparsefront_kernels import (
+    FORMATS,
+    KernelEntry,
+    Problem,
+    UnsupportedProblem,
+    entries,
+    entry,
+    families,
+    find,
+    labeled,
+    names,
+    reference,
+)
 
 CPU = torch.device("cpu")
 
@@ -12,70 +24,27 @@ def test_names_are_those_that_configurations_use():
         "dense_linear",
         "gathered_reference",
         "gathered_triton",
-        "gathered_triton_feature_major",
-        "gathered_triton_row_to_feature",
-        "gathered_triton_feature_to_row",
         "gathered_cuda",
-        "gathered_cuda_feature_major",
-        "gathered_cuda_row_to_feature",
-        "gathered_cuda_feature_to_row",
         "gathered_simt",
-        "gathered_simt_feature_major",
-        "gathered_simt_row_to_feature",
-        "gathered_simt_feature_to_row",
         "gathered_small_m",
-        "gathered_small_m_feature_major",
-        "gathered_small_m_row_to_feature",
-        "gathered_small_m_feature_to_row",
         "gathered_triton_tf32",
-        "gathered_triton_tf32_feature_major",
-        "gathered_triton_tf32_row_to_feature",
-        "gathered_triton_tf32_feature_to_row",
-        "gathered_quack_feature_major",
+        "gathered_quack",
         "gathered_overlay_reference",
         "gathered_overlay_cuda",
-        "gathered_overlay_cuda_feature_major",
         "gathered_overlay_triton",
         "gathered_2_4_reference",
         "gathered_2_4_cuda",
-        "gathered_2_4_cuda_feature_major",
-        "gathered_2_4_cuda_row_to_feature",
-        "gathered_2_4_cuda_feature_to_row",
         "gathered_2_4_filled_cuda",
-        "gathered_2_4_filled_cuda_feature_major",
-        "gathered_2_4_filled_cuda_row_to_feature",
-        "gathered_2_4_filled_cuda_feature_to_row",
         "gathered_2_4_filled_small_m",
-        "gathered_2_4_filled_small_m_feature_major",
-        "gathered_2_4_filled_small_m_row_to_feature",
-        "gathered_2_4_filled_small_m_feature_to_row",
         "gathered_2_4_filled_triton",
-        "gathered_2_4_filled_triton_feature_major",
-        "gathered_2_4_filled_triton_row_to_feature",
-        "gathered_2_4_filled_triton_feature_to_row",
         "blocked_reference",
         "blocked_cuda",
-        "blocked_cuda_feature_major",
-        "blocked_cuda_row_to_feature",
-        "blocked_cuda_feature_to_row",
         "blocked_gathered_cuda",
-        "blocked_gathered_cuda_feature_major",
-        "blocked_gathered_cuda_row_to_feature",
-        "blocked_gathered_cuda_feature_to_row",
         "blocked_triton",
         "blocked_2_4_reference",
         "blocked_2_4_cuda",
-        "blocked_2_4_cuda_feature_major",
-        "blocked_2_4_cuda_row_to_feature",
-        "blocked_2_4_cuda_feature_to_row",
         "blocked_2_4_filled_cuda",
-        "blocked_2_4_filled_cuda_feature_major",
-        "blocked_2_4_filled_cuda_row_to_feature",
-        "blocked_2_4_filled_cuda_feature_to_row",
         "blocked_2_4_filled_gathered_cuda",
-        "blocked_2_4_filled_gathered_cuda_feature_major",
-        "blocked_2_4_filled_gathered_cuda_row_to_feature",
-        "blocked_2_4_filled_gathered_cuda_feature_to_row",
         "blocked_2_4_filled_triton",
         "n_m_reference",
         "n_m_mma",
@@ -83,16 +52,12 @@ def test_names_are_those_that_configurations_use():
         "n_m_triton",
         "semi_structured_reference",
         "semi_structured_torch",
-        "semi_structured_torch_feature_major",
-        "semi_structured_torch_feature_to_row",
         "ell_reference",
         "ell_small_m",
         "ell_cuda",
-        "ell_cuda_feature_major",
         "csr_reference",
         "csr_torch",
         "csr_cuda",
-        "csr_cuda_feature_major",
     )
     expected = (
         "dense",
@@ -116,6 +81,49 @@ def test_every_family_has_a_reference_that_needs_no_gpu():
         assert FORMATS[family].family == family
 
 
+def test_each_kernel_has_one_label_in_each_layout():
+    labels = [kernel.label(layout) for kernel in entries() for layout in kernel.layouts]
+    assert len(labels) == len(set(labels)) > len(entries())
+    for kernel in entries():
+        for layout in kernel.layouts:
+            named, told = labeled(kernel.label(layout))
+            assert (named.name, told or named.layouts[0]) == (kernel.name, layout)
+
+
+@pytest.mark.parametrize(
+    ("label", "kernel", "layout"),
+    [
+        ("gathered_cuda", "gathered_cuda", None),
+        ("gathered_cuda_row_major", "gathered_cuda", "row_major"),
+        ("gathered_cuda_feature_to_row", "gathered_cuda", "feature_to_row"),
+        ("gathered_quack_feature_major", "gathered_quack", "feature_major"),
+        ("blocked_2_4_filled_gathered_cuda_feature_major", "blocked_2_4_filled_gathered_cuda", "feature_major"),
+    ],
+)
+def test_a_label_names_a_kernel_and_its_layout(label, kernel, layout):
+    assert labeled(label) == (entry(kernel), layout)
+
+
+def test_a_layout_that_the_kernel_does_not_take_is_no_label():
+    with pytest.raises(ValueError, match="'csr_cuda_row_to_feature'; csr_cuda takes row_major, feature_major"):
+        labeled("csr_cuda_row_to_feature")
+    with pytest.raises(ValueError, match="no kernel is called 'csr'"):
+        labeled("csr_feature_major")
+
+
+def test_a_kernel_runs_in_the_layouts_that_it_takes():
+    def product(x, packed, bias, *, layout):
+        return layout
+
+    kernel = KernelEntry(name="some", family="csr", product=product, layouts=("feature_major", "feature_to_row"))
+    x = torch.zeros(2, 2)
+    assert kernel.run(x, None) == "feature_major" and kernel.run(x, None, layout="feature_to_row") == "feature_to_row"
+    with pytest.raises(UnsupportedProblem, match="some: takes feature_major or feature_to_row .*, not row_major"):
+        kernel.run(x, None, layout="row_major")
+    alone = KernelEntry(name="one", family="csr", product=lambda x, packed, bias: "whatever it has")
+    assert alone.run(x, None, layout="row_major") == "whatever it has"
+
+
 def test_unknown_names_list_what_exists():
     with pytest.raises(ValueError, match=r"'gather'.* gathered_triton"):
         entry("gather")
@@ -136,8 +144,13 @@ def test_usable_and_unsupported_cover_all_kernels(case):
     [
         ("gathered-kept", "csr_torch", {}, "stored as gathered, not csr"),
         ("gathered-kept", "gathered_triton", {"k": 71}, r"\[N, K\] = \[32, 70\], the problem asks for \[32, 71\]"),
-        ("gathered-kept", "gathered_triton", {"layout": "feature_major"}, "takes row_major activations"),
-        ("gathered-kept", "gathered_triton_feature_major", {}, "takes feature_major activations"),
+        (
+            "gathered_overlay",
+            "gathered_overlay_cuda",
+            {"layout": "row_to_feature"},
+            "takes row_major or feature_major activations, not row_to_feature",
+        ),
+        ("gathered-kept", "gathered_quack", {}, "takes feature_major activations, not row_major"),
         ("gathered-kept", "gathered_triton", {"dtype": torch.float64}, "not torch.float64"),
         ("gathered-kept", "gathered_reference", {"dtype": torch.int8}, "takes floating point"),
         ("gathered-kept", "gathered_reference", {"device": torch.device("meta")}, "meta device"),

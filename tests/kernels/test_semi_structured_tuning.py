@@ -79,9 +79,10 @@ def test_what_was_measured_runs_in_its_layout_alone(monkeypatch):
     assert not ALGORITHMS.measured(PACKED, problem("row_major"))
 
 
-def test_all_entries_may_be_tuned():
-    suffixes = ("", "_feature_major", "_feature_to_row")
-    assert all(entry(f"semi_structured_torch{suffix}").tunable is ALGORITHMS for suffix in suffixes)
+def test_every_layout_may_be_tuned():
+    kernel = entry("semi_structured_torch")
+    assert kernel.layouts == ("row_major", "feature_major", "feature_to_row")
+    assert all(kernel.tunable_in(layout) is ALGORITHMS for layout in kernel.layouts)
 
 
 def test_older_pytorch_tells_the_number_alone(monkeypatch):

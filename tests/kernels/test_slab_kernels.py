@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 from drawn_masks import free, same_count
+from in_layout import in_layout
 from slab_walk import walked_product
-from sparsefront_kernels import FORMATS, Problem, entry
+from sparsefront_kernels import FORMATS, Problem
 from sparsefront_kernels.common.dependent_launch import DEPENDENT_LAUNCH
 from sparsefront_kernels.common.slab_launch import SPACE, SlabLaunch, SlabProblem, candidates, possible
 from sparsefront_kernels.common.slab_product import in_units, launch_slab_product
@@ -107,11 +108,11 @@ class TestEntries:
             (65_535 * 64 + 1, torch.float32, "cuda", "takes up to 4194240 rows of X, not 4194241"),
             (1, torch.float16, "cpu", "needs a CUDA device, not cpu"),
         ):
-            assert entry("csr_cuda").unsupported_reason(stored, Problem(m, 16, 8, dtype, device)) == reason
+            assert in_layout("csr_cuda").unsupported_reason(stored, Problem(m, 16, 8, dtype, device)) == reason
 
     @pytest.mark.parametrize("name", KERNELS)
     def test_no_rows_need_no_gpu(self, name):
-        kernel = entry(name)
+        kernel = in_layout(name)
         stored = stored_csr((8, 16), 0.3) if kernel.family == "csr" else stored_ell((8, 16), 2, 3)
         x = torch.ones(Problem(0, 16, 8, torch.float32, "cpu", kernel.layout).x_shape)
         y = kernel.run(x, kernel.pack(stored))
@@ -125,7 +126,7 @@ class TestOnGPU:
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
     @pytest.mark.parametrize("m", [1, 31, 64, 128, 200, 515])
     def test_lengths_of_rows(self, name, dtype, m, activations, assert_close, poisoned_memory):
-        kernel = entry(name)
+        kernel = in_layout(name)
         for block, k in ((1, 1000), (2, 256), (4, 520)):
             stored = stored_csr((130, k), 0.2, dtype, "cuda")
             if kernel.family == "ell":

@@ -32,7 +32,7 @@ def kernel():
 
     reads = Convolving(run, lambda packed, images, convolution: "takes more channels" if images.shape[3] < 4 else None)
     plain = entry("csr_reference")
-    made = KernelEntry(name="reads_images", family="csr", run=plain.run, pack=plain.pack, convolving=reads)
+    made = KernelEntry(name="reads_images", family="csr", product=plain.run, pack=plain.pack, convolving=reads)
     return made, calls
 
 
@@ -119,7 +119,7 @@ def test_where_the_kernel_cannot_read_the_images(kernel):
 
 def test_gradients_pass_where_they_are_asked_for(kernel):
     made, calls = kernel
-    made = replace(made, run=lambda x, stored, bias: x @ stored.to_dense().t() + bias)
+    made = replace(made, product=lambda x, stored, bias: x @ stored.to_dense().t() + bias)
     x = torch.randn(1, 8, 6, 6, requires_grad=True)
     sparse(nn.Conv2d(8, 8, 3), made)(x).sum().backward()
     assert x.grad is not None and calls == []

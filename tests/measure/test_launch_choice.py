@@ -46,7 +46,7 @@ def tunable(tmp_path, monkeypatch):
 
 def layer_with(tunable):
     reference = entry("gathered_reference")
-    kernel = KernelEntry(name="some_kernel", family="gathered", run=reference.run, tunable=tunable)
+    kernel = KernelEntry(name="some_kernel", family="gathered", product=reference.run, tunable=tunable)
     stored = FORMATS["gathered"].from_dense(torch.randn(8, 6), torch.ones(8, 6, dtype=torch.bool), tile=4)
     return SparseLinear(kernel, stored, None)
 

@@ -102,7 +102,7 @@ class Run:
         peers = [
             name for name in self.plan.peers_of(shape) if PEERS[name].unsupported_reason(dtype_name, sparsity) is None
         ]
-        wanted = {entry.name for entry in self.plan.chosen.entries(dtype_name)}
+        wanted = {entry.label(layout) for entry, layout in self.plan.chosen.entries(dtype_name)}
         wanted |= {name for name in peers if self._same_mask(name)}
         missing = [kind for kind in self.plan.kinds() if wanted - {row["kernel"] for row in known if kind.holds(row)}]
         here = {row["kernel"] for row in known}
@@ -158,7 +158,8 @@ class Run:
         rows = [row for name in peers for row in self._peer(setting, name, drawn)]
         best = fastest(best, best_peer(rows, _of_peers(known, same_mask=True)))
         self._finish([_against(row, dense_us, *best) for row in rows])
-        wanted = [entry for entry in self.plan.chosen.entries(setting.dtype_name) if entry.name not in here]
+        chosen = self.plan.chosen.entries(setting.dtype_name)
+        wanted = [(entry, layout) for entry, layout in chosen if entry.label(layout) not in here]
         found = our_providers(drawn, wanted=wanted, report_unsupported=self._say_once)
         if self.plan.tune:
             found = self._tuned_ones(drawn.setting, found)
@@ -170,9 +171,9 @@ class Run:
 
     def _tuned_ones(self, setting: Setting, found: list[Ours]) -> list[Ours]:
         """Those that are tuned or need it not; a kernel with a wrong launch is an error of the run and has no row."""
-        right = [one for one in found if one.entry.tunable is None]
-        for kernel in dict.fromkeys(one.entry.tunable.kernel for one in found if one.entry.tunable is not None):
-            alike = [one for one in found if one.entry.tunable is not None and one.entry.tunable.kernel == kernel]
+        right = [one for one in found if one.tunable is None]
+        for kernel in dict.fromkeys(one.tunable.kernel for one in found if one.tunable is not None):
+            alike = [one for one in found if one.tunable is not None and one.tunable.kernel == kernel]
             try:
                 self._tuned.update({tunable.kernel: tunable for tunable in tune(setting, alike, self.say)})
             except WrongLaunch as error:

@@ -26,19 +26,18 @@ def tune(setting: Setting, found: Iterable[Ours], say: Callable[[str], None]) ->
     """
     tuned: dict[str, Ours] = {}
     for one in found:
-        if one.entry.tunable is not None and (
-            one.entry.tunable.kernel not in tuned
-            or one.entry.layout == "feature_major"  # nothing but the kernel itself
+        if one.tunable is not None and (
+            one.tunable.kernel not in tuned or one.provider.layout == "feature_major"  # nothing but the kernel itself
         ):
-            tuned[one.entry.tunable.kernel] = one
-    for one in tuned.values():
-        say(f"{setting.shape.name} {one.entry.tunable.kernel}: {_tune_one(setting, one)} launches tried")
-    return [one.entry.tunable for one in tuned.values()]
+            tuned[one.tunable.kernel] = one
+    for kernel, one in tuned.items():
+        say(f"{setting.shape.name} {kernel}: {_tune_one(setting, one)} launches tried")
+    return [one.tunable for one in tuned.values()]
 
 
 def _tune_one(setting: Setting, one: Ours) -> int:
     """Try all candidates; the fastest right one is what is remembered, also where a wrong one is an error."""
-    tunable, problem = one.entry.tunable, setting.problem(one.entry.layout)
+    tunable, problem = one.tunable, setting.problem(one.provider.layout)
     times, wrong = {}, []
     for launch in tunable.candidates(one.packed, problem):
         tunable.remember(one.packed, problem, launch, 0.0)
@@ -55,5 +54,5 @@ def _tune_one(setting: Setting, one: Ours) -> int:
         best = min(times, key=times.__getitem__)
         tunable.remember(one.packed, problem, best, times[best])
     if wrong:
-        raise WrongLaunch(f"{one.entry.name}: wrong products on {problem} by {', '.join(wrong)}")
+        raise WrongLaunch(f"{one.provider.kernel}: wrong products on {problem} by {', '.join(wrong)}")
     return len(times)

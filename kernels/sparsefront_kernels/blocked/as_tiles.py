@@ -1,4 +1,4 @@
-"""Blocks of fewer than 64 outputs on the gathered Hopper kernel, which unites such tiles: the entries, one for each layout.
+"""Blocks of fewer than 64 outputs on the gathered Hopper kernel, which unites such tiles: the entry.
 
 A row of blocks is a gathered tile: its outputs keep the same inputs. Narrow blocks alone would leave a tensor-core instruction
 half empty; the gathered kernel puts rows that share many inputs into one.
@@ -15,7 +15,7 @@ from sparsefront_kernels.gathered.cuda.entries import gathered_cuda_product
 from sparsefront_kernels.gathered.cuda.packed_weight import CudaPackedWeight, pack_for_cuda, tile_unsupported_reason
 from sparsefront_kernels.gathered.cuda.tuning import LAUNCHES
 from sparsefront_kernels.gathered.format import GatheredFormat
-from sparsefront_kernels.gathered.layout_entry import layout_entry
+from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import LAYOUTS, Problem
 
 KERNEL = "blocked_gathered_cuda"
@@ -56,15 +56,14 @@ def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
     )
 
 
-ENTRIES = tuple(
-    layout_entry(
-        KERNEL,
-        layout,
-        product=gathered_cuda_product,
-        pack=_pack,
-        unsupported=_unsupported,
-        tunable=LAUNCHES,
-        family="blocked",
-    )
-    for layout in LAYOUTS
+ENTRY = KernelEntry(
+    name=KERNEL,
+    family="blocked",
+    product=gathered_cuda_product,
+    pack=_pack,
+    unsupported=_unsupported,
+    requires_cuda=True,
+    layouts=LAYOUTS,
+    fuses_epilogue=True,
+    tunable=LAUNCHES,
 )

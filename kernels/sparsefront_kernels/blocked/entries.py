@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from sparsefront_kernels.blocked import as_tiles
-from sparsefront_kernels.blocked.cuda.entries import ENTRIES as CUDA_ENTRIES
+from sparsefront_kernels.blocked.as_tiles import ENTRY as AS_TILES
+from sparsefront_kernels.blocked.cuda.entries import ENTRY as CUDA
 from sparsefront_kernels.blocked.format import BlockedFormat
 from sparsefront_kernels.blocked.op import blocked_triton
 from sparsefront_kernels.blocked.reference import blocked_reference
@@ -18,13 +18,13 @@ def _triton(x: Tensor, stored: BlockedFormat, bias: Tensor | None = None) -> Ten
 
 
 ENTRIES = (
-    KernelEntry(name="blocked_reference", family="blocked", run=blocked_reference, is_reference=True),
-    *CUDA_ENTRIES,  # blocks that fill a tensor-core instruction
-    *as_tiles.ENTRIES,  # smaller ones
+    KernelEntry(name="blocked_reference", family="blocked", product=blocked_reference, is_reference=True),
+    CUDA,  # blocks that fill a tensor-core instruction
+    AS_TILES,  # smaller ones
     KernelEntry(
         name="blocked_triton",
         family="blocked",
-        run=_triton,
+        product=_triton,
         unsupported=triton_unsupported_reason,
         requires_cuda=True,
         tunable=LAUNCHES,

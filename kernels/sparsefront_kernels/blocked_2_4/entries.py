@@ -11,7 +11,6 @@ from sparsefront_kernels.blocked_2_4.reference import blocked_2_4_reference
 from sparsefront_kernels.common.filled_entry import filled_entry
 from sparsefront_kernels.common.halved_panels import halved_panels, whole_panels
 from sparsefront_kernels.format import SparseFormat
-from sparsefront_kernels.gathered.layout_entry import layout_entry
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import LAYOUTS, Problem
 
@@ -41,18 +40,17 @@ def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
 
 
 ENTRIES = (
-    KernelEntry(name="blocked_2_4_reference", family="blocked_2_4", run=blocked_2_4_reference, is_reference=True),
-    *(
-        layout_entry(
-            HALVED_KERNEL,
-            layout,
-            product=blocked_cuda_product,
-            pack=pack_for_blocked_2_4_cuda,
-            unsupported=_unsupported,
-            tunable=HALVED_LAUNCHES,
-            family="blocked_2_4",
-        )
-        for layout in LAYOUTS
+    KernelEntry(name="blocked_2_4_reference", family="blocked_2_4", product=blocked_2_4_reference, is_reference=True),
+    KernelEntry(
+        name=HALVED_KERNEL,
+        family="blocked_2_4",
+        product=blocked_cuda_product,
+        pack=pack_for_blocked_2_4_cuda,
+        unsupported=_unsupported,
+        requires_cuda=True,
+        layouts=LAYOUTS,
+        fuses_epilogue=True,
+        tunable=HALVED_LAUNCHES,
     ),
     *(filled_entry(entry, "blocked_2_4") for entry in BLOCKED_ENTRIES if not entry.is_reference),
 )

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from sparsefront_kernels.csr.cuda.entries import ENTRIES as CUDA
+from sparsefront_kernels.csr.cuda.entries import ENTRY as CUDA
 from sparsefront_kernels.csr.format import CSRFormat
 from sparsefront_kernels.csr.reference import csr_reference
 from sparsefront_kernels.csr.torch_spmm import csr_torch, csr_unsupported_reason
@@ -14,10 +14,7 @@ def _torch_sparse(x: Tensor, stored: CSRFormat, bias: Tensor | None = None) -> T
     return csr_torch(x, stored.values, stored.row_pointers, stored.columns, bias, *stored.shape)
 
 
-ENTRIES = (
-    KernelEntry(name="csr_reference", family="csr", run=csr_reference, is_reference=True),
-    KernelEntry(
-        name="csr_torch", family="csr", run=_torch_sparse, unsupported=csr_unsupported_reason, requires_cuda=True
-    ),
-    *CUDA,
+TORCH = KernelEntry(
+    name="csr_torch", family="csr", product=_torch_sparse, unsupported=csr_unsupported_reason, requires_cuda=True
 )
+ENTRIES = (KernelEntry(name="csr_reference", family="csr", product=csr_reference, is_reference=True), TORCH, CUDA)

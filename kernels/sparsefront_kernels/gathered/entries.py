@@ -1,26 +1,26 @@
 """The kernels of the gathered family."""
 
-from sparsefront_kernels.gathered.cuda.entries import ENTRIES as HOPPER
-from sparsefront_kernels.gathered.quack.entries import ENTRIES as QUACK
+from sparsefront_kernels.gathered.cuda.entries import ENTRY as HOPPER
+from sparsefront_kernels.gathered.quack.entries import ENTRY as QUACK
 from sparsefront_kernels.gathered.reference import gathered_reference
-from sparsefront_kernels.gathered.simt.entries import ENTRIES as SIMT
-from sparsefront_kernels.gathered.small_m.entries import ENTRIES as SMALL_M
-from sparsefront_kernels.gathered.triton.entries import ENTRIES as TRITON
-from sparsefront_kernels.gathered.triton.tf32_entries import ENTRIES as TRITON_TF32
+from sparsefront_kernels.gathered.simt.entries import ENTRY as SIMT
+from sparsefront_kernels.gathered.small_m.entries import ENTRY as SMALL_M
+from sparsefront_kernels.gathered.triton.entries import ENTRY as TRITON
+from sparsefront_kernels.gathered.triton.tf32_entries import ENTRY as TRITON_TF32
 from sparsefront_kernels.kernel_entry import KernelEntry
 
 ENTRIES = (
     KernelEntry(
         name="gathered_reference",
         family="gathered",
-        run=gathered_reference,
+        product=gathered_reference,
         is_reference=True,
         fuses_epilogue=True,
     ),
-    *TRITON,
-    *HOPPER,
-    *SIMT,
-    *SMALL_M,
-    *TRITON_TF32,
-    *QUACK,
+    TRITON,
+    HOPPER,
+    SIMT,
+    SMALL_M,
+    TRITON_TF32,
+    QUACK,
 )

@@ -2,12 +2,11 @@
 
 from sparsefront_kernels.common.filled_entry import filled_entry
 from sparsefront_kernels.format import SparseFormat
-from sparsefront_kernels.gathered.cuda.entries import ENTRIES as CUDA_ENTRIES
+from sparsefront_kernels.gathered.cuda.entries import ENTRY as CUDA
 from sparsefront_kernels.gathered.cuda.entries import gathered_cuda_product, sixteen_bits_unsupported_reason
 from sparsefront_kernels.gathered.cuda.tuning import HALVED_KERNEL, HALVED_LAUNCHES
-from sparsefront_kernels.gathered.layout_entry import layout_entry
-from sparsefront_kernels.gathered.small_m.entries import ENTRIES as SMALL_M_ENTRIES
-from sparsefront_kernels.gathered.triton.entries import ENTRIES as TRITON_ENTRIES
+from sparsefront_kernels.gathered.small_m.entries import ENTRY as SMALL_M
+from sparsefront_kernels.gathered.triton.entries import ENTRY as TRITON
 from sparsefront_kernels.gathered_2_4.packed_weight import pack_for_gathered_2_4_cuda, tile_unsupported_reason
 from sparsefront_kernels.gathered_2_4.reference import gathered_2_4_reference
 from sparsefront_kernels.kernel_entry import KernelEntry
@@ -22,21 +21,20 @@ ENTRIES = (
     KernelEntry(
         name="gathered_2_4_reference",
         family="gathered_2_4",
-        run=gathered_2_4_reference,
+        product=gathered_2_4_reference,
         is_reference=True,
         fuses_epilogue=True,
     ),
-    *(
-        layout_entry(
-            HALVED_KERNEL,
-            layout,
-            product=gathered_cuda_product,
-            pack=pack_for_gathered_2_4_cuda,
-            unsupported=_unsupported,
-            tunable=HALVED_LAUNCHES,
-            family="gathered_2_4",
-        )
-        for layout in LAYOUTS
+    KernelEntry(
+        name=HALVED_KERNEL,
+        family="gathered_2_4",
+        product=gathered_cuda_product,
+        pack=pack_for_gathered_2_4_cuda,
+        unsupported=_unsupported,
+        requires_cuda=True,
+        layouts=LAYOUTS,
+        fuses_epilogue=True,
+        tunable=HALVED_LAUNCHES,
     ),
-    *(filled_entry(entry, "gathered_2_4") for entry in (*CUDA_ENTRIES, *SMALL_M_ENTRIES, *TRITON_ENTRIES)),
+    *(filled_entry(entry, "gathered_2_4") for entry in (CUDA, SMALL_M, TRITON)),
 )

@@ -19,10 +19,10 @@ def _triton(x: Tensor, stored: NMFormat, bias: Tensor | None = None) -> Tensor:
 
 
 ENTRIES = (
-    KernelEntry(name="n_m_reference", family="n_m", run=n_m_reference, is_reference=True),
+    KernelEntry(name="n_m_reference", family="n_m", product=n_m_reference, is_reference=True),
     MMA,
     SMALL_M,
     KernelEntry(
-        name="n_m_triton", family="n_m", run=_triton, unsupported=triton_unsupported_reason, requires_cuda=True
+        name="n_m_triton", family="n_m", product=_triton, unsupported=triton_unsupported_reason, requires_cuda=True
     ),
 )

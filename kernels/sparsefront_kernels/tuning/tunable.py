@@ -11,7 +11,7 @@ from sparsefront_kernels.problem import Problem
 class Tunable(Protocol):
     """Launch parameters of one kernel: what is worth timing for a problem, and what to use from now on.
 
-    Entries that differ only in layout share one, so that tuning one entry tunes them all.
+    A kernel's layouts may share one, so that tuning in one of them tunes all.
 
     Attributes:
         kernel, version: under which `tuned_kernel` keeps its entries.

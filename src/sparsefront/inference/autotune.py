@@ -141,10 +141,10 @@ class _Ending(nn.Module):
 
 
 def _check(tuned: Autotuned, check: CorrectnessCheck, layer: nn.Linear | nn.Conv2d, candidate: Candidate) -> None:
-    kernel = candidate.entry.name
+    kernel = candidate.label
     kind = SparseConv2d if isinstance(layer, nn.Conv2d) else SparseLinear
     try:
-        module = kind.replacing(layer, candidate.entry, candidate.format)
+        module = kind.replacing(layer, candidate.entry, candidate.format, candidate.layout)
         error, reason = check.evaluate(module)
     except (
         Exception

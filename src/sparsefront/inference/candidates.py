@@ -12,43 +12,50 @@ READS_IN_ORDER = ("semi_structured",)  # of these, those that take the order of 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A kernel and the weight as it reads it."""
+    """A kernel in one of its layouts, and the weight as it reads it."""
 
     entry: KernelEntry
+    layout: str
     format: SparseFormat
+
+    @property
+    def label(self) -> str:
+        """What results call it."""
+        return self.entry.label(self.layout)
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """What could run, and for every other kernel that was wanted, why it cannot."""
+    """What could run, and label -> why it cannot for every other kernel and layout that was wanted."""
 
     usable: list[Candidate]
     unsupported: dict[str, str]
 
 
 def find_candidates(
-    canonical: SparseFormat, mask: Tensor, problem: Problem, wants: Callable[[KernelEntry], bool]
+    canonical: SparseFormat, mask: Tensor, problem: Problem, wants: Callable[[KernelEntry, str], bool]
 ) -> Candidates:
-    """Sort the wanted kernels into usable and unsupported ones.
+    """Sort the wanted kernels, each in its wanted layouts, into usable and unsupported ones.
 
     Args:
         canonical: the layer in its pattern's own format; other formats are made on its device.
         mask: bool [N, K] on the same device, True = keep.
-        problem: of the layer, row-major; asked in each kernel's own layout, since the layer transposes where needed.
-        wants: which kernels to try at all.
+        problem: of the layer, row-major; asked in each wanted layout, since the layer transposes where needed.
+        wants: (kernel, layout) -> whether to try it at all.
     """
     formats: dict[str, SparseFormat | str] = {}  # or why the family cannot store the mask
     usable, unsupported = [], {}
-    for kernel in filter(wants, entries()):
+    wanted = ((kernel, layout) for kernel in entries() for layout in kernel.layouts if wants(kernel, layout))
+    for kernel, layout in wanted:
         if kernel.family not in formats:
             formats[kernel.family] = _held(kernel.family, canonical, mask)
         stored = formats[kernel.family]
         if isinstance(stored, str):
-            unsupported[kernel.name] = stored
-        elif (reason := kernel.unsupported_reason(stored, replace(problem, layout=kernel.layout))) is not None:
-            unsupported[kernel.name] = reason
+            unsupported[kernel.label(layout)] = stored
+        elif (reason := kernel.unsupported_reason(stored, replace(problem, layout=layout))) is not None:
+            unsupported[kernel.label(layout)] = reason
         else:
-            usable.append(Candidate(kernel, stored))
+            usable.append(Candidate(kernel, layout, stored))
     return Candidates(usable, unsupported)
 
 

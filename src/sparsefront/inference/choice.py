@@ -5,7 +5,7 @@ from functools import partial
 from typing import Literal
 
 import torch
-from sparsefront_kernels import KernelEntry, Problem, entry, families, names
+from sparsefront_kernels import KernelEntry, Problem, families, labeled
 
 from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
@@ -34,7 +34,8 @@ class KernelChoice:
     Args:
         mode: auto, sparse, none or reference.
         family: force a storage family; of its kernels the fastest runs.
-        name: force one kernel.
+        name: force one kernel, in whichever of its layouts is fastest; or in the layout that is told behind its name, as in
+            gathered_cuda_feature_major.
         fuse: rewrite encoder blocks (`inference.fusion`): joined products, fused epilogues, feature-major residual streams.
     Raises:
         InvalidSetting: a name that does not exist (those that do are listed), or settings that exclude each other.
@@ -48,8 +49,11 @@ class KernelChoice:
     def __post_init__(self) -> None:
         if self.family is not None and self.family not in families():
             raise InvalidSetting("family", self.family, f"no family has this name; there are {', '.join(families())}")
-        if self.name is not None and self.name not in names():
-            raise InvalidSetting("name", self.name, f"no kernel has this name; there are {', '.join(names())}")
+        if self.name is not None:
+            try:
+                labeled(self.name)
+            except ValueError as error:
+                raise InvalidSetting("name", self.name, str(error)) from None
         self._check_together()
 
     def _check_together(self) -> None:
@@ -58,7 +62,7 @@ class KernelChoice:
             raise InvalidSetting(key, getattr(self, key), "kernel=none swaps nothing in: force one with kernel=sparse")
         if self.name is None:
             return
-        kernel = entry(self.name)
+        kernel, _ = labeled(self.name)
         if self.family not in (None, kernel.family):
             raise InvalidSetting("name", self.name, f"is of family {kernel.family}, not of family={self.family}")
         if self.mode == "reference" and not kernel.is_reference:
@@ -71,7 +75,7 @@ class KernelChoice:
     @property
     def swaps_nothing(self) -> bool:
         """Nothing is swapped: asked for by mode, or by forcing the dense family."""
-        forced_family = self.family if self.name is None else entry(self.name).family
+        forced_family = self.family if self.name is None else labeled(self.name)[0].family
         return self.mode == "none" or forced_family == "dense"
 
     @property
@@ -79,14 +83,15 @@ class KernelChoice:
         """Whether a layer may run dense because that is faster."""
         return self.mode == "auto" and not self.forced
 
-    def wants(self, kernel: KernelEntry, canonical: str, device: torch.device) -> bool:
-        """Whether this kernel is to be tried for a layer stored as family `canonical`.
+    def wants(self, kernel: KernelEntry, layout: str, canonical: str, device: torch.device) -> bool:
+        """Whether this kernel is to be tried in this layout for a layer stored as family `canonical`.
 
         Whether its family can store the mask and whether the kernel can run is asked afterwards.
         """
         if self.name is not None:
-            return kernel.name == self.name
-        if kernel.layout not in LAYER_LAYOUTS:
+            named, asked = labeled(self.name)
+            return kernel.name == named.name and (layout in LAYER_LAYOUTS if asked is None else layout == asked)
+        if layout not in LAYER_LAYOUTS:
             return False
         plain = self.mode == "reference" or device.type == "cpu"
         if kernel.is_reference != plain:

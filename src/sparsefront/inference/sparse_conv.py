@@ -5,7 +5,7 @@ from typing import Self
 
 import torch
 from sparsefront_kernels import KernelEntry, SparseFormat
-from sparsefront_kernels.convolution import Convolution
+from sparsefront_kernels.convolution import Convolution, Convolving
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
@@ -19,10 +19,10 @@ class SparseConv2d(SparseLayer):
     where it can; elsewhere they go through im2col, whose copy is part of the layer's time.
     """
 
-    def __init__(self, entry: KernelEntry, format: SparseFormat, layer: nn.Conv2d) -> None:
+    def __init__(self, entry: KernelEntry, format: SparseFormat, layer: nn.Conv2d, layout: str | None = None) -> None:
         if (reason := conv_unsupported_reason(layer)) is not None:
             raise ValueError(reason)
-        super().__init__(entry, format, layer.bias)
+        super().__init__(entry, format, layer.bias, layout)
         self.in_channels, self.out_channels = layer.in_channels, layer.out_channels
         self.kernel_size, self.stride = layer.kernel_size, layer.stride
         self.padding, self.dilation = layer.padding, layer.dilation
@@ -30,8 +30,13 @@ class SparseConv2d(SparseLayer):
         self.convolution = Convolution(layer.kernel_size, layer.stride, layer.padding, layer.dilation)
 
     @classmethod
-    def replacing(cls, layer: nn.Conv2d, entry: KernelEntry, format: SparseFormat) -> "SparseConv2d":
-        return cls(entry, format, layer)
+    def replacing(cls, layer: nn.Conv2d, entry: KernelEntry, format: SparseFormat, layout: str | None = None) -> Self:
+        return cls(entry, format, layer, layout)
+
+    @property
+    def _convolving(self) -> Convolving | None:
+        """How the kernel reads images, which are row-major."""
+        return self._entry.convolving if self.kernel_layout == "row_major" else None
 
     @property
     def weight(self) -> Tensor:
@@ -40,7 +45,7 @@ class SparseConv2d(SparseLayer):
 
     def with_relu(self) -> Self | None:
         """A copy that gives max(0, y), or max(0, y + residual); None where the kernel would leave that to passes of their own."""
-        if self._entry.convolving is None:
+        if self._convolving is None:
             return None
         other = copy.deepcopy(self)
         other.relu = True
@@ -63,13 +68,13 @@ class SparseConv2d(SparseLayer):
         """
         if self.convolution.is_pointwise:
             return None
-        if self._entry.convolving is None:
+        if self._convolving is None:
             return f"{self.kernel_name} reads rows"
-        return self._entry.convolving.unsupported(self._operand, x.permute(0, 2, 3, 1), self.convolution)
+        return self._convolving.unsupported(self._operand, x.permute(0, 2, 3, 1), self.convolution)
 
     def _convolved(self, x: Tensor, residual: Tensor | None) -> Tensor | None:
         """[B, H', W', C_out] by a kernel that reads images; None where rows of pixels are as good, or it cannot."""
-        reads, plain = self._entry.convolving, residual is None and not self.relu
+        reads, plain = self._convolving, residual is None and not self.relu
         if reads is None or (plain and self.convolution.is_pointwise) or (torch.is_grad_enabled() and x.requires_grad):
             return None  # such kernels have no gradient
         if torch.is_autocast_enabled(x.device.type):  # as `product`: in the weight's dtype whatever autocast says

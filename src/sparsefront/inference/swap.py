@@ -1,10 +1,10 @@
 """Give every pruned layer of a network the kernel that its export, its real problem and the device at hand call for."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 
 import torch
+from sparsefront_kernels import KernelEntry, labeled
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
@@ -132,16 +132,20 @@ def _try(
     *,
     adds_shortcut: bool | None,
 ) -> Autotuned:
-    if plan is not None:
-        kernel = plan.layers.get(name, dense_name(layer))
-        if kernel == dense_name(layer):
-            return Autotuned(dense_name(layer), unsupported={"the others": "dense was chosen before"})
-        choice = replace(choice, mode="sparse" if choice.mode == "auto" else choice.mode, family=None, name=kernel)
     device = layer.weight.device
     stored = export.format(name).to(device=device, dtype=layer.weight.dtype)
     wants = partial(choice.wants, canonical=stored.family, device=device)
+    if plan is not None:
+        planned = plan.layers.get(name, dense_name(layer))
+        if planned == dense_name(layer):
+            return Autotuned(dense_name(layer), unsupported={"the others": "dense was chosen before"})
+        wants = partial(_is_planned, *labeled(planned))
     candidates = find_candidates(stored, export.masks[name].to(device), received.problem, wants)
     return autotune_layer(layer, candidates, received, timed=plan is None, adds_shortcut=adds_shortcut)
+
+
+def _is_planned(planned: KernelEntry, planned_layout: str | None, kernel: KernelEntry, layout: str) -> bool:
+    return kernel.name == planned.name and layout == (planned_layout or planned.layouts[0])
 
 
 def record_layer(

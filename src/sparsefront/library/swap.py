@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 import torch
-from sparsefront_kernels import families, names
+from sparsefront_kernels import families, labeled
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting, keys_of
@@ -90,10 +90,13 @@ def kernel_choice(kernel: str | KernelChoice) -> KernelChoice:
         return KernelChoice(kernel)
     if kernel in families():
         return KernelChoice("sparse", family=kernel)
-    if kernel in names():
-        return KernelChoice("sparse", name=kernel)
-    offered = ", ".join((*MODES, *families()))
-    raise InvalidSetting("kernel", kernel, f"is one of {offered}, the name of a kernel, or a KernelChoice")
+    try:
+        labeled(kernel)
+    except ValueError:
+        offered = ", ".join((*MODES, *families()))
+        reason = f"is one of {offered}, the name of a kernel, or a KernelChoice"
+        raise InvalidSetting("kernel", kernel, reason) from None
+    return KernelChoice("sparse", name=kernel)
 
 
 def _packed(net: nn.Module, masks: Masks) -> PackedWeights:

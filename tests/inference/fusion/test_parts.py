@@ -41,7 +41,7 @@ def test_all_parts(bert):
 def test_norms_add_what_kernels_cannot(request, monkeypatch, network, by_norms, bias_in_product):
     pruned = request.getfixturevalue(network)(TileWise(16), 0.75)
     reference = entry("gathered_reference")
-    monkeypatch.setattr(product_choice, "entry", lambda name: replace(reference, fuses_epilogue=False))
+    monkeypatch.setattr(product_choice, "labeled", lambda label: (replace(reference, fuses_epilogue=False), None))
     if not bias_in_product:
         monkeypatch.setattr(product_choice, "DENSE", "gathered_reference")
     block = rewritten(pruned, FusionParts())
@@ -50,14 +50,14 @@ def test_norms_add_what_kernels_cannot(request, monkeypatch, network, by_norms, 
 
 
 def test_residuals_have_a_pass_of_their_own(bert, monkeypatch):
-    monkeypatch.setattr(product_choice, "entry", lambda name: pytest.fail("no norm may add it"))
+    monkeypatch.setattr(product_choice, "labeled", lambda label: pytest.fail("no norm may add it"))
     block = rewritten(bert(TileWise(16), 0.75), FusionParts(residual_in_norm=False))
     assert (block.norms, block.residual_norms) == (2, 0)
     assert block.products[1].residual and block.products[3].residual
 
 
 def test_row_major_blocks_keep_their_norms(bert, monkeypatch):
-    monkeypatch.setattr(product_choice, "entry", lambda name: pytest.fail("no norm may add it"))
+    monkeypatch.setattr(product_choice, "labeled", lambda label: pytest.fail("no norm may add it"))
     block = rewritten(bert(TileWise(16), 0.75), FusionParts(layouts=("row_major",)))
     assert block.products[1].residual and block.products[3].residual and block.norms == 0
 

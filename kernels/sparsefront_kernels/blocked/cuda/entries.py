@@ -1,4 +1,4 @@
-"""The blocked kernel on Hopper's tensor cores as entries of the registry, one for each layout."""
+"""The blocked kernel on Hopper's tensor cores as an entry of the registry."""
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from sparsefront_kernels.blocked.cuda.spmm import LIBRARY
 from sparsefront_kernels.blocked.cuda.tuning import KERNEL, LAUNCHES
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
-from sparsefront_kernels.gathered.layout_entry import layout_entry
+from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR, Problem
 
 
@@ -60,16 +60,15 @@ def blocked_cuda_unsupported_reason(stored: SparseFormat, problem: Problem) -> s
     return hopper_unsupported_reason(problem, LIBRARY)
 
 
-ENTRIES = tuple(
-    layout_entry(
-        KERNEL,
-        layout,
-        product=blocked_cuda_product,
-        pack=pack_for_blocked_cuda,
-        unsupported=blocked_cuda_unsupported_reason,
-        tunable=LAUNCHES,
-        family="blocked",
-        convolving=CONVOLVING if layout == "row_major" else None,
-    )
-    for layout in LAYOUTS
+ENTRY = KernelEntry(
+    name=KERNEL,
+    family="blocked",
+    product=blocked_cuda_product,
+    pack=pack_for_blocked_cuda,
+    unsupported=blocked_cuda_unsupported_reason,
+    requires_cuda=True,
+    layouts=LAYOUTS,
+    fuses_epilogue=True,
+    tunable=LAUNCHES,
+    convolving=CONVOLVING,
 )

@@ -37,7 +37,7 @@ def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
 ENTRY = KernelEntry(
     name=KERNEL,
     family="ell",
-    run=_product,
+    product=_product,
     unsupported=_unsupported,
     pack=pack_for_small_m,
     requires_cuda=True,

@@ -1,4 +1,4 @@
-"""The 16-bit kernel on Hopper's tensor cores as entries of the registry, one for each layout."""
+"""The 16-bit kernel on Hopper's tensor cores as an entry of the registry."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from sparsefront_kernels.gathered.cuda import narrow, wide
 from sparsefront_kernels.gathered.cuda.op import gathered_cuda
 from sparsefront_kernels.gathered.cuda.packed_weight import CudaPackedWeight, pack_for_cuda, tile_unsupported_reason
 from sparsefront_kernels.gathered.cuda.tuning import KERNEL, LAUNCHES
-from sparsefront_kernels.gathered.layout_entry import layout_entry
+from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR, Problem
 
 
@@ -63,9 +63,14 @@ def sixteen_bits_unsupported_reason(problem: Problem, other_reason: str | None =
     )
 
 
-ENTRIES = tuple(
-    layout_entry(
-        KERNEL, layout, product=gathered_cuda_product, pack=pack_for_cuda, unsupported=_unsupported, tunable=LAUNCHES
-    )
-    for layout in LAYOUTS
+ENTRY = KernelEntry(
+    name=KERNEL,
+    family="gathered",
+    product=gathered_cuda_product,
+    pack=pack_for_cuda,
+    unsupported=_unsupported,
+    requires_cuda=True,
+    layouts=LAYOUTS,
+    fuses_epilogue=True,
+    tunable=LAUNCHES,
 )

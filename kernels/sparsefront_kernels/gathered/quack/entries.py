@@ -3,15 +3,12 @@
 from torch import Tensor
 
 from sparsefront_kernels.format import SparseFormat
-from sparsefront_kernels.gathered.layout_entry import entry_name
 from sparsefront_kernels.gathered.quack.library import unsupported_reason
 from sparsefront_kernels.gathered.quack.op import gathered_quack
 from sparsefront_kernels.gathered.quack.packed_weight import QuackPackedWeight, pack_for_quack, tile_unsupported_reason
 from sparsefront_kernels.gathered.quack.tuning import KERNEL, LAUNCHES
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import Problem
-
-LAYOUT = "feature_major"
 
 
 def _product(x: Tensor, packed: QuackPackedWeight, bias: Tensor | None = None) -> Tensor:
@@ -34,15 +31,13 @@ def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
     return tile_unsupported_reason(stored.tile) or unsupported_reason(problem)
 
 
-ENTRIES = (
-    KernelEntry(
-        name=entry_name(KERNEL, LAYOUT),
-        family="gathered",
-        run=_product,
-        pack=pack_for_quack,
-        unsupported=_unsupported,
-        requires_cuda=True,
-        layout=LAYOUT,
-        tunable=LAUNCHES,
-    ),
+ENTRY = KernelEntry(
+    name=KERNEL,
+    family="gathered",
+    product=_product,
+    pack=pack_for_quack,
+    unsupported=_unsupported,
+    requires_cuda=True,
+    layouts=("feature_major",),
+    tunable=LAUNCHES,
 )

@@ -1,15 +1,15 @@
-"""The float32 kernel on Hopper's CUDA cores as entries of the registry, one for each layout."""
+"""The float32 kernel on Hopper's CUDA cores as an entry of the registry."""
 
 import torch
 from torch import Tensor
 
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
-from sparsefront_kernels.gathered.layout_entry import layout_entry
 from sparsefront_kernels.gathered.simt.op import gathered_simt
 from sparsefront_kernels.gathered.simt.packed_weight import SimtPackedWeight, pack_for_simt, tile_unsupported_reason
 from sparsefront_kernels.gathered.simt.spmm import LIBRARY
 from sparsefront_kernels.gathered.simt.tuning import KERNEL, LAUNCHES
+from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR, Problem
 
 
@@ -47,7 +47,14 @@ def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
     return tile_unsupported_reason(stored.tile) or hopper_unsupported_reason(problem, LIBRARY)
 
 
-ENTRIES = tuple(
-    layout_entry(KERNEL, layout, product=_product, pack=pack_for_simt, unsupported=_unsupported, tunable=LAUNCHES)
-    for layout in LAYOUTS
+ENTRY = KernelEntry(
+    name=KERNEL,
+    family="gathered",
+    product=_product,
+    pack=pack_for_simt,
+    unsupported=_unsupported,
+    requires_cuda=True,
+    layouts=LAYOUTS,
+    fuses_epilogue=True,
+    tunable=LAUNCHES,
 )

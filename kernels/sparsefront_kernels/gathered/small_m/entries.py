@@ -1,10 +1,9 @@
-"""The kernel for few rows of X as entries of the registry, one for each layout."""
+"""The kernel for few rows of X as an entry of the registry."""
 
 from torch import Tensor
 
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
-from sparsefront_kernels.gathered.layout_entry import layout_entry
 from sparsefront_kernels.gathered.small_m.op import gathered_small_m, rows_unsupported_reason
 from sparsefront_kernels.gathered.small_m.packed_weight import (
     SmallMPackedWeight,
@@ -13,7 +12,8 @@ from sparsefront_kernels.gathered.small_m.packed_weight import (
     pack_for_small_m,
 )
 from sparsefront_kernels.gathered.small_m.spmm import LIBRARY
-from sparsefront_kernels.gathered.small_m.tuning import KERNEL, LAUNCHES
+from sparsefront_kernels.gathered.small_m.tuning import KERNEL, LAUNCHES, ROW_X_LAUNCHES
+from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR, Problem
 
 
@@ -56,14 +56,15 @@ def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
     return reason or hopper_unsupported_reason(problem, LIBRARY)
 
 
-ENTRIES = tuple(
-    layout_entry(
-        KERNEL,
-        layout,
-        product=_product,
-        pack=pack_for_small_m,
-        unsupported=_unsupported,
-        tunable=LAUNCHES[layout in X_FEATURE_MAJOR],
-    )
-    for layout in LAYOUTS
+ENTRY = KernelEntry(
+    name=KERNEL,
+    family="gathered",
+    product=_product,
+    pack=pack_for_small_m,
+    unsupported=_unsupported,
+    requires_cuda=True,
+    layouts=LAYOUTS,
+    fuses_epilogue=True,
+    tunable=LAUNCHES,
+    row_x_tunable=ROW_X_LAUNCHES,
 )

@@ -7,7 +7,7 @@ from sparsefront_kernels.common.operands import bias_for_kernel, check_epilogue,
 from sparsefront_kernels.gathered.gradient import register_gradient
 from sparsefront_kernels.gathered.small_m.packed_weight import dense_weight
 from sparsefront_kernels.gathered.small_m.spmm import MOST_ROWS, launch_gathered_small_m
-from sparsefront_kernels.gathered.small_m.tuning import LAUNCHES, SmallMProblem
+from sparsefront_kernels.gathered.small_m.tuning import LAUNCHES, ROW_X_LAUNCHES, SmallMProblem
 
 
 @torch.library.custom_op("sparsefront::gathered_small_m", mutates_args=())
@@ -79,7 +79,7 @@ def gathered_small_m(
             bias=bias_for_kernel(bias),
             activation=activation,
             residual=residual,
-            launch=LAUNCHES[x_feature_major].launch_for(problem, x.device),
+            launch=(LAUNCHES if x_feature_major else ROW_X_LAUNCHES).launch_for(problem, x.device),
         )
     return y
 

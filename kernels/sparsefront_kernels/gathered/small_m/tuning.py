@@ -121,8 +121,5 @@ def _launches(kernel: str, *, x_feature_major: bool) -> TunedLaunches:
     )
 
 
-# by whether X is feature-major: rows of X that lie otherwise are read in another way
-LAUNCHES = {
-    True: _launches(KERNEL, x_feature_major=True),
-    False: _launches(KERNEL_ROW_X, x_feature_major=False),
-}
+LAUNCHES = _launches(KERNEL, x_feature_major=True)
+ROW_X_LAUNCHES = _launches(KERNEL_ROW_X, x_feature_major=False)  # such rows are read in another way

@@ -1,4 +1,4 @@
-"""The Triton kernel with products in TF32 as entries of the registry, one for each layout."""
+"""The Triton kernel with products in TF32 as an entry of the registry."""
 
 from functools import partial
 
@@ -6,10 +6,10 @@ import torch
 
 from sparsefront_kernels.common.device_support import triton_unsupported_reason
 from sparsefront_kernels.format import SparseFormat
-from sparsefront_kernels.gathered.layout_entry import layout_entry
 from sparsefront_kernels.gathered.triton.packed_weight import pack_for_triton
 from sparsefront_kernels.gathered.triton.product import triton_product
 from sparsefront_kernels.gathered.triton.tf32_tuning import KERNEL, LAUNCHES
+from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import LAYOUTS, Problem
 
 
@@ -22,15 +22,15 @@ def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
     return triton_unsupported_reason(stored, problem)
 
 
-ENTRIES = tuple(
-    layout_entry(
-        KERNEL,
-        layout,
-        product=partial(triton_product, tf32=True),
-        pack=pack_for_triton,
-        unsupported=_unsupported,
-        tunable=LAUNCHES,
-        dtype_name="tf32",
-    )
-    for layout in LAYOUTS
+ENTRY = KernelEntry(
+    name=KERNEL,
+    family="gathered",
+    product=partial(triton_product, tf32=True),
+    pack=pack_for_triton,
+    unsupported=_unsupported,
+    requires_cuda=True,
+    layouts=LAYOUTS,
+    dtype_name="tf32",
+    fuses_epilogue=True,
+    tunable=LAUNCHES,
 )

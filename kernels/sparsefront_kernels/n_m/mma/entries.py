@@ -35,7 +35,7 @@ def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
 ENTRY = KernelEntry(
     name=KERNEL,
     family="n_m",
-    run=_product,
+    product=_product,
     unsupported=_unsupported,
     pack=pack_for_mma,
     requires_cuda=True,

@@ -1,13 +1,14 @@
 """Which kernels could run a product of a block: in its layouts, or in others with what the change of layout costs."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
-from sparsefront_kernels import FORMATS, KernelEntry, Problem, SparseFormat, entries, entry
+from sparsefront_kernels import FORMATS, KernelEntry, Problem, SparseFormat, entries, entry, labeled
 from sparsefront_kernels.dense.format import DenseFormat
 from sparsefront_kernels.gathered import GatheredFormat
 
+from sparsefront.inference.candidates import Candidate
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.product_weight import ProductWeight
 
@@ -24,22 +25,14 @@ SLOWER_THAN = {
 }
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A kernel and the weight as it reads it."""
-
-    entry: KernelEntry
-    format: SparseFormat
-
-
 def dense_candidate(weight: ProductWeight) -> Candidate:
-    return Candidate(entry(DENSE), DenseFormat(tuple(weight.weight.shape), weight.weight))
+    return Candidate(entry(DENSE), "row_major", DenseFormat(tuple(weight.weight.shape), weight.weight))
 
 
 def sparse_candidates(
     weight: ProductWeight, problem: Problem, choice: KernelChoice
 ) -> tuple[list[Candidate], dict[str, str]]:
-    """Usable kernels in the registry's order, and kernel -> reason for the others that were wanted.
+    """Usable kernels in the registry's order, and label -> reason for the others that were wanted.
 
     Args:
         problem: with the product's layout.
@@ -48,53 +41,44 @@ def sparse_candidates(
     if weight.stored is None:
         return usable, unsupported
     formats: dict[str, SparseFormat | str] = {weight.family: weight.stored}
-    for kernel in _wanted(weight.family, problem, choice):
+    for kernel, layout in _wanted(weight.family, problem, choice):
         if kernel.family not in formats:
             formats[kernel.family] = _held(kernel.family, weight)
         stored = formats[kernel.family]
         reason = (
-            stored
-            if isinstance(stored, str)
-            else kernel.unsupported_reason(stored, replace(problem, layout=kernel.layout))
+            stored if isinstance(stored, str) else kernel.unsupported_reason(stored, replace(problem, layout=layout))
         )
         if reason is None:
-            usable.append(Candidate(kernel, stored))
+            usable.append(Candidate(kernel, layout, stored))
         else:
-            unsupported[kernel.name] = reason
+            unsupported[kernel.label(layout)] = reason
     if choice.name is None:
         usable = _without_slower(usable, unsupported)
     return usable, unsupported
 
 
 def _without_slower(usable: list[Candidate], unsupported: dict[str, str]) -> list[Candidate]:
-    there = {base_name(candidate.entry) for candidate in usable}
+    there = {candidate.entry.name for candidate in usable}
     kept = []
     for candidate in usable:
-        if (faster := SLOWER_THAN.get(base_name(candidate.entry))) in there:
-            unsupported[candidate.entry.name] = (
-                f"not tried: {faster} can run and was faster wherever both were measured"
-            )
+        if (faster := SLOWER_THAN.get(candidate.entry.name)) in there:
+            unsupported[candidate.label] = f"not tried: {faster} can run and was faster wherever both were measured"
         else:
             kept.append(candidate)
     return kept
 
 
-def base_name(kernel: KernelEntry) -> str:
-    """The name without its layout."""
-    return kernel.name.removesuffix(f"_{kernel.layout}")
-
-
-def _wanted(canonical: str, problem: Problem, choice: KernelChoice) -> Iterator[KernelEntry]:
-    in_layout = {base_name(kernel) for kernel in entries() if kernel.layout == problem.layout}
+def _wanted(canonical: str, problem: Problem, choice: KernelChoice) -> Iterator[tuple[KernelEntry, str]]:
+    """In the product's layout; a kernel that does not take it, in all those that it takes."""
     for kernel in entries():
-        fits = kernel.layout == problem.layout or base_name(kernel) not in in_layout
-        if fits and _allowed(kernel, canonical, problem.device, choice):
-            yield kernel
+        if _allowed(kernel, canonical, problem.device, choice):
+            for layout in (problem.layout,) if problem.layout in kernel.layouts else kernel.layouts:
+                yield kernel, layout
 
 
 def _allowed(kernel: KernelEntry, canonical: str, device: torch.device, choice: KernelChoice) -> bool:
     if choice.name is not None:
-        return base_name(kernel) == base_name(entry(choice.name))
+        return kernel.name == labeled(choice.name)[0].name
     plain = choice.mode == "reference" or device.type == "cpu"
     if kernel.is_reference != plain:
         return False

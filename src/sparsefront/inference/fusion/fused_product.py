@@ -30,6 +30,7 @@ class FusedProduct(SparseLayer):
         entry: the kernel; of the family `dense` it is cuBLAS in any layout. What it does not fuse follows it.
         stored: W [N, K] in the kernel's format.
         bias: [N] of any float dtype, or None.
+        kernel_layout: that the kernel runs in, as of `SparseLayer`.
         activation: a name of the kernels' `ACTIVATIONS`.
         x_feature_major, y_feature_major: where the elements of x are expected and those of the result are put.
     """
@@ -40,11 +41,12 @@ class FusedProduct(SparseLayer):
         stored: SparseFormat,
         bias: Tensor | None,
         *,
+        kernel_layout: str | None = None,
         activation: str = "none",
         x_feature_major: bool = False,
         y_feature_major: bool = False,
     ) -> None:
-        super().__init__(entry, stored, bias)
+        super().__init__(entry, stored, bias, kernel_layout)
         self.out_features, self.in_features = stored.shape
         self.activation = activation
         self.x_feature_major, self.y_feature_major = x_feature_major, y_feature_major
@@ -74,11 +76,12 @@ class FusedProduct(SparseLayer):
 
     def _fused(self, rows: Tensor, added: Tensor | None) -> Tensor:
         """[M, K] -> [M, N], all by the kernel."""
-        y_feature_major = self._entry.layout in Y_FEATURE_MAJOR
+        y_feature_major = self.kernel_layout in Y_FEATURE_MAJOR
         y = self._entry.run(
             self._laid_out(rows),
             self._operand,
             self.bias,
+            layout=self.kernel_layout,
             activation=self.activation,
             residual=added.t() if added is not None and y_feature_major else added,
         )
@@ -114,12 +117,12 @@ class FusedProduct(SparseLayer):
         return y if added is None else y + added
 
     def _kernel(self, rows: Tensor, bias: Tensor | None) -> Tensor:
-        y = self._entry.run(self._laid_out(rows), self._operand, bias)
-        return y.t() if self._entry.layout in Y_FEATURE_MAJOR else y
+        y = self._entry.run(self._laid_out(rows), self._operand, bias, layout=self.kernel_layout)
+        return y.t() if self.kernel_layout in Y_FEATURE_MAJOR else y
 
     def _laid_out(self, rows: Tensor) -> Tensor:
         """X as the kernel's layout has it."""
-        if self._entry.layout in X_FEATURE_MAJOR:
+        if self.kernel_layout in X_FEATURE_MAJOR:
             return in_layout(rows, feature_major=True).t()
         return rows if self.format.family in READS_ANY_STRIDES else in_layout(rows, feature_major=False)
 

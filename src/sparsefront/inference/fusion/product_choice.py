@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 import torch
-from sparsefront_kernels import Problem, entry
+from sparsefront_kernels import Problem, labeled
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 from torch import Tensor
 
@@ -86,7 +86,7 @@ class ProductChooser:
         """
         chosen = self._fastest(spec, m, feature_major, kernel)
         name = chosen.report.kernel
-        if not feature_major or not spec.normed or entry(name).fuses_epilogue:
+        if not feature_major or not spec.normed or labeled(name)[0].fuses_epilogue:
             return chosen
         with_bias = name != DENSE  # cuBLAS adds one to rows only, the others add it before they store
         alone = self._fastest(spec.before_norm(with_bias=with_bias), m, feature_major, name)
@@ -100,7 +100,7 @@ class ProductChooser:
         times = self._times(tuning, candidates) if kernel is None and self.times_on(tuning.problem.device) else None
         latencies = {} if times is None else times.latencies_us
         # untimed ones last: they failed in the product whose times these are (without times the order stays)
-        for candidate in sorted(candidates, key=lambda candidate: latencies.get(candidate.entry.name, math.inf)):
+        for candidate in sorted(candidates, key=lambda candidate: latencies.get(candidate.label, math.inf)):
             if (product := tuning.product(candidate)) is not None:
                 timed_as = None if times is None or times.name == tuning.name else times.name
                 return ChosenProduct(product, tuning.report(product, latencies, timed_as))
@@ -118,7 +118,7 @@ class ProductChooser:
         sparse, unsupported = sparse_candidates(weight, tuning.problem, self.choice)
         tuning.unsupported |= unsupported
         if kernel is not None:
-            return [candidate for candidate in sparse if candidate.entry.name == kernel]
+            return [candidate for candidate in sparse if candidate.label == kernel]
         dense_too = self.choice.dense_allowed and self.times_on(tuning.problem.device)
         return [*sparse, dense] if dense_too or not sparse else sparse
 
@@ -132,10 +132,8 @@ class ProductChooser:
             if _equal_work(known.lengths, lengths):
                 return known
         # dense is timed beside the others also where it may not run
-        beside = (
-            [] if any(candidate.entry.name == DENSE for candidate in candidates) else [dense_candidate(spec.weight)]
-        )
-        products = {candidate.entry.name: tuning.product(candidate) for candidate in [*candidates, *beside]}
+        beside = [] if any(candidate.label == DENSE for candidate in candidates) else [dense_candidate(spec.weight)]
+        products = {candidate.label: tuning.product(candidate) for candidate in [*candidates, *beside]}
         timer = time_where_it_is if self.on_cpu else time_layer
         latencies = {
             name: timer(product, *tuning.operands).latency_us
@@ -175,7 +173,7 @@ class _Tuning:
 
     def product(self, candidate: Candidate) -> FusedProduct | None:
         """The product through this kernel, None where it fails or is wrong."""
-        name = candidate.entry.name
+        name = candidate.label
         if name not in self._products and name not in self.unsupported:
             give_way(self.problem.device)
             self._try(name, candidate)
@@ -187,6 +185,7 @@ class _Tuning:
                 candidate.entry,
                 candidate.format,
                 self.spec.weight.bias,
+                kernel_layout=candidate.layout,
                 activation=self.spec.activation,
                 x_feature_major=self.problem.layout in X_FEATURE_MAJOR,
                 y_feature_major=self.problem.layout in Y_FEATURE_MAJOR,

@@ -1,4 +1,4 @@
-"""The registry's entries of a kernel of which every lane owns rows of X."""
+"""The registry's entry of a kernel of which every lane owns rows of X."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,32 +15,29 @@ from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.tuning import TunedLaunches
 
 
-def slab_entries(
+def slab_entry(
     family: str, *, op: Callable[..., Tensor], pack: Callable[[Any], Any], launches: TunedLaunches
-) -> tuple[KernelEntry, ...]:
-    """Row-major and feature-major; a row-major Y is the transpose of what the kernel writes, as a view.
+) -> KernelEntry:
+    """Takes row-major and feature-major; a row-major Y is the transpose of what the kernel writes, as a view.
 
     Args:
         op: (x, values, places, pointers, order, bias, n, k, x_feature_major) → [N, M].
         pack: format → `n`, `k` and `lists`.
         launches: of the kernel, which is named like its library.
     """
-    return tuple(
-        KernelEntry(
-            name=launches.kernel if layout == "row_major" else f"{launches.kernel}_{layout}",
-            family=family,
-            run=partial(_product, op, layout),
-            unsupported=partial(_unsupported, launches.kernel),
-            pack=pack,
-            requires_cuda=True,
-            layout=layout,
-            tunable=launches,  # type: ignore[arg-type]  # frozen attributes serve a protocol that only reads them
-        )
-        for layout in ("row_major", "feature_major")
+    return KernelEntry(
+        name=launches.kernel,
+        family=family,
+        product=partial(_product, op),
+        unsupported=partial(_unsupported, launches.kernel),
+        pack=pack,
+        requires_cuda=True,
+        layouts=("row_major", "feature_major"),
+        tunable=launches,  # type: ignore[arg-type]  # frozen attributes serve a protocol that only reads them
     )
 
 
-def _product(op: Callable[..., Tensor], layout: str, x: Tensor, packed: Any, bias: Tensor | None = None) -> Tensor:
+def _product(op: Callable[..., Tensor], x: Tensor, packed: Any, bias: Tensor | None = None, *, layout: str) -> Tensor:
     """x and y in the layout's order."""
     parts, feature_major = packed.lists, layout == "feature_major"
     y = op(x, parts.values, parts.places, parts.pointers, parts.order, bias, packed.n, packed.k, feature_major)
