@@ -4,9 +4,11 @@ import copy
 
 import pytest
 import torch
+from sparsefront_kernels import FORMATS
 
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion import chain_choice, product_choice
+from sparsefront.inference.fusion.candidates import SHORT, tile_lengths
 from sparsefront.inference.fusion.chain_choice import AS_THEY_ARE, representatives
 from sparsefront.inference.fusion.fuse import fuse_blocks, fuse_dense
 from sparsefront.inference.fusion.fused_block import FusedBlock
@@ -135,10 +137,25 @@ def test_other_tile_lengths_are_timed_anew(bert, clock):
 
 
 def test_equal_work():
-    assert _equal_work([1000, 500, 3], [960, 480, 10])
-    assert not _equal_work([1000, 500], [940, 500])
-    assert not _equal_work([1000, 500], [1000])
-    assert _equal_work([], [])
+    assert _equal_work([1000, 500, 3], [960, 480, 10], SHORT)
+    assert not _equal_work([1000, 500], [940, 500], SHORT)
+    assert not _equal_work([1000, 500], [1000], SHORT)
+    assert _equal_work([], [], SHORT)
+
+
+def test_rows_of_blocks_may_differ_by_one_block():
+    """Of 64 inputs, as long as all rows together have as many within 5 %."""
+    assert _equal_work([640, 640, 576], [640, 576, 576], grain=64)
+    assert not _equal_work([640, 640, 576], [640, 640, 448], grain=64)
+    assert not _equal_work([640, 640, 576], [576, 576, 512], grain=64)
+
+
+def test_lengths_count_inputs_whatever_a_tile_is_made_of():
+    mask = torch.zeros(128, 256, dtype=torch.bool)
+    mask[:64, :192], mask[64:, 64:128] = True, True
+    for family, parameters in (("gathered", {"tile": 64}), ("blocked", {"block": (64, 64)})):
+        stored = FORMATS[family].from_dense(torch.randn(128, 256) * mask, mask, **parameters)
+        assert tile_lengths(stored) == [192, 64]
 
 
 def test_representatives_stand_for_the_others():

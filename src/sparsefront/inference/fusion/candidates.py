@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import torch
 from sparsefront_kernels import FORMATS, KernelEntry, Problem, SparseFormat, entries, entry, labeled
+from sparsefront_kernels.blocked import BlockedFormat
+from sparsefront_kernels.blocked_2_4 import Blocked24Format
 from sparsefront_kernels.dense.format import DenseFormat
 from sparsefront_kernels.gathered import GatheredFormat
 
@@ -13,6 +15,7 @@ from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.product_weight import ProductWeight
 
 DENSE = "dense_linear"
+SHORT = 16  # kept inputs: tiles differ by more than this, and by more than a block, before they count as different
 # Family of the pattern -> others that can store such masks and may be faster: blocks are tiles, half of n:m is 2:4.
 ALSO_HELD = {"blocked": ("gathered",), "n_m": ("semi_structured",)}
 # Not tried where the other one can run, which was faster in all products of M >= 512 that experiments/operators holds of both on
@@ -101,14 +104,19 @@ def _held(family: str, weight: ProductWeight) -> SparseFormat | str:
         return str(error)
 
 
+def work_grain(stored: SparseFormat | None) -> int:
+    """Kept inputs by which two tiles may differ however short they are: blocks come whole."""
+    return max(SHORT, stored.block[1]) if isinstance(stored, BlockedFormat | Blocked24Format) else SHORT
+
+
 def tile_lengths(stored: SparseFormat) -> list[int]:
-    """How uneven the work is, descending: kept inputs per tile, blocks per row of blocks; else the number of values."""
+    """How uneven the work is, descending: kept inputs of each tile or row of blocks; else the number of values."""
     if isinstance(stored, GatheredFormat):
         counts = stored.tile_offsets.diff()
     elif stored.family == "gathered_2_4":
         counts = stored.tile_offsets.diff() * 4
-    elif stored.family in ("blocked", "blocked_2_4"):
-        counts = stored.row_pointers.diff()
+    elif isinstance(stored, BlockedFormat | Blocked24Format):
+        counts = stored.row_pointers.diff() * stored.block[1]
     else:
         return [stored.values.numel()]
     return counts.sort(descending=True).values.tolist()

@@ -18,6 +18,7 @@ from sparsefront.inference.fusion.candidates import (
     dense_candidate,
     sparse_candidates,
     tile_lengths,
+    work_grain,
 )
 from sparsefront.inference.fusion.correctness_check import FusedCorrectnessCheck
 from sparsefront.inference.fusion.fused_product import FusedProduct
@@ -30,8 +31,7 @@ from sparsefront.measure.kernel_timer import time_layer
 from sparsefront.measure.launch_choice import launch_in_use
 from sparsefront.measure.memory import stored_bytes
 
-TOLERANCE = 0.05  # of a tile's length, within which products count as equal work
-SHORT = 16  # kept inputs: tiles differ by at least this much before they count as different
+TOLERANCE = 0.05  # of a tile's length, and of all together, within which products count as equal work
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class ProductChooser:
         key = (tuning.problem, spec.activation, spec.residual, held, spec.weight.bias is not None)
         lengths = [] if spec.weight.stored is None else tile_lengths(spec.weight.stored)
         for known in self.timed.setdefault(key, []):
-            if _equal_work(known.lengths, lengths):
+            if _equal_work(known.lengths, lengths, work_grain(spec.weight.stored)):
                 return known
         # dense is timed beside the others also where it may not run
         beside = [] if any(candidate.label == DENSE for candidate in candidates) else [dense_candidate(spec.weight)]
@@ -223,8 +223,8 @@ class _Tuning:
         )
 
 
-def _equal_work(one: list[int], other: list[int]) -> bool:
-    """Whether tile lengths, both descending, agree within the tolerance."""
-    return len(one) == len(other) and all(
-        abs(a - b) <= max(SHORT, TOLERANCE * max(a, b)) for a, b in zip(one, other, strict=True)
-    )
+def _equal_work(one: list[int], other: list[int], grain: int) -> bool:
+    """Whether tile lengths, both descending, agree within the tolerance, each and all together."""
+    if len(one) != len(other) or abs(sum(one) - sum(other)) > max(grain, TOLERANCE * max(sum(one), sum(other))):
+        return False
+    return all(abs(a - b) <= max(grain, TOLERANCE * max(a, b)) for a, b in zip(one, other, strict=True))
