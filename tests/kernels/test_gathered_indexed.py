@@ -103,6 +103,16 @@ class TestPackedWeight:
         rows = packed.starts[:, 0].diff()
         assert (rows <= 64).all() and (rows >= 2 * kept).all(), "only rows that some list keeps"
 
+    def test_lists_of_like_length_share_a_tile(self):
+        mask = torch.zeros(32, 64, dtype=torch.bool)
+        mask[::2], mask[1::2, ::8] = True, True
+        stored = FORMATS["gathered"].from_dense(
+            torch.randn(256, 64), mask.repeat_interleave(8, 0), tile=8, drop_empty_outputs=False
+        )
+        packed = pack_for_indexed(stored)
+        assert len(packed.panels) == 64 + 8
+        assert torch.equal(read_by_the_kernel(packed)[0], stored.to_dense())
+
     def test_dense_windows_are_two_stages(self):
         packed = pack_for_indexed(balanced(128, 64, 1, 1, 8))
         assert packed.starts.tolist() == [[0, 0], [32, 32], [64, 64]] and packed.most_steps == MOST_STEPS

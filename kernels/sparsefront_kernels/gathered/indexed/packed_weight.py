@@ -69,6 +69,8 @@ def pack_for_indexed(stored: GatheredFormat) -> IndexedPackedWeight:
         raise ValueError(f"gathered: {reason}")
     outputs, keeps = cut_into_cta_tiles(stored, LIST_OUTPUTS)
     (n, k), device = stored.shape, stored.device
+    alike = keeps.sum(dim=1).argsort(descending=True, stable=True)  # a stage is as long as the longest list of its tile
+    outputs, keeps = outputs[alike], keeps[alike]
     outputs = pad(outputs, (0, 0, 0, -len(outputs) % LISTS), value=-1).view(-1, LISTS, LIST_OUTPUTS)
     keeps = pad(keeps, (0, -k % (2 * HALF), 0, -len(keeps) % LISTS)).view(len(outputs), LISTS, -1, 2, HALF)
     windows = _Windows(keeps)
