@@ -138,12 +138,30 @@ def test_the_shipped_plan_measures_the_bars():
     for line in lines:
         shapes, masks = command._shapes(line), command._masks(line)
         assert Chosen(tuple(line.kernels), tuple(line.layout), tuple(line.family)).entries(line.dtype[0])
-        if "pattern" in line.distribution and "feature_major" in line.layout:
-            assert line.sparsity == [0.5, 0.75, 0.9] and line.dtype == ["fp16"]
+        if line.dtype == ["fp16"] and "pattern" in line.distribution and "feature_major" in line.layout:
+            assert line.sparsity == [0.5, 0.75, 0.9]
             kinds = {(masks.source("pattern", unit).pattern, unit) for unit in line.granularity}
             found |= {(shape.m, shape.k, shape.n, *kind) for shape in shapes for kind in kinds}
     sizes = [(m, k, n) for m in (4096, 1024, 256) for k, n in INPUTS_AND_OUTPUTS]
     assert found == {(*size, *kind) for size in sizes for kind in OF_THE_BARS}
+
+
+def test_the_shipped_plan_asks_for_masks_that_nm_spmm_takes():
+    from sparsefront_kernels.bench import __main__ as command
+    from sparsefront_kernels.bench.baselines.nm_spmm.packed_weight import WINDOWS, pack_for_nm_spmm
+    from sparsefront_kernels.bench.baselines.nm_spmm.peer import launches
+
+    lines = [command.parser().parse_args(line) for line in command._lines(PLAN)]
+    beside = [line for line in lines if line.peers == ["nm_spmm"]]
+    assert beside
+    for line in beside:
+        source = command._masks(line).source("pattern", *line.granularity)
+        assert line.sparsity == list(WINDOWS) and line.dtype == ["fp32"]
+        for sparsity, (window, kept) in WINDOWS.items():
+            drawn = source.draw(128, 128, sparsity, CPU)
+            stored = FORMATS["gathered"].from_dense(drawn.weight, drawn.mask, **drawn.storage["gathered"])
+            assert (pack_for_nm_spmm(stored, 128).window, pack_for_nm_spmm(stored, 128).kept) == (window, kept)
+            assert all(launches(shape, window, kept) for shape in command._shapes(line))
 
 
 def test_the_benchmark_takes_them_by_name():

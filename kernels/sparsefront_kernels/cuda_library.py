@@ -31,6 +31,7 @@ SOURCES = {
     "blocked_cuda": PACKAGE / "blocked" / "csrc" / "blocked_cuda.cu",
     "gathered_cuda_narrow": PACKAGE / "gathered" / "csrc" / "gathered_cuda_narrow.cu",
     "gathered_cuda_wide": PACKAGE / "gathered" / "csrc" / "gathered_cuda_wide.cu",
+    "gathered_indexed": PACKAGE / "gathered" / "csrc" / "gathered_indexed.cu",
     "gathered_simt": PACKAGE / "gathered" / "csrc" / "gathered_simt.cu",
     "gathered_small_m": PACKAGE / "gathered" / "csrc" / "gathered_small_m.cu",
     "csr_cuda": PACKAGE / "csr" / "csrc" / "csr_cuda.cu",

@@ -13,7 +13,7 @@ from random_problems import OCCASIONS, draw
 from sparsefront_kernels import entry
 from sparsefront_kernels.bench.poison import poisoned_memory
 from sparsefront_kernels.common.epilogue import with_epilogue
-from sparsefront_kernels.gathered import cuda, simt, small_m
+from sparsefront_kernels.gathered import cuda, indexed, simt, small_m
 from sparsefront_kernels.gathered.aligned_operands import RUN_BYTES, run_length
 from sparsefront_kernels.problem import LAYOUTS
 from sparsefront_kernels.tuning import launches
@@ -35,6 +35,12 @@ class Kernel:
 KERNELS = [
     Kernel("gathered_cuda", cuda, "launch_gathered_cuda", ("panels", "k_blocks", "cta_tiles", "outputs")),
     Kernel("gathered_simt", simt, "launch_gathered_simt", ("panels", "kept", "tiles", "outputs")),
+    Kernel(
+        "gathered_indexed",
+        indexed,
+        "launch_gathered_indexed",
+        ("panels", "kept", "starts", "places", "tiles", "outputs"),
+    ),
     Kernel("gathered_small_m", small_m, "launch_gathered_small_m", ("panels", "lists", "row_tiles", "outputs")),
 ]
 

@@ -112,7 +112,7 @@ def test_opcheck(kernel, setting):
     """PyTorch's own checks, those of registered gradients included."""
     _, packed, problem = setting("gathered-uneven")
     x, bias, residual = operands(problem)
-    ops = ("gathered_cuda", "gathered_triton", "gathered_simt", "gathered_small_m")
+    ops = ("gathered_cuda", "gathered_triton", "gathered_simt", "gathered_indexed", "gathered_small_m")
     op = getattr(torch.ops.sparsefront, next(name for name in ops if kernel.name.startswith(name))).default
     given = {"x": x, "bias": bias, "residual": residual, "activation": "gelu_tanh"} | vars(packed)
     given |= {

@@ -26,6 +26,7 @@ def test_names_are_those_that_configurations_use():
         "gathered_triton",
         "gathered_cuda",
         "gathered_simt",
+        "gathered_indexed",
         "gathered_small_m",
         "gathered_triton_tf32",
         "gathered_quack",

@@ -26,7 +26,7 @@ from sparsefront_kernels.bench.shapes import BATCHES, Shape, any_shape, chosen_s
 from sparsefront_kernels.problem import LAYOUTS
 from sparsefront_kernels.tuning.tunable import Tunable
 
-PEER_NAMES = ("cusparselt", "triton_bsr", "cusparse_csr", "quack_compact", "triton_bsr_same_mask")
+PEER_NAMES = ("cusparselt", "triton_bsr", "cusparse_csr", "quack_compact", "triton_bsr_same_mask", "nm_spmm")
 DTYPE_NAMES = ("fp16", "bf16", "fp32", "tf32")
 Read = TypeVar("Read")
 

@@ -1,6 +1,7 @@
 """The kernels of the gathered family."""
 
 from sparsefront_kernels.gathered.cuda.entries import ENTRY as HOPPER
+from sparsefront_kernels.gathered.indexed.entries import ENTRY as INDEXED
 from sparsefront_kernels.gathered.quack.entries import ENTRY as QUACK
 from sparsefront_kernels.gathered.reference import gathered_reference
 from sparsefront_kernels.gathered.simt.entries import ENTRY as SIMT
@@ -20,6 +21,7 @@ ENTRIES = (
     TRITON,
     HOPPER,
     SIMT,
+    INDEXED,
     SMALL_M,
     TRITON_TF32,
     QUACK,

@@ -11,6 +11,7 @@ from sparsefront_kernels.bench.baselines import (
     triton_bsr,
     triton_bsr_same_mask,
 )
+from sparsefront_kernels.bench.baselines.nm_spmm import peer as nm_spmm
 from sparsefront_kernels.bench.provider import Provider
 
 DENSE = cublas.providers
@@ -40,4 +41,5 @@ PEERS = {
     triton_bsr_same_mask.KERNEL: Peer(
         triton_bsr_same_mask.providers, triton_bsr.unsupported_reason, family=triton_bsr_same_mask.FAMILY
     ),
+    nm_spmm.KERNEL: Peer(nm_spmm.providers, nm_spmm.unsupported_reason, family=nm_spmm.FAMILY),
 }

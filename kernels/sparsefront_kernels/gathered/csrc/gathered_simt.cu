@@ -9,6 +9,7 @@
 // is to be added up, a block goes on with another tile, whose rows are loaded while it still multiplies.
 // Hierarchical blocking and double buffering: "NM-SpMM: Accelerating Matrix Multiplication Using N:M Sparsity with GPGPU",
 // 2025. See ../README.md.
+#include "simt_launch.cuh"
 #include "simt_sums.cuh"
 
 namespace {
@@ -134,58 +135,17 @@ __device__ __forceinline__ void produce(const Problem& problem, int work_tiles, 
 
 template <typename S>
 __global__ void __launch_bounds__(THREADS, S::BLOCKS_PER_SM) gathered_simt_kernel(const __grid_constant__ Problem problem) {
-    extern __shared__ __align__(128) float stages[];
-    __shared__ uint64_t barriers[2 * MOST_STAGES];
-    uint32_t full = shared_address(barriers);
-    asm volatile("" : "+r"(full));  // kept rather than computed anew, which takes some ten instructions
-    uint32_t address = shared_address(stages);
-    asm volatile("" : "+r"(address));
-    const uint32_t empty = full + 8 * MOST_STAGES;
-    if (threadIdx.x == 0) {
-        for (int slot = 0; slot < problem.stages; ++slot) {
-            barrier_init(full + 8 * slot, 1);
-            barrier_init(empty + 8 * slot, WARPS);
-        }
-        fence_barrier_init();
-    }
-    __syncthreads();
-    pdl_launch_dependents();
     const int work_tiles = problem.tile_count * ((problem.m + S::BLOCK_M - 1) / S::BLOCK_M);
-    if (threadIdx.x < CONSUMERS) {  // the schedulers prefer the oldest warps: those that load, which have little to do
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::PRODUCER_REGISTERS));
-        if (threadIdx.x / 32 < problem.stages) produce<S>(problem, work_tiles, address, full, empty);
-    } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::CONSUMER_REGISTERS));
-        pdl_wait();
-        consume<S>(problem, work_tiles, address, full, empty);
-    }
+    run_warps<S>(
+        problem.stages,
+        [&](uint32_t stages, uint32_t full, uint32_t empty) { produce<S>(problem, work_tiles, stages, full, empty); },
+        [&](uint32_t stages, uint32_t full, uint32_t empty) { consume<S>(problem, work_tiles, stages, full, empty); });
 }
 
 template <int WIDTH, int WARP_SPLIT_K, int OUTPUTS, int COLUMNS>
 cudaError_t launch(const Problem& problem, int num_sms, cudaStream_t stream) {
     using S = Shape<WIDTH, WARP_SPLIT_K, OUTPUTS, COLUMNS>;
-    const auto kernel = gathered_simt_kernel<S>;
-    const int stage_bytes = problem.stages * S::STAGE_BYTES, bytes = stage_bytes > S::SUMS_BYTES ? stage_bytes : S::SUMS_BYTES;
-    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (error != cudaSuccess) return error;
-    long long blocks = 1ll * problem.tile_count * ((problem.m + S::BLOCK_M - 1) / S::BLOCK_M) * problem.splits;
-    if (blocks >= 1ll << 31) return cudaErrorInvalidValue;
-    // sums that are added up take the place of the stages, so that such blocks have one work tile each
-    if (WARP_SPLIT_K == 1 && problem.splits == 1 && problem.activation == NONE && blocks > num_sms * S::BLOCKS_PER_SM)
-        blocks = num_sms * S::BLOCKS_PER_SM;
-    cudaLaunchAttribute attributes[2]{};
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;  // set up while the kernel before this one ends
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim = {static_cast<unsigned>(problem.splits), 1, 1};
-    cudaLaunchConfig_t config{};
-    config.gridDim = dim3(static_cast<unsigned>(blocks));
-    config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = bytes;
-    config.stream = stream;
-    config.attrs = attributes;
-    config.numAttrs = problem.splits > 1 ? 2 : 1;
-    return cudaLaunchKernelEx(&config, kernel, problem);
+    return launch_kernel<S>(gathered_simt_kernel<S>, problem, S::STAGE_BYTES, num_sms, stream);
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ SHARED_BYTES = 233_472  # of a multiprocessor
 FIXED_BYTES = 1_024 + 768  # of a block: what the driver reserves, barriers, lists of outputs
 CONSUMER_WARPS = 4
 MOST_STAGES, MOST_SPLITS = 16, 8
-_BIAS_TYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
+BIAS_TYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
 
 
 @dataclass(frozen=True, order=True)
@@ -102,7 +102,7 @@ def launch_gathered_simt(
         y.stride(0),
         0 if residual is None else residual.stride(0),
         kept_of_each,
-        0 if bias is None else _BIAS_TYPES[bias.dtype],
+        0 if bias is None else BIAS_TYPES[bias.dtype],
         ACTIVATION_CODES[activation],
         x.shape[1],
         x.shape[0],

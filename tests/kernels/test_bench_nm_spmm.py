@@ -1,0 +1,174 @@
+"""NM-SpMM as a peer: its packed weight against what its kernels do with it, when it is left out, and on a GPU its products."""
+
+import pytest
+import torch
+from sparsefront_kernels import FORMATS, cuda_library
+from sparsefront_kernels.bench.baselines import PEERS
+from sparsefront_kernels.bench.baselines.nm_spmm import library, peer
+from sparsefront_kernels.bench.baselines.nm_spmm.packed_weight import VECTOR, WINDOWS, pack_for_nm_spmm
+from sparsefront_kernels.bench.drawn import DrawnWeight
+from sparsefront_kernels.bench.provider import checked
+from sparsefront_kernels.bench.setting import Setting
+from sparsefront_kernels.bench.shapes import Shape
+from sparsefront_kernels.bench.weights import random_groups
+
+CPU = torch.device("cpu")
+PEER = PEERS["nm_spmm"]
+UNAVAILABLE = library.unavailable_reason()
+
+
+def balanced(n, k, sparsity, device=CPU, *, m=32, tile=VECTOR):
+    """A gathered weight that keeps n of every m inputs in vectors of `tile` outputs."""
+    mask = random_groups(n // tile, k, round((1 - sparsity) * m), m, device).repeat_interleave(tile, 0)
+    weight = torch.randn(n, k, device=device)
+    return FORMATS["gathered"].from_dense(weight, mask, tile=tile, drop_empty_outputs=False)
+
+
+def read_by_a_kernel(packed, tile_n):
+    """W [N, K] as a kernel of NM-SpMM reads it: a compressed row at a time, by its place in the window."""
+    weight = torch.zeros(packed.n, packed.k)
+    windows = packed.k // packed.window
+    columns = None if packed.columns is None else packed.columns[: -packed.window].view(-1, windows, packed.window)
+    assert packed.index.shape == (packed.n // tile_n, len(packed.values), tile_n // VECTOR)
+    for output in range(packed.n):
+        block, vector = output // tile_n, output % tile_n // VECTOR
+        for row, value in enumerate(packed.values[:, output].tolist()):
+            window, place = row // packed.kept, int(packed.index[block, row, vector])
+            if columns is not None:
+                place = int(columns[block, window, place])
+                assert place >= 0, "a row that is loaded"
+            weight[output, window * packed.window + place] = value
+    return weight
+
+
+def drawn(setting, stored):
+    own = {"gathered": stored}
+    reference = setting.reference(stored.to_dense())
+    return DrawnWeight("vector_wise", VECTOR, "pattern", "m=32", setting, own, reference, setting.sparsity)
+
+
+@pytest.mark.parametrize("tile_n", [32, 64, 128])
+@pytest.mark.parametrize("sparsity", WINDOWS)
+def test_a_kernel_reads_the_weight(sparsity, tile_n):
+    torch.manual_seed(tile_n)
+    stored = balanced(256, 192, sparsity)
+    packed = pack_for_nm_spmm(stored, tile_n)
+    assert torch.equal(read_by_a_kernel(packed, tile_n), stored.to_dense())
+    assert packed.values.is_contiguous() and packed.index.is_contiguous() and packed.index.dtype == torch.int32
+    if packed.columns is None:
+        assert sparsity < 0.75 and packed.window == 32
+        return
+    assert packed.columns.dtype == torch.int32 and (packed.columns[-packed.window :] == -1).all()
+    rows = packed.columns[: -packed.window].view(-1, packed.window)
+    loaded = (rows >= 0).sum(dim=1)
+    assert (loaded >= packed.kept).all() and (loaded <= packed.kept * tile_n // VECTOR).all(), "no row that none needs"
+
+
+def test_finer_windows_and_wider_vectors_are_taken_too():
+    """2:4 is 16:32 as well, and vectors of 64 are two of 32."""
+    stored = balanced(128, 64, 0.5, m=4, tile=64)
+    assert torch.equal(read_by_a_kernel(pack_for_nm_spmm(stored, 128), 128), stored.to_dense())
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "tile", "sparsity", "reason"),
+    [
+        (128, 64, 16, 0.5, "vectors of 32 outputs"),
+        (96, 64, 32, 0.5, "multiples of 128 of them, not 32 of 96"),
+        (128, 64, 32, 0.6875, "the mask has 0.6875"),
+        (128, 96, 32, 0.75, "16 of every 64 inputs, which do not divide K = 96"),
+    ],
+)
+def test_weights_that_its_kernels_do_not_take(n, k, tile, sparsity, reason):
+    with pytest.raises(ValueError, match=reason):
+        pack_for_nm_spmm(balanced(n, k, sparsity, tile=tile), 128)
+
+
+def test_free_vectors_and_other_orders_are_not_taken():
+    mask = torch.zeros(64, 64, dtype=torch.bool)
+    mask[:, :32] = True
+    build = FORMATS["gathered"].from_dense
+    with pytest.raises(ValueError, match="16 of every 32 inputs; vector 0 keeps 32 of those from 0 on"):
+        pack_for_nm_spmm(build(torch.randn(64, 64), mask, tile=32, drop_empty_outputs=False), 64)
+    order = torch.arange(63, -1, -1)
+    with pytest.raises(ValueError, match="in their own order"):
+        pack_for_nm_spmm(build(torch.randn(64, 64), mask, tile=32, drop_empty_outputs=False, output_order=order), 64)
+
+
+def test_launches_are_the_kernels_that_fit():
+    def tiles(m, n, kept):
+        return {(one.tile_m, one.tile_n) for one in peer.launches(Shape("any", m, 4096, n), 32, kept)}
+
+    assert tiles(64, 128, 16) == {(32, 32), (32, 64), (64, 64), (64, 128)}
+    assert tiles(96, 128, 16) == {(32, 32), (32, 64)}
+    assert tiles(64, 128, 12) == {(32, 64), (64, 64), (64, 128)}, "12 weights of a stage in copies of 8"
+    assert {one.splits for one in peer.launches(Shape("any", 64, 192, 64), 64, 8)} == {1, 2}, "a window to each"
+    with pytest.raises(ValueError, match="multiples of 32, not M = 16"):
+        peer.launches(Shape("any", 16, 4096, 4096), 32, 16)
+    with pytest.raises(ValueError, match="32 bits"):
+        peer.launches(Shape("any", 65536, 64, 32768), 32, 16)
+
+
+def test_when_it_is_left_out(monkeypatch, tmp_path):
+    assert PEER.unsupported_reason("tf32", 0.5) == "NM-SpMM multiplies float32 alone, exactly"
+    assert "0.5, 0.625, 0.75, 0.875, not 0.9" in PEER.unsupported_reason("fp32", 0.9)
+    monkeypatch.delenv(library.CHECKOUT, raising=False)
+    assert "$SPARSEFRONT_NMSPMM does not name a checkout" in PEER.unsupported_reason("fp32", 0.5)
+    monkeypatch.setenv(library.CHECKOUT, str(tmp_path))
+    assert "it lacks include/NM-SpMM.h" in PEER.unsupported_reason("fp32", 0.5)
+    for name in library.READ:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.setattr(cuda_library, "compiler", lambda: None)
+    assert "nvcc is missing" in PEER.unsupported_reason("fp32", 0.5)
+    monkeypatch.setattr(cuda_library, "compiler", lambda: "nvcc")
+    assert PEER.unsupported_reason("fp32", 0.5) is None
+
+
+def test_what_does_not_compile_says_what_the_compiler_said(monkeypatch, tmp_path):
+    if cuda_library.compiler() is None:
+        pytest.skip("no nvcc")
+    for name in library.READ:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.setenv(library.CHECKOUT, str(tmp_path))
+    with pytest.raises(RuntimeError, match=r"NM-SpMM does not compile: (?s:.*)kernel_32x32_4x4_low_sparsity"):
+        library.load.__wrapped__((9, 0))
+
+
+@pytest.mark.parametrize("sparsity", [0.5, 0.875])
+def test_providers_are_checked_like_all_others(monkeypatch, sparsity):
+    """Its kernels' place is taken by a product with what they would read."""
+    capabilities = []
+    monkeypatch.setattr(peer, "load", capabilities.append)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(
+        peer, "launch_nm_spmm", lambda x, packed, launch: x.t() @ read_by_a_kernel(packed, launch.tile_n).t()
+    )
+    setting = Setting(Shape("small", 64, 128, 128), "fp32", sparsity, CPU)
+    stored = balanced(128, 128, sparsity)
+    found = PEER.providers(setting, drawn(setting, stored))
+    assert len(found) == len(peer.launches(setting.shape, *WINDOWS[sparsity])) > 6 and capabilities == [(9, 0)]
+    for one in found:
+        assert (one.family, one.kernel, one.layout, one.sparsity) == ("nm_spmm", "nm_spmm", "feature_to_row", sparsity)
+        assert (one.pattern, one.granularity, one.mask_settings) == ("vector_wise", 32, "m=32")
+        assert one.weight_bytes == stored.nbytes
+    assert checked(found[0]) < 4e-6 and checked(found[-1]) < 4e-6
+
+
+@pytest.mark.skipif(UNAVAILABLE is not None, reason=str(UNAVAILABLE))
+def test_a_checkout_compiles():
+    assert library.load((9, 0)).sparsefront_nm_spmm
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(UNAVAILABLE is not None, reason=str(UNAVAILABLE))
+@pytest.mark.parametrize("sparsity", WINDOWS)
+@pytest.mark.parametrize(("m", "k", "n"), [(64, 128, 128), (256, 1024, 512), (96, 64, 64)])
+def test_every_kernel_is_right(sparsity, m, k, n):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    cuda = torch.device("cuda")
+    setting = Setting(Shape("small", m, k, n), "fp32", sparsity, cuda)
+    for one in PEER.providers(setting, drawn(setting, balanced(n, k, sparsity, cuda))):
+        assert checked(one) < 4e-6
