@@ -81,6 +81,8 @@ def test_names_are_those_that_configurations_use():
         "n_m_mma",
         "n_m_small_m",
         "n_m_triton",
+        "n_m_cuda",
+        "n_m_cuda_feature_major",
         "semi_structured_reference",
         "semi_structured_torch",
         "semi_structured_torch_feature_major",
