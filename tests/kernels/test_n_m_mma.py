@@ -7,10 +7,10 @@ import torch
 from drawn_masks import n_of_m
 from sparsefront_kernels import FORMATS, Problem, entry
 from sparsefront_kernels.common.dependent_launch import DEPENDENT_LAUNCH
-from sparsefront_kernels.common.lane_launch import SPACE, LaneLaunch, possible, segments
+from sparsefront_kernels.common.lane_launch import PIECES, LaneLaunch, LaneProblem, ring_bytes, segments
 from sparsefront_kernels.common.lane_product import launch_lane_product
 from sparsefront_kernels.n_m.mma.packed_weight import pack_for_mma
-from sparsefront_kernels.n_m.mma.tuning import KERNEL, candidates, described
+from sparsefront_kernels.n_m.mma.tuning import KERNEL, SPACE, candidates, described, mma_problem, possible
 
 
 def stored_n_4(kept, groups, outputs, dtype=torch.float16, device="cpu", density=1.0):
@@ -34,6 +34,29 @@ def left_operands(packed, strip, chunk):
             output = half * 16 + rest // kept * 8 + lane // 4
             dense[output, k_block * 64 + lane % 4 * 16 + window * 4 + (number >> 2 * j & 3)] += values[lane, j].double()
     return dense
+
+
+def walked_block(problem, launch, rank):
+    """Chunks of a strip that a block's warps take, as csrc/n_m_mma.cu and chunk_ring.cuh go through them."""
+    begin, last = problem.chunks * rank // launch.splits, problem.chunks * (rank + 1) // launch.splits
+    step = segments(problem, launch).chunks
+    taken = []
+    for warp in range(launch.shares):
+        asked, slots, slot, at = begin + warp, [], 0, begin + warp
+        while len(slots) < launch.stages and asked < last:
+            slots.append(asked)
+            asked += launch.shares
+        for segment in range(begin, last, step):
+            end = min(segment + step, last)
+            for piece in range(PIECES):
+                while at < segment + (end - segment) * (piece + 1) // PIECES:
+                    assert at >= segment and slots[slot] == at
+                    taken.append(at)
+                    if asked < last:
+                        slots[slot] = asked
+                        asked += launch.shares
+                    at, slot = at + launch.shares, (slot + 1) % launch.stages
+    return taken
 
 
 class TestPacking:
@@ -60,13 +83,36 @@ class TestLaunches:
     def test_candidates_take_all_rows_at_once(self, kept, m, rows):
         problem = described(pack_for_mma(stored_n_4(kept, 64, 64)), Problem(m, 256, 64, torch.float16, "cuda"))
         chosen = candidates(problem, 132)
-        assert 1 < len(chosen) <= 16 and len(set(chosen)) == len(chosen)
+        assert 1 < len(chosen) <= 24 and len(set(chosen)) == len(chosen)
         assert all(possible(problem, launch) and launch.rows == rows for launch in chosen)
 
     def test_rows_are_padded_in_shared_memory(self):
-        """Two chunks of 64 inputs, 16 bytes behind each of the 64 rows."""
+        """Two chunks of 64 inputs, 16 bytes behind each of the 64 rows; before them eight chunks and their barriers."""
         problem = described(pack_for_mma(stored_n_4(2, 32, 32)), Problem(64, 128, 32, torch.float16, "cuda"))
-        assert segments(problem, LaneLaunch(1, 4, 1, 64)).shared_bytes == max(64 * (128 * 2 + 16), 4 * 32 * 64 * 4)
+        launch = LaneLaunch(1, 4, 1, 64, stages=2)
+        assert ring_bytes(problem, launch) == 8 * 32 * (32 * 2 + 8) + (8 + PIECES) * 8
+        rows = max(64 * (128 * 2 + 16), 4 * 32 * 64 * 4)
+        assert segments(problem, launch).shared_bytes == ring_bytes(problem, launch) + rows
+
+    def test_weights_come_through_shared_memory_alone(self):
+        problem = mma_problem(LaneProblem(16, 4096, 4096, 2, 4, 2, 2))
+        assert not possible(problem, LaneLaunch(4, 2, 2, 16)) and possible(problem, LaneLaunch(4, 2, 2, 16, stages=2))
+
+    @pytest.mark.parametrize(("k", "n"), [(4096, 4096), (8192, 8192), (20480, 5120), (256, 64)])
+    @pytest.mark.parametrize("kept", [1, 2])
+    def test_candidates_differ_in_what_they_split(self, k, n, kept):
+        chosen = candidates(mma_problem(LaneProblem(16, k, n, kept, 4, 2, 2)), 132)
+        assert len({launch.splits for launch in chosen}) >= 3
+        assert len({(launch.strips, launch.shares) for launch in chosen}) >= 3
+
+    @pytest.mark.parametrize("chunks", [1, 3, 8, 37])
+    def test_warps_take_each_chunk_once_where_its_inputs_are(self, chunks):
+        problem = mma_problem(LaneProblem(40, chunks * 64, 64, 2, 4, 2, 2))
+        for launch in (replace(launch, rows=64) for launch in SPACE):
+            if not possible(problem, launch):
+                continue
+            taken = [at for rank in range(launch.splits) for at in walked_block(problem, launch, rank)]
+            assert sorted(taken) == list(range(chunks)), launch
 
 
 def test_unsupported_problems():
@@ -109,7 +155,7 @@ class TestOnGPU:
         x = torch.randn(m, 2080, device="cuda").half()
         expected = x.double() @ stored.to_dense().double().t() + bias.double()
         problem = described(packed, Problem(m, 2080, 330, torch.float16, "cuda"))
-        for number, launch in enumerate(launch for launch in SPACE if launch.rows == 1):
+        for number, launch in enumerate(SPACE):
             rows = max(8, 1 << (m - 1).bit_length())
             chosen = replace(launch, rows=rows, dependent_launch=DEPENDENT_LAUNCH[number % 3])
             if not possible(problem, chosen):
