@@ -41,13 +41,19 @@ struct ChunkRing {
 
     // The next chunk into registers, and another one into its slot.
     __device__ __forceinline__ void take(const lanes::Share<T, Part>& share, Part& chunk, int lane) {
-        static_assert(Part::WORDS == 2);
+        static_assert(Part::WORDS == 2 || Part::WORDS == 5);
         barrier_wait(barriers + 8 * slot, phase);
         const uint8_t* source = slots + slot * BYTES;
 #pragma unroll
         for (int vector = 0; vector < Part::VECTORS; ++vector)
             *reinterpret_cast<uint4*>(chunk.values + 4 * vector) = *reinterpret_cast<const uint4*>(source + (vector * lanes::LANES + lane) * 16);
-        *reinterpret_cast<uint2*>(chunk.places) = *reinterpret_cast<const uint2*>(source + VALUE_BYTES + lane * 8);
+        const uint8_t* words = source + VALUE_BYTES;
+        if constexpr (Part::WORDS == 2) {
+            *reinterpret_cast<uint2*>(chunk.places) = *reinterpret_cast<const uint2*>(words + lane * 8);
+        } else {
+            *reinterpret_cast<uint4*>(chunk.places) = *reinterpret_cast<const uint4*>(words + lane * 16);
+            chunk.places[4] = *reinterpret_cast<const uint32_t*>(words + 16 * lanes::LANES + lane * 4);
+        }
         __syncwarp();  // all lanes have read it
         if (asked < beyond) {
             if (lane == 0) ask(share, slot);

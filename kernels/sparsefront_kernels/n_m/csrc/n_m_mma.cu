@@ -1,4 +1,4 @@
-// Y = X · W^T + bias for n of every 4 inputs (n = 1, 2) and up to 64 rows of X by tensor cores, on Hopper (sm_90a); half and
+// Y = X · W^T + bias for 1 or 2 of every 4 inputs or 3 of every 32, and up to 64 rows of X by tensor cores, on Hopper (sm_90a); half and
 // bfloat16. How work is shared is as in ../../cuda/lane_kernel.cuh, weights and X come by bulk copies (chunk_ring.cuh); see ../README.md.
 #include "../../cuda/lane_launch.cuh"
 #include "chunk_ring.cuh"
@@ -6,13 +6,13 @@
 
 namespace {
 
-using lanes::CHUNK, lanes::LANES;
+using lanes::LANES;
 
-template <typename T, int KEPT, int ROWS>
+template <typename T, typename Pattern, int ROWS>
 __global__ void __launch_bounds__(lanes::MOST_THREADS, ROWS <= 16 ? 2 : 1) n_m_mma_kernel(const __grid_constant__ lanes::Problem problem) {
-    using Part = lanes::Chunk<T, 2, 1>;
+    using Part = lanes::Chunk<T, Pattern::BITS, 1>;
     using Ring = mma::ChunkRing<T, Part>;
-    constexpr int INPUTS = CHUNK / KEPT * mma::GROUP;  // of a chunk
+    constexpr int INPUTS = Pattern::INPUTS;  // of a chunk
     extern __shared__ __align__(16) uint8_t shared[];  // slots of all warps; their barriers, and X's; rows of X, at last sums
     const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, warps = blockDim.x / LANES, shares = warps / problem.block_strips;
     const int slots = warps * problem.stages;
@@ -50,7 +50,8 @@ __global__ void __launch_bounds__(lanes::MOST_THREADS, ROWS <= 16 ? 2 : 1) n_m_m
             for (; at < own_end; at += shares) {
                 Part chunk;
                 ring.take(share, chunk, lane);
-                mma::multiply<T, KEPT, ROWS / 8>(sums, chunk, rows + lane / 4 * pitch + (at - segment) * INPUTS * 2 + lane % 4 * 32, pitch);
+                const uint8_t* x = rows + lane / 4 * pitch + (at - segment) * INPUTS * 2 + lane % 4 * Pattern::LANE_BYTES;
+                Pattern::template multiply<T, ROWS / 8>(sums, chunk, x, pitch);
             }
         }
     }
@@ -76,8 +77,12 @@ cudaError_t launch_rows(const lanes::Problem& problem, const lanes::Arguments& g
     if constexpr (ROWS < 64) {
         if (given.rows > ROWS) return launch_rows<T, 2 * ROWS>(problem, given, stream);
     }
-    if (given.rows != ROWS || given.m > ROWS || given.kept < 1 || given.kept > 2 || given.stages < 1) return cudaErrorInvalidValue;
-    const auto kernel = given.kept == 1 ? n_m_mma_kernel<T, 1, ROWS> : n_m_mma_kernel<T, 2, ROWS>;
+    if (given.rows != ROWS || given.m > ROWS || given.stages < 1) return cudaErrorInvalidValue;
+    const bool of_four = given.group_size == 4 && (given.kept == 1 || given.kept == 2);
+    if (!of_four && (given.group_size != 32 || given.kept != mma::ThreeOf32::SLOTS)) return cudaErrorInvalidValue;
+    const auto kernel = !of_four          ? n_m_mma_kernel<T, mma::ThreeOf32, ROWS>
+                        : given.kept == 1 ? n_m_mma_kernel<T, mma::OfFour<1>, ROWS>
+                                          : n_m_mma_kernel<T, mma::OfFour<2>, ROWS>;
     return lanes::launch(kernel, problem, ROWS, given.shared_bytes, given.shares, stream);
 }
 

@@ -1,4 +1,4 @@
-"""Launch parameters of the n:4 kernel on tensor cores: searched, and stored by problem."""
+"""Launch parameters of the n:m kernel on tensor cores: searched, and stored by problem."""
 
 import itertools
 from dataclasses import replace
@@ -18,7 +18,11 @@ ROW_PADDING = 16  # bytes between rows of X in shared memory
 MOST_CANDIDATES = 24
 OF_EACH_SPLIT = 5
 SM_SHARED_BYTES = 233_472
-CHUNK_INSTRUCTIONS = 325  # of a warp, with 16 rows of X
+CHUNK_CYCLES = {
+    4: 125,
+    32: 300,
+}  # of an SM, for a chunk with 16 rows of X, by the size of groups: instructions on integers
+PRODUCT_CYCLES = 2  # of an SM
 CLUSTERS_REACH = {
     1: 1.0,
     2: 1.0,
@@ -67,8 +71,9 @@ def predicted_us(problem: LaneProblem, launch: LaneLaunch, num_sms: int) -> floa
     stream = max(
         weight_bytes / min(19, on_their_way / 1700), (weight_bytes + x_bytes * ceil(blocks / reached)) / 40
     )  # cycles
-    instructions = CHUNK_INSTRUCTIONS + 2 * 16 / problem.kept * (launch.rows / 8 - 2)  # of a chunk
-    issue = chunks * instructions * max(1 / 4, 2 / (warps * at_once))  # a warp alone issues every other cycle at best
+    products = problem.group_size // 4 * 32 // problem.kept * launch.rows // 8  # of a chunk
+    busy = max(CHUNK_CYCLES[problem.group_size], products * PRODUCT_CYCLES)
+    issue = chunks * busy * max(1, 8 / (warps * at_once))  # fewer than eight warps do not fill an SM
     first = 1200 * ceil(of_split / fitting.chunks) + x_bytes / PIECES / 40  # until there is something to multiply
     return 2.5 + (max(stream, issue) + first) / 1.7e3 + 0.4 * (launch.splits > 1)
 
