@@ -19,7 +19,10 @@ __device__ __forceinline__ uint32_t shifted(uint32_t v, uint32_t by) {
     return result;
 }
 
-// a - b on the units of multiplications: shifts and ands already fill those of additions. `one` is 1, which the compiler must not know.
+// Which the compiler does not know: all rows of X are multiplied at once.
+__device__ __forceinline__ uint32_t the_number_one() { return gridDim.y; }
+
+// a - b on the units of multiplications: shifts and ands already fill those of additions.
 __device__ __forceinline__ uint32_t less(uint32_t a, uint32_t b, uint32_t one) {
     uint32_t result;
     asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(one), "r"(-b));
@@ -32,11 +35,11 @@ struct Group {
 
     // Value j of a chunk, at its place.
     template <typename T>
-    __device__ __forceinline__ void add(const lanes::Chunk<T, 2, 1>& chunk, int j) {
+    __device__ __forceinline__ void add(const lanes::Chunk<T, 2, 1>& chunk, int j, uint32_t one) {
         const uint32_t word = chunk.values[j / 2], value = j % 2 == 0 ? word & 0xFFFF : word >> 16;
         const uint32_t by = chunk.template place<4>(j);  // 16 bits for each input
         low |= shifted(value, by);
-        high |= shifted(value, by - 32);
+        high |= shifted(value, less(by, 32, one));
     }
 };
 
@@ -64,6 +67,7 @@ struct OfFour {
     template <typename T, int COLUMN_BLOCKS>
     static __device__ __forceinline__ void multiply(float (&sums)[2][COLUMN_BLOCKS][4], const lanes::Chunk<T, BITS, 1>& chunk, const uint8_t* x,
                                                     int pitch) {
+        const uint32_t one = the_number_one();
 #pragma unroll
         for (int k_block = 0; k_block < 2 / KEPT; ++k_block) {
 #pragma unroll
@@ -76,8 +80,8 @@ struct OfFour {
 #pragma unroll
                         for (int i = 0; i < KEPT; ++i) {
                             const int j = half * 16 + k_block * 8 * KEPT + (2 * pair + window) * 2 * KEPT + i;
-                            upper[half][window].add(chunk, j);
-                            lower[half][window].add(chunk, j + KEPT);
+                            upper[half][window].add(chunk, j, one);
+                            lower[half][window].add(chunk, j + KEPT, one);
                         }
                     }
                 }
@@ -117,7 +121,7 @@ struct ThreeOf32 {
     static __device__ __forceinline__ void multiply(float (&sums)[2][COLUMN_BLOCKS][4], const lanes::Chunk<T, BITS, 1>& chunk, const uint8_t* x,
                                                     int pitch) {
         const int turned = threadIdx.x % 4 / 2 * 32;
-        const uint32_t one = gridDim.y;  // all rows of X are multiplied at once
+        const uint32_t one = the_number_one();
 #pragma unroll
         for (int group = 0; group < GROUPS; ++group) {
 #pragma unroll
