@@ -4,8 +4,8 @@
 
 Written are, for each dtype, roofline-<dtype>.png, winners-<dtype>.png and, where a weight was measured with many M,
 sweep-<dtype>.png; and of all together crossover.md, crossover.csv and, where the performance model predicted
-something, predictions.png. By default h200.csv is drawn, and the files go beside it. The filters leave out measurements before
-anything is drawn.
+something, predictions.png, and where several kernels of a weight were measured at many M, kernels_by_m.md. By default h200.csv
+is drawn, and the files go beside it. The filters leave out measurements before anything is drawn.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from crossover import crossovers, write_csv, write_markdown
+from kernels_by_m import times_by_m, write_kernels_by_m
 from measurements import ELEMENT_BYTES, Filter, Results, by_dtype, read_measurements
 from prediction_plot import predictions, write_predictions_png
 from roofline_plot import write_roofline_png
@@ -60,6 +61,8 @@ def write_all(results: Results, folder: Path) -> list[Path]:
     found = crossovers(results.measurements)
     written.append(write_markdown(found, results, folder / "crossover.md"))
     written.append(write_csv(found, folder / "crossover.csv"))
+    if by_m := times_by_m(results.measurements):
+        written.append(write_kernels_by_m(by_m, results, folder / "kernels_by_m.md"))
     return written
 
 

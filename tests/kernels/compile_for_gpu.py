@@ -1,6 +1,6 @@
 """Compile every Triton kernel, as its launcher would launch it, for GPUs that are not here. Run by test_compile.py.
 
-Prints one line per compiled kernel: name, compute capability, bytes of shared memory.
+Prints one line per compiled kernel: name, compute capability, bytes of shared memory, whether products are rounded to TF32.
 """
 
 import sys
@@ -126,4 +126,4 @@ if __name__ == "__main__":
                     launch[flag] = capability >= 90  # programmatic dependent launch exists from 9.0 on
                 target = GPUTarget("cuda", capability, 32)
                 compiled = triton.compile(source_of(kernel, launch), target=target, options=options)
-                print(name, capability, compiled.metadata.shared, sep=" | ")
+                print(name, capability, compiled.metadata.shared, "tf32" in compiled.asm["ptx"], sep=" | ")

@@ -88,7 +88,13 @@ class TestOurSources:
 
 # Bytes of a thread, at most. gathered_cuda_narrow: where blocks of a cluster add up, after the main loop. gathered_indexed: an
 # address, before it.
-MOST_SPILLED = {"gathered_cuda_narrow": 440, "gathered_indexed": 8, "gathered_small_m": 80, "n_m_small_m": 48}
+MOST_SPILLED = {
+    "gathered_cuda_narrow": 440,
+    "gathered_indexed": 8,
+    "gathered_small_m": 80,
+    "n_m_small_m": 48,
+    "n_m_mma": 8,
+}
 
 
 @pytest.mark.usefixtures("needs_tools")

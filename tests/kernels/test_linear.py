@@ -122,7 +122,7 @@ def test_where_no_model_knows_them_rows_decide(monkeypatch, rows, expected):
 
 def test_n_m_reads_many_rows_by_tensor_cores_first():
     order = [kernel.name for kernel in entries() if kernel.family == "n_m" and kernel.requires_cuda]
-    assert order == ["n_m_mma", "n_m_small_m", "n_m_triton"] and entry("n_m_mma").fastest_from == 4
+    assert order[:3] == ["n_m_mma", "n_m_small_m", "n_m_triton"] and entry("n_m_mma").fastest_from == 4
 
 
 def test_what_cannot_work_says_why():

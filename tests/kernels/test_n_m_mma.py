@@ -1,4 +1,4 @@
-"""The n:4 kernel on tensor cores: its packed weight in plain loops, its launches; on a GPU every M and launch against float64."""
+"""The n:m kernel on tensor cores: its packed weight in plain loops, its launches; on a GPU every M and launch against float64."""
 
 from dataclasses import replace
 
@@ -7,16 +7,20 @@ import torch
 from drawn_masks import n_of_m
 from sparsefront_kernels import FORMATS, Problem, entry
 from sparsefront_kernels.common.dependent_launch import DEPENDENT_LAUNCH
-from sparsefront_kernels.common.lane_launch import SPACE, LaneLaunch, possible, segments
+from sparsefront_kernels.common.lane_launch import PIECES, LaneLaunch, LaneProblem, ring_bytes, segments
 from sparsefront_kernels.common.lane_product import launch_lane_product
 from sparsefront_kernels.n_m.mma.packed_weight import pack_for_mma
-from sparsefront_kernels.n_m.mma.tuning import KERNEL, candidates, described
+from sparsefront_kernels.n_m.mma.tuning import KERNEL, SPACE, candidates, described, mma_problem, possible
+
+
+def stored_n_m(kept, size, groups, outputs, dtype=torch.float16, device="cpu", density=1.0):
+    mask = n_of_m(kept, size, density)(outputs, size * groups)
+    weight = torch.randn(outputs, size * groups, generator=torch.Generator().manual_seed(1)).to(dtype)
+    return FORMATS["n_m"].from_dense(weight.to(device), mask.to(device), n=kept, m=size)
 
 
 def stored_n_4(kept, groups, outputs, dtype=torch.float16, device="cpu", density=1.0):
-    mask = n_of_m(kept, 4, density)(outputs, 4 * groups)
-    weight = torch.randn(outputs, 4 * groups, generator=torch.Generator().manual_seed(1)).to(dtype)
-    return FORMATS["n_m"].from_dense(weight.to(device), mask.to(device), n=kept, m=4)
+    return stored_n_m(kept, 4, groups, outputs, dtype, device, density)
 
 
 def left_operands(packed, strip, chunk):
@@ -36,6 +40,51 @@ def left_operands(packed, strip, chunk):
     return dense
 
 
+def dense_of_32(packed, strip, chunk):
+    """Dense weights [32 outputs, 256 inputs] of a chunk of 3:32, where ThreeOf32::multiply lets rows of X meet them."""
+    values = packed.chunks.values[strip, chunk].view(-1, 32, 8).transpose(0, 1).flatten(1)  # [lane, 32]
+    words = packed.chunks.places[strip, chunk]
+    of_lanes = torch.cat([words[:128].view(32, 4), words[128:].view(32, 1)], dim=1)
+    dense = torch.zeros(32, 256, dtype=torch.float64)
+    for lane in range(32):
+        number = sum((word & 0xFFFFFFFF) << 32 * at for at, word in enumerate(of_lanes[lane].tolist()))
+        for group in range(2):
+            for part in range(4):  # half, and its upper or lower output
+                first = (group * 4 + part) * 4
+                assert values[lane, first + 3] == 0  # of the empty slot
+                for word in range(16):  # two inputs of a left operand
+                    unit, rest = divmod(word, 4)
+                    x = (group * 4 + lane % 4) * 32 + (unit ^ lane % 4 // 2 * 2) * 8 + rest * 2  # which it meets
+                    for j in range(first, first + 3):
+                        by = (number >> 5 * j & 31) * 16 - 32 * word
+                        if 0 <= by < 32:
+                            dense[part * 8 + lane // 4, x + by // 16] += values[lane, j].double()
+    return dense
+
+
+def walked_block(problem, launch, rank):
+    """Chunks of a strip that a block's warps take, as csrc/n_m_mma.cu and chunk_ring.cuh go through them."""
+    begin, last = problem.chunks * rank // launch.splits, problem.chunks * (rank + 1) // launch.splits
+    step = segments(problem, launch).chunks
+    taken = []
+    for warp in range(launch.shares):
+        asked, slots, slot, at = begin + warp, [], 0, begin + warp
+        while len(slots) < launch.stages and asked < last:
+            slots.append(asked)
+            asked += launch.shares
+        for segment in range(begin, last, step):
+            end = min(segment + step, last)
+            for piece in range(PIECES):
+                while at < segment + (end - segment) * (piece + 1) // PIECES:
+                    assert at >= segment and slots[slot] == at
+                    taken.append(at)
+                    if asked < last:
+                        slots[slot] = asked
+                        asked += launch.shares
+                    at, slot = at + launch.shares, (slot + 1) % launch.stages
+    return taken
+
+
 class TestPacking:
     @pytest.mark.parametrize("kept", [1, 2])
     @pytest.mark.parametrize(("groups", "outputs"), [(1, 1), (16, 32), (37, 70)])
@@ -47,6 +96,23 @@ class TestPacking:
         dense = torch.cat(rows)
         assert torch.equal(dense[:outputs, : 4 * groups], stored.to_dense().double())
         assert dense.count_nonzero() == stored.to_dense().count_nonzero()
+
+    @pytest.mark.parametrize(("groups", "outputs"), [(1, 1), (8, 32), (19, 70)])
+    def test_groups_of_32_meet_the_inputs_that_they_keep(self, groups, outputs):
+        stored = stored_n_m(3, 32, groups, outputs, density=0.8)
+        packed = pack_for_mma(stored)
+        strips, chunks = packed.chunks.values.shape[:2]
+        rows = [torch.cat([dense_of_32(packed, s, at) for at in range(chunks)], dim=1) for s in range(strips)]
+        dense = torch.cat(rows)
+        assert torch.equal(dense[:outputs, : 32 * groups], stored.to_dense().double())
+        assert dense.count_nonzero() == stored.to_dense().count_nonzero()
+
+    def test_the_problem_of_groups_of_32_is_that_of_its_slots(self):
+        packed = pack_for_mma(stored_n_m(3, 32, 19, 70))
+        problem = described(packed, Problem(16, 19 * 32, 70, torch.float16, "cuda"))
+        assert (problem.chunks, problem.strips) == packed.chunks.values.shape[1::-1] == (3, 3)
+        assert problem.chunk_bytes == 1024 * 2 + packed.chunks.places.shape[2] * 4
+        assert 256 * 3 == segments(problem, LaneLaunch(1, 4, 1, 16, stages=2)).chunks * 256
 
     def test_bytes_are_those_of_kept_weights_and_two_bits_each(self):
         packed = pack_for_mma(stored_n_4(2, 64, 64))
@@ -60,20 +126,43 @@ class TestLaunches:
     def test_candidates_take_all_rows_at_once(self, kept, m, rows):
         problem = described(pack_for_mma(stored_n_4(kept, 64, 64)), Problem(m, 256, 64, torch.float16, "cuda"))
         chosen = candidates(problem, 132)
-        assert 1 < len(chosen) <= 16 and len(set(chosen)) == len(chosen)
+        assert 1 < len(chosen) <= 24 and len(set(chosen)) == len(chosen)
         assert all(possible(problem, launch) and launch.rows == rows for launch in chosen)
 
     def test_rows_are_padded_in_shared_memory(self):
-        """Two chunks of 64 inputs, 16 bytes behind each of the 64 rows."""
+        """Two chunks of 64 inputs, 16 bytes behind each of the 64 rows; before them eight chunks and their barriers."""
         problem = described(pack_for_mma(stored_n_4(2, 32, 32)), Problem(64, 128, 32, torch.float16, "cuda"))
-        assert segments(problem, LaneLaunch(1, 4, 1, 64)).shared_bytes == max(64 * (128 * 2 + 16), 4 * 32 * 64 * 4)
+        launch = LaneLaunch(1, 4, 1, 64, stages=2)
+        assert ring_bytes(problem, launch) == 8 * 32 * (32 * 2 + 8) + (8 + PIECES) * 8
+        rows = max(64 * (128 * 2 + 16), 4 * 32 * 64 * 4)
+        assert segments(problem, launch).shared_bytes == ring_bytes(problem, launch) + rows
+
+    def test_weights_come_through_shared_memory_alone(self):
+        problem = mma_problem(LaneProblem(16, 4096, 4096, 2, 4, 2, 2))
+        assert not possible(problem, LaneLaunch(4, 2, 2, 16)) and possible(problem, LaneLaunch(4, 2, 2, 16, stages=2))
+
+    @pytest.mark.parametrize(("k", "n"), [(4096, 4096), (8192, 8192), (20480, 5120), (256, 64)])
+    @pytest.mark.parametrize("kept", [1, 2])
+    def test_candidates_differ_in_what_they_split(self, k, n, kept):
+        chosen = candidates(mma_problem(LaneProblem(16, k, n, kept, 4, 2, 2)), 132)
+        assert len({launch.splits for launch in chosen}) >= 3
+        assert len({(launch.strips, launch.shares) for launch in chosen}) >= 3
+
+    @pytest.mark.parametrize("chunks", [1, 3, 8, 37])
+    def test_warps_take_each_chunk_once_where_its_inputs_are(self, chunks):
+        problem = mma_problem(LaneProblem(40, chunks * 64, 64, 2, 4, 2, 2))
+        for launch in (replace(launch, rows=64) for launch in SPACE):
+            if not possible(problem, launch):
+                continue
+            taken = [at for rank in range(launch.splits) for at in walked_block(problem, launch, rank)]
+            assert sorted(taken) == list(range(chunks)), launch
 
 
 def test_unsupported_problems():
     for kept, size, m, dtype, reason in (
         (2, 4, 65, torch.float16, "takes up to 64 rows of X, not 65"),
-        (3, 4, 8, torch.float16, "takes 1:4 and 2:4, not 3:4"),
-        (2, 8, 8, torch.float16, "takes 1:4 and 2:4, not 2:8"),
+        (3, 4, 8, torch.float16, "takes 1:4, 2:4 and 3:32, not 3:4"),
+        (2, 8, 8, torch.float16, "takes 1:4, 2:4 and 3:32, not 2:8"),
         (2, 4, 8, torch.float32, "takes float16 or bfloat16, not torch.float32"),
         (2, 4, 8, torch.float16, "needs a CUDA device, not cpu"),
     ):
@@ -87,9 +176,9 @@ def test_unsupported_problems():
 class TestOnGPU:
     @pytest.mark.parametrize("m", range(1, 65))
     def test_every_m(self, m, activations, assert_close, poisoned_memory):
-        for kept in (1, 2):
+        for kept, size in ((1, 4), (2, 4), (3, 32)):
             for dtype in (torch.float16, torch.bfloat16):
-                stored = stored_n_4(kept, 101 + m % 5, 100, dtype, "cuda")
+                stored = stored_n_m(kept, size, (404 if size == 4 else 704) // size + m % 5, 100, dtype, "cuda")
                 problem = Problem(m, stored.shape[1], 100, dtype, "cuda")
                 x, bias = (
                     activations(problem, ("plain", "inside_nan", "transposed")[m % 3]),
@@ -100,16 +189,16 @@ class TestOnGPU:
                     y = kernel.run(x, kernel.pack(stored), bias)
                 assert_close(y, x.double() @ stored.to_dense().double().t() + bias.double())
 
-    @pytest.mark.parametrize("kept", [1, 2])
+    @pytest.mark.parametrize(("kept", "size"), [(1, 4), (2, 4), (3, 32)])
     @pytest.mark.parametrize("m", [7, 16, 32, 64])
-    def test_every_launch_of_the_space(self, kept, m, assert_close):
+    def test_every_launch_of_the_space(self, kept, size, m, assert_close):
         """Twice each: a race would show as a result that changes."""
-        stored = stored_n_4(kept, 520, 330, device="cuda")
+        stored = stored_n_m(kept, size, 2080 // size, 330, device="cuda")
         packed, bias = pack_for_mma(stored), torch.randn(330, device="cuda")
         x = torch.randn(m, 2080, device="cuda").half()
         expected = x.double() @ stored.to_dense().double().t() + bias.double()
         problem = described(packed, Problem(m, 2080, 330, torch.float16, "cuda"))
-        for number, launch in enumerate(launch for launch in SPACE if launch.rows == 1):
+        for number, launch in enumerate(SPACE):
             rows = max(8, 1 << (m - 1).bit_length())
             chosen = replace(launch, rows=rows, dependent_launch=DEPENDENT_LAUNCH[number % 3])
             if not possible(problem, chosen):

@@ -16,6 +16,7 @@ OUR_KERNELS = (
     "blocked",
     "n_m_small_m",
     "n_m_mma",
+    "n_m_cuda",
     "ell_small_m",
     "ell_cuda",
     "csr_cuda",

@@ -1,10 +1,10 @@
-"""`ell_cuda` and `csr_cuda`: their lists in plain loops, their launches; on a GPU every launch against float64."""
+"""`ell_cuda`, `csr_cuda` and `n_m_cuda`: their lists in plain loops, their launches; on a GPU every launch against float64."""
 
 from dataclasses import replace
 
 import pytest
 import torch
-from drawn_masks import free, same_count
+from drawn_masks import any_order, free, n_of_m, order, same_count
 from in_layout import in_layout
 from slab_walk import walked_product
 from sparsefront_kernels import FORMATS, Problem
@@ -14,8 +14,16 @@ from sparsefront_kernels.common.slab_product import in_units, launch_slab_produc
 from sparsefront_kernels.csr.cuda.packed_weight import pack_for_cuda as pack_csr
 from sparsefront_kernels.ell.cuda import tuning as ell_tuning
 from sparsefront_kernels.ell.cuda.packed_weight import pack_for_cuda as pack_ell
+from sparsefront_kernels.n_m.cuda.packed_weight import pack_for_cuda as pack_n_m
 
-KERNELS = ("ell_cuda", "ell_cuda_feature_major", "csr_cuda", "csr_cuda_feature_major")
+KERNELS = (
+    "ell_cuda",
+    "ell_cuda_feature_major",
+    "csr_cuda",
+    "csr_cuda_feature_major",
+    "n_m_cuda",
+    "n_m_cuda_feature_major",
+)
 
 
 def stored_ell(shape, block, count, dtype=torch.float32, device="cpu"):
@@ -31,6 +39,27 @@ def stored_csr(shape, density, dtype=torch.float32, device="cpu"):
     return FORMATS["csr"].from_dense(weight.to(device), mask.to(device))
 
 
+def stored_n_m(outputs, groups, n, m, dtype=torch.float32, device="cpu", permuted=False, density=1.0):
+    """Some groups keep less than n where the density is below 1."""
+    k, mask, parameters = groups * m, n_of_m(n, m, density), {}
+    if permuted:
+        mask, parameters = any_order(mask, inputs=True, seed=7), {"input_order": order(k, 7)}
+    weight = torch.randn(outputs, k, generator=torch.Generator().manual_seed(5)).to(dtype)
+    parameters = {name: value.to(device) for name, value in parameters.items()}
+    return FORMATS["n_m"].from_dense(weight.to(device), mask(outputs, k).to(device), n=n, m=m, **parameters)
+
+
+def stored_of(family, block, dtype, device):
+    """A weight whose outputs and inputs fill neither blocks nor slabs; of the n:m patterns another one for each block."""
+    k = {1: 1000, 2: 256, 4: 520}[block]
+    if family == "ell":
+        return stored_ell((128, k), block, k // block // 5, dtype, device)
+    if family == "n_m":
+        groups, n, m = {1: (250, 2, 4), 2: (8, 3, 32), 4: (74, 5, 7)}[block]
+        return stored_n_m(130, groups, n, m, dtype, device, permuted=block != 1)
+    return stored_csr((130, k), 0.2, dtype, device)
+
+
 class TestLists:
     @pytest.mark.parametrize("block", [1, 2, 4])
     @pytest.mark.parametrize(("k", "count"), [(8, 1), (256, 9), (600, 30), (600, 0), (16, 4)])
@@ -39,6 +68,29 @@ class TestLists:
         x = torch.randn(k, 2, dtype=torch.float64)
         y = walked_product(pack_ell(stored).lists, x, n=24)
         torch.testing.assert_close(y, stored.to_dense().double() @ x)
+
+    @pytest.mark.parametrize("permuted", [False, True])
+    @pytest.mark.parametrize(
+        ("n", "m", "groups"), [(2, 4, 64), (1, 4, 150), (3, 32, 20), (5, 7, 40), (64, 64, 5), (1, 1, 3)]
+    )
+    def test_the_walk_of_the_n_m_kernel_gives_the_product(self, permuted, n, m, groups):
+        stored = stored_n_m(21, groups, n, m, permuted=permuted, density=0.8)
+        x = torch.randn(groups * m, 2, dtype=torch.float64)
+        y = walked_product(pack_n_m(stored).lists, x, n=21)
+        torch.testing.assert_close(y, stored.to_dense().double() @ x)
+
+    def test_groups_that_divide_a_slab_fill_whole_quads(self):
+        """So that nothing is multiplied besides: 2:4, 1:4 and 3:32 keep 128, 64 and 24 inputs of every 256."""
+        for n, m in ((2, 4), (1, 4), (3, 32)):
+            stored = stored_n_m(8, 512 // m, n, m)
+            assert pack_n_m(stored).lists.values.numel() == stored.values.numel()
+
+    def test_an_output_reads_permuted_inputs_as_they_ascend(self):
+        mask = torch.tensor([[True, False, False, True]])
+        weight, by = torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.tensor([3, 2, 0, 1])
+        lists = pack_n_m(FORMATS["n_m"].from_dense(weight, mask, n=1, m=2, input_order=by)).lists
+        assert (lists.places.int() // 256).tolist() == [[0, 3, 3, 3]]
+        assert lists.values.flatten().tolist() == [1, 4, 0, 0]
 
     @pytest.mark.parametrize("density", [0.0, 0.02, 0.3, 0.5])
     @pytest.mark.parametrize("k", [5, 256, 257, 1000])
@@ -113,10 +165,11 @@ class TestEntries:
     @pytest.mark.parametrize("name", KERNELS)
     def test_no_rows_need_no_gpu(self, name):
         kernel = in_layout(name)
-        stored = stored_csr((8, 16), 0.3) if kernel.family == "csr" else stored_ell((8, 16), 2, 3)
-        x = torch.ones(Problem(0, 16, 8, torch.float32, "cpu", kernel.layout).x_shape)
+        stored = stored_of(kernel.family, 1, torch.float32, "cpu")
+        n, k = stored.shape
+        x = torch.ones(Problem(0, k, n, torch.float32, "cpu", kernel.layout).x_shape)
         y = kernel.run(x, kernel.pack(stored))
-        assert y.shape == ((0, 8) if kernel.layout == "row_major" else (8, 0))
+        assert y.shape == ((0, n) if kernel.layout == "row_major" else (n, 0))
 
 
 @pytest.mark.gpu
@@ -127,11 +180,9 @@ class TestOnGPU:
     @pytest.mark.parametrize("m", [1, 31, 64, 128, 200, 515])
     def test_lengths_of_rows(self, name, dtype, m, activations, assert_close, poisoned_memory):
         kernel = in_layout(name)
-        for block, k in ((1, 1000), (2, 256), (4, 520)):
-            stored = stored_csr((130, k), 0.2, dtype, "cuda")
-            if kernel.family == "ell":
-                stored = stored_ell((128, k), block, k // block // 5, dtype, "cuda")
-            n = stored.shape[0]
+        for block in (1, 2, 4):
+            stored = stored_of(kernel.family, block, dtype, "cuda")
+            n, k = stored.shape
             problem = Problem(m, k, n, dtype, "cuda", kernel.layout)
             for kind in ("plain", "inside_nan", "transposed"):
                 x, bias = activations(problem, kind), torch.randn(n, device="cuda")

@@ -16,6 +16,7 @@ MOST_ROWS = 64
 MOST_WARPS = 8
 MOST_CANDIDATES = 16
 SHARED_BYTES = 232_448  # of a block, at most
+PIECES = 4  # of X in shared memory, where chunks are on their way there too
 TWO_BLOCKS_BYTES = 112_640  # so that two blocks find room on an SM
 
 
@@ -31,6 +32,7 @@ class LaneLaunch:
             products multiplies: 8, 16, 32 or 64, at least all.
         dependent_launch: "off": the kernel starts when the one before it in the stream has ended. "early": while that runs,
             and lets the next one start at once. "late": as early, and lets it start when it has read its weight.
+        stages: chunks of a warp on their way in shared memory; 0: they come into registers.
     """
 
     strips: int
@@ -38,6 +40,7 @@ class LaneLaunch:
     splits: int
     rows: int
     dependent_launch: str = "late"
+    stages: int = 0
 
 
 @dataclass(frozen=True)
@@ -111,15 +114,23 @@ def segments(problem: LaneProblem, launch: LaneLaunch) -> Segments | None:
     """The longest segments whose inputs let two blocks share an SM, or else fit at all; None where not one chunk does."""
     slot_bytes = 4 if launch.rows == 1 else launch.rows * problem.element_bytes  # one row is widened
     sums = 4 * LANES * launch.strips * launch.shares * launch.rows
+    ring = ring_bytes(problem, launch)
+    alone = ring + sums > TWO_BLOCKS_BYTES * 3 / 4  # what is left would make short segments
     chunks = max(1, ceil(problem.chunks / launch.splits))
     while True:
         inputs = slot_bytes * _inputs(problem, launch.splits, chunks) + launch.rows * problem.row_padding
-        needed = max(sums, inputs)
-        if needed <= (TWO_BLOCKS_BYTES if chunks > 1 else SHARED_BYTES):
+        needed = ring + max(sums, inputs)
+        if needed <= (TWO_BLOCKS_BYTES if chunks > 1 and not alone else SHARED_BYTES):
             return Segments(chunks, needed)
         if chunks == 1:
             return None
         chunks = ceil(chunks / 2)
+
+
+def ring_bytes(problem: LaneProblem, launch: LaneLaunch) -> int:
+    """Of chunks on their way in shared memory, with a barrier for each of them and for the pieces in which X comes."""
+    slots = launch.strips * launch.shares * launch.stages
+    return 0 if slots == 0 else slots * int(problem.chunk_bytes) + ceil((slots + PIECES) / 2) * 16
 
 
 def _inputs(problem: LaneProblem, splits: int, chunks: int) -> int:

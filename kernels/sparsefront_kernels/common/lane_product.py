@@ -13,7 +13,7 @@ TYPE_CODES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
 _POINTERS = ("x", "order", "values", "places", "bias", "y")
 _STRIDES = ("row_stride", "input_stride")
 _NUMBERS = ("vectors", "type", "bias_type", "m", "n", "k", "kept", "group_size", "bits", "block", "strips", "chunks")
-_LAUNCH = ("block_strips", "shares", "splits", "rows", "segment", "shared_bytes", "dependent_launch")
+_LAUNCH = ("block_strips", "shares", "splits", "rows", "segment", "shared_bytes", "dependent_launch", "stages")
 
 
 class Arguments(ctypes.Structure):
@@ -76,6 +76,7 @@ def launch_lane_product(
         segment=fitting.chunks,
         shared_bytes=fitting.shared_bytes,
         dependent_launch=DEPENDENT_LAUNCH.index(launch.dependent_launch),
+        stages=launch.stages,
     )
     error = library_function(kernel, Arguments)(
         ctypes.byref(arguments), torch.cuda.current_stream(x.device).cuda_stream

@@ -1,13 +1,11 @@
 """Launch parameters of kernels of which every lane owns rows of X: the space, and which are worth timing."""
 
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
 
 from sparsefront_kernels.common.dependent_launch import DEPENDENT_LAUNCH, best_first
-from sparsefront_kernels.common.slab_lists import SLAB, SLOT_BYTES, SlabLists
+from sparsefront_kernels.common.slab_lists import SLAB, SLOT_BYTES, SlabWeight
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Problem
 from sparsefront_kernels.tuning import TunedLaunches
 
@@ -65,11 +63,12 @@ class SlabProblem:
         return float(self.quads)
 
 
-def described_lists(lists: SlabLists, problem: Problem) -> SlabProblem:
+def described(packed: SlabWeight, problem: Problem) -> SlabProblem:
     """What of a packed weight and a product decides how fast launch parameters are."""
-    quads, _, block = lists.values.shape
+    values = packed.lists.values
+    quads, _, block = values.shape
     feature_major = problem.layout in X_FEATURE_MAJOR
-    size = lists.values.element_size()
+    size = values.element_size()
     return SlabProblem(problem.m, problem.k, problem.n // block, block, quads, size, feature_major)
 
 
@@ -116,18 +115,17 @@ def candidates(problem: SlabProblem, num_sms: int, *, most: int = MOST_CANDIDATE
     return best_first(worth, lambda launch: predicted_us(problem, launch, num_sms), most)
 
 
-def tuned_slabs(kernel: str, version: int, describe: Callable[[Any, Problem], SlabProblem]) -> TunedLaunches:
+def tuned_slabs(kernel: str, version: int) -> TunedLaunches:
     """The launches of a kernel, to be searched and stored.
 
     Args:
         version: raised when a change of the kernel makes old measurements useless.
-        describe: (what the entry's `pack` gave, problem) → the described problem.
     """
     return TunedLaunches(
         kernel,
         version,
         SlabLaunch,
-        describe=describe,
+        describe=described,
         worth_timing=candidates,
         untuned=lambda problem, num_sms: candidates(problem, num_sms, most=1)[0],
     )

@@ -32,6 +32,20 @@ class SlabLists:
     order: Tensor | None
 
 
+@dataclass(frozen=True, eq=False)
+class SlabWeight:
+    """What such a kernel reads.
+
+    Args:
+        n, k: outputs and inputs of the weight.
+        lists: of its groups of outputs.
+    """
+
+    n: int
+    k: int
+    lists: SlabLists
+
+
 def slab_lists(group: Tensor, inputs: Tensor, values: Tensor, *, groups: int, k: int, by_length: bool) -> SlabLists:
     """Lay out kept inputs of groups of outputs.
 

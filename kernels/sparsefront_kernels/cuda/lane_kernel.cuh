@@ -28,6 +28,7 @@ struct Problem {
     int splits;              // blocks of a cluster, along K
     int segment;             // chunks whose inputs fit into shared memory
     int dependent_launch;
+    int stages;              // chunks of a warp on their way in shared memory, where a kernel brings them there
 };
 
 // The lowest input that chunk `at` may need, where vectors of 16 bytes begin.

@@ -13,7 +13,7 @@ struct Arguments {
     int vectors;
     int type, bias_type;  // 1 float, 2 half, 3 bfloat16; bias_type 0: none
     int m, n, k, kept, group_size, bits, block, strips, chunks;
-    int block_strips, shares, splits, rows, segment, shared_bytes, dependent_launch;
+    int block_strips, shares, splits, rows, segment, shared_bytes, dependent_launch, stages;
 };
 
 template <typename Kernels, typename T>
@@ -42,7 +42,8 @@ inline Problem problem_of(const Arguments& given) {
             given.block_strips,
             given.splits,
             given.segment,
-            given.dependent_launch};
+            given.dependent_launch,
+            given.stages};
 }
 
 // Kernels: kernel<T, ROWS>(arguments) gives a __global__ function.

@@ -19,7 +19,7 @@ def csr_cuda(
     k: int,
     x_feature_major: bool,
 ) -> Tensor:
-    """Yᵀ = W · Xᵀ + bias with the parts of `CSRCudaPackedWeight`; see `slab_op`."""
+    """Yᵀ = W · Xᵀ + bias with the parts of `pack_for_cuda`; see `slab_op`."""
     return slab_op(LAUNCHES, x, values, places, pointers, order, bias, n, k, x_feature_major)
 
 

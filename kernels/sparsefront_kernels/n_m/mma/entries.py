@@ -1,4 +1,4 @@
-"""The n:4 kernel on tensor cores as an entry of the registry."""
+"""The n:m kernel on tensor cores as an entry of the registry."""
 
 from typing import cast
 
@@ -20,11 +20,22 @@ from sparsefront_kernels.problem import Problem
 def _product(x: Tensor, packed: NMSmallMPackedWeight, bias: Tensor | None = None) -> Tensor:
     """x [M, K] → [M, N]."""
     parts = packed.chunks
-    return n_m_mma(x, parts.values, parts.places, packed.input_order, bias, packed.n, packed.k, packed.kept)
+    return n_m_mma(
+        x,
+        parts.values,
+        parts.places,
+        packed.input_order,
+        bias,
+        packed.n,
+        packed.k,
+        packed.kept,
+        packed.group_size,
+        packed.bits,
+    )
 
 
 def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
-    """It is for few rows and for groups of four, in 16 bits, and compiled for compute capability 9.0 alone."""
+    """It is for few rows and few patterns, in 16 bits, and compiled for compute capability 9.0 alone."""
     if problem.dtype not in (torch.float16, torch.bfloat16):
         return f"takes float16 or bfloat16, not {problem.dtype}"
     weight = cast(NMFormat, stored)
@@ -40,6 +51,7 @@ ENTRY = KernelEntry(
     pack=pack_for_mma,
     requires_cuda=True,
     tunable=LAUNCHES,
-    # Measured beside n_m_small_m at 1 and 16 rows (H200, experiments/operators/families.csv): they meet at 2.5 to 4.
+    # Measured beside n_m_small_m at 1 and 16 rows of 1:4 and 2:4 (H200, experiments/operators/families.csv): they met at 2.5 to
+    # 4, before weights and X came by bulk copies. 3:32 is not measured yet.
     fastest_from=4,
 )

@@ -1,11 +1,10 @@
-"""The n:4 product with few rows of X on tensor cores as a PyTorch op."""
+"""The n:m product with few rows of X on tensor cores as a PyTorch op."""
 
 import torch
 from torch import Tensor
 
 from sparsefront_kernels.common.lane_launch import LaneProblem
 from sparsefront_kernels.common.lane_op import lane_op
-from sparsefront_kernels.n_m.mma.packed_weight import GROUP_SIZE, PLACE_BITS
 from sparsefront_kernels.n_m.mma.tuning import LAUNCHES, mma_problem
 
 
@@ -19,6 +18,8 @@ def n_m_mma(
     n: int,
     k: int,
     kept: int,
+    group_size: int,
+    bits: int,
 ) -> Tensor:
     """Y[M, N] = X[M, K] · Wᵀ + bias with the parts that `pack_for_mma` gives, for up to 64 rows of X.
 
@@ -31,10 +32,10 @@ def n_m_mma(
     Raises:
         ValueError: operands that do not fit together, or more rows than 64.
     """
-    problem = mma_problem(LaneProblem(x.shape[0], k, n, kept, GROUP_SIZE, x.element_size(), PLACE_BITS))
+    problem = mma_problem(LaneProblem(x.shape[0], k, n, kept, group_size, x.element_size(), bits))
     return lane_op(LAUNCHES, x, values, places, input_order, bias, problem)
 
 
 @n_m_mma.register_fake
-def _(x, values, places, input_order, bias, n, k, kept):
+def _(x, values, places, input_order, bias, n, k, kept, group_size, bits):
     return x.new_empty(x.shape[0], n)

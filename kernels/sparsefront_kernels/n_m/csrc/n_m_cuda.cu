@@ -1,0 +1,25 @@
+// Y = X · W^T + bias for an n:m weight and any number of rows of X, on Hopper (sm_90a); half, bfloat16 and float.
+// The kernel is that of ../../cuda/slab_kernel.cuh; see ../README.md.
+#include "../../cuda/slab_launch.cuh"
+
+namespace {
+
+template <typename T, int BLOCK, int GROUPS>
+__global__ void __launch_bounds__(slabs::LANES * slabs::MOST_WARPS, 1) n_m_cuda_kernel(const __grid_constant__ slabs::Problem problem) {
+    slabs::product<T, BLOCK, GROUPS>(problem);
+}
+
+struct NMCuda {
+    static constexpr bool BLOCKS = false;
+    template <typename T, int BLOCK, int GROUPS>
+    static constexpr auto kernel() {
+        return n_m_cuda_kernel<T, BLOCK, GROUPS>;
+    }
+};
+
+}  // namespace
+
+// Returns a cudaError_t. The caller checks shapes.
+extern "C" int sparsefront_n_m_cuda(const slabs::Arguments* arguments, void* stream) {
+    return slabs::launch_any<NMCuda>(*arguments, stream);
+}

@@ -1,0 +1,1 @@
+"""`n_m_cuda`: products with any number of rows of X on CUDA cores."""

@@ -1,0 +1,22 @@
+"""The n:m weight laid out for many rows of X: lists of what each output keeps."""
+
+import torch
+
+from sparsefront_kernels.common.slab_lists import SlabWeight, slab_lists
+from sparsefront_kernels.n_m.format import NMFormat
+
+
+def pack_for_cuda(stored: NMFormat) -> SlabWeight:
+    """Lay the weight out for the kernel on the format's device.
+
+    Places within groups become inputs of X, those of a permuted weight by its order, so that X is read as it lies. Lists come in
+    order, since all outputs keep equally many.
+    """
+    (n, k), device = stored.shape, stored.device
+    groups = torch.arange(k // stored.m, device=device)[:, None]
+    inputs, values = (groups * stored.m + stored.indices.long()).view(n, -1), stored.values.reshape(n, -1)
+    if stored.input_order is not None:
+        inputs, ascending = stored.input_order.long()[inputs].sort(dim=1)
+        values = values.gather(1, ascending)
+    output = torch.arange(n, device=device).repeat_interleave(inputs.shape[1])
+    return SlabWeight(n, k, slab_lists(output, inputs.flatten(), values.reshape(-1, 1), groups=n, k=k, by_length=False))
