@@ -29,6 +29,7 @@ DOCUMENTS = [
     "CONTRIBUTING.md",
     "docs/library.md",
     "docs/compare.md",
+    "docs/reviewing.md",
     "docs/decisions.md",
     "docs/sweeps.md",
     "docs/search.md",
@@ -70,7 +71,7 @@ def of_kind(*, swept: bool) -> list[str]:
 
 def test_each_command_is_of_a_kind_that_is_tested():
     tested = {*of_kind(swept=True), *of_kind(swept=False), *PROGRAM_CALLS, *plugin_commands(), *make_commands()}
-    assert set(commands()) - tested == {*NOT_HERE, LATENCY_TABLE, VERIFY, OWN_OPTIONS, FRONT, *STORES}
+    assert set(commands()) - tested == {*NOT_HERE, LATENCY_TABLE, OWN_OPTIONS, FRONT, *VERIFY, *STORES}
 
 
 @pytest.fixture
@@ -124,11 +125,13 @@ PROGRAM_CALLS = {  # -> what it says where results are
     "python run.py --help": "sparsity",
     "python compare.py results": "tile_wise",
     "python compare.py results log=wandb": "wandb",
+    "python compare.py results rows=all": "tile_wise",
     "python compare.py --rebuild results": "rows.csv",
     "python -m sparsefront.cache": "dense",
 }
 LATENCY_TABLE = "python -m sparsefront.report.latency_table results/SWEEP -o table.csv"  # see its own test
-VERIFY = "python -m sparsefront.verify results/RUN/row.json"  # see tests/verify
+RECORD = "python -m sparsefront.verify results/RUN/row.json"
+VERIFY = {RECORD, f"{RECORD} --record-only"}  # see tests/verify
 FRONT = "python compare.py results/studies/search.front.txt"  # after the search of the same document
 STORES = {  # of several machines: see tests/report/test_rebuild.py
     "python compare.py laptop/results cluster/results",

@@ -30,6 +30,14 @@ def test_the_continued_network_is_the_baseline_where_there_is_one(make_result):
     assert points_lost(make_result(dense=None)) is None and baseline_quality(make_result(dense=None)) is None
 
 
+def test_two_baselines_among_comparable_results_are_told(make_result):
+    (group,) = split_comparable([make_result(**CONTINUED), make_result(pattern="n_m")])
+    told = "against dense trained on in 1 runs, and against dense as it was before pruning in the 1 without"
+    assert any(told in note for note in group.notes())
+    for alike in ([make_result(**CONTINUED), make_result(**CONTINUED, seed=4)], [make_result(), make_result(seed=4)]):
+        assert not any("points lost" in note for note in split_comparable(alike)[0].notes())
+
+
 def test_tables_show_both_baselines_and_what_the_loss_is_against(make_result):
     one = text(run_table(make_result(**CONTINUED, recovery_steps=40, recovery_epochs=2.0, recovery_samples=320)))
     for told in (
@@ -42,6 +50,10 @@ def test_tables_show_both_baselines_and_what_the_loss_is_against(make_result):
         assert told in one
     alone = text(run_table(make_result()))
     assert "trained on" not in alone and "1.00, against dense" in alone
+    held_out = {"val_dense": 0.95, "val_sparse": 0.9, "val_evaluated_samples": 144, "evaluated_samples": 359}
+    assert "sparse 90.00 % of 144 samples, for choices" in text(run_table(make_result(**held_out)))
+    seen = text(run_table(make_result(**held_out, val_seen=True)))
+    assert "144 samples, for no choice: the checkpoint may have seen them" in seen
     several = text(results_table([make_result(**CONTINUED), make_result(dense=0.95)]))
     for told in ("95.00 %", "98.00 %", "2.50", "-2.00"):
         assert told in several

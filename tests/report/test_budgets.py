@@ -35,7 +35,7 @@ def test_the_fastest_within_the_budget_is_named_with_those_that_lose(run):
     one, two = sentences(results, 1.0, 2.0)
     assert one == (
         "at ≤ 1 point lost the fastest is n_m at sparsity 0.75, finetune: 1.40× (1.35× – 1.45×) over dense, "
-        "accuracy 89.60 %, 0.40 points lost on the reporting split; element_wise loses to dense; "
+        "accuracy 89.60 %, 0.40 points lost on the reporting split, 0.40 held out; element_wise loses to dense; "
         "uniform is not surely faster than dense; tile_wise, block_wise always lose more"
     )
     assert two.startswith("at ≤ 2 points lost the fastest is tile_wise") and two.endswith(
@@ -46,7 +46,14 @@ def test_the_fastest_within_the_budget_is_named_with_those_that_lose(run):
 def test_the_held_out_part_decides_who_is_within_the_budget(run):
     lucky, honest = run("n_m", 2.0, 3.0, on_test=0.0), run("tile_wise", 1.5, 0.5, on_test=4.0)
     (told,) = sentences([lucky, honest], 1.0)
-    assert "the fastest is tile_wise" in told and "4.00 points lost on the reporting split" in told
+    assert "the fastest is tile_wise" in told and "4.00 points lost on the reporting split, 0.50 held out" in told
+
+
+def test_a_sentence_says_what_its_error_is_of(run):
+    alone = run("n_m", 1.5, 0.2, sparse_standard_error=0.01)
+    assert "accuracy 89.80 ± 1.00 % (standard error of the test set)" in sentences([alone], 1.0)[0]
+    seeds = [run("n_m", 1.5, 0.2, on, seed=on, sparse_standard_error=0.01) for on in (0, 4)]
+    assert "accuracy 88.00 ± 2.83 % (deviation over 2 runs)" in sentences(seeds, 1.0)[0]
 
 
 def test_where_nothing_is_faster_it_says_so(run):

@@ -68,6 +68,8 @@ def test_values_of_very_different_size_want_a_logarithmic_axis(make_result, axis
 
 RECORDED = {
     "evaluated_samples": 1000,
+    "val_evaluated_samples": 144,
+    "dataset_digest": "cc",
     "modes_searched": ["eager", "cuda_graph"],
     "variants_searched": ["fused_qkv"],
     "processor": "Xeon",
@@ -91,6 +93,9 @@ RECORDED = {
         ({"recovery_steps": None}, ("recovery of 40 steps", "recovery steps not recorded")),
         ({"threads": 1}, ("Xeon, 2 threads", "Xeon, 1 thread")),
         ({"processor": "Epyc"}, ("Xeon, 2 threads", "Epyc, 2 threads")),
+        ({"dataset_digest": "dd"}, ("data cc", "data dd")),
+        ({"dataset_digest": None}, ("data cc", "data not recorded")),
+        ({"val_seen": True}, ("144 held-out samples", "144 held-out samples, maybe seen in training")),
     ],
 )
 def test_results_of_another_protocol_are_another_front_that_says_so(make_result, change, told):
@@ -153,6 +158,21 @@ def test_the_held_out_part_picks_the_front_and_the_reporting_split_is_drawn(make
     assert len(split_comparable([lucky, make_result(**full)])) == 2, "one was trained on more"
 
 
+def test_a_checkpoint_that_saw_the_held_out_part_takes_no_choice_from_others(make_result):
+    picked = make_result(**RECORDED, val_sparse=0.95, val_dense=0.94)
+    seen = make_result(**RECORDED, val_sparse=0.99, val_dense=0.94, val_seen=True)
+    groups = {group.offers_no_choice: group for group in split_comparable([picked, seen])}
+    assert groups[False].results == (picked,) and groups[False].front() != []
+    assert groups[True].front() == [] and any("(val_seen): none of them" in note for note in groups[True].notes())
+
+
+def test_code_that_no_commit_holds_is_told(make_result):
+    results = [make_result(commit="a" * 40 + end, seed=seed) for seed, end in enumerate(("", "-dirty"))]
+    (group,) = split_comparable(results)
+    assert "1 of 2 runs are of code with changes that no commit holds (commit ends in -dirty)" in group.notes()
+    assert split_comparable(results[:1])[0].notes() == []
+
+
 def test_runs_that_share_all_but_the_seed_are_one_point_with_their_spread(make_result):
     seeds = [make_result(seed=seed, sparse=0.9 + seed / 100, speedup=1.0 + seed) for seed in (0, 1, 2)]
     other = make_result(importance="random")
@@ -167,4 +187,5 @@ def test_a_seed_that_was_run_again_is_drawn_once_and_told(make_result):
     again = [make_result(run_id=str(day), time=f"2026-01-0{day}T00:00:00+00:00", speedup=float(day)) for day in (2, 1)]
     (group,) = split_comparable(again)
     assert [point.x for point in group.points()] == [2.0]
-    assert group.notes() == ["1 runs were repeated with the same seeds: the newest of each counts"]
+    (note,) = group.notes()
+    assert note == "1 runs were repeated with the same seeds: the newest of each counts, of those with the control"

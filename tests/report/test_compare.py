@@ -213,5 +213,15 @@ def test_nothing_to_draw_is_an_error(tmp_path):
 
 def test_the_front_of_a_search_is_read_as_the_runs_that_it_lists(tmp_path):
     front = tmp_path / "search.front.txt"
-    front.write_text("results/1\nresults/3\n")
-    assert parse([str(front), "results/9"]).paths == [Path("results/1"), Path("results/3"), Path("results/9")]
+    front.write_text("# front of search: 2 of 40 finished points\nresults/1\nresults/3\n")
+    request = parse([str(front), "results/9"])
+    assert request.paths == [Path("results/1"), Path("results/3"), Path("results/9")]
+    assert request.picked_before == ["front of search: 2 of 40 finished points"]
+
+
+def test_a_front_alone_says_of_how_many_points_it_is(compare, tmp_path, make_result):
+    row = write_result_json(tmp_path / "1" / "row.json", make_result())
+    (tmp_path / "search.front.txt").write_text(f"# front of search: 1 of 40 finished points\n{row.parent}\n")
+    said = compare(str(tmp_path / "search.front.txt"), "out=out", cwd=tmp_path)
+    assert "front of search: 1 of 40 finished points" in said.stdout
+    assert "1 runs compared; front of search: 1 of 40" in (tmp_path / "out" / "compare.html").read_text()

@@ -118,7 +118,8 @@ def test_a_point_tells_its_runs_and_layers_and_downloads_are_whole(shown, mixed)
     page = shown(results)
     page.evaluate(CLICK.format("#points tbody tr"))
     told = page.evaluate("document.querySelector('#details').innerText")
-    assert "python run.py" in told and "run-" in told and "commit aaaa" in told
+    assert "python run.py" in told and "of run run-" in told and "commit aaaa" in told
+    assert "± is the standard error of the test set" in page.evaluate("tipText(now.view.points[0])")
     assert "gathered_reference" in page.evaluate("document.querySelector('#details').innerHTML")
     everything = f"[...Array({len(results)}).keys()]"
     lines = list(csv.DictReader(io.StringIO(page.evaluate(f"csvOf({everything})"))))

@@ -1,13 +1,18 @@
 """Results on disk: nothing lost with two writers, columns that grow, half lines repaired, broken files reported."""
 
 import csv
+import json
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from sparsefront.artifacts.content_digest import file_digest
+from sparsefront.artifacts.record_digest import record_digest
 from sparsefront.report.store import append_result, read_results, write_result_json
+from sparsefront.tasks.outcomes import Outcomes, save_outcomes
 
 WRITER = """
 import dataclasses, sys
@@ -133,3 +138,33 @@ def test_one_bad_line_does_not_lose_the_others(tmp_path, make_result):
     reading = read_results([store])
     assert [result.identity.run_id for result in reading.results] == ["good"]
     assert "result 2" in reading.problems[0] and "seed" in reading.problems[0]
+
+
+@pytest.fixture
+def sealed(make_result):
+    """A result with its own digest, as a run writes it."""
+    result = make_result(
+        run_id="sealed", recovery_epochs=2.0, recovery_steps=0, variant_medians_ms={"dense/eager": 1.0}
+    )
+    return result.with_values({"record_sha256": record_digest(json.loads(result.to_json()))})
+
+
+def test_a_result_that_was_edited_is_left_out_and_named(tmp_path, sealed):
+    row, store = write_result_json(tmp_path / "run" / "row.json", sealed), tmp_path / "rows.csv"
+    append_result(store, sealed)
+    assert read_results([row]).results == read_results([store]).results == [sealed]
+    for file in (row, store):
+        text = file.read_text()
+        assert "0.97" in text
+        file.write_text(text.replace("0.97", "0.99"))
+        reading = read_results([file])
+        assert reading.results == [] and "run sealed was edited after it was stored" in reading.problems[0]
+
+
+def test_outcomes_that_were_edited_prove_nothing(tmp_path, make_result):
+    save_outcomes(tmp_path / "outcomes.npz", {"sparse": Outcomes("accuracy", np.ones(4, dtype=np.uint8), None, "dev")})
+    stored = file_digest(tmp_path / "outcomes.npz")
+    for digest, held in ((None, True), (stored, True), ("0" * 64, False)):
+        result = make_result(outcomes_file="outcomes.npz", outcomes_sha256=digest)
+        reading = read_results([write_result_json(tmp_path / "row.json", result)])
+        assert (reading.outcomes_of(result) is not None) == held

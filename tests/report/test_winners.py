@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sparsefront.report.candidates import candidates_of, mean_and_deviation
+from sparsefront.report.candidates import candidates_of, mean_and_deviation, why_not_picked
 from sparsefront.report.paired_bootstrap import paired_difference
 from sparsefront.report.winners import candidate_table, verdicts, winners
 from sparsefront.tasks.outcomes import Outcomes
@@ -61,6 +61,16 @@ def test_a_seed_that_was_run_again_counts_once(run):
         assert candidates_of(results)[0].results == (new,)
 
 
+def test_a_run_without_the_control_is_no_other_candidate(run):
+    """One lucky seed that was run without it stood beside the mean of three, and was picked."""
+    three = [run("n_m", 0.8, 0.8, seed=seed, control="dense_continued", dense_continued=0.9) for seed in (0, 1, 2)]
+    newer = "2027-01-01T00:00:00+00:00"
+    again = run("n_m", 0.9, 0.9, seed=0, control=None, time=newer)
+    for results in ([*three, again], [again, *three]):
+        (candidate,) = candidates_of(results)
+        assert set(candidate.runs) == {result.identity.run_id for result in three}, "the one with the control counts"
+
+
 def test_another_structure_is_no_recipe(run):
     """A finer granularity would win every time: it is compared, not picked as a recipe."""
     fine, coarse = (run("tile_wise", val, 0.9, granularity=unit) for val, unit in ((0.9, 8), (0.8, 128)))
@@ -74,8 +84,19 @@ def test_nothing_is_picked_where_nothing_is_held_out(run):
     full = [run(name, None, 0.9, dataset_parameters={"valid_fraction": 0.0}) for name in ("n_m", "tile_wise")]
     assert winners(candidates_of(full)) == {} and len(candidate_table(candidates_of(full))) == 2
     assert {line["picked by held out"] for line in candidate_table(candidates_of(full))} == {""}
-    (line,) = verdicts(candidates_of(full), lambda result: None)
-    assert line == "2 of 2 results hold nothing out (dataset.valid_fraction=0): none of them is picked"
+    assert verdicts(candidates_of(full), lambda result: None) == [], "older versions have no part in this"
+    assert why_not_picked(full) == [
+        "2 of 2 results hold nothing out (dataset.valid_fraction=0): none of them is picked"
+    ]
+
+
+def test_what_a_checkpoint_may_have_seen_picks_nothing_and_the_reason_is_said(run):
+    seen = [run(name, 0.9, 0.9, val_seen=True) for name in ("n_m", "tile_wise")]
+    assert winners(candidates_of(seen)) == {} and verdicts(candidates_of(seen), lambda result: None) == []
+    (line,) = why_not_picked(seen)
+    assert line.startswith(
+        "2 of 2 results are of a checkpoint that may have been trained on the held-out part (val_seen)"
+    )
 
 
 def test_old_results_are_shown_and_not_picked(run):

@@ -86,7 +86,9 @@ def test_the_front_holds_the_runs_that_no_other_beats(tmp_path):
     for given in ([0.9, 2.0], [0.8, 3.0], [0.7, 1.0]):
         asked = here.ask()
         here.tell(asked, given, f"results/{given[0]}")
-    assert here.front.read_text().splitlines() == ["results/0.9", "results/0.7"]
+    told, *runs = here.front.read_text().splitlines()
+    assert runs == ["results/0.9", "results/0.7"]
+    assert told == "# front of s: 2 of 3 finished points", "a reader of the front alone learns how many were tried"
 
 
 WORKER = """

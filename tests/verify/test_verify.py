@@ -131,6 +131,25 @@ def test_edited_networks_are_refused(row, capsys, message, change):
     assert re.search(f"refused: .*{message}", capsys.readouterr().err)
 
 
+def test_the_control_is_measured_again_too(finished, tmp_path, capsys):
+    """Points lost are against it: a forged one would make any pattern look good."""
+    cache = finished.parents[1] / "cache"
+    asked = ("pattern=n_m", "sparsity=0.5", "recipe.epochs=4", "control=dense_continued", "dataset.valid_fraction=0.1")
+    folder = sf.run(*TINY, f"cache_dir={cache}", f"results_dir={tmp_path}", *asked).folder
+    assert main([str(folder)]) == 0
+    assert "accuracy, dense_continued: holds" in (said := capsys.readouterr().out)
+    assert "accuracy, dense_continued, held out: holds" in said
+    edit(folder / "row.json", "quality", "dense_continued", 0.01, forge=True)
+    assert main([str(folder)]) == 1
+    assert "accuracy, dense_continued: DIFFERS, 1.000 in the record" in capsys.readouterr().out
+    edit(folder / "row.json", "identity", "dense_continued_weights_sha256", "0" * 64, forge=True)
+    assert main([str(folder)]) == 0
+    assert (
+        "accuracy, dense_continued: not verified, the weights of the dense network trained on are"
+        in capsys.readouterr().out
+    )
+
+
 def test_a_forged_metric_is_found_by_measuring_again_only(row, capsys):
     edit(row, "quality", "sparse", 1.0, forge=True)
     assert main([str(row), "--record-only"]) == 0, "its digest holds"

@@ -1,5 +1,7 @@
 """The dense network that a sparse one is held against: the one trained on for the same budget, where there is one."""
 
+from collections.abc import Sequence
+
 from sparsefront.report.result import Result
 
 
@@ -23,6 +25,17 @@ def points_lost(result: Result, *, held_out: bool = False) -> float | None:
     sparse, masked = (result.value_of(_field(side, held_out)) for side in ("sparse", "masked"))
     reached = masked if sparse is None else sparse
     return None if reached is None or baseline is None else 100 * (baseline - reached)
+
+
+def two_baselines(results: Sequence[Result]) -> list[str]:
+    """A line where only some of these results hold the control, so that their points lost are against other networks."""
+    held = sum(result.quality.dense_continued is not None for result in results)
+    if held in (0, len(results)):
+        return []
+    return [
+        f"points lost are against dense trained on in {held} runs, and against dense as it was before pruning in the "
+        f"{len(results) - held} without control=dense_continued"
+    ]
 
 
 def _field(side: str, held_out: bool) -> str:

@@ -77,11 +77,20 @@ def _found(group: ComparableResults, budget: float, known: Sequence[tuple[float,
 
 def _in_words(point: Point) -> str:
     interval = "" if point.x_interval is None else f" ({' – '.join(map(times, point.x_interval))})"
-    error = "" if point.error is None else f" ± {point.error:.2f}"
-    lost = [value for result in point.candidate.results if (value := points_lost(result)) is not None]
-    on_test = f", {fmean(lost):.2f} points lost on the reporting split" if lost else ""
+    error, of = ("", "") if point.error is None else (f" ± {point.error:.2f}", f" ({point.error_of})")
+    on_test = "".join(
+        f", {fmean(lost):.2f} {words}"
+        for held_out, words in ((False, "points lost on the reporting split"), (True, "held out"))
+        if (lost := _lost(point.candidate, held_out=held_out))
+    )
     quality = percent(point.quality / 100).removesuffix(" %")
     name = f"{point.candidate.pattern} at sparsity {point.candidate.sparsity:g}"
     recovery = f", {point.result.choice.recovery}" if point.result.choice.recovery else ""
     metric = point.result.quality.metric_name.replace("_", " ")
-    return f"{name}{recovery}: {times(point.x)}{interval} over dense, {metric} {quality}{error} %{on_test}"
+    return f"{name}{recovery}: {times(point.x)}{interval} over dense, {metric} {quality}{error} %{of}{on_test}"
+
+
+def _lost(candidate: Candidate, *, held_out: bool) -> list[float]:
+    """Points lost by each of its runs that can tell."""
+    lost = (points_lost(result, held_out=held_out) for result in candidate.results)
+    return [value for value in lost if value is not None]

@@ -22,7 +22,7 @@ class Candidate:
     """The runs of one choice at one sparsity, one for each pair of seeds.
 
     Args:
-        results: by seeds; where a pair of seeds was run again, its newest run alone.
+        results: by seeds; where a pair of seeds was run again, its newest run alone, of those that have the control.
     """
 
     results: tuple[Result, ...]
@@ -85,9 +85,15 @@ def candidates_of(results: Iterable[Result]) -> list[Candidate]:
             continue
         of_choice = found.setdefault(_text([result.sparsity.sparsity_target, _choice(result)]), {})
         before = of_choice.get(seeds_of(result))
-        if before is None or before.identity.time < result.identity.time:
+        if before is None or _counts_more(result, before):
             of_choice[seeds_of(result)] = result
     return [Candidate(tuple(runs[seeds] for seeds in sorted(runs, key=str))) for runs in found.values()]
+
+
+def _counts_more(result: Result, before: Result) -> bool:
+    """Of two runs with the same seeds: the one with the control, which alone says what training did; else the newer one."""
+    ranks = [(one.quality.dense_continued is not None, one.identity.time) for one in (result, before)]
+    return ranks[0] > ranks[1]
 
 
 def seeds_of(result: Result) -> tuple[int, int | None]:
@@ -122,6 +128,24 @@ def offers_no_choice(result: Result) -> bool:
     return holds_nothing_out(result) or bool(result.quality.val_seen)
 
 
+def why_not_picked(results: Iterable[Result]) -> list[str]:
+    """One line for each reason why some of these results may decide nothing, on purpose or since data was seen."""
+    pruned = [result for result in results if is_pruned(result)]
+    full = sum(map(holds_nothing_out, pruned))
+    seen = sum(bool(result.quality.val_seen) for result in pruned)
+    lines = []
+    if full:
+        lines.append(
+            f"{full} of {len(pruned)} results hold nothing out (dataset.valid_fraction=0): none of them is picked"
+        )
+    if seen:
+        lines.append(
+            f"{seen} of {len(pruned)} results are of a checkpoint that may have been trained on the held-out part "
+            "(val_seen): none of them is picked"
+        )
+    return lines
+
+
 def mean_and_deviation(values: Sequence[float]) -> tuple[float | None, float | None]:
     """Mean, and standard deviation over runs (n - 1 in the denominator); None where there are too few values."""
     if not values:
@@ -134,6 +158,8 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float | None, float | N
 def _choice(result: Result) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in vars(result.choice).items():
+        if name == "control":  # it adds a network beside the pruned one, which stays the same
+            continue
         if not isinstance(value, dict):
             flat[name] = value
             continue

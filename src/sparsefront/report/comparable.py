@@ -12,13 +12,15 @@ from functools import cached_property
 from statistics import median
 
 from sparsefront.report.axis import SPEEDUP, Axis
-from sparsefront.report.candidates import Candidate, candidates_of, is_pruned, offers_no_choice
+from sparsefront.report.baseline import two_baselines
+from sparsefront.report.candidates import Candidate, candidates_of, is_pruned, offers_no_choice, why_not_picked
 from sparsefront.report.column_kinds import Column
 from sparsefront.report.columns import shown_columns
 from sparsefront.report.conditions import BUDGET, conditions
 from sparsefront.report.differences import differences
 from sparsefront.report.pareto import pareto_front
 from sparsefront.report.points import Point, point_of
+from sparsefront.report.provenance import uncommitted
 from sparsefront.report.result import Result
 
 # Always in this order, so that a pattern keeps its color from plot to plot; patterns not named here follow by name.
@@ -85,9 +87,13 @@ class ComparableResults:
 
     @cached_property
     def _notes(self) -> list[str]:
-        drawn, pruned = sum(len(one.results) for one in self.candidates), sum(map(is_pruned, self.results))
-        again = [f"{pruned - drawn} runs were repeated with the same seeds: the newest of each counts"]
-        return [*differences(self.results), *(again if pruned > drawn else [])]
+        drawn = [result for candidate in self.candidates for result in candidate.results]
+        again = sum(map(is_pruned, self.results)) - len(drawn)
+        repeated = (
+            f"{again} runs were repeated with the same seeds: the newest of each counts, of those with the control"
+        )
+        lines = [*differences(self.results), *([repeated] if again else [])]
+        return [*lines, *uncommitted(self.results), *two_baselines(drawn), *why_not_picked(self.results)]
 
     def dense_quality(self) -> float | None:
         """Median quality before pruning, in percent."""

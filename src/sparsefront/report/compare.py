@@ -77,13 +77,15 @@ def _compare(request: Request) -> None:
 
     for group in groups:
         print_group(group, verdicts_of(group), most=request.most_rows)
+    for line in request.picked_before:
+        print(line)
     out = Path(request.out)
     try:
         with drawn_beside(groups, out / "compare.png"):
             write_comparison(
                 results,
                 out / "compare.html",
-                title=f"{len(results)} runs compared",
+                title="; ".join([f"{len(results)} runs compared", *request.picked_before]),
                 axis=axis,
                 verdicts_of=verdicts_of,
                 folder_of=reading.folder_of,

@@ -43,6 +43,7 @@ class Request:
     """The command line, understood."""
 
     paths: list[Path] = field(default_factory=list)
+    picked_before: list[str] = field(default_factory=list)  # what lists of runs say of those that they leave out
     out: str = "results/compare"
     sort: str = "speedup"
     axis: str = SPEEDUP.name
@@ -77,7 +78,9 @@ def parse(arguments: Sequence[str]) -> Request:
         elif argument.startswith("-") or (equals and not Path(argument).exists()):
             raise InvalidSetting(key, value, f"no such option; there are {', '.join(keys)}, and paths (see --help)")
         elif argument.endswith(FRONT_FILE) and Path(argument).is_file():
-            request.paths += [Path(run) for run in Path(argument).read_text().splitlines()]
+            for line in Path(argument).read_text().splitlines():
+                request.picked_before += [line.removeprefix("#").strip()] if line.startswith("#") else []
+                request.paths += [] if line.startswith("#") else [Path(line)]
         else:
             request.paths.append(Path(argument))
     if request.source not in ("disk", "wandb"):

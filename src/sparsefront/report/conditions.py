@@ -12,7 +12,7 @@ BUDGET = "budget"
 
 def conditions(result: Result) -> dict[str, str]:
     """Condition -> what it was, in words; only those that apply to this result."""
-    found = {"evaluation": _evaluation(result), "held out": _held_out(result)}
+    found = {"data": _data(result), "evaluation": _evaluation(result), "held out": _held_out(result)}
     if result.choice.recovery is not None:
         found[BUDGET] = _budget(result)
     if result.speed.latency_device is not None:
@@ -20,6 +20,11 @@ def conditions(result: Result) -> dict[str, str]:
     if result.speed.latency_device == "cpu":
         found["processor"] = processor_text(result)
     return found
+
+
+def _data(result: Result) -> str:
+    digest = result.identity.dataset_digest
+    return "data not recorded" if digest is None else f"data {digest}"
 
 
 def _evaluation(result: Result) -> str:
@@ -33,7 +38,7 @@ def _held_out(result: Result) -> str:
     """By how many samples choices are made; where nothing is held out, more was trained on."""
     samples = result.quality.val_evaluated_samples
     if samples is not None:
-        return f"{samples} held-out samples"
+        return f"{samples} held-out samples" + (", maybe seen in training" if result.quality.val_seen else "")
     return "nothing held out" if holds_nothing_out(result) else "held-out samples not recorded"
 
 

@@ -11,7 +11,6 @@ TOLD = {
     "warmup_rounds": "warm-up rounds",
     "search_seconds": "seconds of search",
     "recipe": "recipe",
-    "dataset_digest": "data",
     "commit": "commit",
     "torch_version": "torch",
     "triton_version": "triton",

@@ -38,6 +38,12 @@ class Point:
         """The larger of the two ways in which its quality is unsure."""
         return max((value for value in (self.standard_error, self.spread) if value is not None), default=None)
 
+    @property
+    def error_of(self) -> str:
+        """Which of the two `error` is."""
+        by_seeds = self.spread is not None and self.error == self.spread
+        return f"deviation over {len(self.candidate.results)} runs" if by_seeds else "standard error of the test set"
+
 
 def point_of(candidate: Candidate, axis: Axis) -> Point:
     """The point that a candidate draws."""

@@ -40,6 +40,14 @@ def unlike_the_rest(results: Sequence[Result]) -> dict[str, list[str]]:
     return unlike
 
 
+def uncommitted(results: Sequence[Result]) -> list[str]:
+    """A line where code was measured that no commit holds: nobody can check it out again."""
+    dirty = sum((result.identity.commit or "").endswith("-dirty") for result in results)
+    if not dirty:
+        return []
+    return [f"{dirty} of {len(results)} runs are of code with changes that no commit holds (commit ends in -dirty)"]
+
+
 def _short(words: str, value: object) -> str:
     text = "unknown" if value is None else str(value)
     if words != "commit" or value is None:

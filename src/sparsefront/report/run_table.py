@@ -150,7 +150,8 @@ def _held_out(result: Result) -> str:
     sides = ("dense", "masked", "sparse")
     measured = {side: value for side in sides if (value := result.value_of(f"val_{side}")) is not None}
     told = ", ".join(f"{side} {percent(value)}" for side, value in measured.items())
-    return f"{told} of {result.quality.val_evaluated_samples} samples, for choices"
+    use = "for no choice: the checkpoint may have seen them" if result.quality.val_seen else "for choices"
+    return f"{told} of {result.quality.val_evaluated_samples} samples, {use}"
 
 
 def _device(result: Result) -> str:

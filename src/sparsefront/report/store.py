@@ -10,8 +10,10 @@ from multiprocessing import get_context
 from pathlib import Path
 from zipfile import BadZipFile
 
+from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.artifacts.lease import held_alone
+from sparsefront.artifacts.record_digest import record_digest
 from sparsefront.report.csv_text import TEXT, format_lines, parse_lines, whole_lines
 from sparsefront.report.result import Result
 from sparsefront.run_folder import FAILURE_FILE
@@ -21,9 +23,8 @@ log = logging.getLogger(__name__)
 RESULT_FILE = "row.json"
 STORE_FILE = "rows.csv"
 FILES_FOR_PROCESSES = 2000  # fewer are read before a process has started
-FRONT_FILE = (
-    ".front.txt"  # ends the name of a search's list: the folders of the runs that no other run beats, a line each
-)
+# Ends the name of a search's list: the folders of the runs that no other run beats, a line each; "#" starts a line about them.
+FRONT_FILE = ".front.txt"
 
 
 def write_result_json(path: Path, result: Result) -> Path:
@@ -96,12 +97,13 @@ class Reading:
         return self.folders.get(result.identity.run_id)
 
     def outcomes_of(self, result: Result) -> dict[str, Outcomes] | None:
-        """What each sample added to the metric, of each of a result's networks; None where that is not at hand."""
+        """What each sample added to the metric, of each of a result's networks; None where that is not at hand, or was edited."""
         folder, file = self.folders.get(result.identity.run_id), result.quality.outcomes_file
         if folder is None or file is None:
             return None
+        path, stored = folder / Path(file).name, result.identity.outcomes_sha256
         try:
-            return load_outcomes(folder / Path(file).name)
+            return load_outcomes(path) if stored in (None, file_digest(path)) else None
         except (OSError, ValueError, KeyError, EOFError, BadZipFile):
             return None
 
@@ -109,8 +111,9 @@ class Reading:
 def read_results(paths: Iterable[Path], *, processes: int = 1) -> Reading:
     """Results of folders, of CSV files and of single JSON files.
 
-    In a folder every `row.json` at any depth is read; where there is none, every `rows.csv`. A file that cannot be read
-    is a problem in the result, never an exception. A result met twice counts once.
+    In a folder every `row.json` at any depth is read; where there is none, every `rows.csv`. A file that cannot be read, and
+    a result that was edited after it was stored, is a problem in the result, never an exception. A result met twice counts
+    once.
 
     Args:
         processes: that read a large store together; they are forked, so more than one needs a program without threads.
@@ -159,7 +162,7 @@ def _read_file(file: Path) -> tuple[Path, list[Result], list[str]]:
     try:
         text = file.read_text(**TEXT)
         if file.suffix != ".csv":
-            return file, [Result.from_json(text)], []
+            return file, [_unedited(Result.from_json(text))], []
     except json.JSONDecodeError as error:
         return file, [], [f"{file}: not JSON ({error})"]
     except (OSError, ValueError, RecursionError) as error:
@@ -169,10 +172,20 @@ def _read_file(file: Path) -> tuple[Path, list[Result], list[str]]:
         problems.append(f"{file}: ends in half a line, left out")
     for number, cells in enumerate(parse_lines(whole)[1], start=1):
         try:
-            results.append(Result.from_flat(cells))
+            results.append(_unedited(Result.from_flat(cells)))
         except ValueError as error:
             problems.append(f"{file}, result {number}: {error}")
     return file, results, problems
+
+
+def _unedited(result: Result) -> Result:
+    """The result; what has no digest, being of an older version, is not looked at. Raises ValueError where it was edited."""
+    stored = result.identity.record_sha256
+    if stored not in (None, record_digest({group: vars(fields) for group, fields in vars(result).items()})):
+        raise ValueError(
+            f"run {result.identity.run_id} was edited after it was stored: its record_sha256 does not hold"
+        )
+    return result
 
 
 def _replace(path: Path, text: str) -> None:

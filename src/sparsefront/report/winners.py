@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 
-from sparsefront.report.candidates import Candidate, holds_nothing_out, mean_and_deviation, side_of
+from sparsefront.report.candidates import Candidate, mean_and_deviation, offers_no_choice, side_of
 from sparsefront.report.column_kinds import percent, times
 from sparsefront.report.paired_bootstrap import Difference, paired_difference
 from sparsefront.report.result import Result
@@ -86,13 +86,8 @@ def verdicts(candidates: Sequence[Candidate], outcomes_of: OutcomesOf) -> list[s
         few = len(pairs) <= MOST_UNCLAIMED
         lines += [f"{pair}: {why}" for pair in pairs] if few else [f"of {len(pairs)} pairs of candidates: {why}"]
     pruned = [result for candidate in candidates for result in candidate.results]
-    full = sum(map(holds_nothing_out, pruned))
-    old = sum(not candidate.can_be_chosen for candidate in candidates) if len(pruned) > 1 else 0
-    if full:
-        lines.append(
-            f"{full} of {len(pruned)} results hold nothing out (dataset.valid_fraction=0): none of them is picked"
-        )
-    elif old:
+    old = any(not candidate.can_be_chosen for candidate in candidates) and not any(map(offers_no_choice, pruned))
+    if old and len(pruned) > 1:
         lines.append("results without metrics of a held-out part, as of older versions: none of them is picked")
     return lines
 
@@ -101,7 +96,7 @@ def _difference(first: Candidate, other: Candidate, outcomes_of: OutcomesOf) -> 
     """On the reporting split; or why there is none."""
     kept = [[(outcomes_of(run) or {}).get(side_of(run)) for run in one.results] for one in (first, other)]
     if any(outcomes is None for side in kept for outcomes in side):
-        return "which is better is not claimed, since outcomes per sample (outcomes.npz beside row.json) are missing"
+        return "which is better is not claimed, since outcomes per sample (outcomes.npz beside row.json) are missing or edited"
     try:
         return paired_difference(*kept, same_seeds=first.seeds == other.seeds)
     except ValueError:

@@ -92,13 +92,17 @@ class Study:
 
     @property
     def front(self) -> Path:
-        """The folders of the runs that no other run of the study beats, a line each."""
+        """The folders of the runs that no other run of the study beats, a line each, below how many points there were."""
         return self.place.with_name(self.place.name + FRONT_FILE)
 
     def _write_front(self) -> None:
+        from optuna.trial import TrialState
+
         runs = [trial.user_attrs[RUN] for trial in self._study.best_trials if RUN in trial.user_attrs]
+        finished = len(self._study.get_trials(deepcopy=False, states=[TrialState.COMPLETE]))
+        told = f"# front of {self.place.name}: {len(runs)} of {finished} finished points"
         with whole_file(self.front) as file:
-            file.write_text("".join(f"{run}\n" for run in runs))
+            file.write_text("".join(f"{line}\n" for line in (told, *runs)))
 
     def _take_back_abandoned(self) -> None:
         from optuna.trial import TrialState

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -15,6 +16,7 @@ from sparsefront.measure.sparsity import achieved_sparsity
 from sparsefront.provenance import provenance
 from sparsefront.report.result import Result
 from sparsefront.stages.bench import Bench
+from sparsefront.stages.control import KIND as CONTROL
 from sparsefront.stages.keys import stage_keys
 from sparsefront.stages.network import build_net, load_net, weights_digest
 from sparsefront.stages.quality import SplitQuality, evaluate_splits
@@ -70,6 +72,7 @@ def measure_again(experiment: Experiment, result: Result, export: Export | None)
         yield Finding("accuracy, dense", SKIPPED, "the dense weights of the record are not stored here")
     else:
         yield from _compare("dense", evaluate_splits(bench, bench.ready(dense), "dense"), result)
+    yield from _continued(experiment, bench, result)
     yield from _compare("masked", evaluate_splits(bench, bench.ready(masked), "masked"), result)
     if result.quality.sparse is None:
         yield Finding("speedup", SKIPPED, "the record has none: no kernel was swapped in")
@@ -88,12 +91,28 @@ def measure_again(experiment: Experiment, result: Result, export: Export | None)
 
 def _dense_net(experiment: Experiment, result: Result) -> nn.Module | None:
     """The dense network of the record, where the cache of this run's settings has it."""
+    return _stored_net(experiment, "dense", stage_keys(experiment).dense, result.identity.dense_weights_sha256)
+
+
+def _continued(experiment: Experiment, bench: Bench, result: Result) -> Iterator[Finding]:
+    """The metric of the control, against which points lost are told; nothing where the record has none."""
+    if result.quality.dense_continued is None:
+        return
+    key, digest = stage_keys(experiment).control, result.identity.dense_continued_weights_sha256
+    net = None if key is None else _stored_net(experiment, CONTROL, key, digest)
+    if net is None:
+        what = f"{result.quality.metric_name}, {CONTROL}"
+        yield Finding(what, SKIPPED, "the weights of the dense network trained on are not stored here")
+        return
+    yield from _compare(CONTROL, evaluate_splits(bench, bench.ready(net), "dense, trained on"), result)
+
+
+def _stored_net(experiment: Experiment, kind: str, key: dict[str, Any], digest: str | None) -> nn.Module | None:
+    """The network of a finished stage; None where it is not stored here, or is another one than the record's."""
     with ArtifactStore(experiment.cache_dir, runnable=(), reuse=True) as store:
-        stored = store.find("dense", stage_keys(experiment).dense)
+        stored = store.find(kind, key)
         net = None if stored is None else load_net(experiment, Path(stored.path) / WEIGHTS)
-    if net is None or weights_digest(net) != result.identity.dense_weights_sha256:
-        return None
-    return net
+    return None if net is None or weights_digest(net) != digest else net
 
 
 def _sparsity(experiment: Experiment, result: Result, export: Export, net: nn.Module) -> Finding:

@@ -39,6 +39,7 @@ function pointOf(held, runs, section) {
     recovery: valueOf("recovery", runs[0]) ?? "–",
     quality: timesHundred(mean(qualities)),
     error: known_errors.length ? Math.max(...known_errors) : null,
+    error_of: errors[1] !== null && errors[1] >= (errors[0] ?? 0) ? `deviation over ${runs.length} runs` : "standard error of the test set",
     val: vals.length === runs.length ? timesHundred(mean(vals)) : null,
     lost: mean(known("_lost", runs)),
     sparsity: achieved.length ? mean(achieved) : valueOf("sparsity_target", runs[0]),

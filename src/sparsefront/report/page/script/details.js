@@ -1,6 +1,7 @@
 // Everything that the page holds about one point: its runs, where they were measured, their layers and pictures.
 const PROVENANCE = ["gpu", "driver", "cuda", "torch_version", "triton_version", "commit", "processor", "threads", "latency_kernel",
-  "execution_mode_dense", "execution_mode_sparse", "dense_weights_sha256", "weights_sha256", "time"];
+  "execution_mode_dense", "execution_mode_sparse", "dataset_digest", "dense_steps", "recovery_steps", "recovery_samples",
+  "dense_weights_sha256", "dense_continued_weights_sha256", "weights_sha256", "masks_sha256", "time"];
 
 function showDetails(point) {
   const box = document.getElementById("details");
@@ -25,7 +26,7 @@ function runsTable(point) {
 
 function provenanceList(run) {
   const known_fields = PROVENANCE.filter((name) => valueOf(name, run) !== null);
-  return `<p class="note">${known_fields.map((name) => `${name} ${escaped(valueOf(name, run))}`).join(" · ")}</p>`;
+  return `<p class="note">of run ${escaped(valueOf("run_id", run))}, as the command above and the layers below: ${known_fields.map((name) => `${name} ${escaped(valueOf(name, run))}`).join(" · ")}</p>`;
 }
 
 function layersTable(run) {
