@@ -45,6 +45,7 @@ def pytest_collection_finish() -> None:
     """From now on only what tests make is looked through."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
     gc.enable()
 
 
