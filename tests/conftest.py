@@ -7,6 +7,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers share the cores
 
 import atexit
+import gc
 import random
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from pathlib import Path
 import pytest
 import torch
 from program_server import ProgramServer
-from quick_settings import QUICK
+from quick_settings import QUICK, time_little
 
 # Triton reads this when it is imported: without a GPU its kernels run in the interpreter.
 if not torch.cuda.is_available():
@@ -34,6 +35,18 @@ if torch.cuda.is_available():
 ROOT = Path(__file__).resolve().parent.parent
 SEED = "SPARSEFRONT_TEST_SEED"
 os.environ.setdefault(SEED, str(random.SystemRandom().randrange(2**31)))  # processes that share the tests share it
+
+
+# What is imported and collected stays until the end: looking through it for garbage, again and again, takes seconds.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """From now on only what tests make is looked through."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
+    gc.enable()
 
 
 @atexit.register
@@ -107,7 +120,14 @@ def programs() -> Iterator[ProgramServer]:
 
 
 @pytest.fixture
-def composed(tmp_path: Path) -> Callable:
+def few_timings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU, runs in this process time everything that they try, but by few calls."""
+    if not torch.cuda.is_available():
+        time_little(monkeypatch)
+
+
+@pytest.fixture
+def composed(tmp_path: Path, few_timings: None) -> Callable:
     """compose(*overrides) -> the configuration of one run, with Hydra's runtime set as `run.py` would have it."""
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra

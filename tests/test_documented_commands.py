@@ -88,7 +88,7 @@ def bert_folder(tmp_path):
     return folder
 
 
-def test_single_runs(tmp_path, bert_folder):
+def test_single_runs(tmp_path, bert_folder, few_timings):
     """In one process and one cache, so that the dense network is trained once; then what reads the results of them."""
     squad_folder, glue_folder = write_squad(tmp_path / "squad"), write_glue(tmp_path / "glue", "sst2")
     places = (f"results_dir={tmp_path / 'results'}", f"cache_dir={tmp_path / '.cache' / 'sparsefront'}", *QUICK)

@@ -3,6 +3,7 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -27,7 +28,9 @@ def test_no_file_of_the_study_stands_before_one_of_the_standard_library():
 
 
 @pytest.fixture
-def session(modules, tmp_path):
+def session(modules, tmp_path, monkeypatch):
+    # after every line; what it frees is a GPU's memory, and it looks through all that the tests have imported
+    monkeypatch.setattr(modules["session"], "gc", SimpleNamespace(collect=lambda: None))
     options = modules["session"].Options(CPU, CPU, timed=False, tiny=True)
     return modules["session"].Session(modules["rows"].Rows(tmp_path / "rows.csv"), options)
 

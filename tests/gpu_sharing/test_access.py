@@ -84,10 +84,10 @@ def test_what_an_earlier_name_of_the_device_holds_counts(locks):
 
 def test_giving_way_costs_next_to_nothing(locks):
     with sharing(CPU):
-        start = time.perf_counter()
+        start = time.process_time()
         for _ in range(1000):
             give_way(CPU)
-        assert (time.perf_counter() - start) / 1000 < 2e-4
+        assert (time.process_time() - start) / 1000 < 2e-4
 
 
 def test_a_folder_without_locks_is_told_and_done_without(locks, caplog):

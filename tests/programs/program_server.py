@@ -48,15 +48,25 @@ class Program:
             time.sleep(POLL_SECONDS)
         return status
 
+    def kill(self) -> None:
+        """The process alone, not those that it has started; nothing where it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
     def text(self, stream: str) -> str:
         """What it has written to stdout or stderr."""
         return (self._output / stream).read_text(errors="replace")
 
 
 class ProgramServer:
-    """Starts programs; `close` ends it."""
+    """Starts programs; `close` ends it.
 
-    def __init__(self) -> None:
+    Args:
+        imported: modules that programs find imported.
+    """
+
+    def __init__(self, imported: tuple[str, ...] = IMPORTED) -> None:
+        self._imported = imported
         self._folder = tempfile.TemporaryDirectory(prefix="programs-")
         self._started = 0
         self._process: subprocess.Popen | None = None
@@ -71,6 +81,8 @@ class ProgramServer:
         self._started += 1
         output = Path(self._folder.name) / str(self._started)
         output.mkdir()
+        for stream in ("stdout", "stderr"):  # can be read from now on
+            (output / stream).touch()
         pid = self.ask("start", list(map(str, words)), str(cwd or Path.cwd()), dict(env or os.environ), str(output))
         return Program(self, pid, output)
 
@@ -85,7 +97,7 @@ class ProgramServer:
     def ask(self, *question: object) -> int | None:
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, __file__],
+                [sys.executable, __file__, *self._imported],
                 env=os.environ
                 | {"CUDA_VISIBLE_DEVICES": ""},  # a process cannot use a GPU that its parent has looked for
                 stdin=subprocess.PIPE,
@@ -97,6 +109,8 @@ class ProgramServer:
 
     def close(self) -> None:
         if self._process is not None:
+            # told in words: a forked process that still lives, as a loader's worker, keeps its end of the pipe open
+            self.ask("end")
             self._process.stdin.close()
             self._process.wait()
             self._process.stdout.close()
@@ -108,12 +122,17 @@ def serve() -> None:
     import gc
     import importlib
 
-    for module in IMPORTED:
+    gc.disable()
+    for module in sys.argv[1:]:
         importlib.import_module(module)
     gc.freeze()  # or the first collection in each program would copy all memory that it shares with this process
+    gc.enable()
     answers = os.fdopen(os.dup(1), "w")
     while question := sys.stdin.readline():
         kind, *told = json.loads(question)
+        if kind == "end":
+            print(json.dumps(None), file=answers, flush=True)
+            break
         if kind == "start":
             if (pid := os.fork()) == 0:
                 become(*told)

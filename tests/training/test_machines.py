@@ -2,11 +2,12 @@
 
 import os
 import socket
-import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from program_server import POLL_SECONDS, Program
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.training.machines import Machine, leading, this_machine
@@ -35,7 +36,7 @@ def bodies():
 
 
 @pytest.fixture
-def machines(monkeypatch, bodies, request):
+def machines(monkeypatch, bodies, request, programs):
     """This process as the first machine, and a process as the second one; a parameter = seconds between its looks."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -43,13 +44,19 @@ def machines(monkeypatch, bodies, request):
     path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path}
     looks = [str(request.param)] if hasattr(request, "param") else []
-    command = [sys.executable, "-c", LEND, str(port), *looks]
-    second = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+    second = programs.start(["-c", LEND, port, *looks], env=environment)
     for name, value in {"NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}.items():
         monkeypatch.setenv(name, value)
     yield this_machine(TWO), second
     second.kill()
-    second.communicate()
+    second.wait()
+
+
+def wait_until_said(program: Program, words: str) -> None:
+    deadline = time.monotonic() + 60
+    while program.text("stdout") != words:
+        assert time.monotonic() < deadline and program.poll() is None, program.text("stderr")
+        time.sleep(POLL_SECONDS)
 
 
 def test_ranks_of_two_machines_meet_for_one_training_after_another(machines, bodies, tmp_path):
@@ -82,7 +89,7 @@ def test_a_rank_that_fails_elsewhere_ends_the_training(machines, bodies, tmp_pat
     first, second = machines
     with pytest.raises(RankFailed, match=message), leading(first):
         on_every_rank(bodies.fail, how, trainer=TWO, folder=tmp_path, loggers=[])
-    assert second.wait(60) == 1 and b"no room left" in second.stderr.read() or how == "killed"
+    assert second.wait(60) == 1 and "no room left" in second.text("stderr") or how == "killed"
 
 
 @pytest.mark.parametrize("machines", [60], indirect=True)
@@ -100,7 +107,7 @@ def test_a_failure_of_the_first_machine_ends_the_others_ranks(machines, bodies, 
     assert second.wait(60) == 1
 
 
-def test_a_machine_does_not_outlive_the_first_one(bodies):
+def test_a_machine_does_not_outlive_the_first_one(bodies, programs):
     """Which is killed while nothing is trained."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -109,18 +116,16 @@ def test_a_machine_does_not_outlive_the_first_one(bodies):
         "import sys, time; from sparsefront.training.machines import Announcements, Machine\n"
         "told = Announcements(Machine(0, 2, '127.0.0.1', int(sys.argv[1]))); print('listens', flush=True); time.sleep(600)"
     )
-    first = subprocess.Popen([sys.executable, "-c", lead, str(port)], stdout=subprocess.PIPE)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    second = subprocess.Popen([sys.executable, "-c", LEND, str(port)], **pipes)
+    first, second = programs.start(["-c", lead, port]), programs.start(["-c", LEND, port])
     try:
-        assert first.stdout.readline() == b"listens\n" and second.stdout.readline() == b"meets the first one\n"
+        wait_until_said(first, "listens\n")
+        wait_until_said(second, "meets the first one\n")
         first.kill()
-        _, said = second.communicate(timeout=120)
-        assert second.returncode == 1 and b"127.0.0.1, which leads, is gone" in said
+        assert second.wait(120) == 1 and "127.0.0.1, which leads, is gone" in second.text("stderr")
     finally:
         for process in (first, second):
             process.kill()
-            process.communicate()
+            process.wait()
 
 
 def test_which_machine_this_is(monkeypatch):
