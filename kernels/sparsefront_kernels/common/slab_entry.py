@@ -9,26 +9,24 @@ from torch import Tensor
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
 from sparsefront_kernels.common.lane_chunks import DTYPES
 from sparsefront_kernels.common.slab_launch import rows_unsupported_reason
+from sparsefront_kernels.common.slab_op import slab_op
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.tuning import TunedLaunches
 
 
-def slab_entry(
-    family: str, *, op: Callable[..., Tensor], pack: Callable[[Any], Any], launches: TunedLaunches
-) -> KernelEntry:
+def slab_entry(family: str, *, pack: Callable[[Any], Any], launches: TunedLaunches) -> KernelEntry:
     """Takes row-major and feature-major; a row-major Y is the transpose of what the kernel writes, as a view.
 
     Args:
-        op: (x, values, places, pointers, order, bias, n, k, x_feature_major) → [N, M].
         pack: format → `n`, `k` and `lists`.
         launches: of the kernel, which is named like its library.
     """
     return KernelEntry(
         name=launches.kernel,
         family=family,
-        product=partial(_product, op),
+        product=partial(_product, slab_op(launches)),
         unsupported=partial(_unsupported, launches.kernel),
         pack=pack,
         requires_cuda=True,
