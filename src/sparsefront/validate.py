@@ -52,9 +52,8 @@ def validate(config: DictConfig) -> Experiment:
     _check_root(config)
     choices = _choices()
     parts = {group: _build(group, config, choices) for group in ("model", "dataset")}
-    _check_data_and_model(
-        parts["dataset"], parts["model"], choices
-    )  # first: no recipe can be right for an impossible pair
+    # first: no recipe can be right for an impossible pair
+    _check_data_and_model(parts["dataset"], parts["model"], choices)
     choices["recipe"] = _recipe_taken(choices)
     parts |= {group: _build(group, config, choices) for group in GROUPS if group not in parts}
     parts["allocation"].check_pattern(parts["pattern"])

@@ -11,10 +11,9 @@ from sparsefront_kernels import FORMATS, Problem
 from sparsefront_kernels.common.dependent_launch import DEPENDENT_LAUNCH
 from sparsefront_kernels.common.slab_launch import SPACE, SlabLaunch, SlabProblem, candidates, possible
 from sparsefront_kernels.common.slab_product import in_units, launch_slab_product
-from sparsefront_kernels.csr.cuda.packed_weight import pack_for_cuda as pack_csr
-from sparsefront_kernels.ell.cuda import tuning as ell_tuning
-from sparsefront_kernels.ell.cuda.packed_weight import pack_for_cuda as pack_ell
-from sparsefront_kernels.n_m.cuda.packed_weight import pack_for_cuda as pack_n_m
+from sparsefront_kernels.csr.cuda import pack_for_cuda as pack_csr
+from sparsefront_kernels.ell.cuda import pack_for_cuda as pack_ell
+from sparsefront_kernels.n_m.cuda import pack_for_cuda as pack_n_m
 
 KERNELS = (
     "ell_cuda",
@@ -208,7 +207,7 @@ class TestOnGPU:
                 first, second = (torch.full_like(expected, torch.nan, dtype=dtype) for _ in range(2))
                 for y in (first, second):
                     launch_slab_product(
-                        ell_tuning.KERNEL,
+                        "ell_cuda",
                         x,
                         y,
                         values=lists.values,

@@ -8,26 +8,28 @@ from torch import Tensor
 
 from sparsefront_kernels.common.device_support import hopper_unsupported_reason
 from sparsefront_kernels.common.lane_chunks import DTYPES
-from sparsefront_kernels.common.slab_launch import rows_unsupported_reason
+from sparsefront_kernels.common.slab_launch import rows_unsupported_reason, tuned_slabs
+from sparsefront_kernels.common.slab_lists import SlabWeight
 from sparsefront_kernels.common.slab_op import slab_op
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import Problem
-from sparsefront_kernels.tuning import TunedLaunches
 
 
-def slab_entry(family: str, *, pack: Callable[[Any], Any], launches: TunedLaunches) -> KernelEntry:
+def slab_entry(family: str, *, kernel: str, version: int, pack: Callable[[Any], SlabWeight]) -> KernelEntry:
     """Takes row-major and feature-major; a row-major Y is the transpose of what the kernel writes, as a view.
 
     Args:
-        pack: format → `n`, `k` and `lists`.
-        launches: of the kernel, which is named like its library.
+        kernel: its name, and that of its op and its library.
+        version: raised when a change of the kernel makes stored launches useless.
+        pack: format → the weight laid out for it.
     """
+    launches = tuned_slabs(kernel, version)
     return KernelEntry(
-        name=launches.kernel,
+        name=kernel,
         family=family,
         product=partial(_product, slab_op(launches)),
-        unsupported=partial(_unsupported, launches.kernel),
+        unsupported=partial(_unsupported, kernel),
         pack=pack,
         requires_cuda=True,
         layouts=("row_major", "feature_major"),
@@ -35,7 +37,9 @@ def slab_entry(family: str, *, pack: Callable[[Any], Any], launches: TunedLaunch
     )
 
 
-def _product(op: Callable[..., Tensor], x: Tensor, packed: Any, bias: Tensor | None = None, *, layout: str) -> Tensor:
+def _product(
+    op: Callable[..., Tensor], x: Tensor, packed: SlabWeight, bias: Tensor | None = None, *, layout: str
+) -> Tensor:
     """x and y in the layout's order."""
     parts, feature_major = packed.lists, layout == "feature_major"
     y = op(x, parts.values, parts.places, parts.pointers, parts.order, bias, packed.n, packed.k, feature_major)

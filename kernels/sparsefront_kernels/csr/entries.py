@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from sparsefront_kernels.csr.cuda.entries import ENTRY as CUDA
+from sparsefront_kernels.csr.cuda import ENTRY as CUDA
 from sparsefront_kernels.csr.format import CSRFormat
 from sparsefront_kernels.csr.reference import csr_reference
 from sparsefront_kernels.csr.torch_spmm import csr_torch, csr_unsupported_reason

@@ -5,7 +5,7 @@ from torch import Tensor
 from sparsefront_kernels.common.device_support import triton_unsupported_reason
 from sparsefront_kernels.common.permutation import columns_in_order
 from sparsefront_kernels.kernel_entry import KernelEntry
-from sparsefront_kernels.n_m.cuda.entries import ENTRY as CUDA
+from sparsefront_kernels.n_m.cuda import ENTRY as CUDA
 from sparsefront_kernels.n_m.format import NMFormat
 from sparsefront_kernels.n_m.mma.entries import ENTRY as MMA
 from sparsefront_kernels.n_m.op import n_m_triton

@@ -1,5 +1,6 @@
-"""The CSR weight laid out for our kernel: lists of each output, the longest first."""
+"""`csr_cuda`, our own product beside cuSPARSE's: the CSR weight laid out for it, and its entry of the registry."""
 
+from sparsefront_kernels.common.slab_entry import slab_entry
 from sparsefront_kernels.common.slab_lists import SlabWeight, slab_lists
 from sparsefront_kernels.csr.format import CSRFormat
 
@@ -12,3 +13,6 @@ def pack_for_cuda(stored: CSRFormat) -> SlabWeight:
     n, k = stored.shape
     lists = slab_lists(stored.rows(), stored.columns.long(), stored.values[:, None], groups=n, k=k, by_length=True)
     return SlabWeight(n, k, lists)
+
+
+ENTRY = slab_entry("csr", kernel="csr_cuda", version=1, pack=pack_for_cuda)

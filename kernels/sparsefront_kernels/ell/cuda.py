@@ -1,7 +1,8 @@
-"""The ELL weight laid out for many rows of X: lists of the blocks of each row of blocks."""
+"""`ell_cuda`, products with any number of rows of X: the ELL weight laid out for it, and its entry of the registry."""
 
 import torch
 
+from sparsefront_kernels.common.slab_entry import slab_entry
 from sparsefront_kernels.common.slab_lists import SlabWeight, slab_lists
 from sparsefront_kernels.ell.format import ELLFormat
 
@@ -17,3 +18,6 @@ def pack_for_cuda(stored: ELLFormat) -> SlabWeight:
     group = torch.arange(rows, device=device).repeat_interleave(count * b)
     values = stored.values.transpose(2, 3).reshape(-1, b)  # of an input, all outputs of the row of blocks
     return SlabWeight(n, k, slab_lists(group, inputs.flatten(), values, groups=rows, k=k, by_length=False))
+
+
+ENTRY = slab_entry("ell", kernel="ell_cuda", version=1, pack=pack_for_cuda)

@@ -1,7 +1,8 @@
-"""The n:m weight laid out for many rows of X: lists of what each output keeps."""
+"""`n_m_cuda`, products with any number of rows on CUDA cores: its layout of the n:m weight, and its entry of the registry."""
 
 import torch
 
+from sparsefront_kernels.common.slab_entry import slab_entry
 from sparsefront_kernels.common.slab_lists import SlabWeight, slab_lists
 from sparsefront_kernels.n_m.format import NMFormat
 
@@ -20,3 +21,6 @@ def pack_for_cuda(stored: NMFormat) -> SlabWeight:
         values = values.gather(1, ascending)
     output = torch.arange(n, device=device).repeat_interleave(inputs.shape[1])
     return SlabWeight(n, k, slab_lists(output, inputs.flatten(), values.reshape(-1, 1), groups=n, k=k, by_length=False))
+
+
+ENTRY = slab_entry("n_m", kernel="n_m_cuda", version=1, pack=pack_for_cuda)

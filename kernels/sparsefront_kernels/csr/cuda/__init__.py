@@ -1,1 +1,0 @@
-"""`csr_cuda`: our own product beside cuSPARSE's."""

@@ -1,1 +1,0 @@
-"""`ell_cuda`: products with any number of rows of X."""
