@@ -4,6 +4,7 @@ import random
 
 import pytest
 import torch
+from gathered_weights import draw_gathered
 from in_layout import InLayout
 from sparsefront_kernels import FORMATS, Problem, entry
 from sparsefront_kernels.bench.weights import random_groups
@@ -29,22 +30,7 @@ KERNELS = {layout: InLayout(entry("gathered_indexed"), layout) for layout in LAY
 STORED = ("panels", "kept", "starts", "places", "tiles", "outputs")
 READ = (*STORED, "most_steps")  # what a launch takes of the packed weight
 TILES = (1, 2, 4, 8, 16)
-
-
-def draw_stored(case, device="cpu", tile=None):
-    """A weight of random shape, tile, density and dropped outputs. case: random.Random."""
-    n, k, tile = case.randint(1, 400), case.randint(1, 400), tile or case.choice(TILES)
-    density, dropped = case.choice([0.0, 0.05, 0.3, 0.6, 1.0]), case.choice([0.0, 0.4])
-    survivors = (torch.rand(n, device=device) >= dropped).nonzero().flatten()
-    tiles = -(-len(survivors) // tile)
-    share = density * (0.5 + torch.rand(tiles, 1, device=device)) if density < 1 else 1.0
-    drawn = torch.rand(tiles, k, device=device) < share
-    drawn[::5] = density == 1  # empty tiles
-    mask = torch.zeros(n, k, dtype=torch.bool, device=device)
-    mask[survivors] = drawn.repeat_interleave(tile, 0)[: len(survivors)]
-    weight = torch.randn(n, k, device=device)
-    weight[~mask] = torch.nan
-    return FORMATS["gathered"].from_dense(weight, mask, tile=tile, drop_empty_outputs=dropped > 0)
+LARGEST = 400
 
 
 def balanced(n, k, kept, m, tile, device="cpu"):
@@ -83,7 +69,7 @@ class TestPackedWeight:
     @pytest.mark.parametrize("seed", range(30))
     def test_holds_the_weight(self, seed):
         torch.manual_seed(seed)
-        stored = draw_stored(random.Random(seed))
+        stored = draw_gathered(random.Random(seed), tile=TILES, largest=LARGEST)
         packed = pack_for_indexed(stored)
         dense, owned = read_by_the_kernel(packed)
         assert torch.equal(dense, stored.to_dense()) and (owned == 1).all()
@@ -164,7 +150,7 @@ class TestLaunches:
 
     def test_measured_launches_are_found_again(self, nothing_tuned, monkeypatch):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "Some GPU")
-        packed = pack_for_indexed(draw_stored(random.Random(1), tile=8))
+        packed = pack_for_indexed(draw_gathered(random.Random(1), tile=8, largest=LARGEST))
         problem = Problem(253, packed.k, packed.n, torch.float32, "cuda", "feature_major")
         odd = IndexedLaunch(8, 5)
         LAUNCHES.remember(packed, problem, odd, 12.345)

@@ -5,6 +5,7 @@ import re
 
 import pytest
 import torch
+from gathered_weights import draw_gathered
 from in_layout import InLayout
 from sparsefront_kernels import FORMATS, Problem, entry
 from sparsefront_kernels.common.epilogue import with_epilogue
@@ -22,24 +23,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 KERNELS = {layout: InLayout(entry("gathered_simt"), layout) for layout in LAYOUTS}
 READ = ("panels", "kept", "tiles", "outputs", "kept_of_each")  # what a launch takes of the packed weight
 TILES = (4, 8, 16, 32, 64, 96, 128, 192, 256)
+LARGEST = 600
 LARGE = SimtProblem(m=4096, k=4096, n=4096, width=32, tiles=128, kept=128 * 2048)
 SMALL = SimtProblem(m=256, k=1024, n=1024, width=32, tiles=32, kept=32 * 512)
-
-
-def draw_stored(case, device="cpu", tile=None):
-    """A weight of random shape, tile, density and dropped outputs. case: random.Random."""
-    n, k, tile = case.randint(1, 500), case.randint(1, 700), tile or case.choice(TILES)
-    density, dropped = case.choice([0.0, 0.1, 0.3, 0.6, 1.0]), case.choice([0.0, 0.4])
-    survivors = (torch.rand(n, device=device) >= dropped).nonzero().flatten()
-    tiles = -(-len(survivors) // tile)
-    share = density * (0.5 + torch.rand(tiles, 1, device=device)) if density < 1 else 1.0
-    drawn = torch.rand(tiles, k, device=device) < share
-    drawn[::5] = density == 1  # empty tiles
-    mask = torch.zeros(n, k, dtype=torch.bool, device=device)
-    mask[survivors] = drawn.repeat_interleave(tile, 0)[: len(survivors)]
-    weight = torch.randn(n, k, device=device)
-    weight[~mask] = torch.nan
-    return FORMATS["gathered"].from_dense(weight, mask, tile=tile, drop_empty_outputs=dropped > 0)
 
 
 def rebuilt(packed):
@@ -57,7 +43,7 @@ class TestTables:
     @pytest.mark.parametrize("seed", range(30))
     def test_hold_the_weight(self, seed):
         torch.manual_seed(seed)
-        stored = draw_stored(random.Random(seed))
+        stored = draw_gathered(random.Random(seed), tile=TILES, largest=LARGEST)
         packed = pack_for_simt(stored)
         dense, owned = rebuilt(packed)
         assert torch.equal(dense, stored.to_dense())
@@ -126,7 +112,7 @@ class TestLaunches:
 
     def test_measured_launches_are_found_again(self, nothing_tuned, monkeypatch):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "Some GPU")
-        packed = pack_for_simt(draw_stored(random.Random(1), tile=32))
+        packed = pack_for_simt(draw_gathered(random.Random(1), tile=32, largest=LARGEST))
         problem = Problem(253, packed.k, packed.n, torch.float32, "cuda", "feature_major")
         odd = SimtLaunch(8, 4, 2, 7)
         LAUNCHES.remember(packed, problem, odd, 12.345)
@@ -181,7 +167,7 @@ class TestWithoutGPU:
     @pytest.mark.parametrize("x_feature_major", [False, True])
     @pytest.mark.parametrize("y_feature_major", [False, True])
     def test_fake_kernel_gives_the_shape(self, x_feature_major, y_feature_major):
-        packed = pack_for_simt(draw_stored(random.Random(3), tile=64))
+        packed = pack_for_simt(draw_gathered(random.Random(3), tile=64, largest=LARGEST))
         n, k = packed.n, packed.k
         with FakeTensorMode(allow_non_fake_inputs=True):
             x = torch.empty((k, 5) if x_feature_major else (5, k))
@@ -192,7 +178,7 @@ class TestWithoutGPU:
         assert y.shape == ((n, 5) if y_feature_major else (5, n))
 
     def test_operands_that_do_not_fit(self):
-        packed = pack_for_simt(draw_stored(random.Random(3), tile=64))
+        packed = pack_for_simt(draw_gathered(random.Random(3), tile=64, largest=LARGEST))
         kernel = KERNELS["feature_major"]
         x = torch.randn(packed.k, 4)
         with pytest.raises(ValueError, match=r"x must be \[K, M\]"):
