@@ -142,7 +142,8 @@ def test_many_readers_never_miss_it_nor_see_two_halves(tmp_path, makers):
     while time.monotonic() < enough or (time.monotonic() < deadline and any(other.poll() is None for other in others)):
         make(tmp_path, str(number))
         number += 1
-        time.sleep(0.02 * len(others))  # the lock is asked for again and again: who has just had it would get it at once
+        # the lock is asked for again and again: who has just had it would get it at once
+        time.sleep(0.02 * len(others))
     assert [other.wait(60) for other in others] == [0] * len(others)
     (tmp_path / "enough").write_text("")
     seen = [process.communicate(timeout=60)[0] for process in readers]
