@@ -1,11 +1,12 @@
 """The points of the study: how each is run, and the line that it becomes."""
 
+import contextlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sparsefront.report.result import Result
-
-SEARCH = "search"
+SEARCH, DENSE = "search", "dense"
+QUIET = ("logger=none", "report.html=false", "report.plot=false", "trainer.progress_bar=false")
 MEASURED = (
     "metric_name",
     "dense",
@@ -35,7 +36,7 @@ class Point:
     """One line.
 
     Args:
-        choice: "search", or a single pattern: its name, and after a colon its granularity.
+        choice: "search", or a single pattern: its name, and after a colon its granularity; or "dense", which has no line.
         level: speedup that is searched for, or sparsity of the single pattern.
         seed: of the dense network and all that follows.
     """
@@ -50,7 +51,9 @@ class Point:
         Args:
             candidates, ceiling: of the search: its patterns, and the highest sparsity of a layer.
         """
-        shared = [f"seed={self.seed}", "control=dense_continued"]
+        if self.choice == DENSE:
+            return [f"seed={self.seed}", "pattern=dense", "stages=[dense]", *QUIET]
+        shared = [f"seed={self.seed}", "control=dense_continued", *QUIET]
         if self.choice == SEARCH:
             listed = f"pattern.candidates=[{','.join(candidates)}]"
             search = ["pattern=mixed", listed, "allocation=latency_search", f"allocation.speedup={self.level:g}"]
@@ -65,10 +68,41 @@ class Point:
         return {"choice": self.choice, "level": f"{self.level:g}", "seed": str(self.seed)}
 
 
-def line(point: Point, result: Result) -> dict[str, str]:
-    """The line of a finished point; a cell is empty where nothing was measured."""
-    cells = {name: result.value_of(name) for name in MEASURED}
-    return point.cells | {name: "" if value is None else str(value) for name, value in cells.items()}
+def finish(
+    point: Point, *, candidates: Sequence[str], ceiling: float, overrides: Sequence[str]
+) -> dict[str, str] | str:
+    """Run a point in this process, unless it is finished.
+
+    Args:
+        candidates, ceiling: of the search.
+        overrides: of run.py, the same for all points.
+    Returns:
+        its line, where a cell is empty if nothing was measured, and the dense network's holds its name alone; or the reason
+        why there is no such network.
+    Raises:
+        Obstacle: a disk, a package or memory is in the way, so that nothing is known of the point.
+    """
+    from sparsefront.errors import InvalidSetting, Obstacle
+    from sparsefront.runs import run
+
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # tables of each result
+        try:
+            # first those of the point: a user's own settle what both name
+            record = run(*point.overrides(candidates, ceiling), *overrides).record
+        except Obstacle:
+            raise
+        except InvalidSetting as error:
+            return " ".join(str(error).split())
+    if record is None:
+        return point.cells
+    found = {name: record.value_of(name) for name in MEASURED}
+    return point.cells | {name: "" if value is None else str(value) for name, value in found.items()}
+
+
+def told(line: dict[str, str]) -> str:
+    """What a line says, for the terminal."""
+    named = ("val_sparse", "sparse", "dense_continued", "latency_sparse_ms", "speedup", "prune_seconds")
+    return ", ".join(f"{name} {float(line[name]):.4g}" for name in named if line.get(name))
 
 
 def unfinished(wanted: Sequence[Point], rows: Sequence[dict[str, str]]) -> list[Point]:

@@ -1,22 +1,26 @@
 """A pattern and a sparsity for each layer, searched for a latency, beside single patterns for the whole network.
 
-    python experiments/search/study.py --overrides experiment=bert_sst2 model.path=DIR dataset.path=DIR measure.batch_size=128
+    python experiments/search/study.py --workers 6 --overrides experiment=bert_sst2 model.path=DIR dataset.path=DIR
 
---overrides are those of `run.py`, for all points. Every point trains its recovery, beside the dense network trained on for the
-same budget. A line is added to --out as soon as its point is finished, so that a killed study goes on where it was; a search that
-is out of reach is named and left out. `draw.py` draws the fronts, `summary.py` makes the table of the page.
+--overrides are those of `run.py`, for all points, such as measure.batch_size=128. Every point trains its recovery, beside
+the dense network trained on for the same budget. Processes share the GPU: the dense network of each seed comes first, and
+the first search of a seed before its others, which take its times. A line is added to --out as soon as its point is
+finished, so that a killed study goes on where it was; a search that is out of reach is named and left out. `draw.py` draws
+the fronts, `summary.py` makes the page's table.
 """
 
 import argparse
+import functools
+import time
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 
 import points  # beside this file
-from points import SEARCH, Point
+from points import DENSE, SEARCH, Point
 
 from sparsefront.artifacts.csv_lines import append_line, read_lines
-from sparsefront.errors import InvalidSetting
-from sparsefront.runs import run
+from sparsefront.side_by_side import processes, side_by_side
 
 HERE = Path(__file__).resolve().parent
 
@@ -27,23 +31,45 @@ def wanted(
     """Seed after seed, so that what is there at any time is a whole study of fewer seeds."""
     found = []
     for seed in seeds:
-        found += [Point(single, sparsity, seed) for single in singles for sparsity in sparsities]
         found += [Point(SEARCH, speedup, seed) for speedup in speedups]
+        found += [Point(single, sparsity, seed) for single in singles for sparsity in sparsities]
     return found
 
 
-def finish(todo: Sequence[Point], arguments: argparse.Namespace) -> None:
-    """Run the points and write their lines."""
+def order(todo: Sequence[Point]) -> dict[Point, Point]:
+    """Point -> the one that it waits for: the dense network of its seed, or the first search of that seed."""
+    after: dict[Point, Point] = {}
+    first: dict[int, Point] = {}
+    for point in todo:
+        dense = Point(DENSE, 0.0, point.seed)
+        after[point] = first.setdefault(point.seed, point) if point.choice == SEARCH else dense
+    return after | {point: Point(DENSE, 0.0, point.seed) for point in first.values()}
+
+
+def finish(
+    todo: Sequence[Point], pool: Executor, arguments: argparse.Namespace, ends_at: float = float("inf")
+) -> list[Point]:
+    """Run the points, write their lines, and return those that are left for the next call."""
     candidates = arguments.candidates or arguments.singles
-    for number, point in enumerate(todo, 1):
-        print(f"{number} of {len(todo)}: {point}", flush=True)
-        try:
-            # first those of the point: a user's own settle what both name
-            record = run(*point.overrides(candidates, arguments.ceiling), *arguments.overrides).record
-        except InvalidSetting as error:
-            print(f"left out: {error}", flush=True)
+    after = order(todo)
+    jobs = [*dict.fromkeys(Point(DENSE, 0.0, point.seed) for point in todo), *todo]
+    work = functools.partial(
+        points.finish, candidates=candidates, ceiling=arguments.ceiling, overrides=arguments.overrides
+    )
+    left = list(todo)
+    for done in side_by_side(jobs, work, pool, workers=arguments.workers, after=after, ends_at=ends_at):
+        if done.error is not None:
+            print(f"{done.job} failed: {type(done.error).__name__}: {done.error}", flush=True)
             continue
-        append_line(arguments.out, points.line(point, record))
+        if done.job.choice == DENSE:
+            continue
+        left.remove(done.job)
+        if isinstance(done.found, str):
+            print(f"{done.job} is left out: {done.found}", flush=True)
+            continue
+        append_line(arguments.out, done.found)
+        print(f"{done.job}: {points.told(done.found)}", flush=True)
+    return left
 
 
 def main() -> None:
@@ -55,10 +81,16 @@ def main() -> None:
     parser.add_argument("--speedups", type=float, nargs="+", default=[1.25, 1.5, 2.0, 2.5, 3.0])
     parser.add_argument("--ceiling", type=float, default=0.95, help="on the sparsity of a layer in the search")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--workers", type=int, default=1, help="processes side by side")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="nothing is begun after so many")
     parser.add_argument("--overrides", nargs="*", default=[], help="of run.py, for all points: measure.batch_size=128")
     arguments = parser.parse_args()
+    ends_at = time.monotonic() + 60 * arguments.minutes
     points_wanted = wanted(arguments.singles, arguments.sparsities, arguments.speedups, arguments.seeds)
-    finish(points.unfinished(points_wanted, read_lines(arguments.out)), arguments)
+    todo = points.unfinished(points_wanted, read_lines(arguments.out))
+    with processes(arguments.workers) as pool:
+        if left := finish(todo, pool, arguments, ends_at):
+            print(f"{len(left)} points are left for the next call", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """The study of experiments/search: its points compose, its lines are kept, its table pairs the search with single patterns."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,7 +41,48 @@ def test_a_study_goes_on_behind_its_last_line(modules, tmp_path):
     append_line(out, row("n_m", "0.5", 0, 1.0, 0.9))
     append_line(out, row("search", "2", 0, 1.0, 0.9))
     left = points.unfinished(wanted, read_lines(out))
-    assert left == [wanted[1], *wanted[3:]]
+    assert left == [wanted[2], *wanted[3:]]
+
+
+def test_the_dense_network_comes_first_and_searches_take_the_times_of_one(modules, monkeypatch, tmp_path, capsys):
+    points, study = modules["points"], modules["study"]
+    ended = []
+
+    def finish(point, *, candidates, ceiling, overrides):
+        assert (candidates, ceiling, overrides) == (["n_m"], 0.9, ["sparsity=0.5"])
+        ended.append(point)
+        if point == points.Point("search", 3.0, 0):
+            return "allocation.speedup=3.0: out of reach"
+        if point == points.Point("n_m", 0.5, 0):
+            raise RuntimeError("no room left")
+        return row(point.choice, f"{point.level:g}", point.seed, 1.0, 0.9)
+
+    monkeypatch.setattr(points, "finish", finish)
+    todo = study.wanted(["n_m"], [0.5], [2.0, 3.0], [0, 1])
+    given = SimpleNamespace(candidates=["n_m"], singles=[], ceiling=0.9, overrides=["sparsity=0.5"], workers=4)
+    given.out = tmp_path / "rows.csv"
+    with ThreadPoolExecutor(4) as pool:
+        left = study.finish(todo, pool, given)
+    for seed in (0, 1):
+        of_seed = [(point.choice, point.level) for point in ended if point.seed == seed]
+        assert of_seed[0] == ("dense", 0.0) and of_seed.index(("search", 2.0)) < of_seed.index(("search", 3.0))
+    assert left == [points.Point("n_m", 0.5, 0)]
+    lines = read_lines(given.out)
+    assert {(line["choice"], line["seed"]) for line in lines} == {("search", "0"), ("search", "1"), ("n_m", "1")}
+    told = capsys.readouterr().out
+    assert "RuntimeError: no room left" in told and "seed=0) is left out: allocation.speedup=3.0: out of reach" in told
+
+
+def test_a_point_on_digits(modules, tmp_path):
+    points = modules["points"]
+    overrides = ["debug=tiny", "kernel=reference", f"cache_dir={tmp_path}/cache", f"results_dir={tmp_path}/results"]
+    given = {"candidates": ["n_m"], "ceiling": 0.9, "overrides": overrides}
+    assert points.finish(points.Point("dense", 0.0, 0), **given) == {"choice": "dense", "level": "0", "seed": "0"}
+    line = points.finish(points.Point("n_m", 0.5, 0), **given)
+    assert (line["choice"], line["metric_name"]) == ("n_m", "accuracy") and float(line["sparse"]) > 0
+    assert "sparse 0." in points.told(line) or "sparse 1" in points.told(line)
+    refused = points.finish(points.Point("block_wise:1000", 0.5, 0), **given)
+    assert isinstance(refused, str) and "1000" in refused
 
 
 def test_the_search_stands_beside_the_best_single_pattern_that_is_as_fast(modules):
