@@ -91,7 +91,7 @@ def run(request, tmp_path_factory):
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
 def test_clean(tool, family, run):
     code, output = run(tool, family)
-    assert code == 0, f"{family}: {tool} ends with {code}\n{report(output)}\n{output[-1500:]}"
+    assert code == 0, f"{family}: {tool} ends with {code}\n{output[-1000:]}\n{report(output)}"
     assert "0 errors" in output or "0 hazards" in output
 
 
