@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from in_layout import InLayout, every_layout
 from random_problems import OCCASIONS, RandomProblem, draw
+from sparsefront_kernels.common.lane_launch import LaneLaunch
 
 LARGEST = 130
 LARGEST_OF_ONE_ROW = 1200  # costs little; more k-blocks than a ring has stages, which then are filled again
@@ -50,7 +51,10 @@ def launches(drawn: RandomProblem, turn: int) -> list:
     if tunable is None:
         return [None]
     possible = list(tunable.candidates(drawn.packed, drawn.problem))
-    return possible[turn % 3 :: 3] or possible[:1]
+    chosen = possible[turn % 3 :: 3] or possible[:1]
+    if isinstance(chosen[0], LaneLaunch):  # one in which a warp takes all of K, and so fills its ring again
+        chosen.append(replace(chosen[0], strips=4, shares=1, splits=1))
+    return chosen
 
 
 def fault(drawn: RandomProblem, launch: object) -> str | None:
