@@ -48,6 +48,7 @@ FLAGS = (
     # plain sm_90 pass would reject them.
     "-gencode=arch=compute_90a,code=sm_90a",
     "-Xptxas=-v",
+    "-lineinfo",  # tools name source lines; the machine code is the same
     "--split-compile=0",  # kernels of a source in parallel; the machine code is the same
     # the builder takes the arithmetic of 16-bit floats away from extensions; our sources mean CUDA's own
     "-U__CUDA_NO_HALF_OPERATORS__",

@@ -8,11 +8,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from sanitized import cuda_kernels
+from sanitizer_report import report
 from sparsefront_kernels import cuda_library
 
-SECONDS = 20
-OUR_KERNELS = (
-    "gathered",
+SECONDS = 20  # of each family; those of a tool run side by side
+FAMILIES = (  # how the names of kernels begin
+    "gathered_cuda",
+    "gathered_simt",
+    "gathered_indexed",
+    "gathered_small_m",
+    "gathered_overlay",
+    "gathered_2_4",
     "blocked",
     "n_m_small_m",
     "n_m_mma",
@@ -20,25 +27,84 @@ OUR_KERNELS = (
     "ell_small_m",
     "ell_cuda",
     "csr_cuda",
-)  # how their names begin
+)
+WATCHED = ("gathered", "blocked", *(family for family in FAMILIES if not family.startswith(("gathered", "blocked"))))
 SANITIZER = shutil.which("compute-sanitizer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/local/cuda/bin")
+RACE = """\
+========= COMPUTE-SANITIZER
+gathered_cuda: takes float16 or bfloat16
+========= Error: Race reported between Write access at copy_bulk(unsigned int)+0x9750 in hopper.cuh:71
+=========     and Read access at load_four(float *, unsigned int)+0x3ad0 in simt_sums.cuh:79 [372 hazards]
+=========     Device Frame: void gathered_indexed_kernel<IndexedShape<(int)8>>(T1)+0x9750 in gathered_indexed.cu:158
+=========     Saved host backtrace up to driver entry point at kernel launch time
+=========         Host Frame: cudaLaunchKernelExC in libcudart.so
+=========
+========= Error: Race reported between Write access at copy_bulk(unsigned int)+0x8340 in hopper.cuh:71
+=========     and Read access at load_four(float *, unsigned int)+0x2bc0 in simt_sums.cuh:79 [124 hazards]
+=========     Device Frame: void gathered_indexed_kernel<IndexedShape<(int)16>>(T1)+0x8340 in gathered_indexed.cu:158
+=========
+ran {'gathered_indexed': 2}; 0 wrong
+========= RACECHECK SUMMARY: 2 hazards displayed (2 errors, 0 warnings)
+"""
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
-def test_clean(tool):
+def start(tool: str, family: str, output: Path) -> subprocess.Popen:
+    """The tool on a family's kernels; what both say goes to a file."""
+    script = Path(__file__).with_name("sanitized.py")
+    command = [SANITIZER, "--tool", tool, "--target-processes", "application-only", "--error-exitcode", "2"]
+    command += ["--show-backtrace", "device"]
+    for name in WATCHED:
+        command += ["--kernel-name", f"kernel_substring={name}"]
+    command += [sys.executable, str(script), str(SECONDS), family]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    with output.open("w") as file:
+        return subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
+
+
+@pytest.fixture(scope="module")
+def run(request, tmp_path_factory):
+    """(tool, family) -> (exit code, output). All families of a tool that are to be tested start with the first of them."""
     if SANITIZER is None or not torch.cuda.is_available():
         pytest.skip("needs compute-sanitizer and a CUDA device")
     for name in cuda_library.SOURCES:
         if reason := cuda_library.unavailable_reason(name):
             pytest.skip(f"{name}: {reason}")
         cuda_library.build(name)  # not under the tool
-    script = Path(__file__).with_name("sanitized.py")
-    command = [SANITIZER, "--tool", tool, "--target-processes", "application-only", "--error-exitcode", "2"]
-    for name in OUR_KERNELS:
-        command += ["--kernel-name", f"kernel_substring={name}"]
-    command += [sys.executable, str(script), str(SECONDS)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    assert "0 errors" in done.stdout or "0 hazards" in done.stdout
+    folder, started = tmp_path_factory.mktemp("sanitizer"), {}
+    ours = [item.callspec.params for item in request.session.items if getattr(item, "function", None) is test_clean]
+
+    def finished(tool: str, family: str) -> tuple[int, str]:
+        if (tool, family) not in started:
+            for one in (one["family"] for one in ours if one["tool"] == tool):
+                started[tool, one] = start(tool, one, folder / f"{tool}_{one}.log")
+        code = started[tool, family].wait(timeout=300)
+        return code, (folder / f"{tool}_{family}.log").read_text()
+
+    yield finished
+    for process in started.values():
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+def test_clean(tool, family, run):
+    code, output = run(tool, family)
+    assert code == 0, f"{family}: {tool} ends with {code}\n{output[-1000:]}\n{report(output)}"
+    assert "0 errors" in output or "0 hazards" in output
+
+
+def test_every_kernel_is_of_one_family():
+    for kernel in cuda_kernels([]):
+        assert sum(kernel.name.startswith(family) for family in FAMILIES) == 1, kernel.name
+
+
+def test_a_report_says_each_finding_once():
+    assert report(RACE).splitlines() == [
+        "gathered_indexed_kernel: 2 findings",
+        "  2 x Error: Race reported between Write access at copy_bulk(unsigned int)+0x9750 in hopper.cuh:71",
+        "      and Read access at load_four(float *, unsigned int)+0x3ad0 in simt_sums.cuh:79 [372 hazards]",
+        "      Device Frame: void gathered_indexed_kernel(T1)+0x9750 in gathered_indexed.cu:158",
+        "RACECHECK SUMMARY: 2 hazards displayed (2 errors, 0 warnings)",
+    ]

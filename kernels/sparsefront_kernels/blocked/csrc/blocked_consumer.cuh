@@ -35,6 +35,7 @@ __device__ __forceinline__ void multiply(float (&acc)[WIDTH / 2], uint32_t stage
                                                sixteen == 0 ? add : 1);
     } else {
         const uint32_t places = load_word(panel + HALVED_VALUE_BYTES + threadIdx.x % 128 * 4);
+        __syncwarp();  // every lane has read its own before one gives the stage back
         wgmma_fence();
         sparse_wgmma<T, WIDTH, 0, X::ORDER>(acc, k_major_descriptor<64>(panel), X::descriptor(stage, 0), places, add);
         sparse_wgmma<T, WIDTH, 1, X::ORDER>(acc, k_major_descriptor<64>(panel + 32), X::descriptor(stage, 2), places, 1);
@@ -49,6 +50,7 @@ __device__ __forceinline__ int add_up(Stages& s, int k_blocks, float (&acc)[WIDT
     for (int k_block = 0; k_block < k_blocks; ++k_block) {
         barrier_wait(s.full + 8 * s.ring.slot, s.ring.phase);
         const uint32_t uses = warp_uniform(load_word(s.slot_uses + 4 * s.ring.slot));
+        __syncwarp();  // every lane has read it before one gives the slot back
         if (uses >> s.half & 1) {
             multiply<T, X, WEIGHTS, WIDTH>(acc, s.first + s.ring.slot * STAGE_BYTES, s.half, add);
             wgmma_wait<1>();  // the stage before this one has been read

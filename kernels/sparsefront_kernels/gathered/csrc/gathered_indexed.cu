@@ -116,6 +116,7 @@ __device__ __forceinline__ void consume(const IndexedProblem& problem, int work_
                     }
                     sums.add_products(fragments[i % 2].w, fragments[i % 2].x);
                 }
+                __syncwarp();  // every lane has read the stage, if it ends
                 if (ends && signals) barrier_arrive(empty + 8 * ring.slot);
                 ring = ends ? next : ring;
             }

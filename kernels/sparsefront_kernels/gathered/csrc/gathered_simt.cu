@@ -55,6 +55,7 @@ __device__ __forceinline__ void consume(const Problem& problem, int work_tiles, 
                 }
                 sums.add_products(fragments[i % 2].w, fragments[i % 2].x);
             }
+            __syncwarp();  // every lane has read the stage
             if (signals) barrier_arrive(empty + 8 * ring.slot);
             ring = next;
         }
@@ -65,6 +66,7 @@ __device__ __forceinline__ void consume(const Problem& problem, int work_tiles, 
             sums.add_products(fragments[0].w, fragments[0].x);
         }
         if (tail) {
+            __syncwarp();  // every lane has read the stage
             if (signals) barrier_arrive(empty + 8 * ring.slot);
             ring = ring.next(problem.stages);
         }

@@ -46,6 +46,7 @@ __device__ __forceinline__ void consume(const Problem& problem, uint32_t stages,
                     wgmma_wait<0>();  // where halves keep different inputs, loads take longer than products: free the stage
                 }
                 add |= use != 0;
+                __syncwarp();  // every lane has read what it reads itself of the stage
                 if (previous >= 0 && signals) barrier_arrive(empty + 8 * previous);
                 previous = ring.slot;
                 if (use != 15) {

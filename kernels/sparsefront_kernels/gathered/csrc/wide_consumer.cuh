@@ -55,6 +55,7 @@ __device__ __forceinline__ void compute(const Problem& problem, Stages& s, const
             wgmma_wait<0>();  // where halves keep different inputs, loads take longer than products: free the stage
         }
         add |= use != 0;
+        __syncwarp();  // every lane has read what it reads itself of the stage
         if (previous >= 0 && s.signals) barrier_arrive(s.empty + 8 * previous);
         previous = s.ring.slot;
         if (use != 15) {
