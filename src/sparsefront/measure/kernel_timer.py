@@ -23,6 +23,7 @@ SAMPLES, FEWEST = 20, 3
 BUDGET_MS = 100.0
 MOST_COPIES = 64
 WARMUP = 3
+AS_FAST = 1.05  # times the fastest launch: such launches may be the fastest for a product like this one
 LAUNCH_US = 2000.0  # what a call that is launched by itself may take beside its kernels: a library's, several of them
 
 
@@ -31,7 +32,7 @@ class KernelTime:
     """Median latency of one call.
 
     `eager_because`: why it had to be timed launch by launch; None where a graph was replayed.
-    `launches`: launch parameters that were tried, the fastest first; those in use where none were.
+    `launches`: of the launch parameters that were tried those that are AS_FAST, the fastest first.
     """
 
     latency_us: float
@@ -88,7 +89,8 @@ def time_layer(
             tried.use(best)
         else:
             tried.keep(best, times[best].latency_us)
-        return replace(times[best], launches=fastest_first)
+        most_us = AS_FAST * times[best].latency_us
+        return replace(times[best], launches=tuple(one for one in fastest_first if times[one].latency_us <= most_us))
 
 
 def _time(calls: list[Callable[[], Any]], device: torch.device, at_most_us: float) -> KernelTime:

@@ -13,7 +13,7 @@ from sparsefront.inference.fusion.product_weight import stored_parameters
 TOLERANCE = 0.05  # of a tile's length, and of all together, within which products count as equal work
 NEARLY = 0.25  # of outputs, inputs and kept weights, within which the same kernels are fast
 SLOWER = 1.5  # times the fastest sparse kernel: not timed in nearly equal products, and soon given up in the others
-MOST_LAUNCHES = 2  # the fastest of a product, tried in nearly equal ones
+MOST_LAUNCHES = 2  # of a product that are tried in nearly equal ones, where the second was about as fast
 
 
 @dataclass(frozen=True)
