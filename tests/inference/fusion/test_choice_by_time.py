@@ -181,6 +181,18 @@ def test_a_kernel_that_is_wrong_where_it_should_be_fast_leaves_the_others(bert, 
     assert {product.kernel for product in other} == {"dense_linear"}
 
 
+def test_another_choice_of_the_same_network_times_nothing_anew(bert, clock):
+    pruned, timed = bert(TileWise(32)), timed_products.TimedProducts()
+    clock.products_us["gathered_reference"] = 25.0
+    _, chosen = fused(pruned, KernelChoice("auto"), timed=timed)
+    before = len(clock.timed_products)
+    _, forced = fused(pruned, KernelChoice("sparse"), timed=timed)
+    assert len(clock.timed_products) == before > 0
+    assert (kernels(chosen), kernels(forced)) == ({"dense_linear"}, {"gathered_reference"})
+    forced = [product for block in forced.blocks.values() for product in block.products]
+    assert all(product.latency_us == 25.0 and product.relative_error is not None for product in forced)
+
+
 def test_equal_work():
     assert equal_work([1000, 500, 3], [960, 480, 10], SHORT)
     assert not equal_work([1000, 500], [940, 500], SHORT)
