@@ -10,7 +10,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity
 
-from sparsefront.artifacts.csv_lines import append_line
+from sparsefront.artifacts.csv_lines import append_line, drop_lines
 
 CALLS, MOST = 3, 12
 # Products with weights, whoever's: cuBLAS (nvjet, cutlass, gemm, xmma), cuSPARSELt (sparse ones among them), ours.
@@ -47,7 +47,8 @@ def gemm_share(times_us: dict[str, float]) -> float | None:
 
 
 def write_profile(file: Path, key: dict[str, str], side: str, times_us: dict[str, float]) -> None:
-    """Add the longest kernels of a row to a CSV, and what the others take together."""
+    """Put the longest kernels of a row into a CSV, and what the others take together, in place of an earlier profile of it."""
+    drop_lines(file, key | {"side": side})
     total = sum(times_us.values())
     longest = dict(list(times_us.items())[:MOST])
     lines = [(name, time, is_product(name)) for name, time in longest.items()]

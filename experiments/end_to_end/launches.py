@@ -10,6 +10,7 @@ from sparsefront_kernels import entries
 from sparsefront_kernels.tuning.launches import TunedLaunches, chosen_launch
 from sparsefront_kernels.tuning.store import SHIPPED, file_name, tuned_kernel
 
+from sparsefront.inference.fusion import product_tuning
 from sparsefront.measure import kernel_timer
 
 
@@ -29,7 +30,10 @@ def shipped_launches_only() -> Iterator[None]:
         table.entries.update(found.get("entries", {}) if found.get("version") == tunable.version else {})
     chosen_launch.cache_clear()
     try:
-        with patch.object(kernel_timer, "untried_launches", lambda *given: None):
+        with (
+            patch.object(kernel_timer, "untried_launches", lambda *given: None),
+            patch.object(product_tuning, "assume_launch", lambda *given: None),
+        ):
             yield
     finally:
         for table, own in kept.values():

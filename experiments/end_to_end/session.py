@@ -18,6 +18,7 @@ from timing import timed_in_turn
 
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.fusion.timed_products import TimedProducts
 from sparsefront.inference.kept_dense import why_dense
 from sparsefront.measure.latency import summarise
 from sparsefront.measure.settings import DTYPES, Measure
@@ -67,6 +68,7 @@ class Session:
         self._network: tuple[str, Network] | None = None
         self._dense: Dense | None = None
         self._masks: dict[tuple, Masks] = {}
+        self._timed: dict[tuple, TimedProducts] = {}
 
     def measure(self, point: Point) -> None:
         """Add the row of a point, and the one with forced sparse kernels where those are what `auto` chose everywhere.
@@ -80,7 +82,7 @@ class Session:
         with steps("masks"):
             masks = self.masks(point)
         settings = self._of_dtype(self.options.sparse, point) if self.options.timed else None
-        sparse = make_sparse(dense, masks, KernelChoice(point.kernel_mode), settings, steps)
+        sparse = make_sparse(dense, masks, KernelChoice(point.kernel_mode), settings, steps, self._timed_of(point))
         self._describe(point, sparse)
         self._time(point, masks, dense, sparse, steps)
         forced = replace(point, kernel_mode="sparse")
@@ -111,6 +113,11 @@ class Session:
                 self._masks.pop(next(iter(self._masks)))
             self._masks[key] = prune(self.network(point.model), point)
         return self._masks[key]
+
+    def _timed_of(self, point: Point) -> TimedProducts:
+        """Times of products with the point's masks in its place: `auto` and `sparse` choose by the same ones."""
+        key = (point.place, point.setting, point.allocation, point.pattern_settings)
+        return self._timed.setdefault(key, TimedProducts())
 
     def network(self, model: str) -> Network:
         """The network of that name in float32; the one before is given up."""

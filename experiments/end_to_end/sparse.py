@@ -14,6 +14,7 @@ from steps import Steps
 from torch import Tensor, nn
 
 from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.fusion.timed_products import TimedProducts
 from sparsefront.inference.kept_dense import kept_dense
 from sparsefront.inference.network_modules import release_formats
 from sparsefront.inference.swap import swap
@@ -61,13 +62,20 @@ def masked_net(dense: Dense, masks: Masks) -> nn.Module:
     return apply_masks(copy.deepcopy(dense.net), masks.layers)
 
 
-def swapped_net(dense: Dense, masked: nn.Module, masks: Masks, choice: KernelChoice) -> tuple[nn.Module, SwapReport]:
-    """A network with kernels, as the stages of a run make it, and what was chosen."""
+def swapped_net(
+    dense: Dense, masked: nn.Module, masks: Masks, choice: KernelChoice, timed: TimedProducts | None = None
+) -> tuple[nn.Module, SwapReport]:
+    """A network with kernels, as the stages of a run make it, and what was chosen.
+
+    Args:
+        timed: times of products that earlier swaps took in this place, to which those of this one are added.
+    """
     first = next(masked.parameters())
     problems = observe_problems(masked, dense.inputs, dense.network.prunable)
     net = copy.deepcopy(dense.net)
     export = PrunedInMemory(masked, masks)
-    report = swap(net, export, problems, choice, device=first.device, dtype=first.dtype, inputs=dense.inputs)
+    where = {"device": first.device, "dtype": first.dtype, "inputs": dense.inputs}
+    report = swap(net, export, problems, choice, **where, timed=timed)
     release_formats(net)
     return net, report
 
@@ -129,18 +137,26 @@ class Sparse:
     variant: str = ""
 
 
-def make_sparse(dense: Dense, masks: Masks, choice: KernelChoice, settings: Measure | None, steps: Steps) -> Sparse:
+def make_sparse(
+    dense: Dense,
+    masks: Masks,
+    choice: KernelChoice,
+    settings: Measure | None,
+    steps: Steps,
+    timed: TimedProducts | None = None,
+) -> Sparse:
     """Mask, swap, compare, and find the fastest way to run it.
 
     Args:
         settings: which ways are tried; None: nothing will be timed.
+        timed: as of `swapped_net`.
     Raises:
         WrongOutputs: the swapped network computes something else.
     """
     with steps("masked"):
         masked = masked_net(dense, masks)
     with steps("swap"):
-        net, report = swapped_net(dense, masked, masks, choice)
+        net, report = swapped_net(dense, masked, masks, choice, timed)
     with steps("errors"):
         errors = Reference(dense, masked).errors(net)
         del masked

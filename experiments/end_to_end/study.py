@@ -29,7 +29,7 @@ from sparsefront.measure.variants import VARIANTS
 log = logging.getLogger("study")
 HERE = Path(__file__).resolve().parent
 MOST_RECOMPILES = 1024
-OF_CONVOLUTIONS = ("folded_batch_norm", "fused_epilogue")
+OF_CONVOLUTIONS = ("folded_batch_norm", "fused_epilogue", "patch_product")
 DEVICE_LOST = 3  # exit status: the next call goes on with the rows that are left
 
 

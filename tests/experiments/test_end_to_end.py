@@ -361,3 +361,11 @@ def test_a_profile_names_the_longest_kernels_and_what_the_others_take(modules, t
     assert len(lines) == 2 * (profile.MOST + 1) and [line["side"] for line in lines].count("sparse") == profile.MOST + 1
     assert sum(float(line["us_per_forward"]) for line in lines) == pytest.approx(2 * sum(times.values()))
     assert lines[profile.MOST]["kernel"] == "(all others)"
+
+
+def test_a_profile_takes_the_place_of_an_earlier_one(modules, tmp_path):
+    profile, file = modules["kernel_profile"], tmp_path / "profile.csv"
+    for side, kernel in (("dense", "of_dense"), ("sparse", "before"), ("sparse", "now")):
+        profile.write_profile(file, {"model": "bert_base", "batch": "8"}, side, {kernel: 1.0})
+    kernels = [line["kernel"] for line in read_lines(file)]
+    assert kernels == ["of_dense", "(all others)", "now", "(all others)"], "a row has one profile for each side"

@@ -1,6 +1,6 @@
 """Launch parameters that a swap tries: once for like products, the best is used and kept."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from sparsefront_kernels.tuning.store import tuned_kernel
 
 from sparsefront.inference.autotune import Autotuned
 from sparsefront.inference.swap import record_layer
-from sparsefront.measure.launch_choice import MOST, launch_in_use, untried_launches
+from sparsefront.measure.launch_choice import MOST, assume_launch, launch_in_use, launch_of, untried_launches
 from sparsefront.measure.problems import LayerInput
 
 
@@ -79,3 +79,21 @@ def test_the_record_holds_the_launch_that_runs(tunable):
     untried_launches(layer, layer(torch.randn(10, 6))).keep(Launch(3), 1.5)
     assert record_layer(layer, tuned, "some_kernel", received, density=0.5).to_json()["launch"] == {"size": 3}
     assert launch_in_use(layer_with(None), received.problem) == {}
+
+
+def test_launches_of_a_product_like_this_one_are_used_and_tried_alone(tunable):
+    """None is predicted: with thousands of work tiles that takes longer than timing."""
+    layer = layer_with(tunable)
+    problem = Problem(10, 6, 8, torch.float32, torch.device("cpu"))
+    predicted = []
+    quiet = replace(tunable, untuned=lambda *given: predicted.append(given), worth_timing=predicted.append)
+    layer = layer_with(quiet)
+    assume_launch(layer, problem, Launch(5))
+    assert launch_of(layer, problem) == Launch(5)
+    choice = untried_launches(layer, layer(torch.randn(10, 6)), [Launch(5), Launch(6)])
+    assert list(choice.candidates) == [Launch(5), Launch(6)] and not predicted
+    choice.keep(Launch(6), 1.5)
+    assume_launch(layer, problem, Launch(5))
+    assert launch_of(layer, problem) == Launch(6), "what was measured for this product stays"
+    assume_launch(layer_with(None), problem, Launch(5))
+    assert launch_of(layer_with(None), problem) is None

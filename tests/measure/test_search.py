@@ -75,6 +75,14 @@ def test_a_faster_fused_graph_is_the_fastest_version(net, inputs):
     torch.testing.assert_close(found.fastest.call(), net(**inputs))
 
 
+def test_the_fused_graph_takes_patches_as_a_product_too(net, inputs, monkeypatch):
+    """So that the other forms of a network gain nothing that it lacks."""
+    seconds = {"fused_graph": 0.003, "patch_product": 0.0}
+    monkeypatch.setattr(search, "make_variant", lambda name, given, inputs, fuse: as_another(given, seconds[name]))
+    found = find(net, inputs, variants=["patch_product", "fused_graph"])
+    assert found.fused.name == "eager+fused_graph+patch_product"
+
+
 def test_a_slower_fused_graph_is_timed_beside(net, inputs):
     found = find(net, inputs, fuse=lambda given, inputs: as_another(given, 0.02))
     assert "fused_graph" not in found.name

@@ -71,6 +71,7 @@ def test_the_result_holds_what_decides_whether_it_is_comparable(full_run):
     assert speed.variants_searched == [
         "folded_batch_norm",
         "fused_epilogue",
+        "patch_product",
         "fused_qkv",
         "channels_last",
         "fused_graph",

@@ -14,6 +14,21 @@ def read_lines(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def drop_lines(path: Path, like: Mapping[str, str]) -> None:
+    """Take out the lines that have all these values; a file without such lines is left alone."""
+    lines = read_lines(path)
+    kept = [line for line in lines if any(line.get(name) != value for name, value in like.items())]
+    if len(kept) == len(lines):
+        return
+    ending = "\r\n" if path.read_bytes().partition(b"\n")[0].endswith(b"\r") else "\n"
+    written = path.with_suffix(f"{path.suffix}.new")
+    with written.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(lines[0]), lineterminator=ending)
+        writer.writeheader()
+        writer.writerows(kept)
+    written.replace(path)
+
+
 def append_line(path: Path, line: Mapping[str, Any]) -> None:
     """Add one line, and its columns as the head where the file is new.
 

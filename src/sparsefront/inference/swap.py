@@ -15,6 +15,7 @@ from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.fuse import fuse_blocks
 from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.fusion.report import FusionReport
+from sparsefront.inference.fusion.timed_products import TimedProducts
 from sparsefront.inference.network_modules import replace_module
 from sparsefront.inference.sparse_conv import SparseConv2d, conv_unsupported_reason
 from sparsefront.inference.swap_report import KEEPS_ALL, LayerSwap, SwapReport, fused_layer
@@ -35,6 +36,7 @@ def swap(
     dtype: torch.dtype,
     inputs: Mapping[str, Tensor] | None = None,
     plan: FusionPlan | None = None,
+    timed: TimedProducts | None = None,
 ) -> SwapReport:
     """Load the exported weights into the net and replace its pruned layers by kernel calls, in place.
 
@@ -48,6 +50,8 @@ def swap(
         choice: which kernels may run.
         inputs: keyword arguments of the net, the batch that is measured; None: no block is rewritten.
         plan: choices of an earlier swap of these weights (`SwapReport.plan`): the same is done again, and nothing is timed.
+        timed: times of products of earlier swaps on this device, to which those of this one are added: the same weights under
+            another choice of kernels are not timed again.
     Raises:
         InvalidSetting: a forced kernel runs on none of the pruned layers (key `name` or `family`).
         RuntimeError: the export's weights do not fit the net.
@@ -58,7 +62,7 @@ def swap(
     dense_layers = dict(export.manifest.dense_layers)
     # as they are before blocks are rewritten
     masked = {name: net.get_submodule(name) for name in export.manifest.layers}
-    fusion = _fuse(net, export, choice, inputs, plan)
+    fusion = _fuse(net, export, choice, inputs, plan, timed)
     endings = adds_shortcut(net) if any(isinstance(layer, nn.Conv2d) for layer in masked.values()) else {}
     for name, layer in bar(masked.items(), description="swap", unit="layer"):
         density = export.manifest.layers[name].density
@@ -93,6 +97,7 @@ def _fuse(
     choice: KernelChoice,
     inputs: Mapping[str, Tensor] | None,
     plan: FusionPlan | None,
+    timed: TimedProducts | None,
 ) -> FusionReport:
     """Rewrite blocks, where that is wanted."""
     records = export.manifest.layers.items()
@@ -102,7 +107,7 @@ def _fuse(
     if inputs is None or not choice.fuse or choice.swaps_nothing or not pruned:
         return FusionReport()
     formats = {name: export.format(name) for name in pruned}
-    return fuse_blocks(net, formats, export.masks, inputs, choice, plan=plan)
+    return fuse_blocks(net, formats, export.masks, inputs, choice, plan=plan, timed=timed)
 
 
 def _stays_dense(

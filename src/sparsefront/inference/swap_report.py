@@ -152,7 +152,7 @@ def _swap(product: ProductReport, density: float, kernel: str) -> LayerSwap:
         candidates=times,
         unsupported=product.unsupported,
         launch={} if dense else product.launch,
-        notes={kernel: f"in its block: {product.describe()}"},
+        notes={kernel: "; ".join(filter(None, (f"in its block: {product.describe()}", product.timing())))},
         relative_error=None if dense else product.relative_error,
     )
 

@@ -1,8 +1,8 @@
 """How long one layer or block takes on the GPU, alone: graph replays, on operands that no cache still holds."""
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 from statistics import median
 from typing import Any
@@ -23,6 +23,7 @@ SAMPLES, FEWEST = 20, 3
 BUDGET_MS = 100.0
 MOST_COPIES = 64
 WARMUP = 3
+AS_FAST = 1.05  # times the fastest launch: such launches may be the fastest for a product like this one
 LAUNCH_US = 2000.0  # what a call that is launched by itself may take beside its kernels: a library's, several of them
 
 
@@ -31,13 +32,22 @@ class KernelTime:
     """Median latency of one call.
 
     `eager_because`: why it had to be timed launch by launch; None where a graph was replayed.
+    `launches`: of the launch parameters that were tried those that are AS_FAST, the fastest first.
     """
 
     latency_us: float
     eager_because: str | None = None
+    launches: tuple[Any, ...] = ()
 
 
-def time_layer(layer: nn.Module, x: Tensor, *more: Any, at_most_us: float = inf, **keywords: Any) -> KernelTime:
+def time_layer(
+    layer: nn.Module,
+    x: Tensor,
+    *more: Any,
+    at_most_us: float = inf,
+    launches: Sequence[Any] = (),
+    **keywords: Any,
+) -> KernelTime:
     """Time layer(x, ...), layout changes and im2col included.
 
     A graph costs its launch once per replay, eager code once per call, so short kernels are compared fairly only inside
@@ -49,7 +59,8 @@ def time_layer(layer: nn.Module, x: Tensor, *more: Any, at_most_us: float = inf,
     Args:
         layer: on x's CUDA device; copied for the rotation.
         x, more, keywords: what the layer receives; tensors are copied for the rotation, in their strides.
-        at_most_us: what takes longer is not chosen anyway: it is timed once.
+        at_most_us: what takes longer is not chosen anyway: it is timed once, or a few times.
+        launches: launch parameters that were fast for a product like this one; the kernel's own are then not looked for.
     Raises:
         RuntimeError: x is not on a CUDA device.
     """
@@ -57,24 +68,29 @@ def time_layer(layer: nn.Module, x: Tensor, *more: Any, at_most_us: float = inf,
         raise RuntimeError(f"kernels are timed on a CUDA device, not on {x.device}")
     with torch.inference_mode(), torch.cuda.device(x.device):
         calls = _rotation(layer, (x, *more), keywords)
-        launches = untried_launches(layer, layer(x, *more, **keywords)) if isinstance(layer, SparseLayer) else None
-        if launches is None:
+        tried = None
+        if isinstance(layer, SparseLayer):
+            output = layer(x, *more, **keywords)
+            tried = untried_launches(layer, output, launches)
+        if tried is None:
             with alone(x.device):
                 return _time(calls, x.device, at_most_us)
-        for launch in launches.candidates:
-            launches.use(launch)
+        for launch in tried.candidates:
+            tried.use(launch)
             calls[0]()  # compiles
         times = {}
         with alone(x.device):
-            for launch in launches.candidates:
-                launches.use(launch)
+            for launch in tried.candidates:
+                tried.use(launch)
                 times[launch] = _time(calls, x.device, at_most_us)
-        best = min(times, key=lambda launch: times[launch].latency_us)
+        fastest_first = tuple(sorted(times, key=lambda launch: times[launch].latency_us))
+        best = fastest_first[0]
         if times[best].latency_us > at_most_us:
-            launches.use(best)
+            tried.use(best)
         else:
-            launches.keep(best, times[best].latency_us)
-        return times[best]
+            tried.keep(best, times[best].latency_us)
+        most_us = AS_FAST * times[best].latency_us
+        return replace(times[best], launches=tuple(one for one in fastest_first if times[one].latency_us <= most_us))
 
 
 def _time(calls: list[Callable[[], Any]], device: torch.device, at_most_us: float) -> KernelTime:
@@ -87,7 +103,7 @@ def _time(calls: list[Callable[[], Any]], device: torch.device, at_most_us: floa
         torch.cuda.synchronize()
         reason = f"cannot be recorded in a CUDA graph ({failure_reason(error)})"
         return KernelTime(_median_us(calls[0], device, per_sample=1), reason)
-    return KernelTime(_median_us(graph.replay, device, per_sample=len(calls)))
+    return KernelTime(_median_us(graph.replay, device, per_sample=len(calls), at_most_us=at_most_us))
 
 
 def _rotation(layer: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Callable[[], Any]]:
@@ -108,8 +124,12 @@ def _call(layer: nn.Module, args: list[Any], keywords: dict[str, Any]) -> Callab
     return lambda: layer(*args, **keywords)
 
 
-def _median_us(function: Callable[[], object], device: torch.device, *, per_sample: int) -> float:
-    """Median over SAMPLES, or over fewer (FEWEST at least) once BUDGET_MS is spent: what is that slow is not chosen anyway."""
+def _median_us(
+    function: Callable[[], object], device: torch.device, *, per_sample: int, at_most_us: float = inf
+) -> float:
+    """Median over SAMPLES, or over fewer (FEWEST at least) once BUDGET_MS is spent or none took less than `at_most_us`: what
+    is that slow is not chosen anyway.
+    """
     taken: list[float] = []
     spent_ms = 0.0
     for turn in range(WARMUP + SAMPLES):
@@ -117,6 +137,7 @@ def _median_us(function: Callable[[], object], device: torch.device, *, per_samp
         spent_ms += duration_ms
         if turn >= WARMUP or spent_ms > BUDGET_MS:
             taken.append(duration_ms)
-        if spent_ms > BUDGET_MS and len(taken) >= FEWEST:
+        hopeless = len(taken) >= FEWEST and min(taken) * 1e3 / per_sample > at_most_us
+        if (spent_ms > BUDGET_MS and len(taken) >= FEWEST) or hopeless:
             break
     return median(taken) * 1e3 / per_sample

@@ -36,24 +36,44 @@ class LaunchChoice:
         self.tunable.save(self.problem.device)
 
 
-def untried_launches(layer: SparseLayer, output: Tensor) -> LaunchChoice | None:
+def untried_launches(layer: SparseLayer, output: Tensor, known: Sequence[Any] = ()) -> LaunchChoice | None:
     """What to try for this layer; None where its kernel has nothing to choose or was measured for such a product.
 
     Args:
         output: of the layer, which tells the rows of the product.
+        known: launches that were fast for a product like this one: these alone are tried.
     """
     tunable, packed = layer.tunable
     if tunable is None:
         return None
     n, k = layer.format.shape
     problem = Problem(output.numel() // n, k, n, output.dtype, output.device, layer.kernel_layout)
+    if known:
+        return LaunchChoice(tunable, packed, problem, known)
     if tunable.measured(packed, problem):
         return None
     candidates = tunable.candidates(packed, problem)[:MOST]
     return LaunchChoice(tunable, packed, problem, candidates) if len(candidates) > 1 else None
 
 
+def assume_launch(layer: SparseLayer, problem: Problem, launch: Any) -> None:
+    """Run this product with a launch that was fast for one like it, unless this one was measured before.
+
+    To predict the best of all launches takes a tenth of a second for thousands of work tiles.
+    """
+    tunable, packed = layer.tunable
+    problem = replace(problem, layout=layer.kernel_layout)
+    if tunable is not None and not tunable.measured(packed, problem):
+        tunable.remember(packed, problem, launch, 0.0)
+
+
 def launch_in_use(layer: SparseLayer, problem: Problem) -> dict[str, Any]:
     """The launch parameters by name with which the layer runs this product; empty where its kernel has none."""
+    launch = launch_of(layer, problem)
+    return {} if launch is None else asdict(launch)
+
+
+def launch_of(layer: SparseLayer, problem: Problem) -> Any:
+    """The launch parameters with which the layer runs this product; None where its kernel has none."""
     tunable, packed = layer.tunable
-    return {} if tunable is None else asdict(tunable.launch(packed, replace(problem, layout=layer.kernel_layout)))
+    return None if tunable is None else tunable.launch(packed, replace(problem, layout=layer.kernel_layout))

@@ -15,7 +15,7 @@ from sparsefront.errors import failure_reason
 from sparsefront.measure.attention_backend import BACKENDS
 from sparsefront.measure.execution_mode import FastestMode, NothingRuns, fastest_execution_mode, is_compiled
 from sparsefront.measure.latency import summarise, time_interleaved
-from sparsefront.measure.variants import FUSED_GRAPH, VARIANTS, DoesNotApply, Fuse, make_variant
+from sparsefront.measure.variants import FUSED_GRAPH, PATCH_PRODUCT, VARIANTS, DoesNotApply, Fuse, make_variant
 from sparsefront.time_use import working_time
 
 log = logging.getLogger(__name__)
@@ -91,6 +91,7 @@ def fastest_execution(
     if FUSED_GRAPH in asked and (fused := search.vary(_Form(net), FUSED_GRAPH)) is not None:
         found = search.attempt(fused, quick)
         if found is not None:
+            fused, found = search.improve(fused, found, [name for name in asked if name == PATCH_PRODUCT])
             fused, _ = search.improve(fused, found, [name for name in asked if name in BACKENDS], only_one=True)
         forms.append(fused)
     compile_seconds = 0.0

@@ -2,6 +2,7 @@
 
     folded_batch_norm    BatchNorm behind a convolution goes into its weights
     fused_epilogue       ReLU and the sum with a shortcut go into the sparse convolution before them
+    patch_product    convolutions that cut an image into patches as one product
     fused_qkv        Linear layers that read the same tensor as one product
     channels_last    activations and filters of convolutions with the channels last in memory
     fused_graph      our own fused graph with every layer dense, where the caller has one
@@ -20,12 +21,13 @@ from sparsefront.measure.attention_backend import BACKENDS, WithAttentionBackend
 from sparsefront.measure.folded_batch_norm import CannotFold, fold_batch_norm
 from sparsefront.measure.fused_epilogue import NothingToFuse, fuse_epilogues
 from sparsefront.measure.fused_linears import fuse_linears
+from sparsefront.measure.patch_product import CutsNoPatches, patch_products
 from sparsefront.measure.tracing import CannotTrace
 
-FUSED_GRAPH = "fused_graph"
-VARIANTS = ("folded_batch_norm", "fused_epilogue", "fused_qkv", "channels_last", FUSED_GRAPH, *BACKENDS)
+FUSED_GRAPH, PATCH_PRODUCT = "fused_graph", "patch_product"
+VARIANTS = ("folded_batch_norm", "fused_epilogue", PATCH_PRODUCT, "fused_qkv", "channels_last", FUSED_GRAPH, *BACKENDS)
 
-_REWRITTEN = {"folded_batch_norm": fold_batch_norm, "fused_epilogue": fuse_epilogues}
+_REWRITTEN = {"folded_batch_norm": fold_batch_norm, "fused_epilogue": fuse_epilogues, PATCH_PRODUCT: patch_products}
 
 # (network, inputs of one forward pass) -> its fused graph; the network stays as it is; may raise DoesNotApply
 Fuse = Callable[[nn.Module, dict[str, Tensor]], nn.Module]
@@ -64,7 +66,7 @@ def make_variant(name: str, net: nn.Module, inputs: dict[str, Tensor], *, fuse: 
 def _rewritten(name: str, net: nn.Module) -> nn.Module:
     try:
         return _REWRITTEN[name](net)
-    except (CannotFold, CannotTrace, NothingToFuse) as reason:
+    except (CannotFold, CannotTrace, CutsNoPatches, NothingToFuse) as reason:
         raise DoesNotApply(str(reason)) from reason
 
 

@@ -7,12 +7,14 @@ import torch
 from sparsefront_kernels import FORMATS
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion import chain_choice, product_choice
+from sparsefront.inference.fusion import chain_choice, product_choice, timed_products
 from sparsefront.inference.fusion.candidates import SHORT, tile_lengths
 from sparsefront.inference.fusion.chain_choice import AS_THEY_ARE, representatives
+from sparsefront.inference.fusion.correctness_check import FusedCorrectnessCheck
 from sparsefront.inference.fusion.fuse import fuse_blocks, fuse_dense
 from sparsefront.inference.fusion.fused_block import FusedBlock
-from sparsefront.inference.fusion.product_choice import ProductChooser, _equal_work
+from sparsefront.inference.fusion.product_choice import ProductChooser
+from sparsefront.inference.fusion.timed_products import equal_work
 from sparsefront.measure.kernel_timer import KernelTime
 from sparsefront.patterns.tile_wise import TileWise
 
@@ -25,7 +27,7 @@ class Clock:
         self.blocks_ms = {"feature_major": 1.0, "row_major": 2.0, "plain": 3.0}
         self.timed_products, self.timed_blocks = [], []
 
-    def product(self, product, *operands):
+    def product(self, product, *operands, at_most_us, launches):
         self.timed_products.append((product.kernel_name, product.layout, tuple(x.shape for x in operands)))
         return KernelTime(self.products_us[product.kernel_name])
 
@@ -66,7 +68,7 @@ def test_the_fastest_kernel_that_is_allowed_runs(mode, sparse_us, expected, bert
     assert kernels(report) == {expected}
     for block in report.blocks.values():
         for product in block.products:
-            assert product.candidates.keys() == {"dense_linear", "gathered_reference"}
+            assert product.timed_like or product.candidates.keys() == {"dense_linear", "gathered_reference"}
             assert product.latency_us == product.candidates[expected]
 
 
@@ -125,29 +127,84 @@ def test_equal_products_are_timed_once_and_checked_each(bert, clock):
     assert len(clock.timed_products) == 16  # four products in two layouts, and dense beside each
 
 
-def test_other_tile_lengths_are_timed_anew(bert, clock):
-    """The second block keeps a quarter of the inputs of the first."""
-    pruned, lighter = bert(TileWise(32), 0.5), bert(TileWise(32), 0.9)
+def with_lighter_second_block(bert, sparsity):
+    """A network whose second block keeps fewer inputs than its first."""
+    pruned, lighter = bert(TileWise(32), 0.5), bert(TileWise(32), sparsity)
     for name in pruned.formats:
         if name.startswith("bert.encoder.layer.1."):
             pruned.masks[name], pruned.formats[name] = lighter.masks[name], lighter.formats[name]
             pruned.net.get_submodule(name).load_state_dict(lighter.net.get_submodule(name).state_dict())
-    _, report = fused(pruned, KernelChoice("sparse"))
-    assert all(product.timed_as is None for block in report.blocks.values() for product in block.products)
+    return pruned
+
+
+def test_other_tile_lengths_are_timed_anew(bert, clock):
+    """The second block keeps a quarter of the inputs of the first."""
+    _, report = fused(with_lighter_second_block(bert, 0.9), KernelChoice("sparse"))
+    products = [product for block in report.blocks.values() for product in block.products]
+    assert all(product.timed_as is None and product.timed_like is None for product in products)
+
+
+@pytest.mark.parametrize(("dense_us", "beside"), [(14.0, True), (16.0, False)])
+def test_nearly_equal_products_time_only_what_was_fast_in_the_first(dense_us, beside, bert, clock, caplog, monkeypatch):
+    """Each is still checked, and says which product it was compared with."""
+    monkeypatch.setattr(timed_products, "NEARLY", 3.0)
+    clock.products_us["dense_linear"] = dense_us
+    with caplog.at_level("INFO"):
+        _, report = fused(with_lighter_second_block(bert, 0.75), KernelChoice("auto"))
+    one, other = (report.blocks[f"bert.encoder.layer.{place}"].products for place in range(2))
+    assert all(product.timed_like is None and "dense_linear" in product.candidates for product in one)
+    for product in other:
+        assert product.timed_like is not None and "were fast in" in product.timing()
+        assert product.relative_error is not None and product.timed_as is None
+        assert ("dense_linear" in product.candidates) == beside
+        assert beside or "1.6 times as long" in product.unsupported["dense_linear"]
+    # in two layouts four products of each block; dense only of the first block's and, where it was not slow, of other shapes
+    timed = [kernel for kernel, *_ in clock.timed_products]
+    assert timed.count("gathered_reference") == 16 and timed.count("dense_linear") <= 8 + 4 * beside
+    assert "16 products timed" in caplog.text and f"{len(timed)} times of a product" in caplog.text
+
+
+def test_a_kernel_that_is_wrong_where_it_should_be_fast_leaves_the_others(bert, clock, monkeypatch):
+    """Those that were not tried are tried then."""
+    monkeypatch.setattr(timed_products, "NEARLY", 3.0)
+    pruned = with_lighter_second_block(bert, 0.75)
+    evaluate = FusedCorrectnessCheck.evaluate
+
+    def wrong_in_the_second(self, candidate):
+        is_wrong = any(".layer.1." in name for name in self.spec.weight.layers) and candidate.format.family != "dense"
+        return (1.0, "wrong") if is_wrong else evaluate(self, candidate)
+
+    monkeypatch.setattr(FusedCorrectnessCheck, "evaluate", wrong_in_the_second)
+    _, report = fused(pruned, KernelChoice("auto"))
+    one, other = (report.blocks[f"bert.encoder.layer.{place}"].products for place in range(2))
+    assert {product.kernel for product in one} == {"gathered_reference"}
+    assert {product.kernel for product in other} == {"dense_linear"}
+
+
+def test_another_choice_of_the_same_network_times_nothing_anew(bert, clock):
+    pruned, timed = bert(TileWise(32)), timed_products.TimedProducts()
+    clock.products_us["gathered_reference"] = 25.0
+    _, chosen = fused(pruned, KernelChoice("auto"), timed=timed)
+    before = len(clock.timed_products)
+    _, forced = fused(pruned, KernelChoice("sparse"), timed=timed)
+    assert len(clock.timed_products) == before > 0
+    assert (kernels(chosen), kernels(forced)) == ({"dense_linear"}, {"gathered_reference"})
+    forced = [product for block in forced.blocks.values() for product in block.products]
+    assert all(product.latency_us == 25.0 and product.relative_error is not None for product in forced)
 
 
 def test_equal_work():
-    assert _equal_work([1000, 500, 3], [960, 480, 10], SHORT)
-    assert not _equal_work([1000, 500], [940, 500], SHORT)
-    assert not _equal_work([1000, 500], [1000], SHORT)
-    assert _equal_work([], [], SHORT)
+    assert equal_work([1000, 500, 3], [960, 480, 10], SHORT)
+    assert not equal_work([1000, 500], [940, 500], SHORT)
+    assert not equal_work([1000, 500], [1000], SHORT)
+    assert equal_work([], [], SHORT)
 
 
 def test_rows_of_blocks_may_differ_by_one_block():
     """Of 64 inputs, as long as all rows together have as many within 5 %."""
-    assert _equal_work([640, 640, 576], [640, 576, 576], grain=64)
-    assert not _equal_work([640, 640, 576], [640, 640, 448], grain=64)
-    assert not _equal_work([640, 640, 576], [576, 576, 512], grain=64)
+    assert equal_work([640, 640, 576], [640, 576, 576], grain=64)
+    assert not equal_work([640, 640, 576], [640, 640, 448], grain=64)
+    assert not equal_work([640, 640, 576], [576, 576, 512], grain=64)
 
 
 def test_lengths_count_inputs_whatever_a_tile_is_made_of():

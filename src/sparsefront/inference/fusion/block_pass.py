@@ -75,6 +75,8 @@ class BlockPass:
                 self._put(name, block, chosen.products[name], calls[name])
         for line, count in self.report.summary().items():
             log.info("%d blocks: %s", count, line)
+        if self.chooser.timed.products:
+            log.info(self.chooser.timed.summary())
         return self.report
 
     def _is_wanted(self, name: str) -> bool:

@@ -1,6 +1,6 @@
 """Which kernels could run a product of a block: in its layouts, or in others with what the change of layout costs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -33,18 +33,25 @@ def dense_candidate(weight: ProductWeight) -> Candidate:
 
 
 def sparse_candidates(
-    weight: ProductWeight, problem: Problem, choice: KernelChoice
+    weight: ProductWeight,
+    problem: Problem,
+    choice: KernelChoice,
+    why_not: Callable[[str], str | None] = lambda label: None,
 ) -> tuple[list[Candidate], dict[str, str]]:
     """Usable kernels in the registry's order, and label -> reason for the others that were wanted.
 
     Args:
         problem: with the product's layout.
+        why_not: label -> why it is not to be tried, or None; the weight is then not stored for it either.
     """
     usable, unsupported = [], {}
     if weight.stored is None:
         return usable, unsupported
     formats: dict[str, SparseFormat | str] = {weight.family: weight.stored}
     for kernel, layout in _wanted(weight.family, problem, choice):
+        if (reason := why_not(kernel.label(layout))) is not None:
+            unsupported[kernel.label(layout)] = reason
+            continue
         if kernel.family not in formats:
             formats[kernel.family] = _held(kernel.family, weight)
         stored = formats[kernel.family]

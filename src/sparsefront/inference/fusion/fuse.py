@@ -12,6 +12,7 @@ from sparsefront.inference.fusion.block_pass import BlockPass
 from sparsefront.inference.fusion.plan import ALL_PARTS, LAYOUTS, FusionParts, FusionPlan
 from sparsefront.inference.fusion.product_choice import ProductChooser
 from sparsefront.inference.fusion.report import FusionReport
+from sparsefront.inference.fusion.timed_products import TimedProducts
 from sparsefront.measure.fused_linears import copy_sharing_weights
 from sparsefront.measure.variants import DoesNotApply
 
@@ -25,6 +26,7 @@ def fuse_blocks(
     *,
     plan: FusionPlan | None = None,
     parts: FusionParts = ALL_PARTS,
+    timed: TimedProducts | None = None,
 ) -> FusionReport:
     """Give every encoder block of the net fused products in the layout that is fastest, in place.
 
@@ -45,8 +47,10 @@ def fuse_blocks(
         choice: which kernels may run.
         plan: choices of an earlier call (`FusionReport.plan`): nothing is timed, kernels and layouts are those.
         parts: what may be done; a plan is used with those that it was made with.
+        timed: times of earlier calls on this device, to which those of this one are added.
     """
-    task = BlockPass(net, formats, masks, inputs, ProductChooser(choice), plan, parts)
+    chooser = ProductChooser(choice, timed=TimedProducts() if timed is None else timed)
+    task = BlockPass(net, formats, masks, inputs, chooser, plan, parts)
     return task.run(parts.layouts, plain=choice.dense_allowed)
 
 

@@ -26,6 +26,7 @@ class ProductReport:
         launch: launch parameters of the kernel that runs, by name.
         relative_error: against the fp64 product; None where it was not checked.
         timed_as: another product, equal in shape, epilogue and tile lengths, whose times these are.
+        timed_like: another product, nearly equal, whose slow kernels were not timed for this one.
     """
 
     layers: tuple[str, ...]
@@ -47,10 +48,17 @@ class ProductReport:
     launch: dict[str, Any] = field(default_factory=dict)
     relative_error: float | None = None
     timed_as: str | None = None
+    timed_like: str | None = None
 
     def layers_in(self, block: str) -> tuple[str, ...]:
         """The names of the Linears inside their block."""
         return tuple(name.removeprefix(f"{block}.") for name in self.layers)
+
+    def timing(self) -> str:
+        """Whose times these are, where they are not all its own."""
+        notes = [f"times are those of {self.timed_as}"] if self.timed_as else []
+        notes += [f"timed with the kernels that were fast in {self.timed_like} alone"] if self.timed_like else []
+        return "; ".join(notes)
 
     def describe(self) -> str:
         """`query+key+value 12288x1024->3072 feature_to_row gathered_cuda`."""
