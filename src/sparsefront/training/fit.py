@@ -6,6 +6,7 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -20,6 +21,7 @@ from sparsefront.training.averaging import AverageWeights
 from sparsefront.training.budget import CountBudget, Trained
 from sparsefront.training.disk_need import require_room
 from sparsefront.training.divergence import Diverged, StopAtDivergence
+from sparsefront.training.optimization import Optimization
 from sparsefront.training.recipe import Recipe
 from sparsefront.training.resume import KeepEpochs, checkpoint_of
 from sparsefront.training.trainer import TrainerSettings
@@ -65,6 +67,8 @@ def fit(
     count, keep = CountBudget(steps), KeepEpochs(unfinished if trainer.checkpoint else None)
     require_room(task.net, directory, epochs=epochs, recipe=recipe, keeps_epochs=keep.folder is not None)
     task.label_smoothing = recipe.label_smoothing
+    if isinstance(task.optimization, Optimization):
+        task.optimization = replace(task.optimization, fused=trainer.fuses_optimizer)
     task._ddp_params_and_buffers_to_ignore = _never_broadcast(task)
     finite = StopAtDivergence(stage=stage, lr_key=lr_key, recipe=recipe, precision=trainer.real_precision)
     device = torch.device(trainer.device)

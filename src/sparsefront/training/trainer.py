@@ -87,6 +87,13 @@ class TrainerSettings:
             return "32-true"
         return "bf16-mixed" if torch.cuda.is_bf16_supported() else "16-mixed"
 
+    @property
+    def fuses_optimizer(self) -> bool:
+        """Whether a fused optimizer may step: on a GPU, where no loss scaler hands it gradients that are still scaled, for these
+        are read and clipped before.
+        """
+        return self.on_gpu and self.real_precision != "16-mixed"
+
     def cache_key(self) -> dict[str, Any]:
         """The settings that change trained weights, for the cache keys of stages."""
         exchange = {} if self.ddp_comm_hook is None else {"ddp_comm_hook": self.ddp_comm_hook}
