@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sparsefront.tasks.outcomes import Outcomes
+from sparsefront.tasks.padding import looks_into_masks, square_mask
 
 Batch = dict[str, Tensor]
 TRAIN_LOSS = "train/loss"
@@ -188,12 +189,20 @@ class Task(LightningModule, ABC):
         self._evaluator = None
 
 
-TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+MASK = "attention_mask"
+TEXT_INPUTS = ("input_ids", MASK, "token_type_ids")
 
 
 def text_inputs(batch: Batch, net: nn.Module) -> Batch:
-    """Of the three inputs, int64 [B, length], by Hugging Face's names, those that the network's forward takes."""
-    return {name: batch[name] for name in _taken(type(net))}
+    """Of the three inputs, int64 [B, length], by Hugging Face's names, those that the network's forward takes.
+
+    The mask is absent where `without_full_mask` took it out; in the training steps of a BERT it is bool [B, 1, length, length].
+    """
+    taken = _taken(type(net))
+    inputs = {name: batch[name] for name in taken if name != MASK or name in batch}
+    if net.training and MASK in inputs and looks_into_masks(net):
+        inputs[MASK] = square_mask(inputs[MASK])
+    return inputs
 
 
 @cache

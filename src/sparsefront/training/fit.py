@@ -19,6 +19,7 @@ from sparsefront.tasks.base import Task
 from sparsefront.time_use import TRAINING, spent_on
 from sparsefront.training.averaging import AverageWeights
 from sparsefront.training.budget import CountBudget, Trained
+from sparsefront.training.compilation import CompileSteps
 from sparsefront.training.disk_need import require_room
 from sparsefront.training.divergence import Diverged, StopAtDivergence
 from sparsefront.training.optimization import Optimization
@@ -71,12 +72,13 @@ def fit(
         task.optimization = replace(task.optimization, fused=trainer.fuses_optimizer)
     task._ddp_params_and_buffers_to_ignore = _never_broadcast(task)
     finite = StopAtDivergence(stage=stage, lr_key=lr_key, recipe=recipe, precision=trainer.real_precision)
+    compiled = () if trainer.compile == "none" else (CompileSteps(trainer.compile),)
     device = torch.device(trainer.device)
     with _quiet_lightning(), _discarded_where_diverged(unfinished), spent_on(TRAINING, stage), sharing(device):
         lightning = trainer.build(
             epochs=epochs,
             gradient_clip=recipe.gradient_clip,
-            callbacks=[GiveWay(device), finite, *averages, *callbacks, count, keep],
+            callbacks=[GiveWay(device), finite, *averages, *callbacks, *compiled, count, keep],
             loggers=loggers,
             directory=directory,
         )
