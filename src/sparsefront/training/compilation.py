@@ -65,7 +65,9 @@ class CompileSteps(pl.Callback):
         weighted = [name for name, part in net.named_modules() if isinstance(part, nn.Linear | nn.modules.conv._ConvNd)]
         names = block_names(net, weighted)
         if not names:
-            log.warning("trainer.compile=blocks is left out: the network has no list of blocks; network compiles it as a whole")
+            log.warning(
+                "trainer.compile=blocks is left out: the network has no list of blocks; network compiles it as a whole"
+            )
         return {name: net.get_submodule(name) for name in names}
 
 
