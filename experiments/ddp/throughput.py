@@ -4,10 +4,10 @@
     python experiments/ddp/throughput.py --accelerator cpu --model tiny --batch 2 --length 16 --steps 2 --folder /tmp/ddp
 
 BERT-base with random weights, batch 64 a GPU, 128 tokens, bf16, NCCL: pruned 2:4 and fine-tuned by the loop that every recovery
-uses, on random tokens from the loader of every text. First with fixed masks, which is timed and then profiled, then, where nothing
-is compiled, with masks that tighten by Taylor scores while it trains. In --folder it writes throughput.csv and step.csv (a line per
-number of devices, way to exchange gradients and trainer.compile; lines of other calls stay), ranks.csv (a line per rank) and the
-tables of README.md. Ends with status 1 where ranks differ.
+uses, on random tokens from the loader of every text. First with fixed masks, which is timed and then profiled, then, where
+nothing is compiled, with masks that tighten by Taylor scores while it trains. In --folder it writes throughput.csv and step.csv
+(a line per number of devices, way to exchange gradients and trainer.compile; lines of other calls stay), ranks.csv (a line per
+rank) and the tables of README.md. Ends with status 1 where ranks differ.
 """
 
 import argparse

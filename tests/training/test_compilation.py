@@ -40,20 +40,26 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    """Rows of an image as tokens, as many of them as the training has come to."""
+    """Rows of an image as tokens, the first `length` of them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.embed, self.head = nn.Linear(8, 16), nn.Linear(16, 10)
         self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
-        self.calls = 0
+        self.length = 8
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.embed(x.squeeze(1)[:, : 2 + self.calls % 5])
-        self.calls += 1
+        x = self.embed(x.squeeze(1)[:, : self.length])
         for block in self.blocks:
             x = block(x)
         return self.head(x.mean(1))
+
+
+class Lengths(pl.Callback):
+    """Each step has other lengths than the one before."""
+
+    def on_train_batch_start(self, trainer, module, batch, batch_index):
+        module.net.length = 2 + trainer.global_step % 5
 
 
 class Watch(pl.Callback):
@@ -85,10 +91,14 @@ class Outputs(pl.Callback):
         self._states.remove()
 
 
-def train(folder: Path, compile: str, *callbacks: pl.Callback, net: Net | None = None, precision="32-true") -> Net:
-    """Two epochs under 2:4 masks that tighten."""
+def train(folder: Path, compile: str, *callbacks: pl.Callback, precision="32-true", resumes=False) -> Net:
+    """Two epochs under 2:4 masks that tighten.
+
+    Args:
+        resumes: it leaves its state after an epoch in the folder, and goes on from there.
+    """
     pl.seed_everything(0, verbose=False)
-    net = net or Net()
+    net = Net()
     layers = [f"blocks.{i}.linear" for i in range(BLOCKS)]
     masked = MaskedWeights(net, layers)
 
@@ -109,7 +119,8 @@ def train(folder: Path, compile: str, *callbacks: pl.Callback, net: Net | None =
         trainer=TrainerSettings(**trainer, compile=compile),
         loggers=[],
         directory=folder,
-        callbacks=(tighten, *(callbacks if net.calls == 0 else ())),
+        callbacks=(tighten, Lengths(), *callbacks),
+        unfinished=folder if resumes else None,
     )
     masked.remove()
     return net
@@ -161,16 +172,18 @@ def test_the_network_is_plain_again_afterwards(traced, tmp_path, what, precision
     )
 
 
-def test_an_error_leaves_a_plain_network(traced, tmp_path):
+def test_an_error_leaves_a_plain_network_and_a_resumed_training_ends_with_the_same_bits(traced, tmp_path):
     class Fail(pl.Callback):
         def on_train_batch_start(self, trainer, module, batch, batch_index):
-            if trainer.global_step == 2:
+            self.net = module.net
+            if trainer.global_step == BATCHES + 2:
                 raise RuntimeError("stop")
 
-    net = Net()
+    fail = Fail()
     with pytest.raises(RuntimeError, match="stop"):
-        train(tmp_path, "blocks", Fail(), net=net)
-    assert all("forward" not in vars(module) for module in net.modules())
+        train(tmp_path, "blocks", fail, resumes=True)
+    assert all("forward" not in vars(module) for module in fail.net.modules())
+    assert difference(train(tmp_path, "blocks", resumes=True), train(tmp_path, "blocks")) == 0
 
 
 def test_hooks_on_blocks_see_every_step(traced, tmp_path):

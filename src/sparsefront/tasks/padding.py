@@ -4,8 +4,8 @@ from torch import Tensor, nn
 
 
 def looks_into_masks(net: nn.Module) -> bool:
-    """Whether the network is a BERT of transformers with PyTorch's attention: it leaves out a mask [B, length] that masks nothing,
-    which it finds out by reading it.
+    """Whether the network is a BERT of transformers with PyTorch's attention: it leaves out a mask [B, length] that masks
+    nothing, which it finds out by reading it.
     """
     config = getattr(net, "config", None)
     kind, attention = getattr(config, "model_type", None), getattr(config, "_attn_implementation", None)

@@ -21,16 +21,16 @@ C = ("CC", "gcc", "clang", "cc")
 
 
 class CompileSteps(pl.Callback):
-    """Lightning callback: while the network trains, its forward and backward passes are generated code, which costs Python and the
-    driver a fraction of the calls.
+    """Lightning callback: while the network trains, its forward and backward passes are generated code, which takes a fraction of
+    the calls from Python to the driver.
 
-    The forward of a module is replaced on the instance, so that names in the state dict, hooks on the module itself and DDP, which
-    sees the gradients of a block as soon as its backward ends, stay as they are. In eval mode the module's own forward runs: scores
-    and validation are the same bits as without. Dropout draws the same numbers as without. Lengths and batch sizes are symbols
-    in the code, which is generated once for all blocks that are alike.
+    The forward of a module is replaced on the instance. So names in the state dict and hooks on the module itself stay as they
+    are, and DDP gets the gradients of a block as soon as its backward ends. In eval mode the module's own forward runs: scores
+    and validation do without generated code. Dropout draws the same numbers as without. Lengths and sizes of batches are
+    symbols in the code, which is generated once for all blocks that are alike.
 
-    It is to stand behind callbacks that put hooks or parametrizations on the network. Each block would need code of its own for
-    those, so that a module which has them inside stays as it is, with a notice.
+    It is to stand behind callbacks that put hooks or parametrizations on the network: each block would need code of its own for
+    those, so that a network that has them inside of what is compiled stays as it is, with a notice.
 
     Args:
         what: blocks = each member of the network's lists of blocks; network = all in one.
