@@ -13,7 +13,7 @@ from sparsefront.datasets.encoded_text import EncodedText, TextPart
 from sparsefront.datasets.split_data import NoRows, SplitData
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.tasks.base import text_inputs
-from sparsefront.tasks.padding import without_full_mask
+from sparsefront.tasks.padding import with_square_mask, without_full_mask
 from sparsefront.tasks.sequence_classification import SequenceClassification
 from sparsefront.training.divergence import EVERY
 from sparsefront.training.fit import fit
@@ -102,7 +102,7 @@ def _bar() -> pl.Callback:
 def test_a_bert_gives_the_same_bits_by_masks_that_it_need_not_read(padded):
     net, batch = bert().train(), text(padded).part("train").__getitems__([0, 1, 2])
     given = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
-    inputs = text_inputs(without_full_mask(batch, net), net)
+    inputs = with_square_mask(text_inputs(without_full_mask(batch, net), net), net)
     assert inputs["attention_mask"].ndim == 4 if padded else "attention_mask" not in inputs
     outputs = []
     for values in (given, inputs):
@@ -111,10 +111,8 @@ def test_a_bert_gives_the_same_bits_by_masks_that_it_need_not_read(padded):
     assert torch.equal(*outputs)
 
 
-def test_evaluation_and_other_networks_take_masks_as_they_are():
-    batch = text(padded=False).part("train").__getitems__([0, 1])
-    assert text_inputs(batch, bert().eval())["attention_mask"] is batch["attention_mask"]
-    other = bert()
+def test_other_networks_take_masks_as_they_are():
+    batch, other = text(padded=False).part("train").__getitems__([0, 1]), bert()
     other.config.model_type = "other"
     assert without_full_mask(batch, other) is batch
-    assert text_inputs(batch, other.train())["attention_mask"] is batch["attention_mask"]
+    assert with_square_mask(batch, other) is batch

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sparsefront.tasks.outcomes import Outcomes
-from sparsefront.tasks.padding import looks_into_masks, square_mask
+from sparsefront.tasks.padding import MASK, with_square_mask
 
 Batch = dict[str, Tensor]
 TRAIN_LOSS = "train/loss"
@@ -160,7 +160,8 @@ class Task(LightningModule, ABC):
         self.net.train()  # pretrained networks arrive in eval mode, which would train them without dropout
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
-        loss = self.training_loss(self(batch), batch)
+        output = self.net(**with_square_mask(self.net_inputs(batch), self.net))
+        loss = self.training_loss(output, batch)
         # Not for the bar by `prog_bar`, for which Lightning would read it, and so wait for the GPU, in every step.
         self.log(TRAIN_LOSS, loss, batch_size=len(next(iter(batch.values()))))
         return loss
@@ -189,20 +190,15 @@ class Task(LightningModule, ABC):
         self._evaluator = None
 
 
-MASK = "attention_mask"
 TEXT_INPUTS = ("input_ids", MASK, "token_type_ids")
 
 
 def text_inputs(batch: Batch, net: nn.Module) -> Batch:
     """Of the three inputs, int64 [B, length], by Hugging Face's names, those that the network's forward takes.
 
-    The mask is absent where `without_full_mask` took it out; in the training steps of a BERT it is bool [B, 1, length, length].
+    The mask is absent where `without_full_mask` took it out.
     """
-    taken = _taken(type(net))
-    inputs = {name: batch[name] for name in taken if name != MASK or name in batch}
-    if net.training and MASK in inputs and looks_into_masks(net):
-        inputs[MASK] = square_mask(inputs[MASK])
-    return inputs
+    return {name: batch[name] for name in _taken(type(net)) if name != MASK or name in batch}
 
 
 @cache

@@ -2,6 +2,8 @@
 
 from torch import Tensor, nn
 
+MASK = "attention_mask"
+
 
 def looks_into_masks(net: nn.Module) -> bool:
     """Whether the network is a BERT of transformers with PyTorch's attention: it leaves out a mask [B, length] that masks
@@ -14,11 +16,16 @@ def looks_into_masks(net: nn.Module) -> bool:
 
 def without_full_mask(batch: dict[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
     """A batch that is still on the CPU, without `attention_mask` where that masks nothing; of other networks as it is."""
-    if "attention_mask" not in batch or not looks_into_masks(net) or not batch["attention_mask"].all():
+    if MASK not in batch or not looks_into_masks(net) or not batch[MASK].all():
         return batch
-    return {name: value for name, value in batch.items() if name != "attention_mask"}
+    return {name: value for name, value in batch.items() if name != MASK}
 
 
-def square_mask(mask: Tensor) -> Tensor:
-    """Bool [B, 1, length, length], True = attend, from [B, length]; equal to what transformers makes of it."""
-    return mask.bool()[:, None, None, :].expand(-1, 1, mask.shape[1], -1).contiguous()
+def with_square_mask(inputs: dict[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
+    """Inputs with the mask as bool [B, 1, length, length], True = attend, equal to what transformers makes of [B, length]; of
+    other networks as they are.
+    """
+    if MASK not in inputs or not looks_into_masks(net):
+        return inputs
+    mask = inputs[MASK]
+    return inputs | {MASK: mask.bool()[:, None, None, :].expand(-1, 1, mask.shape[1], -1).contiguous()}
