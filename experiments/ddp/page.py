@@ -10,7 +10,18 @@ SHOWN = ("devices", "gradients", "compile")
 WAY = ("devices", "ddp_comm_hook", "compile")
 KEY = (*WAY, "masks", "rank")
 SAME_RUN = ("model", "batch_per_device", "sequence_length", "precision", "device", "torch", "commit")
-PARTS = ("idle", "exposed", "products", "attention", "optimizer", "masks", "copies", "others", "exchange_alone")
+PARTS = (
+    "idle",
+    "exposed",
+    "products",
+    "generated",
+    "attention",
+    "optimizer",
+    "masks",
+    "copies",
+    "others",
+    "exchange_alone",
+)
 
 
 def merge_lines(path: Path, lines: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
@@ -77,7 +88,10 @@ def tables(
         told += ["", "Milliseconds of a step under the profiler, on rank 0:", ""]
         told += _table([*SHOWN, "step", *(p.replace("_", " ") for p in PARTS), "launches"])
         for step in steps:
-            parts = [f"{float(value):.1f}" if (value := step[f"{part}_ms"]) != "" else "–" for part in ("wall", *PARTS)]
+            parts = [
+                f"{float(value):.1f}" if (value := step.get(f"{part}_ms") or "") != "" else "–"
+                for part in ("wall", *PARTS)
+            ]
             told.append(_row([*_way(step), *parts, str(step["launches"])]))
     told += ["", *_table([*SHOWN, "masks", "rank", "kept", "sha256 of the masks", "sha256 of the weights"])]
     for rank in ranks:

@@ -83,10 +83,19 @@ def test_time_of_a_step_is_told_apart_by_what_runs_in_it(modules):
         ran("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 4, 10),
         ran("void at::native::multi_tensor_apply_kernel<adam>", 10, 12),
         ran("masked_fill_kernel", 12, 12.5),
+        ran("triton_poi_fused__to_copy_gelu_0", 14, 15),
         ran("vectorized_elementwise_kernel", 12.25, 13),
     ]
     times = step_kernels.step_times_ms(kernels, steps=2, wall_s=20e-3)
-    expected = {"wall_ms": 10, "idle_ms": 3.5, "exposed_ms": 2, "products_ms": 3, "exchange_ms": 3, "optimizer_ms": 1}
+    expected = {
+        "wall_ms": 10,
+        "idle_ms": 3,
+        "generated_ms": 0.5,
+        "exposed_ms": 2,
+        "products_ms": 3,
+        "exchange_ms": 3,
+        "optimizer_ms": 1,
+    }
     assert {name: times[name] for name in expected} == expected
     assert (times["masks_ms"], times["others_ms"], times["attention_ms"]) == (0.25, 0.375, 0)
 
@@ -120,4 +129,4 @@ STEP |= dict.fromkeys(
 
 def test_the_page_tells_where_the_time_of_a_step_is(modules):
     told = modules["page"].tables([LINE], [RANK], [STEP])
-    assert f"| 1 | – | blocks |{' 1.2 |' * 9} – | 300 |" in told
+    assert f"| 1 | – | blocks |{' 1.2 |' * 4} – |{' 1.2 |' * 5} – | 300 |" in told
