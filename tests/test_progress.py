@@ -131,8 +131,9 @@ def test_an_evaluation_knows_its_end(capsys, limit, batches):
 
 
 def test_no_version_number_of_a_logger():
-    bar, trainer = EpochBar(), SimpleNamespace(loggers=[SimpleNamespace(version=3)], progress_bar_metrics={"loss": 1.0})
-    assert bar.get_metrics(trainer, None) == {"loss": 1.0}
+    metrics = {"progress_bar_metrics": {"val/loss": 1.0}, "callback_metrics": {"train/loss": torch.tensor(0.5)}}
+    trainer = SimpleNamespace(loggers=[SimpleNamespace(version=3)], **metrics)
+    assert EpochBar().get_metrics(trainer, None) == {"train/loss": 0.5, "val/loss": 1.0}
 
 
 def test_a_long_training_without_a_bar_tells_now_and_then(caplog, monkeypatch):

@@ -6,53 +6,112 @@ from pathlib import Path
 from typing import Any
 
 BEGIN, END = "<!-- tables: written by throughput.py -->", "<!-- end of the tables -->"
+SHOWN = ("devices", "gradients", "compile")
+WAY = ("devices", "ddp_comm_hook", "compile")
+KEY = (*WAY, "masks", "rank")
+SAME_RUN = ("model", "batch_per_device", "sequence_length", "precision", "device", "torch", "commit")
+PARTS = (
+    "idle",
+    "exposed",
+    "products",
+    "generated",
+    "attention",
+    "optimizer",
+    "masks",
+    "copies",
+    "others",
+    "exchange_alone",
+)
 
 
-def write_lines(path: Path, lines: Sequence[dict[str, Any]]) -> None:
-    """All lines of one call; those of an earlier one are replaced."""
+def merge_lines(path: Path, lines: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Write lines in place of those of the same way to train. Others stay where network, machine and commit are the same, or else
+    go: they would be compared.
+
+    Returns:
+        all lines, every value as text.
+    """
+    new = [{name: str(value) for name, value in line.items()} for line in lines]
+    known = []
+    if path.exists():
+        with path.open(newline="") as file:
+            known = list(csv.DictReader(file))
+    written = {_values(line, KEY) for line in new}
+    stay = [
+        line
+        for line in known
+        if _values(line, SAME_RUN) == _values(new[0], SAME_RUN) and _values(line, KEY) not in written
+    ]
+    merged = sorted(
+        [*stay, *new], key=lambda line: [*_values(line, WAY), line.get("masks") or "", line.get("rank") or ""]
+    )
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
+        writer = csv.DictWriter(file, list(new[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(lines)
+        writer.writerows(merged)
+    return merged
 
 
-def fill(page: Path, lines: Sequence[dict[str, Any]], ranks: Sequence[dict[str, Any]]) -> None:
+def _values(line: dict[str, str], names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(line.get(name) or "" for name in names)
+
+
+def fill(
+    page: Path, lines: Sequence[dict[str, Any]], ranks: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]] = ()
+) -> None:
     """Put the tables between the marks of a page; one that has none gets them at its end."""
     text = page.read_text() if page.exists() else ""
     before, found, rest = text.partition(BEGIN)
     after = rest.partition(END)[2] if found else "\n"
-    page.write_text("\n".join([f"{before}{BEGIN}", "", *tables(lines, ranks), "", f"{END}{after}"]))
+    page.write_text("\n".join([f"{before}{BEGIN}", "", *tables(lines, ranks, steps), "", f"{END}{after}"]))
 
 
-def tables(lines: Sequence[dict[str, Any]], ranks: Sequence[dict[str, Any]]) -> list[str]:
-    """Markdown: samples per second beside those of one device, then the digests of every rank."""
-    first, told = lines[0], []
-    alone = next((line["samples_per_s"] for line in lines if line["devices"] == 1), None)
-    told += [
-        "| devices | gradients | samples per second | lowest – highest window | × one device | equal on all ranks |"
-    ]
-    told += ["| --- | --- | --- | --- | --- | --- |"]
+def tables(
+    lines: Sequence[dict[str, Any]], ranks: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]] = ()
+) -> list[str]:
+    """Markdown: samples per second beside those of one device, where a step's time is, then the digests of every rank."""
+    first = lines[0]
+    names = ["samples per second", "lowest – highest window", "× one device", "equal on all ranks"]
+    told = _table([*SHOWN, *names])
     for line in lines:
-        ratio = "–" if alone is None else f"{line['samples_per_s'] / alone:.2f}"
-        told.append(
-            f"| {line['devices']} | {exchanged(line)} | {line['samples_per_s']:,.0f} "
-            f"| {line['lowest']:,.0f} – {line['highest']:,.0f} | {ratio} | {'yes' if line['same_on_ranks'] else 'NO'} |"
-        )
-    told += ["", "| devices | gradients | masks | rank | kept | sha256 of the masks | sha256 of the weights |"]
-    told += ["| --- | --- | --- | --- | --- | --- | --- |"]
+        alone = [
+            one
+            for one in lines
+            if str(one["devices"]) == "1" and (one["compile"] or "none") == (line["compile"] or "none")
+        ]
+        rate = float(line["samples_per_s"])
+        ratio = f"{rate / float(alone[0]['samples_per_s']):.2f}" if alone else "–"
+        window = f"{float(line['lowest']):,.0f} – {float(line['highest']):,.0f}"
+        same = "yes" if str(line["same_on_ranks"]) == "True" else "NO"
+        told.append(_row([*_way(line), f"{rate:,.0f}", window, ratio, same]))
+    if steps:
+        told += ["", "Milliseconds of a step under the profiler, on rank 0:", ""]
+        told += _table([*SHOWN, "step", *(p.replace("_", " ") for p in PARTS), "launches"])
+        for step in steps:
+            parts = [
+                f"{float(value):.1f}" if (value := step.get(f"{part}_ms") or "") != "" else "–"
+                for part in ("wall", *PARTS)
+            ]
+            told.append(_row([*_way(step), *parts, str(step["launches"])]))
+    told += ["", *_table([*SHOWN, "masks", "rank", "kept", "sha256 of the masks", "sha256 of the weights"])]
     for rank in ranks:
-        digests = " | ".join(f"`{rank[key][:16]}`" for key in ("masks_sha256", "weights_sha256"))
-        told.append(
-            f"| {rank['devices']} | {exchanged(rank)} | {rank['masks']} | {rank['rank']} | {rank['kept']:.0%} | {digests} |"
-        )
+        digests = [f"`{rank[key][:16]}`" for key in ("masks_sha256", "weights_sha256")]
+        told.append(_row([*_way(rank), rank["masks"], str(rank["rank"]), f"{float(rank['kept']):.0%}", *digests]))
     made = f"{first['device']}, torch {first['torch']}" + (f", NCCL {first['nccl']}" if first["nccl"] else "")
     what = f"{first['model']}, batch {first['batch_per_device']} a device, length {first['sequence_length']}"
     told += ["", f"{what}, {first['precision']}; {made}; commit {first['commit']}, {first['date']}."]
     return told
 
 
-def exchanged(line: dict[str, Any]) -> str:
-    """In which dtype devices exchange gradients."""
-    if line["devices"] == 1:
-        return "–"
-    return "bf16" if line["ddp_comm_hook"] == "bf16_compress" else "fp32"
+def _table(names: Sequence[str]) -> list[str]:
+    return [_row(names), _row(["---"] * len(names))]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _way(line: dict[str, Any]) -> list[str]:
+    """Devices, in which dtype they exchange gradients, and trainer.compile."""
+    exchanged = "bf16" if line["ddp_comm_hook"] == "bf16_compress" else "fp32"
+    return [str(line["devices"]), "–" if str(line["devices"]) == "1" else exchanged, line["compile"] or "none"]

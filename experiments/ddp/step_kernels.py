@@ -13,6 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 EXCHANGE = "exchange"
 KINDS = {  # the first that a kernel's name matches
     EXCHANGE: re.compile("nccl", re.IGNORECASE),
+    "generated": re.compile("^triton_"),  # by torch.compile; the rest of such a name tells what was fused
     "attention": re.compile("fmha|flash|cudnn.*sdpa|mha_", re.IGNORECASE),
     "products": re.compile("gemm|nvjet|cutlass|xmma|splitk", re.IGNORECASE),
     "optimizer": re.compile("multi_tensor|foreach|adam", re.IGNORECASE),

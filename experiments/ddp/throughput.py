@@ -1,12 +1,13 @@
-"""How many samples a second one and two GPUs train, and whether every rank ends with the same masks and weights.
+"""How many samples a second one and two GPUs train, where the time of a step is, and whether ranks end with the same bits.
 
-    python experiments/ddp/throughput.py [--devices 1 2] [--ddp-comm-hook bf16_compress] [--steps 40]
-    python experiments/ddp/throughput.py --accelerator cpu --size tiny --batch 2 --length 16 --steps 2 --folder /tmp/ddp
+    python experiments/ddp/throughput.py [--devices 1 2] [--compile none blocks] [--ddp-comm-hook bf16_compress] [--steps 40]
+    python experiments/ddp/throughput.py --accelerator cpu --model tiny --batch 2 --length 16 --steps 2 --folder /tmp/ddp
 
 BERT-base with random weights, batch 64 a GPU, 128 tokens, bf16, NCCL: pruned 2:4 and fine-tuned by the loop that every recovery
-uses, on random tokens from the loader of every text. First with fixed masks, which is timed, then with masks that tighten by
-Taylor scores while it trains. Writes throughput.csv (a line per number of devices), ranks.csv (a line per rank) and the tables of
-README.md in --folder. Ends with status 1 where ranks differ.
+uses, on random tokens from the loader of every text. First with fixed masks, which is timed and then profiled, then, where
+nothing is compiled, with masks that tighten by Taylor scores while it trains. In --folder it writes throughput.csv and step.csv
+(a line per number of devices, way to exchange gradients and trainer.compile; lines of other calls stay), ranks.csv (a line per
+rank) and the tables of README.md. Ends with status 1 where ranks differ.
 """
 
 import argparse
@@ -19,10 +20,9 @@ from statistics import median
 from typing import Any
 
 import torch
-from page import fill, write_lines  # beside this file
+from page import fill, merge_lines  # beside this file
 from training import Work, train
 
-from sparsefront.models.bert import SIZES
 from sparsefront.provenance import provenance
 from sparsefront.training.rank_processes import on_every_rank
 from sparsefront.training.trainer import TrainerSettings
@@ -30,23 +30,36 @@ from sparsefront.training.trainer import TrainerSettings
 HERE = Path(__file__).resolve().parent
 FEW = 6  # steps of the training whose masks tighten
 SAME = ("masks_sha256", "weights_sha256")
+COMPILED_WARMUP = 2  # times as long
 
 
-def measure(work: Work, trainer: TrainerSettings) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The line of one number of devices, and those of its ranks."""
+def measure(
+    work: Work, trainer: TrainerSettings, tighten: bool = True
+) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]:
+    """The line of one way to train, where the time of a step on rank 0 is (empty if nothing is profiled), and the lines of its
+    ranks.
+    """
     with tempfile.TemporaryDirectory(prefix="ddp-") as scratch:
         where = {"trainer": trainer, "folder": Path(scratch), "loggers": []}
-        fixed = on_every_rank(train, work, trainer, False, **where)
-        few = replace(work, warmup=0, steps=FEW, windows=1)
-        tightened = on_every_rank(train, few, trainer, True, **where)
+        trained = {"fixed": on_every_rank(train, work, trainer, False, **where)}
+        if tighten:
+            few = replace(work, warmup=0, steps=FEW, windows=1, profiled=0)
+            trained["tightened"] = on_every_rank(train, few, trainer, True, **where)
     # a window is over when the last rank is done
-    rates = [work.batch * trainer.devices * work.steps / max(taken) for taken in zip(*(r["seconds"] for r in fixed))]
+    windows = zip(*(rank["seconds"] for rank in trained["fixed"]), strict=True)
+    rates = [work.batch * trainer.devices * work.steps / max(taken) for taken in windows]
     device = torch.device(trainer.device)
     facts = provenance(device)
-    line = {
-        "devices": trainer.devices,
-        "ddp_comm_hook": trainer.ddp_comm_hook or "",
-        "model": f"bert-{work.size}",
+    way = {"devices": trainer.devices, "ddp_comm_hook": trainer.ddp_comm_hook or "", "compile": trainer.compile}
+    made = {
+        "device": facts.gpu or "cpu",
+        "torch": facts.torch_version,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if device.type == "cuda" else "",
+        "commit": facts.commit,
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+    line = way | {
+        "model": work.name,
         "batch_per_device": work.batch,
         "sequence_length": work.length,
         "precision": trainer.real_precision,
@@ -55,26 +68,18 @@ def measure(work: Work, trainer: TrainerSettings) -> tuple[dict[str, Any], list[
         "highest": round(max(rates), 1),
         "windows": work.windows,
         "steps": work.steps,
-        "same_on_ranks": all(_same(ranks) for ranks in (fixed, tightened)),
-        "device": facts.gpu or "cpu",
-        "torch": facts.torch_version,
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if device.type == "cuda" else "",
-        "commit": facts.commit,
-        "date": datetime.now(UTC).date().isoformat(),
+        "same_on_ranks": all(_same(ranks) for ranks in trained.values()),
     }
     told = [
-        {
-            "devices": trainer.devices,
-            "ddp_comm_hook": trainer.ddp_comm_hook or "",
-            "masks": name,
-            "rank": rank["rank"],
-            "kept": round(rank["kept"], 4),
-        }
+        way
+        | {"masks": name, "rank": rank["rank"], "kept": round(rank["kept"], 4)}
         | {key: rank[key] for key in SAME}
-        for name, ranks in (("fixed", fixed), ("tightened", tightened))
+        | {"commit": facts.commit}
+        for name, ranks in trained.items()
         for rank in ranks
     ]
-    return line, told
+    step = way | trained["fixed"][0]["step"] | made if work.profiled else {}
+    return line | made, step, told
 
 
 def _same(ranks: list[dict[str, Any]]) -> bool:
@@ -84,46 +89,52 @@ def _same(ranks: list[dict[str, Any]]) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--devices", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--compile", choices=("none", "blocks", "network"), nargs="+", default=["none"])
     parser.add_argument("--accelerator", choices=("gpu", "cpu"), default="gpu", help="cpu only tries the script")
     parser.add_argument(
-        "--ddp-comm-hook", choices=("bf16_compress",), help="measured besides, where several GPUs train"
+        "--ddp-comm-hook",
+        choices=("bf16_compress",),
+        help="measured besides, where several GPUs train, with the last of --compile",
     )
-    parser.add_argument("--size", choices=list(SIZES), default="base")
+    parser.add_argument("--model", default="base", help="tiny, base or large with random weights, or a folder")
     parser.add_argument("--batch", type=int, default=64, help="per device")
     parser.add_argument("--length", type=int, default=128, help="tokens of a sample")
-    parser.add_argument("--warmup", type=int, default=20, help="steps")
+    parser.add_argument("--warmup", type=int, default=20, help="steps; twice as many where anything is compiled")
     parser.add_argument("--steps", type=int, default=40, help="of a window")
     parser.add_argument("--windows", type=int, default=5)
+    parser.add_argument("--profiled", type=int, default=10, help="steps after the windows, on a GPU")
+    parser.add_argument("--fixed-only", action="store_true", help="no training with masks that tighten")
     parser.add_argument("--folder", type=Path, default=HERE)
     chosen = parser.parse_args()
-    work = Work(chosen.size, chosen.batch, chosen.length, chosen.warmup, chosen.steps, chosen.windows)
-    lines, ranks = [], []
-    hooked = [(devices, chosen.ddp_comm_hook) for devices in chosen.devices if devices > 1 and chosen.ddp_comm_hook]
-    for devices, hook in [*((devices, None) for devices in chosen.devices), *hooked]:
+    on_gpu = chosen.accelerator == "gpu"
+    work = Work(chosen.model, chosen.batch, chosen.length, chosen.warmup, chosen.steps, chosen.windows)
+    ways = [(devices, None, what) for devices in chosen.devices for what in chosen.compile]
+    if chosen.ddp_comm_hook:
+        ways += [(devices, chosen.ddp_comm_hook, chosen.compile[-1]) for devices in chosen.devices if devices > 1]
+    chosen.folder.mkdir(parents=True, exist_ok=True)
+    same = True
+    for devices, hook, what in ways:
         trainer = TrainerSettings(
             accelerator=chosen.accelerator,
             devices=devices,
             ddp_comm_hook=hook,
-            precision="bf16-mixed" if chosen.accelerator == "gpu" else "32-true",
+            compile=what,
+            precision="bf16-mixed" if on_gpu else "32-true",
             checkpoint=False,
             progress_bar=False,
         )
         trainer.check()
-        line, told = measure(work, trainer)
-        print(
-            {
-                name: line[name]
-                for name in ("devices", "ddp_comm_hook", "samples_per_s", "lowest", "highest", "same_on_ranks")
-            },
-            flush=True,
-        )
-        lines.append(line)
-        ranks += told
-    chosen.folder.mkdir(parents=True, exist_ok=True)
-    write_lines(chosen.folder / "throughput.csv", lines)
-    write_lines(chosen.folder / "ranks.csv", ranks)
-    fill(chosen.folder / "README.md", lines, ranks)
-    return 0 if all(line["same_on_ranks"] for line in lines) else 1
+        warmup = chosen.warmup * (1 if what == "none" else COMPILED_WARMUP)
+        this = replace(work, warmup=warmup, profiled=chosen.profiled if on_gpu else 0)
+        line, step, told = measure(this, trainer, tighten=what == "none" and hook is None and not chosen.fixed_only)
+        print(line, step, sep="\n", flush=True)
+        same &= line["same_on_ranks"]
+        # at once: what comes after may be cut off
+        lines = merge_lines(chosen.folder / "throughput.csv", [line])
+        steps = merge_lines(chosen.folder / "step.csv", [step]) if step else []
+        ranks = merge_lines(chosen.folder / "ranks.csv", told)
+        fill(chosen.folder / "README.md", lines, ranks, steps)
+    return 0 if same else 1
 
 
 if __name__ == "__main__":

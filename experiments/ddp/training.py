@@ -8,6 +8,8 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from exchange import exchange_times_ms  # beside this file
+from step_kernels import ProfileSteps, step_times_ms  # beside this file
 
 from sparsefront import distributed
 from sparsefront.datasets.encoded_text import EncodedText, TextPart
@@ -16,7 +18,7 @@ from sparsefront.datasets.split_data import NoRows, Part, SplitData
 from sparsefront.export.tensors_digest import tensors_digest
 from sparsefront.library.prune import prune
 from sparsefront.library.recover import recover
-from sparsefront.models.bert import Bert
+from sparsefront.models.bert import SIZES, Bert
 from sparsefront.patterns.n_m import NM
 from sparsefront.recovery.base import Round
 from sparsefront.recovery.finetune import Finetune
@@ -37,11 +39,12 @@ class Work:
     """How much is trained.
 
     Args:
-        size: of the BERT.
+        size: of a BERT with random weights, or the folder of a checkpoint.
         batch: samples per device and step.
         length: tokens of each sample; none is padded.
         warmup: steps before the first window.
         steps, windows: timed: so many windows of so many steps.
+        profiled: steps that follow, of which the profiler tells the kernels.
     """
 
     size: str
@@ -50,10 +53,24 @@ class Work:
     warmup: int
     steps: int
     windows: int
+    profiled: int = 0
+
+    @property
+    def timed_steps(self) -> int:
+        """Up to the end of the last window."""
+        return self.warmup + self.steps * self.windows
 
     @property
     def total_steps(self) -> int:
-        return self.warmup + self.steps * self.windows
+        return self.timed_steps + self.profiled
+
+    @property
+    def bert(self) -> Bert:
+        return Bert(size=self.size) if self.size in SIZES else Bert(path=self.size)
+
+    @property
+    def name(self) -> str:
+        return f"bert-{self.size}" if self.size in SIZES else Path(self.size).name
 
 
 class Clock(pl.Callback):
@@ -73,7 +90,7 @@ class Clock(pl.Callback):
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Mapping, batch_idx: int
     ) -> None:
         done = batch_idx + 1 - self.work.warmup
-        if done > 0 and done % self.work.steps == 0:
+        if done > 0 and done % self.work.steps == 0 and len(self.seconds) < self.work.windows:
             now = self._drained(module)
             self.seconds.append(now - self._start)
             self._start = now
@@ -85,12 +102,12 @@ class Clock(pl.Callback):
         return time.perf_counter()
 
 
-def finetune_with(watch: pl.Callback) -> Finetune:
+def finetune_with(*watches: pl.Callback) -> Finetune:
     """The default recovery, watched."""
 
     class Watched(Finetune):
         def callbacks(self, round: Round) -> tuple[pl.Callback, ...]:
-            return (watch,)
+            return watches
 
     return Watched()
 
@@ -112,13 +129,13 @@ def random_text(rows: int, work: Work, vocabulary: int) -> SplitData:
 
 
 def train(work: Work, trainer: TrainerSettings, gradual: bool, folder: Path, loggers: list) -> list[dict[str, Any]]:
-    """Prune 2:4 and recover; what every rank has in the end, in rank order.
+    """Prune 2:4 and recover; what every rank has in the end, in rank order, and where the time of its profiled steps was.
 
     Args:
         gradual: masks tighten twice in the training, by scores that the ranks take from their own batches; else they stay.
     """
-    clock = Clock(work)
-    net, masks = pruned_and_recovered(work, trainer, gradual, clock)
+    clock, watch = Clock(work), ProfileSteps(work.timed_steps, work.profiled)
+    net, masks = pruned_and_recovered(work, trainer, gradual, clock, *((watch,) if work.profiled else ()))
     own = {
         "rank": distributed.rank(),
         "masks_sha256": tensors_digest(masks),
@@ -126,15 +143,18 @@ def train(work: Work, trainer: TrainerSettings, gradual: bool, folder: Path, log
         "kept": sum(int(mask.sum()) for mask in masks.values()) / sum(mask.numel() for mask in masks.values()),
         "seconds": clock.seconds,
     }
+    if work.profiled:
+        own["step"] = step_times_ms(watch.kernels, work.profiled, watch.wall_s)
+        own["step"] |= {"launches": round(len(watch.kernels) / work.profiled)} | exchange_times_ms(net)
     return distributed.all_gather(own)
 
 
 def pruned_and_recovered(
-    work: Work, trainer: TrainerSettings, gradual: bool, watch: pl.Callback
+    work: Work, trainer: TrainerSettings, gradual: bool, *watches: pl.Callback
 ) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
-    """The network after its training, which `watch` saw, and its masks."""
+    """The network after its training, which `watches` saw, and its masks."""
     torch.manual_seed(0)
-    model = Bert(size=work.size)
+    model = work.bert
     net = model.build(DataInfo("sequence_classification", CLASSES, sequence_length=work.length))
     data = random_text(work.batch * trainer.devices * work.total_steps, work, net.config.vocab_size)
     device = torch.device(trainer.device)
@@ -158,7 +178,7 @@ def pruned_and_recovered(
         net,
         masks,
         data,
-        recovery=finetune_with(watch),
+        recovery=finetune_with(*watches),
         recipe=Recipe(batch_size=work.batch, epochs=1, lr=1e-5),
         trainer=trainer,
         task=make_task,

@@ -9,7 +9,7 @@ from sparsefront.training.rank_processes import on_every_rank
 from sparsefront.training.trainer import TrainerSettings
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "ddp"
-NAMES = ("training", "page", "throughput", "step_kernels", "step")
+NAMES = ("exchange", "step_kernels", "training", "page", "throughput")
 
 
 @pytest.mark.parametrize("gradual", [False, True])
@@ -28,13 +28,14 @@ def test_ranks_end_with_the_same_masks_and_weights(modules, tmp_path, gradual):
 def test_two_gpus_end_alike_with_bert_base_in_bf16(modules):
     training, throughput = modules["training"], modules["throughput"]
     two = TrainerSettings(accelerator="gpu", devices=2, precision="bf16-mixed", checkpoint=False, progress_bar=False)
-    line, ranks = throughput.measure(training.Work("base", 64, 128, warmup=2, steps=4, windows=1), two)
+    line, _, ranks = throughput.measure(training.Work("base", 64, 128, warmup=2, steps=4, windows=1), two)
     assert line["same_on_ranks"] and len(ranks) == 4 and line["samples_per_s"] > 0
 
 
 LINE = {
     "devices": 1,
     "ddp_comm_hook": "",
+    "compile": "none",
     "model": "bert-tiny",
     "batch_per_device": 2,
     "sequence_length": 8,
@@ -49,7 +50,7 @@ LINE = {
     "commit": "abc",
     "date": "2026-11-22",
 }
-RANK = {"devices": 1, "ddp_comm_hook": "", "masks": "fixed", "rank": 0, "kept": 0.5}
+RANK = {"devices": 1, "ddp_comm_hook": "", "compile": "none", "masks": "fixed", "rank": 0, "kept": 0.5}
 RANK |= {"masks_sha256": "a" * 64, "weights_sha256": "b" * 64}
 
 
@@ -61,13 +62,13 @@ def test_the_page_is_filled_again_and_again(modules, tmp_path):
     for _ in range(2):
         page.fill(file, [LINE, two], [RANK])
     text = file.read_text()
-    assert text.count("| 2 | bf16 | 185 | 90 – 110 | 1.85 | NO |") == 1 and "Not measured yet" not in text
+    assert text.count("| 2 | bf16 | none | 185 | 90 – 110 | 1.85 | NO |") == 1 and "Not measured yet" not in text
     assert text.startswith("# Training on two GPUs") and text.count(page.BEGIN) == text.count(page.END) == 1
 
 
 def test_without_one_device_there_is_no_ratio(modules):
     page = modules["page"]
-    assert "| 2 | fp32 | 100 | 90 – 110 | – | yes |" in page.tables([LINE | {"devices": 2}], [RANK])
+    assert "| 2 | fp32 | none | 100 | 90 – 110 | – | yes |" in page.tables([LINE | {"devices": 2}], [RANK])
 
 
 def test_time_of_a_step_is_told_apart_by_what_runs_in_it(modules):
@@ -82,19 +83,50 @@ def test_time_of_a_step_is_told_apart_by_what_runs_in_it(modules):
         ran("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 4, 10),
         ran("void at::native::multi_tensor_apply_kernel<adam>", 10, 12),
         ran("masked_fill_kernel", 12, 12.5),
+        ran("triton_poi_fused__to_copy_gelu_0", 14, 15),
         ran("vectorized_elementwise_kernel", 12.25, 13),
     ]
     times = step_kernels.step_times_ms(kernels, steps=2, wall_s=20e-3)
-    expected = {"wall_ms": 10, "idle_ms": 3.5, "exposed_ms": 2, "products_ms": 3, "exchange_ms": 3, "optimizer_ms": 1}
+    expected = {
+        "wall_ms": 10,
+        "idle_ms": 3,
+        "generated_ms": 0.5,
+        "exposed_ms": 2,
+        "products_ms": 3,
+        "exchange_ms": 3,
+        "optimizer_ms": 1,
+    }
     assert {name: times[name] for name in expected} == expected
     assert (times["masks_ms"], times["others_ms"], times["attention_ms"]) == (0.25, 0.375, 0)
 
 
 @pytest.mark.gpu
 def test_a_training_on_a_gpu_is_profiled(modules, tmp_path):
-    work = modules["training"].Work("tiny", batch=4, length=16, warmup=2, steps=3, windows=1)
+    work = modules["training"].Work("tiny", batch=4, length=16, warmup=2, steps=2, windows=1, profiled=3)
     one = TrainerSettings(accelerator="gpu", precision="bf16-mixed", checkpoint=False, progress_bar=False)
-    times = modules["step"].profiled(work, one, tmp_path, [])
-    assert times["launches"] > 20 and times["wall_ms"] > times["idle_ms"] > 0
+    (rank,) = modules["training"].train(work, one, False, tmp_path, [])
+    times = rank["step"]
+    assert times["launches"] > 20 and times["wall_ms"] > times["idle_ms"] > 0 and len(rank["seconds"]) == 1
     assert times["products_ms"] > 0 and times["optimizer_ms"] > 0 and times["masks_ms"] > 0
     assert times["exchange_ms"] == times["exposed_ms"] == 0
+
+
+def test_lines_of_the_same_run_stay(modules, tmp_path):
+    """Those of another way to train beside which the new ones stand; not those of another commit."""
+    merge, file = modules["page"].merge_lines, tmp_path / "throughput.csv"
+    merge(file, [LINE, LINE | {"devices": 2, "samples_per_s": 150.0}])
+    lines = merge(file, [LINE | {"devices": 2, "samples_per_s": 190.0}, LINE | {"devices": 2, "compile": "blocks"}])
+    rates = [(line["devices"], line["compile"], line["samples_per_s"]) for line in lines]
+    assert rates == [("1", "none", "100.0"), ("2", "blocks", "100.0"), ("2", "none", "190.0")]
+    assert len(merge(file, [LINE | {"commit": "def"}])) == 1
+
+
+STEP = {"devices": 1, "ddp_comm_hook": "", "compile": "blocks", "exchange_alone_ms": "", "launches": 300}
+STEP |= dict.fromkeys(
+    [f"{part}_ms" for part in "wall idle exposed products attention optimizer masks copies others".split()], 1.25
+)
+
+
+def test_the_page_tells_where_the_time_of_a_step_is(modules):
+    told = modules["page"].tables([LINE], [RANK], [STEP])
+    assert f"| 1 | – | blocks |{' 1.2 |' * 4} – |{' 1.2 |' * 5} – | 300 |" in told

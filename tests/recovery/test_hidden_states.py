@@ -4,7 +4,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from sparsefront.recovery.hidden_states import HiddenStates, block_names
+from sparsefront.models.blocks import block_names
+from sparsefront.recovery.hidden_states import HiddenStates
 from sparsefront.validate import validate
 
 

@@ -16,6 +16,7 @@ from sparsefront.training.trainer import TrainerSettings
         {"accumulate_grad_batches": 0},
         {"limit_batches": 0},
         {"ddp_comm_hook": "fp8"},
+        {"compile": "all"},
     ],
     ids=lambda bad: next(iter(bad)),
 )
@@ -49,7 +50,8 @@ def test_what_changes_the_weights_determines_the_stage():
         TrainerSettings(accelerator="cpu", **exchange).cache_key()
         != TrainerSettings(accelerator="cpu", devices=2).cache_key()
     )
-    for other in ({"devices": 2}, {"accumulate_grad_batches": 2}, {"precision": "bf16-mixed"}, {"limit_batches": 3}):
+    changes = ({"devices": 2}, {"accumulate_grad_batches": 2}, {"precision": "bf16-mixed"}, {"limit_batches": 3})
+    for other in (*changes, {"compile": "blocks"}, {"compile": "network"}):
         assert TrainerSettings(accelerator="cpu", **other).cache_key() != plain
     for same in ({"checkpoint": False}, {"progress_bar": False}):
         assert TrainerSettings(accelerator="cpu", **same).cache_key() == plain
@@ -68,3 +70,12 @@ def test_ddp_broadcasts_running_statistics_alone():
     net[0].register_buffer("positions", torch.arange(4))
     left_out = _never_broadcast(ImageClassification(net, num_classes=4))
     assert left_out == ["net.0.weight_mask", "net.0.positions", "net.1.num_batches_tracked"]
+
+
+@pytest.mark.parametrize(("precision", "fused"), [("32-true", True), ("bf16-mixed", True), ("16-mixed", False)])
+def test_an_optimizer_is_fused_where_gradients_need_no_unscaling(monkeypatch, precision, fused):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert TrainerSettings(precision=precision).fuses_optimizer == fused
+    assert not TrainerSettings(accelerator="cpu", precision=precision).fuses_optimizer

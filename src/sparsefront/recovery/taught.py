@@ -7,10 +7,10 @@ from torch import nn
 
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.errors import InvalidSetting
+from sparsefront.models.blocks import block_names
 from sparsefront.models.checkpoint import misfit, read_weights, weights_file
 from sparsefront.recovery.base import RecoverySetup, Round
 from sparsefront.recovery.finetune import Finetune
-from sparsefront.recovery.hidden_states import block_names
 from sparsefront.recovery.lr_rewind import LearningRateRewind
 from sparsefront.recovery.training import TrainingPlan, TrainingRecovery
 from sparsefront.schedule.base import Schedule

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from sparsefront.recovery.hidden_states import HiddenStates
 from sparsefront.tasks.base import Batch, Task
+from sparsefront.tasks.padding import with_square_mask
 
 StatePairs = list[tuple[Tensor, Tensor]]
 """Hidden states of the trained network and of the teacher, module by module."""
@@ -55,6 +56,6 @@ class TeacherCallback(pl.Callback, ABC):
         """See `loss`; `output` is what the trained network returned in this training step."""
         self._taught.listen()
         with torch.no_grad():
-            target = self.teacher(**task.net_inputs(batch))
+            target = self.teacher(**with_square_mask(task.net_inputs(batch), self.teacher))
         states = list(zip(self._learnt.take(), self._taught.take(), strict=True))
         return self.loss(task, output, target, states, batch)

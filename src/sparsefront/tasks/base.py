@@ -7,10 +7,14 @@ from typing import Any, ClassVar, Protocol
 
 from pytorch_lightning import LightningDataModule, LightningModule
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from sparsefront.tasks.outcomes import Outcomes
+from sparsefront.tasks.padding import MASK, with_square_mask
 
 Batch = dict[str, Tensor]
+TRAIN_LOSS = "train/loss"
+"""What the loss of a training step is logged as."""
 
 
 class Evaluator(Protocol):
@@ -139,12 +143,27 @@ class Task(LightningModule, ABC):
             raise ValueError("this task was built to evaluate, without an optimization: it cannot be trained")
         return self.optimization.build(self.net)
 
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """By the global norm, as Lightning does it, whose own refuses fused optimizers even where no loss scaler leaves the
+        gradients to them: see `TrainerSettings.fuses_optimizer`.
+        """
+        if gradient_clip_val:
+            trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            nn.utils.clip_grad_norm_(trained, gradient_clip_val)
+
     def on_fit_start(self) -> None:
         self.net.train()  # pretrained networks arrive in eval mode, which would train them without dropout
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
-        loss = self.training_loss(self(batch), batch)
-        self.log("train/loss", loss, prog_bar=True, batch_size=len(next(iter(batch.values()))))
+        output = self.net(**with_square_mask(self.net_inputs(batch), self.net))
+        loss = self.training_loss(output, batch)
+        # Not for the bar by `prog_bar`, for which Lightning would read it, and so wait for the GPU, in every step.
+        self.log(TRAIN_LOSS, loss, batch_size=len(next(iter(batch.values()))))
         return loss
 
     def on_validation_epoch_start(self) -> None:
@@ -171,12 +190,15 @@ class Task(LightningModule, ABC):
         self._evaluator = None
 
 
-TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+TEXT_INPUTS = ("input_ids", MASK, "token_type_ids")
 
 
 def text_inputs(batch: Batch, net: nn.Module) -> Batch:
-    """Of the three inputs, int64 [B, length], by Hugging Face's names, those that the network's forward takes."""
-    return {name: batch[name] for name in _taken(type(net))}
+    """Of the three inputs, int64 [B, length], by Hugging Face's names, those that the network's forward takes.
+
+    The mask is absent where `without_full_mask` took it out.
+    """
+    return {name: batch[name] for name in _taken(type(net)) if name != MASK or name in batch}
 
 
 @cache

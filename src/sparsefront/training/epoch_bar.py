@@ -9,6 +9,7 @@ from pytorch_lightning.callbacks import TQDMProgressBar
 from tqdm import tqdm
 
 from sparsefront.progress import bar
+from sparsefront.tasks.base import TRAIN_LOSS
 
 log = logging.getLogger(__name__)
 SECONDS_BETWEEN_LINES = 60
@@ -32,6 +33,8 @@ class EpochBar(TQDMProgressBar):
 
     def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
         metrics = super().get_metrics(trainer, pl_module)
+        if (loss := trainer.callback_metrics.get(TRAIN_LOSS)) is not None:
+            metrics = {TRAIN_LOSS: float(loss)} | metrics  # read only now that the bar moves
         return {name: value for name, value in metrics.items() if name != "v_num"}
 
     def _epoch(self) -> str:

@@ -6,6 +6,7 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -18,8 +19,10 @@ from sparsefront.tasks.base import Task
 from sparsefront.time_use import TRAINING, spent_on
 from sparsefront.training.averaging import AverageWeights
 from sparsefront.training.budget import CountBudget, Trained
+from sparsefront.training.compilation import CompileSteps
 from sparsefront.training.disk_need import require_room
 from sparsefront.training.divergence import Diverged, StopAtDivergence
+from sparsefront.training.optimization import Optimization
 from sparsefront.training.recipe import Recipe
 from sparsefront.training.resume import KeepEpochs, checkpoint_of
 from sparsefront.training.trainer import TrainerSettings
@@ -65,14 +68,17 @@ def fit(
     count, keep = CountBudget(steps), KeepEpochs(unfinished if trainer.checkpoint else None)
     require_room(task.net, directory, epochs=epochs, recipe=recipe, keeps_epochs=keep.folder is not None)
     task.label_smoothing = recipe.label_smoothing
+    if isinstance(task.optimization, Optimization):
+        task.optimization = replace(task.optimization, fused=trainer.fuses_optimizer)
     task._ddp_params_and_buffers_to_ignore = _never_broadcast(task)
     finite = StopAtDivergence(stage=stage, lr_key=lr_key, recipe=recipe, precision=trainer.real_precision)
+    compiled = () if trainer.compile == "none" else (CompileSteps(trainer.compile),)
     device = torch.device(trainer.device)
     with _quiet_lightning(), _discarded_where_diverged(unfinished), spent_on(TRAINING, stage), sharing(device):
         lightning = trainer.build(
             epochs=epochs,
             gradient_clip=recipe.gradient_clip,
-            callbacks=[GiveWay(device), finite, *averages, *callbacks, count, keep],
+            callbacks=[GiveWay(device), finite, *averages, *callbacks, *compiled, count, keep],
             loggers=loggers,
             directory=directory,
         )

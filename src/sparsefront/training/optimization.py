@@ -19,12 +19,14 @@ class Optimization:
         lr: peak learning rate.
         total_steps: optimizer steps of the whole curve.
         first_step: where on the curve this training starts; above 0 when the rate is rewound to a point of the dense run.
+        fused: AdamW takes a step in one kernel in place of one for each of its operations; results differ by rounding.
     """
 
     recipe: Recipe
     lr: float
     total_steps: int
     first_step: int = 0
+    fused: bool = False
 
     def factor(self, step: int) -> float:
         """Factor on `lr` at step `step` of this training, counted from 0."""
@@ -45,7 +47,7 @@ class Optimization:
         ]
         groups = [group for group in groups if group["params"]]
         if self.recipe.optimizer == "adamw":
-            return torch.optim.AdamW(groups, lr=self.lr)
+            return torch.optim.AdamW(groups, lr=self.lr, fused=self.fused or None)
         momentum = self.recipe.momentum
         nesterov = self.recipe.nesterov and momentum > 0
         return torch.optim.SGD(groups, lr=self.lr, momentum=momentum, nesterov=nesterov)

@@ -21,6 +21,9 @@ class TrainerSettings:
             an optimizer step takes `devices * num_nodes * accumulate_grad_batches` of them.
         num_nodes: machines that train together, each with so many devices; the same command runs on each: see `machines`.
         ddp_comm_hook: bf16_compress lets GPUs exchange gradients as bf16, half as many bytes; null = as they are, in fp32.
+        compile: what of the network goes through torch.compile in training steps: its blocks (one after the other, with one code
+            for those that are alike), or all of it at once, which takes longer to begin with. For steps that wait for Python and
+            not for the GPU: generating code takes about as long as some hundred steps. Results differ by rounding.
         precision: auto is 32-true on a CPU, bf16-mixed on a GPU that has bf16, 16-mixed on an older one.
         accumulate_grad_batches: batches whose gradients are averaged into one optimizer step; schedules count optimizer steps.
         limit_batches: train and validate on this many batches an epoch at most; null = all (for trials and tests).
@@ -32,6 +35,7 @@ class TrainerSettings:
     devices: PositiveInt = 1
     num_nodes: PositiveInt = 1
     ddp_comm_hook: Literal["bf16_compress"] | None = None
+    compile: Literal["none", "blocks", "network"] = "none"
     precision: Literal["auto", "32-true", "16-mixed", "bf16-mixed"] = "auto"
     accumulate_grad_batches: PositiveInt = 1
     limit_batches: PositiveInt | None = None
@@ -42,9 +46,12 @@ class TrainerSettings:
         """Require the GPU that the settings ask for.
 
         Raises:
-            InvalidSetting: accelerator gpu, more devices than there are, fp16 on a CPU, or a hook without several GPUs.
+            InvalidSetting: accelerator gpu, more devices than there are, fp16 on a CPU, a hook without several GPUs, or no
+                compiler.
         """
         import torch
+
+        from sparsefront.training.compilation import why_unavailable
 
         found = torch.cuda.device_count()
         if self.accelerator == "gpu" and found == 0:
@@ -59,6 +66,9 @@ class TrainerSettings:
             raise InvalidSetting(
                 "ddp_comm_hook", self.ddp_comm_hook, "is for several GPUs that train together; use null"
             )
+
+        if self.compile != "none" and (why := why_unavailable(self.on_gpu)) is not None:
+            raise InvalidSetting("compile", self.compile, f"{why}; use none")
 
     @property
     def on_gpu(self) -> bool:
@@ -87,16 +97,28 @@ class TrainerSettings:
             return "32-true"
         return "bf16-mixed" if torch.cuda.is_bf16_supported() else "16-mixed"
 
+    @property
+    def fuses_optimizer(self) -> bool:
+        """Whether a fused optimizer may step: on a GPU, where no loss scaler hands it gradients that are still scaled, for these
+        are read and clipped before.
+        """
+        return self.on_gpu and self.real_precision != "16-mixed"
+
     def cache_key(self) -> dict[str, Any]:
         """The settings that change trained weights, for the cache keys of stages."""
         exchange = {} if self.ddp_comm_hook is None else {"ddp_comm_hook": self.ddp_comm_hook}
-        return exchange | {
-            "device": self.device,
-            "devices": self.world_size,
-            "precision": self.real_precision,
-            "accumulate_grad_batches": self.accumulate_grad_batches,
-            "limit_batches": self.limit_batches,
-        }
+        code = {} if self.compile == "none" else {"compile": self.compile}
+        return (
+            exchange
+            | code
+            | {
+                "device": self.device,
+                "devices": self.world_size,
+                "precision": self.real_precision,
+                "accumulate_grad_batches": self.accumulate_grad_batches,
+                "limit_batches": self.limit_batches,
+            }
+        )
 
     def build(
         self, *, epochs: int, gradient_clip: float | None, callbacks: list, loggers: list, directory: Path

@@ -9,6 +9,7 @@ from pytorch_lightning import LightningDataModule
 from torch.utils.data import DataLoader, Sampler
 
 from sparsefront import distributed
+from sparsefront.tasks.padding import without_full_mask
 
 
 class RankBatches(Sampler[list[int]]):
@@ -86,6 +87,9 @@ class TrainingData(LightningDataModule):
             # The global generator, which draws dropout, would move by as much as processes are started for validation.
             loader.generator = torch.Generator()
         return loader
+
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return without_full_mask(batch, self.trainer.lightning_module.net)
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self._order is None else {"order": self._order.get_state()}

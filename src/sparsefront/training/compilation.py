@@ -1,0 +1,106 @@
+"""A network that goes through torch.compile in its training steps, and nowhere else."""
+
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import wraps
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+from sparsefront.models.blocks import block_names
+
+log = logging.getLogger(__name__)
+CPP = ("CXX", "g++", "clang++", "c++")  # an environment variable, then commands
+C = ("CC", "gcc", "clang", "cc")
+
+
+class CompileSteps(pl.Callback):
+    """Lightning callback: while the network trains, its forward and backward passes are generated code, which takes a fraction of
+    the calls from Python to the driver.
+
+    The forward of a module is replaced on the instance. So names in the state dict and hooks on the module itself stay as they
+    are, and DDP gets the gradients of a block as soon as its backward ends. In eval mode the module's own forward runs: scores
+    and validation do without generated code. Dropout draws the same numbers as without. Lengths and sizes of batches are
+    symbols in the code, which is generated once for all blocks that are alike.
+
+    It is to stand behind callbacks that put hooks or parametrizations on the network: each block would need code of its own for
+    those, so that a network that has them inside of what is compiled stays as it is, with a notice.
+
+    Args:
+        what: blocks = each member of the network's lists of blocks; network = all in one.
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self._undo = ExitStack()
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        modules = self._modules(module.net)
+        for name, part in modules.items():
+            if (why := _obstacle(part)) is not None:
+                log.warning("trainer.compile=%s is left out: %s has %s", self.what, name or "the network", why)
+                return
+        # blocks of one class share a cache of code, in which each kind of them takes a place or two
+        limit = max(torch._dynamo.config.recompile_limit, 2 * len(modules))
+        self._undo.enter_context(torch._dynamo.config.patch(recompile_limit=limit))
+        for part in modules.values():
+            part.forward = _in_training(part)
+            self._undo.callback(delattr, part, "forward")
+
+    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._undo.close()
+
+    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
+        self._undo.close()
+
+    def _modules(self, net: nn.Module) -> dict[str, nn.Module]:
+        if self.what == "network":
+            return {"": net}
+        weighted = [name for name, part in net.named_modules() if isinstance(part, nn.Linear | nn.modules.conv._ConvNd)]
+        names = block_names(net, weighted)
+        if not names:
+            log.warning(
+                "trainer.compile=blocks is left out: the network has no list of blocks; network compiles it as a whole"
+            )
+        return {name: net.get_submodule(name) for name in names}
+
+
+def why_unavailable(on_gpu: bool) -> str | None:
+    """What torch.compile lacks on this machine; None = nothing."""
+    from torch.utils._triton import has_triton
+
+    if not torch._dynamo.is_dynamo_supported():
+        return "torch.compile does not support this version of Python or this system"
+    if on_gpu and not has_triton():
+        return "needs Triton, which is absent or does not support this GPU"
+    variable, *commands = C if on_gpu else CPP
+    if not any(shutil.which(command) for command in (os.environ.get(variable, ""), *commands) if command):
+        return f"needs a compiler, {commands[0]} or {commands[1]}, or its path in ${variable}"
+    return None
+
+
+def _in_training(module: nn.Module) -> Callable[..., Any]:
+    plain = module.forward
+    compiled = torch.compile(plain, dynamic=True, options={"fallback_random": True})
+
+    @wraps(plain)
+    def forward(*values: Any, **named: Any) -> Any:
+        return compiled(*values, **named) if module.training else plain(*values, **named)
+
+    return forward
+
+
+def _obstacle(module: nn.Module) -> str | None:
+    """What would have to become part of the code; hooks on the module itself are called outside of it."""
+    for name, part in module.named_modules():
+        if parametrize.is_parametrized(part):
+            return f"a parametrized weight in {name}"
+        if name and (part._forward_hooks or part._forward_pre_hooks):
+            return f"a hook on {name}"
+    return None

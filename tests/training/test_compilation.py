@@ -1,0 +1,221 @@
+"""Training steps through torch.compile: the same weights but for rounding, one code for all blocks, and nothing left behind."""
+
+import logging
+from pathlib import Path
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+from torch.nn.utils import parametrize
+
+from sparsefront.allocation.per_layer import PerLayer
+from sparsefront.datasets.digits import Digits
+from sparsefront.errors import InvalidSetting
+from sparsefront.patterns.n_m import NM
+from sparsefront.pruning.callback import ApplyMasks
+from sparsefront.pruning.make_masks import make_masks
+from sparsefront.pruning.masked_weights import MaskedWeights
+from sparsefront.recovery.hidden_states import HiddenStates
+from sparsefront.schedule.gradual import Gradual
+from sparsefront.tasks.image_classification import ImageClassification
+from sparsefront.training import compilation
+from sparsefront.training.compilation import CompileSteps, why_unavailable
+from sparsefront.training.fit import fit
+from sparsefront.training.optimization import Optimization
+from sparsefront.training.recipe import Recipe
+from sparsefront.training.trainer import TrainerSettings
+
+BLOCKS, BATCHES = 3, 5
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm, self.dropout = nn.Linear(16, 16), nn.LayerNorm(16), nn.Dropout(0.2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.dropout(nn.functional.gelu(self.linear(self.norm(x))))
+
+
+class Net(nn.Module):
+    """Rows of an image as tokens, the first `length` of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Linear(8, 16), nn.Linear(16, 10)
+        self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
+        self.length = 8
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x.squeeze(1)[:, : self.length])
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.mean(1))
+
+
+class Lengths(pl.Callback):
+    """Each step has other lengths than the one before."""
+
+    def on_train_batch_start(self, trainer, module, batch, batch_index):
+        module.net.length = 2 + trainer.global_step % 5
+
+
+class Watch(pl.Callback):
+    """Whether the blocks' forwards are replaced in training."""
+
+    def __init__(self) -> None:
+        self.replaced: set[bool] = set()
+
+    def on_train_batch_start(self, trainer, module, batch, batch_index):
+        self.replaced.add("forward" in vars(module.net.blocks[0]))
+
+
+class Outputs(pl.Callback):
+    """Counts the outputs that hooks on modules see in training steps, as a teacher's callback would take them."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names, self.seen = names, 0
+
+    def on_train_start(self, trainer, module):
+        self._states = HiddenStates(module.net, self.names)
+
+    def on_train_batch_start(self, trainer, module, batch, batch_index):
+        self._states.listen()
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_index):
+        self.seen += len(self._states.take())
+
+    def on_train_end(self, trainer, module):
+        self._states.remove()
+
+
+def train(folder: Path, compile: str, *callbacks: pl.Callback, precision="32-true", resumes=False) -> Net:
+    """Two epochs under 2:4 masks that tighten.
+
+    Args:
+        resumes: it leaves its state after an epoch in the folder, and goes on from there.
+    """
+    pl.seed_everything(0, verbose=False)
+    net = Net()
+    layers = [f"blocks.{i}.linear" for i in range(BLOCKS)]
+    masked = MaskedWeights(net, layers)
+
+    def masks_at(sparsity, previous):
+        scores = {name: net.get_submodule(name).weight.detach().abs() for name in layers}
+        return make_masks(scores, NM(m=4), PerLayer(), sparsity, final_sparsity=0.5, previous=previous)
+
+    masked.set(masks_at(0.0, None))
+    steps = 2 * BATCHES
+    tighten = ApplyMasks(masked, schedule=Gradual(updates=2), sparsity=0.5, make_masks=masks_at, total_steps=steps)
+    trainer = {"accelerator": "cpu", "progress_bar": False, "limit_batches": BATCHES, "precision": precision}
+    recipe = Recipe(epochs=2)
+    fit(
+        ImageClassification(net, num_classes=10, optimization=Optimization(recipe, lr=0.01, total_steps=steps)),
+        Digits().data_module(batch_size=16, seed=0, cache_dir=folder),
+        epochs=2,
+        recipe=recipe,
+        trainer=TrainerSettings(**trainer, compile=compile),
+        loggers=[],
+        directory=folder,
+        callbacks=(tighten, Lengths(), *callbacks),
+        unfinished=folder if resumes else None,
+    )
+    masked.remove()
+    return net
+
+
+def difference(first: nn.Module, second: nn.Module) -> float:
+    ours, theirs = first.state_dict(), second.state_dict()
+    assert ours.keys() == theirs.keys()
+    return max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """Graphs are taken as with the default backend, and run as they are: no code is generated."""
+    whole = torch.compile
+    monkeypatch.setattr(
+        compilation.torch,
+        "compile",
+        lambda forward, *, dynamic, options: whole(forward, dynamic=dynamic, backend="aot_eager"),
+    )
+    torch.compiler.reset()
+    counters.clear()
+    yield
+    torch.compiler.reset()
+
+
+@pytest.mark.skipif(why_unavailable(on_gpu=False) is not None, reason=f"{why_unavailable(on_gpu=False)}")
+def test_weights_are_the_same_but_for_rounding(tmp_path):
+    """With dropout, lengths and sizes of batches that vary, masks that tighten, and an epoch's validation between."""
+    torch.compiler.reset()
+    counters.clear()
+    plain, compiled = train(tmp_path, "none"), train(tmp_path, "blocks")
+    assert difference(plain, compiled) < 1e-5
+    assert counters["stats"]["unique_graphs"] == 1, "one code for all blocks and lengths"
+    assert all(torch.equal(*(net.blocks[i].linear.weight == 0 for net in (plain, compiled))) for i in range(BLOCKS))
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize(
+    ("what", "precision"), [("blocks", "32-true"), ("blocks", "bf16-mixed"), ("network", "32-true")]
+)
+def test_the_network_is_plain_again_afterwards(traced, tmp_path, what, precision):
+    watch = Watch()
+    compiled = train(tmp_path, what, watch, precision=precision)
+    assert counters["stats"]["unique_graphs"] >= 1 and watch.replaced == {what == "blocks"}
+    assert all("forward" not in vars(module) for module in compiled.modules())
+    assert difference(train(tmp_path, "none", precision=precision), compiled) < (
+        1e-5 if precision == "32-true" else 2e-2
+    )
+
+
+def test_an_error_leaves_a_plain_network_and_a_resumed_training_ends_with_the_same_bits(traced, tmp_path):
+    class Fail(pl.Callback):
+        def on_train_batch_start(self, trainer, module, batch, batch_index):
+            self.net = module.net
+            if trainer.global_step == BATCHES + 2:
+                raise RuntimeError("stop")
+
+    fail = Fail()
+    with pytest.raises(RuntimeError, match="stop"):
+        train(tmp_path, "blocks", fail, resumes=True)
+    assert all("forward" not in vars(module) for module in fail.net.modules())
+    assert difference(train(tmp_path, "blocks", resumes=True), train(tmp_path, "blocks")) == 0
+
+
+def test_hooks_on_blocks_see_every_step(traced, tmp_path):
+    outputs = Outputs([f"blocks.{i}" for i in range(BLOCKS)])
+    train(tmp_path, "blocks", outputs)
+    assert outputs.seen == 2 * BATCHES * BLOCKS and counters["stats"]["unique_graphs"] >= 1
+
+
+@pytest.mark.parametrize(("what", "hooked"), [("blocks", "blocks.1.linear"), ("network", "blocks.1")])
+def test_hooks_inside_leave_the_network_as_it_is(traced, tmp_path, caplog, what, hooked):
+    outputs = Outputs([hooked])
+    with caplog.at_level(logging.WARNING):
+        net = train(tmp_path, what, outputs)
+    assert outputs.seen == 2 * BATCHES and counters["stats"]["unique_graphs"] == 0
+    assert f"trainer.compile={what} is left out" in caplog.text and "a hook on" in caplog.text
+    assert difference(net, train(tmp_path, "none")) == 0
+
+
+def test_parametrized_weights_leave_the_network_as_it_is(caplog):
+    net = Net()
+    parametrize.register_parametrization(net.blocks[0].linear, "weight", nn.Identity())
+    CompileSteps("blocks").on_train_start(None, ImageClassification(net, num_classes=10))
+    assert "blocks.0 has a parametrized weight in linear" in caplog.text and "forward" not in vars(net.blocks[0])
+
+
+def test_a_network_without_blocks_is_told_of(caplog):
+    CompileSteps("blocks").on_train_start(None, ImageClassification(nn.Sequential(nn.Linear(4, 4)), num_classes=4))
+    assert "the network has no list of blocks; network compiles it as a whole" in caplog.text
+
+
+def test_without_a_compiler_it_is_refused(monkeypatch):
+    monkeypatch.setattr(compilation.shutil, "which", lambda command: None)
+    with pytest.raises(InvalidSetting, match=r"compile='?blocks'?: needs a compiler, g\+\+ or clang\+\+"):
+        TrainerSettings(accelerator="cpu", compile="blocks").check()
+    TrainerSettings(accelerator="cpu").check()

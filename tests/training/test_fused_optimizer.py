@@ -1,0 +1,59 @@
+"""A fused optimizer trains as another does, and its gradients are clipped."""
+
+from pathlib import Path
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from torch import nn
+
+from sparsefront.datasets.digits import Digits
+from sparsefront.tasks.image_classification import ImageClassification
+from sparsefront.training.fit import fit
+from sparsefront.training.optimization import Optimization
+from sparsefront.training.recipe import Recipe
+from sparsefront.training.trainer import TrainerSettings
+
+BATCHES = 6
+
+
+class Net(nn.Sequential):
+    def forward(self, x):  # tasks call networks by the names of their inputs
+        return super().forward(x)
+
+
+class Watch(pl.Callback):
+    """Whether the optimizer is fused, and the norm of the gradients that it took last."""
+
+    def on_before_zero_grad(self, trainer, module, optimizer):
+        gradients = [parameter.grad for parameter in module.net.parameters() if parameter.grad is not None]
+        if gradients:
+            self.fused, self.norm = optimizer.param_groups[0]["fused"], float(nn.utils.get_total_norm(gradients))
+
+
+def train(folder: Path, precision: str) -> tuple[dict[str, torch.Tensor], Watch]:
+    pl.seed_everything(0, verbose=False)
+    recipe, watch = Recipe(epochs=1, gradient_clip=1e-3), Watch()
+    net = Net(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+    fit(
+        ImageClassification(net, num_classes=10, optimization=Optimization(recipe, lr=0.01, total_steps=BATCHES)),
+        Digits().data_module(batch_size=16, seed=0, cache_dir=folder),
+        epochs=1,
+        recipe=recipe,
+        trainer=TrainerSettings(accelerator="cpu", progress_bar=False, limit_batches=BATCHES, precision=precision),
+        loggers=[],
+        directory=folder,
+        callbacks=(watch,),
+    )
+    return net.state_dict(), watch
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_weights_are_the_same_but_for_rounding(tmp_path, monkeypatch, precision):
+    plain, unfused = train(tmp_path, precision)
+    monkeypatch.setattr(TrainerSettings, "fuses_optimizer", True)
+    fused, watch = train(tmp_path, precision)
+    assert watch.fused and not unfused.fused
+    assert watch.norm == pytest.approx(1e-3, rel=1e-2) and unfused.norm == pytest.approx(1e-3, rel=1e-2)
+    for name in plain:
+        torch.testing.assert_close(fused[name], plain[name], rtol=0, atol=1e-5)

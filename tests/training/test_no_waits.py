@@ -1,0 +1,118 @@
+"""No training step reads a value from the device: on a GPU it would wait for all that is queued there."""
+
+import traceback
+from pathlib import Path
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import BertConfig, BertForSequenceClassification
+
+from sparsefront.datasets.encoded_text import EncodedText, TextPart
+from sparsefront.datasets.split_data import NoRows, SplitData
+from sparsefront.pruning.masked_weights import MaskedWeights
+from sparsefront.tasks.base import text_inputs
+from sparsefront.tasks.padding import with_square_mask, without_full_mask
+from sparsefront.tasks.sequence_classification import SequenceClassification
+from sparsefront.training.divergence import EVERY
+from sparsefront.training.fit import fit
+from sparsefront.training.optimization import Optimization
+from sparsefront.training.recipe import Recipe
+from sparsefront.training.trainer import TrainerSettings
+
+STEPS, LENGTH = EVERY - 1, 16
+LAYER = "bert.encoder.layer.0.output.dense"
+
+
+def bert() -> BertForSequenceClassification:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    return BertForSequenceClassification(BertConfig(vocab_size=50, attn_implementation="sdpa", **sizes))
+
+
+def text(padded: bool) -> SplitData:
+    lengths = torch.arange(2 * STEPS) % 7 + 9 if padded else torch.full((2 * STEPS,), LENGTH)
+    starts = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
+    tokens = torch.arange(int(starts[-1]), dtype=torch.int32) % 50
+    columns = {"labels": torch.arange(2 * STEPS) % 2}
+    rows = EncodedText({"input_ids": tokens, "token_type_ids": torch.zeros_like(tokens)}, starts, columns)
+    return SplitData(
+        lambda split: TextPart(rows, 0, None, LENGTH) if split == "train" else NoRows(), batch_size=2, seed=0
+    )
+
+
+class Reads(TorchDispatchMode):
+    """Where values are read in steps; not where batches are made, on the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten._local_scalar_dense.default:
+            places = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_stack()]
+            if not any("fetchers.py" in place or "training_data.py" in place for place in places):
+                self.found.append(" <- ".join(reversed(places[-12:-1])))
+        return func(*args, **(kwargs or {}))
+
+
+class WatchSteps(pl.Callback):
+    """From the first step to the end of the last."""
+
+    def __init__(self, reads: Reads) -> None:
+        self.reads = reads
+
+    def on_train_batch_start(self, trainer, module, batch, batch_index):
+        if batch_index == 0:
+            self.reads.__enter__()
+        elif batch_index == STEPS - 1:
+            self.reads.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("bar", [True, False])
+def test_no_step_reads_a_value(tmp_path: Path, monkeypatch, padded: bool, bar: bool):
+    monkeypatch.setattr("sparsefront.progress.shown", lambda: bar)
+    monkeypatch.setattr("sparsefront.training.trainer.TrainerSettings._bar", lambda self: _bar())
+    net, reads = bert(), Reads()
+    MaskedWeights(net, [LAYER]).set({LAYER: torch.ones(16, 32, dtype=torch.bool)})
+    # AdamW of the CPU reads its own counts of steps
+    recipe = Recipe(epochs=1, optimizer="sgd")
+    fit(
+        SequenceClassification(net, Optimization(recipe, lr=0.01, total_steps=STEPS), num_classes=2),
+        text(padded),
+        epochs=1,
+        recipe=recipe,
+        trainer=TrainerSettings(accelerator="cpu", checkpoint=False),
+        loggers=[],
+        directory=tmp_path,
+        callbacks=(WatchSteps(reads),),
+    )
+    assert reads.found == []
+
+
+def _bar() -> pl.Callback:
+    """As on a GPU, where it moves every few batches."""
+    from sparsefront.training.epoch_bar import EpochBar
+
+    return EpochBar(refresh_rate=EVERY)
+
+
+@pytest.mark.parametrize("padded", [True, False])
+def test_a_bert_gives_the_same_bits_by_masks_that_it_need_not_read(padded):
+    net, batch = bert().train(), text(padded).part("train").__getitems__([0, 1, 2])
+    given = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
+    inputs = with_square_mask(text_inputs(without_full_mask(batch, net), net), net)
+    assert inputs["attention_mask"].ndim == 4 if padded else "attention_mask" not in inputs
+    outputs = []
+    for values in (given, inputs):
+        torch.manual_seed(0)
+        outputs.append(net(**values).logits)
+    assert torch.equal(*outputs)
+
+
+def test_other_networks_take_masks_as_they_are():
+    batch, other = text(padded=False).part("train").__getitems__([0, 1]), bert()
+    other.config.model_type = "other"
+    assert without_full_mask(batch, other) is batch
+    assert with_square_mask(batch, other) is batch
