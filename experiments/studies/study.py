@@ -12,11 +12,9 @@ further seeds.
 """
 
 import argparse
-import multiprocessing
 import os
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +22,8 @@ import definition  # beside this file
 import work
 from definition import Point, Study
 from finish import warm_up
+
+from sparsefront.worker_processes import worker_processes
 
 
 def parser() -> argparse.ArgumentParser:
@@ -96,7 +96,7 @@ def main() -> None:
     os.environ |= {"TQDM_DISABLE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     if workers > 1:
         os.environ["OMP_NUM_THREADS"] = "1"
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with worker_processes(workers) as pool:
         for _ in range(min(workers, len(queue.jobs))):
             pool.submit(warm_up)
         work.run(queue, pool, out=arguments.out, workers=workers, ends_at=ends_at, say=partial(print, flush=True))
