@@ -12,6 +12,7 @@ from sparsefront.worker_processes import TERMINATED, worker_processes
 
 PROGRAM = """
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -20,6 +21,7 @@ from sparsefront.worker_processes import worker_processes
 
 
 def note_and_sleep(folder, number):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Lightning ends only the training
     (folder / f"begun.{number}").write_text(str(os.getpid()))
     (folder / f"begun.{number}").rename(folder / f"pid-{number}")
     time.sleep(600)

@@ -30,7 +30,7 @@ def worker_processes(count: int) -> Iterator[ProcessPoolExecutor]:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `timeout` sends it to the whole group
         pool.shutdown(wait=False, cancel_futures=True)
         for process in set(multiprocessing.active_children()) - others:
-            process.terminate()
+            process.kill()  # in a training SIGTERM would end only that
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
