@@ -10,17 +10,17 @@ tables of the page are made by `allocation_summary.py`.
 """
 
 import argparse
-import multiprocessing
 import os
 import time
 from collections.abc import Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, as_completed
 from pathlib import Path
 
 import allocation_points as points  # beside this file
 from allocation_points import NETWORKS, VARIANTS, Point
 
 from sparsefront.artifacts.csv_lines import read_lines
+from sparsefront.worker_processes import worker_processes
 
 HERE = Path(__file__).resolve().parent
 
@@ -84,7 +84,7 @@ def main() -> None:
     # Of the workers, before they import torch and tqdm: they share the cores and the terminal.
     os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
     ends_at = time.monotonic() + 60 * arguments.minutes
-    with ProcessPoolExecutor(arguments.workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with worker_processes(arguments.workers) as pool:
         run(wanted, pool, arguments.out, overrides, workers=arguments.workers, ends_at=ends_at)
 
 

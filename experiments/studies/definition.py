@@ -1,7 +1,7 @@
 """What a study is made of: its file, `study.yaml`, becomes points, those that matter most first."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -167,6 +167,17 @@ def points(study: Study, *, of: Iterable[str] | None = None, seeds: Sequence[int
         for point in _cells(study, network, seed):
             if seed == first or point.turn == 2:
                 yield point
+
+
+def again(study: Study, point: Point) -> Iterator[Point]:
+    """A point with the other seeds, whether it is a headline or not."""
+    for seed in study.headline_seeds:
+        if seed != point.seed:
+            yield next(
+                replace(other, turn=2)
+                for other in _cells(study, point.network, seed)
+                if other == replace(point, seed=seed)
+            )
 
 
 def _cells(study: Study, network: str, seed: int) -> Iterator[Point]:

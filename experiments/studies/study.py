@@ -8,22 +8,25 @@ Without --kernels networks are trained and evaluated, --workers of them side by 
 networks (their stages are stored) get kernels and are timed, one after the other. A line is added to points.csv of the study's
 folder as soon as a point is finished, so that a killed study goes on where it was; the runs lie below --results, for compare.py.
 First come the headlines of all named studies, behind the dense networks that they need, then what is left, then headlines with
-further seeds.
+further seeds. `--finalists 2` adds further seeds of the two lines that are best on `val` with the first seed, in every column
+that has a bar. On a machine without the store of earlier calls dense networks are trained again; `--one-block` repeats points
+whose line is of other dense weights.
 """
 
 import argparse
-import multiprocessing
 import os
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import definition  # beside this file
+import rows
 import work
 from definition import Point, Study
 from finish import warm_up
+
+from sparsefront.worker_processes import worker_processes
 
 
 def parser() -> argparse.ArgumentParser:
@@ -37,6 +40,8 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--networks", nargs="+", choices=list(definition.networks()), help="only these")
     options.add_argument("--only", nargs="+", metavar="TEXT", help="only points whose name holds one of these")
     options.add_argument("--headlines", action="store_true", help="only headlines")
+    options.add_argument("--finalists", type=int, default=0, help="lines of each bar that get further seeds, by val")
+    options.add_argument("--one-block", action="store_true", help="repeat points of other dense weights")
     options.add_argument("--seeds", type=int, nargs="+", help="only these")
     options.add_argument("--kernels", nargs="+", choices=["auto", "sparse"], help="time points with these, one by one")
     options.add_argument("--workers", type=int, default=1, help="trainings side by side")
@@ -59,6 +64,28 @@ def wanted(studies: Sequence[Study], arguments: argparse.Namespace, networks: Se
                 continue
             if not arguments.only or any(text in str(point) for text in arguments.only):
                 yield point
+        if arguments.finalists:
+            lines = rows.read_lines(arguments.out / study.name / rows.FILE)
+            yield from finalists(study, lines, arguments.finalists, networks)
+
+
+def finalists(
+    study: Study, lines: Mapping[rows.Key, rows.Line], count: int, networks: Container[str]
+) -> Iterator[Point]:
+    """Further seeds of the lines that are best on val with the first seed, for every column that has a bar."""
+    for network, bars in study.bars.items():
+        if network not in networks:
+            continue
+        first = list(definition.points(study, of=[network], seeds=study.headline_seeds[:1]))
+        for column in bars:
+            found = [
+                (value, place, point)
+                for place, point in enumerate(first)
+                if point.column == column
+                and (value := rows.number(lines.get((point, work.ACCURACY)), "val_masked")) is not None
+            ]
+            for *_, point in sorted(found, reverse=True)[:count]:
+                yield from definition.again(study, point)
 
 
 def folder_overrides(arguments: argparse.Namespace) -> dict[str, list[str]]:
@@ -86,6 +113,7 @@ def main() -> None:
         shared={name: [*named, cache, *arguments.overrides] for name, named in folders.items()},
         out=arguments.out,
         results=arguments.results.resolve(),
+        one_block=arguments.one_block,
     )
     print(f"{len(queue.jobs)} points to do", flush=True)
     if arguments.list:
@@ -96,7 +124,7 @@ def main() -> None:
     os.environ |= {"TQDM_DISABLE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     if workers > 1:
         os.environ["OMP_NUM_THREADS"] = "1"
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with worker_processes(workers) as pool:
         for _ in range(min(workers, len(queue.jobs))):
             pool.submit(warm_up)
         work.run(queue, pool, out=arguments.out, workers=workers, ends_at=ends_at, say=partial(print, flush=True))

@@ -104,7 +104,7 @@ def _conditions(cells: Cells, network: str) -> str:
 
 
 def bar_lines(study: Study, cells: Cells) -> Iterator[str]:
-    """Of every column with a bar: the line that is best on val, and what it reaches on test."""
+    """Of every column with a bar: of the lines with the most seeds the one that is best on val, and what it reaches on test."""
     for network, bars in study.bars.items():
         for column, bar in bars.items():
             found = [
@@ -115,11 +115,19 @@ def bar_lines(study: Study, cells: Cells) -> Iterator[str]:
             if not found:
                 yield f"- {network}, {column}: no line yet (to reach: {bar:g})"
                 continue
-            _, row, best = max(found, key=lambda entry: entry[0])
+            seeds_of = max(cell.seeds for *_, cell in found)
+            finalists = [entry for entry in found if entry[2].seeds == seeds_of]
+            _, row, best = max(finalists, key=lambda entry: entry[0])
             reached = best.per_cent("masked")
             verdict = "reached" if reached >= bar else "not reached"
+            if best.seeds < len(study.headline_seeds):
+                verdict += f" so far, with {best.seeds} of {len(study.headline_seeds)} seeds"
             seeds = f"{best.seeds} seed{'s' if best.seeds > 1 else ''}"
-            text = f"{best.text('val_masked')} on val, {best.text('masked')} on test ({seeds}, {len(found)} lines to choose from)"
+            choice = f"{len(found)} lines to choose from"
+            if len(finalists) < len(found):
+                choice += f", {len(finalists)} of them with {seeds}"
+            text = f"{best.text('val_masked')} on val, {best.text('masked')} on test"
+            text += f" ({seeds}, {best.measured[0]['recovery_steps']} steps; {choice})"
             yield f"- {network}, {column}: best on val is *{row}*, {text}; to reach {bar:g}: {verdict}"
 
 

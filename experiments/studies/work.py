@@ -22,6 +22,9 @@ QUIET = (
 )
 UNTIMED = ("kernel=none", "measure.latency=false", "measure.batch_size=256", "optimize=[val_masked]")
 
+DIGEST = "dense_weights_sha256"
+PLACES = ("model.path", "dataset.path", "cache_dir", "results_dir")
+
 Job = tuple[rows.Key, list[str]]  # what, and the overrides of run.py
 
 
@@ -31,19 +34,31 @@ class Queue:
 
     Args:
         needs: point -> its dense point, where that one is not finished.
+        earlier: jobs that have a line -> digest of its dense weights; they are done again where this call has others.
+        denses: dense point -> digest of the weights in its line, where it has one.
     """
 
     jobs: dict[rows.Key, list[str]] = field(default_factory=dict)
     needs: dict[Point, Point] = field(default_factory=dict)
+    earlier: dict[rows.Key, tuple[list[str], str]] = field(default_factory=dict)
+    denses: dict[Point, str] = field(default_factory=dict)
 
     def take(self) -> Job | None:
         """The first job that can begin; None where all wait."""
         ready = next((key for key in self.jobs if key[0] not in self.needs), None)
         return None if ready is None else (ready, self.jobs.pop(ready))
 
-    def finished(self, point: Point) -> None:
-        """Points that waited for this one can begin."""
+    def finished(self, point: Point, digest: str | None) -> None:
+        """Points that waited for this one can begin; those with a line of another dense network come first.
+
+        Args:
+            digest: of the dense weights.
+        """
+        freed = {waiting for waiting, needed in self.needs.items() if needed == point}
         self.needs = {waiting: needed for waiting, needed in self.needs.items() if needed != point}
+        again = {key: job for key, (job, other) in self.earlier.items() if key[0] in freed and other != digest}
+        self.earlier = {key: value for key, value in self.earlier.items() if key[0] not in freed}
+        self.jobs = again | self.jobs
 
     def drop_waiting_for(self, point: Point) -> int:
         """Forget the points whose dense network failed; how many they are."""
@@ -61,36 +76,43 @@ def queue_of(
     shared: Mapping[str, Sequence[str]],
     out: Path,
     results: Path,
+    one_block: bool = False,
 ) -> Queue:
-    """The points that have no line yet, each behind the dense network that it needs.
+    """The points that have no line yet, each behind the dense network that it needs, which is stored or is trained now.
 
     Args:
         wanted: in any order; they are worked on by their turns.
         kernels: options of run.py; `ACCURACY` alone times nothing.
         shared: network -> overrides of all of its points.
         out, results: folders with one of each study in them, for lines and for runs.
+        one_block: points whose line is of other dense weights, from a machine whose store is not at hand, are done again.
     """
     queue, of_name = Queue(), {study.name: study for study in studies}
     known = {name: rows.read_lines(out / name / rows.FILE) for name in of_name}
 
-    def add(point: Point, kernel: str) -> None:
+    def overrides_of(point: Point, kernel: str) -> list[str]:
         if kernel == ACCURACY:
             how = UNTIMED
         else:
             how = (f"kernel={kernel}", *definition.networks()[point.network].latency)
         where = f"results_dir={results / point.study}"
-        queue.jobs[point, kernel] = [*point.overrides, *QUIET, *how, where, *shared[point.network]]
+        return [*point.overrides, *QUIET, *how, where, *shared[point.network]]
 
     for point in sorted(wanted, key=lambda point: point.turn):
         dense = definition.dense_point(of_name[point.study], point)
         for kernel in kernels:
-            if (point, kernel) in known[point.study]:
+            line = known[point.study].get((point, kernel))
+            if line is not None and not (one_block and line[DIGEST]):
                 continue
-            if (dense, ACCURACY) not in known[point.study]:
-                if (dense, ACCURACY) not in queue.jobs:
-                    add(dense, ACCURACY)
-                queue.needs[point] = dense
-            add(point, kernel)
+            if (dense, ACCURACY) not in queue.jobs:
+                queue.jobs[dense, ACCURACY] = overrides_of(dense, ACCURACY)
+                if (earlier := known[point.study].get((dense, ACCURACY))) is not None:
+                    queue.denses[dense] = earlier[DIGEST]
+            queue.needs[point] = dense
+            if line is None:
+                queue.jobs[point, kernel] = overrides_of(point, kernel)
+            else:
+                queue.earlier[point, kernel] = (overrides_of(point, kernel), line[DIGEST])
     return queue
 
 
@@ -120,9 +142,17 @@ def run(queue: Queue, pool: Executor, *, out: Path, workers: int, ends_at: float
                 say(f"{point}: {found[rows.UNSUPPORTED]}")
                 say(f"{queue.drop_waiting_for(point)} points need that network: they are left for the next call")
                 continue
-            rows.append_line(out / point.study / rows.FILE, point, kernel, found, overrides=shlex.join(overrides))
+            digest = found.get(DIGEST)
+            if digest is None or queue.denses.get(point) != digest:
+                path, chosen = out / point.study / rows.FILE, [text for text in overrides if not _names_a_place(text)]
+                rows.append_line(path, point, kernel, found, overrides=shlex.join(chosen))
             say(f"{point}, kernel={kernel}: {_told(found)}")
-            queue.finished(point)
+            queue.finished(point, digest)
+
+
+def _names_a_place(override: str) -> bool:
+    """Whether it is a folder of this machine, which says nothing about the point."""
+    return override.partition("=")[0] in PLACES
 
 
 def _told(found: Mapping) -> str:

@@ -4,24 +4,25 @@
 
 --bert: all-MiniLM-L6 as `save_pretrained` writes it; --glue: GLUE in its original layout. The dense network of each seed is
 trained once, first; then the points, whose trainings and evaluations share the GPU while timings have it alone. A line is added
-to --out as soon as its point is finished, so that a killed sweep goes on where it was; the file beside it, `.calls.csv`, holds
-the wall clock of each call. Needs no launcher of Hydra's. `minilm.py --summary` prints what the lines say.
+to --out as soon as its point is finished, with what it spent its time on and when, so that a killed sweep goes on where it was;
+the file beside it, `.calls.csv`, holds the wall clock of each call and is brought up to date after each point. SIGTERM ends the
+sweep and its processes at once. Needs no launcher of Hydra's. `minilm.py --summary` prints what the lines say.
 """
 
 import argparse
-import multiprocessing
 import os
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, as_completed
 from pathlib import Path
 from typing import Any
 
 import minilm_points as points  # beside this file
-from minilm_points import Cost, Point
+from minilm_points import Point
 
-from sparsefront.artifacts.csv_lines import append_line, read_lines
+from sparsefront.artifacts.csv_lines import append_line, put_line, read_lines
+from sparsefront.worker_processes import worker_processes
 
 HERE = Path(__file__).resolve().parent
 
@@ -34,13 +35,19 @@ def run(
     Args:
         ends_at: `time.monotonic()` after which nothing is begun any more.
     Returns:
-        the line of this call.
+        the line of this call, which is also in `.calls.csv`.
     """
     began, call = time.monotonic(), points.now()
     finished = {points.point_of(line) for line in read_lines(out)}
     left = [point for point in wanted if point not in finished]
-    costs: list[Cost] = []
-    failed = 0
+    done_points, failed = 0, 0
+
+    def note_call() -> dict[str, Any]:
+        taken = {"wall_s": time.monotonic() - began, "workers": workers, "failed": failed}
+        line = points.call_line(read_lines(out), call, **taken)
+        put_line(out.with_suffix(".calls.csv"), line, key="call")
+        return line
+
     for waiting in ([p for p in left if p.pattern == "dense"], [p for p in left if p.pattern != "dense"]):
         running = {}
         while (waiting and time.monotonic() < ends_at) or running:
@@ -53,25 +60,15 @@ def run(
                 failed += 1
                 print(f"{point} failed: {type(error).__name__}: {error}", flush=True)
                 continue
-            costs.append(done.result())
-            line = points.line_of(point, costs[-1], call, began)
+            line = points.line_of(point, done.result(), call, began)
             append_line(out, line)
+            done_points += 1
+            note_call()
             told = ", ".join(f"{name} {line[f'{name}_s']:.0f}" for name in (*points.SECONDS, "other", "total"))
             print(f"{point}: {told} s", flush=True)
-    if (later := len(left) - len(costs) - failed) > 0:
+    if (later := len(left) - done_points - failed) > 0:
         print(f"out of time: {later} points are left for the next call", flush=True)
-    wall = time.monotonic() - began
-    spans = [span for cost in costs for span in cost.spans]
-    return {
-        "call": call,
-        "workers": workers,
-        "points": len(costs),
-        "failed": failed,
-        "wall_s": round(wall, 1),
-        "share_training_or_timing": round(points.union_s(spans, ("training", "timing")) / wall, 3),
-        "share_any_work": round(points.union_s(spans, ("training", "timing", "evaluation", "pruning")) / wall, 3),
-        "dense_trainings": sum(cost.dense_trained for cost in costs),
-    }
+    return note_call()
 
 
 def summary(out: Path) -> list[str]:
@@ -94,7 +91,8 @@ def summary(out: Path) -> list[str]:
     for name in (*points.SECONDS, "other", "total"):
         told.append(f"{name:>12}: {sum(float(line[f'{name}_s']) for line in lines):7.0f} s of all processes")
     for call in calls:
-        shares = f"training or timing {float(call['share_training_or_timing']):.0%} of the wall clock"
+        share = call["share_training_or_timing"]
+        shares = f"training or timing {float(share):.0%} of the wall clock" if share else "shares not recorded"
         told.append(f"{call['call']}: {call['workers']} workers, {call['points']} points, {call['wall_s']} s, {shares}")
     return told
 
@@ -125,9 +123,8 @@ def main() -> int:
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", threads)
     ends_at = time.monotonic() + 60 * arguments.minutes
     wanted = list(points.all_points(arguments.seeds))
-    with ProcessPoolExecutor(arguments.workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with worker_processes(arguments.workers) as pool:
         call = run(wanted, pool, arguments.out, overrides, workers=arguments.workers, ends_at=ends_at)
-    append_line(arguments.out.with_suffix(".calls.csv"), call)
     print("\n".join(summary(arguments.out)))
     return 1 if call["failed"] else 0
 

@@ -20,6 +20,10 @@ SPARSITIES = {
 }
 QUIET = ("logger=none", "report.html=false", "report.plot=false", "trainer.progress_bar=false")
 SECONDS = ("training", "pruning", "evaluation", "timing", "waiting")
+WORK = SECONDS[:-1]
+GAP_S = 0.1  # pauses below it are none
+
+Span = tuple[str, float, float]  # kind, begin, end
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Cost:
         val_sparse, test_sparse, speedup: of the result; None of the dense network.
     """
 
-    spans: list[tuple[str, float, float]]
+    spans: list[Span]
     began: float
     ended: float
     dense_trained: bool
@@ -115,10 +119,60 @@ def line_of(point: Point, cost: Cost, call: str, call_began: float) -> dict[str,
     times |= {"began_s": cost.began - call_began, "ended_s": cost.ended - call_began}
     left_out = ("spans", "began", "ended")
     rest = {name: value for name, value in asdict(cost).items() if name not in left_out}
-    return {"call": call, **asdict(point), **{name: round(value, 2) for name, value in times.items()}, **rest}
+    rounded = {name: round(value, 2) for name, value in times.items()}
+    return {"call": call, **asdict(point), **rounded, **rest, "spans": _spans_text(cost.spans, call_began)}
 
 
-def union_s(spans: Iterable[tuple[str, float, float]], kinds: Sequence[str]) -> float:
+def _spans_text(spans: Iterable[Span], call_began: float) -> str:
+    """What the GPU or the CPU worked on and when, as JSON: kind -> [[begin, end], ...] in seconds of the call."""
+    merged: dict[str, list[list[float]]] = {}
+    for kind, begin, end in sorted(spans, key=lambda span: span[1]):
+        if kind not in WORK:
+            continue
+        of_kind = merged.setdefault(kind, [])
+        begin, end = round(begin - call_began, 2), round(end - call_began, 2)
+        if of_kind and begin - of_kind[-1][1] < GAP_S:
+            of_kind[-1][1] = max(end, of_kind[-1][1])
+        else:
+            of_kind.append([begin, end])
+    return json.dumps(merged, separators=(",", ":"))
+
+
+def spans_of(line: dict[str, str]) -> list[Span] | None:
+    """The spans of a line; None of one that holds none."""
+    if not line["spans"]:
+        return None
+    return [(kind, begin, end) for kind, pairs in json.loads(line["spans"]).items() for begin, end in pairs]
+
+
+def call_line(
+    lines: Iterable[dict[str, str]], call: str, *, workers: int, wall_s: float, failed: int
+) -> dict[str, Any]:
+    """What a call took so far, from the lines of its points.
+
+    Shares are of the wall clock in which at least one process did this; points that are not finished count for nothing, so that
+    of a call that was cut off they are lower bounds. Empty where a line holds no spans.
+    """
+    of_call = [line for line in lines if line["call"] == call]
+    found = [spans_of(line) for line in of_call]
+    spans = None if None in found else [span for part in found for span in part or ()]
+
+    def share(kinds: Sequence[str]) -> float | str:
+        return "" if spans is None or not wall_s else round(union_s(spans, kinds) / wall_s, 3)
+
+    return {
+        "call": call,
+        "workers": workers,
+        "points": len(of_call),
+        "failed": failed,
+        "wall_s": round(wall_s, 1),
+        "share_training_or_timing": share(("training", "timing")),
+        "share_any_work": share(WORK),
+        "dense_trainings": sum(line["dense_trained"] == "True" for line in of_call),
+    }
+
+
+def union_s(spans: Iterable[Span], kinds: Sequence[str]) -> float:
     """Seconds in which at least one process did one of these."""
     covered, until = 0.0, float("-inf")
     for begin, end in sorted((begin, end) for kind, begin, end in spans if kind in kinds):

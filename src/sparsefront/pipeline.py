@@ -124,8 +124,10 @@ def _run_stages(experiment: Experiment, store: ArtifactStore, keys: StageKeys, l
                 search = partial(make_search, experiment, store, keys.choice_table)
             pruned = prune.run(experiment, store, keys.prune, trained, search)
         if experiment.goes_on_to("recover"):
+            # One of the points that share the control trains it first; the others recover meanwhile and find it finished.
+            continued = _train_control(experiment, store, keys, trained, loggers, wait=False)
             recovered = recover.run(experiment, store, keys.recover, trained, pruned, loggers)
-            continued = _train_control(experiment, store, keys, trained, loggers)
+            continued = continued or _train_control(experiment, store, keys, trained, loggers, wait=True)
         if experiment.goes_on_to("export"):
             exported = export.run(experiment, store, keys.export, pruned, recovered)
     if not experiment.goes_on_to("measure"):
@@ -155,12 +157,12 @@ def _run_stages(experiment: Experiment, store: ArtifactStore, keys: StageKeys, l
 
 
 def _train_control(
-    experiment: Experiment, store: ArtifactStore, keys: StageKeys, trained: Artifact, loggers: list
+    experiment: Experiment, store: ArtifactStore, keys: StageKeys, trained: Artifact, loggers: list, *, wait: bool
 ) -> Artifact | None:
-    """The dense network trained on, where the run asks for this control."""
+    """The dense network trained on, where the run asks for this control; see `control.run`."""
     if keys.control is None:
         return None
-    continued = control.run(experiment, store, keys.control, trained, loggers)
-    if not continued.reused:
+    continued = control.run(experiment, store, keys.control, trained, loggers, wait=wait)
+    if continued is not None and not continued.reused:
         note_work(shared_seconds=continued.seconds)
     return continued

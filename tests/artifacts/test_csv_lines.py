@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparsefront.artifacts.csv_lines import append_line, read_lines
+from sparsefront.artifacts.csv_lines import append_line, put_line, read_lines
 
 
 def test_lines_come_back_in_their_order(tmp_path):
@@ -27,3 +27,13 @@ def test_other_columns_are_refused(tmp_path):
     with pytest.raises(ValueError, match="has columns a,b, not b,a; name another file"):
         append_line(path, {"b": 1, "a": 2})
     assert read_lines(path) == [{"a": "1", "b": "2"}]
+
+
+def test_a_line_is_kept_up_to_date(tmp_path):
+    path = tmp_path / "folder" / "calls.csv"
+    for call, points in (("a", 1), ("b", 1), ("a", 2), ("b", 3)):
+        put_line(path, {"call": call, "points": points}, key="call")
+    assert read_lines(path) == [{"call": "a", "points": "2"}, {"call": "b", "points": "3"}]
+    with pytest.raises(ValueError, match="has columns call,points, not call; name another file"):
+        put_line(path, {"call": "a"}, key="call")
+    assert [file.name for file in path.parent.iterdir()] == ["calls.csv"]

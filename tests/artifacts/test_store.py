@@ -126,6 +126,19 @@ def test_parallel_runs_make_it_once(tmp_path):
     assert (tmp_path / "made.log").read_text() == "made\n"
 
 
+def test_what_another_process_makes_is_not_waited_for(tmp_path):
+    with child(tmp_path, 60) as busy:
+        ends = time.monotonic() + 60
+        while not list(tmp_path.glob("dense/*.partial-*/started")):
+            assert time.monotonic() < ends
+            time.sleep(0.02)
+        assert store(tmp_path).unless_busy("dense", {}, writer("other")) is None
+        busy.kill()
+    made = store(tmp_path).unless_busy("dense", {}, writer("mine"))
+    assert (made.path / "content.txt").read_text() == "mine" and not made.reused
+    assert store(tmp_path).unless_busy("dense", {}, writer("again")).reused
+
+
 def test_a_killed_maker_is_followed_by_a_whole_stage(tmp_path):
     killed = child(tmp_path, 60)
     deadline = time.monotonic() + 30

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparsefront.artifacts.csv_lines import append_line
+from sparsefront.artifacts.csv_lines import append_line, read_lines
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "sweeps"
 NAMES = ("minilm_points", "minilm")
@@ -65,7 +65,9 @@ def test_dense_comes_first_and_what_failed_is_tried_again(modules, finished, tmp
     assert finished[0].pattern == "dense" and len(finished) == 13
     assert (call["points"], call["failed"], call["dense_trainings"]) == (12, 1, 1)
     assert "RuntimeError: no room left" in capsys.readouterr().out
-    append_line(out.with_suffix(".calls.csv"), call)
+    assert read_lines(out.with_suffix(".calls.csv"))[0]["share_training_or_timing"] == str(
+        call["share_training_or_timing"]
+    )
     sweep(modules, out)
     assert len(finished) == 14 and finished[-1] == points.Point("n_m", 0.9, 0)
     told = "\n".join(minilm.summary(out))
@@ -88,6 +90,48 @@ def test_a_line_splits_the_time_of_its_point(modules, finished):
         {"training": 2, "pruning": 0, "evaluation": 0, "timing": 2, "waiting": 0.5, "other": -0.5, "total": 4}
     )
     assert (line["began_s"], line["ended_s"]) == (1.0, 5.0)
+
+
+def test_a_killed_call_has_its_shares_up_to_its_last_point(modules, finished, tmp_path, monkeypatch):
+    points, _ = modules.values()
+    out, run = tmp_path / "minilm.csv", points.finish
+
+    def finish(point, overrides):
+        if len(finished) == 3:
+            raise SystemExit(143)
+        return run(point, overrides)
+
+    monkeypatch.setattr(points, "finish", finish)
+    with pytest.raises(SystemExit):
+        sweep(modules, out, workers=1)
+    (call,) = read_lines(out.with_suffix(".calls.csv"))
+    assert call["points"] == "3" and float(call["share_training_or_timing"]) > 0
+    lines = read_lines(out)
+    assert points.spans_of(lines[0])[1][0] == "timing" and "waiting" not in lines[0]["spans"]
+    told = {"workers": 3, "wall_s": 8.0, "failed": 0}
+    assert points.call_line(lines[:1], lines[0]["call"], **told)["share_training_or_timing"] == pytest.approx(
+        3 / 8, abs=2e-3
+    )
+
+
+def test_lines_without_spans_have_no_share(modules, finished, tmp_path):
+    points, minilm = modules.values()
+    out = tmp_path / "minilm.csv"
+    line = {
+        **points.line_of(points.Point("n_m", 0.5, 0), points.finish(points.Point("n_m", 0.5, 0), []), "a", 0.0),
+        "spans": "",
+    }
+    append_line(out, line)
+    call = points.call_line(read_lines(out), "a", workers=1, wall_s=4.0, failed=0)
+    assert call["share_training_or_timing"] == "" == call["share_any_work"]
+    append_line(out.with_suffix(".calls.csv"), call)
+    assert "shares not recorded" in "\n".join(minilm.summary(out))
+
+
+def test_spans_that_follow_at_once_are_one(modules):
+    points, _ = modules.values()
+    spans = [("training", 10.0, 12.0), ("timing", 14.0, 15.0), ("training", 12.05, 13.0), ("training", 13.5, 14.0)]
+    assert points._spans_text(spans, 10.0) == '{"training":[[0.0,3.0],[3.5,4.0]],"timing":[[4.0,5.0]]}'
 
 
 def test_time_of_several_processes_counts_once(modules):

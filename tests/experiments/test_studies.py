@@ -158,8 +158,62 @@ def test_a_study_goes_on_where_it_was_and_trains_dense_first(modules, study, tmp
     assert all("measure.latency=false" in overrides for overrides in done)
     assert not queue_of(modules, study, tmp_path).jobs, "nothing is left"
     timed = queue_of(modules, study, tmp_path, kernels=["auto", "sparse"])
-    assert len(timed.jobs) == 2 * 7 and not timed.needs
-    assert all("measure.latency=false" not in overrides for overrides in timed.jobs.values())
+    assert len(timed.jobs) == 2 * 7 + 2 and len(timed.needs) == 7, (
+        "where nothing is stored dense networks are trained first"
+    )
+    assert all(("kernel=none" in overrides) == (key[0].row == "dense") for key, overrides in timed.jobs.items())
+    work.run(timed, ends_at=float("inf"), **run)
+    assert len(lines_of(modules, study, tmp_path)) == 7 * 3 + 2, "the same dense network has no second line"
+
+
+def lines_of(modules, study, tmp_path) -> list:
+    return (tmp_path / study.name / "points.csv").read_text().splitlines()[1:]
+
+
+def test_points_of_other_dense_weights_are_done_again_first_and_places_are_not_kept(
+    modules, study, tmp_path, monkeypatch
+):
+    work, done = modules["work"], []
+    run = {"pool": Inline(), "out": tmp_path, "workers": 1, "say": lambda line: None, "ends_at": float("inf")}
+    shared = {study.networks[0]: ["dataset.path=/home/me", "cache_dir=x"]}
+    monkeypatch.setattr(work, "finish", lambda overrides: done.append(overrides) or line_of(0.9))
+    queue = queue_of(modules, study, tmp_path, shared=shared)
+    queue.jobs = dict(list(queue.jobs.items())[:3])
+    work.run(queue, **run)
+    assert "dataset.path=/home/me" in done[0] and not any(
+        "/home/me" in line for line in lines_of(modules, study, tmp_path)
+    )
+    names = [key[0] for key in queue_of(modules, study, tmp_path, one_block=True).jobs]
+    for digest, repeated in (("a", 0), ("b", 2)):
+        done.clear()
+
+        def other(overrides, digest=digest):
+            done.append(overrides)
+            return line_of(0.9, dense_weights_sha256=digest)
+
+        monkeypatch.setattr(work, "finish", other)
+        work.run(queue_of(modules, study, tmp_path, one_block=True), **run)
+        if digest == "a":
+            assert len(done) == len(names) == 2 + 5, "two have lines of the same dense network"
+        else:
+            assert len(done) == 2 + 7 and "pattern=element_wise" in done[1], repeated
+
+
+def test_the_best_on_val_get_further_seeds(modules, study, tmp_path):
+    definition, rows = modules["definition"], modules["rows"]
+    for point in definition.points(study, seeds=[0]):
+        value = {"EW": 0.8, "2:4": 0.9, "BW": 0.85}[point.row]
+        rows.append_line(tmp_path / "points.csv", point, "none", line_of(value), overrides="")
+    lines = rows.read_lines(tmp_path / "points.csv")
+    found = list(modules["study"].finalists(study, lines, 2, study.networks))
+    assert [(point.row, point.column, point.seed) for point in found] == [("2:4", "50 %", 1), ("BW", "50 %", 1)]
+    assert all("seed=1" in point.overrides and point.turn == 2 for point in found)
+    assert not list(modules["study"].finalists(study, lines, 2, []))
+    rows.append_line(tmp_path / "points.csv", found[1], "none", line_of(0.7), overrides="")
+    (bar,) = modules["tables"].bar_lines(
+        study, modules["cells"].cells_of(study, rows.read_lines(tmp_path / "points.csv"))
+    )
+    assert "best on val is *BW*" in bar and "(2 seeds, 3 steps; 3 lines to choose from, 1 of them with 2 seeds)" in bar
 
 
 def test_without_its_dense_network_no_point_has_a_line(modules, study, tmp_path, monkeypatch):

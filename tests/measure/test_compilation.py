@@ -1,14 +1,15 @@
 """Code is generated while others may time; the GPU is used no sooner than it is shared."""
 
 import shutil
+import warnings
 
 import pytest
 import torch
 from torch import nn
 
 from sparsefront.gpu_sharing import access
-from sparsefront.gpu_sharing.access import alone, aside, sharing
-from sparsefront.measure.compilation import compile_unshared
+from sparsefront.gpu_sharing.access import alone, sharing
+from sparsefront.measure.compilation import compile_unshared, first_call
 
 CPU = torch.device("cpu")
 
@@ -41,8 +42,7 @@ def test_only_the_first_run_takes_the_lock_by_itself(modes):
     net, x = nn.Linear(4, 3), torch.randn(2, 4)
     compiled = compile_unshared(net)
     with torch.inference_mode(), sharing(CPU):
-        with aside(CPU):
-            compiled(x)
+        first_call(lambda: compiled(x), CPU)
         with alone(CPU):
             torch.testing.assert_close(compiled(x), net(x))
     assert modes == [("generates", None), ("runs", "shared"), ("runs", "alone")]
@@ -53,3 +53,21 @@ def test_the_default_backend_compiles_it():
     net, x = nn.Sequential(nn.Linear(4, 3), nn.GELU()), torch.randn(2, 4)
     with torch.inference_mode():
         torch.testing.assert_close(compile_unshared(net)(x), net(x))
+
+
+def test_the_first_call_hides_one_warning_of_torch_and_no_other():
+    text = "`isinstance(treespec, LeafSpec)` is deprecated, use `isinstance(treespec, TreeSpec)` instead."
+
+    def call():
+        warnings.warn_explicit(text, FutureWarning, "copyreg.py", 99, module="copyreg")
+        warnings.warn_explicit(text, FutureWarning, "ours.py", 1, module="sparsefront.ours")
+        warnings.warn_explicit("something else", FutureWarning, "copyreg.py", 99, module="copyreg")
+        return 3
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        assert first_call(call, CPU) == 3
+    assert [(warning.filename, str(warning.message)) for warning in seen] == [
+        ("ours.py", text),
+        ("copyreg.py", "something else"),
+    ]

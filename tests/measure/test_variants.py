@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention import SDPBackend
 
-from sparsefront.measure.attention_backend import BACKENDS, WithAttentionBackend, calls_attention
+from sparsefront.measure import attention_backend
+from sparsefront.measure.attention_backend import ASKED, BACKENDS, WithAttentionBackend, refusal
 from sparsefront.measure.variants import VARIANTS, DoesNotApply, make_variant
 from sparsefront.models.attention import SelfAttention
 
@@ -57,9 +58,26 @@ def test_the_fused_graph_is_the_callers():
     assert make_variant("fused_graph", net, {"x": torch.randn(1, 4, 16)}, fuse=lambda given, inputs: other) is other
 
 
-def test_attention_is_found_where_it_is_called():
-    assert calls_attention(Attention().eval(), {"x": torch.randn(1, 4, 16)})
-    assert not calls_attention(Convs().eval(), {"x": torch.randn(1, 3, 12, 12)})
+class Masked(nn.Module):
+    """Attention without a mask, and attention with one."""
+
+    def forward(self, x, mask):
+        plain = F.scaled_dot_product_attention(x, x, x)
+        return F.scaled_dot_product_attention(plain, x, value=x, attn_mask=mask)
+
+
+def test_pytorch_is_asked_which_attentions_a_backend_takes(monkeypatch):
+    image = {"x": torch.randn(1, 3, 12, 12)}
+    assert refusal(Convs().eval(), image, "sdpa_flash") == "the network calls no scaled_dot_product_attention"
+    inputs = {"x": torch.randn(1, 2, 4, 8), "mask": torch.ones(1, 1, 4, 4, dtype=torch.bool)}
+    answers = {"no masks": lambda call: call.attn_mask is None, "all": lambda call: True, "none": lambda call: False}
+    found = {}
+    for name, takes in answers.items():
+        monkeypatch.setitem(attention_backend.ASKED, "sdpa_flash", takes)
+        found[name] = refusal(Masked(), inputs, "sdpa_flash")
+    none = "refuses float32 attention of [1, 2, 4, 8] on this device"
+    assert found == {"no masks": "refuses attention masks", "all": None, "none": none}
+    assert ASKED.keys() == BACKENDS.keys()
 
 
 class Seen(nn.Module):
@@ -105,6 +123,16 @@ def test_every_backend_runs_on_a_gpu(name):
     varied = make_variant(name, WithInput(net), {"x": x})
     with torch.inference_mode():
         torch.testing.assert_close(varied(x=x), net(x), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.gpu
+def test_masks_rule_flash_out_and_nothing_is_said(recwarn, capfd):
+    device, dtype = torch.device("cuda"), torch.float16
+    x = torch.randn(2, 4, 64, 64, device=device, dtype=dtype)
+    inputs = {"x": x, "mask": torch.zeros(2, 1, 64, 64, device=device, dtype=dtype)}
+    assert why_not("sdpa_flash", Masked(), inputs) == "refuses attention masks"
+    assert refusal(Masked(), inputs, "sdpa_efficient") is None
+    assert not recwarn.list and "attention" not in capfd.readouterr().err
 
 
 class WithInput(nn.Module):

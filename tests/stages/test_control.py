@@ -8,6 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from sparsefront import pipeline
+from sparsefront.artifacts.store import ArtifactStore
 from sparsefront.errors import InvalidSetting
 from sparsefront.pipeline import run_experiment
 from sparsefront.report.baseline import points_lost
@@ -26,7 +28,7 @@ def stored(tmp_path: Path, stage: str = "dense_continued") -> list[Path]:
 
 @pytest.fixture
 def fits(monkeypatch) -> list[list[float]]:
-    """The learning rates of every step of every optimizer: dense, then recovery, then control."""
+    """The learning rates of every step of every optimizer: dense, then control, then recovery."""
     seen: dict[int, list[float]] = {}
     keep = []
     for optimizer in (torch.optim.AdamW, AdamS):
@@ -62,7 +64,7 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_it_takes_the_recovery_s_steps_at_its_rates(run, fits, tmp_path, way):
     row = run(*CONTROL, *way)
-    _, recovery, continued = fits
+    _, continued, recovery = fits
     assert continued == recovery and len(continued) == row.cost.recovery_steps
     (folder,) = stored(tmp_path)
     trained = json.loads((folder / "training.json").read_text())
@@ -77,13 +79,13 @@ def test_it_takes_the_recovery_s_steps_at_its_rates(run, fits, tmp_path, way):
 
 def test_rounds_share_one_curve_and_rewinding_repeats_its_own(run, fits):
     row = run(*CONTROL, "schedule=iterative", "schedule.rounds=2")
-    _, first, second, continued = fits
+    _, continued, first, second = fits
     assert len(first) + len(second) == len(continued) == row.cost.recovery_steps == 6
 
 
 def test_rewinding_in_rounds_is_matched_round_by_round(run, fits):
     row = run(*CONTROL, "schedule=iterative", "schedule.rounds=2", "recovery=lr_rewind", "recipe.recovery_epochs=2")
-    _, first, second, continued = fits
+    _, continued, first, second = fits
     assert continued == first + second and len(continued) == row.cost.recovery_steps == 8
 
 
@@ -163,3 +165,20 @@ def test_a_repeated_curve_begins_anew_in_every_period():
     curve = Optimization(Recipe(warmup=0.5), lr=0.1, total_steps=10, first_step=6)
     repeated = control.RepeatedCurve(curve.recipe, curve.lr, curve.total_steps, curve.first_step, 4)
     assert [repeated.factor(step) for step in range(8)] == 2 * [curve.factor(step) for step in range(4)]
+
+
+def test_a_control_that_another_process_trains_is_waited_for_after_the_recovery(run, tmp_path, monkeypatch):
+    """The first call of each finds the maker's lease taken, the second one waits for what it made."""
+    asked, recover_run = [], pipeline.recover.run
+
+    def unless_busy(store, kind, *arguments, **named):
+        asked.append("busy")
+
+    def recover(*arguments):
+        asked.append("recover")
+        return recover_run(*arguments)
+
+    monkeypatch.setattr(ArtifactStore, "unless_busy", unless_busy)
+    monkeypatch.setattr(pipeline.recover, "run", recover)
+    row = run(*CONTROL)
+    assert asked == ["busy", "recover"] and row.quality.dense_continued is not None and len(stored(tmp_path)) == 1

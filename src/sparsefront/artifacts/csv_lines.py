@@ -1,9 +1,11 @@
-"""A CSV that grows line by line, so that a killed study goes on behind its last line."""
+"""A CSV that grows line by line, so that a killed study goes on behind its last line; or of which a line is kept up to date."""
 
 import csv
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from sparsefront.artifacts.durable import whole_file
 
 
 def read_lines(path: Path) -> list[dict[str, str]]:
@@ -45,3 +47,20 @@ def append_line(path: Path, line: Mapping[str, Any]) -> None:
         if not head:
             writer.writeheader()
         writer.writerow(line)
+
+
+def put_line(path: Path, line: Mapping[str, Any], *, key: str) -> None:
+    """Replace the line that has the same value in column `key`, or add it; at any moment the file is whole.
+
+    Raises:
+        ValueError: the file has other columns.
+    """
+    lines = read_lines(path)
+    if lines and list(lines[0]) != list(line):
+        raise ValueError(f"{path} has columns {','.join(lines[0])}, not {','.join(line)}; name another file")
+    places = [place for place, other in enumerate(lines) if other[key] == str(line[key])] or [len(lines)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(line), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows([*lines[: places[0]], line, *lines[places[0] + 1 :]])

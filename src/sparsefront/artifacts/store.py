@@ -28,7 +28,7 @@ from typing import Any
 from sparsefront.artifacts.digest import digest
 from sparsefront.artifacts.durable import sync_tree
 from sparsefront.artifacts.generations import Held, hold_newest, maker_of, put
-from sparsefront.artifacts.lease import Lease, held_alone
+from sparsefront.artifacts.lease import Lease, held_alone, hold_alone
 from sparsefront.artifacts.owner import process_tag
 from sparsefront.artifacts.record import damage_of, mark_sound, read_record, write_record
 from sparsefront.errors import InvalidSetting
@@ -136,6 +136,15 @@ class ArtifactStore:
                     if not lease.lost:  # of whatever kind: the successor removed what it wrote to
                         raise
                     log.warning("%s: %s", what, error)
+
+    def unless_busy(
+        self, kind: str, cache_key: dict[str, Any], make: Callable[[Path], float | None], *, stage: str | None = None
+    ) -> Artifact | None:
+        """As `get_or_create`, but None at once where another process is making it: there is other work to do meanwhile."""
+        if (free := hold_alone(maker_of(self.root / kind / digest(cache_key)))) is None:
+            return None
+        free.release()
+        return self.get_or_create(kind, cache_key, make, stage=stage)
 
     def _make(
         self,

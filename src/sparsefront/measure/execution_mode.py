@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
-from sparsefront.gpu_sharing.access import alone, aside
+from sparsefront.gpu_sharing.access import alone
 from sparsefront.measure.agreement import NETWORK_ERROR_LIMIT, output_error
-from sparsefront.measure.compilation import compile_unshared
+from sparsefront.measure.compilation import compile_unshared, first_call
 from sparsefront.measure.graph_capture import record
 from sparsefront.measure.latency import summarise, time_interleaved
 
@@ -130,8 +130,7 @@ def call_in_mode(name: str, net: nn.Module, static: dict[str, Tensor]) -> Callab
         return runner(**static)
 
     if is_compiled(name):
-        with aside(next(iter(static.values())).device):
-            call()
+        first_call(call, next(iter(static.values())).device)
     return _replayed(call) if name.endswith("cuda_graph") else call
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from sparsefront.measure.attention_backend import BACKENDS, WithAttentionBackend, calls_attention
+from sparsefront.measure.attention_backend import BACKENDS, WithAttentionBackend, refusal
 from sparsefront.measure.folded_batch_norm import CannotFold, fold_batch_norm
 from sparsefront.measure.fused_epilogue import NothingToFuse, fuse_epilogues
 from sparsefront.measure.fused_linears import fuse_linears
@@ -55,8 +55,8 @@ def make_variant(name: str, net: nn.Module, inputs: dict[str, Tensor], *, fuse: 
     if name in BACKENDS:
         if next(iter(inputs.values())).device.type != "cuda":
             raise DoesNotApply("needs a CUDA device")
-        if not calls_attention(net, inputs):
-            raise DoesNotApply("the network calls no scaled_dot_product_attention")
+        if (reason := refusal(net, inputs, name)) is not None:
+            raise DoesNotApply(reason)
         return WithAttentionBackend(net, BACKENDS[name]).eval()
     if name in _REWRITTEN:
         return _rewritten(name, net)

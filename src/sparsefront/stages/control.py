@@ -42,9 +42,19 @@ class RepeatedCurve(Optimization):
 
 
 def run(
-    experiment: Experiment, store: ArtifactStore, cache_key: dict[str, Any], dense: Artifact, loggers: list
-) -> Artifact:
-    """weights.safetensors, training.json."""
+    experiment: Experiment,
+    store: ArtifactStore,
+    cache_key: dict[str, Any],
+    dense: Artifact,
+    loggers: list,
+    *,
+    wait: bool,
+) -> Artifact | None:
+    """weights.safetensors, training.json.
+
+    Args:
+        wait: for another process that trains it; False: None at once in that case.
+    """
 
     def make(folder: Path) -> float:
         return on_every_rank(
@@ -57,7 +67,8 @@ def run(
             loggers=loggers,
         )
 
-    return store.get_or_create(KIND, cache_key, make, stage="recover")
+    find = store.get_or_create if wait else store.unless_busy
+    return find(KIND, cache_key, make, stage="recover")
 
 
 def control_plan(experiment: Experiment, steps: int) -> TrainingPlan:

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
-from sparsefront.gpu_sharing.access import aside
 from sparsefront.inference.fusion.find import BlockCall
 from sparsefront.inference.fusion.fused_block import FusedBlock
 from sparsefront.inference.fusion.layout import activation_in_layout
 from sparsefront.inference.fusion.report import ProductReport
-from sparsefront.measure.compilation import compile_unshared
+from sparsefront.measure.compilation import compile_unshared, first_call
 from sparsefront.measure.kernel_timer import time_layer
 
 log = logging.getLogger(__name__)
@@ -117,8 +116,7 @@ class _Compiled(nn.Module):
         if self._compiled:
             return self._call(*args, **kwargs)
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-        with aside(tensors[0].device):
-            found = self._call(*args, **kwargs)
+        found = first_call(lambda: self._call(*args, **kwargs), tensors[0].device)
         self._compiled = True
         return found
 

@@ -1,0 +1,40 @@
+"""Processes in which a study works on several points side by side, and which end with it."""
+
+import multiprocessing
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from types import FrameType
+
+TERMINATED = 128 + signal.SIGTERM  # exit status of a program that SIGTERM ended, as shells tell it
+
+
+@contextmanager
+def worker_processes(count: int) -> Iterator[ProcessPoolExecutor]:
+    """A pool of spawned processes that live as long as the block.
+
+    SIGTERM in the block, as `timeout` and schedulers send it, raises SystemExit with status 143. A block that is left by an
+    exception ends the processes at once, in the midst of their work; otherwise what was submitted is finished.
+
+    Args:
+        count: of the processes, each of which works on one task at a time.
+    """
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
+    before = signal.signal(signal.SIGTERM, _exit)
+    try:
+        yield pool
+        pool.shutdown()
+    except BaseException:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `timeout` sends it to the whole group
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in set(multiprocessing.active_children()) - others:
+            process.kill()  # in a training SIGTERM would end only that
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(TERMINATED)

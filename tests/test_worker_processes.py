@@ -1,0 +1,79 @@
+"""Processes of a study end with it: at its end, when it fails, and at SIGTERM."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from sparsefront.worker_processes import TERMINATED, worker_processes
+
+PROGRAM = """
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from sparsefront.worker_processes import worker_processes
+
+
+def note_and_sleep(folder, number):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Lightning ends only the training
+    (folder / f"begun.{number}").write_text(str(os.getpid()))
+    (folder / f"begun.{number}").rename(folder / f"pid-{number}")
+    time.sleep(600)
+
+
+if __name__ == "__main__":
+    with worker_processes(2) as pool:
+        futures = [pool.submit(note_and_sleep, Path(sys.argv[1]), number) for number in range(3)]
+        for future in futures:
+            future.result()
+"""
+
+
+def test_what_was_submitted_is_finished_and_sigterm_is_as_before():
+    before = signal.getsignal(signal.SIGTERM)
+    with worker_processes(1) as pool:
+        future = pool.submit(pow, 2, 10)
+    assert future.result() == 1024 and signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_block_that_fails_ends_its_processes():
+    with pytest.raises(KeyError), worker_processes(1) as pool:
+        began = time.monotonic()
+        pool.submit(time.sleep, 600)
+        raise KeyError
+    assert time.monotonic() - began < 60
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
+def test_sigterm_ends_the_program_and_its_processes(tmp_path):
+    script = tmp_path / "study.py"
+    script.write_text(PROGRAM)
+    with subprocess.Popen([sys.executable, script, tmp_path]) as program:
+        noted = _wait_for(lambda: sorted(tmp_path.glob("pid-*")), 2)
+        program.send_signal(signal.SIGTERM)
+        assert program.wait(30) == TERMINATED
+    pids = [int(file.read_text()) for file in noted]
+    _wait_for(lambda: [pid for pid in pids if not _lives(pid)], 2)
+    assert len(list(tmp_path.glob("pid-*"))) == 2, "what had not begun does not begin"
+
+
+def _wait_for(find, count: int) -> list:
+    ends = time.monotonic() + 30
+    while len(found := find()) < count:
+        assert time.monotonic() < ends, found
+        time.sleep(0.05)
+    return found
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
