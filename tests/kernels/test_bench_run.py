@@ -37,6 +37,19 @@ def test_both_dense_baselines_of_fp32_are_in_the_file():
     }
 
 
+def test_plans_of_one_run_share_a_dense_time(monkeypatch):
+    shapes = []
+    timed = Run._timed_dense
+    monkeypatch.setattr(Run, "_timed_dense", lambda self, *asked: shapes.append(asked) or timed(self, *asked))
+    measuring = Run(Results.opened(None, gpu="Some GPU", commit="abc", append=True), lambda line: None)
+    for granularity in (8, 16):
+        measuring.measure(plan(dtypes=("fp16",), granularities=(granularity,)))
+    assert shapes == [(SMALL, "fp16")]
+    assert len({row.dense_us for row in measuring.rows if row.kernel.startswith("fake")}) == 1
+    measuring.measure(plan(dtypes=("fp16",), granularities=(4,), chosen=Chosen((), LAYOUTS[:1])))
+    assert len(shapes) == 2, "of other layouts"
+
+
 def test_tf32_is_measured_on_tf32_kernels_only():
     rows = measure(plan(dtypes=("fp32", "tf32"), peers=()))
     names = {dtype: {row.kernel for row in rows if row.dtype == dtype} for dtype in ("fp32", "tf32")}
