@@ -141,6 +141,13 @@ def test_each_launch_is_timed_once_for_all_layouts(tunable):
     assert kept == [["fake"]]
 
 
+def test_a_layout_that_shares_no_launch_is_tuned_too(tunable):
+    tunable.shared = False
+    measure(plan(granularities=(8,), sparsities=(0.5,), tune=True, chosen=Chosen((), LAYOUTS[:2])))
+    assert list(dict.fromkeys(layout for layout, _, _ in tunable.log)) == ["feature_major", "row_major"]
+    assert len(tunable.log) == 8
+
+
 def test_a_wrong_launch_is_an_error_of_the_run(tunable):
     """The kernel has no row, and the others are measured all the same."""
     tunable.wrong = 3
