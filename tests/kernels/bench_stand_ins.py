@@ -32,7 +32,10 @@ class Launch:
 
 
 class WidthsTunable:
-    """Launches of 1, 2 and 3, of which `wrong` gives a wrong product; 2 is what the fake clock finds fastest; layouts share them or do not."""
+    """Launches of 1, 2 and 3, of which `wrong` gives a wrong product; 2 is what the fake clock finds fastest.
+
+    Layouts share them unless `shared` is False.
+    """
 
     kernel, version = "fake", 7
 
