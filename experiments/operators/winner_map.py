@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 CELL_INCHES = (0.6, 0.27)
 LEVEL_WIDTH = 0.03  # a small matrix of large blocks misses 90 % by up to 2.5 points
 
-Panel = tuple[str, str, int, str]
-"""dtype, layout, granularity, distribution: what the kernels of one panel have in common."""
+Panel = tuple[str, str, int, str, str]
+"""dtype, layout, granularity, distribution, family: what the kernels of one panel have in common."""
 Cell = tuple[int, float]
 """M, sparsity level."""
 
@@ -45,7 +45,7 @@ def winners(measurements: Iterable[Measurement]) -> dict[Panel, dict[Cell, Winne
         lambda: defaultdict(lambda: defaultdict(dict))
     )
     for one in sparse:
-        panel = (one.dtype, one.layout, one.weight.granularity, one.weight.distribution)
+        panel = (one.dtype, one.layout, one.weight.granularity, one.weight.distribution, one.weight.family)
         asked = one.asked_sparsity
         cell = (one.m, _nearest(one.sparsity, levels[one.dtype]) if asked is None else asked)
         times[panel][cell][one.product_kernel][one.k, one.n] = one.log_speedup
@@ -53,7 +53,7 @@ def winners(measurements: Iterable[Measurement]) -> dict[Panel, dict[Cell, Winne
 
 
 def write_winners_png(measurements: Sequence[Measurement], path: Path) -> Path:
-    """A panel per layout (columns), granularity and distribution (rows); nothing where nothing was measured.
+    """A panel per layout (columns), and per family, granularity and distribution (rows); nothing where nothing was measured.
 
     A row of panels has the values of M that its unit was measured with.
 
@@ -69,7 +69,7 @@ def write_winners_png(measurements: Sequence[Measurement], path: Path) -> Path:
     if others:
         raise ValueError(f"one picture is of one dtype, not of {', '.join(sorted([dtype, *others]))}")
     layouts = [layout for layout in LAYOUTS if any(panel[1] == layout for panel in panels)]
-    units = sorted({panel[2:] for panel in panels}, key=lambda unit: (-unit[0], unit[1]))
+    units = sorted({panel[2:] for panel in panels}, key=lambda unit: (unit[2], -unit[0], unit[1]))
     kernels = sorted({winner.kernel for cells in panels.values() for winner in cells.values()})
     colors = {kernel: style.color for kernel, style in series_styles(kernels).items()}
     levels = sorted({level for cells in panels.values() for _, level in cells})
@@ -108,14 +108,14 @@ def _draw_panel(
 ) -> None:
     from matplotlib.patches import Rectangle
 
-    dtype, layout, granularity, distribution = panel
+    dtype, layout, granularity, distribution, family = panel
     for (m, level), winner in cells.items():
         corner = (levels.index(level), sizes.index(m))
         color = DENSE_COLOR if winner.loses else colors[winner.kernel]
         axes.add_patch(Rectangle(corner, 1, 1, facecolor=color, edgecolor="white"))
         middle = (corner[0] + 0.5, corner[1] + 0.5)
         axes.text(*middle, f"{winner.speedup:.2f}×", ha="center", va="center", color="white", fontsize=7)
-    name = f"{granularity}, {distribution}" if distribution else str(granularity)
+    name = f"{family} {granularity}" + (f", {distribution}" if distribution else "")
     axes.set_title(f"{name}\n{dtype}, {layout.replace('_', '-')}", fontsize=8)
     axes.set_xlim(0, len(levels))
     axes.set_ylim(0, len(sizes))

@@ -15,8 +15,8 @@ def best_kernel(packed: SparseFormat, problem: Problem) -> KernelEntry:
     """The kernel that should be fastest for a stored weight and a product, without timing any.
 
     On a GPU it is the one that the performance model predicts to be fastest; where the model knows none of them, the
-    first that can run and is meant for so many rows. Kernels that round fp32 operands to TF32 are left out. On a CPU it
-    is the family's reference.
+    first that can run and is meant for so many rows and the dtype. Kernels that round fp32 operands to TF32 are left out.
+    On a CPU it is the family's reference.
 
     Args:
         packed: the weight in its format, as `pack` gives it.
@@ -33,9 +33,12 @@ def best_kernel(packed: SparseFormat, problem: Problem) -> KernelEntry:
         reasons = {name: why for name, why in found.unsupported.items() if name.startswith(packed.family)}
         raise ValueError(f"no kernel can run {problem}: {'; '.join(f'{name}: {why}' for name, why in reasons.items())}")
     latencies_us = {kernel.name: _predicted_us(kernel, packed, problem) for kernel in kernels} if compiled else {}
-    return min(
-        kernels, key=lambda kernel: (latencies_us.get(kernel.name, float("inf")), problem.m < kernel.fastest_from)
-    )
+    return min(kernels, key=lambda kernel: (latencies_us.get(kernel.name, float("inf")), _is_slow(kernel, problem)))
+
+
+def _is_slow(kernel: KernelEntry, problem: Problem) -> bool:
+    """Whether others of its family are known to be faster."""
+    return problem.m < kernel.fastest_from or problem.dtype in kernel.slow_in
 
 
 def _predicted_us(kernel: KernelEntry, packed: SparseFormat, problem: Problem) -> float:

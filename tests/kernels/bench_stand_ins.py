@@ -32,15 +32,21 @@ class Launch:
 
 
 class WidthsTunable:
-    """Launches of 1, 2 and 3, of which `wrong` gives a wrong product; 2 is what the fake clock finds fastest."""
+    """Launches of 1, 2 and 3, of which `wrong` gives a wrong product; 2 is what the fake clock finds fastest.
+
+    Layouts share them unless `shared` is False.
+    """
 
     kernel, version = "fake", 7
 
     def __init__(self) -> None:
-        self.now, self.wrong, self.log = Launch(1), None, []
+        self.now, self.wrong, self.log, self.shared = Launch(1), None, [], True
 
     def candidates(self, packed, problem):
         return [Launch(1), Launch(2), Launch(3)]
+
+    def measured(self, packed, problem):
+        return bool(self.log) if self.shared else problem.layout in {layout for layout, _, _ in self.log}
 
     def remember(self, packed, problem, launch, latency_us):
         self.now = launch

@@ -20,7 +20,7 @@ from sparsefront_kernels.bench.row import COLUMNS, LATER, Row, read_rows, write_
 from sparsefront_kernels.bench.run import Run
 from sparsefront_kernels.bench.shapes import chosen_shapes
 from sparsefront_kernels.bench.summary import summary
-from sparsefront_kernels.bench.timing import copies_for, time_calls
+from sparsefront_kernels.bench.timing import copies_for, samples_for, time_calls
 
 GATHERED = family_masks("gathered")
 
@@ -214,6 +214,13 @@ def test_command_line_rejects_bad_values(arguments, capsys):
 
 def test_command_line_offers_every_peer():
     assert set(command.PEER_NAMES) == set(PEERS)
+
+
+@pytest.mark.parametrize(
+    ("asked", "replay_us", "expected"), [(20, 200.0, 20), (20, 10_000.0, 10), (20, 1e6, 3), (2, 1e6, 2)]
+)
+def test_long_calls_are_replayed_less_often(asked, replay_us, expected):
+    assert samples_for(asked, replay_us) == expected
 
 
 def test_a_cpu_times_nothing():

@@ -37,6 +37,19 @@ def test_both_dense_baselines_of_fp32_are_in_the_file():
     }
 
 
+def test_plans_of_one_run_share_a_dense_time(monkeypatch):
+    shapes = []
+    timed = Run._timed_dense
+    monkeypatch.setattr(Run, "_timed_dense", lambda self, *asked: shapes.append(asked) or timed(self, *asked))
+    measuring = Run(Results.opened(None, gpu="Some GPU", commit="abc", append=True), lambda line: None)
+    for granularity in (8, 16):
+        measuring.measure(plan(dtypes=("fp16",), granularities=(granularity,)))
+    assert shapes == [(SMALL, "fp16")]
+    assert len({row.dense_us for row in measuring.rows if row.kernel.startswith("fake")}) == 1
+    measuring.measure(plan(dtypes=("fp16",), granularities=(4,), chosen=Chosen((), LAYOUTS[:1])))
+    assert len(shapes) == 2, "of other layouts"
+
+
 def test_tf32_is_measured_on_tf32_kernels_only():
     rows = measure(plan(dtypes=("fp32", "tf32"), peers=()))
     names = {dtype: {row.kernel for row in rows if row.dtype == dtype} for dtype in ("fp32", "tf32")}
@@ -126,6 +139,13 @@ def test_each_launch_is_timed_once_for_all_layouts(tunable):
     assert [(layout, width) for layout, width, _ in tunable.log] == [("feature_major", width) for width in (1, 2, 3, 2)]
     assert tunable.log[-1][2] > 0, "the fastest is remembered with its time"
     assert kept == [["fake"]]
+
+
+def test_a_layout_that_shares_no_launch_is_tuned_too(tunable):
+    tunable.shared = False
+    measure(plan(granularities=(8,), sparsities=(0.5,), tune=True, chosen=Chosen((), LAYOUTS[:2])))
+    assert list(dict.fromkeys(layout for layout, _, _ in tunable.log)) == ["feature_major", "row_major"]
+    assert len(tunable.log) == 8
 
 
 def test_a_wrong_launch_is_an_error_of_the_run(tunable):

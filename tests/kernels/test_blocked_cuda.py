@@ -46,8 +46,10 @@ class TestWithoutGPU:
 
     def test_small_blocks_are_routed_to_the_gathered_kernel(self):
         small, large = stored_blocks((32, 32), 2, 3), stored_blocks((64, 64), 2, 3)
-        reasons = [find(stored, problem_of(stored, 256)).unsupported for stored in (small, large)]
+        reasons = [find(stored, problem_of(stored, 1025)).unsupported for stored in (small, large)]
         assert "blocked_cuda" in reasons[1]["blocked_gathered_cuda"]
+        few_rows = find(large, problem_of(large, 1024)).unsupported
+        assert "needs a CUDA device" in few_rows["blocked_gathered_cuda"], "timing decides"
         assert "needs a CUDA device" in reasons[0]["blocked_gathered_cuda"]
         assert "32x32" in reasons[0]["blocked_cuda"]
 

@@ -15,7 +15,7 @@ from sparsefront_kernels.performance_model import (
 )
 from sparsefront_kernels.performance_model.__main__ import main
 from sparsefront_kernels.performance_model.errors import Errors
-from sparsefront_kernels.performance_model.fit import Sample, fitted, product_of, rates_of, samples_of
+from sparsefront_kernels.performance_model.fit import DISTRIBUTIONS, Sample, fitted, product_of, rates_of, samples_of
 from sparsefront_kernels.performance_model.kernel_latency import (
     FAMILIES,
     Prediction,
@@ -215,7 +215,8 @@ def test_the_shipped_column_is_of_the_shipped_constants():
     )
     shipped = load(SHIPPED / "nvidia_h200.json")
     for one in read_rows(MEASURED):
-        predicted = predicted_us(one["kernel"], product_of(one), shipped)
+        known = one["distribution"] in DISTRIBUTIONS  # of a pattern's masks the model says nothing
+        predicted = predicted_us(one["kernel"], product_of(one), shipped) if known else None
         if predicted is None:
             assert not one["predicted_us"], f"after new measurements: {again}"
         else:

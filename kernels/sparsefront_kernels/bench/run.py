@@ -43,6 +43,7 @@ class Run:
     errors: list[str] = field(init=False, default_factory=list)
     plan: Plan = field(init=False)
     _rates: dict[str, Rates] = field(init=False, default_factory=dict)
+    _dense_us: dict[tuple[str, str, tuple[str, ...]], float] = field(init=False, default_factory=dict)
     _tuned: dict[str, Tunable] = field(init=False, default_factory=dict)
     _said: set[str] = field(init=False, default_factory=set)
 
@@ -113,7 +114,16 @@ class Run:
         return PEERS[name].family in self.plan.chosen.families
 
     def _dense(self, shape: Shape, dtype_name: str) -> float:
-        """Microseconds of the fastest dense product; its rows are written where the results lack them."""
+        """Microseconds of the fastest dense product; its rows are written where the results lack them.
+
+        Plans of one run share it: dense is timed once for a shape.
+        """
+        key = dtype_name, shape.name, self.plan.chosen.layouts
+        if key not in self._dense_us:
+            self._dense_us[key] = self._timed_dense(shape, dtype_name)
+        return self._dense_us[key]
+
+    def _timed_dense(self, shape: Shape, dtype_name: str) -> float:
         with products_in(dtype_name):
             setting = Setting(shape, dtype_name, 0.0, _device())
             rows = [self._row(setting, provider) for provider in DENSE(setting, self.plan.chosen.layouts)]

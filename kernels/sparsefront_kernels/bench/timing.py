@@ -9,6 +9,7 @@ import torch
 
 SAMPLES, WARMUP = 20, 5
 LONG_CALL_US, LONG_WARMUP = 2000.0, 1  # a call this long warms the clocks by itself
+LONGEST_US, FEWEST_SAMPLES = 100_000.0, 3  # of all replays together: long calls vary little
 SHORTEST_REPLAY_US = (
     200.0  # a replay holds as many calls as take about this long: events tick in about half a microsecond
 )
@@ -32,6 +33,11 @@ def copies_for(operand_bytes: int, l2_bytes: int, *, most: int = MOST_COPIES) ->
     return max(1, min(most, -(-2 * l2_bytes // max(1, operand_bytes))))
 
 
+def samples_for(samples: int, replay_us: float) -> int:
+    """As many replays as are asked for; fewer, but at least `FEWEST_SAMPLES`, where they would take longer than `LONGEST_US`."""
+    return min(samples, max(FEWEST_SAMPLES, int(LONGEST_US / max(replay_us, 1e-3))))
+
+
 def require_gpu() -> None:
     """Raise RuntimeError where there is no CUDA device: a CPU's time never stands for a GPU's."""
     if not torch.cuda.is_available():
@@ -41,6 +47,8 @@ def require_gpu() -> None:
 def time_calls(calls: Sequence[Callable[[], object]], *, samples: int = SAMPLES) -> Latency:
     """Time calls that do the same work on different operands, one after the other in one graph.
 
+    Args:
+        samples: replays, of long ones fewer (`samples_for`).
     Raises:
         RuntimeError: there is no GPU, or a call cannot be recorded in a graph.
     """
@@ -61,6 +69,7 @@ def time_calls(calls: Sequence[Callable[[], object]], *, samples: int = SAMPLES)
     graph = torch.cuda.CUDAGraph()
     with _recording(graph, side):
         held = [call() for _ in range(rounds) for call in calls]  # held: each call keeps an output of its own
+    samples = samples_for(samples, rough_us * rounds * len(calls))
     warmup = LONG_WARMUP if rough_us > LONG_CALL_US else WARMUP
     taken = [elapsed_us(graph.replay) / (rounds * len(calls)) for _ in range(warmup + samples)][warmup:]
     del held

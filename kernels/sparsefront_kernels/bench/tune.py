@@ -15,7 +15,8 @@ class WrongLaunch(RuntimeError):
 
 
 def tune(setting: Setting, found: Iterable[Ours], say: Callable[[str], None]) -> list[Tunable]:
-    """Time the candidates of each kernel with launch parameters once, whatever the layouts; the fastest is remembered.
+    """Time the candidates of each kernel with launch parameters, once for all layouts that share what is found; the fastest is
+    remembered.
 
     Args:
         say: takes how many launches of a kernel were tried.
@@ -24,15 +25,16 @@ def tune(setting: Setting, found: Iterable[Ours], say: Callable[[str], None]) ->
     Raises:
         WrongLaunch: a launch gave a wrong product.
     """
-    tuned: dict[str, Ours] = {}
-    for one in found:
-        if one.tunable is not None and (
-            one.tunable.kernel not in tuned or one.provider.layout == "feature_major"  # nothing but the kernel itself
-        ):
-            tuned[one.tunable.kernel] = one
-    for kernel, one in tuned.items():
-        say(f"{setting.shape.name} {kernel}: {_tune_one(setting, one)} launches tried")
-    return [one.tunable for one in tuned.values()]
+    tuned: dict[str, Tunable] = {}
+    # feature-major first: nothing but the kernel itself
+    for one in sorted(found, key=lambda one: one.provider.layout != "feature_major"):
+        if (tunable := one.tunable) is None:
+            continue
+        if tunable.kernel in tuned and tunable.measured(one.packed, setting.problem(one.provider.layout)):
+            continue
+        tuned[tunable.kernel] = tunable
+        say(f"{setting.shape.name} {tunable.kernel}: {_tune_one(setting, one)} launches tried")
+    return list(tuned.values())
 
 
 def _tune_one(setting: Setting, one: Ours) -> int:

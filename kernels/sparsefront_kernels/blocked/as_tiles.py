@@ -1,4 +1,4 @@
-"""Blocks of fewer than 64 outputs on the gathered Hopper kernel, which unites such tiles: the entry.
+"""Blocks on the gathered Hopper kernel: those of fewer than 64 outputs, and all of them where X has few rows; the entry.
 
 A row of blocks is a gathered tile: its outputs keep the same inputs. Narrow blocks alone would leave a tensor-core instruction
 half empty; the gathered kernel puts rows that share many inputs into one.
@@ -19,6 +19,10 @@ from sparsefront_kernels.kernel_entry import KernelEntry
 from sparsefront_kernels.problem import LAYOUTS, Problem
 
 KERNEL = "blocked_gathered_cuda"
+# Up to here high blocks may run on it too, and timing decides. In blocks of 128 and 64 at 50 % the gathered kernel takes 0.90 to
+# 1.04 of `blocked_cuda`'s time at 256 rows on weights from 4096 x 4096 on, at 1024 rows 1.05 and more but for one product
+# (0.97); at 4096 rows it never wins (H200, experiments/operators/h200.csv).
+MOST_ROWS_OF_HIGH_BLOCKS = 1024
 
 
 def as_tiles(stored: BlockedFormat) -> GatheredFormat:
@@ -47,8 +51,11 @@ def _unsupported(stored: SparseFormat, problem: Problem) -> str | None:
     height = stored.block[0]
     if problem.dtype not in (torch.float16, torch.bfloat16):
         return f"takes float16 or bfloat16, not {problem.dtype}"
-    if height >= HALF:
-        return f"is for blocks of fewer than {HALF} outputs: these fill a tensor-core instruction, see blocked_cuda"
+    if height >= HALF and problem.m > MOST_ROWS_OF_HIGH_BLOCKS:
+        return (
+            f"is for blocks of fewer than {HALF} outputs or up to {MOST_ROWS_OF_HIGH_BLOCKS} rows: these fill a tensor-core "
+            f"instruction, see blocked_cuda"
+        )
     return (
         tile_unsupported_reason(height)
         or hopper_unsupported_reason(problem, narrow.LIBRARY)

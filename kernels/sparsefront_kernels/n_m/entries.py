@@ -1,5 +1,6 @@
 """The kernels of the n:m family."""
 
+import torch
 from torch import Tensor
 
 from sparsefront_kernels.common.device_support import triton_unsupported_reason
@@ -24,7 +25,13 @@ ENTRIES = (
     MMA,
     SMALL_M,
     KernelEntry(
-        name="n_m_triton", family="n_m", product=_triton, unsupported=triton_unsupported_reason, requires_cuda=True
+        name="n_m_triton",
+        family="n_m",
+        product=_triton,
+        unsupported=triton_unsupported_reason,
+        requires_cuda=True,
+        # 2.2 to 20 times the time of n_m_cuda at 256 and 4096 rows (H200, experiments/operators/h200.csv)
+        slow_in=(torch.float32,),
     ),
     CUDA,
 )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sparsefront_kernels.bench.row import read_rows, write_texts
 from sparsefront_kernels.performance_model.errors import Errors
-from sparsefront_kernels.performance_model.fit import fitted, product_of, rates_of, samples_of
+from sparsefront_kernels.performance_model.fit import DISTRIBUTIONS, fitted, product_of, rates_of, samples_of
 from sparsefront_kernels.performance_model.kernel_latency import predict_with
 from sparsefront_kernels.performance_model.measurements import table as measured
 from sparsefront_kernels.performance_model.rates import SHIPPED, DeviceRates, device_rates, user_file
@@ -92,6 +92,9 @@ def _rates(rows: Sequence[dict[str, str]], asked: argparse.Namespace) -> DeviceR
 
 
 def _predicted(row: dict[str, str], rates: DeviceRates) -> str:
+    """As text; empty where nothing is predicted, as for masks of a pattern, whose tiles are not modelled."""
+    if row["distribution"] not in DISTRIBUTIONS:
+        return ""
     predicted = predict_with(product_of(row), row["kernel"], rates)
     return "" if predicted is None else f"{predicted.latency_us:.6g}"
 

@@ -10,7 +10,7 @@ from winner_map import winners, write_winners_png
 
 from sparsefront.report.series_style import DENSE_COLOR
 
-PANEL = ("fp16", "feature_major", 128, "equal")
+PANEL = ("fp16", "feature_major", 128, "equal", "gathered")
 
 
 def test_geometric_mean_over_shapes_decides(measured):
@@ -71,13 +71,15 @@ def test_one_dtype_a_picture(measured, tmp_path):
 
 def test_panels(measured, dense_weight):
     balanced = Weight("n_m", "n_m", 4, "balanced")
-    others = [measured(layout="row_major"), measured(weight=balanced), measured(dtype="bf16")]
+    blocks = Weight("blocked", "block_wise", 128, "equal")
+    others = [measured(layout="row_major"), measured(weight=balanced), measured(dtype="bf16"), measured(weight=blocks)]
     found = winners([measured(), *others, measured(weight=dense_weight)])
     assert set(found) == {
         PANEL,
-        ("fp16", "row_major", 128, "equal"),
-        ("fp16", "feature_major", 4, "balanced"),
-        ("bf16", "feature_major", 128, "equal"),
+        ("fp16", "row_major", 128, "equal", "gathered"),
+        ("fp16", "feature_major", 128, "equal", "blocked"),
+        ("fp16", "feature_major", 4, "balanced", "n_m"),
+        ("bf16", "feature_major", 128, "equal", "gathered"),
     }
 
 

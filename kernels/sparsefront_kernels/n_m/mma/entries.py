@@ -51,7 +51,7 @@ ENTRY = KernelEntry(
     pack=pack_for_mma,
     requires_cuda=True,
     tunable=LAUNCHES,
-    # Measured beside n_m_small_m at 1 and 16 rows of 1:4 and 2:4 (H200, experiments/operators/families.csv): they met at 2.5 to
+    # Measured beside n_m_small_m at 1 and 16 rows of 1:4 and 2:4 (H200, experiments/operators/h200.csv): they met at 2.5 to
     # 4, before weights and X came by bulk copies. 3:32 is not measured yet.
     fastest_from=4,
 )
