@@ -1,10 +1,9 @@
 """Jobs side by side: their order, what waits, what fails, and when nothing begins any more."""
 
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from sparsefront.side_by_side import processes, side_by_side
+from sparsefront.side_by_side import side_by_side
 
 
 def squared(number: int) -> int:
@@ -54,11 +53,3 @@ def test_nothing_begins_after_the_time_and_what_has_begun_ends():
     with ThreadPoolExecutor(2) as pool:
         ended = [done.job for done in side_by_side(range(5), work, pool, workers=2, ends_at=ends_at)]
     assert sorted(ended) == [0, 1]
-
-
-def test_processes_have_one_thread_each(monkeypatch):
-    for name in ("OMP_WAIT_POLICY", "OMP_NUM_THREADS", "TQDM_DISABLE", "TORCHINDUCTOR_COMPILE_THREADS"):
-        monkeypatch.setenv(name, "")  # given back after the test
-    with processes(1) as pool:
-        (done,) = side_by_side(["OMP_NUM_THREADS"], os.getenv, pool, workers=1)
-    assert done.found == "1"

@@ -10,16 +10,17 @@ tables of the page are made by `allocation_summary.py`.
 """
 
 import argparse
-import os
+import functools
 import time
 from collections.abc import Sequence
-from concurrent.futures import Executor, as_completed
+from concurrent.futures import Executor
 from pathlib import Path
 
 import allocation_points as points  # beside this file
 from allocation_points import NETWORKS, VARIANTS, Point
 
 from sparsefront.artifacts.csv_lines import read_lines
+from sparsefront.side_by_side import side_by_side
 from sparsefront.worker_processes import worker_processes
 
 HERE = Path(__file__).resolve().parent
@@ -35,23 +36,22 @@ def run(
         ends_at: `time.monotonic()` after which nothing is begun any more.
     """
     finished = {points.point_of(row) for row in read_lines(out)}
-    left = [point for point in wanted if point not in finished]
-    for waiting in ([p for p in left if p.pattern == "dense"], [p for p in left if p.pattern != "dense"]):
-        running = {}
-        while waiting or running:
-            while waiting and len(running) < workers and time.monotonic() < ends_at:
-                point = waiting.pop(0)
-                running[pool.submit(points.finish, point, overrides[point.network])] = point
-            if not running:
-                print(f"out of time: {len(waiting)} points are left for the next call", flush=True)
-                return
-            done = next(as_completed(running))
-            point, result = running.pop(done), done.result()
-            points.append_row(out, point, result)
-            print(
-                f"{point}: val {result.val_metric:.4f}, test {result.test_metric:.4f}, {result.seconds:.0f} s",
-                flush=True,
-            )
+    left = sorted((point for point in wanted if point not in finished), key=lambda point: point.pattern != "dense")
+    after = {p: Point(p.network, "dense", 0.0, "", "", p.seed) for p in left if p.pattern != "dense"}
+    work = functools.partial(_finish, overrides=overrides)
+    for done in side_by_side(left, work, pool, workers=workers, after=after, ends_at=ends_at):
+        left.remove(done.job)
+        if done.error is not None:
+            raise done.error
+        points.append_row(out, done.job, done.found)
+        told = f"val {done.found.val_metric:.4f}, test {done.found.test_metric:.4f}, {done.found.seconds:.0f} s"
+        print(f"{done.job}: {told}", flush=True)
+    if left:
+        print(f"out of time: {len(left)} points are left for the next call", flush=True)
+
+
+def _finish(point: Point, overrides: dict[str, list[str]]) -> points.Result:
+    return points.finish(point, overrides[point.network])
 
 
 def folder_overrides(network: str, folders: dict[str, Path | None], parser: argparse.ArgumentParser) -> list[str]:
@@ -81,8 +81,6 @@ def main() -> None:
     overrides = {name: [*folder_overrides(name, folders, parser), *shared] for name in arguments.networks}
     chosen = {"patterns": arguments.patterns, "sparsities": arguments.sparsities, "seeds": arguments.seeds}
     wanted = [point for network in arguments.networks for point in points.all_points(network, **chosen)]
-    # Of the workers, before they import torch and tqdm: they share the cores and the terminal.
-    os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
     ends_at = time.monotonic() + 60 * arguments.minutes
     with worker_processes(arguments.workers) as pool:
         run(wanted, pool, arguments.out, overrides, workers=arguments.workers, ends_at=ends_at)

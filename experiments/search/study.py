@@ -20,7 +20,8 @@ import points  # beside this file
 from points import DENSE, SEARCH, Point
 
 from sparsefront.artifacts.csv_lines import append_line, read_lines
-from sparsefront.side_by_side import processes, side_by_side
+from sparsefront.side_by_side import side_by_side
+from sparsefront.worker_processes import worker_processes
 
 HERE = Path(__file__).resolve().parent
 
@@ -88,7 +89,7 @@ def main() -> None:
     ends_at = time.monotonic() + 60 * arguments.minutes
     points_wanted = wanted(arguments.singles, arguments.sparsities, arguments.speedups, arguments.seeds)
     todo = points.unfinished(points_wanted, read_lines(arguments.out))
-    with processes(arguments.workers) as pool:
+    with worker_processes(arguments.workers) as pool:
         if left := finish(todo, pool, arguments, ends_at):
             print(f"{len(left)} points are left for the next call", flush=True)
 

@@ -14,7 +14,6 @@ whose line is of other dense weights.
 """
 
 import argparse
-import os
 import time
 from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import partial
@@ -120,10 +119,6 @@ def main() -> None:
         print("\n".join(f"{point}, kernel={kernel}: {' '.join(jobs)}" for (point, kernel), jobs in queue.jobs.items()))
         return
     workers = 1 if arguments.kernels else arguments.workers
-    # Of the workers, before they import torch and tqdm: they share the cores and the terminal.
-    os.environ |= {"TQDM_DISABLE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    if workers > 1:
-        os.environ["OMP_NUM_THREADS"] = "1"
     with worker_processes(workers) as pool:
         for _ in range(min(workers, len(queue.jobs))):
             pool.submit(warm_up)

@@ -10,11 +10,11 @@ sweep and its processes at once. Needs no launcher of Hydra's. `minilm.py --summ
 """
 
 import argparse
-import os
+import functools
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import Executor, as_completed
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import minilm_points as points  # beside this file
 from minilm_points import Point
 
 from sparsefront.artifacts.csv_lines import append_line, put_line, read_lines
+from sparsefront.side_by_side import side_by_side
 from sparsefront.worker_processes import worker_processes
 
 HERE = Path(__file__).resolve().parent
@@ -39,7 +40,7 @@ def run(
     """
     began, call = time.monotonic(), points.now()
     finished = {points.point_of(line) for line in read_lines(out)}
-    left = [point for point in wanted if point not in finished]
+    left = sorted((point for point in wanted if point not in finished), key=lambda point: point.pattern != "dense")
     done_points, failed = 0, 0
 
     def note_call() -> dict[str, Any]:
@@ -48,24 +49,19 @@ def run(
         put_line(out.with_suffix(".calls.csv"), line, key="call")
         return line
 
-    for waiting in ([p for p in left if p.pattern == "dense"], [p for p in left if p.pattern != "dense"]):
-        running = {}
-        while (waiting and time.monotonic() < ends_at) or running:
-            while waiting and len(running) < workers and time.monotonic() < ends_at:
-                point = waiting.pop(0)
-                running[pool.submit(points.finish, point, overrides)] = point
-            done = next(as_completed(running))
-            point = running.pop(done)
-            if (error := done.exception()) is not None:
-                failed += 1
-                print(f"{point} failed: {type(error).__name__}: {error}", flush=True)
-                continue
-            line = points.line_of(point, done.result(), call, began)
-            append_line(out, line)
-            done_points += 1
-            note_call()
-            told = ", ".join(f"{name} {line[f'{name}_s']:.0f}" for name in (*points.SECONDS, "other", "total"))
-            print(f"{point}: {told} s", flush=True)
+    after = {point: points.Point("dense", 0.0, point.seed) for point in left if point.pattern != "dense"}
+    work = functools.partial(points.finish, overrides=overrides)
+    for done in side_by_side(left, work, pool, workers=workers, after=after, ends_at=ends_at):
+        if done.error is not None:
+            failed += 1
+            print(f"{done.job} failed: {type(done.error).__name__}: {done.error}", flush=True)
+            continue
+        line = points.line_of(done.job, done.found, call, began)
+        append_line(out, line)
+        done_points += 1
+        note_call()
+        told = ", ".join(f"{name} {line[f'{name}_s']:.0f}" for name in (*points.SECONDS, "other", "total"))
+        print(f"{done.job}: {told} s", flush=True)
     if (later := len(left) - done_points - failed) > 0:
         print(f"out of time: {later} points are left for the next call", flush=True)
     return note_call()
@@ -117,10 +113,6 @@ def main() -> int:
     named = {"model.path": arguments.bert, "dataset.path": arguments.glue}
     named |= {"cache_dir": arguments.folder / "cache", "results_dir": arguments.folder / "results"}
     overrides = [*(f"{key}={path.resolve()}" for key, path in named.items()), *arguments.overrides]
-    # Of the workers, before they import torch and tqdm: they share the cores and the terminal.
-    threads = str(max(1, (os.cpu_count() or 1) // arguments.workers))
-    os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", threads)
     ends_at = time.monotonic() + 60 * arguments.minutes
     wanted = list(points.all_points(arguments.seeds))
     with worker_processes(arguments.workers) as pool:

@@ -3,11 +3,9 @@
 What has begun is finished, and nothing begins once the time is over, so that a study goes on in its next call.
 """
 
-import multiprocessing
-import os
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -27,14 +25,6 @@ class Done(Generic[Job, Found]):
     job: Job
     found: Found | None
     error: BaseException | None
-
-
-def processes(workers: int) -> ProcessPoolExecutor:
-    """Fresh processes, each with one thread for its arithmetic and without progress bars: they share cores and a terminal."""
-    threads = str(max(1, (os.cpu_count() or 1) // workers))
-    os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}  # read at their imports
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", threads)
-    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
 
 
 def side_by_side(

@@ -1,6 +1,7 @@
 """Processes in which a study works on several points side by side, and which end with it."""
 
 import multiprocessing
+import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -17,9 +18,15 @@ def worker_processes(count: int) -> Iterator[ProcessPoolExecutor]:
     SIGTERM in the block, as `timeout` and schedulers send it, raises SystemExit with status 143. A block that is left by an
     exception ends the processes at once, in the midst of their work; otherwise what was submitted is finished.
 
+    They draw no progress bars, and where they are several, each has one thread for its arithmetic.
+
     Args:
         count: of the processes, each of which works on one task at a time.
     """
+    os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "TQDM_DISABLE": "1"}  # the processes read it when they import
+    if count > 1:
+        os.environ["OMP_NUM_THREADS"] = "1"
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
     before = signal.signal(signal.SIGTERM, _exit)
