@@ -2,11 +2,11 @@
 
     folded_batch_norm    BatchNorm behind a convolution goes into its weights
     fused_epilogue       ReLU and the sum with a shortcut go into the sparse convolution before them
-    patch_product    convolutions that cut an image into patches as one product
-    fused_qkv        Linear layers that read the same tensor as one product
-    channels_last    activations and filters of convolutions with the channels last in memory
-    fused_graph      our own fused graph with every layer dense, where the caller has one
-    sdpa_flash, sdpa_cudnn, sdpa_efficient    PyTorch's attention on that backend only
+    patch_product        convolutions that cut an image into patches as one product
+    fused_qkv            Linear layers that read the same tensor as one product
+    channels_last        activations and filters of convolutions with the channels last in memory
+    fused_graph          our own fused graph with every layer dense, where the caller has one
+    sdpa_flash, sdpa_cudnn, sdpa_efficient  PyTorch's attention on that backend only
 
 Dense and sparse networks are given the same ones, where they apply.
 """

@@ -1,6 +1,6 @@
 """Optimizer and learning-rate schedule of one training, built from a recipe."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -26,7 +26,7 @@ class Optimization:
     lr: float
     total_steps: int
     first_step: int = 0
-    fused: bool = False
+    fused: bool = field(default=False, kw_only=True)
 
     def factor(self, step: int) -> float:
         """Factor on `lr` at step `step` of this training, counted from 0."""
