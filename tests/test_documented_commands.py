@@ -88,7 +88,7 @@ def bert_folder(tmp_path):
     return folder
 
 
-def test_single_runs(tmp_path, bert_folder, few_timings):
+def test_single_runs(tmp_path, bert_folder, few_timings, programs):
     """In one process and one cache, so that the dense network is trained once; then what reads the results of them."""
     squad_folder, glue_folder = write_squad(tmp_path / "squad"), write_glue(tmp_path / "glue", "sst2")
     places = (f"results_dir={tmp_path / 'results'}", f"cache_dir={tmp_path / '.cache' / 'sparsefront'}", *QUICK)
@@ -103,7 +103,7 @@ def test_single_runs(tmp_path, bert_folder, few_timings):
         finished = sf.run(*places, *small, *(text for text in given if text != "debug=tiny"))
         assert finished.record is not None, command
     for command, said in PROGRAM_CALLS.items():
-        done = subprocess.run(in_python(command), cwd=tmp_path, env=environment(), capture_output=True, text=True)
+        done = programs.run(in_python(command)[1:], cwd=tmp_path, env=environment())
         assert done.returncode == 0 and said in done.stdout, (command, done.stderr)
 
 
