@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend
 
 from sparsefront.measure import attention_backend
-from sparsefront.measure.attention_backend import ASKED, BACKENDS, WithAttentionBackend, refusal
+from sparsefront.measure.attention_backend import ASKED, BACKENDS, WithAttentionBackend, unsupported_reason
 from sparsefront.measure.variants import VARIANTS, DoesNotApply, make_variant
 from sparsefront.models.attention import SelfAttention
 
@@ -68,15 +68,17 @@ class Masked(nn.Module):
 
 def test_pytorch_is_asked_which_attentions_a_backend_takes(monkeypatch):
     image = {"x": torch.randn(1, 3, 12, 12)}
-    assert refusal(Convs().eval(), image, "sdpa_flash") == "the network calls no scaled_dot_product_attention"
+    assert (
+        unsupported_reason(Convs().eval(), image, "sdpa_flash") == "the network calls no scaled_dot_product_attention"
+    )
     inputs = {"x": torch.randn(1, 2, 4, 8), "mask": torch.ones(1, 1, 4, 4, dtype=torch.bool)}
     answers = {"no masks": lambda call: call.attn_mask is None, "all": lambda call: True, "none": lambda call: False}
     found = {}
     for name, takes in answers.items():
         monkeypatch.setitem(attention_backend.ASKED, "sdpa_flash", takes)
-        found[name] = refusal(Masked(), inputs, "sdpa_flash")
-    none = "refuses float32 attention of [1, 2, 4, 8] on this device"
-    assert found == {"no masks": "refuses attention masks", "all": None, "none": none}
+        found[name] = unsupported_reason(Masked(), inputs, "sdpa_flash")
+    none = "takes no float32 attention of [1, 2, 4, 8] on this device"
+    assert found == {"no masks": "takes no attention masks", "all": None, "none": none}
     assert ASKED.keys() == BACKENDS.keys()
 
 
@@ -130,8 +132,8 @@ def test_masks_rule_flash_out_and_nothing_is_said(recwarn, capfd):
     device, dtype = torch.device("cuda"), torch.float16
     x = torch.randn(2, 4, 64, 64, device=device, dtype=dtype)
     inputs = {"x": x, "mask": torch.zeros(2, 1, 64, 64, device=device, dtype=dtype)}
-    assert why_not("sdpa_flash", Masked(), inputs) == "refuses attention masks"
-    assert refusal(Masked(), inputs, "sdpa_efficient") is None
+    assert why_not("sdpa_flash", Masked(), inputs) == "takes no attention masks"
+    assert unsupported_reason(Masked(), inputs, "sdpa_efficient") is None
     assert not recwarn.list and "attention" not in capfd.readouterr().err
 
 

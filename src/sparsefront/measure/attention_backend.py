@@ -43,10 +43,10 @@ class WithAttentionBackend(nn.Module):
             return self.net(**inputs)
 
 
-def refusal(net: nn.Module, inputs: dict[str, Tensor], name: str) -> str | None:
+def unsupported_reason(net: nn.Module, inputs: dict[str, Tensor], name: str) -> str | None:
     """Why a backend cannot run the attentions of one forward pass; None where it can run them all.
 
-    PyTorch is asked beforehand: a forward pass on a backend that refuses ends in an error, and a warning for each reason.
+    PyTorch is asked beforehand: a forward pass on a backend that cannot run it ends in an error, and a warning for each reason.
 
     Args:
         net: in eval mode, on a CUDA device.
@@ -57,14 +57,14 @@ def refusal(net: nn.Module, inputs: dict[str, Tensor], name: str) -> str | None:
     if not watch.calls:
         return "the network calls no scaled_dot_product_attention"
     with sdpa_kernel(BACKENDS[name]):  # as in the forward pass: a backend that is switched off takes nothing
-        refused = [call for call in watch.calls if not _takes(name, call)]
-        by_masks = all(call.attn_mask is not None and _takes(name, replace(call, attn_mask=None)) for call in refused)
-    if not refused:
+        left = [call for call in watch.calls if not _takes(name, call)]
+        by_masks = all(call.attn_mask is not None and _takes(name, replace(call, attn_mask=None)) for call in left)
+    if not left:
         return None
     if by_masks:
-        return "refuses attention masks"
-    query = refused[0].query
-    return f"refuses {str(query.dtype).removeprefix('torch.')} attention of {list(query.shape)} on this device"
+        return "takes no attention masks"
+    query = left[0].query
+    return f"takes no {str(query.dtype).removeprefix('torch.')} attention of {list(query.shape)} on this device"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from sparsefront.measure.attention_backend import BACKENDS, WithAttentionBackend, refusal
+from sparsefront.measure.attention_backend import BACKENDS, WithAttentionBackend, unsupported_reason
 from sparsefront.measure.folded_batch_norm import CannotFold, fold_batch_norm
 from sparsefront.measure.fused_epilogue import NothingToFuse, fuse_epilogues
 from sparsefront.measure.fused_linears import fuse_linears
@@ -55,7 +55,7 @@ def make_variant(name: str, net: nn.Module, inputs: dict[str, Tensor], *, fuse: 
     if name in BACKENDS:
         if next(iter(inputs.values())).device.type != "cuda":
             raise DoesNotApply("needs a CUDA device")
-        if (reason := refusal(net, inputs, name)) is not None:
+        if (reason := unsupported_reason(net, inputs, name)) is not None:
             raise DoesNotApply(reason)
         return WithAttentionBackend(net, BACKENDS[name]).eval()
     if name in _REWRITTEN:

@@ -149,7 +149,7 @@ class Task(LightningModule, ABC):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """By the global norm, as Lightning does it, whose own refuses fused optimizers even where no loss scaler leaves the
+        """By the global norm, as Lightning does it, whose own raises for fused optimizers even where no loss scaler leaves the
         gradients to them: see `TrainerSettings.fuses_optimizer`.
         """
         if gradient_clip_val:
