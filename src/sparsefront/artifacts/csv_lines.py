@@ -1,7 +1,7 @@
 """A CSV that grows line by line, so that a killed study goes on behind its last line; or of which a line is kept up to date."""
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,13 @@ def read_lines(path: Path) -> list[dict[str, str]]:
 
 
 def drop_lines(path: Path, like: Mapping[str, str]) -> None:
-    """Take out the lines that have all these values; a file without such lines is left alone."""
+    """Take out the lines that have all these values, at any moment the file is whole; one without such lines is left alone."""
     lines = read_lines(path)
     kept = [line for line in lines if any(line.get(name) != value for name, value in like.items())]
     if len(kept) == len(lines):
         return
     ending = "\r\n" if path.read_bytes().partition(b"\n")[0].endswith(b"\r") else "\n"
-    written = path.with_suffix(f"{path.suffix}.new")
-    with written.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(lines[0]), lineterminator=ending)
-        writer.writeheader()
-        writer.writerows(kept)
-    written.replace(path)
+    _write_whole(path, list(lines[0]), kept, ending)
 
 
 def append_line(path: Path, line: Mapping[str, Any]) -> None:
@@ -60,7 +55,11 @@ def put_line(path: Path, line: Mapping[str, Any], *, key: str) -> None:
         raise ValueError(f"{path} has columns {','.join(lines[0])}, not {','.join(line)}; name another file")
     places = [place for place, other in enumerate(lines) if other[key] == str(line[key])] or [len(lines)]
     path.parent.mkdir(parents=True, exist_ok=True)
+    _write_whole(path, list(line), [*lines[: places[0]], line, *lines[places[0] + 1 :]])
+
+
+def _write_whole(path: Path, columns: list[str], lines: Iterable[Mapping[str, Any]], ending: str = "\n") -> None:
     with whole_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(line), lineterminator="\n")
+        writer = csv.DictWriter(file, columns, lineterminator=ending)
         writer.writeheader()
-        writer.writerows([*lines[: places[0]], line, *lines[places[0] + 1 :]])
+        writer.writerows(lines)
