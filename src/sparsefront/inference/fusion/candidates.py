@@ -32,11 +32,16 @@ def dense_candidate(weight: ProductWeight) -> Candidate:
     return Candidate(entry(DENSE), "row_major", DenseFormat(tuple(weight.weight.shape), weight.weight))
 
 
+def any_kernel(label: str) -> str | None:
+    """The `why_not` where every kernel is tried."""
+    return None
+
+
 def sparse_candidates(
     weight: ProductWeight,
     problem: Problem,
     choice: KernelChoice,
-    why_not: Callable[[str], str | None] = lambda label: None,
+    why_not: Callable[[str], str | None] = any_kernel,
 ) -> tuple[list[Candidate], dict[str, str]]:
     """Usable kernels in the registry's order, and label -> reason for the others that were wanted.
 

@@ -14,6 +14,7 @@ from sparsefront.inference.fusion.call import Unfusable
 from sparsefront.inference.fusion.candidates import (
     DENSE,
     Candidate,
+    any_kernel,
     dense_candidate,
     sparse_candidates,
 )
@@ -27,7 +28,6 @@ from sparsefront.inference.fusion.timed_products import (
     TimedProduct,
     TimedProducts,
     Work,
-    any_kernel,
     only,
 )
 from sparsefront.measure.cpu_timer import time_where_it_is

@@ -139,11 +139,6 @@ class TimedProducts:
         )
 
 
-def any_kernel(kernel: str) -> str | None:
-    """The `why_not` where every kernel is tried."""
-    return None
-
-
 def only(wanted: str | None) -> Callable[[str], str | None]:
     """The `why_not` of all kernels but one."""
     return lambda kernel: None if kernel == wanted else f"not tried: {wanted} was faster in an equal product"
