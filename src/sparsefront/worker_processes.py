@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 TERMINATED = 128 + signal.SIGTERM  # exit status of a program that SIGTERM ended, as shells tell it
+TO_COMPILE = "TORCHINDUCTOR_COMPILE_THREADS"
 
 
 @contextmanager
@@ -18,15 +19,18 @@ def worker_processes(count: int) -> Iterator[ProcessPoolExecutor]:
     SIGTERM in the block, as `timeout` and schedulers send it, raises SystemExit with status 143. A block that is left by an
     exception ends the processes at once, in the midst of their work; otherwise what was submitted is finished.
 
-    They draw no progress bars, and where they are several, each has one thread for its arithmetic.
+    They draw no progress bars, and where they are several, each has one thread for its arithmetic; this process's environment
+    says so as long as the block lasts, since they read it when they import.
 
     Args:
         count: of the processes, each of which works on one task at a time.
     """
-    os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "TQDM_DISABLE": "1"}  # the processes read it when they import
+    told = {"OMP_WAIT_POLICY": "PASSIVE", "TQDM_DISABLE": "1"}
     if count > 1:
-        os.environ["OMP_NUM_THREADS"] = "1"
-        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
+        threads = str(max(1, (os.cpu_count() or 1) // count))
+        told |= {"OMP_NUM_THREADS": "1"} | {TO_COMPILE: os.environ.get(TO_COMPILE, threads)}
+    environment = {name: os.environ.get(name) for name in told}
+    os.environ |= told
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
     before = signal.signal(signal.SIGTERM, _exit)
@@ -41,6 +45,10 @@ def worker_processes(count: int) -> Iterator[ProcessPoolExecutor]:
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
+        for name, value in environment.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
