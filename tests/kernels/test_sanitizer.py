@@ -63,7 +63,9 @@ def start(tool: str, family: str, output: Path) -> subprocess.Popen:
 
 @pytest.fixture(scope="module")
 def run(request, tmp_path_factory):
-    """(tool, family) -> (exit code, output). All families of a tool that are to be tested start with the first of them."""
+    """(tool, family) -> (exit code, output). All families of a tool that are to be tested start with the first of them, but for
+    pytest-xdist, whose workers already run beside one another.
+    """
     if SANITIZER is None or not torch.cuda.is_available():
         pytest.skip("needs compute-sanitizer and a CUDA device")
     for name in cuda_library.SOURCES:
@@ -71,11 +73,12 @@ def run(request, tmp_path_factory):
             pytest.skip(f"{name}: {reason}")
         cuda_library.build(name)  # not under the tool
     folder, started = tmp_path_factory.mktemp("sanitizer"), {}
-    ours = [item.callspec.params for item in request.session.items if getattr(item, "function", None) is test_clean]
+    tests = [item.callspec.params for item in request.session.items if getattr(item, "function", None) is test_clean]
+    beside = [] if "PYTEST_XDIST_WORKER" in os.environ else [(one["tool"], one["family"]) for one in tests]
 
     def finished(tool: str, family: str) -> tuple[int, str]:
         if (tool, family) not in started:
-            for one in (one["family"] for one in ours if one["tool"] == tool):
+            for one in {family, *(other for other_tool, other in beside if other_tool == tool)}:
                 started[tool, one] = start(tool, one, folder / f"{tool}_{one}.log")
         code = started[tool, family].wait(timeout=300)
         return code, (folder / f"{tool}_{family}.log").read_text()
