@@ -108,17 +108,15 @@ class TrainerSettings:
         """The settings that change trained weights, for the cache keys of stages."""
         exchange = {} if self.ddp_comm_hook is None else {"ddp_comm_hook": self.ddp_comm_hook}
         code = {} if self.compile == "none" else {"compile": self.compile}
-        return (
-            exchange
-            | code
-            | {
-                "device": self.device,
-                "devices": self.world_size,
-                "precision": self.real_precision,
-                "accumulate_grad_batches": self.accumulate_grad_batches,
-                "limit_batches": self.limit_batches,
-            }
-        )
+        return {
+            **exchange,
+            **code,
+            "device": self.device,
+            "devices": self.world_size,
+            "precision": self.real_precision,
+            "accumulate_grad_batches": self.accumulate_grad_batches,
+            "limit_batches": self.limit_batches,
+        }
 
     def build(
         self, *, epochs: int, gradient_clip: float | None, callbacks: list, loggers: list, directory: Path
