@@ -41,19 +41,8 @@ struct ChunkRing {
 
     // The next chunk into registers, and another one into its slot.
     __device__ __forceinline__ void take(const lanes::Share<T, Part>& share, Part& chunk, int lane) {
-        static_assert(Part::WORDS == 2 || Part::WORDS == 5);
         barrier_wait(barriers + 8 * slot, phase);
-        const uint8_t* source = slots + slot * BYTES;
-#pragma unroll
-        for (int vector = 0; vector < Part::VECTORS; ++vector)
-            *reinterpret_cast<uint4*>(chunk.values + 4 * vector) = *reinterpret_cast<const uint4*>(source + (vector * lanes::LANES + lane) * 16);
-        const uint8_t* words = source + VALUE_BYTES;
-        if constexpr (Part::WORDS == 2) {
-            *reinterpret_cast<uint2*>(chunk.places) = *reinterpret_cast<const uint2*>(words + lane * 8);
-        } else {
-            *reinterpret_cast<uint4*>(chunk.places) = *reinterpret_cast<const uint4*>(words + lane * 16);
-            chunk.places[4] = *reinterpret_cast<const uint32_t*>(words + 16 * lanes::LANES + lane * 4);
-        }
+        chunk.read(slots + slot * BYTES, lane);
         __syncwarp();  // all lanes have read it
         if (asked < beyond) {
             if (lane == 0) ask(share, slot);
@@ -63,8 +52,8 @@ struct ChunkRing {
     }
 };
 
-// Whether rows of X can be copied in bulk: runs of a multiple of 16 bytes, wherever a chunk begins.
-__device__ __forceinline__ bool in_bulk(const lanes::Inputs& inputs) { return inputs.vectors && inputs.k % 8 == 0; }
+// Whether rows of X can be copied in bulk or as vectors: runs of a multiple of 16 bytes, wherever a chunk begins.
+__device__ __forceinline__ bool in_vectors(const lanes::Inputs& inputs) { return inputs.vectors && inputs.k % 8 == 0; }
 
 constexpr int PIECES = 4;  // of the rows in shared memory, along K, each with a barrier of its own
 
