@@ -82,12 +82,13 @@ struct ThreeOf32 {
         }
     }
 
-    // Inputs of chunks [first, last) of ROWS rows into slots, by all threads, from rows that lie along K in vectors of 16 bytes; zeros
-    // beyond m and k. A warp takes eight rows of a chunk at a time, a lane eight inputs of each.
+    // Inputs of chunks [from, to) of ROWS rows into the slots of a segment that begins with chunk `first`, by all threads, from rows that
+    // lie along K in vectors of 16 bytes; zeros beyond m and k. A warp takes eight rows of a chunk at a time, a lane eight inputs of each.
     template <typename T, int ROWS>
-    static __device__ __forceinline__ void bring(const lanes::Inputs& inputs, int first, int last, uint8_t* target) {
+    static __device__ __forceinline__ void bring(const lanes::Inputs& inputs, int first, int from, int to, uint8_t* target) {
         const int lane = threadIdx.x % lanes::LANES, group = lane % 8, begin = lane / 8 * 8;
-        for (int at = threadIdx.x / lanes::LANES; at < (last - first) * (ROWS / 8); at += blockDim.x / lanes::LANES) {
+        const int warps = blockDim.x / lanes::LANES, earlier = (from - first) * (ROWS / 8);  // what follows another piece is the next warps'
+        for (int at = earlier + (threadIdx.x / lanes::LANES + warps - earlier % warps) % warps; at < (to - first) * (ROWS / 8); at += warps) {
             const int input = (first + at / (ROWS / 8)) * INPUTS + group * GROUP + begin, first_row = at % (ROWS / 8) * 8;
             const T* x = static_cast<const T*>(inputs.x) + input;
             uint32_t words[8][4];  // of two neighbouring inputs
@@ -108,7 +109,7 @@ struct ThreeOf32 {
         }
     }
 
-    // The same, one number at a time, for X whose inputs do not lie side by side.
+    // Chunks [first, last), one number at a time, for X whose inputs do not lie side by side.
     template <typename T, int ROWS>
     static __device__ __forceinline__ void bring_each(const lanes::Inputs& inputs, int first, int last, uint8_t* target) {
         const T* x = static_cast<const T*>(inputs.x);

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(MOST_THREADS<ROWS>, 1) n_m_mma_kernel(const __
     const uint32_t rows_there = shared_address(barriers) + 8 * slots;
     Ring ring(shared + warp * problem.stages * Ring::BYTES, shared_address(barriers) + 8 * warp * problem.stages, problem.stages, lane);
     if (threadIdx.x == 0) {
-        for (int piece = 0; piece < mma::PIECES; ++piece) barrier_init(rows_there + 8 * piece, 1);
+        for (int piece = 0; piece < mma::PIECES; ++piece) barrier_init(rows_there + 8 * piece, Pattern::IN_SLOTS ? warps : 1);
     }
     fence_barrier_init();
 
@@ -40,21 +40,36 @@ __global__ void __launch_bounds__(MOST_THREADS<ROWS>, 1) n_m_mma_kernel(const __
     uint32_t phase = 0;
     for (int segment = share.first; segment < share.last; segment += problem.segment, phase ^= 1) {
         const int end = min(segment + problem.segment, share.last), pitch = (end - segment) * INPUTS * 2 + mma::PADDING;
-        if (segment > share.first) __syncthreads();  // all have multiplied by the rows that are there
-        const bool in_vectors = mma::in_vectors(problem.inputs), in_bulk = !Pattern::IN_SLOTS && in_vectors;
+        // all have multiplied by the rows that are there; barriers are initialised
+        if (segment > share.first || Pattern::IN_SLOTS) __syncthreads();
+        const bool in_pieces = mma::in_vectors(problem.inputs);
         if constexpr (Pattern::IN_SLOTS) {
-            if (in_vectors) Pattern::template bring<T, ROWS>(problem.inputs, segment, end, rows);
-            else Pattern::template bring_each<T, ROWS>(problem.inputs, segment, end, rows);
-        } else if (in_bulk) {
-            mma::bring_rows<T, INPUTS>(problem.inputs, ROWS, segment, end, rows, pitch, rows_there);
-            mma::clear_beyond<T, INPUTS>(problem.inputs, ROWS, segment, end, rows, pitch);
+            if (!in_pieces) {
+                Pattern::template bring_each<T, ROWS>(problem.inputs, segment, end, rows);
+                __syncthreads();
+            }
         } else {
-            mma::gather_rows<T>(problem.inputs, ROWS, segment * INPUTS, (end - segment) * INPUTS, rows, pitch);
+            if (in_pieces) {
+                mma::bring_rows<T, INPUTS>(problem.inputs, ROWS, segment, end, rows, pitch, rows_there);
+                mma::clear_beyond<T, INPUTS>(problem.inputs, ROWS, segment, end, rows, pitch);
+            } else {
+                mma::gather_rows<T>(problem.inputs, ROWS, segment * INPUTS, (end - segment) * INPUTS, rows, pitch);
+            }
+            __syncthreads();
         }
-        __syncthreads();
-        for (int piece = 0; piece < mma::PIECES; ++piece) {
-            const int own_end = min(mma::piece_begin(segment, end, piece + 1), own_last);
-            if (in_bulk) barrier_wait(rows_there + 8 * piece, phase);
+        // threads bring a piece before they multiply by the one before it, so that warps which wait for it leave the others to multiply
+        for (int piece = Pattern::IN_SLOTS ? -1 : 0; piece < mma::PIECES; ++piece) {
+            const int next = mma::piece_begin(segment, end, piece + 1);
+            if constexpr (Pattern::IN_SLOTS) {
+                if (in_pieces && piece + 1 < mma::PIECES) {
+                    Pattern::template bring<T, ROWS>(problem.inputs, segment, next, mma::piece_begin(segment, end, piece + 2), rows);
+                    __syncwarp();
+                    if (lane == 0) barrier_arrive(rows_there + 8 * (piece + 1));
+                }
+                if (piece < 0) continue;
+            }
+            const int own_end = min(next, own_last);
+            if (in_pieces) barrier_wait(rows_there + 8 * piece, phase);
             for (; at < own_end; at += shares) {
                 Part chunk;
                 ring.take(share, chunk, lane);
