@@ -81,7 +81,7 @@ def predicted_us(problem: LaneProblem, launch: LaneLaunch, num_sms: int) -> floa
     busy = chunks * (CHUNK_CYCLES + ROW_CYCLES[problem.kept, problem.group_size] * launch.rows)
     latency = CHUNK_LATENCY * (4 if problem.group_size == SLOTS_OF else 1)
     alone = of_warp * latency * ceil(of_sm / at_once)  # of a warp
-    # until there is something to multiply: a piece of X, or two where threads put it into slots, eight rows of a chunk at a time
+    # until there is something to multiply: a piece of X, or two where warps put it into slots, eight rows of a chunk at a time
     in_slots = problem.group_size == SLOTS_OF
     tasks = ceil(fitting.chunks * launch.rows / 8 / (PIECES / 2) / warps) if in_slots else 0
     segment_bytes = x_bytes * fitting.chunks / of_split / PIECES * (1 + in_slots)
