@@ -73,9 +73,11 @@ __device__ __forceinline__ void bring_rows(const lanes::Inputs& inputs, int rows
             if (lane == 0) barrier_arrive_expect(there + 8 * piece, brought * bytes);
             __syncwarp();
             if (bytes == 0) continue;
-            for (int row = lane; row < brought; row += lanes::LANES)
+            for (int i = lane; i < brought; i += lanes::LANES) {
+                const int row = (i + blockIdx.x) % brought;  // blocks begin with different rows, and so ask different parts of L2
                 copy_bulk(shared_address(target) + row * pitch + (from - first * INPUTS) * sizeof(T), x + row * inputs.row_stride + from, bytes,
                           there + 8 * piece);
+            }
         }
     }
 }
