@@ -60,25 +60,25 @@ constexpr int PIECES = 4;  // of the rows in shared memory, along K, each with a
 // Where a piece of chunks [first, last) begins.
 __device__ __forceinline__ int piece_begin(int first, int last, int piece) { return first + (last - first) * piece / PIECES; }
 
-// Inputs of chunks [first, last), INPUTS to each, of the rows that X has, `pitch` bytes apart, by one warp. The barriers from `there` on
-// complete a phase as pieces arrive. Rows beyond X's stay as they are: they make sums of their own, which nobody writes.
+// Inputs of chunks [first, last) of the rows that X has, `pitch` bytes apart, by all threads. The barriers from `there` on, which count one
+// arrival and bytes in either order, complete a phase as pieces arrive. A warp issues a copy of a lane after the other, each takes tens of
+// cycles: so all warps share them. Rows beyond X's stay as they are: they make sums of their own, which nobody writes.
 template <typename T, int INPUTS>
-__device__ __forceinline__ void bring_rows(const lanes::Inputs& inputs, int rows, int first, int last, uint8_t* target, int pitch, uint32_t there) {
-    const int lane = threadIdx.x % lanes::LANES, brought = min(rows, inputs.m), beyond = min(last * INPUTS, inputs.k);
-    if (threadIdx.x < lanes::LANES) {
-        const T* x = static_cast<const T*>(inputs.x);
-        for (int piece = 0; piece < PIECES; ++piece) {
-            const int from = piece_begin(first, last, piece) * INPUTS, to = min(piece_begin(first, last, piece + 1) * INPUTS, beyond);
-            const uint32_t bytes = (to - from) * sizeof(T);
-            if (lane == 0) barrier_arrive_expect(there + 8 * piece, brought * bytes);
-            __syncwarp();
-            if (bytes == 0) continue;
-            for (int i = lane; i < brought; i += lanes::LANES) {
-                const int row = (i + blockIdx.x) % brought;  // blocks begin with different rows, and so ask different parts of L2
-                copy_bulk(shared_address(target) + row * pitch + (from - first * INPUTS) * sizeof(T), x + row * inputs.row_stride + from, bytes,
-                          there + 8 * piece);
-            }
-        }
+__device__ __forceinline__ void bring_rows(const lanes::Inputs& inputs, int first, int last, uint8_t* target, int pitch, uint32_t there) {
+    const int warps = blockDim.x / lanes::LANES, own = threadIdx.x / lanes::LANES + threadIdx.x % lanes::LANES * warps;
+    const T* x = static_cast<const T*>(inputs.x);
+    const auto begin_of = [&](int piece) { return min(piece_begin(first, last, piece) * INPUTS, inputs.k); };
+    if (threadIdx.x == 0) {
+        for (int piece = 0; piece < PIECES; ++piece)
+            barrier_arrive_expect(there + 8 * piece, inputs.m * (begin_of(piece + 1) - begin_of(piece)) * sizeof(T));
+    }
+    __syncwarp();
+    for (int at = own; at < PIECES * inputs.m; at += blockDim.x) {
+        const int piece = at / inputs.m, row = (at + blockIdx.x) % inputs.m;  // blocks begin with different rows, in different parts of L2
+        const int from = begin_of(piece), count = begin_of(piece + 1) - from;
+        if (count > 0)
+            copy_bulk(shared_address(target) + row * pitch + (from - first * INPUTS) * sizeof(T), x + row * inputs.row_stride + from,
+                      count * sizeof(T), there + 8 * piece);
     }
 }
 

@@ -34,29 +34,22 @@ __global__ void __launch_bounds__(MOST_THREADS<ROWS>, 1) n_m_mma_kernel(const __
     share.begin(problem, lane, shares);
     const int own_last = share.strip < problem.strips ? share.last : share.first;
     int at = share.first + share.of_strip;
-    ring.begin(share, at, own_last, shares, lane);
 
     float sums[ROWS] = {};
     uint32_t phase = 0;
     for (int segment = share.first; segment < share.last; segment += problem.segment, phase ^= 1) {
         const int end = min(segment + problem.segment, share.last), pitch = (end - segment) * INPUTS * 2 + mma::PADDING;
-        // all have multiplied by the rows that are there; barriers are initialised
-        if (segment > share.first || Pattern::IN_SLOTS) __syncthreads();
         const bool in_pieces = mma::in_vectors(problem.inputs);
+        __syncthreads();  // barriers are initialised; all have multiplied by the rows that are there
+        if (!Pattern::IN_SLOTS && in_pieces) mma::bring_rows<T, INPUTS>(problem.inputs, segment, end, rows, pitch, rows_there);
+        if (segment == share.first) ring.begin(share, at, own_last, shares, lane);
         if constexpr (Pattern::IN_SLOTS) {
-            if (!in_pieces) {
-                Pattern::template bring_each<T, ROWS>(problem.inputs, segment, end, rows);
-                __syncthreads();
-            }
+            if (!in_pieces) Pattern::template bring_each<T, ROWS>(problem.inputs, segment, end, rows);
         } else {
-            if (in_pieces) {
-                mma::bring_rows<T, INPUTS>(problem.inputs, ROWS, segment, end, rows, pitch, rows_there);
-                mma::clear_beyond<T, INPUTS>(problem.inputs, ROWS, segment, end, rows, pitch);
-            } else {
-                mma::gather_rows<T>(problem.inputs, ROWS, segment * INPUTS, (end - segment) * INPUTS, rows, pitch);
-            }
-            __syncthreads();
+            if (in_pieces) mma::clear_beyond<T, INPUTS>(problem.inputs, ROWS, segment, end, rows, pitch);
+            else mma::gather_rows<T>(problem.inputs, ROWS, segment * INPUTS, (end - segment) * INPUTS, rows, pitch);
         }
+        if (!Pattern::IN_SLOTS || !in_pieces) __syncthreads();
         // threads bring a piece before they multiply by the one before it, so that warps which wait for it leave the others to multiply
         for (int piece = Pattern::IN_SLOTS ? -1 : 0; piece < mma::PIECES; ++piece) {
             const int next = mma::piece_begin(segment, end, piece + 1);

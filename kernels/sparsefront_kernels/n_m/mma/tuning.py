@@ -23,7 +23,7 @@ CHUNK_CYCLES, ROW_CYCLES = (
     36,
     {(2, 4): 1, (1, 4): 2, (3, 32): 12},
 )  # of an SM's shared memory for a chunk, and for each row of X
-CHUNK_LATENCY = 300  # cycles until a warp by itself has multiplied a chunk, of groups of four
+CHUNK_LATENCY = 500  # cycles until a warp by itself has multiplied a chunk, of groups of four
 CLUSTERS_REACH = {
     1: 1.0,
     2: 1.0,
@@ -79,7 +79,7 @@ def predicted_us(problem: LaneProblem, launch: LaneLaunch, num_sms: int) -> floa
     weight_bytes = chunks * problem.chunk_bytes
     stream = max(weight_bytes / min(19, on_their_way / 1700), (weight_bytes + x_bytes * of_sm) / 40)  # cycles
     busy = chunks * (CHUNK_CYCLES + ROW_CYCLES[problem.kept, problem.group_size] * launch.rows)
-    latency = CHUNK_LATENCY * (4 if problem.group_size == SLOTS_OF else 1)
+    latency = CHUNK_LATENCY * (3 if problem.group_size == SLOTS_OF else 1)
     alone = of_warp * latency * ceil(of_sm / at_once)  # of a warp
     # until there is something to multiply: a piece of X, or two where warps put it into slots, eight rows of a chunk at a time
     in_slots = problem.group_size == SLOTS_OF
