@@ -123,14 +123,11 @@ struct Share {
         places = problem.places + before * Part::PLACES;
     }
 
-    // What comes before anything is read that another kernel may have written.
-    __device__ __forceinline__ void begin(const Problem& problem, int lane, int shares) const {
+    // What comes before anything is read that another kernel may have written. count: chunks that the warp has brought into L2, from `from` on.
+    __device__ __forceinline__ void begin(const Problem& problem, int lane, int from, int count) const {
         if (problem.dependent_launch == streams::OFF) return;
         if (problem.dependent_launch == streams::EARLY) streams::let_next_grid_start();
-        if (lane == 0 && strip < problem.strips) {
-            constexpr int MOST = 8;  // chunks
-            const int from = first + (last - first) * of_strip / shares;
-            const int count = min(MOST, first + (last - first) * (of_strip + 1) / shares - from);
+        if (lane == 0 && strip < problem.strips && count > 0) {
             streams::prefetch(values + from * Part::VALUES, count * Part::VALUES * static_cast<int>(sizeof(T)));
             streams::prefetch(places + from * Part::PLACES, count * Part::PLACES * 4);
         }
@@ -149,7 +146,10 @@ __device__ __forceinline__ void product(const Problem& problem) {
     const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, shares = blockDim.x / LANES / problem.block_strips;
     const int first_row = blockIdx.y * ROWS;
     const Share<T, Part> share(problem, warp);
-    share.begin(problem, lane, shares);
+    constexpr int MOST_PREFETCHED = 8;  // chunks
+    const int prefetched = share.first + (share.last - share.first) * share.of_strip / shares;
+    const int beyond = share.first + (share.last - share.first) * (share.of_strip + 1) / shares;
+    share.begin(problem, lane, prefetched, min(MOST_PREFETCHED, beyond - prefetched));
 
     float sums[ROWS] = {};
     for (int segment = share.first; segment < share.last; segment += problem.segment) {

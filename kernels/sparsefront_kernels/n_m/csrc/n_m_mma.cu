@@ -31,7 +31,10 @@ __global__ void __launch_bounds__(MOST_THREADS<ROWS>, 1) n_m_mma_kernel(const __
     fence_barrier_init();
 
     const lanes::Share<T, Part> share(problem, warp);
-    share.begin(problem, lane, shares);
+    // a strip's first chunks, no more than arrive while the kernel before ends: all copies of X and the weight queue behind them
+    constexpr int PREFETCHED = 32;  // chunks of a block
+    const int of_warp = max(1, PREFETCHED / warps), prefetched = share.first + share.of_strip * of_warp;
+    share.begin(problem, lane, prefetched, min(of_warp, share.last - prefetched));
     const int own_last = share.strip < problem.strips ? share.last : share.first;
     int at = share.first + share.of_strip;
 
