@@ -9,7 +9,17 @@ from in_layout import in_layout
 from slab_walk import walked_product
 from sparsefront_kernels import FORMATS, Problem
 from sparsefront_kernels.common.dependent_launch import DEPENDENT_LAUNCH
-from sparsefront_kernels.common.slab_launch import SPACE, SlabLaunch, SlabProblem, candidates, possible
+from sparsefront_kernels.common.slab_launch import (
+    BLOCK_SHARED_BYTES,
+    MOST_CANDIDATES,
+    SPACE,
+    SlabLaunch,
+    SlabProblem,
+    candidates,
+    passes,
+    possible,
+    shared_bytes,
+)
 from sparsefront_kernels.common.slab_product import in_units, launch_slab_product
 from sparsefront_kernels.csr.cuda import pack_for_cuda as pack_csr
 from sparsefront_kernels.ell.cuda import pack_for_cuda as pack_ell
@@ -82,14 +92,14 @@ class TestLists:
         """So that nothing is multiplied besides: 2:4, 1:4 and 3:32 keep 128, 64 and 24 inputs of every 256."""
         for n, m in ((2, 4), (1, 4), (3, 32)):
             stored = stored_n_m(8, 512 // m, n, m)
-            assert pack_n_m(stored).lists.values.numel() == stored.values.numel()
+            assert pack_n_m(stored).lists.quads * 4 == stored.values.numel()
 
     def test_an_output_reads_permuted_inputs_as_they_ascend(self):
         mask = torch.tensor([[True, False, False, True]])
         weight, by = torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.tensor([3, 2, 0, 1])
         lists = pack_n_m(FORMATS["n_m"].from_dense(weight, mask, n=1, m=2, input_order=by)).lists
-        assert (lists.places.int() // 256).tolist() == [[0, 3, 3, 3]]
-        assert lists.values.flatten().tolist() == [1, 4, 0, 0]
+        assert lists.places[: lists.quads].tolist() == [[0, 3, 3, 3]]
+        assert lists.values[: lists.quads].flatten().tolist() == [1, 4, 0, 0]
 
     @pytest.mark.parametrize("density", [0.0, 0.02, 0.3, 0.5])
     @pytest.mark.parametrize("k", [5, 256, 257, 1000])
@@ -104,21 +114,52 @@ class TestLists:
         mask[0, :2] = mask[2, ::3] = True
         lists = pack_csr(FORMATS["csr"].from_dense(torch.randn(3, 300), mask)).lists
         assert lists.order.tolist() == [2, 0, 1]
-        assert lists.pointers.tolist() == [[0, 22, 23, 23], [23, 27, 27, 27]]
+        assert lists.pointers.tolist() == [[0, 86, 100], [100, 104, 104], [104, 104, 104]]
 
     def test_lists_are_filled_up_at_an_input_of_their_own(self):
         """A weight of zero at an input that is not kept would make NaN of its infinity."""
         mask = torch.zeros(1, 300, dtype=torch.bool)
         mask[0, [7, 9, 299]] = True
         lists = pack_csr(FORMATS["csr"].from_dense(torch.ones(1, 300), mask)).lists
-        assert (lists.places.int() // 256).tolist() == [[7, 9, 9, 9], [43, 43, 43, 43]]
-        assert lists.values.flatten().tolist() == [1, 1, 0, 0, 1, 0, 0, 0]
+        assert lists.places.tolist() == [
+            [7, 9, 299, 299],
+            [0] * 4,
+            [0] * 4,
+        ]  # two quads beyond, read and not multiplied
+        assert lists.values.flatten().tolist() == [1, 1, 1] + 9 * [0]
 
-    def test_inputs_high_in_a_slab_need_all_sixteen_bits(self):
-        mask = torch.zeros(1, 256, dtype=torch.bool)
-        mask[0, 255] = True
-        lists = pack_csr(FORMATS["csr"].from_dense(torch.ones(1, 256), mask)).lists
-        assert int(lists.places[0, 0]) & 0xFFFF == 255 * 256 + 15 * 16
+    @pytest.mark.parametrize("splits", [1, 2, 3, 5])
+    @pytest.mark.parametrize("slabs", [1, 2, 5])
+    @pytest.mark.parametrize("density", [0.003, 0.02, 0.3])
+    def test_blocks_that_share_inputs_meet_each_entry_once(self, splits, slabs, density):
+        """Slabs that begin inside of a quad; several slabs in one quad, and slabs of which a list keeps nothing."""
+        stored = stored_csr((29, 1200), density)
+        x = torch.randn(1200, 2, dtype=torch.float64)
+        y = walked_product(pack_csr(stored).lists, x, n=29, splits=splits, slabs=slabs)
+        torch.testing.assert_close(y, stored.to_dense().double() @ x)
+
+    def test_a_quad_of_two_blocks_meets_no_input_that_it_does_not_keep(self):
+        """Of entries that another block multiplies, an infinity would make NaN."""
+        mask = torch.zeros(1, 1024, dtype=torch.bool)
+        mask[0, [3, 255, 256, 600, 1000]] = True
+        x = torch.full((1024, 1), torch.inf, dtype=torch.float64)
+        x[mask[0]] = 1
+        lists = pack_csr(FORMATS["csr"].from_dense(torch.ones(1, 1024), mask)).lists
+        for splits, slabs in ((1, 1), (1, 3), (2, 2), (4, 1)):
+            assert walked_product(lists, x, n=1, splits=splits, slabs=slabs).item() == 5
+
+    @pytest.mark.parametrize("splits", [1, 3])
+    def test_inputs_beyond_sixteen_bits(self, splits):
+        """A place is its input mod 65536, and no pass holds two that differ by it."""
+        mask = torch.zeros(2, 66_100, dtype=torch.bool)
+        mask[:, [0, 65_535, 65_536, 66_099]] = True
+        mask[1, 65_000:66_000:7] = True
+        stored = FORMATS["csr"].from_dense(torch.randn(mask.shape), mask)
+        lists = pack_csr(stored).lists
+        assert (lists.places[-3].int() & 0xFFFF).tolist() == [0, 65_535, 0, 563]
+        x = torch.randn(66_100, 1, dtype=torch.float64)
+        y = walked_product(lists, x, n=2, splits=splits, slabs=5)
+        torch.testing.assert_close(y, stored.to_dense().double() @ x)
 
 
 class TestLaunches:
@@ -127,23 +168,43 @@ class TestLaunches:
     def test_candidates_are_few_and_possible(self, block, m, k, n):
         problem = SlabProblem(m, k, n // block, block, n * k // 10, 4, True)
         chosen = candidates(problem, 132)
-        assert 1 < len(chosen) <= 16 and len(set(chosen)) == len(chosen)
+        assert 1 < len(chosen) <= MOST_CANDIDATES and len(set(chosen)) == len(chosen)
         assert all(possible(problem, launch) for launch in chosen)
         assert {launch.dependent_launch for launch in chosen} == set(DEPENDENT_LAUNCH)
 
     def test_impossible_launches(self):
-        problem = SlabProblem(128, 256, 64, 2, 1000, 4, True)
+        problem = SlabProblem(128, 700, 64, 2, 1000, 4, True)
         for launch in (
-            SlabLaunch(8, 8, 1),  # 16 outputs of a warp
-            SlabLaunch(2, 8, 2),  # there is one slab
-            SlabLaunch(2, 32, 1),
-            SlabLaunch(3, 8, 1),
-            SlabLaunch(2, 8, 1, "never"),
+            SlabLaunch(0, 8, 1, 1),
+            SlabLaunch(2, 32, 1, 1),
+            SlabLaunch(2, 8, 4, 1),  # there are three slabs
+            SlabLaunch(2, 8, 2, 3),  # and two of a block
+            SlabLaunch(2, 8, 0, 1),
+            SlabLaunch(16, 16, 1, 2),  # sums of 2048 outputs
+            SlabLaunch(2, 8, 1, 1, "never"),
         ):
-            assert not possible(problem, launch)
+            assert not possible(problem, launch), launch
 
-    def test_every_launch_of_the_space_is_possible_somewhere(self):
-        assert all(possible(SlabProblem(128, 1024, 64, 1, 1000, 4, True), launch) for launch in SPACE)
+    @pytest.mark.parametrize("name", ["sets", "warps", "splits", "slabs"])
+    def test_every_parameter_of_the_space_is_possible_somewhere(self, name):
+        problems = [SlabProblem(128, k, 64, 1, 1000, 4, True) for k in (256, 1024, 1536, 12288)]
+        chosen = {getattr(launch, name) for launch in SPACE for problem in problems if possible(problem, launch)}
+        assert chosen == {getattr(launch, name) for launch in SPACE}
+
+    def test_shared_memory(self):
+        problem = SlabProblem(128, 1100, 128, 2, 1000, 2, True)  # 5 slabs, 64 rows
+        for launch, times, size in (
+            (SlabLaunch(2, 4, 1, 5), 1, 1100 * 144),
+            (SlabLaunch(2, 4, 1, 4), 2, 1024 * 144 + 4 * 8 * 2 * 64 * 4),
+            (SlabLaunch(1, 4, 2, 3), 1, 768 * 144 + 4 * 4 * 2 * 64 * 4),
+        ):
+            assert (passes(problem, launch), shared_bytes(problem, launch)) == (times, size)
+            assert possible(problem, launch) == (size <= BLOCK_SHARED_BYTES)
+
+    def test_few_tiles_share_inputs(self):
+        """Untuned, products with fewer blocks than multiprocessors are split along K, those with enough are not."""
+        assert candidates(SlabProblem(128, 2304, 256, 1, 256 * 2304 // 20, 4, True), 132)[0].splits > 1
+        assert candidates(SlabProblem(8192, 1024, 4096, 1, 4096 * 1024 // 8, 4, True), 132)[0].splits == 1
 
     def test_units_are_whole_and_aligned(self):
         x = torch.zeros(10, 24)
@@ -156,7 +217,7 @@ class TestEntries:
         stored = stored_csr((8, 16), 0.3)
         for m, dtype, device, reason in (
             (1, torch.float64, "cpu", "takes float16, bfloat16 or float32, not torch.float64"),
-            (65_535 * 64 + 1, torch.float32, "cuda", "takes up to 4194240 rows of X, not 4194241"),
+            (65_535 * 32 + 1, torch.float32, "cuda", "takes up to 2097120 rows of X, not 2097121"),
             (1, torch.float16, "cpu", "needs a CUDA device, not cpu"),
         ):
             assert in_layout("csr_cuda").unsupported_reason(stored, Problem(m, 16, 8, dtype, device)) == reason
@@ -199,7 +260,7 @@ class TestOnGPU:
         lists, bias = pack_ell(stored).lists, torch.randn(280, device="cuda")
         for x in (torch.randn(1100, 328, device="cuda").to(dtype), torch.randn(77, 1100, device="cuda").to(dtype).t()):
             expected = stored.to_dense().double() @ x.double() + bias.double()[:, None]
-            problem = SlabProblem(x.shape[1], 1100, 280 // block, block, len(lists.values), dtype.itemsize, True)
+            problem = SlabProblem(x.shape[1], 1100, 280 // block, block, lists.quads, dtype.itemsize, True)
             for number, launch in enumerate(SPACE):
                 chosen = replace(launch, dependent_launch=DEPENDENT_LAUNCH[number % 3])
                 if not possible(problem, chosen):

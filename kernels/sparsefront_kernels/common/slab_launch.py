@@ -5,14 +5,17 @@ from dataclasses import dataclass
 from math import ceil
 
 from sparsefront_kernels.common.dependent_launch import DEPENDENT_LAUNCH, best_first
-from sparsefront_kernels.common.slab_lists import SLAB, SLOT_BYTES, SlabWeight
+from sparsefront_kernels.common.slab_lists import SLAB, SlabWeight
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Problem
 from sparsefront_kernels.tuning import TunedLaunches
 
-MOST_CANDIDATES = 16
-MOST_OUTPUTS = 8  # of a warp: groups times block
+MOST_CANDIDATES = 20
+SLOT_BYTES, PITCH = 128, 144  # of rows of X of an input; from one input to the next in shared memory
+TOGETHER = 4  # groups of outputs that a warp multiplies by at once
 MOST_WARPS = 16
-SM_SHARED_BYTES = 233_472
+MOST_SPLITS = 8  # blocks of a cluster
+MOST_SLABS = 6
+BLOCK_SHARED_BYTES, SM_SHARED_BYTES = 232_448, 233_472
 MOST_ROW_BLOCKS = 65_535  # of a grid
 
 
@@ -21,15 +24,17 @@ class SlabLaunch:
     """Launch parameters.
 
     Args:
-        groups: of outputs, of a warp: 1, 2, 4 or 8, with at most 8 outputs together.
+        sets: of four groups of outputs, of a warp, one after the other.
         warps: of a block, 4 to 16.
-        stages: slabs of X in shared memory: 1, or 2 where the next one comes while one is multiplied.
+        splits: blocks of a cluster, which share K: 1 to 8.
+        slabs: of 256 inputs, in shared memory at once: 1 to 6.
         dependent_launch: as in `LaneLaunch`.
     """
 
-    groups: int
+    sets: int
     warps: int
-    stages: int
+    splits: int
+    slabs: int
     dependent_launch: str = "late"
 
 
@@ -62,28 +67,52 @@ class SlabProblem:
     def amount(self) -> float:
         return float(self.quads)
 
+    @property
+    def slab_count(self) -> int:
+        return ceil(self.k / SLAB)
+
+    @property
+    def rows(self) -> int:
+        """Of X, of a block."""
+        return SLOT_BYTES // self.element_bytes
+
 
 def described(packed: SlabWeight, problem: Problem) -> SlabProblem:
     """What of a packed weight and a product decides how fast launch parameters are."""
-    values = packed.lists.values
-    quads, _, block = values.shape
+    lists = packed.lists
+    block, size = lists.values.shape[2], lists.values.element_size()
     feature_major = problem.layout in X_FEATURE_MAJOR
-    size = values.element_size()
-    return SlabProblem(problem.m, problem.k, problem.n // block, block, quads, size, feature_major)
+    return SlabProblem(problem.m, problem.k, problem.n // block, block, lists.quads, size, feature_major)
 
 
 SPACE = tuple(
-    SlabLaunch(groups, warps, stages) for groups, warps, stages in itertools.product((1, 2, 4, 8), (4, 8, 16), (1, 2))
+    SlabLaunch(sets, warps, splits, slabs)
+    for sets, warps, splits, slabs in itertools.product(
+        (1, 2, 4, 8), (4, 8, 16), (1, 2, 3, 4, 6, 8), (1, 2, 3, 4, 5, 6)
+    )
 )
 
 
+def passes(problem: SlabProblem, launch: SlabLaunch) -> int:
+    """How often the block that has most slabs brings X."""
+    return ceil(ceil(problem.slab_count / launch.splits) / launch.slabs)
+
+
+def shared_bytes(problem: SlabProblem, launch: SlabLaunch) -> int:
+    """Of a block: inputs, and sums where they are kept between passes or added up by a cluster."""
+    inputs = min(problem.k, launch.slabs * SLAB) * PITCH
+    outputs = TOGETHER * launch.warps * launch.sets * problem.block
+    return inputs + (outputs * problem.rows * 4 if passes(problem, launch) > 1 or launch.splits > 1 else 0)
+
+
 def possible(problem: SlabProblem, launch: SlabLaunch) -> bool:
-    """Whether the launch can compute the problem; two stages make no sense for a single slab."""
+    """Whether the launch can compute the problem: no block is without slabs, and none has room for more than it needs."""
     return (
-        launch.groups in (1, 2, 4, 8)
-        and launch.groups * problem.block <= MOST_OUTPUTS
+        launch.sets >= 1
         and 1 <= launch.warps <= MOST_WARPS
-        and launch.stages in ((1, 2) if problem.k > SLAB else (1,))
+        and 1 <= launch.splits <= min(MOST_SPLITS, max(1, problem.slab_count))
+        and 1 <= launch.slabs <= min(MOST_SLABS, max(1, ceil(problem.slab_count / launch.splits)))
+        and shared_bytes(problem, launch) <= BLOCK_SHARED_BYTES
         and launch.dependent_launch in DEPENDENT_LAUNCH
     )
 
@@ -93,20 +122,28 @@ def predicted_us(problem: SlabProblem, launch: SlabLaunch, num_sms: int) -> floa
 
     It orders candidates, nothing else; the counts are of the compiled code, not fitted to measurements.
     """
-    row_blocks = ceil(problem.m * problem.element_bytes / SLOT_BYTES)
-    blocks = ceil(problem.groups / (launch.groups * launch.warps)) * row_blocks
-    slab_bytes = launch.stages * min(problem.k, SLAB) * SLOT_BYTES
-    at_once = max(1, min(SM_SHARED_BYTES // (slab_bytes + 1024), 2048 // (32 * launch.warps * 2)))
-    rows = 8 // problem.element_bytes  # of a lane
-    widened = rows if problem.element_bytes == 2 else 0
-    of_quad = max(4 * 2.5, 4 * (3.5 + rows * problem.block + widened + problem.block / 2) / 4 + 2)
-    quads = problem.quads / problem.groups * launch.groups * launch.warps  # of a block
-    staging = problem.k * SLOT_BYTES / (40 if problem.x_feature_major else 25)  # cycles, of a block
-    multiplying = quads * of_quad
-    alone = min(at_once, ceil(blocks / num_sms)) == 1  # nothing else hides what a block waits for
-    block_cycles = staging + multiplying if alone and launch.stages == 1 else max(staging, multiplying) + 0.2 * staging
-    latency = 60 * problem.quads / problem.groups * launch.groups  # of a warp's quads one after the other
-    return 2.5 + max(block_cycles * ceil(blocks / num_sms), latency) / 1.7e3
+    together = TOGETHER * launch.warps * launch.sets
+    blocks = ceil(problem.groups / together) * ceil(problem.m / problem.rows) * launch.splits
+    of_sm = ceil(blocks / num_sms)
+    at_once = min(SM_SHARED_BYTES // (shared_bytes(problem, launch) + 1024), 2048 // (32 * launch.warps * 2))
+    rounds = ceil(of_sm / max(1, at_once))
+    fmas = problem.block * 16 // problem.element_bytes  # of a lane, of an entry
+    widened = fmas // problem.block + problem.block if problem.element_bytes == 2 else 0
+    words = 4 + problem.block * problem.element_bytes / 4 + 0.5  # that an entry brings into registers: X, values, place
+    share = ceil(problem.slab_count / launch.splits) / max(1, problem.slab_count)  # of K, of the block that has most
+    entries = 4 * problem.quads / max(1, problem.groups) * share  # of a list
+    multiplying = (
+        max(words, (fmas + widened + 3) / 4) * entries * launch.warps * launch.sets
+    )  # of a block, all cycles of its SM
+    waiting = launch.sets * (150 + entries / 4 * 80)  # of a warp, one thing after the other
+    staging = problem.k * share * SLOT_BYTES / (50 if problem.x_feature_major else 20)
+    sums = together * problem.block * problem.rows * 4 / 128  # cycles to read or to write them all
+    keeping = sums * (2 * (passes(problem, launch) - 1) + (5 if launch.splits > 1 else 0))
+    first = (
+        staging / passes(problem, launch) / launch.sets
+    )  # what nothing hides: later slabs come while the first set waits
+    unhidden = rounds * (600 * passes(problem, launch) + first + (1200 if launch.splits > 1 else 0))
+    return 2.0 + (unhidden + max(of_sm * (multiplying + keeping + 0.3 * staging), rounds * (waiting + keeping))) / 1.7e3
 
 
 def candidates(problem: SlabProblem, num_sms: int, *, most: int = MOST_CANDIDATES) -> list[SlabLaunch]:

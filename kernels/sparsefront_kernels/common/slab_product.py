@@ -8,12 +8,12 @@ from torch import Tensor
 from sparsefront_kernels.common.dependent_launch import DEPENDENT_LAUNCH
 from sparsefront_kernels.common.lane_product import TYPE_CODES
 from sparsefront_kernels.common.library_function import library_function
-from sparsefront_kernels.common.slab_launch import SlabLaunch, SlabProblem
+from sparsefront_kernels.common.slab_launch import SlabLaunch, SlabProblem, shared_bytes
 
 _POINTERS = ("x", "values", "places", "pointers", "order", "bias", "y")
 _STRIDES = ("row_stride", "input_stride")
 _NUMBERS = ("vectors", "type", "bias_type", "m", "k", "groups", "block", "slab_count")
-_LAUNCH = ("groups_of_warp", "warps", "stages", "dependent_launch")
+_LAUNCH = ("sets", "warps", "splits", "slabs", "shared_bytes", "dependent_launch")
 
 
 class Arguments(ctypes.Structure):
@@ -62,10 +62,12 @@ def launch_slab_product(
         k=problem.k,
         groups=problem.groups,
         block=problem.block,
-        slab_count=pointers.shape[0],
-        groups_of_warp=launch.groups,
+        slab_count=pointers.shape[1] - 1,
+        sets=launch.sets,
         warps=launch.warps,
-        stages=launch.stages,
+        splits=launch.splits,
+        slabs=launch.slabs,
+        shared_bytes=shared_bytes(problem, launch),
         dependent_launch=DEPENDENT_LAUNCH.index(launch.dependent_launch),
     )
     error = library_function(kernel, Arguments)(
