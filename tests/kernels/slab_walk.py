@@ -2,7 +2,7 @@
 
 import torch
 
-SLAB, QUAD, PITCH, PLACES = 256, 4, 144, 256
+SLAB, QUAD, SLOT_BYTES, PLACES = 256, 4, 128, 256
 
 
 def walked_product(lists, x, *, n, splits=1, slabs=4):
@@ -23,7 +23,7 @@ def walked_product(lists, x, *, n, splits=1, slabs=4):
                 first, last = next_slab, min(next_slab + slabs, end, (next_slab // PLACES + 1) * PLACES)
                 for entry, weights, address in _entries(lists, pointers, first, last):
                     met.append(entry)
-                    slot, within = divmod(address, PITCH)
+                    slot, within = divmod(address, SLOT_BYTES)
                     assert within == 0 and 0 <= slot < min((last - first) * SLAB, x.shape[0] - first * SLAB)
                     sums += weights[:, None] * x[first * SLAB + slot]
                 next_slab = last
@@ -37,12 +37,16 @@ def walked_product(lists, x, *, n, splits=1, slabs=4):
 def _entries(lists, pointers, first_slab, last_slab):
     """(entry, or None for a zero in its place; weights [block]; address in shared memory) of a list in slabs [first, last)."""
     first, beyond = pointers[first_slab], pointers[last_slab]
-    origin = -(first_slab % PLACES) * SLAB * PITCH
+    origin = -(first_slab % PLACES) * SLAB * SLOT_BYTES
 
     def at(entry, stored=True):
         place = int(lists.places.view(-1)[entry]) & 0xFFFF
         weights = lists.values.view(-1, lists.values.shape[2])[entry].double()
-        return (entry, weights, place * PITCH + origin) if stored else (None, 0 * weights, place * PITCH + origin)
+        return (
+            (entry, weights, place * SLOT_BYTES + origin)
+            if stored
+            else (None, 0 * weights, place * SLOT_BYTES + origin)
+        )
 
     start, whole_end = (first + QUAD - 1) // QUAD, beyond // QUAD
     done = start

@@ -10,11 +10,10 @@ from sparsefront_kernels.problem import X_FEATURE_MAJOR, Problem
 from sparsefront_kernels.tuning import TunedLaunches
 
 MOST_CANDIDATES = 20
-SLOT_BYTES, PITCH = 128, 144  # of rows of X of an input; from one input to the next in shared memory
-TOGETHER = 4  # groups of outputs that a warp multiplies by at once
+SLOT_BYTES = 128  # of rows of X of an input
 MOST_WARPS = 16
 MOST_SPLITS = 8  # blocks of a cluster
-MOST_SLABS = 6
+MOST_SLABS = 7
 BLOCK_SHARED_BYTES, SM_SHARED_BYTES = 232_448, 233_472
 MOST_ROW_BLOCKS = 65_535  # of a grid
 
@@ -24,10 +23,11 @@ class SlabLaunch:
     """Launch parameters.
 
     Args:
-        sets: of four groups of outputs, of a warp, one after the other.
-        warps: of a block, 4 to 16.
+        sets: of `together` groups of outputs, of a warp, one after the other.
+        warps: of a block, 2 to 16.
         splits: blocks of a cluster, which share K: 1 to 8.
-        slabs: of 256 inputs, in shared memory at once: 1 to 6.
+        slabs: of 256 inputs, in shared memory at once: 1 to 7.
+        lane_units: of 16 bytes of rows of X, of a lane: 1, or 2 for single weights.
         dependent_launch: as in `LaneLaunch`.
     """
 
@@ -35,7 +35,13 @@ class SlabLaunch:
     warps: int
     splits: int
     slabs: int
+    lane_units: int
     dependent_launch: str = "late"
+
+    @property
+    def together(self) -> int:
+        """Groups of outputs that a warp multiplies by at once."""
+        return 4 * self.lane_units
 
 
 @dataclass(frozen=True)
@@ -86,32 +92,40 @@ def described(packed: SlabWeight, problem: Problem) -> SlabProblem:
 
 
 SPACE = tuple(
-    SlabLaunch(sets, warps, splits, slabs)
-    for sets, warps, splits, slabs in itertools.product(
-        (1, 2, 4, 8), (4, 8, 16), (1, 2, 3, 4, 6, 8), (1, 2, 3, 4, 5, 6)
+    SlabLaunch(*values)
+    for values in itertools.product(
+        (1, 2, 4, 8), (2, 4, 8, 16), range(1, MOST_SPLITS + 1), range(1, MOST_SLABS + 1), (1, 2)
     )
 )
 
 
+def slabs_of_block(problem: SlabProblem, launch: SlabLaunch) -> int:
+    """Of the block of a cluster that has most."""
+    return max(1, ceil(problem.slab_count / launch.splits))
+
+
 def passes(problem: SlabProblem, launch: SlabLaunch) -> int:
-    """How often the block that has most slabs brings X."""
-    return ceil(ceil(problem.slab_count / launch.splits) / launch.slabs)
+    """How often that block brings X."""
+    return ceil(slabs_of_block(problem, launch) / launch.slabs)
 
 
 def shared_bytes(problem: SlabProblem, launch: SlabLaunch) -> int:
     """Of a block: inputs, and sums where they are kept between passes or added up by a cluster."""
-    inputs = min(problem.k, launch.slabs * SLAB) * PITCH
-    outputs = TOGETHER * launch.warps * launch.sets * problem.block
+    inputs = min(problem.k, launch.slabs * SLAB) * SLOT_BYTES
+    outputs = launch.together * launch.warps * launch.sets * problem.block
     return inputs + (outputs * problem.rows * 4 if passes(problem, launch) > 1 or launch.splits > 1 else 0)
 
 
 def possible(problem: SlabProblem, launch: SlabLaunch) -> bool:
-    """Whether the launch can compute the problem: no block is without slabs, and none has room for more than it needs."""
+    """Whether the launch can compute the problem, and no smaller cluster or room for slabs does so in as many passes."""
+    if not (launch.sets >= 1 and 1 <= launch.splits <= MOST_SPLITS and 1 <= launch.slabs <= MOST_SLABS):
+        return False
+    slabs = slabs_of_block(problem, launch)
     return (
-        launch.sets >= 1
-        and 1 <= launch.warps <= MOST_WARPS
-        and 1 <= launch.splits <= min(MOST_SPLITS, max(1, problem.slab_count))
-        and 1 <= launch.slabs <= min(MOST_SLABS, max(1, ceil(problem.slab_count / launch.splits)))
+        1 <= launch.warps <= MOST_WARPS
+        and launch.splits == max(1, ceil(problem.slab_count / slabs))
+        and launch.slabs == ceil(slabs / passes(problem, launch))
+        and launch.lane_units in ((1, 2) if problem.block == 1 else (1,))
         and shared_bytes(problem, launch) <= BLOCK_SHARED_BYTES
         and launch.dependent_launch in DEPENDENT_LAUNCH
     )
@@ -122,20 +136,26 @@ def predicted_us(problem: SlabProblem, launch: SlabLaunch, num_sms: int) -> floa
 
     It orders candidates, nothing else; the counts are of the compiled code, not fitted to measurements.
     """
-    together = TOGETHER * launch.warps * launch.sets
+    together = launch.together * launch.warps * launch.sets
     blocks = ceil(problem.groups / together) * ceil(problem.m / problem.rows) * launch.splits
     of_sm = ceil(blocks / num_sms)
-    at_once = min(SM_SHARED_BYTES // (shared_bytes(problem, launch) + 1024), 2048 // (32 * launch.warps * 2))
+    at_once = min(
+        SM_SHARED_BYTES // (shared_bytes(problem, launch) + 1024), MOST_WARPS // launch.warps
+    )  # of registers, 16 warps
     rounds = ceil(of_sm / max(1, at_once))
-    fmas = problem.block * 16 // problem.element_bytes  # of a lane, of an entry
-    widened = fmas // problem.block + problem.block if problem.element_bytes == 2 else 0
-    words = 4 + problem.block * problem.element_bytes / 4 + 0.5  # that an entry brings into registers: X, values, place
-    share = ceil(problem.slab_count / launch.splits) / max(1, problem.slab_count)  # of K, of the block that has most
+    of_x = 4 * launch.lane_units  # words of a lane, of an entry
+    fmas = problem.block * of_x * 4 // problem.element_bytes
+    widened = of_x * 2 + problem.block if problem.element_bytes == 2 else 0
+    words = (
+        of_x + problem.block * problem.element_bytes / 4 + 0.5
+    )  # that an entry brings into registers: X, values, place
+    share = slabs_of_block(problem, launch) / max(1, problem.slab_count)  # of K
     entries = 4 * problem.quads / max(1, problem.groups) * share  # of a list
     multiplying = (
-        max(words, (fmas + widened + 3) / 4) * entries * launch.warps * launch.sets
+        max(words, (fmas + widened + of_x / 2 + 1) / 4) * entries * launch.warps * launch.sets
     )  # of a block, all cycles of its SM
-    waiting = launch.sets * (150 + entries / 4 * 80)  # of a warp, one thing after the other
+    multiplying *= 1 + 1.5 / (launch.warps * max(1, min(of_sm, at_once)))  # few warps do not keep an SM busy
+    waiting = launch.sets * (150 + entries * (8 + 8 * launch.lane_units))  # of a warp, one thing after the other
     staging = problem.k * share * SLOT_BYTES / (50 if problem.x_feature_major else 20)
     sums = together * problem.block * problem.rows * 4 / 128  # cycles to read or to write them all
     keeping = sums * (2 * (passes(problem, launch) - 1) + (5 if launch.splits > 1 else 0))

@@ -21,8 +21,8 @@ class SlabLists:
     Args:
         values: [quads + 2, 4, block] in the weight's dtype: what each of the group's outputs has at an input.
         places: int16 [quads + 2, 4], to be read as unsigned: the input mod 65536.
-        pointers: int32 [groups, slabs + 1], in entries, of which a quad has four: where each slab of 256 inputs begins in a list, and the
-            list's end.
+        pointers: int32 [groups, slabs + 1], in entries (a quad has four): where each slab of 256 inputs begins in a list, and
+            the list's end.
         order: int32 [groups], the group that a list is of; those that keep most come first. None: groups in order.
     """
 

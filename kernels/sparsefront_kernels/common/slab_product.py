@@ -13,7 +13,7 @@ from sparsefront_kernels.common.slab_launch import SlabLaunch, SlabProblem, shar
 _POINTERS = ("x", "values", "places", "pointers", "order", "bias", "y")
 _STRIDES = ("row_stride", "input_stride")
 _NUMBERS = ("vectors", "type", "bias_type", "m", "k", "groups", "block", "slab_count")
-_LAUNCH = ("sets", "warps", "splits", "slabs", "shared_bytes", "dependent_launch")
+_LAUNCH = ("sets", "warps", "splits", "slabs", "lane_units", "shared_bytes", "dependent_launch")
 
 
 class Arguments(ctypes.Structure):
@@ -55,7 +55,7 @@ def launch_slab_product(
         **{name: None if tensor is None else tensor.data_ptr() for name, tensor in tensors.items()},
         row_stride=x.stride(1),
         input_stride=x.stride(0),
-        vectors=int(in_units(x)),
+        vectors=vectors_of(x),
         type=TYPE_CODES[x.dtype],
         bias_type=0 if bias is None else TYPE_CODES[bias.dtype],
         m=problem.m,
@@ -67,6 +67,7 @@ def launch_slab_product(
         warps=launch.warps,
         splits=launch.splits,
         slabs=launch.slabs,
+        lane_units=launch.lane_units,
         shared_bytes=shared_bytes(problem, launch),
         dependent_launch=DEPENDENT_LAUNCH.index(launch.dependent_launch),
     )
@@ -77,7 +78,11 @@ def launch_slab_product(
         raise RuntimeError(f"{kernel}: CUDA error {error} at launch ({launch})")
 
 
-def in_units(x: Tensor) -> bool:
-    """Whether the rows [K, M] of each input lie side by side in aligned units of 16 bytes."""
+def vectors_of(x: Tensor) -> int:
+    """What of X [K, M] lies side by side in whole aligned vectors of 16 bytes: 1 an input's rows, 2 a row's inputs, 0 neither."""
     unit = 16 // x.element_size()
-    return x.stride(1) == 1 and x.stride(0) % unit == 0 and x.shape[1] % unit == 0 and x.data_ptr() % 16 == 0
+    for code, along, across in ((1, 1, 0), (2, 0, 1)):
+        whole = x.shape[along] % unit == 0 and x.stride(across) % unit == 0
+        if x.stride(along) == 1 and whole and x.data_ptr() % 16 == 0:
+            return code
+    return 0

@@ -1,8 +1,8 @@
 // Y = X · W^T + bias for a weight of single kept weights, or of small blocks, and any number of rows of X.
 //
-// Eight lanes of a warp own 128 bytes of rows of X, which they read side by side from shared memory: no bank conflicts, whatever inputs
-// an output keeps. A warp multiplies by four groups of BLOCK outputs at once; outputs of a group keep the same inputs, so that what
-// is read of X serves them all. What a group keeps is a list (slab_list.cuh). The blocks of a cluster share K, each walks over its own
+// Four or eight lanes of a warp own 128 bytes of rows of X, which they read side by side from shared memory: no bank conflicts, whatever
+// inputs an output keeps. A warp multiplies by eight or four groups of BLOCK outputs at once; outputs of a group keep the same inputs, so
+// that what is read of X serves them all. What a group keeps is a list (slab_list.cuh). The blocks of a cluster share K, each walks over its own
 // slabs of 256 inputs in passes, as many slabs at once as shared memory has room for. All is added up in a fixed order.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace slabs {
 
-constexpr int LANES = 32, MOST_WARPS = 16, MOST_SPLITS = 8, TOGETHER = LANES / UNITS;  // groups of a warp at once
+constexpr int MOST_WARPS = 16, MOST_SPLITS = 8;
 constexpr int PLACES = 65536 / SLAB;  // slabs whose inputs have different places
 
 struct Problem {
@@ -18,9 +18,9 @@ struct Problem {
     Lists lists;
     Outputs outputs;
     int slab_count;
-    int sets;    // of four groups, of a warp
+    int sets;    // of TOGETHER groups, of a warp
     int splits;  // blocks of a cluster
-    int slabs;   // in shared memory at once, at most 6
+    int slabs;   // in shared memory at once, at most 7
     int dependent_launch;
 };
 
@@ -36,29 +36,29 @@ template <typename T>
 __device__ __forceinline__ void bring(const Problem& problem, const Pass& pass, int first_row, uint8_t* slots) {
     for (int slab = pass.first; slab < pass.last; ++slab) {
         const int count = min(SLAB, problem.inputs.k - slab * SLAB);
-        stage<T>(problem.inputs, slab * SLAB, count, first_row, slots + (slab - pass.first) * SLAB * PITCH);
+        stage<T>(problem.inputs, slab * SLAB, count, first_row, slots + (slab - pass.first) * SLAB * SLOT_BYTES);
     }
 }
 
 // Asks for the beginning of a list: what is read one after the other must not be waited for each time.
-template <typename T, int BLOCK>
+template <typename T, int BLOCK, int LANE_UNITS>
 __device__ __forceinline__ void ask_for(const Lists& lists, int first, int beyond) {
     constexpr int ENTRY = BLOCK * sizeof(T);
-    touch(lists.values, static_cast<long long>(first) * ENTRY, static_cast<long long>(beyond) * ENTRY);
-    touch(lists.values, static_cast<long long>(first) * ENTRY + UNITS * SECTOR_BYTES, static_cast<long long>(beyond) * ENTRY);
-    touch(lists.places, static_cast<long long>(first) * 2, static_cast<long long>(beyond) * 2);
+    touch<LANE_UNITS>(lists.values, static_cast<long long>(first) * ENTRY, static_cast<long long>(beyond) * ENTRY);
+    touch<LANE_UNITS>(lists.values, static_cast<long long>(first) * ENTRY + GROUP_LANES<LANE_UNITS> * SECTOR_BYTES, static_cast<long long>(beyond) * ENTRY);
+    touch<LANE_UNITS>(lists.places, static_cast<long long>(first) * 2, static_cast<long long>(beyond) * 2);
 }
 
-template <typename T, int BLOCK>
+template <typename T, int BLOCK, int LANE_UNITS>
 __device__ __forceinline__ void product(const Problem& problem) {
     extern __shared__ __align__(16) uint8_t shared[];
-    const int warp = threadIdx.x / LANES, warps = blockDim.x / LANES, lane_of_group = threadIdx.x % UNITS;
-    const int rank = blockIdx.x % problem.splits, of_block = TOGETHER * warps * problem.sets;
+    const int warp = threadIdx.x / LANES, warps = blockDim.x / LANES;
+    const int rank = blockIdx.x % problem.splits, of_block = TOGETHER<LANE_UNITS> * warps * problem.sets;
     const int first_group = blockIdx.x / problem.splits * of_block, first_row = blockIdx.y * ROWS<T>;
     const int begin = static_cast<int>(static_cast<long long>(problem.slab_count) * rank / problem.splits);
     const int end = static_cast<int>(static_cast<long long>(problem.slab_count) * (rank + 1) / problem.splits);
     const int resident = min(problem.slabs * SLAB, problem.inputs.k);
-    float* const sums_of_block = reinterpret_cast<float*>(shared + resident * PITCH);
+    float* const sums_of_block = reinterpret_cast<float*>(shared + resident * SLOT_BYTES);
     if (problem.dependent_launch == streams::EARLY) streams::let_next_grid_start();
     if (problem.dependent_launch != streams::OFF) streams::wait_for_grid_before();
 
@@ -68,15 +68,16 @@ __device__ __forceinline__ void product(const Problem& problem) {
         next = pass.last;
         if (pass.first > begin) __syncthreads();  // X of the pass before is done with
         bring<T>(problem, pass, first_row, shared);
-        const uint32_t origin = lane_of_group * UNIT_BYTES - pass.first % PLACES * SLAB * PITCH;
+        const Origin origin = Origin::of_lane<LANE_UNITS>(pass.first % PLACES * SLAB);
         for (int set = 0; set < problem.sets; ++set) {
-            const int group = (set * warps + warp) * TOGETHER + threadIdx.x % LANES / UNITS, position = first_group + group;
+            const int group = (set * warps + warp) * TOGETHER<LANE_UNITS> + threadIdx.x % LANES / GROUP_LANES<LANE_UNITS>;
+            const int position = first_group + group;
             const bool own = position < problem.outputs.groups;
             const int* pointers = problem.lists.pointers + static_cast<long long>(own ? position : 0) * (problem.slab_count + 1);
             const int first = own ? pointers[pass.first] : 0, beyond = own ? pointers[pass.last] : 0;
-            ask_for<T, BLOCK>(problem.lists, first, beyond);
+            ask_for<T, BLOCK, LANE_UNITS>(problem.lists, first, beyond);
 
-            alignas(16) Sums<T, BLOCK> sums = {};
+            Sums<T, BLOCK, LANE_UNITS> sums = {};
             int at = (first + QUAD - 1) / QUAD;
             const int whole_end = beyond / QUAD;
             for (int slab = set == 0 ? pass.first : pass.last - 1; slab < pass.last; ++slab) {  // the first set waits for each slab
@@ -86,26 +87,24 @@ __device__ __forceinline__ void product(const Problem& problem) {
                     __syncthreads();
                     if (slab + 1 < pass.last && own) here = pointers[slab + 1] / QUAD;
                 }
-                multiply_quads<T, BLOCK>(sums, problem.lists, at, here, shared, origin);
+                multiply_quads<T, BLOCK, LANE_UNITS>(sums, problem.lists, at, here, shared, origin);
                 at = max(at, here);
             }
             if (first % QUAD != 0 || beyond % QUAD != 0) {  // quads that the list has with the slabs before and after
                 Quad<T, BLOCK> quad;
                 if (first % QUAD != 0 && first < beyond) {
                     quad.load_within(problem.lists, first / QUAD, first, beyond);
-                    multiply<T, BLOCK>(sums, quad, shared, origin);
+                    multiply<T, BLOCK, LANE_UNITS>(sums, quad, shared, origin);
                 }
                 if (beyond % QUAD != 0 && whole_end * QUAD >= first) {
                     quad.load_within(problem.lists, whole_end, first, beyond);
-                    multiply<T, BLOCK>(sums, quad, shared, origin);
+                    multiply<T, BLOCK, LANE_UNITS>(sums, quad, shared, origin);
                 }
             }
-            float* const kept = kept_sums<T, BLOCK>(sums_of_block, group, lane_of_group);
-            if (pass.first > begin) add_kept<T, BLOCK>(sums, kept);
             const bool finished = pass.last >= end;
+            add_and_keep<T, BLOCK, LANE_UNITS>(sums, sums_of_block, group, pass.first > begin, !finished || problem.splits > 1);
             if (finished && set + 1 == problem.sets && problem.dependent_launch == streams::LATE) streams::let_next_grid_start();
-            if (!finished || problem.splits > 1) keep<T, BLOCK>(kept, sums);
-            else if (own) write_group<T, BLOCK>(problem.outputs, position, first_row + lane_of_group * LANE_ROWS<T>, sums);
+            if (finished && problem.splits == 1 && own) write_group<T, BLOCK, LANE_UNITS>(problem.outputs, position, first_row, sums);
         }
     } while (next < end);
     if (problem.splits == 1) return;

@@ -13,11 +13,12 @@ struct Arguments {
     int vectors;
     int type, bias_type;  // 1 float, 2 half, 3 bfloat16; bias_type 0: none
     int m, k, groups, block, slab_count;
-    int sets, warps, splits, slabs, shared_bytes, dependent_launch;
+    int sets, warps, splits, slabs, lane_units, shared_bytes, dependent_launch;  // lane_units: 1, or 2 for single weights
 };
 
+// rows: of X, of a block; together: groups that a warp multiplies by at once.
 template <typename Kernel>
-cudaError_t launch(Kernel kernel, const Problem& problem, int rows, const Arguments& given, cudaStream_t stream) {
+cudaError_t launch(Kernel kernel, const Problem& problem, int rows, int together, const Arguments& given, cudaStream_t stream) {
     cudaLaunchAttribute attributes[2]{};
     int count = 0;
     if (given.splits > 1) {
@@ -29,7 +30,7 @@ cudaError_t launch(Kernel kernel, const Problem& problem, int rows, const Argume
         attributes[count++].val.programmaticStreamSerializationAllowed = 1;
     }
     cudaLaunchConfig_t config{};
-    const int of_block = TOGETHER * given.warps * given.sets;
+    const int of_block = together * given.warps * given.sets;
     config.gridDim = dim3((given.groups + of_block - 1) / of_block * given.splits, (given.m + rows - 1) / rows);
     config.blockDim = dim3(LANES * given.warps);
     config.dynamicSmemBytes = given.shared_bytes;
@@ -44,15 +45,18 @@ cudaError_t launch(Kernel kernel, const Problem& problem, int rows, const Argume
 
 template <typename Kernels, typename T>
 cudaError_t launch_block(const Problem& problem, const Arguments& given, cudaStream_t stream) {
-    if (given.block == 1) return launch(Kernels::template kernel<T, 1>(), problem, ROWS<T>, given, stream);
+    if (given.block == 1 && given.lane_units == 2)
+        return launch(Kernels::template kernel<T, 1, 2>(), problem, ROWS<T>, TOGETHER<2>, given, stream);
+    if (given.lane_units != 1) return cudaErrorInvalidValue;
+    if (given.block == 1) return launch(Kernels::template kernel<T, 1, 1>(), problem, ROWS<T>, TOGETHER<1>, given, stream);
     if constexpr (Kernels::BLOCKS) {
-        if (given.block == 2) return launch(Kernels::template kernel<T, 2>(), problem, ROWS<T>, given, stream);
-        if (given.block == 4) return launch(Kernels::template kernel<T, 4>(), problem, ROWS<T>, given, stream);
+        if (given.block == 2) return launch(Kernels::template kernel<T, 2, 1>(), problem, ROWS<T>, TOGETHER<1>, given, stream);
+        if (given.block == 4) return launch(Kernels::template kernel<T, 4, 1>(), problem, ROWS<T>, TOGETHER<1>, given, stream);
     }
     return cudaErrorInvalidValue;
 }
 
-// Kernels: kernel<T, BLOCK>() gives a __global__ function; BLOCKS: whether there are blocks of 2 and 4 too.
+// Kernels: kernel<T, BLOCK, LANE_UNITS>() gives a __global__ function; BLOCKS: whether there are blocks of 2 and 4 too.
 template <typename Kernels>
 cudaError_t launch_any(const Arguments& given, void* stream) {
     const Problem problem{{given.x, given.row_stride, given.input_stride, given.m, given.k, given.vectors},
