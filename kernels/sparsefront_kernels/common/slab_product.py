@@ -12,7 +12,7 @@ from sparsefront_kernels.common.slab_launch import SlabLaunch, SlabProblem, shar
 
 _POINTERS = ("x", "values", "places", "pointers", "order", "bias", "y")
 _STRIDES = ("row_stride", "input_stride")
-_NUMBERS = ("vectors", "type", "bias_type", "m", "k", "groups", "block", "slab_count")
+_NUMBERS = ("vectors", "type", "bias_type", "m", "k", "groups", "block", "quads", "slab_count")
 _LAUNCH = ("sets", "warps", "splits", "slabs", "lane_units", "shared_bytes", "dependent_launch")
 
 
@@ -62,6 +62,7 @@ def launch_slab_product(
         k=problem.k,
         groups=problem.groups,
         block=problem.block,
+        quads=problem.quads,
         slab_count=pointers.shape[1] - 1,
         sets=launch.sets,
         warps=launch.warps,

@@ -49,6 +49,22 @@ __device__ __forceinline__ void ask_for(const Lists& lists, int first, int beyon
     touch<LANE_UNITS>(lists.places, static_cast<long long>(first) * 2, static_cast<long long>(beyond) * 2);
 }
 
+// Asks for this block's share of an array to be brought into L2, of whichever blocks read it: the weight comes while the kernel before runs.
+__device__ __forceinline__ void prefetch_share(const void* array, long long bytes) {
+    constexpr int VECTOR = 16, MOST = 32768;
+    const long long vectors = bytes / VECTOR, blocks = gridDim.x * gridDim.y, block = blockIdx.y * gridDim.x + blockIdx.x;
+    const long long first = vectors * block / blocks, count = vectors * (block + 1) / blocks - first;
+    streams::prefetch(static_cast<const uint8_t*>(array) + first * VECTOR, static_cast<uint32_t>(min(count * VECTOR, static_cast<long long>(MOST))));
+}
+
+template <typename T, int BLOCK>
+__device__ __forceinline__ void prefetch_lists(const Problem& problem) {
+    const long long entries = static_cast<long long>(problem.lists.quads) * QUAD;
+    if (threadIdx.x == 0) prefetch_share(problem.lists.values, entries * BLOCK * sizeof(T));
+    if (threadIdx.x == LANES / 2) prefetch_share(problem.lists.places, entries * 2);
+    if (threadIdx.x == LANES) prefetch_share(problem.lists.pointers, static_cast<long long>(problem.outputs.groups) * (problem.slab_count + 1) * 4);
+}
+
 template <typename T, int BLOCK, int LANE_UNITS>
 __device__ __forceinline__ void product(const Problem& problem) {
     extern __shared__ __align__(16) uint8_t shared[];
@@ -60,7 +76,10 @@ __device__ __forceinline__ void product(const Problem& problem) {
     const int resident = min(problem.slabs * SLAB, problem.inputs.k);
     float* const sums_of_block = reinterpret_cast<float*>(shared + resident * SLOT_BYTES);
     if (problem.dependent_launch == streams::EARLY) streams::let_next_grid_start();
-    if (problem.dependent_launch != streams::OFF) streams::wait_for_grid_before();
+    if (problem.dependent_launch != streams::OFF) {
+        prefetch_lists<T, BLOCK>(problem);
+        streams::wait_for_grid_before();
+    }
 
     int next = begin;
     do {

@@ -12,7 +12,7 @@ struct Arguments {
     long long row_stride, input_stride;  // elements
     int vectors;
     int type, bias_type;  // 1 float, 2 half, 3 bfloat16; bias_type 0: none
-    int m, k, groups, block, slab_count;
+    int m, k, groups, block, quads, slab_count;
     int sets, warps, splits, slabs, lane_units, shared_bytes, dependent_launch;  // lane_units: 1, or 2 for single weights
 };
 
@@ -60,7 +60,7 @@ cudaError_t launch_block(const Problem& problem, const Arguments& given, cudaStr
 template <typename Kernels>
 cudaError_t launch_any(const Arguments& given, void* stream) {
     const Problem problem{{given.x, given.row_stride, given.input_stride, given.m, given.k, given.vectors},
-                          {given.values, static_cast<const uint16_t*>(given.places), static_cast<const int*>(given.pointers)},
+                          {given.values, static_cast<const uint16_t*>(given.places), static_cast<const int*>(given.pointers), given.quads},
                           {given.y, given.bias, given.bias_type, static_cast<const int*>(given.order), given.m, given.groups},
                           given.slab_count,
                           given.sets,

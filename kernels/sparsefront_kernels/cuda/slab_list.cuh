@@ -12,6 +12,7 @@ struct Lists {
     const void* values;      // [entries, BLOCK]; every list fills whole quads
     const uint16_t* places;  // [entries]: input mod 65536
     const int* pointers;     // [groups, slabs + 1]: first entry of each slab, and the list's end
+    int quads;               // of all lists
 };
 
 // LANE_UNITS: units of a slot that a lane has, 1 or 2. Two halve what a row costs of values and places, which all lanes of a group read;
