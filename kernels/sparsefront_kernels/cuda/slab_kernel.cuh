@@ -65,6 +65,14 @@ __device__ __forceinline__ void prefetch_lists(const Problem& problem) {
     if (threadIdx.x == LANES) prefetch_share(problem.lists.pointers, static_cast<long long>(problem.outputs.groups) * (problem.slab_count + 1) * 4);
 }
 
+// How many quads the lists of a warp go on to together, when all to `come` are of slabs that are there; lists with nothing beyond are asked
+// for no more. Each could go as far as it is, but then some would wait for others at every slab.
+__device__ __forceinline__ int together(int come, int start, int whole_end) {
+    constexpr int ANY = 1 << 30;
+    const int quads = __reduce_min_sync(~0u, come >= whole_end ? ANY : max(come - start, 0));
+    return min(quads, max(whole_end - start, 0));
+}
+
 template <typename T, int BLOCK, int LANE_UNITS>
 __device__ __forceinline__ void product(const Problem& problem) {
     extern __shared__ __align__(16) uint8_t shared[];
@@ -97,14 +105,14 @@ __device__ __forceinline__ void product(const Problem& problem) {
             ask_for<T, BLOCK, LANE_UNITS>(problem.lists, first, beyond);
 
             Sums<T, BLOCK, LANE_UNITS> sums = {};
-            int at = (first + QUAD - 1) / QUAD;
-            const int whole_end = beyond / QUAD;
+            const int start = (first + QUAD - 1) / QUAD, whole_end = beyond / QUAD;
+            int at = start;
             for (int slab = set == 0 ? pass.first : pass.last - 1; slab < pass.last; ++slab) {  // the first set waits for each slab
                 int here = whole_end;
                 if (set == 0) {
                     wait_for_copies(pass.last - 1 - slab);
                     __syncthreads();
-                    if (slab + 1 < pass.last && own) here = pointers[slab + 1] / QUAD;
+                    if (slab + 1 < pass.last) here = start + together(own ? pointers[slab + 1] / QUAD : whole_end, start, whole_end);
                 }
                 multiply_quads<T, BLOCK, LANE_UNITS>(sums, problem.lists, at, here, shared, origin);
                 at = max(at, here);
