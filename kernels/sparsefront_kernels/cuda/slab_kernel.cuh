@@ -10,7 +10,7 @@
 
 namespace slabs {
 
-constexpr int MOST_WARPS = 16, MOST_SPLITS = 8;
+constexpr int MOST_WARPS = 16;
 constexpr int PLACES = 65536 / SLAB;  // slabs whose inputs have different places
 
 struct Problem {

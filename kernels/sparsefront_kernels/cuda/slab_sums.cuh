@@ -6,6 +6,8 @@
 
 namespace slabs {
 
+constexpr int MOST_SPLITS = 8;  // blocks of a cluster
+
 struct Outputs {
     void* y;           // [n, m] contiguous
     const void* bias;
@@ -82,12 +84,14 @@ __device__ __forceinline__ void add_up_and_write(const Outputs& outputs, float* 
     for (int line = threadIdx.x / UNITS * splits + rank; line < lines; line += blockDim.x / UNITS * splits) {
         const uint32_t kept = shared_address(sums_of_block + line * ROWS<T> + row);
         float sums[UNIT_ROWS<T>] = {};
-        for (int block = 0; block < splits; ++block) {
 #pragma unroll
-            for (int i = 0; i < UNIT_ROWS<T>; i += 4) {
-                const float4 part = load_from_cluster(kept + i * 4, block);
-                sums[i] += part.x, sums[i + 1] += part.y, sums[i + 2] += part.z, sums[i + 3] += part.w;
-            }
+        for (int i = 0; i < UNIT_ROWS<T>; i += 4) {
+            float4 parts[MOST_SPLITS];  // all are asked for before the first is waited for
+#pragma unroll
+            for (int block = 0; block < MOST_SPLITS; ++block) parts[block] = block < splits ? load_from_cluster(kept + i * 4, block) : float4{};
+#pragma unroll
+            for (int block = 0; block < MOST_SPLITS; ++block)
+                sums[i] += parts[block].x, sums[i + 1] += parts[block].y, sums[i + 2] += parts[block].z, sums[i + 3] += parts[block].w;
         }
         write_rows<T>(outputs, stored_group(outputs, first_group + line / BLOCK) * BLOCK + line % BLOCK, first_row + row, sums);
     }
