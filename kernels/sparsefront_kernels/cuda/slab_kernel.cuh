@@ -40,10 +40,29 @@ __device__ __forceinline__ void bring(const Problem& problem, const Pass& pass, 
     }
 }
 
+// Of the list at a position: the first entry of each slab.
+__device__ __forceinline__ const int* pointers_of(const Problem& problem, int position) {
+    return problem.lists.pointers + static_cast<long long>(position) * (problem.slab_count + 1);
+}
+
+// Entries of a list that are of a pass; none beyond the last group.
+struct Range {
+    int first = 0, beyond = 0;
+
+    __device__ __forceinline__ Range() {}
+    __device__ __forceinline__ Range(const Problem& problem, const Pass& pass, int position) {
+        if (position >= problem.outputs.groups) return;
+        const int* pointers = pointers_of(problem, position);
+        first = pointers[pass.first];
+        beyond = pointers[pass.last];
+    }
+};
+
 // Asks for the beginning of a list: what is read one after the other must not be waited for each time.
 template <typename T, int BLOCK, int LANE_UNITS>
-__device__ __forceinline__ void ask_for(const Lists& lists, int first, int beyond) {
+__device__ __forceinline__ void ask_for(const Lists& lists, const Range& range) {
     constexpr int ENTRY = BLOCK * sizeof(T);
+    const int first = range.first, beyond = range.beyond;
     touch<LANE_UNITS>(lists.values, static_cast<long long>(first) * ENTRY, static_cast<long long>(beyond) * ENTRY);
     touch<LANE_UNITS>(lists.values, static_cast<long long>(first) * ENTRY + GROUP_LANES<LANE_UNITS> * SECTOR_BYTES, static_cast<long long>(beyond) * ENTRY);
     touch<LANE_UNITS>(lists.places, static_cast<long long>(first) * 2, static_cast<long long>(beyond) * 2);
@@ -89,6 +108,7 @@ __device__ __forceinline__ void product(const Problem& problem) {
         streams::wait_for_grid_before();
     }
 
+    const int group_of_set = warp * TOGETHER<LANE_UNITS> + threadIdx.x % LANES / GROUP_LANES<LANE_UNITS>;  // of the block
     int next = begin;
     do {
         const Pass pass(problem, next, end);
@@ -96,13 +116,16 @@ __device__ __forceinline__ void product(const Problem& problem) {
         if (pass.first > begin) __syncthreads();  // X of the pass before is done with
         bring<T>(problem, pass, first_row, shared);
         const Origin origin = Origin::of_lane<LANE_UNITS>(pass.first % PLACES * SLAB);
+        Range now(problem, pass, first_group + group_of_set);
+        Range next_set = problem.sets > 1 ? Range(problem, pass, first_group + group_of_set + warps * TOGETHER<LANE_UNITS>) : Range();
+        ask_for<T, BLOCK, LANE_UNITS>(problem.lists, now);
         for (int set = 0; set < problem.sets; ++set) {
-            const int group = (set * warps + warp) * TOGETHER<LANE_UNITS> + threadIdx.x % LANES / GROUP_LANES<LANE_UNITS>;
-            const int position = first_group + group;
+            const int group = group_of_set + set * warps * TOGETHER<LANE_UNITS>, position = first_group + group;
             const bool own = position < problem.outputs.groups;
-            const int* pointers = problem.lists.pointers + static_cast<long long>(own ? position : 0) * (problem.slab_count + 1);
-            const int first = own ? pointers[pass.first] : 0, beyond = own ? pointers[pass.last] : 0;
-            ask_for<T, BLOCK, LANE_UNITS>(problem.lists, first, beyond);
+            const int first = now.first, beyond = now.beyond;
+            if (set + 1 < problem.sets) ask_for<T, BLOCK, LANE_UNITS>(problem.lists, next_set);
+            now = next_set;
+            next_set = set + 2 < problem.sets ? Range(problem, pass, position + 2 * warps * TOGETHER<LANE_UNITS>) : Range();
 
             Sums<T, BLOCK, LANE_UNITS> sums = {};
             const int start = (first + QUAD - 1) / QUAD, whole_end = beyond / QUAD;
@@ -112,7 +135,7 @@ __device__ __forceinline__ void product(const Problem& problem) {
                 if (set == 0) {
                     wait_for_copies(pass.last - 1 - slab);
                     __syncthreads();
-                    if (slab + 1 < pass.last) here = start + together(own ? pointers[slab + 1] / QUAD : whole_end, start, whole_end);
+                    if (slab + 1 < pass.last) here = start + together(own ? pointers_of(problem, position)[slab + 1] / QUAD : whole_end, start, whole_end);
                 }
                 multiply_quads<T, BLOCK, LANE_UNITS>(sums, problem.lists, at, here, shared, origin);
                 at = max(at, here);
