@@ -46,10 +46,7 @@ class Cell:
 
     def text(self, name: str) -> str:
         """The same as text, with the standard deviation of at least two seeds."""
-        values = self._values(name)
-        if not values:
-            return ""
-        return f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
+        return spread(self._values(name))
 
     def difference(self, name: str, other: str) -> float | None:
         """Mean over the seeds of one metric minus another, in points; None where a line lacks one of them."""
@@ -74,6 +71,13 @@ class Cell:
         return [100 * value for value in found if value is not None]
 
 
+def spread(values: list[float]) -> str:
+    """Their mean, with the standard deviation of at least two; "" of none."""
+    if not values:
+        return ""
+    return f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
+
+
 Cells = dict[Point, Cell]
 
 
@@ -82,7 +86,7 @@ def cells_of(study: Study, lines: Mapping[rows.Key, rows.Line]) -> Cells:
     found: Cells = {}
     for point in definition.points(study, seeds=study.headline_seeds[:1]):
         of_seeds = [replace(point, seed=seed) for seed in study.headline_seeds]
-        denses = {definition.dense_point(study, one) for one in of_seeds}
+        denses = dict.fromkeys(definition.dense_point(study, one) for one in of_seeds)
         found[point] = Cell(
             _lines_of(lines, of_seeds, ACCURACY),
             {kernel: _lines_of(lines, of_seeds, kernel) for kernel in ("auto", "sparse")},

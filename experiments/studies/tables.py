@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import groupby
 
-from cells import Cell, Cells  # beside this file
+from cells import Cell, Cells, spread  # beside this file
 from definition import Study, Table
 
 LEAST_SHORTFALL = 0.02  # of the sparsity: below it is rounding
@@ -68,12 +68,15 @@ def swap_line(cells: Cells) -> str | None:
 
 
 def dense_text(table: Table, network: str, cells: Cells) -> str | None:
-    """One sentence on the dense network and the same trained on; None where it has no line yet."""
+    """One sentence on the dense network of each seed and the same trained on; None where it has no line yet."""
     of_network = [cell for _, cell in _of(table, network, cells)]
-    line = next((cell.dense[0] for cell in of_network if cell.dense), None)
-    if line is None:
+    of_seed = {line["seed"]: line for cell in of_network for line in cell.dense}
+    if not of_seed:
         return None
-    text = f"Dense: val {100 * float(line['val_dense']):.2f}, test {100 * float(line['dense']):.2f} ({line['metric_name']})"
+    line = next(iter(of_seed.values()))
+    val, test = (spread([100 * float(one[name]) for one in of_seed.values()]) for name in ("val_dense", "dense"))
+    seeds = f" ({len(of_seed)} seeds)" if len(of_seed) > 1 else ""
+    text = f"Dense{seeds}: val {val}, test {test} ({line['metric_name']})"
     if errors := line["dense_standard_error"]:
         text += f", whose standard error is {100 * float(errors):.2f}"
     continued = {cell.text("dense_continued") for cell in of_network if cell.seeds} - {""}

@@ -3,7 +3,6 @@
 from pathlib import Path
 from types import SimpleNamespace
 
-import datasets
 import pytest
 from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import RevisionNotFoundError
@@ -13,6 +12,7 @@ from sparsefront.datasets.glue import Glue
 from sparsefront.datasets.squad import Squad
 from sparsefront.errors import InvalidSetting
 
+datasets = pytest.importorskip("datasets", reason="a machine without the hub's package has no data of the hub")
 FIRST, SECOND = "1" * 40, "2" * 40
 
 

@@ -285,6 +285,14 @@ def test_lines_of_several_dense_networks_are_said(modules, study, tmp_path):
     assert "2 dense networks with one seed: compare within a block only" in modules["page"].page(study, tmp_path)
 
 
+def test_dense_networks_of_several_seeds_are_told_together(modules, study, tmp_path):
+    path = filled(modules, study, tmp_path)
+    second = next(p for p in modules["definition"].points(study) if (p.row, p.column, p.seed) == ("EW", "50 %", 1))
+    line = line_of(0.0, val_dense=0.91, dense=0.9, evaluated_samples=9)
+    modules["rows"].append_line(path, modules["definition"].dense_point(study, second), "none", line, overrides="a b")
+    assert "Dense (2 seeds): val 90.50 ± 0.71, test 89.00 ± 1.41 (accuracy)" in modules["page"].page(study, tmp_path)
+
+
 def test_a_page_without_lines_shows_the_source_and_no_number_of_ours(modules, study, tmp_path):
     text = modules["page"].page(study, tmp_path)
     assert text.count("| missing |") == 6 and "| 90.50 |" in text and "no line yet" in text

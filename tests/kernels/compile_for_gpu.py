@@ -15,6 +15,7 @@ from sparsefront_kernels import FORMATS
 from sparsefront_kernels.blocked import triton_spmm as blocked
 from sparsefront_kernels.gathered.triton import spmm as gathered
 from sparsefront_kernels.gathered.triton import transpose
+from sparsefront_kernels.n_m import triton_rebuild
 from sparsefront_kernels.n_m import triton_spmm as n_m
 from sparsefront_kernels.norm import layer_norm_columns, triton_norm
 from sparsefront_kernels.pointwise import epilogue, triton_epilogue
@@ -30,7 +31,7 @@ POINTERS = {
     torch.uint8: "*u8",
 }
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "maxnreg")
-MODULES = (gathered, transpose, blocked, n_m, triton_norm, triton_epilogue)
+MODULES = (gathered, transpose, blocked, n_m, triton_rebuild, triton_norm, triton_epilogue)
 
 
 class Recorder:
@@ -74,6 +75,7 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, triton.runtime.JITFuncti
         ("blocked_triton", "blocked", kept, {"block": (4, 64)}),
         ("n_m_triton", "n_m", two_of_four, {"n": 2, "m": 4}),
         ("n_m_triton", "n_m", two_of_four, {"n": 32, "m": 64}),
+        ("n_m_rebuilt", "n_m", two_of_four, {"n": 2, "m": 4}),
     ):
         stored = FORMATS[family].from_dense(weight, mask, **parameters)
         with recorded() as recorders:

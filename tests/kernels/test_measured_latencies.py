@@ -193,4 +193,4 @@ def test_the_shipped_table_says_what_was_measured():
     shipped = load(SHIPPED / "nvidia_h200.json")
     small = ask(shipped, granularity=128, m=256, k=1024, n=1024, sparsity=0.5)
     large = ask(shipped, granularity=128, m=4096, k=8192, n=8192, sparsity=0.9)
-    assert small.speedup == pytest.approx(0.77276, rel=1e-3) and large.speedup == pytest.approx(4.93685, rel=1e-3)
+    assert small.speedup == pytest.approx(0.71908, rel=1e-3) and large.speedup == pytest.approx(4.93685, rel=1e-3)

@@ -50,6 +50,7 @@ def test_names_are_those_that_configurations_use():
         "n_m_reference",
         "n_m_mma",
         "n_m_small_m",
+        "n_m_rebuilt",
         "n_m_triton",
         "n_m_cuda",
         "semi_structured_reference",

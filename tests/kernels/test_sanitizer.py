@@ -1,6 +1,7 @@
 """compute-sanitizer finds no access outside memory, no uninitialised or racing use of shared memory in our CUDA kernels."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from packaging.version import Version
 from sanitized import cuda_kernels
 from sanitizer_report import report
 from sparsefront_kernels import cuda_library
@@ -29,7 +31,12 @@ FAMILIES = (  # how the names of kernels begin
     "csr_cuda",
 )
 WATCHED = ("gathered", "blocked", *(family for family in FAMILIES if not family.startswith(("gathered", "blocked"))))
-SANITIZER = shutil.which("compute-sanitizer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/local/cuda/bin")
+# where the package nvidia-cuda-sanitizer-api (extra `sanitizer`) puts it, on PATH, in CUDA's own folder
+PLACES = [f"{path}/nvidia/cu13/bin" for path in sys.path] + [os.environ.get("PATH", os.defpath), "/usr/local/cuda/bin"]
+SANITIZER = shutil.which("compute-sanitizer", path=os.pathsep.join(PLACES))
+# Its release notes of 2025.4, 2026.1 and 2026.3 withdraw false races of mbarriers, of threads that one barrier orders through
+# another, of warpgroups and of bulk copies that a barrier counts: all that our rings are made of.
+RACECHECK_FROM = Version("2026.3")
 RACE = """\
 ========= COMPUTE-SANITIZER
 gathered_cuda: takes float16 or bfloat16
@@ -46,6 +53,16 @@ gathered_cuda: takes float16 or bfloat16
 ran {'gathered_indexed': 2}; 0 wrong
 ========= RACECHECK SUMMARY: 2 hazards displayed (2 errors, 0 warnings)
 """
+
+
+def version(said: str) -> Version:
+    """Of compute-sanitizer, by what it says of itself."""
+    return Version(re.search(r"Version (\d+\.\d+)", said).group(1))
+
+
+def test_the_version_is_read():
+    said = "NVIDIA (R) Compute Sanitizer\nCopyright (c) 2020-2025 NVIDIA Corporation\nVersion 2025.3.1.0 (build 36398880)\n"
+    assert version(said) == Version("2025.3") < RACECHECK_FROM <= Version("2026.10")
 
 
 def start(tool: str, family: str, output: Path) -> subprocess.Popen:
@@ -93,6 +110,12 @@ def run(request, tmp_path_factory):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
 def test_clean(tool, family, run):
+    if tool == "racecheck" and SANITIZER is not None:
+        found = version(subprocess.run([SANITIZER, "--version"], capture_output=True, text=True).stdout)
+        if found < RACECHECK_FROM:
+            pytest.skip(
+                f"racecheck of {found} reports races that are none; {RACECHECK_FROM} is in the extra `sanitizer`"
+            )
     code, output = run(tool, family)
     assert code == 0, f"{family}: {tool} ends with {code}\n{output[-1000:]}\n{report(output)}"
     assert "0 errors" in output or "0 hazards" in output

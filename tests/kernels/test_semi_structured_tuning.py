@@ -27,8 +27,8 @@ def nothing_measured(tmp_path, monkeypatch):
         cached.cache_clear()
 
 
-def problem(layout, m=13):
-    return Problem(m, 64, 32, torch.float16, CPU, layout)
+def problem(layout, m=13, dtype=torch.float16):
+    return Problem(m, 64, 32, dtype, CPU, layout)
 
 
 @pytest.mark.parametrize(("layout", "strides"), [("row_major", (1, 64)), ("feature_major", (16, 1))])
@@ -55,7 +55,7 @@ def test_the_default_algorithm_is_offered_once(monkeypatch):
     assert ALGORITHMS.candidates(PACKED, problem("row_major", m=0)) == [DEFAULT]
 
 
-def test_what_was_measured_runs_in_its_layout_alone(monkeypatch):
+def test_what_was_measured_runs_in_its_layout_and_type_alone(monkeypatch):
     called = []
 
     def product(packed, x, bias=None, transpose_result=False, **algorithm):
@@ -65,18 +65,20 @@ def test_what_was_measured_runs_in_its_layout_alone(monkeypatch):
     monkeypatch.setattr(torch, "_cslt_sparse_mm", product)
     best = Algorithm(3, 4, 1)
     ALGORITHMS.remember(PACKED, problem("feature_major"), best, 1.0)
-    for rows, *layouts in (
-        (13, True, False),
-        (16, True, False),
-        (17, True, False),
-        (13, False, False),
-        (13, True, True),
+    for rows, *others in (
+        (13, torch.float16, True, False),
+        (16, torch.float16, True, False),
+        (17, torch.float16, True, False),
+        (13, torch.bfloat16, True, False),
+        (13, torch.float16, False, False),
+        (13, torch.float16, True, True),
     ):
-        torch_spmm._product(PACKED.packed, torch.zeros(64, 16), None, CusparseltProblem(rows, 64, 32, *layouts))
-    expected = ((False, best), (False, best), (False, DEFAULT), (False, DEFAULT), (True, DEFAULT))
+        torch_spmm._product(PACKED.packed, torch.zeros(64, 16), None, CusparseltProblem(rows, 64, 32, *others))
+    expected = ((False, best), (False, best), *[(False, DEFAULT)] * 3, (True, DEFAULT))
     assert called == [(transposed, asdict(algorithm)) for transposed, algorithm in expected]
     assert ALGORITHMS.measured(PACKED, problem("feature_major"))
     assert not ALGORITHMS.measured(PACKED, problem("row_major"))
+    assert not ALGORITHMS.measured(PACKED, problem("feature_major", dtype=torch.bfloat16))
 
 
 def test_every_layout_may_be_tuned():

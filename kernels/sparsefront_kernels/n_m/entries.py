@@ -10,6 +10,7 @@ from sparsefront_kernels.n_m.cuda import ENTRY as CUDA
 from sparsefront_kernels.n_m.format import NMFormat
 from sparsefront_kernels.n_m.mma.entries import ENTRY as MMA
 from sparsefront_kernels.n_m.op import n_m_triton
+from sparsefront_kernels.n_m.rebuilt import ENTRY as REBUILT
 from sparsefront_kernels.n_m.reference import n_m_reference
 from sparsefront_kernels.n_m.small_m.entries import ENTRY as SMALL_M
 
@@ -24,6 +25,7 @@ ENTRIES = (
     KernelEntry(name="n_m_reference", family="n_m", product=n_m_reference, is_reference=True),
     MMA,
     SMALL_M,
+    REBUILT,
     KernelEntry(
         name="n_m_triton",
         family="n_m",

@@ -10,7 +10,7 @@ from sparsefront_kernels.common.rasterization import swizzled_tile
 
 
 @triton.jit
-def _with_kept(w, values_ptr, indices_ptr, stored, exists, places):
+def with_kept(w, values_ptr, indices_ptr, stored, exists, places):
     """The window [BLOCK_N, WINDOW, PADDED] with one more kept weight of each group put into its place."""
     value = tl.load(values_ptr + stored, mask=exists, other=0.0)  # [BLOCK_N, WINDOW]
     place = tl.load(indices_ptr + stored, mask=exists, other=0).to(tl.int32)
@@ -59,10 +59,10 @@ def _n_m_triton_kernel(
         w = tl.full([BLOCK_N, WINDOW, PADDED], 0.0, values_ptr.dtype.element_ty)
         if KEPT <= 4:  # unrolled, so that the loop over K is pipelined; with more, registers spill and compiling drags
             for kept in tl.static_range(KEPT):
-                w = _with_kept(w, values_ptr, indices_ptr, stored + kept, stored_exists, places)
+                w = with_kept(w, values_ptr, indices_ptr, stored + kept, stored_exists, places)
         else:
             for kept in range(KEPT):
-                w = _with_kept(w, values_ptr, indices_ptr, stored + kept, stored_exists, places)
+                w = with_kept(w, values_ptr, indices_ptr, stored + kept, stored_exists, places)
         if PADDED == GROUP_SIZE:
             inputs = first * GROUP_SIZE + steps  # contiguous, and the compiler can see it
             input_exists = inputs < groups * GROUP_SIZE

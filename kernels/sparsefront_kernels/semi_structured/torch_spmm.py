@@ -83,7 +83,7 @@ def semi_structured_spmm(x: Tensor, packed: Tensor, bias: Tensor | None, n: int,
     rows = contiguous_at_16_bytes(_padded(x, dim=0))
     bias = bias if bias is None else contiguous_at_16_bytes(bias.to(x.dtype))
     with torch.cuda.device_of(x):
-        problem = CusparseltProblem(x.shape[0], k, n, x_feature_major=False, y_row_major=False)
+        problem = CusparseltProblem(x.shape[0], k, n, x.dtype, x_feature_major=False, y_row_major=False)
         return _product(packed, rows.t(), bias, problem).t()[: x.shape[0]]
 
 
@@ -140,7 +140,7 @@ def _product_of_columns(x: Tensor, packed: Tensor, bias: Tensor | None, n: int, 
     columns = contiguous_at_16_bytes(_padded(x, dim=1))
     bias = bias if bias is None else contiguous_at_16_bytes(bias.to(x.dtype))
     with torch.cuda.device_of(x):
-        problem = CusparseltProblem(m, k, n, x_feature_major=True, y_row_major=y_row_major)
+        problem = CusparseltProblem(m, k, n, x.dtype, x_feature_major=True, y_row_major=y_row_major)
         product = _product(packed, columns, bias, problem)
     return product[:m] if y_row_major else product[:, :m]
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sparsefront_kernels.semi_structured.torch_spmm import SemiStructuredPacked
 
 KERNEL = "semi_structured_torch"
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class CusparseltProblem:
     """What decides which algorithm is the fastest.
 
     Args:
-        m, k, n: of the product.
+        m, k, n, dtype: of the product; the library numbers the algorithms of each type anew.
         x_feature_major: whether X is [K, M].
         y_row_major: whether Y is stored as [M, N] rather than [N, M].
     """
@@ -30,13 +30,15 @@ class CusparseltProblem:
     m: int
     k: int
     n: int
+    dtype: torch.dtype
     x_feature_major: bool
     y_row_major: bool
 
     @property
     def shape(self) -> str:
         layouts = f"x_feature_major={int(self.x_feature_major)} y_row_major={int(self.y_row_major)}"
-        return f"m={padded_rows(self.m)} k={self.k} n={self.n} {layouts} kept="
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"m={padded_rows(self.m)} k={self.k} n={self.n} dtype={dtype} {layouts} kept="
 
     @property
     def amount(self) -> float:
@@ -76,6 +78,7 @@ ALGORITHMS = CusparseltAlgorithms(
         problem.m,
         problem.k,
         problem.n,
+        problem.dtype,
         x_feature_major=problem.layout in X_FEATURE_MAJOR,
         y_row_major=_y_row_major(problem),
     ),
