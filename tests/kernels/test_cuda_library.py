@@ -6,10 +6,13 @@ import re
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import torch
+from forked_builder import forking_builder
 from program_server import Program, ProgramServer
 from sparsefront_kernels import build, cuda_library
 
@@ -21,13 +24,28 @@ def needs_tools():
 
 
 @pytest.fixture(scope="module")
-def compiler_logs(tmp_path_factory):
-    """Source -> what the compiler said of it. All are built at once, where they have not been built before."""
+def forking() -> Iterator[SimpleNamespace]:
+    with forking_builder() as in_place_of_subprocess:
+        yield in_place_of_subprocess
+
+
+@pytest.fixture
+def forked_builds(forking, monkeypatch) -> None:
+    """Builds of this test need not import torch again."""
+    monkeypatch.setattr(cuda_library, "subprocess", forking)
+
+
+@pytest.fixture(scope="module")
+def compiler_logs(tmp_path_factory, forking):
+    """Source -> what the compiler said of it. All are built here, where they have not been built before."""
     if reason := cuda_library._missing_tool():
         pytest.skip(reason)
-    # pytest-xdist's workers, which have folders side by side, do not compile the same
-    with open(tmp_path_factory.getbasetemp().parent / "compiler.lock", "w") as alone, ThreadPoolExecutor() as pool:
-        fcntl.flock(alone, fcntl.LOCK_EX)
+    alone = (tmp_path_factory.getbasetemp().parent / "compiler.lock").open("w")
+    with alone, ThreadPoolExecutor(os.cpu_count()) as pool, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuda_library, "subprocess", forking)
+        fcntl.flock(
+            alone, fcntl.LOCK_EX
+        )  # pytest-xdist's workers, which have folders side by side, do not compile the same
         libraries = dict(zip(cuda_library.SOURCES, pool.map(cuda_library.build, cuda_library.SOURCES)))
     return {name: (library.parent / cuda_library.LOG).read_text() for name, library in libraries.items()}
 
@@ -114,7 +132,7 @@ class TestBuilding:
         assert cuda_library.build("trivial") != library
         assert [path.name for path in empty_cache.iterdir() if path.name.startswith("building")] == []
 
-    def test_a_shared_header_is_part_of_every_library(self, empty_cache, source, monkeypatch, tmp_path):
+    def test_a_shared_header_is_part_of_every_library(self, forked_builds, empty_cache, source, monkeypatch, tmp_path):
         shared = tmp_path / "shared"
         shared.mkdir()
         (shared / "number.cuh").write_text("constexpr int NUMBER = 1;")
@@ -145,7 +163,7 @@ class TestBuilding:
         assert cuda_library.built("slow") is None
         assert cuda_library.load.__wrapped__("slow").answer() == 5
 
-    def test_compiler_messages_reach_the_user(self, empty_cache, source, monkeypatch):
+    def test_compiler_messages_reach_the_user(self, forked_builds, empty_cache, source, monkeypatch):
         source("broken", "this is no C++")
         with pytest.raises(
             cuda_library.BuildFailed, match="(?s)^broken: its build failed: [^\n]*broken.cu.*error: .*nvcc"
@@ -162,7 +180,7 @@ class TestBuilding:
         with pytest.raises(cuda_library.BuildFailed, match="trivial: its folder in .SPARSEFRONT_KERNELS_CACHE"):
             cuda_library.build("trivial")
 
-    def test_command_line(self, empty_cache, source, capsys):
+    def test_command_line(self, forked_builds, empty_cache, source, capsys):
         source("one", ANSWER.format(1))
         source("two", ANSWER.format(2))
         assert build.main() == 0

@@ -10,11 +10,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from itertools import count
 from pathlib import Path
 
 IMPORTED = ("sparsefront.pipeline", "sparsefront.command_line", "sklearn.datasets", "pandas", "torch._dynamo")
-POLL_SECONDS = 0.01
+POLL_SECONDS = (0.01, 0.2)  # at first, and of a program that takes long
 
 
 class Program:
@@ -40,12 +42,13 @@ class Program:
         Raises:
             TimeoutError: the program took longer than so many seconds, and was killed.
         """
-        deadline = time.monotonic() + timeout
+        deadline, seconds = time.monotonic() + timeout, POLL_SECONDS[0]
         while (status := self.poll()) is None:
             if time.monotonic() > deadline:
                 os.killpg(self.pid, signal.SIGKILL)
                 raise TimeoutError(f"the program runs after {timeout} s:\n{self.text('stderr')}")
-            time.sleep(POLL_SECONDS)
+            time.sleep(seconds)
+            seconds = min(1.2 * seconds, POLL_SECONDS[1])
         return status
 
     def kill(self) -> None:
@@ -59,7 +62,7 @@ class Program:
 
 
 class ProgramServer:
-    """Starts programs; `close` ends it.
+    """Starts programs, also from several threads; `close` ends it.
 
     Args:
         imported: modules that programs find imported.
@@ -68,7 +71,7 @@ class ProgramServer:
     def __init__(self, imported: tuple[str, ...] = IMPORTED) -> None:
         self._imported = imported
         self._folder = tempfile.TemporaryDirectory(prefix="programs-")
-        self._started = 0
+        self._numbers, self._turn = count(1), threading.Lock()
         self._process: subprocess.Popen | None = None
 
     def start(self, words: list[str], *, cwd: Path | None = None, env: dict[str, str] | None = None) -> Program:
@@ -78,8 +81,7 @@ class ProgramServer:
             cwd: None for this process's folder.
             env: None for this process's environment.
         """
-        self._started += 1
-        output = Path(self._folder.name) / str(self._started)
+        output = Path(self._folder.name) / str(next(self._numbers))
         output.mkdir()
         for stream in ("stdout", "stderr"):  # can be read from now on
             (output / stream).touch()
@@ -95,17 +97,20 @@ class ProgramServer:
         return subprocess.CompletedProcess(words, status, program.text("stdout"), program.text("stderr"))
 
     def ask(self, *question: object) -> int | None:
-        if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, __file__, *self._imported],
-                env=os.environ
-                | {"CUDA_VISIBLE_DEVICES": ""},  # a process cannot use a GPU that its parent has looked for
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        print(json.dumps(question), file=self._process.stdin, flush=True)
-        return json.loads(self._process.stdout.readline())
+        with self._turn:
+            if self._process is None:
+                self._process = self._new_process()
+            print(json.dumps(question), file=self._process.stdin, flush=True)
+            return json.loads(self._process.stdout.readline())
+
+    def _new_process(self) -> subprocess.Popen:
+        return subprocess.Popen(
+            [sys.executable, __file__, *self._imported],
+            env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},  # a process cannot use a GPU that its parent has looked for
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
 
     def close(self) -> None:
         if self._process is not None:
