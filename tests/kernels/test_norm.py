@@ -8,7 +8,6 @@ from sparsefront_kernels.norm import (
     layer_norm_columns,
     layer_norm_columns_reference,
 )
-from sparsefront_kernels.norm.cuda_norm import is_supported
 from torch.nn.functional import layer_norm
 
 SHAPES = [(1, 1), (64, 5), (48, 130), (768, 33), (5000, 9)]  # the last is read three times
@@ -87,52 +86,6 @@ def test_what_is_added_first(d, m, dtype, keep_sums, device):
         assert sums.shape == ((d, m) if keep_sums else (0, m))
         if keep_sums:
             assert torch.allclose(sums.double(), total, rtol=limit, atol=limit)
-
-
-@pytest.mark.gpu
-@pytest.mark.usefixtures("hopper")
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(
-    ("d", "m"), [(1, 8), (100, 16), (257, 24), (768, 200), (1024, 9000), (1100, 40), (3072, 88), (4100, 8), (8192, 16)]
-)
-def test_the_hopper_kernel(d, m, dtype):
-    """Columns in eights, features on one block or a cluster, many tiles, windows of wider rows; twice the same bits."""
-    x, residual = (torch.randn(d, m + 8, device="cuda", dtype=dtype)[:, :m] + 1 for _ in range(2))
-    weight, bias, x_bias = torch.randn(d, device="cuda", dtype=dtype), *torch.randn(2, d, device="cuda")
-    vectors = {"weight": weight, "bias": bias}
-    assert is_supported(x, **vectors, x_bias=None, residual=None, sums=None)
-    assert is_supported(x, **vectors, x_bias=x_bias, residual=residual, sums=x)
-    limit = {torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype]
-    for parts in ((weight, bias), (None, bias), (None, None)):
-        y = layer_norm_columns(x, *parts, 1e-6)
-        assert torch.allclose(y.double(), expected(x, *parts, 1e-6), rtol=limit, atol=limit)
-    for added in (x_bias, None):
-        total = x.double() + residual.double() + (0 if added is None else added.double()[:, None])
-        for keep in (True, False):
-            y, sums = add_layer_norm_columns(x, added, residual, weight, bias, 1e-6, keep)
-            truth = expected((sums if keep else total.to(dtype)), weight, bias, 1e-6)
-            assert torch.allclose(y.double(), truth, rtol=limit, atol=limit)
-            assert not keep or torch.allclose(sums.double(), total, rtol=limit, atol=limit)
-            again, _ = add_layer_norm_columns(x, added, residual, weight, bias, 1e-6, keep)
-            assert torch.equal(y, again)
-
-
-def test_operands_that_the_hopper_kernel_leaves_to_triton():
-    x = torch.randn(64, 16, dtype=torch.float16)
-    nothing = {"weight": None, "bias": None, "x_bias": None, "residual": None, "sums": None}
-    wide = torch.randn(64, dtype=torch.float64)
-    for operands in (
-        {"x": x.float()},
-        {"x": x[:, :13]},
-        {"x": x.t()},
-        {"x": torch.randn(64, 17, dtype=torch.float16)[:, 1:]},
-        {"x": torch.randn(8193, 8, dtype=torch.float16)},
-        {"x": x, "weight": wide},
-        {"x": x, "x_bias": wide.float()},
-        {"x": x, "residual": torch.randn(16, 64, dtype=torch.float16).t()},
-        {"x": x},  # on a CPU
-    ):
-        assert not is_supported(**{**nothing, **operands})
 
 
 def test_a_residual_of_another_shape_is_refused():

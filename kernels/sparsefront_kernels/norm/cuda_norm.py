@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import logging
 
 import torch
 from torch import Tensor
@@ -9,14 +10,15 @@ from torch import Tensor
 from sparsefront_kernels import cuda_library
 from sparsefront_kernels.common.lane_product import TYPE_CODES
 from sparsefront_kernels.common.library_function import library_function
+from sparsefront_kernels.norm.launch import CUDA_DIVISIONS, NormLaunch
 
+log = logging.getLogger(__name__)
 LIBRARY = "layer_norm_columns"
-MOST_FEATURES = 8192  # what the registers of a cluster hold of a column
 _EIGHT = 8  # columns of a thread, which come in one copy
 
 _POINTERS = ("x", "residual", "x_bias", "weight", "bias", "sums", "y")
 _STRIDES = ("x_stride", "residual_stride")
-_NUMBERS = ("x_bias_type", "weight_type", "bias_type", "is_bfloat16", "d", "m", "pdl")
+_NUMBERS = ("x_bias_type", "weight_type", "bias_type", "is_bfloat16", "d", "m", "cluster", "columns", "threads", "pdl")
 
 
 class Arguments(ctypes.Structure):
@@ -30,7 +32,8 @@ class Arguments(ctypes.Structure):
     ]
 
 
-def is_supported(
+def unsupported_reason(
+    launch: NormLaunch,
     x: Tensor,
     *,
     weight: Tensor | None,
@@ -38,17 +41,26 @@ def is_supported(
     x_bias: Tensor | None,
     residual: Tensor | None,
     sums: Tensor | None,
-) -> bool:
-    """Whether the kernel takes these operands of the ops, on their device; Triton's takes all."""
+) -> str | None:
+    """Why the kernel cannot take these operands of the ops in this division, on their device, or None."""
     d, m = x.shape
-    if x.dtype not in (torch.float16, torch.bfloat16) or d > MOST_FEATURES or m % _EIGHT:
-        return False
+    if x.dtype not in (torch.float16, torch.bfloat16):
+        return f"takes float16 or bfloat16, not {x.dtype}"
+    if (most_features := CUDA_DIVISIONS.get(launch)) is None:
+        return f"has no division {launch}"
+    if d > most_features:
+        return f"takes up to {most_features} features, not {d}"
+    if m == 0 or m % _EIGHT:
+        return f"takes columns in eights, not {m}"
     if residual is None and (x_bias is not None or sums is not None):
-        return False
-    if any(vector is not None and vector.dtype not in TYPE_CODES for vector in (weight, bias, x_bias)):
-        return False
-    matrices = [x] if residual is None else [x, residual]
-    return all(map(_comes_in_eights, matrices)) and _has_kernel(x.device)
+        return "adds x_bias and keeps sums only where there is a residual"
+    for name, vector in (("weight", weight), ("bias", bias), ("x_bias", x_bias)):
+        if vector is not None and vector.dtype not in TYPE_CODES:
+            return f"takes no {name} of {vector.dtype}"
+    for name, matrix in (("x", x), ("residual", residual)):
+        if matrix is not None and not _comes_in_eights(matrix):
+            return f"needs a feature-major {name} whose rows begin at multiples of 16 bytes"
+    return _device_reason(x.device)
 
 
 def _comes_in_eights(matrix: Tensor) -> bool:
@@ -56,15 +68,25 @@ def _comes_in_eights(matrix: Tensor) -> bool:
 
 
 @functools.cache
-def _has_kernel(device: torch.device) -> bool:
-    return (
-        device.type == "cuda"
-        and torch.cuda.get_device_capability(device) == (9, 0)
-        and cuda_library.unavailable_reason(LIBRARY) is None
-    )
+def _device_reason(device: torch.device) -> str | None:
+    """Why the device or its compiler has no such kernel; built here where need be, so that no call fails for that. Said once."""
+    if device.type != "cuda":
+        return f"needs a CUDA device, not {device.type}"
+    if (capability := torch.cuda.get_device_capability(device)) != (9, 0):
+        return "is written for compute capability 9.0, this GPU has {}.{}".format(*capability)
+    if (reason := cuda_library.unavailable_reason(LIBRARY)) is not None:
+        return reason
+    try:
+        cuda_library.load(LIBRARY)
+    except (cuda_library.BuildFailed, OSError) as error:
+        reason = str(error).splitlines()[0]
+        log.warning("the CUDA library %s is not used, Triton's kernel runs instead: %s", LIBRARY, reason)
+        return reason
+    return None
 
 
 def launch_cuda_norm(
+    launch: NormLaunch,
     x: Tensor,
     y: Tensor,
     weight: Tensor | None,
@@ -75,10 +97,10 @@ def launch_cuda_norm(
     residual: Tensor | None = None,
     sums: Tensor | None = None,
 ) -> None:
-    """As `launch_layer_norm_columns`, for operands that `is_supported`.
+    """As `launch_layer_norm_columns`, for operands of which `unsupported_reason` is None.
 
     Raises:
-        RuntimeError: the launch failed.
+        RuntimeError: the launch failed, or the library has no such division.
     """
     vectors = {
         name: None if vector is None else vector.contiguous()
@@ -94,6 +116,9 @@ def launch_cuda_norm(
         is_bfloat16=int(x.dtype == torch.bfloat16),
         d=d,
         m=m,
+        cluster=launch.cluster,
+        columns=launch.columns,
+        threads=launch.threads,
         pdl=1,
         eps=eps,
     )

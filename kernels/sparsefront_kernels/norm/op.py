@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from sparsefront_kernels.norm.cuda_norm import is_supported, launch_cuda_norm
+from sparsefront_kernels.norm import kernels
 from sparsefront_kernels.norm.reference import add_layer_norm_columns_reference, layer_norm_columns_reference
 
 
@@ -82,16 +82,10 @@ def _launch(
     residual: Tensor | None = None,
     sums: Tensor | None = None,
 ) -> None:
-    """Write y, and sums where given, by the fastest kernel that takes the operands."""
+    """Write y, and sums where given, by the kernel in use for such a norm."""
     operands = {"weight": weight, "bias": bias, "x_bias": x_bias, "residual": residual, "sums": sums}
     with torch.cuda.device_of(x):
-        if is_supported(x, **operands):
-            launch_cuda_norm(x, y, eps=eps, **operands)
-            return
-        # Triton may be absent where only the reference is used, so it is imported by those who need it
-        from sparsefront_kernels.norm.triton_norm import launch_layer_norm_columns
-
-        launch_layer_norm_columns(x, y, eps=eps, **operands)
+        kernels.run(kernels.launch_in_use(x, **operands), x, y, eps=eps, **operands)
 
 
 def _keep(ctx, inputs: tuple, output: Tensor) -> None:

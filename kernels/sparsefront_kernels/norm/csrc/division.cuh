@@ -17,6 +17,7 @@ struct Arguments {
     long long x_stride, residual_stride;
     int x_bias_type, weight_type, bias_type, is_bfloat16;
     int d, m;              // m is a multiple of 8
+    int cluster, columns, threads;  // the division
     int pdl;
     float eps;
 };
