@@ -1,5 +1,6 @@
 """The kernels of a norm behind one call: which of them takes the operands, and which is in use."""
 
+import torch
 from torch import Tensor
 
 from sparsefront_kernels.norm import cuda_norm
@@ -54,7 +55,7 @@ def run(
     residual: Tensor | None = None,
     sums: Tensor | None = None,
 ) -> None:
-    """Write y [d, M], and x + x_bias + residual to sums, on the current device; operands as those of the ops.
+    """Write y [d, M], and x + x_bias + residual to sums; operands as those of the ops.
 
     Args:
         launch: one that takes the operands (`unsupported_reason`).
@@ -62,10 +63,11 @@ def run(
         RuntimeError: the launch failed.
     """
     added = {"x_bias": x_bias, "residual": residual, "sums": sums}
-    if launch.kernel == TRITON.kernel:
-        # Triton may be absent where only the reference is used, so it is imported by those who need it
-        from sparsefront_kernels.norm.triton_norm import launch_layer_norm_columns
+    with torch.cuda.device_of(x):
+        if launch.kernel == TRITON.kernel:
+            # Triton may be absent where only the reference is used, so it is imported by those who need it
+            from sparsefront_kernels.norm.triton_norm import launch_layer_norm_columns
 
-        launch_layer_norm_columns(x, y, weight, bias, eps, **added)
-    else:
-        cuda_norm.launch_cuda_norm(launch, x, y, weight, bias, eps, **added)
+            launch_layer_norm_columns(x, y, weight, bias, eps, **added)
+        else:
+            cuda_norm.launch_cuda_norm(launch, x, y, weight, bias, eps, **added)

@@ -84,8 +84,7 @@ def _launch(
 ) -> None:
     """Write y, and sums where given, by the kernel in use for such a norm."""
     operands = {"weight": weight, "bias": bias, "x_bias": x_bias, "residual": residual, "sums": sums}
-    with torch.cuda.device_of(x):
-        kernels.run(kernels.launch_in_use(x, **operands), x, y, eps=eps, **operands)
+    kernels.run(kernels.launch_in_use(x, **operands), x, y, eps=eps, **operands)
 
 
 def _keep(ctx, inputs: tuple, output: Tensor) -> None:
