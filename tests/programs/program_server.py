@@ -16,7 +16,8 @@ from itertools import count
 from pathlib import Path
 
 IMPORTED = ("sparsefront.pipeline", "sparsefront.command_line", "sklearn.datasets", "pandas", "torch._dynamo")
-POLL_SECONDS = (0.01, 0.2)  # at first, and of a program that takes long
+POLL_SECONDS = 0.01  # at first
+LONGEST_POLL_SECONDS = 0.2  # of a program that takes long
 
 
 class Program:
@@ -42,13 +43,13 @@ class Program:
         Raises:
             TimeoutError: the program took longer than so many seconds, and was killed.
         """
-        deadline, seconds = time.monotonic() + timeout, POLL_SECONDS[0]
+        deadline, seconds = time.monotonic() + timeout, POLL_SECONDS
         while (status := self.poll()) is None:
             if time.monotonic() > deadline:
                 os.killpg(self.pid, signal.SIGKILL)
                 raise TimeoutError(f"the program runs after {timeout} s:\n{self.text('stderr')}")
             time.sleep(seconds)
-            seconds = min(1.2 * seconds, POLL_SECONDS[1])
+            seconds = min(1.2 * seconds, LONGEST_POLL_SECONDS)
         return status
 
     def kill(self) -> None:
