@@ -21,12 +21,8 @@ from sparsefront_kernels.common.lane_launch import LaneLaunch
 LARGEST = 130
 LARGEST_OF_ONE_ROW = 1200  # costs little; more k-blocks than a ring has stages, which then are filled again
 SEEDS = (0, 1, 5, 9, 21, 17, 23, 11, 31, 48, 55, 62)
-NOT_OURS = (
-    "triton",
-    "rebuilt",
-    "torch",
-    "quack",
-)  # in the names of kernels that Triton compiles, and of those of others
+# in the names of kernels that Triton compiles, and of those of others
+NOT_OURS = ("triton", "rebuilt", "torch", "quack")
 
 
 def cuda_kernels(beginnings: list[str]) -> list[InLayout]:

@@ -114,7 +114,7 @@ def test_clean(tool, family, run):
         found = version(subprocess.run([SANITIZER, "--version"], capture_output=True, text=True).stdout)
         if found < RACECHECK_FROM:
             pytest.skip(
-                f"racecheck of {found} reports races that are none; {RACECHECK_FROM} is in the extra `sanitizer`"
+                f"racecheck {found} is known for false races of barriers; the extra `sanitizer` brings {RACECHECK_FROM}"
             )
     code, output = run(tool, family)
     assert code == 0, f"{family}: {tool} ends with {code}\n{output[-1000:]}\n{report(output)}"

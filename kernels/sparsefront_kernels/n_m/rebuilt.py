@@ -1,7 +1,8 @@
 """`n_m_rebuilt`, products with many rows: the dense weight is rebuilt in memory, then multiplied by cuBLAS.
 
 It costs a dense product and a pass over the weight. It never beats dense; it is for networks that keep their weights as
-n:m, and for products of so many rows that rebuilding windows in registers (`n_m_triton`) takes longer.
+n:m, and for products of so many rows that rebuilding windows in registers (`n_m_triton`) takes longer. float32 is multiplied as
+PyTorch multiplies it: in TF32 where that is allowed, as the dense layer would be.
 """
 
 import torch
