@@ -5,14 +5,16 @@ from dataclasses import dataclass
 from math import ceil
 
 from sparsefront_kernels.common.dependent_launch import DEPENDENT_LAUNCH, best_first
-from sparsefront_kernels.common.slab_lists import SLAB, SLOT_BYTES, SlabWeight
+from sparsefront_kernels.common.slab_lists import SLAB, SlabWeight
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Problem
 from sparsefront_kernels.tuning import TunedLaunches
 
-MOST_CANDIDATES = 16
-MOST_OUTPUTS = 8  # of a warp: groups times block
+MOST_CANDIDATES = 20
+SLOT_BYTES = 128  # of rows of X of an input
 MOST_WARPS = 16
-SM_SHARED_BYTES = 233_472
+MOST_SPLITS = 8  # blocks of a cluster
+MOST_SLABS = 7
+BLOCK_SHARED_BYTES, SM_SHARED_BYTES = 232_448, 233_472
 MOST_ROW_BLOCKS = 65_535  # of a grid
 
 
@@ -21,16 +23,25 @@ class SlabLaunch:
     """Launch parameters.
 
     Args:
-        groups: of outputs, of a warp: 1, 2, 4 or 8, with at most 8 outputs together.
-        warps: of a block, 4 to 16.
-        stages: slabs of X in shared memory: 1, or 2 where the next one comes while one is multiplied.
+        sets: of `together` groups of outputs, of a warp, one after the other.
+        warps: of a block, 2 to 16.
+        splits: blocks of a cluster, which share K: 1 to 8.
+        slabs: of 256 inputs, in shared memory at once: 1 to 7.
+        lane_units: of 16 bytes of rows of X, of a lane: 1, or 2 for single weights.
         dependent_launch: as in `LaneLaunch`.
     """
 
-    groups: int
+    sets: int
     warps: int
-    stages: int
+    splits: int
+    slabs: int
+    lane_units: int
     dependent_launch: str = "late"
+
+    @property
+    def together(self) -> int:
+        """Groups of outputs that a warp multiplies by at once."""
+        return 4 * self.lane_units
 
 
 @dataclass(frozen=True)
@@ -62,28 +73,60 @@ class SlabProblem:
     def amount(self) -> float:
         return float(self.quads)
 
+    @property
+    def slab_count(self) -> int:
+        return ceil(self.k / SLAB)
+
+    @property
+    def rows(self) -> int:
+        """Of X, of a block."""
+        return SLOT_BYTES // self.element_bytes
+
 
 def described(packed: SlabWeight, problem: Problem) -> SlabProblem:
     """What of a packed weight and a product decides how fast launch parameters are."""
-    values = packed.lists.values
-    quads, _, block = values.shape
+    lists = packed.lists
+    block, size = lists.values.shape[2], lists.values.element_size()
     feature_major = problem.layout in X_FEATURE_MAJOR
-    size = values.element_size()
-    return SlabProblem(problem.m, problem.k, problem.n // block, block, quads, size, feature_major)
+    return SlabProblem(problem.m, problem.k, problem.n // block, block, lists.quads, size, feature_major)
 
 
 SPACE = tuple(
-    SlabLaunch(groups, warps, stages) for groups, warps, stages in itertools.product((1, 2, 4, 8), (4, 8, 16), (1, 2))
+    SlabLaunch(*values)
+    for values in itertools.product(
+        (1, 2, 4, 8), (2, 4, 8, 16), range(1, MOST_SPLITS + 1), range(1, MOST_SLABS + 1), (1, 2)
+    )
 )
 
 
+def slabs_of_block(problem: SlabProblem, launch: SlabLaunch) -> int:
+    """Of the block of a cluster that has most."""
+    return max(1, ceil(problem.slab_count / launch.splits))
+
+
+def passes(problem: SlabProblem, launch: SlabLaunch) -> int:
+    """How often that block brings X."""
+    return ceil(slabs_of_block(problem, launch) / launch.slabs)
+
+
+def shared_bytes(problem: SlabProblem, launch: SlabLaunch) -> int:
+    """Of a block: inputs, and sums where they are kept between passes or added up by a cluster."""
+    inputs = min(problem.k, launch.slabs * SLAB) * SLOT_BYTES
+    outputs = launch.together * launch.warps * launch.sets * problem.block
+    return inputs + (outputs * problem.rows * 4 if passes(problem, launch) > 1 or launch.splits > 1 else 0)
+
+
 def possible(problem: SlabProblem, launch: SlabLaunch) -> bool:
-    """Whether the launch can compute the problem; two stages make no sense for a single slab."""
+    """Whether the launch can compute the problem, and no smaller cluster or room for slabs does so in as many passes."""
+    if not (launch.sets >= 1 and 1 <= launch.splits <= MOST_SPLITS and 1 <= launch.slabs <= MOST_SLABS):
+        return False
+    slabs = slabs_of_block(problem, launch)
     return (
-        launch.groups in (1, 2, 4, 8)
-        and launch.groups * problem.block <= MOST_OUTPUTS
-        and 1 <= launch.warps <= MOST_WARPS
-        and launch.stages in ((1, 2) if problem.k > SLAB else (1,))
+        1 <= launch.warps <= MOST_WARPS
+        and launch.splits == max(1, ceil(problem.slab_count / slabs))
+        and launch.slabs == ceil(slabs / passes(problem, launch))
+        and launch.lane_units in ((1, 2) if problem.block == 1 else (1,))
+        and shared_bytes(problem, launch) <= BLOCK_SHARED_BYTES
         and launch.dependent_launch in DEPENDENT_LAUNCH
     )
 
@@ -93,20 +136,34 @@ def predicted_us(problem: SlabProblem, launch: SlabLaunch, num_sms: int) -> floa
 
     It orders candidates, nothing else; the counts are of the compiled code, not fitted to measurements.
     """
-    row_blocks = ceil(problem.m * problem.element_bytes / SLOT_BYTES)
-    blocks = ceil(problem.groups / (launch.groups * launch.warps)) * row_blocks
-    slab_bytes = launch.stages * min(problem.k, SLAB) * SLOT_BYTES
-    at_once = max(1, min(SM_SHARED_BYTES // (slab_bytes + 1024), 2048 // (32 * launch.warps * 2)))
-    rows = 8 // problem.element_bytes  # of a lane
-    widened = rows if problem.element_bytes == 2 else 0
-    of_quad = max(4 * 2.5, 4 * (3.5 + rows * problem.block + widened + problem.block / 2) / 4 + 2)
-    quads = problem.quads / problem.groups * launch.groups * launch.warps  # of a block
-    staging = problem.k * SLOT_BYTES / (40 if problem.x_feature_major else 25)  # cycles, of a block
-    multiplying = quads * of_quad
-    alone = min(at_once, ceil(blocks / num_sms)) == 1  # nothing else hides what a block waits for
-    block_cycles = staging + multiplying if alone and launch.stages == 1 else max(staging, multiplying) + 0.2 * staging
-    latency = 60 * problem.quads / problem.groups * launch.groups  # of a warp's quads one after the other
-    return 2.5 + max(block_cycles * ceil(blocks / num_sms), latency) / 1.7e3
+    together = launch.together * launch.warps * launch.sets
+    blocks = ceil(problem.groups / together) * ceil(problem.m / problem.rows) * launch.splits
+    of_sm = ceil(blocks / num_sms)
+    at_once = min(
+        SM_SHARED_BYTES // (shared_bytes(problem, launch) + 1024), MOST_WARPS // launch.warps
+    )  # of registers, 16 warps
+    rounds = ceil(of_sm / max(1, at_once))
+    of_x = 4 * launch.lane_units  # words of a lane, of an entry
+    fmas = problem.block * of_x * 4 // problem.element_bytes
+    widened = of_x * 2 + problem.block if problem.element_bytes == 2 else 0
+    words = (
+        of_x + problem.block * problem.element_bytes / 4 + 0.5
+    )  # that an entry brings into registers: X, values, place
+    share = slabs_of_block(problem, launch) / max(1, problem.slab_count)  # of K
+    entries = 4 * problem.quads / max(1, problem.groups) * share  # of a list
+    multiplying = (
+        max(words, (fmas + widened + of_x / 2 + 1) / 4) * entries * launch.warps * launch.sets
+    )  # of a block, all cycles of its SM
+    multiplying *= 1 + 1.5 / (launch.warps * max(1, min(of_sm, at_once)))  # few warps do not keep an SM busy
+    waiting = launch.sets * (150 + entries * (8 + 8 * launch.lane_units))  # of a warp, one thing after the other
+    staging = problem.k * share * SLOT_BYTES / (50 if problem.x_feature_major else 20)
+    sums = together * problem.block * problem.rows * 4 / 128  # cycles to read or to write them all
+    keeping = sums * (2 * (passes(problem, launch) - 1) + (5 if launch.splits > 1 else 0))
+    first = (
+        staging / passes(problem, launch) / launch.sets
+    )  # what nothing hides: later slabs come while the first set waits
+    unhidden = rounds * (600 * passes(problem, launch) + first + (1200 if launch.splits > 1 else 0))
+    return 2.0 + (unhidden + max(of_sm * (multiplying + keeping + 0.3 * staging), rounds * (waiting + keeping))) / 1.7e3
 
 
 def candidates(problem: SlabProblem, num_sms: int, *, most: int = MOST_CANDIDATES) -> list[SlabLaunch]:

@@ -1,6 +1,6 @@
-"""A weight laid out for kernels of which every lane owns rows of X: what a group of outputs keeps of a slab of inputs is a list.
+"""A weight laid out for kernels of which every lane owns rows of X: what a group of outputs keeps is a list of inputs.
 
-The layout is that of cuda/slab_kernel.cuh.
+The layout is that of cuda/slab_list.cuh.
 """
 
 from dataclasses import dataclass
@@ -8,21 +8,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-SLAB = 256  # inputs, whose rows are in shared memory at a time
+SLAB = 256  # inputs that come into shared memory together
 QUAD = 4  # kept inputs that are read at once
-SLOT_BYTES = 256  # of rows of X of an input
-UNITS = 16  # of 16 bytes, in a slot
+SPARE_QUADS = 2  # beyond the last list: the kernel reads so far ahead
 
 
 @dataclass(frozen=True, eq=False)
 class SlabLists:
-    """A weight as lists, slab after slab; within a slab in `order`. Lists are filled up to whole quads by zero weights at
+    """A weight as lists, group after group in `order`, inputs ascending. Lists are filled up to whole quads by zero weights at
     their own last input, so that no output meets an input that it does not keep.
 
     Args:
-        values: [quads, 4, block] in the weight's dtype: what each of the group's outputs has at an input.
-        places: int16 [quads, 4], to be read as unsigned: where the input's slot begins, and how it is swizzled.
-        pointers: int32 [slabs, groups + 1], first quad of each list.
+        values: [quads + 2, 4, block] in the weight's dtype: what each of the group's outputs has at an input.
+        places: int16 [quads + 2, 4], to be read as unsigned: the input mod 65536.
+        pointers: int32 [groups, slabs + 1], in entries (a quad has four): where each slab of 256 inputs begins in a list, and
+            the list's end.
         order: int32 [groups], the group that a list is of; those that keep most come first. None: groups in order.
     """
 
@@ -30,6 +30,11 @@ class SlabLists:
     places: Tensor
     pointers: Tensor
     order: Tensor | None
+
+    @property
+    def quads(self) -> int:
+        """Of all lists."""
+        return self.values.shape[0] - SPARE_QUADS
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,29 +61,31 @@ def slab_lists(group: Tensor, inputs: Tensor, values: Tensor, *, groups: int, k:
         by_length: whether groups that keep most come first, so that blocks and warps share the work evenly.
     """
     device, block = values.device, values.shape[1]
-    slabs = -(-k // SLAB) if len(values) else 0
+    slabs = -(-k // SLAB)
     order = torch.bincount(group, minlength=groups).argsort(descending=True, stable=True) if by_length else None
     position = group if order is None else order.argsort()[group]
-    of_list = inputs // SLAB * groups + position  # lists are numbered slab by slab
-    by_list = of_list.argsort(stable=True)  # inputs still ascend within each
-    of_list, inputs, values = of_list[by_list], inputs[by_list], values[by_list]
-    kept = torch.bincount(of_list, minlength=slabs * groups)
-    quads = (kept + QUAD - 1) // QUAD
-    first = quads.cumsum(0) - quads
-    total = int(quads.sum())
-    rank = torch.arange(len(values), device=device) - (kept.cumsum(0) - kept)[of_list]
-    target = first[of_list] * QUAD + rank
-    stored = values.new_zeros(total * QUAD, block)
+    by_list = position.argsort(stable=True)  # inputs still ascend within each
+    position, inputs, values = position[by_list], inputs[by_list], values[by_list]
+    kept = torch.bincount(position, minlength=groups)
+    length = (kept + QUAD - 1) // QUAD * QUAD
+    first = length.cumsum(0) - length
+    entries = int(length.sum())
+    target = first[position] + torch.arange(len(values), device=device) - (kept.cumsum(0) - kept)[position]
+    stored = values.new_zeros(entries + SPARE_QUADS * QUAD, block)
     stored[target] = values
-    last = torch.repeat_interleave(inputs[(kept.cumsum(0) - 1)[kept > 0]], quads[kept > 0] * QUAD)  # of each list
-    last[target] = inputs
-    in_slab = last % SLAB
-    places = in_slab * SLOT_BYTES + in_slab % UNITS * (SLOT_BYTES // UNITS)
-    starts = torch.cat([first, first.new_full((1,), total)])
-    ends = starts[(torch.arange(slabs, device=device) + 1) * groups]
+    places = inputs.new_zeros(len(stored))
+    places[:entries] = torch.repeat_interleave(
+        inputs[(kept.cumsum(0) - 1)[kept > 0]], length[kept > 0]
+    )  # of each list the last
+    places[target] = inputs
+    places = places % 2**16
+    of_slab = torch.bincount(position * slabs + inputs // SLAB, minlength=groups * slabs).view(groups, slabs)
+    pointers = torch.cat([first[:, None], first[:, None] + of_slab.cumsum(1)], dim=1)
+    at_end = pointers == (first + kept)[:, None]  # of slabs after the last input too: what fills up is at that input
+    pointers = torch.where(at_end, (first + length)[:, None], pointers)
     return SlabLists(
-        values=stored.view(total, QUAD, block),
-        places=torch.where(places >= 2**15, places - 2**16, places).to(torch.int16).view(total, QUAD),
-        pointers=torch.cat([first.view(slabs, groups), ends[:, None]], dim=1).to(torch.int32),
+        values=stored.view(-1, QUAD, block),
+        places=torch.where(places >= 2**15, places - 2**16, places).to(torch.int16).view(-1, QUAD),
+        pointers=pointers.to(torch.int32),
         order=None if order is None else order.to(torch.int32),
     )

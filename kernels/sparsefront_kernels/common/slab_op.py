@@ -7,6 +7,7 @@ from torch import Tensor
 
 from sparsefront_kernels.common.operands import bias_for_kernel, check_operands
 from sparsefront_kernels.common.slab_launch import SlabProblem, rows_unsupported_reason
+from sparsefront_kernels.common.slab_lists import SPARE_QUADS
 from sparsefront_kernels.common.slab_product import launch_slab_product
 from sparsefront_kernels.tuning import TunedLaunches
 
@@ -44,7 +45,7 @@ def slab_op(launches: TunedLaunches) -> Callable[..., Tensor]:
         y = x.new_empty(n, x.shape[1])
         if y.numel() == 0:
             return y
-        quads, _, block = values.shape
+        block, quads = values.shape[2], len(values) - SPARE_QUADS
         problem = SlabProblem(x.shape[1], k, n // block, block, quads, x.element_size(), x_feature_major)
         with torch.cuda.device_of(x):
             launch_slab_product(

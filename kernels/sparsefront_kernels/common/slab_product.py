@@ -8,12 +8,12 @@ from torch import Tensor
 from sparsefront_kernels.common.dependent_launch import DEPENDENT_LAUNCH
 from sparsefront_kernels.common.lane_product import TYPE_CODES
 from sparsefront_kernels.common.library_function import library_function
-from sparsefront_kernels.common.slab_launch import SlabLaunch, SlabProblem
+from sparsefront_kernels.common.slab_launch import SlabLaunch, SlabProblem, shared_bytes
 
 _POINTERS = ("x", "values", "places", "pointers", "order", "bias", "y")
 _STRIDES = ("row_stride", "input_stride")
-_NUMBERS = ("vectors", "type", "bias_type", "m", "k", "groups", "block", "slab_count")
-_LAUNCH = ("groups_of_warp", "warps", "stages", "dependent_launch")
+_NUMBERS = ("vectors", "type", "bias_type", "m", "k", "groups", "block", "quads", "slab_count")
+_LAUNCH = ("sets", "warps", "splits", "slabs", "lane_units", "shared_bytes", "dependent_launch")
 
 
 class Arguments(ctypes.Structure):
@@ -55,17 +55,21 @@ def launch_slab_product(
         **{name: None if tensor is None else tensor.data_ptr() for name, tensor in tensors.items()},
         row_stride=x.stride(1),
         input_stride=x.stride(0),
-        vectors=int(in_units(x)),
+        vectors=vectors_of(x),
         type=TYPE_CODES[x.dtype],
         bias_type=0 if bias is None else TYPE_CODES[bias.dtype],
         m=problem.m,
         k=problem.k,
         groups=problem.groups,
         block=problem.block,
-        slab_count=pointers.shape[0],
-        groups_of_warp=launch.groups,
+        quads=problem.quads,
+        slab_count=pointers.shape[1] - 1,
+        sets=launch.sets,
         warps=launch.warps,
-        stages=launch.stages,
+        splits=launch.splits,
+        slabs=launch.slabs,
+        lane_units=launch.lane_units,
+        shared_bytes=shared_bytes(problem, launch),
         dependent_launch=DEPENDENT_LAUNCH.index(launch.dependent_launch),
     )
     error = library_function(kernel, Arguments)(
@@ -75,7 +79,11 @@ def launch_slab_product(
         raise RuntimeError(f"{kernel}: CUDA error {error} at launch ({launch})")
 
 
-def in_units(x: Tensor) -> bool:
-    """Whether the rows [K, M] of each input lie side by side in aligned units of 16 bytes."""
+def vectors_of(x: Tensor) -> int:
+    """What of X [K, M] lies side by side in whole aligned vectors of 16 bytes: 1 an input's rows, 2 a row's inputs, 0 neither."""
     unit = 16 // x.element_size()
-    return x.stride(1) == 1 and x.stride(0) % unit == 0 and x.shape[1] % unit == 0 and x.data_ptr() % 16 == 0
+    for code, along, across in ((1, 1, 0), (2, 0, 1)):
+        whole = x.shape[along] % unit == 0 and x.stride(across) % unit == 0
+        if x.stride(along) == 1 and whole and x.data_ptr() % 16 == 0:
+            return code
+    return 0

@@ -15,4 +15,4 @@ def pack_for_cuda(stored: CSRFormat) -> SlabWeight:
     return SlabWeight(n, k, lists)
 
 
-ENTRY = slab_entry("csr", kernel="csr_cuda", version=1, pack=pack_for_cuda)
+ENTRY = slab_entry("csr", kernel="csr_cuda", version=2, pack=pack_for_cuda)

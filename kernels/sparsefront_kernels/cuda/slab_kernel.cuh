@@ -1,172 +1,168 @@
 // Y = X · W^T + bias for a weight of single kept weights, or of small blocks, and any number of rows of X.
 //
-// The lanes of a warp own rows of X, and read them side by side from shared memory, a slab of 256 inputs at a time
-// (slab_inputs.cuh): no bank conflicts, whatever inputs an output keeps. A warp owns GROUPS groups of BLOCK outputs; outputs of a
-// group keep the same inputs, so that what is read of X serves them all. The weights that a group keeps in a slab are a list,
-// in quads of four inputs; the quads of a warp lie one after the other. Each output is added up by one warp in one order.
+// Four or eight lanes of a warp own 128 bytes of rows of X, which they read side by side from shared memory: no bank conflicts, whatever
+// inputs an output keeps. A warp multiplies by eight or four groups of BLOCK outputs at once; outputs of a group keep the same inputs, so
+// that what is read of X serves them all. What a group keeps is a list (slab_list.cuh). The blocks of a cluster share K, each walks over its own
+// slabs of 256 inputs in passes, as many slabs at once as shared memory has room for. All is added up in a fixed order.
 #pragma once
 
-#include "slab_inputs.cuh"
-#include "streams.cuh"
+#include "slab_sums.cuh"
 
 namespace slabs {
 
-constexpr int LANES = 32, MOST_WARPS = 16, QUAD = 4;
+constexpr int MOST_WARPS = 16;
+constexpr int PLACES = 65536 / SLAB;  // slabs whose inputs have different places
 
 struct Problem {
     Inputs inputs;
-    const void* values;      // [quads, 4, BLOCK]
-    const uint16_t* places;  // [quads, 4]: the input's slot in its slab: input * 256 + input mod 16 * 16
-    const int* pointers;     // [slabs, groups + 1]: first quad of each list
-    const int* order;        // [groups]: the group that a list is of; null: in order
-    const void* bias;
-    int bias_type;
-    void* y;                 // [n, m] contiguous
-    int groups, slab_count;
-    int stages;              // slabs of X in shared memory, 1 or 2
+    Lists lists;
+    Outputs outputs;
+    int slab_count;
+    int sets;    // of TOGETHER groups, of a warp
+    int splits;  // blocks of a cluster
+    int slabs;   // in shared memory at once, at most 7
     int dependent_launch;
 };
 
-template <typename T, int BLOCK>
-struct Quad {
-    static constexpr int BYTES = QUAD * BLOCK * sizeof(T), WORDS = BYTES / 4;
-    uint32_t values[WORDS];
-    uint2 places;
+// Slabs that a block has in shared memory in one pass.
+struct Pass {
+    int first, last;
 
-    // The same for all lanes. Through L1, since a line holds several.
-    __device__ __forceinline__ void load(const Problem& problem, int at) {
-        const uint8_t* source = static_cast<const uint8_t*>(problem.values) + static_cast<long long>(at) * BYTES;
-        if constexpr (WORDS >= 4) {
-#pragma unroll
-            for (int word = 0; word < WORDS; word += 4)
-                *reinterpret_cast<uint4*>(values + word) = *reinterpret_cast<const uint4*>(source + 4 * word);
-        } else {
-            *reinterpret_cast<uint2*>(values) = *reinterpret_cast<const uint2*>(source);
-        }
-        places = reinterpret_cast<const uint2*>(problem.places)[at];
-    }
-
-    __device__ __forceinline__ uint32_t place(int i) const {
-        const uint32_t word = i < 2 ? places.x : places.y;
-        return i % 2 == 0 ? word & 0xFFFF : word >> 16;
-    }
+    __device__ __forceinline__ Pass(const Problem& problem, int first, int end)
+        : first(first), last(min(min(first + problem.slabs, end), (first / PLACES + 1) * PLACES)) {}
 };
 
 template <typename T>
-constexpr int LANE_ROWS = 8 / sizeof(T);
+__device__ __forceinline__ void bring(const Problem& problem, const Pass& pass, int first_row, uint8_t* slots) {
+    for (int slab = pass.first; slab < pass.last; ++slab) {
+        const int count = min(SLAB, problem.inputs.k - slab * SLAB);
+        stage<T>(problem.inputs, slab * SLAB, count, first_row, slots + (slab - pass.first) * SLAB * SLOT_BYTES);
+    }
+}
+
+// Of the list at a position: the first entry of each slab.
+__device__ __forceinline__ const int* pointers_of(const Problem& problem, int position) {
+    return problem.lists.pointers + static_cast<long long>(position) * (problem.slab_count + 1);
+}
+
+// Entries of a list that are of a pass; none beyond the last group.
+struct Range {
+    int first = 0, beyond = 0;
+
+    __device__ __forceinline__ Range() {}
+    __device__ __forceinline__ Range(const Problem& problem, const Pass& pass, int position) {
+        if (position >= problem.outputs.groups) return;
+        const int* pointers = pointers_of(problem, position);
+        first = pointers[pass.first];
+        beyond = pointers[pass.last];
+    }
+};
+
+// Asks for the beginning of a list: what is read one after the other must not be waited for each time.
+template <typename T, int BLOCK, int LANE_UNITS>
+__device__ __forceinline__ void ask_for(const Lists& lists, const Range& range) {
+    constexpr int ENTRY = BLOCK * sizeof(T);
+    const int first = range.first, beyond = range.beyond;
+    touch<LANE_UNITS>(lists.values, static_cast<long long>(first) * ENTRY, static_cast<long long>(beyond) * ENTRY);
+    touch<LANE_UNITS>(lists.values, static_cast<long long>(first) * ENTRY + GROUP_LANES<LANE_UNITS> * SECTOR_BYTES, static_cast<long long>(beyond) * ENTRY);
+    touch<LANE_UNITS>(lists.places, static_cast<long long>(first) * 2, static_cast<long long>(beyond) * 2);
+}
+
+// Asks for this block's share of an array to be brought into L2, of whichever blocks read it: the weight comes while the kernel before runs.
+__device__ __forceinline__ void prefetch_share(const void* array, long long bytes) {
+    constexpr int VECTOR = 16, MOST = 32768;
+    const long long vectors = bytes / VECTOR, blocks = gridDim.x * gridDim.y, block = blockIdx.y * gridDim.x + blockIdx.x;
+    const long long first = vectors * block / blocks, count = vectors * (block + 1) / blocks - first;
+    streams::prefetch(static_cast<const uint8_t*>(array) + first * VECTOR, static_cast<uint32_t>(min(count * VECTOR, static_cast<long long>(MOST))));
+}
 
 template <typename T, int BLOCK>
-__device__ __forceinline__ void multiply(float (&sums)[BLOCK][LANE_ROWS<T>], const Quad<T, BLOCK>& quad, const uint8_t* slab, uint32_t lane_offset) {
-#pragma unroll
-    for (int i = 0; i < QUAD; ++i) {
-        uint32_t rows[2];
-        *reinterpret_cast<uint2*>(rows) = *reinterpret_cast<const uint2*>(slab + (quad.place(i) ^ lane_offset));
-#pragma unroll
-        for (int output = 0; output < BLOCK; ++output) {
-            const float weight = numbers::in_words<T>(quad.values, i * BLOCK + output);
-#pragma unroll
-            for (int row = 0; row < LANE_ROWS<T>; ++row)
-                sums[output][row] = fmaf(weight, numbers::in_words<T>(rows, row), sums[output][row]);
-        }
-    }
+__device__ __forceinline__ void prefetch_lists(const Problem& problem) {
+    const long long entries = static_cast<long long>(problem.lists.quads) * QUAD;
+    if (threadIdx.x == 0) prefetch_share(problem.lists.values, entries * BLOCK * sizeof(T));
+    if (threadIdx.x == LANES / 2) prefetch_share(problem.lists.places, entries * 2);
+    if (threadIdx.x == LANES) prefetch_share(problem.lists.pointers, static_cast<long long>(problem.outputs.groups) * (problem.slab_count + 1) * 4);
 }
 
-// Brings lines of an array into L1, one to a lane: what a warp reads one after the other must not be waited for each time.
-__device__ __forceinline__ void touch(const void* array, long long first_byte, long long last_byte) {
-    const long long at = first_byte + threadIdx.x % LANES * 128;
-    if (at < last_byte)
-        asm volatile("{\n.reg .u32 unused;\nld.global.u8 unused, [%0];\n}" ::"l"(static_cast<const uint8_t*>(array) + at));
+// How many quads the lists of a warp go on to together, when all to `come` are of slabs that are there; lists with nothing beyond are asked
+// for no more. Each could go as far as it is, but then some would wait for others at every slab.
+__device__ __forceinline__ int together(int come, int start, int whole_end) {
+    constexpr int ANY = 1 << 30;
+    const int quads = __reduce_min_sync(~0u, come >= whole_end ? ANY : max(come - start, 0));
+    return min(quads, max(whole_end - start, 0));
 }
 
-template <typename T, int BLOCK, int GROUPS>
-__device__ __forceinline__ void write(const Problem& problem, const float (&sums)[GROUPS][BLOCK][LANE_ROWS<T>], int first, int first_row) {
-    const int row = first_row + threadIdx.x % LANES * LANE_ROWS<T>, m = problem.inputs.m;
-    if (row >= m) return;
-#pragma unroll
-    for (int group = 0; group < GROUPS; ++group) {
-        if (first + group >= problem.groups) return;
-        const int stored = problem.order == nullptr ? first + group : problem.order[first + group];
-#pragma unroll
-        for (int output = 0; output < BLOCK; ++output) {
-            const float bias = numbers::of_type(problem.bias, problem.bias_type, stored * BLOCK + output);
-            T* target = static_cast<T*>(problem.y) + static_cast<long long>(stored * BLOCK + output) * m + row;
-            alignas(8) T rows[LANE_ROWS<T>];
-#pragma unroll
-            for (int i = 0; i < LANE_ROWS<T>; ++i) rows[i] = numbers::rounded<T>(sums[group][output][i] + bias);
-            if (m % LANE_ROWS<T> == 0) {
-                *reinterpret_cast<uint2*>(target) = *reinterpret_cast<const uint2*>(rows);
-            } else {
-#pragma unroll
-                for (int i = 0; i < LANE_ROWS<T>; ++i) {
-                    if (row + i < m) target[i] = rows[i];
-                }
-            }
-        }
-    }
-}
-
-template <typename T, int BLOCK, int GROUPS>
+template <typename T, int BLOCK, int LANE_UNITS>
 __device__ __forceinline__ void product(const Problem& problem) {
     extern __shared__ __align__(16) uint8_t shared[];
-    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, warps = blockDim.x / LANES;
-    const int first = (blockIdx.x * warps + warp) * GROUPS, first_row = blockIdx.y * ROWS<T>;
-    const uint32_t lane_offset = lane * 8;
-    const int buffer_bytes = min(INPUTS, problem.inputs.k) * SLOT_BYTES;
+    const int warp = threadIdx.x / LANES, warps = blockDim.x / LANES;
+    const int rank = blockIdx.x % problem.splits, of_block = TOGETHER<LANE_UNITS> * warps * problem.sets;
+    const int first_group = blockIdx.x / problem.splits * of_block, first_row = blockIdx.y * ROWS<T>;
+    const int begin = static_cast<int>(static_cast<long long>(problem.slab_count) * rank / problem.splits);
+    const int end = static_cast<int>(static_cast<long long>(problem.slab_count) * (rank + 1) / problem.splits);
+    const int resident = min(problem.slabs * SLAB, problem.inputs.k);
+    float* const sums_of_block = reinterpret_cast<float*>(shared + resident * SLOT_BYTES);
     if (problem.dependent_launch == streams::EARLY) streams::let_next_grid_start();
-    if (problem.dependent_launch != streams::OFF) streams::wait_for_grid_before();
-
-    float sums[GROUPS][BLOCK][LANE_ROWS<T>] = {};
-    if (problem.slab_count > 0) stage<T>(problem.inputs, 0, first_row, shared);
-    for (int slab = 0; slab < problem.slab_count; ++slab) {
-        int bounds[GROUPS + 1];
-        const int* pointers = problem.pointers + static_cast<long long>(slab) * (problem.groups + 1);
-#pragma unroll
-        for (int group = 0; group <= GROUPS; ++group) bounds[group] = pointers[min(first + group, problem.groups)];
-        constexpr int QUAD_BYTES = Quad<T, BLOCK>::BYTES, PLACE_BYTES = 2 * QUAD;
-        touch(problem.values, static_cast<long long>(bounds[0]) * QUAD_BYTES, static_cast<long long>(bounds[GROUPS]) * QUAD_BYTES);
-        touch(problem.places, static_cast<long long>(bounds[0]) * PLACE_BYTES, static_cast<long long>(bounds[GROUPS]) * PLACE_BYTES);
-        const bool ahead = problem.stages == 2 && slab + 1 < problem.slab_count;
-        if (ahead) stage<T>(problem.inputs, slab + 1, first_row, shared + (slab + 1) % 2 * buffer_bytes);
-        if (ahead) wait_for_copies<1>();
-        else wait_for_copies<0>();
-        __syncthreads();
-        const uint8_t* buffer = shared + (problem.stages == 2 ? slab % 2 * buffer_bytes : 0);
-        int at = bounds[0];
-        Quad<T, BLOCK> quad{}, next{};
-        if (at < bounds[GROUPS]) quad.load(problem, at);
-#pragma unroll
-        for (int group = 0; group < GROUPS; ++group) {
-            for (; at < bounds[group + 1]; ++at) {
-                if (at + 1 < bounds[GROUPS]) next.load(problem, at + 1);
-                multiply<T, BLOCK>(sums[group], quad, buffer, lane_offset);
-                quad = next;
-            }
-        }
-        __syncthreads();  // the slab is done with
-        if (problem.stages == 1 && slab + 1 < problem.slab_count) stage<T>(problem.inputs, slab + 1, first_row, shared);
+    if (problem.dependent_launch != streams::OFF) {
+        prefetch_lists<T, BLOCK>(problem);
+        streams::wait_for_grid_before();
     }
-    if (problem.dependent_launch == streams::LATE) streams::let_next_grid_start();
-    write<T, BLOCK, GROUPS>(problem, sums, first, first_row);
-}
 
-template <typename Kernel>
-cudaError_t launch(Kernel kernel, const Problem& problem, int rows, int groups, int warps, cudaStream_t stream) {
-    cudaLaunchAttribute attribute{};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config{};
-    config.gridDim = dim3((problem.groups + warps * groups - 1) / (warps * groups), (problem.inputs.m + rows - 1) / rows);
-    config.blockDim = dim3(LANES * warps);
-    const int slabs = problem.stages < problem.slab_count ? problem.stages : problem.slab_count;
-    const int inputs = problem.inputs.k < INPUTS ? problem.inputs.k : INPUTS;
-    config.dynamicSmemBytes = slabs * inputs * SLOT_BYTES;
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = problem.dependent_launch == streams::OFF ? 0 : 1;
-    if (warps > MOST_WARPS || problem.stages < 1 || problem.stages > 2 || config.gridDim.y > 65535) return cudaErrorInvalidValue;
-    const cudaError_t error =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(config.dynamicSmemBytes));
-    return error == cudaSuccess ? cudaLaunchKernelEx(&config, kernel, problem) : error;
+    const int group_of_set = warp * TOGETHER<LANE_UNITS> + threadIdx.x % LANES / GROUP_LANES<LANE_UNITS>;  // of the block
+    int next = begin;
+    do {
+        const Pass pass(problem, next, end);
+        next = pass.last;
+        if (pass.first > begin) __syncthreads();  // X of the pass before is done with
+        bring<T>(problem, pass, first_row, shared);
+        const Origin origin = Origin::of_lane<LANE_UNITS>(pass.first % PLACES * SLAB);
+        Range now(problem, pass, first_group + group_of_set);
+        Range next_set = problem.sets > 1 ? Range(problem, pass, first_group + group_of_set + warps * TOGETHER<LANE_UNITS>) : Range();
+        ask_for<T, BLOCK, LANE_UNITS>(problem.lists, now);
+        for (int set = 0; set < problem.sets; ++set) {
+            const int group = group_of_set + set * warps * TOGETHER<LANE_UNITS>, position = first_group + group;
+            const bool own = position < problem.outputs.groups;
+            const int first = now.first, beyond = now.beyond;
+            if (set + 1 < problem.sets) ask_for<T, BLOCK, LANE_UNITS>(problem.lists, next_set);
+            now = next_set;
+            next_set = set + 2 < problem.sets ? Range(problem, pass, position + 2 * warps * TOGETHER<LANE_UNITS>) : Range();
+
+            Sums<T, BLOCK, LANE_UNITS> sums = {};
+            const int start = (first + QUAD - 1) / QUAD, whole_end = beyond / QUAD;
+            int at = start;
+            for (int slab = set == 0 ? pass.first : pass.last - 1; slab < pass.last; ++slab) {  // the first set waits for each slab
+                int here = whole_end;
+                if (set == 0) {
+                    wait_for_copies(pass.last - 1 - slab);
+                    __syncthreads();
+                    if (slab + 1 < pass.last) here = start + together(own ? pointers_of(problem, position)[slab + 1] / QUAD : whole_end, start, whole_end);
+                }
+                multiply_quads<T, BLOCK, LANE_UNITS>(sums, problem.lists, at, here, shared, origin);
+                at = max(at, here);
+            }
+            if (first % QUAD != 0 || beyond % QUAD != 0) {  // quads that the list has with the slabs before and after
+                Quad<T, BLOCK> quad;
+                if (first % QUAD != 0 && first < beyond) {
+                    quad.load_within(problem.lists, first / QUAD, first, beyond);
+                    multiply<T, BLOCK, LANE_UNITS>(sums, quad, shared, origin);
+                }
+                if (beyond % QUAD != 0 && whole_end * QUAD >= first) {
+                    quad.load_within(problem.lists, whole_end, first, beyond);
+                    multiply<T, BLOCK, LANE_UNITS>(sums, quad, shared, origin);
+                }
+            }
+            const bool finished = pass.last >= end;
+            add_and_keep<T, BLOCK, LANE_UNITS>(sums, sums_of_block, group, pass.first > begin, !finished || problem.splits > 1);
+            if (finished && set + 1 == problem.sets && problem.dependent_launch == streams::LATE) streams::let_next_grid_start();
+            if (finished && problem.splits == 1 && own) write_group<T, BLOCK, LANE_UNITS>(problem.outputs, position, first_row, sums);
+        }
+    } while (next < end);
+    if (problem.splits == 1) return;
+    __syncwarp();
+    streams::cluster_sync();
+    add_up_and_write<T, BLOCK>(problem.outputs, sums_of_block, first_group, of_block, first_row, rank, problem.splits);
+    __syncwarp();
+    streams::cluster_sync();  // others read what this block has
 }
 
 }  // namespace slabs

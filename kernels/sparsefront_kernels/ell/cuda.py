@@ -20,4 +20,4 @@ def pack_for_cuda(stored: ELLFormat) -> SlabWeight:
     return SlabWeight(n, k, slab_lists(group, inputs.flatten(), values, groups=rows, k=k, by_length=False))
 
 
-ENTRY = slab_entry("ell", kernel="ell_cuda", version=1, pack=pack_for_cuda)
+ENTRY = slab_entry("ell", kernel="ell_cuda", version=2, pack=pack_for_cuda)

@@ -23,4 +23,4 @@ def pack_for_cuda(stored: NMFormat) -> SlabWeight:
     return SlabWeight(n, k, slab_lists(output, inputs.flatten(), values.reshape(-1, 1), groups=n, k=k, by_length=False))
 
 
-ENTRY = slab_entry("n_m", kernel="n_m_cuda", version=1, pack=pack_for_cuda)
+ENTRY = slab_entry("n_m", kernel="n_m_cuda", version=2, pack=pack_for_cuda)

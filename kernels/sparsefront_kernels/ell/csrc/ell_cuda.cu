@@ -4,16 +4,16 @@
 
 namespace {
 
-template <typename T, int BLOCK, int GROUPS>
+template <typename T, int BLOCK, int LANE_UNITS>
 __global__ void __launch_bounds__(slabs::LANES * slabs::MOST_WARPS, 1) ell_cuda_kernel(const __grid_constant__ slabs::Problem problem) {
-    slabs::product<T, BLOCK, GROUPS>(problem);
+    slabs::product<T, BLOCK, LANE_UNITS>(problem);
 }
 
 struct EllCuda {
     static constexpr bool BLOCKS = true;
-    template <typename T, int BLOCK, int GROUPS>
+    template <typename T, int BLOCK, int LANE_UNITS>
     static constexpr auto kernel() {
-        return ell_cuda_kernel<T, BLOCK, GROUPS>;
+        return ell_cuda_kernel<T, BLOCK, LANE_UNITS>;
     }
 };
 

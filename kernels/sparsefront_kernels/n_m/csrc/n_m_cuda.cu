@@ -4,16 +4,16 @@
 
 namespace {
 
-template <typename T, int BLOCK, int GROUPS>
+template <typename T, int BLOCK, int LANE_UNITS>
 __global__ void __launch_bounds__(slabs::LANES * slabs::MOST_WARPS, 1) n_m_cuda_kernel(const __grid_constant__ slabs::Problem problem) {
-    slabs::product<T, BLOCK, GROUPS>(problem);
+    slabs::product<T, BLOCK, LANE_UNITS>(problem);
 }
 
 struct NMCuda {
     static constexpr bool BLOCKS = false;
-    template <typename T, int BLOCK, int GROUPS>
+    template <typename T, int BLOCK, int LANE_UNITS>
     static constexpr auto kernel() {
-        return n_m_cuda_kernel<T, BLOCK, GROUPS>;
+        return n_m_cuda_kernel<T, BLOCK, LANE_UNITS>;
     }
 };
 
