@@ -111,7 +111,6 @@ MOST_SPILLED = {
     "gathered_indexed": 8,
     "gathered_small_m": 80,
     "n_m_small_m": 48,
-    "n_m_mma": 8,
 }
 
 

@@ -5,61 +5,19 @@ from dataclasses import replace
 import pytest
 import torch
 from drawn_masks import n_of_m
+from mma_walk import one_of_four, three_of_32, two_of_four
 from sparsefront_kernels import FORMATS, Problem, entry
 from sparsefront_kernels.common.dependent_launch import DEPENDENT_LAUNCH
 from sparsefront_kernels.common.lane_launch import PIECES, LaneLaunch, LaneProblem, ring_bytes, segments
 from sparsefront_kernels.common.lane_product import launch_lane_product
 from sparsefront_kernels.n_m.mma.packed_weight import pack_for_mma
-from sparsefront_kernels.n_m.mma.tuning import KERNEL, SPACE, candidates, described, mma_problem, possible
+from sparsefront_kernels.n_m.mma.tuning import KERNEL, SPACE, candidates, described, mma_problem, possible, rows_of
 
 
 def stored_n_m(kept, size, groups, outputs, dtype=torch.float16, device="cpu", density=1.0):
     mask = n_of_m(kept, size, density)(outputs, size * groups)
     weight = torch.randn(outputs, size * groups, generator=torch.Generator().manual_seed(1)).to(dtype)
     return FORMATS["n_m"].from_dense(weight.to(device), mask.to(device), n=kept, m=size)
-
-
-def stored_n_4(kept, groups, outputs, dtype=torch.float16, device="cpu", density=1.0):
-    return stored_n_m(kept, 4, groups, outputs, dtype, device, density)
-
-
-def left_operands(packed, strip, chunk):
-    """Dense weights [32 outputs, inputs of a chunk] as the lanes of a warp put them into their registers."""
-    kept = packed.kept
-    values = packed.chunks.values[strip, chunk].view(-1, 32, 8).transpose(0, 1).flatten(1)  # [lane, 32]
-    words = packed.chunks.places[strip, chunk].view(32, 2)
-    dense = torch.zeros(32, 128 // kept, dtype=torch.float64)
-    for lane in range(32):
-        number = sum((word & 0xFFFFFFFF) << 32 * at for at, word in enumerate(words[lane].tolist()))
-        for j in range(32):
-            half, rest = divmod(j, 16)
-            k_block, rest = divmod(rest, 8 * kept)
-            window, rest = divmod(rest, 2 * kept)
-            output = half * 16 + rest // kept * 8 + lane // 4
-            dense[output, k_block * 64 + lane % 4 * 16 + window * 4 + (number >> 2 * j & 3)] += values[lane, j].double()
-    return dense
-
-
-def dense_of_32(packed, strip, chunk):
-    """Dense weights [32 outputs, 256 inputs] of a chunk of 3:32, where ThreeOf32::multiply lets rows of X meet them."""
-    values = packed.chunks.values[strip, chunk].view(-1, 32, 8).transpose(0, 1).flatten(1)  # [lane, 32]
-    words = packed.chunks.places[strip, chunk]
-    of_lanes = torch.cat([words[:128].view(32, 4), words[128:].view(32, 1)], dim=1)
-    dense = torch.zeros(32, 256, dtype=torch.float64)
-    for lane in range(32):
-        number = sum((word & 0xFFFFFFFF) << 32 * at for at, word in enumerate(of_lanes[lane].tolist()))
-        for group in range(2):
-            for part in range(4):  # half, and its upper or lower output
-                first = (group * 4 + part) * 4
-                assert values[lane, first + 3] == 0  # of the empty slot
-                for word in range(16):  # two inputs of a left operand
-                    unit, rest = divmod(word, 4)
-                    x = (group * 4 + lane % 4) * 32 + (unit ^ lane % 4 // 2 * 2) * 8 + rest * 2  # which it meets
-                    for j in range(first, first + 3):
-                        by = (number >> 5 * j & 31) * 16 - 32 * word
-                        if 0 <= by < 32:
-                            dense[part * 8 + lane // 4, x + by // 16] += values[lane, j].double()
-    return dense
 
 
 def walked_block(problem, launch, rank):
@@ -86,52 +44,63 @@ def walked_block(problem, launch, rank):
 
 
 class TestPacking:
-    @pytest.mark.parametrize("kept", [1, 2])
+    @pytest.mark.parametrize("density", [1.0, 0.8])
+    @pytest.mark.parametrize(("kept", "walked"), [(1, one_of_four), (2, two_of_four)])
     @pytest.mark.parametrize(("groups", "outputs"), [(1, 1), (16, 32), (37, 70)])
-    def test_lanes_hold_the_dense_weight(self, kept, groups, outputs):
-        stored = stored_n_4(kept, groups, outputs, density=0.8)
+    def test_lanes_hold_the_dense_weight(self, kept, walked, groups, outputs, density):
+        stored = stored_n_m(kept, 4, groups, outputs, density=density)
         packed = pack_for_mma(stored)
         strips, chunks = packed.chunks.values.shape[:2]
-        rows = [torch.cat([left_operands(packed, s, g) for g in range(chunks)], dim=1) for s in range(strips)]
-        dense = torch.cat(rows)
+        dense = torch.cat([torch.cat([walked(packed, s, at) for at in range(chunks)], dim=1) for s in range(strips)])
         assert torch.equal(dense[:outputs, : 4 * groups], stored.to_dense().double())
         assert dense.count_nonzero() == stored.to_dense().count_nonzero()
 
-    @pytest.mark.parametrize(("groups", "outputs"), [(1, 1), (8, 32), (19, 70)])
-    def test_groups_of_32_meet_the_inputs_that_they_keep(self, groups, outputs):
+    @pytest.mark.parametrize(("groups", "outputs", "rows"), [(1, 1, 16), (8, 32, 16), (19, 70, 32)])
+    def test_groups_of_32_meet_the_inputs_that_they_keep(self, groups, outputs, rows):
         stored = stored_n_m(3, 32, groups, outputs, density=0.8)
         packed = pack_for_mma(stored)
         strips, chunks = packed.chunks.values.shape[:2]
-        rows = [torch.cat([dense_of_32(packed, s, at) for at in range(chunks)], dim=1) for s in range(strips)]
-        dense = torch.cat(rows)
-        assert torch.equal(dense[:outputs, : 32 * groups], stored.to_dense().double())
-        assert dense.count_nonzero() == stored.to_dense().count_nonzero()
+        x = torch.randn(rows, chunks * 256, generator=torch.Generator().manual_seed(2)).half().double()
+        x[:, groups * 32 :] = 0
+        parts = [
+            sum(three_of_32(packed, s, at, x[:, at * 256 :][:, :256]) for at in range(chunks)) for s in range(strips)
+        ]
+        y = torch.cat(parts, dim=1)
+        expected = x[:, : groups * 32] @ stored.to_dense().double().t()
+        torch.testing.assert_close(y[:, :outputs], expected, rtol=1e-12, atol=1e-12)
+        assert not y[:, outputs:].any()
 
-    def test_the_problem_of_groups_of_32_is_that_of_its_slots(self):
+    def test_the_problem_of_groups_of_32_is_that_of_its_chunks(self):
         packed = pack_for_mma(stored_n_m(3, 32, 19, 70))
         problem = described(packed, Problem(16, 19 * 32, 70, torch.float16, "cuda"))
         assert (problem.chunks, problem.strips) == packed.chunks.values.shape[1::-1] == (3, 3)
-        assert problem.chunk_bytes == 1024 * 2 + packed.chunks.places.shape[2] * 4
-        assert 256 * 3 == segments(problem, LaneLaunch(1, 4, 1, 16, stages=2)).chunks * 256
+        assert problem.chunk_bytes == 768 * 2 + packed.chunks.places.shape[2] * 4 == 2048
+        assert segments(problem, LaneLaunch(1, 4, 1, 16, stages=2)).chunks == 3
 
     def test_bytes_are_those_of_kept_weights_and_two_bits_each(self):
-        packed = pack_for_mma(stored_n_4(2, 64, 64))
-        assert packed.chunks.values.nbytes == 2 * 64 * 128
-        assert packed.chunks.places.nbytes == 64 * 128 // 4
+        for kept, groups in ((1, 128), (2, 64)):
+            packed = pack_for_mma(stored_n_m(kept, 4, groups, 64))
+            assert packed.chunks.values.nbytes == 2 * 64 * 128
+            assert packed.chunks.places.nbytes == 64 * 128 // 4
 
 
 class TestLaunches:
-    @pytest.mark.parametrize("kept", [1, 2])
+    @pytest.mark.parametrize(("kept", "size"), [(1, 4), (2, 4), (3, 32)])
     @pytest.mark.parametrize(("m", "rows"), [(1, 8), (8, 8), (9, 16), (16, 16), (33, 64), (64, 64)])
-    def test_candidates_take_all_rows_at_once(self, kept, m, rows):
-        problem = described(pack_for_mma(stored_n_4(kept, 64, 64)), Problem(m, 256, 64, torch.float16, "cuda"))
+    def test_candidates_take_all_rows_at_once(self, kept, size, m, rows):
+        """At least 16 where rows of X are left operands."""
+        packed = pack_for_mma(stored_n_m(kept, size, 1024 // size, 64))
+        problem, rows = (
+            described(packed, Problem(m, 1024, 64, torch.float16, "cuda")),
+            max(rows, 16 if size == 32 else 8),
+        )
         chosen = candidates(problem, 132)
         assert 1 < len(chosen) <= 24 and len(set(chosen)) == len(chosen)
         assert all(possible(problem, launch) and launch.rows == rows for launch in chosen)
 
     def test_rows_are_padded_in_shared_memory(self):
         """Two chunks of 64 inputs, 16 bytes behind each of the 64 rows; before them eight chunks and their barriers."""
-        problem = described(pack_for_mma(stored_n_4(2, 32, 32)), Problem(64, 128, 32, torch.float16, "cuda"))
+        problem = described(pack_for_mma(stored_n_m(2, 4, 32, 32)), Problem(64, 128, 32, torch.float16, "cuda"))
         launch = LaneLaunch(1, 4, 1, 64, stages=2)
         assert ring_bytes(problem, launch) == 8 * 32 * (32 * 2 + 8) + (8 + PIECES) * 8
         rows = max(64 * (128 * 2 + 16), 4 * 32 * 64 * 4)
@@ -140,6 +109,12 @@ class TestLaunches:
     def test_weights_come_through_shared_memory_alone(self):
         problem = mma_problem(LaneProblem(16, 4096, 4096, 2, 4, 2, 2))
         assert not possible(problem, LaneLaunch(4, 2, 2, 16)) and possible(problem, LaneLaunch(4, 2, 2, 16, stages=2))
+
+    def test_impossible_launches(self):
+        four, of_32 = (mma_problem(LaneProblem(16, 4096, 4096, *pattern)) for pattern in ((2, 4, 2, 2), (3, 32, 2, 5)))
+        assert possible(four, LaneLaunch(4, 4, 1, 16, stages=2)) and possible(four, LaneLaunch(4, 2, 1, 8, stages=2))
+        assert not possible(replace(four, m=32), LaneLaunch(4, 4, 1, 32, stages=2))  # 16 warps with 32 sums a lane
+        assert not possible(of_32, LaneLaunch(4, 2, 1, 8, stages=2))  # left operands have 16 rows
 
     @pytest.mark.parametrize(("k", "n"), [(4096, 4096), (8192, 8192), (20480, 5120), (256, 64)])
     @pytest.mark.parametrize("kept", [1, 2])
@@ -199,8 +174,7 @@ class TestOnGPU:
         expected = x.double() @ stored.to_dense().double().t() + bias.double()
         problem = described(packed, Problem(m, 2080, 330, torch.float16, "cuda"))
         for number, launch in enumerate(SPACE):
-            rows = max(8, 1 << (m - 1).bit_length())
-            chosen = replace(launch, rows=rows, dependent_launch=DEPENDENT_LAUNCH[number % 3])
+            chosen = replace(launch, rows=rows_of(problem), dependent_launch=DEPENDENT_LAUNCH[number % 3])
             if not possible(problem, chosen):
                 continue
             first, second = (torch.full((m, 330), torch.nan, device="cuda").half() for _ in range(2))

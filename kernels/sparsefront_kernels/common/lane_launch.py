@@ -54,6 +54,8 @@ class LaneProblem:
         bits: of a place.
         block: weights that share a place.
         row_padding: bytes between rows of X in shared memory, where they do not lie side by side.
+        chunk: kept weights of each output in a chunk.
+        chunk_place_bytes: of the places of a chunk, where they are not packed one bit after the other.
     """
 
     m: int
@@ -65,6 +67,8 @@ class LaneProblem:
     bits: int
     block: int = 1
     row_padding: int = 0
+    chunk: int = CHUNK
+    chunk_place_bytes: int | None = None
 
     @property
     def shape(self) -> str:
@@ -77,7 +81,7 @@ class LaneProblem:
     @property
     def chunks(self) -> int:
         """Of a strip."""
-        return ceil(self.k // self.group_size * self.kept / CHUNK)
+        return ceil(self.k // self.group_size * self.kept / self.chunk)
 
     @property
     def strips(self) -> int:
@@ -86,7 +90,8 @@ class LaneProblem:
     @property
     def chunk_bytes(self) -> float:
         """Of 32 lanes."""
-        return CHUNK * LANES * (self.element_bytes + self.bits / 8 / self.block)
+        weights, places = self.chunk * LANES, self.chunk_place_bytes
+        return weights * self.element_bytes + (weights * self.bits / 8 / self.block if places is None else places)
 
 
 @dataclass(frozen=True)
@@ -111,11 +116,14 @@ SPACE = tuple(
 
 @functools.lru_cache(maxsize=4096)
 def segments(problem: LaneProblem, launch: LaneLaunch) -> Segments | None:
-    """The longest segments whose inputs let two blocks share an SM, or else fit at all; None where not one chunk does."""
+    """The longest segments whose inputs let two blocks share an SM, or else fit at all; None where not one chunk does.
+
+    Where chunks come through shared memory they fit at all: these keep an SM busy with one block, which waits between segments.
+    """
     slot_bytes = 4 if launch.rows == 1 else launch.rows * problem.element_bytes  # one row is widened
     sums = 4 * LANES * launch.strips * launch.shares * launch.rows
     ring = ring_bytes(problem, launch)
-    alone = ring + sums > TWO_BLOCKS_BYTES * 3 / 4  # what is left would make short segments
+    alone = ring > 0 or sums > TWO_BLOCKS_BYTES * 3 / 4  # what is left would make short segments
     chunks = max(1, ceil(problem.chunks / launch.splits))
     while True:
         inputs = slot_bytes * _inputs(problem, launch.splits, chunks) + launch.rows * problem.row_padding
@@ -140,16 +148,20 @@ def _inputs(problem: LaneProblem, splits: int, chunks: int) -> int:
         begin, end = problem.chunks * rank // splits, problem.chunks * (rank + 1) // splits
         for first in range(begin, end, chunks):
             last = min(first + chunks, end)
-            origin = first * CHUNK // problem.kept * problem.group_size // 8 * 8
-            widest = max(widest, ceil(last * CHUNK / problem.kept) * problem.group_size - origin)
+            origin = first * problem.chunk // problem.kept * problem.group_size // 8 * 8
+            widest = max(widest, ceil(last * problem.chunk / problem.kept) * problem.group_size - origin)
     return widest
 
 
-def possible(problem: LaneProblem, launch: LaneLaunch) -> bool:
-    """Whether the launch can compute the problem."""
+def possible(problem: LaneProblem, launch: LaneLaunch, most_warps: int = MOST_WARPS) -> bool:
+    """Whether the launch can compute the problem.
+
+    Args:
+        most_warps: of a block of the kernel.
+    """
     return (
         launch.rows in (1, 2, 4, 8, 16, 32, 64)
-        and 1 <= launch.strips * launch.shares <= MOST_WARPS
+        and 1 <= launch.strips * launch.shares <= most_warps
         and 1 <= launch.splits <= 8
         and launch.dependent_launch in DEPENDENT_LAUNCH
         and segments(problem, launch) is not None

@@ -63,27 +63,44 @@ __device__ __forceinline__ void write(const Problem& problem, int row, int outpu
     static_cast<T*>(problem.y)[static_cast<long long>(row) * problem.n + output] = numbers::rounded<T>(sum);
 }
 
-// Sums of all warps, as [share of K][strip][row][lane] in shared memory, become elements of Y.
+// sum += v
+__device__ __forceinline__ void add(float4& sum, const float4& v) { sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w; }
+
+// Sums of all warps, as [share of K][strip][row][lane] in shared memory, become elements of Y: four at a time, and those of the cluster's
+// blocks are on their way together, since each takes longer than all that is added here.
 template <typename T, int ROWS>
 __device__ __forceinline__ void reduce_and_write(const Problem& problem, float* sums, int first_output, int first_row, int rank) {
-    const int elements = problem.block_strips * ROWS * LANES, shares = blockDim.x / LANES / problem.block_strips;
-    const auto write_element = [&](int element, float sum) {
-        const int lane = element % LANES, row = element / LANES % ROWS, strip = element / (LANES * ROWS);
-        write<T>(problem, first_row + row, first_output + strip * LANES + lane, sum);
+    constexpr int QUADS = LANES / 4, MOST_SPLITS = 8;
+    float4* const quads = reinterpret_cast<float4*>(sums);
+    const int count = problem.block_strips * ROWS * QUADS, shares = blockDim.x / LANES / problem.block_strips;
+    const auto write_quad = [&](int quad, const float4& sum) {
+        const int row = first_row + quad / QUADS % ROWS, output = first_output + quad / (QUADS * ROWS) * LANES + quad % QUADS * 4;
+        write<T>(problem, row, output, sum.x);
+        write<T>(problem, row, output + 1, sum.y);
+        write<T>(problem, row, output + 2, sum.z);
+        write<T>(problem, row, output + 3, sum.w);
     };
-    for (int element = threadIdx.x; element < elements; element += blockDim.x) {
-        float sum = sums[element];
-        for (int share = 1; share < shares; ++share) sum += sums[share * elements + element];
-        if (problem.splits == 1) write_element(element, sum);
-        else sums[element] = sum;
+    for (int quad = threadIdx.x; quad < count; quad += blockDim.x) {
+        float4 sum = quads[quad];
+        for (int share = 1; share < shares; ++share) add(sum, quads[share * count + quad]);
+        if (problem.splits == 1) write_quad(quad, sum);
+        else quads[quad] = sum;
     }
     if (problem.splits == 1) return;
     streams::cluster_sync();
-    const int last = elements * (rank + 1) / problem.splits;
-    for (int element = elements * rank / problem.splits + threadIdx.x; element < last; element += blockDim.x) {
-        float sum = 0.0f;
-        for (int block = 0; block < problem.splits; ++block) sum += streams::of_block(sums + element, block);
-        write_element(element, sum);
+    const int last = count * (rank + 1) / problem.splits;
+    for (int quad = count * rank / problem.splits + threadIdx.x; quad < last; quad += blockDim.x) {
+        float4 parts[MOST_SPLITS];
+#pragma unroll
+        for (int block = 0; block < MOST_SPLITS; ++block) {
+            if (block < problem.splits) parts[block] = streams::of_block(quads + quad, block);
+        }
+        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+        for (int block = 0; block < MOST_SPLITS; ++block) {
+            if (block < problem.splits) add(sum, parts[block]);
+        }
+        write_quad(quad, sum);
     }
     streams::cluster_sync();  // no block ends while another reads its memory
 }
@@ -106,14 +123,11 @@ struct Share {
         places = problem.places + before * Part::PLACES;
     }
 
-    // What comes before anything is read that another kernel may have written.
-    __device__ __forceinline__ void begin(const Problem& problem, int lane, int shares) const {
+    // What comes before anything is read that another kernel may have written. count: chunks that the warp has brought into L2, from `from` on.
+    __device__ __forceinline__ void begin(const Problem& problem, int lane, int from, int count) const {
         if (problem.dependent_launch == streams::OFF) return;
         if (problem.dependent_launch == streams::EARLY) streams::let_next_grid_start();
-        if (lane == 0 && strip < problem.strips) {
-            constexpr int MOST = 8;  // chunks
-            const int from = first + (last - first) * of_strip / shares;
-            const int count = min(MOST, first + (last - first) * (of_strip + 1) / shares - from);
+        if (lane == 0 && strip < problem.strips && count > 0) {
             streams::prefetch(values + from * Part::VALUES, count * Part::VALUES * static_cast<int>(sizeof(T)));
             streams::prefetch(places + from * Part::PLACES, count * Part::PLACES * 4);
         }
@@ -132,7 +146,10 @@ __device__ __forceinline__ void product(const Problem& problem) {
     const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, shares = blockDim.x / LANES / problem.block_strips;
     const int first_row = blockIdx.y * ROWS;
     const Share<T, Part> share(problem, warp);
-    share.begin(problem, lane, shares);
+    constexpr int MOST_PREFETCHED = 8;  // chunks
+    const int prefetched = share.first + (share.last - share.first) * share.of_strip / shares;
+    const int beyond = share.first + (share.last - share.first) * (share.of_strip + 1) / shares;
+    share.begin(problem, lane, prefetched, min(MOST_PREFETCHED, beyond - prefetched));
 
     float sums[ROWS] = {};
     for (int segment = share.first; segment < share.last; segment += problem.segment) {
@@ -161,7 +178,8 @@ __device__ __forceinline__ void product(const Problem& problem) {
 }
 
 template <typename Kernel>
-cudaError_t launch(Kernel kernel, const Problem& problem, int rows, int shared_bytes, int shares, cudaStream_t stream) {
+cudaError_t launch(Kernel kernel, const Problem& problem, int rows, int shared_bytes, int shares, cudaStream_t stream,
+                   unsigned most_threads = MOST_THREADS) {
     cudaLaunchAttribute attributes[2]{};
     int count = 0;
     if (problem.splits > 1) {
@@ -180,7 +198,7 @@ cudaError_t launch(Kernel kernel, const Problem& problem, int rows, int shared_b
     config.stream = stream;
     config.attrs = attributes;
     config.numAttrs = count;
-    if (config.blockDim.x > MOST_THREADS || problem.splits > 8) return cudaErrorInvalidValue;
+    if (config.blockDim.x > most_threads || problem.splits > 8) return cudaErrorInvalidValue;
     const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     return error == cudaSuccess ? cudaLaunchKernelEx(&config, kernel, problem) : error;
 }

@@ -38,12 +38,12 @@ __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// The float that another block of the cluster has where this block has `own` (in shared memory).
-__device__ __forceinline__ float of_block(const float* own, int rank) {
+// The four floats that another block of the cluster has where this block has `own` (in shared memory).
+__device__ __forceinline__ float4 of_block(const float4* own, int rank) {
     const uint32_t here = static_cast<uint32_t>(__cvta_generic_to_shared(own));
-    float v;
-    asm volatile("{\n.reg .u32 there;\nmapa.shared::cluster.u32 there, %1, %2;\nld.shared::cluster.f32 %0, [there];\n}"
-                 : "=f"(v)
+    float4 v;
+    asm volatile("{\n.reg .u32 there;\nmapa.shared::cluster.u32 there, %4, %5;\nld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n}"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
                  : "r"(here), "r"(rank)
                  : "memory");
     return v;

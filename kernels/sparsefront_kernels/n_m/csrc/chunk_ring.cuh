@@ -41,19 +41,8 @@ struct ChunkRing {
 
     // The next chunk into registers, and another one into its slot.
     __device__ __forceinline__ void take(const lanes::Share<T, Part>& share, Part& chunk, int lane) {
-        static_assert(Part::WORDS == 2 || Part::WORDS == 5);
         barrier_wait(barriers + 8 * slot, phase);
-        const uint8_t* source = slots + slot * BYTES;
-#pragma unroll
-        for (int vector = 0; vector < Part::VECTORS; ++vector)
-            *reinterpret_cast<uint4*>(chunk.values + 4 * vector) = *reinterpret_cast<const uint4*>(source + (vector * lanes::LANES + lane) * 16);
-        const uint8_t* words = source + VALUE_BYTES;
-        if constexpr (Part::WORDS == 2) {
-            *reinterpret_cast<uint2*>(chunk.places) = *reinterpret_cast<const uint2*>(words + lane * 8);
-        } else {
-            *reinterpret_cast<uint4*>(chunk.places) = *reinterpret_cast<const uint4*>(words + lane * 16);
-            chunk.places[4] = *reinterpret_cast<const uint32_t*>(words + 16 * lanes::LANES + lane * 4);
-        }
+        chunk.read(slots + slot * BYTES, lane);
         __syncwarp();  // all lanes have read it
         if (asked < beyond) {
             if (lane == 0) ask(share, slot);
@@ -63,31 +52,33 @@ struct ChunkRing {
     }
 };
 
-// Whether rows of X can be copied in bulk: runs of a multiple of 16 bytes, wherever a chunk begins.
-__device__ __forceinline__ bool in_bulk(const lanes::Inputs& inputs) { return inputs.vectors && inputs.k % 8 == 0; }
+// Whether rows of X can be copied in bulk or as vectors: runs of a multiple of 16 bytes, wherever a chunk begins.
+__device__ __forceinline__ bool in_vectors(const lanes::Inputs& inputs) { return inputs.vectors && inputs.k % 8 == 0; }
 
 constexpr int PIECES = 4;  // of the rows in shared memory, along K, each with a barrier of its own
 
 // Where a piece of chunks [first, last) begins.
 __device__ __forceinline__ int piece_begin(int first, int last, int piece) { return first + (last - first) * piece / PIECES; }
 
-// Inputs of chunks [first, last), INPUTS to each, of the rows that X has, `pitch` bytes apart, by one warp. The barriers from `there` on
-// complete a phase as pieces arrive. Rows beyond X's stay as they are: they make sums of their own, which nobody writes.
+// Inputs of chunks [first, last) of the rows that X has, `pitch` bytes apart, by all threads. The barriers from `there` on, which count one
+// arrival and bytes in either order, complete a phase as pieces arrive. A warp issues a copy of a lane after the other, each takes tens of
+// cycles: so all warps share them. Rows beyond X's stay as they are: they make sums of their own, which nobody writes.
 template <typename T, int INPUTS>
-__device__ __forceinline__ void bring_rows(const lanes::Inputs& inputs, int rows, int first, int last, uint8_t* target, int pitch, uint32_t there) {
-    const int lane = threadIdx.x % lanes::LANES, brought = min(rows, inputs.m), beyond = min(last * INPUTS, inputs.k);
-    if (threadIdx.x < lanes::LANES) {
-        const T* x = static_cast<const T*>(inputs.x);
-        for (int piece = 0; piece < PIECES; ++piece) {
-            const int from = piece_begin(first, last, piece) * INPUTS, to = min(piece_begin(first, last, piece + 1) * INPUTS, beyond);
-            const uint32_t bytes = (to - from) * sizeof(T);
-            if (lane == 0) barrier_arrive_expect(there + 8 * piece, brought * bytes);
-            __syncwarp();
-            if (bytes == 0) continue;
-            for (int row = lane; row < brought; row += lanes::LANES)
-                copy_bulk(shared_address(target) + row * pitch + (from - first * INPUTS) * sizeof(T), x + row * inputs.row_stride + from, bytes,
-                          there + 8 * piece);
-        }
+__device__ __forceinline__ void bring_rows(const lanes::Inputs& inputs, int first, int last, uint8_t* target, int pitch, uint32_t there) {
+    const int warps = blockDim.x / lanes::LANES, own = threadIdx.x / lanes::LANES + threadIdx.x % lanes::LANES * warps;
+    const T* x = static_cast<const T*>(inputs.x);
+    const auto begin_of = [&](int piece) { return min(piece_begin(first, last, piece) * INPUTS, inputs.k); };
+    if (threadIdx.x == 0) {
+        for (int piece = 0; piece < PIECES; ++piece)
+            barrier_arrive_expect(there + 8 * piece, inputs.m * (begin_of(piece + 1) - begin_of(piece)) * sizeof(T));
+    }
+    __syncwarp();
+    for (int at = own; at < PIECES * inputs.m; at += blockDim.x) {
+        const int piece = at / inputs.m, row = (at + blockIdx.x) % inputs.m;  // blocks begin with different rows, in different parts of L2
+        const int from = begin_of(piece), count = begin_of(piece + 1) - from;
+        if (count > 0)
+            copy_bulk(shared_address(target) + row * pitch + (from - first * INPUTS) * sizeof(T), x + row * inputs.row_stride + from,
+                      count * sizeof(T), there + 8 * piece);
     }
 }
 

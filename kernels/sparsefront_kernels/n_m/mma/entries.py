@@ -51,7 +51,7 @@ ENTRY = KernelEntry(
     pack=pack_for_mma,
     requires_cuda=True,
     tunable=LAUNCHES,
-    # Measured beside n_m_small_m at 1 and 16 rows of 1:4 and 2:4 (H200, experiments/operators/h200.csv): they met at 2.5 to
-    # 4, before weights and X came by bulk copies. 3:32 is not measured yet.
+    # At 46ccd7d (H200, ../README.md) n_m_small_m was the faster one at one row of every pattern and this one at 16 rows; they
+    # met at 2.5 to 4 where it was measured before. Weights were still put into place by shifts then.
     fastest_from=4,
 )
