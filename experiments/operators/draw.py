@@ -2,10 +2,10 @@
 
     python experiments/operators/draw.py [results.csv] [-o DIR]
 
-Written are, for each dtype, roofline-<dtype>.png, winners-<dtype>.png and, where a weight was measured with many M,
-sweep-<dtype>.png; and of all together crossover.md, crossover.csv and, where the performance model predicted
-something, predictions.png, and where several kernels of a weight were measured at many M, kernels_by_m.md. By default h200.csv
-is drawn, and the files go beside it. The filters leave out measurements before anything is drawn.
+For each dtype it writes roofline-<dtype>.png, winners-<dtype>-<family>.png for each family of kernels and, where a weight was
+measured with many M, sweep-<dtype>.png. For all dtypes together it writes crossover.md, crossover.csv, predictions.png where the
+performance model predicted something, and kernels_by_m.md where several kernels of a weight were measured at many M. By default
+h200.csv is drawn, and the files go beside it. The filters leave out measurements before anything is drawn.
 """
 
 import argparse
@@ -52,8 +52,9 @@ def write_all(results: Results, folder: Path) -> list[Path]:
     written = []
     for dtype, rows in by_dtype(results.measurements).items():
         written.append(write_roofline_png(rows, folder / f"roofline-{dtype}.png"))
-        if any(one.weight.family != "dense" for one in rows):
-            written.append(write_winners_png(rows, folder / f"winners-{dtype}.png"))
+        for family in sorted({one.weight.family for one in rows} - {"dense"}):
+            own = [one for one in rows if one.weight.family == family]
+            written.append(write_winners_png(own, folder / f"winners-{dtype}-{family}.png"))
         if sweeps(rows):
             written.append(write_sweeps_png(rows, folder / f"sweep-{dtype}.png"))
     if predictions(results.measurements):

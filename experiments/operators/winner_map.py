@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import exp
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from measurements import Measurement
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 CELL_INCHES = (0.6, 0.27)
+TITLE_WIDTH = 60  # characters; those of a pattern's own masks name all its settings
 LEVEL_WIDTH = 0.03  # a small matrix of large blocks misses 90 % by up to 2.5 points
 
 Panel = tuple[str, str, int, str, str]
@@ -53,9 +55,9 @@ def winners(measurements: Iterable[Measurement]) -> dict[Panel, dict[Cell, Winne
 
 
 def write_winners_png(measurements: Sequence[Measurement], path: Path) -> Path:
-    """A panel per layout (columns), and per family, granularity and distribution (rows); nothing where nothing was measured.
+    """A panel per layout (columns), and per granularity and distribution (rows), family after family.
 
-    A row of panels has the values of M that its unit was measured with.
+    Nothing is drawn where nothing was measured. A row of panels has the values of M that its unit was measured with.
 
     Raises:
         ValueError: there is no sparse measurement, or measurements of several dtypes.
@@ -115,7 +117,7 @@ def _draw_panel(
         axes.add_patch(Rectangle(corner, 1, 1, facecolor=color, edgecolor="white"))
         middle = (corner[0] + 0.5, corner[1] + 0.5)
         axes.text(*middle, f"{winner.speedup:.2f}×", ha="center", va="center", color="white", fontsize=7)
-    name = f"{family} {granularity}" + (f", {distribution}" if distribution else "")
+    name = fill(f"{family} {granularity}" + (f", {distribution}" if distribution else ""), TITLE_WIDTH)
     axes.set_title(f"{name}\n{dtype}, {layout.replace('_', '-')}", fontsize=8)
     axes.set_xlim(0, len(levels))
     axes.set_ylim(0, len(sizes))
