@@ -37,6 +37,7 @@ SOURCES = {
     "csr_cuda": PACKAGE / "csr" / "csrc" / "csr_cuda.cu",
     "ell_cuda": PACKAGE / "ell" / "csrc" / "ell_cuda.cu",
     "ell_small_m": PACKAGE / "ell" / "csrc" / "ell_small_m.cu",
+    "layer_norm_columns": PACKAGE / "norm" / "csrc" / "layer_norm_columns.cu",
     "n_m_cuda": PACKAGE / "n_m" / "csrc" / "n_m_cuda.cu",
     "n_m_mma": PACKAGE / "n_m" / "csrc" / "n_m_mma.cu",
     "n_m_small_m": PACKAGE / "n_m" / "csrc" / "n_m_small_m.cu",

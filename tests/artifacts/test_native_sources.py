@@ -110,7 +110,7 @@ def test_literals_stay_and_comments_go():
 
 def test_the_kernels_own_sources_are_found():
     """All that is built, the headers and the table of launches; not the measured latencies, which no result depends on."""
-    modules = import_closure((("sparsefront_kernels.registry", None),))
+    modules = import_closure((("sparsefront_kernels.registry", None), ("sparsefront_kernels.norm", None)))
     found = native_sources(modules, (*SOURCES, *TABLES))
     assert set(BUILT.values()) <= set(found.values())
     assert {"sparsefront_kernels.gathered/csrc/mma_tiles.cuh", "sparsefront_kernels/cuda/hopper.cuh"} <= found.keys()

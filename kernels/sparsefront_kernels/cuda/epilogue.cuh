@@ -4,6 +4,7 @@
 
 #include "epilogue_math.cuh"
 #include "hopper.cuh"
+#include "pairs.cuh"
 
 constexpr int HALF = 64;  // outputs of a consumer warpgroup
 constexpr int CONSUMERS = 256;
@@ -43,26 +44,6 @@ constexpr __host__ __device__ bool begins_with_residual(EpilogueKind kind) {
 
 constexpr __host__ __device__ bool activates(EpilogueKind kind) {
     return kind == EpilogueKind::FEATURE_MAJOR_ACTIVATED || kind == EpilogueKind::ROW_MAJOR_ACTIVATED;
-}
-
-template <typename T>
-__device__ __forceinline__ uint32_t packed(float low, float high) {
-    if constexpr (__is_same(T, __half)) {
-        const __half2 both = __floats2half2_rn(low, high);
-        return *reinterpret_cast<const uint32_t*>(&both);
-    } else {
-        const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
-        return *reinterpret_cast<const uint32_t*>(&both);
-    }
-}
-
-template <typename T>
-__device__ __forceinline__ float2 unpacked(uint32_t both) {
-    if constexpr (__is_same(T, __half)) {
-        return __half22float2(*reinterpret_cast<const __half2*>(&both));
-    } else {
-        return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&both));
-    }
 }
 
 // The four lanes of a quad hold two columns each of four blocks of eight; afterwards each holds one whole block. It is its

@@ -57,6 +57,12 @@ __device__ __forceinline__ const void* row_address(const void* base, int row, ui
 }
 
 __device__ __forceinline__ void wait_for_own_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// Groups of this thread's copies, the newest of which may still be on their way.
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING>
+__device__ __forceinline__ void wait_for_copies() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
 
 // The barrier counts an arrival of this thread once all its copies so far have landed.
 __device__ __forceinline__ void barrier_arrive_after_copies(uint32_t barrier) {

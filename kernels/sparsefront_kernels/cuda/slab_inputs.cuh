@@ -27,16 +27,15 @@ struct Inputs {
     int vectors;
 };
 
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until at most so many groups of this thread's copies are on their way.
 __device__ __forceinline__ void wait_for_copies(int pending) {
     switch (pending) {
-        case 0: asm volatile("cp.async.wait_group 0;" ::: "memory"); break;
-        case 1: asm volatile("cp.async.wait_group 1;" ::: "memory"); break;
-        case 2: asm volatile("cp.async.wait_group 2;" ::: "memory"); break;
-        case 3: asm volatile("cp.async.wait_group 3;" ::: "memory"); break;
-        case 4: asm volatile("cp.async.wait_group 4;" ::: "memory"); break;
-        default: asm volatile("cp.async.wait_group 5;" ::: "memory"); break;
+        case 0: ::wait_for_copies<0>(); break;
+        case 1: ::wait_for_copies<1>(); break;
+        case 2: ::wait_for_copies<2>(); break;
+        case 3: ::wait_for_copies<3>(); break;
+        case 4: ::wait_for_copies<4>(); break;
+        default: ::wait_for_copies<5>(); break;
     }
 }
 

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from sparsefront_kernels.norm import kernels
 from sparsefront_kernels.norm.reference import add_layer_norm_columns_reference, layer_norm_columns_reference
 
 
@@ -22,11 +23,7 @@ def layer_norm_columns(x: Tensor, weight: Tensor | None, bias: Tensor | None, ep
     y = _empty(x)
     if y.numel() == 0:
         return y
-    # Triton may be absent where only the reference is used, so it is imported by those who need it
-    from sparsefront_kernels.norm.triton_norm import launch_layer_norm_columns
-
-    with torch.cuda.device_of(x):
-        launch_layer_norm_columns(x, y, weight, bias, eps)
+    _launch(x, y, weight, bias, eps)
     return y
 
 
@@ -66,18 +63,28 @@ def add_layer_norm_columns(
     y, sums = _empty(x), _empty_sums(x, keep_sums)
     if y.numel() == 0:
         return y, sums
-    from sparsefront_kernels.norm.triton_norm import launch_layer_norm_columns
-
-    with torch.cuda.device_of(x):
-        launch_layer_norm_columns(
-            x, y, weight, bias, eps, x_bias=x_bias, residual=residual, sums=sums if keep_sums else None
-        )
+    _launch(x, y, weight, bias, eps, x_bias=x_bias, residual=residual, sums=sums if keep_sums else None)
     return y, sums
 
 
 @add_layer_norm_columns.register_fake
 def _(x, x_bias, residual, weight, bias, eps, keep_sums):
     return _empty(x), _empty_sums(x, keep_sums)
+
+
+def _launch(
+    x: Tensor,
+    y: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    x_bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    sums: Tensor | None = None,
+) -> None:
+    """Write y, and sums where given, by the kernel in use for such a norm."""
+    operands = {"weight": weight, "bias": bias, "x_bias": x_bias, "residual": residual, "sums": sums}
+    kernels.run(kernels.launch_in_use(x, **operands), x, y, eps=eps, **operands)
 
 
 def _keep(ctx, inputs: tuple, output: Tensor) -> None:

@@ -178,7 +178,8 @@ class Kernels(CheckedFields):
     "why_dense" where a pruned layer runs dense, "m", "k", "n" of its product}, keys absent where nothing is known. Shares are
     fractions of the prunable layers, by count and by dense floating-point operations, that run a sparse kernel.
     `fused_blocks`: how encoder blocks were rewritten, or why they were not -> number of blocks; `block_variants_ms`: chain of
-    blocks -> way of running it -> milliseconds, where timed.
+    blocks -> way of running it -> milliseconds, where timed. `block_norms`: LayerNorms of feature-major blocks by type, layouts
+    and sizes -> {"chosen", "launch", "latency_us", "candidates", "unsupported"}, as those of a layer.
     """
 
     kernel_per_layer: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -186,6 +187,7 @@ class Kernels(CheckedFields):
     sparse_flops_share: float | None = None
     fused_blocks: dict[str, int] = field(default_factory=dict)
     block_variants_ms: dict[str, dict[str, float]] = field(default_factory=dict)
+    block_norms: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

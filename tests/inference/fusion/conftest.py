@@ -1,16 +1,23 @@
 """Networks of encoder blocks, pruned by a pattern, and what the pass is told of them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from sparsefront_kernels import SparseFormat
+from sparsefront_kernels.tuning import store as tuning_store
+from sparsefront_kernels.tuning.launches import chosen_launch
 from torch import Tensor, nn
 
 from sparsefront.datasets.info import DataInfo
 from sparsefront.export.stored_weight import store
+from sparsefront.inference.fusion import chain_choice, product_choice
+from sparsefront.inference.fusion.fused_block import FusedBlock
+from sparsefront.inference.fusion.product_choice import ProductChooser
+from sparsefront.measure.kernel_timer import KernelTime
 from sparsefront.models.bert import Bert
 from sparsefront.models.vit_small import VitSmall
 from sparsefront.patterns.base import Pattern
@@ -100,3 +107,48 @@ def stack() -> Callable[..., Pruned]:
         return Pruned(net, formats, masks, [{"x": torch.randn(*sizes, 32)} for sizes in ((3, 6), (1, 4), (2, 9))])
 
     return make
+
+
+class Clock:
+    """Stands in for the GPU: products by kernel, blocks by what they are."""
+
+    def __init__(self):
+        self.products_us = {"gathered_reference": 10.0, "dense_linear": 20.0}
+        self.blocks_ms = {"feature_major": 1.0, "row_major": 2.0, "plain": 3.0}
+        self.timed_products, self.timed_blocks = [], []
+
+    def product(self, product, *operands, at_most_us, launches):
+        self.timed_products.append((product.kernel_name, product.layout, tuple(x.shape for x in operands)))
+        return KernelTime(self.products_us[product.kernel_name])
+
+    def block(self, block, call, *, feature_major=False):
+        kind = "plain"
+        if isinstance(block, FusedBlock):
+            assert block.feature_major == feature_major
+            kind = "feature_major" if feature_major else "row_major"
+        self.timed_blocks.append(kind)
+        return self.blocks_ms[kind]
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(ProductChooser, "times_on", lambda self, device: True)
+    monkeypatch.setattr(product_choice, "time_layer", clock.product)
+    monkeypatch.setattr(chain_choice, "block_time_ms", clock.block)
+    return clock
+
+
+@pytest.fixture
+def nothing_tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[], None]]:
+    """No measured launches but those that the test keeps; nothing_tuned() forgets what is not on disk, as a new process would."""
+
+    def forget() -> None:
+        tuning_store.tuned_kernel.cache_clear()
+        chosen_launch.cache_clear()
+
+    monkeypatch.setenv("SPARSEFRONT_KERNELS_CACHE", str(tmp_path))
+    monkeypatch.setattr(tuning_store, "SHIPPED", tmp_path / "shipped")
+    forget()
+    yield forget
+    forget()

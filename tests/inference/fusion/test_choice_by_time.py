@@ -7,46 +7,14 @@ import torch
 from sparsefront_kernels import FORMATS
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion import chain_choice, product_choice, timed_products
+from sparsefront.inference.fusion import timed_products
 from sparsefront.inference.fusion.candidates import SHORT, tile_lengths
 from sparsefront.inference.fusion.chain_choice import AS_THEY_ARE, representatives
 from sparsefront.inference.fusion.correctness_check import FusedCorrectnessCheck
 from sparsefront.inference.fusion.fuse import fuse_blocks, fuse_dense
 from sparsefront.inference.fusion.fused_block import FusedBlock
-from sparsefront.inference.fusion.product_choice import ProductChooser
 from sparsefront.inference.fusion.timed_products import equal_work
-from sparsefront.measure.kernel_timer import KernelTime
 from sparsefront.patterns.tile_wise import TileWise
-
-
-class Clock:
-    """Stands in for the GPU: products by kernel, blocks by what they are."""
-
-    def __init__(self):
-        self.products_us = {"gathered_reference": 10.0, "dense_linear": 20.0}
-        self.blocks_ms = {"feature_major": 1.0, "row_major": 2.0, "plain": 3.0}
-        self.timed_products, self.timed_blocks = [], []
-
-    def product(self, product, *operands, at_most_us, launches):
-        self.timed_products.append((product.kernel_name, product.layout, tuple(x.shape for x in operands)))
-        return KernelTime(self.products_us[product.kernel_name])
-
-    def block(self, block, call, *, feature_major=False):
-        kind = "plain"
-        if isinstance(block, FusedBlock):
-            assert block.feature_major == feature_major
-            kind = "feature_major" if feature_major else "row_major"
-        self.timed_blocks.append(kind)
-        return self.blocks_ms[kind]
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(ProductChooser, "times_on", lambda self, device: True)
-    monkeypatch.setattr(product_choice, "time_layer", clock.product)
-    monkeypatch.setattr(chain_choice, "block_time_ms", clock.block)
-    return clock
 
 
 def fused(pruned, choice, **options):

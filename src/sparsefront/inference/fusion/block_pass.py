@@ -22,6 +22,7 @@ from sparsefront.inference.fusion.chain_choice import (
 from sparsefront.inference.fusion.find import BlockCall, find_chains, observe_calls
 from sparsefront.inference.fusion.fused_block import FusedBlock
 from sparsefront.inference.fusion.fused_norm import FusedResidualNorm
+from sparsefront.inference.fusion.norm_choice import NormChooser, observed_norms
 from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts, FusionPlan
 from sparsefront.inference.fusion.prepared_block import PreparedBlock, stored_as
 from sparsefront.inference.fusion.product_choice import ChosenProduct, ProductChooser
@@ -54,6 +55,7 @@ class BlockPass:
         self.device = next(net.parameters()).device
         self.report = FusionReport()
         self._captures = BlockCaptures()
+        self._norms = NormChooser(self.device)
 
     def run(self, layouts: Sequence[str], *, plain: bool) -> FusionReport:
         """Rewrite all chains.
@@ -125,9 +127,11 @@ class BlockPass:
             few = {name: prepared[name] for name in counts}
             for layout in layouts:
                 variant = self._variant(layout, dict.fromkeys(few, layout), blocks, few)
+                self._norms.choose(variant.blocks, calls, self._captures.groups)
                 times[layout] = chain_time_ms(variant, calls, self._captures.groups, counts)
         layout = min(layouts, key=lambda layout: math.inf if times.get(layout) is None else times[layout])
         chosen = self._variant(layout, dict.fromkeys(prepared, layout), blocks, prepared)
+        self._norms.choose(chosen.blocks, calls, self._captures.groups)
         if plain and chosen.blocks:
             times[layout] = chain_time_ms(chosen, calls, self._captures.groups, dict.fromkeys(prepared, 1.0))
             modules = {name: self.net.get_submodule(name) for name in prepared}
@@ -192,7 +196,9 @@ class BlockPass:
         original = self.net.get_submodule(name)
         block.eval()
         with torch.no_grad():
-            error = output_error(block(*call.args, **call.kwargs), original(*call.args, **call.kwargs))
+            with observed_norms(block) as norms:
+                output = block(*call.args, **call.kwargs)
+            error = output_error(output, original(*call.args, **call.kwargs))
         limit = NETWORK_ERROR_LIMIT[block.products[0].format.dtype]
         if not error <= limit:
             self.report.unsupported[name] = f"computes something else when rewritten: relative error {error:.1e}"
@@ -201,6 +207,8 @@ class BlockPass:
         self.report.unsupported.pop(name, None)  # of a way that was not chosen
         if name not in self.report.faster_dense:
             replace_module(self.net, original, block)
+            self.report.norms.update((str(norm.problem), self._norms.report(norm)) for norm in norms)
         layout = "feature_major" if block.feature_major else "row_major"
         residual_norms = sum(isinstance(norm, FusedResidualNorm) for norm in block.norms)
-        self.report.blocks[name] = BlockReport(layout, products, len(block.norms), error, residual_norms)
+        launches = tuple(str(norm.launch) for norm in norms)
+        self.report.blocks[name] = BlockReport(layout, products, len(block.norms), error, residual_norms, launches)

@@ -1,5 +1,7 @@
 """LayerNorm inside a feature-major residual stream."""
 
+from typing import Any
+
 import torch
 from sparsefront_kernels.norm import (
     add_layer_norm_columns,
@@ -21,6 +23,13 @@ class FusedNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         run = layer_norm_columns_reference if _is_plain(x) else layer_norm_columns
         return run(_columns(x), self.weight, self.bias, self.eps).t().view(x.shape)
+
+    def kernel_operands(self, x: Tensor) -> dict[str, Any] | None:
+        """What `norm.kernels` is asked about for this call; None where plain PyTorch runs it."""
+        if _is_plain(x):
+            return None
+        vectors = {"weight": self.weight, "bias": self.bias, "x_bias": None}
+        return {"x": _columns(x), **vectors, "residual": None, "sums": None}
 
     def extra_repr(self) -> str:
         return f"eps={self.eps}, feature_major"
@@ -48,6 +57,12 @@ class FusedResidualNorm(FusedNorm):
         else:
             y, sums = add_layer_norm_columns(*operands, self.keep_sums)
         return y.t().view(x.shape), sums.t().view(x.shape) if self.keep_sums else sums
+
+    def kernel_operands(self, x: Tensor, residual: Tensor) -> dict[str, Any] | None:
+        if (alone := super().kernel_operands(x)) is None:
+            return None
+        added = {"x_bias": self.x_bias, "residual": _columns(residual.to(x.dtype))}
+        return alone | added | {"sums": alone["x"] if self.keep_sums else None}
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, adds the residual"

@@ -1,7 +1,7 @@
 """What the pass did, block by block and product by product."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sparsefront.inference.fusion.plan import BlockPlan, FusionPlan
@@ -69,6 +69,30 @@ class ProductReport:
 
 
 @dataclass(frozen=True)
+class NormReport:
+    """Feature-major norms of one problem.
+
+    Args:
+        kernel: what runs them, "triton" or "cuda".
+        launch: launch parameters of the kernel, by name.
+        latency_us: of the launch that runs; None where this pass did not time it.
+        candidates: launch -> microseconds, where this pass timed them.
+        unsupported: launch -> why it cannot be used; a wrong result is one reason.
+    """
+
+    kernel: str
+    launch: dict[str, Any] = field(default_factory=dict)
+    latency_us: float | None = None
+    candidates: dict[str, float] = field(default_factory=dict)
+    unsupported: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Keys of which nothing is known are absent; `kernel` is called `chosen`, as that of a layer."""
+        content = {"chosen" if key == "kernel" else key: value for key, value in asdict(self).items()}
+        return {key: value for key, value in content.items() if value not in (None, {})}
+
+
+@dataclass(frozen=True)
 class BlockReport:
     """One block that was rewritten.
 
@@ -77,6 +101,7 @@ class BlockReport:
         norms: LayerNorms that are feature-major.
         residual_norms: of these, those that add a residual to what a product computes.
         relative_error: of its output against the block with masked dense weights; None where it was not checked.
+        norm_launches: that the feature-major norms run through; none where plain PyTorch runs them.
     """
 
     layout: str
@@ -84,6 +109,7 @@ class BlockReport:
     norms: int
     relative_error: float | None = None
     residual_norms: int = 0
+    norm_launches: tuple[str, ...] = ()
 
     @property
     def plan(self) -> BlockPlan:
@@ -92,6 +118,7 @@ class BlockReport:
 
     def describe(self) -> str:
         norms = f"{self.norms} norms" + f" ({self.residual_norms} add the residual)" * (self.residual_norms > 0)
+        norms += f" by {', '.join(dict.fromkeys(self.norm_launches))}" * bool(self.norm_launches)
         return f"{self.layout}: " + "; ".join([*(product.describe() for product in self.products), norms])
 
 
@@ -104,12 +131,14 @@ class FusionReport:
         unsupported: block -> why it cannot be rewritten, so that its layers are swapped one by one.
         faster_dense: block -> why it stays as it is, with masked dense weights; `blocks` holds what it was compared with.
         variants_ms: container of blocks -> way of running them -> estimated milliseconds of all of them; empty on a CPU.
+        norms: problem of feature-major norms, in words -> what runs them; empty on a CPU.
     """
 
     blocks: dict[str, BlockReport] = field(default_factory=dict)
     unsupported: dict[str, str] = field(default_factory=dict)
     faster_dense: dict[str, str] = field(default_factory=dict)
     variants_ms: dict[str, dict[str, float]] = field(default_factory=dict)
+    norms: dict[str, NormReport] = field(default_factory=dict)
 
     @property
     def plan(self) -> FusionPlan:
@@ -147,5 +176,9 @@ class FusionReport:
         return dict(done + kept + unfused)
 
     def to_json(self) -> dict[str, Any]:
-        """What the result says of it: a line per distinct block, and times of ways to run them."""
-        return {"fused_blocks": self.summary(), "block_variants_ms": self.variants_ms}
+        """What the result says of it: a line per distinct block, times of ways to run them, and kernels of their norms."""
+        return {
+            "fused_blocks": self.summary(),
+            "block_variants_ms": self.variants_ms,
+            "block_norms": {problem: norm.to_json() for problem, norm in self.norms.items()},
+        }

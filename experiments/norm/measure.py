@@ -1,0 +1,123 @@
+"""Times LayerNorm of feature-major columns: Triton's kernel beside each division of the Hopper kernel.
+
+python experiments/norm/measure.py --out experiments/norm/h200.csv
+
+Every launch is first compared with the norm in float64 (`norm_trial`), and one that is wrong or fails leaves a line with the
+reason and no time. Times are those of CUDA graphs, on copies of the operands that take turns so that no cache still holds them.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from sparsefront_kernels.bench.copies import copied
+from sparsefront_kernels.bench.precision import DTYPES
+from sparsefront_kernels.bench.timing import copies_for, require_gpu, time_calls
+from sparsefront_kernels.norm.launch import NormLaunch
+from sparsefront_kernels.norm.tuning import NormProblem, candidates
+from torch import nn
+
+from sparsefront.artifacts.csv_lines import append_line
+from sparsefront.errors import failure_reason
+from sparsefront.inference.fusion.fused_norm import FusedNorm, FusedResidualNorm
+from sparsefront.inference.fusion.norm_trial import NormTrial
+from sparsefront.provenance import provenance
+
+# features x columns: ViT-L at 256 and 64 images, BERT-large at 96 x 128 tokens, BERT-base at 128 x 128 and 8 x 128, ViT-B at 256
+# images, MiniLM at 128 x 128 tokens
+SHAPES = "1024x50432,1024x12608,1024x12288,768x16384,768x1024,768x50432,384x16384"
+KINDS = {"plain": (False, False), "residual": (True, False), "residual+sums": (True, True)}
+
+
+def problems(shapes: str, dtypes: str) -> Iterator[NormProblem]:
+    """Of all shapes, kinds and types, feature-major."""
+    for shape, name, (residual, keep_sums) in product(shapes.split(","), dtypes.split(","), KINDS.values()):
+        d, m = map(int, shape.split("x"))
+        layout = "feature_major"
+        yield NormProblem(d, m, DTYPES[name], residual, keep_sums, layout, layout if residual else "")
+
+
+def norm_of(problem: NormProblem, device: torch.device) -> FusedNorm:
+    """As a network has it: weight, bias and a product's bias in the type of the columns."""
+    vectors = [torch.ones(problem.d, device=device, dtype=problem.dtype) for _ in range(3)]
+    if not problem.residual:
+        return FusedNorm(*vectors[:2], 1e-6)
+    return FusedResidualNorm(*vectors[:2], 1e-6, x_bias=vectors[2], keep_sums=problem.keep_sums)
+
+
+def moved_bytes(problem: NormProblem) -> int:
+    """Of columns read and written; vectors are small beside them."""
+    return (2 + problem.residual + problem.keep_sums) * problem.d * problem.m * problem.dtype.itemsize
+
+
+def latency(trial: NormTrial, launch: NormLaunch, l2_bytes: int, samples: int) -> dict[str, Any]:
+    """The times of a launch, or why it has none."""
+    reason = trial.unsupported_reason(launch)
+    try:
+        if reason is None and (reason := trial.wrong_reason(launch)) is None:
+            candidate: nn.Module = trial.candidate(launch)
+            copies = copies_for(moved_bytes(trial.problem), l2_bytes)
+            sets = [trial.operands, *(copied(trial.operands) for _ in range(copies - 1))]
+            taken = asdict(time_calls([partial(candidate, *operands) for operands in sets], samples=samples))
+            return taken | {"gb_per_s": round(moved_bytes(trial.problem) / taken["median_us"] / 1e3), "reason": ""}
+    except Exception as raised:  # a kernel may fail in any way; the others are timed all the same
+        reason = failure_reason(raised)
+    return dict.fromkeys(("median_us", "p20_us", "p80_us", "samples", "gb_per_s"), "") | {"reason": reason}
+
+
+@torch.inference_mode()
+def measure(problem: NormProblem, device: torch.device, l2_bytes: int, samples: int) -> Iterator[dict[str, Any]]:
+    """A line per launch that holds the features."""
+    facts = provenance(device)
+    trial = NormTrial(norm_of(problem, device), problem, device)
+    for launch in candidates(problem, 1):
+        yield {
+            "d": problem.d,
+            "m": problem.m,
+            "dtype": str(problem.dtype).removeprefix("torch."),
+            "residual": problem.residual,
+            "keep_sums": problem.keep_sums,
+            "launch": str(launch),
+            **latency(trial, launch, l2_bytes, samples),
+            "device": facts.gpu or "cpu",
+            "torch": facts.torch_version,
+            "cuda": facts.cuda or "",
+            "commit": facts.commit or "",
+            "date": datetime.now(UTC).date().isoformat(),
+        }
+
+
+def measure_all(found: Iterable[NormProblem], out: Path, device: torch.device, l2_bytes: int, samples: int) -> bool:
+    """Add all lines to a CSV file, each as soon as it is measured; whether every launch has a time."""
+    complete = True
+    for problem in found:
+        for line in measure(problem, device, l2_bytes, samples):
+            append_line(out, line)
+            complete &= not line["reason"]
+            print(problem, line["launch"], line["reason"] or f"{line['median_us']:.1f} us, {line['gb_per_s']} GB/s")
+    return complete
+
+
+def main() -> int:
+    """Returns 1 where a launch has no time."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="CSV file; lines are added")
+    parser.add_argument("--shapes", default=SHAPES, help="features x columns, with commas")
+    parser.add_argument("--dtypes", default="fp16", help=f"of {', '.join(DTYPES)}, with commas")
+    parser.add_argument("--samples", type=int, default=20, help="graph replays of each launch")
+    asked = parser.parse_args()
+    require_gpu()
+    device = torch.device("cuda", torch.cuda.current_device())
+    l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
+    return int(not measure_all(problems(asked.shapes, asked.dtypes), asked.out, device, l2_bytes, asked.samples))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
