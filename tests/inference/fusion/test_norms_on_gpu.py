@@ -17,6 +17,7 @@ from sparsefront.patterns.tile_wise import TileWise
 pytestmark = pytest.mark.gpu
 LAUNCHES = [TRITON, *CUDA_DIVISIONS]
 CUDA = torch.device("cuda")
+TWO_STEPS = 2 * torch.finfo(torch.float16).eps  # two logits may be rounded well by luck: what they may differ by all the same
 
 
 @pytest.fixture(params=["bert", "vit"])
@@ -80,7 +81,7 @@ def test_a_network_with_each_kernel_computes_the_masked_one(launch, pruned, dens
             wide = {name: value.float() if value.is_floating_point() else value for name, value in one.items()}
             expected = truth(**wide)
             rounded = output_error(pruned.net(**one), expected)
-            assert output_error(net(**one), expected) <= max(1e-3, 1.5 * rounded)
+            assert output_error(net(**one), expected) <= max(TWO_STEPS, 1.5 * rounded)
 
 
 @pytest.mark.usefixtures("nothing_tuned")
