@@ -14,6 +14,7 @@ from points import Point
 from timing import timed_in_turn
 from torch import Tensor, nn
 
+from sparsefront.artifacts.durable import whole_file
 from sparsefront.errors import failure_reason
 from sparsefront.inference.fusion.fuse import fused_dense_graph
 from sparsefront.measure.end_to_end import find_execution
@@ -56,14 +57,21 @@ class KnownVariants:
 
     def __init__(self, file: Path, *, forget: bool = False) -> None:
         self.file = file
-        self._known: dict[str, list[str]] = json.loads(file.read_text()) if file.is_file() and not forget else {}
+        if forget:
+            file.unlink(missing_ok=True)
+        self._known = self._read()
 
     def of(self, place: tuple) -> list[str] | None:
         return self._known.get(str(place))
 
     def note(self, place: tuple, names: list[str]) -> None:
-        self._known[str(place)] = names
-        self.file.write_text(json.dumps(self._known, indent=2) + "\n")
+        """Keep them beside what other processes found meanwhile; what two that write at once lose is searched again."""
+        self._known = self._read() | {str(place): names}
+        with whole_file(self.file) as temporary:
+            temporary.write_text(json.dumps(self._known, indent=2) + "\n")
+
+    def _read(self) -> dict[str, list[str]]:
+        return json.loads(self.file.read_text()) if self.file.is_file() else {}
 
 
 def without_timing(network: Network, point: Point, device: torch.device, dtype: torch.dtype) -> Dense:

@@ -17,6 +17,7 @@ from steps import Steps
 from timing import timed_in_turn
 
 from sparsefront.errors import InvalidSetting, failure_reason
+from sparsefront.gpu_sharing.access import sharing
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.timed_products import TimedProducts
 from sparsefront.inference.kept_dense import why_dense
@@ -73,9 +74,15 @@ class Session:
     def measure(self, point: Point) -> None:
         """Add the row of a point, and the one with forced sparse kernels where those are what `auto` chose everywhere.
 
+        Other processes may work on the GPU at once, but for the time in which one times.
+
         Raises:
             Exception: whatever fails on the way.
         """
+        with sharing(self.device):
+            self._measure(point)
+
+    def _measure(self, point: Point) -> None:
         steps = Steps()
         with steps("dense"):
             dense = self.dense(point)

@@ -3,11 +3,13 @@
     PYTHONPATH=src:kernels python experiments/end_to_end/study.py --out h200.csv --minutes 8
 
 Needs torch, transformers, torchvision and a CUDA GPU, no network and no training. A row is written as soon as it is measured
-and never measured again; one that fails is noted with its reason and left out until --retry. --dry-run measures nothing: it
-swaps and compares, on a CPU too.
+and never measured again; one that fails is noted with its reason and left out until --retry. With --workers several processes
+share the GPU, each at a place (network, size, dtype) of its own; what is timed has the GPU to itself. --dry-run measures
+nothing: it swaps and compares, on a CPU too.
 """
 
 import argparse
+import functools
 import logging
 import sys
 import time
@@ -17,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from points import BARS, Point, all_points
+from points import BARS, Point, Setting, all_points
 from rows import Rows
 from session import Options, Session, free_memory
 
@@ -25,12 +27,15 @@ from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.measure.execution_mode import EXECUTION_MODES
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.variants import VARIANTS
+from sparsefront.side_by_side import side_by_side
+from sparsefront.worker_processes import worker_processes
 
 log = logging.getLogger("study")
 HERE = Path(__file__).resolve().parent
 MOST_RECOMPILES = 1024
 OF_CONVOLUTIONS = ("folded_batch_norm", "fused_epilogue", "patch_product")
 DEVICE_LOST = 3  # exit status: the next call goes on with the rows that are left
+MOST_OF_A_JOB = 10  # rows that one process measures at a place before another may go on there
 
 
 def select(points: Sequence[Point], only: Sequence[str]) -> list[Point]:
@@ -80,6 +85,50 @@ def run(session: Session, points: Sequence[Point], ends_at: float) -> int:
     return 0
 
 
+def jobs_of(points: Sequence[Point]) -> list[tuple[Point, ...]]:
+    """Points of one place together, at most MOST_OF_A_JOB; of one setting too, since one may give the row of the other."""
+    places: dict[tuple, dict[Setting, list[Point]]] = {}
+    for point in points:
+        places.setdefault(point.place, {}).setdefault(point.setting, []).append(point)
+    jobs: list[tuple[Point, ...]] = []
+    for settings in places.values():
+        job: list[Point] = []
+        for same in settings.values():
+            if job and len(job) + len(same) > MOST_OF_A_JOB:
+                jobs.append(tuple(job))
+                job = []
+            job += same
+        jobs.append(tuple(job))
+    return jobs
+
+
+_sessions: dict[Path, Session] = {}  # of a worker process, whose next job may be at the same place
+
+
+def _measure_job(points: Sequence[Point], *, out: Path, options: Options, ends_at: float) -> int:
+    if out not in _sessions:
+        log_to_terminal()
+        _sessions[out] = Session(Rows(out), options)
+    with many_networks():
+        return run(_sessions[out], points, ends_at)
+
+
+def run_side_by_side(out: Path, options: Options, points: Sequence[Point], workers: int, ends_at: float) -> int:
+    """As `run`, in several processes that share the GPU; the largest exit status."""
+    options = replace(
+        options, search_again=False
+    )  # this process forgot the dense baselines: what one finds, all may take
+    status, work = 0, functools.partial(_measure_job, out=out, options=options, ends_at=ends_at)
+    with worker_processes(workers) as pool:
+        for done in side_by_side(jobs_of(points), work, pool, workers=workers, ends_at=ends_at):
+            if done.error is not None:
+                raise done.error
+            status = max(status, done.found)
+            if status == DEVICE_LOST:  # that process can measure nothing any more, and would get the next jobs
+                return status
+    return status
+
+
 def options_of(asked: argparse.Namespace) -> Options:
     """How rows are measured.
 
@@ -120,6 +169,7 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=HERE / "h200.csv")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="no row is begun after so many")
+    parser.add_argument("--workers", type=int, default=1, help="processes that share the GPU")
     parser.add_argument("--only", nargs="+", default=[], help="bars, or values of columns: bert_large,32x384,fp16,0.75")
     parser.add_argument("--retry", action="store_true", help="rows that failed are measured again")
     parser.add_argument("--profile", action="store_true", help="kernels of each row, and its gemm_share")
@@ -177,11 +227,15 @@ def log_to_terminal() -> None:
 def main() -> int:
     asked = arguments().parse_args()
     log_to_terminal()
-    session = Session(Rows(asked.out), options_of(asked))
-    points = left_over(asked_points(asked), session.rows, retry=asked.retry)
-    log.info("%d rows to measure, %d are there", len(points), len(session.rows.rows))
+    options, rows = options_of(asked), Rows(asked.out)
+    session = Session(rows, options)  # says before any work what cannot be measured
+    points = left_over(asked_points(asked), rows, retry=asked.retry)
+    log.info("%d rows to measure, %d are there", len(points), len(rows.rows))
+    ends_at = time.monotonic() + 60 * asked.minutes
+    if asked.workers > 1:
+        return run_side_by_side(asked.out, options, points, asked.workers, ends_at)
     with many_networks():
-        return run(session, points, time.monotonic() + 60 * asked.minutes)
+        return run(session, points, ends_at)
 
 
 def _device_lost(device: torch.device) -> bool:

@@ -1,6 +1,7 @@
 """The study of experiments/end_to_end on tiny networks: rows, refusals, the ablation's lines and the tables."""
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -229,6 +230,53 @@ def test_one_row_that_fails_does_not_take_the_others(modules, session, monkeypat
     assert seen == [first, second]
     assert session.rows.has_failed(first) and not session.rows.has_failed(second)
     assert modules["study"].run(session, [first], 0.0) == 0 and len(seen) == 2, "the time was over"
+
+
+def test_jobs_keep_a_place_and_a_setting_together(modules):
+    study, everything = modules["study"], modules["points"].all_points()
+    jobs = study.jobs_of(everything)
+    assert sorted(map(str, sum(jobs, ()))) == sorted(map(str, everything))
+    for job in jobs:
+        assert len({point.place for point in job}) == 1 and 0 < len(job) <= study.MOST_OF_A_JOB
+    job_of = {point: number for number, job in enumerate(jobs) for point in job}
+    assert all(
+        job_of[replace(point, kernel_mode="auto")] == job_of[point]
+        for point in everything
+        if point.kernel_mode == "sparse"
+    )
+
+
+def test_processes_measure_every_row_once_and_write_one_file(modules, session, monkeypatch):
+    study, rows = modules["study"], modules["rows"]
+    points = study.select(modules["points"].all_points(), ["bert_base", "vit_b_16,64"])
+    monkeypatch.setattr(study, "worker_processes", ThreadPoolExecutor)
+    monkeypatch.setattr(study, "_sessions", {})
+    monkeypatch.setattr(modules["session"].Session, "measure", lambda self, point: self.rows.add(dict(point.columns)))
+    out = session.rows.file
+    assert study.run_side_by_side(out, session.options, points, 3, float("inf")) == 0
+    written = rows.Rows(out)
+    assert len(written.rows) == len(points) and all(written.has(point) for point in points)
+    assert study.left_over(points, written, retry=False) == []
+
+
+def test_a_process_that_lost_the_device_gets_no_further_row(modules, session, monkeypatch):
+    study, seen = modules["study"], []
+    points = study.select(modules["points"].all_points(), ["bert_base"])
+    monkeypatch.setattr(study, "worker_processes", ThreadPoolExecutor)
+    monkeypatch.setattr(study, "_measure_job", lambda job, **more: seen.append(job) or study.DEVICE_LOST)
+    assert study.run_side_by_side(session.rows.file, session.options, points, 1, float("inf")) == study.DEVICE_LOST
+    assert len(seen) == 1
+
+
+def test_what_several_processes_find_of_dense_is_kept(modules, tmp_path):
+    known = modules["dense"].KnownVariants
+    file = tmp_path / "rows.dense.json"
+    one, other = known(file), known(file)
+    one.note(("bert", 8), ["cuda_graph"])
+    other.note(("vit", 8), ["compile_cuda_graph"])
+    again = known(file)
+    assert again.of(("bert", 8)) == ["cuda_graph"] and again.of(("vit", 8)) == ["compile_cuda_graph"]
+    assert known(file, forget=True).of(("bert", 8)) is None and not file.exists()
 
 
 @pytest.mark.parametrize("model", ["bert_base", "vit_b_16"])

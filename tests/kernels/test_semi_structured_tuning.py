@@ -1,12 +1,16 @@
 """Which algorithm cuSPARSELt runs: what its search found for the very product and layout, and its default one otherwise."""
 
-from dataclasses import asdict
+import json
+import subprocess
+from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
+from sparsefront_kernels.bench import timing
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.registry import entry
-from sparsefront_kernels.semi_structured import torch_spmm
+from sparsefront_kernels.semi_structured import torch_spmm, transposed_store
 from sparsefront_kernels.semi_structured import tuning as module
 from sparsefront_kernels.semi_structured.algorithm import DEFAULT, Algorithm, searched
 from sparsefront_kernels.semi_structured.torch_spmm import SemiStructuredPacked
@@ -44,9 +48,81 @@ def test_the_search_sees_the_product_as_it_will_run(monkeypatch, layout, strides
     assert seen == [(PACKED.packed, (64, 16), strides, torch.float16)], "rows are padded to a multiple of 8"
 
 
-def test_nothing_is_searched_for_the_transposed_store(monkeypatch):
+def test_the_transposed_store_takes_what_another_process_timed(monkeypatch):
     monkeypatch.setattr(module, "searched", lambda packed, x: pytest.fail("an algorithm may end the process"))
-    assert ALGORITHMS.candidates(PACKED, problem("feature_to_row")) == [DEFAULT]
+    monkeypatch.setattr(module, "fast_with_transposed_store", lambda problem: [Algorithm(9), DEFAULT])
+    assert ALGORITHMS.candidates(PACKED, problem("feature_to_row")) == [Algorithm(9), DEFAULT]
+    assert ALGORITHMS.candidates(PACKED, problem("feature_to_row", m=0)) == [DEFAULT]
+
+
+@pytest.mark.parametrize(
+    ("printed", "fastest"),
+    [
+        ("pass", []),
+        (
+            """import sys
+assert sys.argv[1] == '{"m": 13, "k": 64, "n": 32, "dtype": "float16", "device": 3}', sys.argv
+print('{"alg_id": 6, "latency_us": 2}')""",
+            [6],
+        ),
+        ('for i, us in enumerate((9.5, 3.0, 7.0)): print(\'{"alg_id": %d, "latency_us": %g}\' % (i, us))', [1, 2]),
+        ("print('{\"alg_id\": 4, \"latency_us\": 2}', flush=True); raise SystemExit('illegal instruction')", [4]),
+    ],
+    ids=["nothing", "asked", "all", "ended"],
+)
+def test_what_ran_before_the_other_process_ended_counts(monkeypatch, printed, fastest):
+    run = transposed_store.subprocess.run
+    monkeypatch.setattr(
+        transposed_store.subprocess,
+        "run",
+        lambda command, **options: run([command[0], "-c", printed, command[-1]], **options),
+    )
+    there = replace(problem("feature_to_row"), device=torch.device("cuda", 3))
+    assert transposed_store.fast_with_transposed_store(there) == [Algorithm(number) for number in fastest]
+
+
+def test_another_process_that_hangs_is_given_up(monkeypatch):
+    def run(command, **options):
+        raise subprocess.TimeoutExpired(command, options["timeout"])
+
+    monkeypatch.setattr(transposed_store.subprocess, "run", run)
+    there = replace(problem("feature_to_row"), device=torch.device("cuda", 0))
+    assert transposed_store.fast_with_transposed_store(there) == []
+
+
+def test_the_other_process_times_each_algorithm_that_runs(monkeypatch, capsys):
+    def product(packed, x, transpose_result, alg_id, **others):
+        assert transpose_result and tuple(x.shape) == (64, 16)
+        if alg_id == 1:
+            raise RuntimeError("not supported")
+        return alg_id
+
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    plain = torch.randn
+    monkeypatch.setattr(torch, "randn", lambda *shape, dtype, device: plain(*shape, dtype=dtype))
+    monkeypatch.setattr(torch, "_cslt_compress", lambda weight: weight)
+    monkeypatch.setattr(torch, "_cslt_sparse_mm", product)
+    monkeypatch.setattr(transposed_store, "algorithm_count", lambda packed, x: 3)
+    monkeypatch.setattr(timing, "time_calls", lambda calls, samples: SimpleNamespace(median_us=1.0 + calls[0]()))
+    transposed_store.main({"m": 13, "k": 64, "n": 32, "dtype": "float16", "device": 0})
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines == [{"alg_id": 0, "latency_us": 1.0}, {"alg_id": 2, "latency_us": 3.0}]
+
+
+@pytest.mark.gpu
+def test_an_algorithm_of_the_other_process_runs_here():
+    if not torch.backends.cusparselt.is_available():
+        pytest.skip("this PyTorch was built without cuSPARSELt")
+    device = torch.device("cuda")
+    found = transposed_store.fast_with_transposed_store(Problem(64, 256, 128, torch.float16, device, "feature_to_row"))
+    assert found, "the other process timed something"
+    weight, x = (
+        torch.randn(128, 256, device=device, dtype=torch.float16),
+        torch.randn(256, 64, device=device, dtype=torch.float16),
+    )
+    weight.view(128, -1, 4)[..., :2] = 0
+    y = torch._cslt_sparse_mm(torch._cslt_compress(weight), x, transpose_result=True, **asdict(found[0]))
+    torch.testing.assert_close(y.double(), (weight.double() @ x.double()).t(), rtol=2e-3, atol=2e-2)
 
 
 def test_the_default_algorithm_is_offered_once(monkeypatch):

@@ -8,6 +8,7 @@ import torch
 
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Problem
 from sparsefront_kernels.semi_structured.algorithm import DEFAULT, Algorithm, padded_rows, searched
+from sparsefront_kernels.semi_structured.transposed_store import fast_with_transposed_store
 from sparsefront_kernels.tuning import TunedLaunches
 
 if TYPE_CHECKING:
@@ -51,14 +52,12 @@ class CusparseltAlgorithms(TunedLaunches):
     """As the other kernels' launches, but that the library itself says what is worth timing."""
 
     def candidates(self, packed: "SemiStructuredPacked", problem: Problem) -> Sequence[Algorithm]:
-        """What the library's search finds, and its default algorithm.
-
-        With the transposed store only the default one: on an H200 the search ran into an illegal instruction for a small
-        product there, which ends every use of the GPU by the process, and found 4 % at best for large ones.
-        """
+        """What the library's search finds, and its default algorithm; with the transposed store the fastest of them all."""
         rows = padded_rows(problem.m)
-        if rows == 0 or _y_row_major(problem):
+        if rows == 0:
             return [DEFAULT]
+        if _y_row_major(problem):
+            return list(dict.fromkeys([*fast_with_transposed_store(problem), DEFAULT]))
         columns = torch.randn(problem.k, rows, dtype=problem.dtype, device=problem.device)
         x = columns if problem.layout in X_FEATURE_MAJOR else columns.t().contiguous().t()
         with torch.cuda.device_of(x):

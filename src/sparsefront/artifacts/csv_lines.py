@@ -1,6 +1,7 @@
 """A CSV that grows line by line, so that a killed study goes on behind its last line; or of which a line is kept up to date."""
 
 import csv
+import fcntl
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,13 +28,14 @@ def drop_lines(path: Path, like: Mapping[str, str]) -> None:
 
 
 def append_line(path: Path, line: Mapping[str, Any]) -> None:
-    """Add one line, and its columns as the head where the file is new.
+    """Add one line, and its columns as the head where the file is new; other processes of this host may do so at once.
 
     Raises:
         ValueError: the file has other columns.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", newline="", encoding="utf-8") as file:  # whatever is read, it is written at the end
+        fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
         file.seek(0)
         head = file.readline()
         if head and next(csv.reader([head])) != list(line):
