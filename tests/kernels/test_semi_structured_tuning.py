@@ -2,12 +2,12 @@
 
 import json
 import subprocess
+import sys
+from contextlib import nullcontext
 from dataclasses import asdict, replace
-from types import SimpleNamespace
 
 import pytest
 import torch
-from sparsefront_kernels.bench import timing
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.registry import entry
 from sparsefront_kernels.semi_structured import torch_spmm, transposed_store
@@ -90,23 +90,27 @@ def test_another_process_that_hangs_is_given_up(monkeypatch):
     assert transposed_store.fast_with_transposed_store(there) == []
 
 
-def test_the_other_process_times_each_algorithm_that_runs(monkeypatch, capsys):
+@pytest.mark.parametrize(("broken", "numbers"), [(None, [0, 2, 3]), (3, [0, 2])], ids=["all", "one breaks the device"])
+def test_the_other_process_times_each_algorithm_that_runs(monkeypatch, capsys, broken, numbers):
     def product(packed, x, transpose_result, alg_id, **others):
         assert transpose_result and tuple(x.shape) == (64, 16)
+        if alg_id == broken:
+            raise RuntimeError("CUDA error: an illegal instruction was encountered")
         if alg_id == 1:
             raise RuntimeError("not supported")
-        return alg_id
 
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     plain = torch.randn
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch, "randn", lambda *shape, dtype, device: plain(*shape, dtype=dtype))
     monkeypatch.setattr(torch, "_cslt_compress", lambda weight: weight)
     monkeypatch.setattr(torch, "_cslt_sparse_mm", product)
-    monkeypatch.setattr(transposed_store, "algorithm_count", lambda packed, x: 3)
-    monkeypatch.setattr(timing, "time_calls", lambda calls, samples: SimpleNamespace(median_us=1.0 + calls[0]()))
-    transposed_store.main({"m": 13, "k": 64, "n": 32, "dtype": "float16", "device": 0})
+    monkeypatch.setattr(transposed_store, "NUMBERS", 4)
+    monkeypatch.setattr(transposed_store, "_event_us", lambda call: call() or 7.0)
+    monkeypatch.setattr(transposed_store.os, "_exit", lambda code: sys.exit(code))
+    with pytest.raises(SystemExit) if broken else nullcontext():
+        transposed_store.main({"m": 13, "k": 64, "n": 32, "dtype": "float16", "device": 0})
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert lines == [{"alg_id": 0, "latency_us": 1.0}, {"alg_id": 2, "latency_us": 3.0}]
+    assert lines == [{"alg_id": number, "latency_us": 7.0} for number in numbers]
 
 
 @pytest.mark.gpu

@@ -1,6 +1,8 @@
 """The search for the fastest way to run a network."""
 
+import itertools
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -81,6 +83,20 @@ def test_the_fused_graph_takes_patches_as_a_product_too(net, inputs, monkeypatch
     monkeypatch.setattr(search, "make_variant", lambda name, given, inputs, fuse: as_another(given, seconds[name]))
     found = find(net, inputs, variants=["patch_product", "fused_graph"])
     assert found.fused.name == "eager+fused_graph+patch_product"
+
+
+def test_a_variant_is_compared_in_turn_and_not_with_an_older_time(net, inputs, monkeypatch):
+    """As on a GPU that slows down: each is timed slower than the one before, whatever it is."""
+    real, seconds = search.fastest_execution_mode, itertools.count(1)
+
+    def slower(*given, **more):
+        found = real(*given, **more)
+        return replace(found, medians_ms={found.name: 1e3 * next(seconds)})
+
+    monkeypatch.setattr(search, "fastest_execution_mode", slower)
+    taken = {"fused_qkv": 0.002, "channels_last": 0.0}
+    monkeypatch.setattr(search, "make_variant", lambda name, given, inputs, fuse: as_another(given, taken[name]))
+    assert set(find(net, inputs, variants=[*taken]).variants) == {*taken}, "the second is added to the first"
 
 
 def test_a_slower_fused_graph_is_timed_beside(net, inputs):

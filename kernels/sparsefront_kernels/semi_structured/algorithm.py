@@ -22,7 +22,6 @@ class Algorithm:
 
 
 DEFAULT = Algorithm()
-MOST_ALGORITHMS = 64  # where PyTorch does not tell how many there are: numbers beyond the last are refused
 ROW_MULTIPLE = 8  # cuSPARSELt's rule for M in 16-bit types (4 would do in 32-bit ones), which is met by padding
 
 
@@ -42,11 +41,3 @@ def searched(packed: Tensor, x: Tensor) -> Algorithm:
     if hasattr(library, "mm_search"):
         return Algorithm(*library.mm_search(packed, x, None, None, None, False)[:3])
     return Algorithm(int(torch._cslt_sparse_mm_search(packed, x)))  # PyTorch's older function tells only a part of it
-
-
-def algorithm_count(packed: Tensor, x: Tensor) -> int:
-    """How many algorithms there may be for packed · x, by the same search."""
-    library = getattr(torch._C, "_cusparselt", None)
-    if hasattr(library, "mm_search"):
-        return int(library.mm_search(packed, x, None, None, None, False)[3])
-    return MOST_ALGORITHMS
