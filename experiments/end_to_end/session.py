@@ -17,7 +17,7 @@ from steps import Steps
 from timing import timed_in_turn
 
 from sparsefront.errors import InvalidSetting, failure_reason
-from sparsefront.gpu_sharing.access import sharing
+from sparsefront.gpu_sharing.access import alone, sharing
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.timed_products import TimedProducts
 from sparsefront.inference.kept_dense import why_dense
@@ -168,7 +168,8 @@ class Session:
 
     def _profile(self, point: Point, side: str, call) -> float | None:
         try:
-            times_us = kernel_times_us(call)
+            with alone(self.device):
+                times_us = kernel_times_us(call)
         except Exception as error:  # a profiler that does not work here costs a column, not the row
             log.warning("%s: no profile: %s", point, failure_reason(error))
             return None

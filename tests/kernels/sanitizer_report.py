@@ -17,7 +17,7 @@ def report(output: str) -> str:
     """
     by_kernel = defaultdict(Counter)
     first = {}
-    for finding in _findings(output):
+    for finding in findings(output):
         alike = OF_ONE_RUN.sub("", "\n".join(map(_without_template_arguments, finding)))
         by_kernel[_kernel(finding)][alike] += 1
         first.setdefault(alike, finding)
@@ -30,7 +30,7 @@ def report(output: str) -> str:
     return "\n".join(lines + [line for line in PREFIX.sub("", output).splitlines() if SUMMARY.match(line)])
 
 
-def _findings(output: str) -> list[list[str]]:
+def findings(output: str) -> list[list[str]]:
     """The lines of each finding: the tool begins its own lines with "=========", and ends a finding with an empty one."""
     findings, lines = [], []
     for line in [*output.splitlines(), "========="]:
@@ -41,6 +41,12 @@ def _findings(output: str) -> list[list[str]]:
         elif not text.startswith(HOST):
             lines.append(text)
     return findings
+
+
+def written_by(finding: list[str]) -> set[str]:
+    """Names of the functions whose writes a finding of racecheck is about."""
+    accesses = re.findall(r"Write access at (.+)\+0x", "\n".join(finding).replace("(anonymous namespace)::", ""))
+    return {re.split(r"[:\s]", _without_template_arguments(access).split("(")[0])[-1] for access in accesses}
 
 
 def _kernel(finding: list[str]) -> str:

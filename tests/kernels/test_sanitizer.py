@@ -10,33 +10,19 @@ from pathlib import Path
 import pytest
 import torch
 from packaging.version import Version
-from sanitized import cuda_kernels
-from sanitizer_report import report
+from sanitized import FAMILIES, cuda_kernels
+from sanitizer_report import findings, report, written_by
 from sparsefront_kernels import cuda_library
 
 SECONDS = 20  # of each family; those of a tool run side by side
-FAMILIES = (  # how the names of kernels begin
-    "gathered_cuda",
-    "gathered_simt",
-    "gathered_indexed",
-    "gathered_small_m",
-    "gathered_overlay",
-    "gathered_2_4",
-    "blocked",
-    "n_m_small_m",
-    "n_m_mma",
-    "n_m_cuda",
-    "ell_small_m",
-    "ell_cuda",
-    "csr_cuda",
-)
 WATCHED = ("gathered", "blocked", *(family for family in FAMILIES if not family.startswith(("gathered", "blocked"))))
 # where the package nvidia-cuda-sanitizer-api (extra `sanitizer`) puts it, on PATH, in CUDA's own folder
 PLACES = [f"{path}/nvidia/cu13/bin" for path in sys.path] + [os.environ.get("PATH", os.defpath), "/usr/local/cuda/bin"]
 SANITIZER = shutil.which("compute-sanitizer", path=os.pathsep.join(PLACES))
 # Its release notes of 2025.4, 2026.1 and 2026.3 withdraw false races of mbarriers, of threads that one barrier orders through
-# another, of warpgroups and of bulk copies that a barrier counts: all that our rings are made of.
+# another, of warpgroups and of bulk copies that a barrier counts.
 RACECHECK_FROM = Version("2026.3")
+RINGS = Path(__file__).parent / "csrc" / "right_rings.cu"
 RACE = """\
 ========= COMPUTE-SANITIZER
 gathered_cuda: takes float16 or bfloat16
@@ -65,11 +51,24 @@ def test_the_version_is_read():
     assert version(said) == Version("2025.3") < RACECHECK_FROM <= Version("2026.10")
 
 
+def under(tool: str) -> list[str]:
+    """The beginning of a command that the tool watches."""
+    return [
+        SANITIZER,
+        "--tool",
+        tool,
+        "--target-processes",
+        "application-only",
+        "--error-exitcode",
+        "2",
+        "--show-backtrace",
+        "device",
+    ]
+
+
 def start(tool: str, family: str, output: Path) -> subprocess.Popen:
     """The tool on a family's kernels; what both say goes to a file."""
-    script = Path(__file__).with_name("sanitized.py")
-    command = [SANITIZER, "--tool", tool, "--target-processes", "application-only", "--error-exitcode", "2"]
-    command += ["--show-backtrace", "device"]
+    script, command = Path(__file__).with_name("sanitized.py"), under(tool)
     for name in WATCHED:
         command += ["--kernel-name", f"kernel_substring={name}"]
     command += [sys.executable, str(script), str(SECONDS), family]
@@ -106,10 +105,35 @@ def run(request, tmp_path_factory):
         process.wait()
 
 
+def build_rings(folder: Path) -> Path:
+    """The program of `right_rings.cu`."""
+    program = folder / "right_rings"
+    flags = ["-std=c++17", "-O3", "-arch=sm_90a", "-lineinfo"]
+    subprocess.run([cuda_library.compiler(), *flags, "-o", program, RINGS], check=True, capture_output=True, text=True)
+    return program
+
+
+@pytest.fixture(scope="module")
+def falsely_reported(tmp_path_factory) -> set[str]:
+    """Functions whose writes racecheck takes for races in programs without one.
+
+    It does not see that an mbarrier, or __syncwarp before a bulk copy, orders a slot's reads before it is filled again in a
+    loop. The authors of FlashAttention found the same of cp.async.bulk (AI/RACECHECK_TMA_HAZARD.md in their repository). What it
+    says of such writes in our kernels says nothing, then; `test_delays.py` judges those. A tool that reports none excuses none.
+    """
+    if SANITIZER is None or not torch.cuda.is_available():
+        return set()
+    done = subprocess.run(
+        [*under("racecheck"), build_rings(tmp_path_factory.mktemp("rings"))], capture_output=True, text=True
+    )
+    assert done.stdout.count(": right") == 3, f"these programs are right: {done.stdout[-1000:]}{done.stderr[-1000:]}"
+    return set().union(*map(written_by, findings(done.stdout)))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
-def test_clean(tool, family, run):
+def test_clean(tool, family, run, falsely_reported):
     if tool == "racecheck" and SANITIZER is not None:
         found = version(subprocess.run([SANITIZER, "--version"], capture_output=True, text=True).stdout)
         if found < RACECHECK_FROM:
@@ -117,8 +141,50 @@ def test_clean(tool, family, run):
                 f"racecheck {found} is known for false races of barriers; the extra `sanitizer` brings {RACECHECK_FROM}"
             )
     code, output = run(tool, family)
-    assert code == 0, f"{family}: {tool} ends with {code}\n{output[-1000:]}\n{report(output)}"
-    assert "0 errors" in output or "0 hazards" in output
+    assert "; 0 wrong" in output and "SUMMARY: " in output, (
+        f"{family}: {tool} ends with {code}\n{output[-1000:]}\n{report(output)}"
+    )
+    excused = falsely_reported if tool == "racecheck" else set()
+    left = unexcused(output, excused)
+    assert not left, f"{family}: {len(left)} findings, {sorted(excused)} excused\n{report(output)}"
+    assert code == 0 or (code == 2 and excused and findings(output)), (
+        f"{family}: {tool} ends with {code}\n{output[-1000:]}"
+    )
+
+
+def unexcused(output: str, excused: set[str]) -> list[list[str]]:
+    """The findings in which some other function writes, or none is named."""
+    return [finding for finding in findings(output) if not written_by(finding) or not written_by(finding) <= excused]
+
+
+@pytest.mark.skipif(cuda_library.compiler() is None, reason="needs nvcc")
+def test_the_programs_of_right_rings_compile(tmp_path):
+    assert build_rings(tmp_path).is_file()
+
+
+def test_a_finding_is_excused_by_who_writes_alone():
+    assert [written_by(finding) for finding in findings(RACE)] == [{"copy_bulk"}] * 2
+    assert (
+        unexcused(RACE, {"copy_bulk"}) == []
+        and len(unexcused(RACE, {"store_word"})) == len(unexcused(RACE, set())) == 2
+    )
+    pieces = """\
+========= Error: Race reported between Read access at load_transposed_blocks(unsigned int)+0x5280 in tensor_copy.cuh:104
+=========     and Write access at void mma::ThreeOf32::bring<__half, (int)16>(const lanes::Inputs &)+0x4a in fragments.cuh:107
+=========     and Write access at <unnamed>::store_sums(float *)+0x5280 in n_m_mma.cu:80 [16 hazards]
+=========
+========= Error: Race reported between Write access at (anonymous namespace)::store(T1 *)+0x10 in n_m_mma.cu:9
+=========     and Read access at copy_bulk(unsigned int)+0x20 in hopper.cuh:75 [4 hazards]
+=========
+========= Error: Invalid __shared__ write of size 4 bytes
+=========     at copy_bulk(unsigned int)+0x20 in hopper.cuh:75
+=========
+"""
+    assert [written_by(finding) for finding in findings(pieces)] == [{"bring", "store_sums"}, {"store"}, set()]
+    assert (
+        len(unexcused(pieces, {"bring", "copy_bulk"})) == 3
+        and len(unexcused(pieces, {"bring", "store_sums", "store"})) == 1
+    )
 
 
 def test_every_kernel_is_of_one_family():

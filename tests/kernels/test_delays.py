@@ -1,0 +1,104 @@
+"""Barriers and copies that come late now and then change no result: nothing in our CUDA kernels is right by luck.
+
+For what racecheck cannot judge (`test_sanitizer.py`): shared memory that is filled again while other warps may still read it.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from sanitized import FAMILIES
+from sparsefront_kernels import cuda_library
+
+HERE = Path(__file__).parent
+DELAYS = HERE / "csrc" / "delays.cuh"
+SECONDS = 15  # of each family; all run side by side
+LONGEST_S = 150
+BUILD = [sys.executable, "-m", "sparsefront_kernels.build"]
+
+
+def delayed(cache: Path, *flags: str) -> dict[str, str]:
+    """An environment in which sources are compiled behind `delays.cuh`, apart from the others."""
+    paths = os.pathsep.join(path for path in sys.path if path)
+    appended = " ".join([os.environ.get("NVCC_APPEND_FLAGS", ""), f"-include {DELAYS}", *flags]).strip()
+    return os.environ | {"NVCC_APPEND_FLAGS": appended, "SPARSEFRONT_KERNELS_CACHE": str(cache), "PYTHONPATH": paths}
+
+
+def start(family: str, seconds: float, environment: dict[str, str], output: Path) -> subprocess.Popen:
+    command = [sys.executable, str(HERE / "sanitized.py"), str(seconds), family]
+    with output.open("w") as file:
+        return subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
+
+
+@pytest.fixture(scope="module")
+def run(request, tmp_path_factory):
+    """family -> (exit code, output); all families that are to be tested start with the first."""
+    if not torch.cuda.is_available() or cuda_library.compiler() is None:
+        pytest.skip("needs a CUDA device and nvcc")
+    folder, started = tmp_path_factory.mktemp("delays"), {}
+    environment = delayed(folder / "cache")
+    built = subprocess.run(BUILD, env=environment, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr[-2000:]
+    tests = [
+        item.callspec.params["family"]
+        for item in request.session.items
+        if getattr(item, "function", None) is test_delays
+    ]
+
+    def finished(family: str) -> tuple[int | None, str]:
+        for one in {family, *tests} - started.keys():
+            started[one] = start(one, SECONDS, environment, folder / f"{one}.log")
+        try:
+            code = started[family].wait(timeout=LONGEST_S)
+        except subprocess.TimeoutExpired:
+            code = None
+        return code, (folder / f"{family}.log").read_text()
+
+    yield finished
+    for process in started.values():
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", FAMILIES)
+def test_delays(family, run):
+    code, output = run(family)
+    assert code == 0 and "; 0 wrong" in output, f"{family}: {'it hangs' if code is None else code}\n{output[-2000:]}"
+
+
+@pytest.mark.gpu
+def test_waits_that_are_missing_are_found(tmp_path):
+    """Or else results would show nothing: here a quarter of all waits do not wait."""
+    if not torch.cuda.is_available() or cuda_library.compiler() is None:
+        pytest.skip("needs a CUDA device and nvcc")
+    environment = delayed(tmp_path / "cache", "-DSPARSEFRONT_WAITS_MISSING")
+    process = start("gathered_simt", SECONDS, environment, tmp_path / "log")
+    try:
+        code = process.wait(timeout=LONGEST_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        code = None
+    output = (tmp_path / "log").read_text()
+    assert code != 0 and ("wrong" in output or "CUDA error" in output or code is None), output[-2000:]
+
+
+@pytest.mark.skipif(cuda_library.compiler() is None, reason="needs nvcc")
+@pytest.mark.parametrize("flags", [(), ("-DSPARSEFRONT_WAITS_MISSING",)], ids=["delays", "waits missing"])
+def test_a_source_compiles_with_delays(tmp_path, flags):
+    """As the builder does it; a source that does not mean these functions by these names would fail."""
+    environment = delayed(tmp_path, *flags)
+    source = cuda_library.SOURCES["ell_small_m"]
+    command = [
+        cuda_library.compiler(),
+        "-std=c++17",
+        "-gencode=arch=compute_90a,code=sm_90a",
+        "-cuda",
+        "-o",
+        tmp_path / "x.ii",
+        source,
+    ]
+    subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
