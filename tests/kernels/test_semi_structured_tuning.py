@@ -5,12 +5,14 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from sparsefront_kernels.problem import Problem
 from sparsefront_kernels.registry import entry
 from sparsefront_kernels.semi_structured import torch_spmm, transposed_store
+from sparsefront_kernels.semi_structured import transposed_store_times as times
 from sparsefront_kernels.semi_structured import tuning as module
 from sparsefront_kernels.semi_structured.algorithm import DEFAULT, Algorithm, searched
 from sparsefront_kernels.semi_structured.torch_spmm import SemiStructuredPacked
@@ -81,13 +83,14 @@ def test_what_ran_before_the_other_process_ended_counts(monkeypatch, printed, fa
     assert transposed_store.fast_with_transposed_store(there) == [Algorithm(number) for number in fastest]
 
 
-def test_another_process_that_hangs_is_given_up(monkeypatch):
+def test_of_another_process_that_hangs_counts_what_it_printed(monkeypatch):
     def run(command, **options):
-        raise subprocess.TimeoutExpired(command, options["timeout"])
+        printed = b'{"alg_id": 5, "latency_us": 2}\n{"alg_id": 7, "lat'
+        raise subprocess.TimeoutExpired(command, options["timeout"], output=printed)
 
     monkeypatch.setattr(transposed_store.subprocess, "run", run)
     there = replace(problem("feature_to_row"), device=torch.device("cuda", 0))
-    assert transposed_store.fast_with_transposed_store(there) == []
+    assert transposed_store.fast_with_transposed_store(there) == [Algorithm(5)]
 
 
 @pytest.mark.parametrize(("broken", "numbers"), [(None, [0, 2, 3]), (3, [0, 2])], ids=["all", "one breaks the device"])
@@ -104,11 +107,11 @@ def test_the_other_process_times_each_algorithm_that_runs(monkeypatch, capsys, b
     monkeypatch.setattr(torch, "randn", lambda *shape, dtype, device: plain(*shape, dtype=dtype))
     monkeypatch.setattr(torch, "_cslt_compress", lambda weight: weight)
     monkeypatch.setattr(torch, "_cslt_sparse_mm", product)
-    monkeypatch.setattr(transposed_store, "NUMBERS", 4)
-    monkeypatch.setattr(transposed_store, "_event_us", lambda call: call() or 7.0)
-    monkeypatch.setattr(transposed_store.os, "_exit", lambda code: sys.exit(code))
+    monkeypatch.setattr(times, "NUMBERS", 4)
+    monkeypatch.setattr(times, "time_calls", lambda calls, samples: calls[0]() or SimpleNamespace(median_us=7.0))
+    monkeypatch.setattr(times.os, "_exit", lambda code: sys.exit(code))
     with pytest.raises(SystemExit) if broken else nullcontext():
-        transposed_store.main({"m": 13, "k": 64, "n": 32, "dtype": "float16", "device": 0})
+        times.main({"m": 13, "k": 64, "n": 32, "dtype": "float16", "device": 0})
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert lines == [{"alg_id": number, "latency_us": 7.0} for number in numbers]
 
