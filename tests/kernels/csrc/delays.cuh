@@ -1,8 +1,10 @@
 // Included before a source (nvcc's -include): barriers and copies into shared memory come late now and then, so that a missing
-// wait shows in the results. The macros do not change the functions, which hopper.cuh defines before them.
+// wait shows in the results. The macros do not change the functions, which the headers define before them. Lanes of a warp are
+// delayed together: what orders them is not tried.
 #pragma once
 
 #include "../../../kernels/sparsefront_kernels/cuda/hopper.cuh"
+#include "../../../kernels/sparsefront_kernels/cuda/tensor_copy.cuh"
 
 namespace delays {
 
@@ -25,8 +27,13 @@ __device__ __forceinline__ bool waits() { return true; }
 
 }  // namespace delays
 
-#define barrier_wait(...) (delays::now_and_then(), delays::waits() ? barrier_wait(__VA_ARGS__) : (void)0, delays::now_and_then())
-#define barrier_arrive(...) (delays::now_and_then(), barrier_arrive(__VA_ARGS__), delays::now_and_then())
-#define barrier_arrive_expect(...) (delays::now_and_then(), barrier_arrive_expect(__VA_ARGS__), delays::now_and_then())
-#define barrier_arrive_after_copies(...) (delays::now_and_then(), barrier_arrive_after_copies(__VA_ARGS__), delays::now_and_then())
-#define copy_bulk(...) (delays::now_and_then(), copy_bulk(__VA_ARGS__), delays::now_and_then())
+#define DELAYED(call) (delays::now_and_then(), call, delays::now_and_then())
+#define barrier_wait(...) DELAYED((delays::waits() ? barrier_wait(__VA_ARGS__) : (void)0))
+#define barrier_arrive(...) DELAYED(barrier_arrive(__VA_ARGS__))
+#define barrier_arrive_expect(...) DELAYED(barrier_arrive_expect(__VA_ARGS__))
+#define barrier_arrive_after_copies(...) DELAYED(barrier_arrive_after_copies(__VA_ARGS__))
+#define barrier_arrive_in_cluster(...) DELAYED(barrier_arrive_in_cluster(__VA_ARGS__))
+#define copy_bulk(...) DELAYED(copy_bulk(__VA_ARGS__))
+#define copy_bulk_multicast(...) DELAYED(copy_bulk_multicast(__VA_ARGS__))
+#define copy_box(...) DELAYED(copy_box(__VA_ARGS__))
+#define copy_pixels(...) DELAYED(copy_pixels(__VA_ARGS__))
