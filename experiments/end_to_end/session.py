@@ -2,6 +2,7 @@
 
 import gc
 import logging
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from sparsefront.inference.fusion.timed_products import TimedProducts
 from sparsefront.inference.kept_dense import why_dense
 from sparsefront.measure.latency import summarise
 from sparsefront.measure.settings import DTYPES, Measure
+from sparsefront.time_use import recorded
 
 log = logging.getLogger(__name__)
 ALL_SPARSE = 0.999  # of the flops: then forcing sparse kernels changes nothing
@@ -79,8 +81,12 @@ class Session:
         Raises:
             Exception: whatever fails on the way.
         """
-        with sharing(self.device):
+        with recorded() as spans, sharing(self.device):
             self._measure(point)
+        kinds: dict[str, float] = defaultdict(float)
+        for span in spans:
+            kinds[span.kind] += span.seconds
+        log.info("%s: %s", point, ", ".join(f"{kind} {seconds:.1f} s" for kind, seconds in kinds.items()))
 
     def _measure(self, point: Point) -> None:
         steps = Steps()
