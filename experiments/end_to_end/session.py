@@ -188,6 +188,11 @@ class Session:
         log.info("%s: kernels %s, share %.3f", point, report.kernels, report.sparse_flops_share)
         for name, count in report.fusion.summary().items():
             log.info("  %d blocks: %s", count, name)
+        for block in report.fusion.blocks.values():
+            for product in block.products:
+                if product.candidates and product.timed_as is None:
+                    times_us = ", ".join(f"{name} {us:.1f}" for name, us in product.candidates.items())
+                    log.info("  %s: us %s", product.describe(), times_us)
         log.info("  ways to run the blocks, ms: %s", report.fusion.variants_ms)
         log.info("  errors: %s, ratio %.3f", sparse.errors, sparse.errors.ratio)
 

@@ -86,20 +86,33 @@ def run(session: Session, points: Sequence[Point], ends_at: float) -> int:
 
 
 def jobs_of(points: Sequence[Point]) -> list[tuple[Point, ...]]:
-    """Points of one place together, at most MOST_OF_A_JOB; of one setting too, since one may give the row of the other."""
+    """Points of one place together, at most MOST_OF_A_JOB; of one setting too, since one may give the row of the other.
+
+    The first job of a place has one setting: it finds the dense baseline, for which the others wait.
+    """
     places: dict[tuple, dict[Setting, list[Point]]] = {}
     for point in points:
         places.setdefault(point.place, {}).setdefault(point.setting, []).append(point)
     jobs: list[tuple[Point, ...]] = []
-    for settings in places.values():
+    for first, *others in (list(settings.values()) for settings in places.values()):
+        jobs.append(tuple(first))
         job: list[Point] = []
-        for same in settings.values():
+        for same in others:
             if job and len(job) + len(same) > MOST_OF_A_JOB:
                 jobs.append(tuple(job))
                 job = []
             job += same
-        jobs.append(tuple(job))
+        if job:
+            jobs.append(tuple(job))
     return jobs
+
+
+def after_the_first(jobs: Sequence[tuple[Point, ...]]) -> dict[tuple[Point, ...], tuple[Point, ...]]:
+    """Job -> the first one at its place."""
+    first: dict[tuple, tuple[Point, ...]] = {}
+    for job in jobs:
+        first.setdefault(job[0].place, job)
+    return {job: first[job[0].place] for job in jobs if job is not first[job[0].place]}
 
 
 _sessions: dict[Path, Session] = {}  # of a worker process, whose next job may be at the same place
@@ -119,8 +132,9 @@ def run_side_by_side(out: Path, options: Options, points: Sequence[Point], worke
         options, search_again=False
     )  # this process forgot the dense baselines: what one finds, all may take
     status, work = 0, functools.partial(_measure_job, out=out, options=options, ends_at=ends_at)
+    jobs = jobs_of(points)
     with worker_processes(workers) as pool:
-        for done in side_by_side(jobs_of(points), work, pool, workers=workers, ends_at=ends_at):
+        for done in side_by_side(jobs, work, pool, workers=workers, after=after_the_first(jobs), ends_at=ends_at):
             if done.error is not None:
                 raise done.error
             status = max(status, done.found)

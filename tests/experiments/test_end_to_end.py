@@ -246,6 +246,16 @@ def test_jobs_keep_a_place_and_a_setting_together(modules):
     )
 
 
+def test_one_job_finds_the_dense_baseline_of_a_place(modules):
+    study = modules["study"]
+    jobs = study.jobs_of(modules["points"].all_points())
+    after = study.after_the_first(jobs)
+    firsts = [job for job in jobs if job not in after]
+    assert len(firsts) == len({job[0].place for job in jobs})
+    assert all(len({point.setting for point in job}) == 1 for job in firsts)
+    assert all(first in firsts and first[0].place == job[0].place for job, first in after.items())
+
+
 def test_processes_measure_every_row_once_and_write_one_file(modules, session, monkeypatch):
     study, rows = modules["study"], modules["rows"]
     points = study.select(modules["points"].all_points(), ["bert_base", "vit_b_16,64"])

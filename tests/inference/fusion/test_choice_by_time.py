@@ -4,15 +4,16 @@ import copy
 
 import pytest
 import torch
-from sparsefront_kernels import FORMATS
+from sparsefront_kernels import FORMATS, KernelEntry, Problem
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion import timed_products
+from sparsefront.inference.fusion import candidates, timed_products
 from sparsefront.inference.fusion.candidates import SHORT, tile_lengths
 from sparsefront.inference.fusion.chain_choice import AS_THEY_ARE, representatives
 from sparsefront.inference.fusion.correctness_check import FusedCorrectnessCheck
 from sparsefront.inference.fusion.fuse import fuse_blocks, fuse_dense
 from sparsefront.inference.fusion.fused_block import FusedBlock
+from sparsefront.inference.fusion.product_weight import ProductWeight
 from sparsefront.inference.fusion.timed_products import equal_work
 from sparsefront.patterns.tile_wise import TileWise
 
@@ -38,6 +39,34 @@ def test_the_fastest_kernel_that_is_allowed_runs(mode, sparse_us, expected, bert
         for product in block.products:
             assert product.timed_like or product.candidates.keys() == {"dense_linear", "gathered_reference"}
             assert product.latency_us == product.candidates[expected]
+
+
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        ({"row_major", "feature_to_row"}, {"feature_to_row"}),
+        ({"row_major", "feature_major"}, {"row_major", "feature_major"}),
+        ({"feature_major"}, {"feature_major"}),
+        ((), ()),
+    ],
+)
+def test_other_layouts_are_tried_where_that_of_the_product_cannot_run(runs, expected, monkeypatch):
+    kernel = KernelEntry(
+        name="some",
+        family="csr",
+        product=None,
+        layouts=("row_major", "feature_major", "feature_to_row"),
+        is_reference=True,
+        unsupported=lambda stored, problem: None if problem.layout in runs else f"not {problem.layout}",
+    )
+    monkeypatch.setattr(candidates, "entries", lambda: [kernel])
+    weight = torch.eye(8)
+    held = ProductWeight(("layer",), (8,), weight, None, weight != 0, FORMATS["csr"].from_dense(weight, weight != 0))
+    problem = Problem(4, 8, 8, torch.float32, torch.device("cpu"), "feature_to_row")
+    usable, unsupported = candidates.sparse_candidates(held, problem, KernelChoice())
+    assert {candidate.layout for candidate in usable} == set(expected)
+    not_tried = set(kernel.layouts) - {"feature_to_row"} if "feature_to_row" in runs else set()
+    assert unsupported.keys() == {kernel.label(one) for one in set(kernel.layouts) - set(runs) - not_tried}
 
 
 @pytest.mark.parametrize("faster", ["feature_major", "row_major"])

@@ -53,20 +53,24 @@ def sparse_candidates(
     if weight.stored is None:
         return usable, unsupported
     formats: dict[str, SparseFormat | str] = {weight.family: weight.stored}
-    for kernel, layout in _wanted(weight.family, problem, choice):
-        if (reason := why_not(kernel.label(layout))) is not None:
-            unsupported[kernel.label(layout)] = reason
-            continue
+
+    def unsupported_reason(kernel: KernelEntry, layout: str) -> str | None:
         if kernel.family not in formats:
             formats[kernel.family] = _held(kernel.family, weight)
         stored = formats[kernel.family]
-        reason = (
-            stored if isinstance(stored, str) else kernel.unsupported_reason(stored, replace(problem, layout=layout))
-        )
-        if reason is None:
-            usable.append(Candidate(kernel, layout, stored))
-        else:
-            unsupported[kernel.label(layout)] = reason
+        return stored if isinstance(stored, str) else kernel.unsupported_reason(stored, replace(problem, layout=layout))
+
+    for kernel in entries():
+        if not _allowed(kernel, weight.family, problem.device, choice):
+            continue
+        for layouts in _in_its_layout_then_others(kernel, problem.layout):
+            reasons = {
+                layout: why_not(kernel.label(layout)) or unsupported_reason(kernel, layout) for layout in layouts
+            }
+            unsupported |= {kernel.label(layout): reason for layout, reason in reasons.items() if reason is not None}
+            if runs := [layout for layout, reason in reasons.items() if reason is None]:
+                usable += [Candidate(kernel, layout, formats[kernel.family]) for layout in runs]
+                break
     if choice.name is None:
         usable = _without_slower(usable, unsupported)
     return usable, unsupported
@@ -83,12 +87,10 @@ def _without_slower(usable: list[Candidate], unsupported: dict[str, str]) -> lis
     return kept
 
 
-def _wanted(canonical: str, problem: Problem, choice: KernelChoice) -> Iterator[tuple[KernelEntry, str]]:
-    """In the product's layout; a kernel that does not take it, in all those that it takes."""
-    for kernel in entries():
-        if _allowed(kernel, canonical, problem.device, choice):
-            for layout in (problem.layout,) if problem.layout in kernel.layouts else kernel.layouts:
-                yield kernel, layout
+def _in_its_layout_then_others(kernel: KernelEntry, layout: str) -> Iterator[list[str]]:
+    """The product's layout where the kernel takes it; only where that cannot run, all others that it takes."""
+    yield [own for own in kernel.layouts if own == layout]
+    yield [other for other in kernel.layouts if other != layout]
 
 
 def _allowed(kernel: KernelEntry, canonical: str, device: torch.device, choice: KernelChoice) -> bool:
