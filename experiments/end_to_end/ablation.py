@@ -4,7 +4,7 @@
 
 The lines of the table of the Tile-Wise paper (dense, no transposition, explicit, fused), and one that takes away each thing that
 the rewriting does. All lines run as CUDA graphs with sparse kernels in every pruned layer; lines that are there are not measured
-again.
+again. Other processes may work on the GPU at once, but for the time in which one times.
 """
 
 import copy
@@ -31,6 +31,7 @@ from torch import nn
 
 from sparsefront.artifacts.csv_lines import append_line, read_lines
 from sparsefront.errors import InvalidSetting, failure_reason
+from sparsefront.gpu_sharing.access import alone, sharing
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.fuse import fuse_blocks
 from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
@@ -114,7 +115,8 @@ class Ablation:
                     log.warning("out of time: call again for the lines that are left")
                     return
                 try:
-                    self.measure(point, line)
+                    with sharing(self.session.device):
+                        self.measure(point, line)
                 except Exception as error:  # one line must not take the others with it
                     log.error("%s %s failed: %s", point, line.name, failure_reason(error), exc_info=error)
                 free_memory()
@@ -151,7 +153,8 @@ class Ablation:
 
     def _gemm_share(self, point: Point, line: Line, call: Callable[[], Any]) -> float | None:
         try:
-            times_us = kernel_times_us(call)
+            with alone(self.session.device):
+                times_us = kernel_times_us(call)
         except Exception as error:  # costs a column, not the line
             log.warning("no profile: %s", failure_reason(error))
             return None
