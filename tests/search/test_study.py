@@ -12,11 +12,13 @@ import pytest
 
 pytest.importorskip("optuna", minversion="4.5", reason="optuna is not installed: it comes with the extra `sweep`")
 
+from hydra.core.utils import JobStatus
 from omegaconf import OmegaConf
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.search.space import parse_space
 from sparsefront.search.study import Study
+from sparsefront.search.sweep import run_search
 
 SPACE = ["sparsity=interval(0.5,0.95)", "pattern=n_m,tile_wise", "granularity=range(8,65,8)", "seed=3"]
 TPE = {"_target_": "optuna.samplers.TPESampler", "n_startup_trials": 3, "seed": 0}
@@ -81,6 +83,17 @@ def test_a_point_that_a_living_process_works_on_is_left_to_it(tmp_path):
     assert here.ask() is None, "a point that failed is not tried again"
 
 
+def test_one_that_was_killed_before_it_had_its_number_gets_it_later(tmp_path):
+    here = study(tmp_path)
+    held, lost = [here.ask()], here.ask()
+    del lost
+    held.append(here.ask())  # the lost one again, so that Optuna's own numbers run ahead
+    here._study.ask(here.space)  # and no more of it: killed
+    while (one := here.ask()) is not None:
+        held.append(one)
+    assert [one.number for one in held] == list(range(8))
+
+
 def test_the_front_holds_the_runs_that_no_other_beats(tmp_path):
     here = study(tmp_path, n_trials=3)
     for given in ([0.9, 2.0], [0.8, 3.0], [0.7, 1.0]):
@@ -127,3 +140,47 @@ def test_several_processes_and_kills_give_each_point_once(tmp_path):
     assert sorted(trial.user_attrs["number"] for trial in finished) == list(range(10)) and kills == 2
     assert not list(tmp_path.glob(".*.leases/*")), "nothing is held"
     assert {json.loads(line)[0] for line in log.read_text().splitlines()} <= set(range(10))
+
+
+class Returned:
+    """What Hydra returns of a run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.status, self.return_value = JobStatus.COMPLETED, (0.9, 2.0)
+        self.hydra_cfg = OmegaConf.create({"hydra": {"runtime": {"output_dir": str(folder)}}})
+
+
+class Launcher:
+    def __init__(self) -> None:
+        self.jobs = []
+
+    def launch(self, jobs, initial_job_idx):
+        self.jobs += jobs
+        return [Returned(Path("results") / str(initial_job_idx + place)) for place in range(len(jobs))]
+
+
+def search(root: Path, *overrides: str, n_trials: int = 2) -> list[list[str]]:
+    settings = {"study": "s", "storage": None, "sampler": OmegaConf.create(TPE), "n_trials": n_trials, "batch": 1}
+    config = OmegaConf.create({"optimize": ["val_sparse", "latency_sparse_ms"], "results_dir": str(root)})
+    launcher = Launcher()
+    run_search(["sparsity=interval(0.5,0.95)", *overrides], settings | {"params": {}}, config, launcher)
+    return launcher.jobs
+
+
+def test_a_search_of_other_settings_does_not_join_a_study(tmp_path):
+    assert len(search(tmp_path, "pattern=n_m", "seed=3", "dataset.path=one")) == 2
+    for overrides, differs in (
+        (["pattern=uniform", "seed=3"], "pattern=n_m, not uniform"),
+        (["pattern=n_m"], r"seed=3, not \(default\)"),
+        (["pattern=n_m", "seed=3", "recipe.lr=0.1"], r"recipe.lr=\(default\), not 0.1"),
+    ):
+        with pytest.raises(InvalidSetting, match=rf"hydra.sweeper.study=s: this study has {differs}: name another one"):
+            search(tmp_path, *overrides, n_trials=4)
+    elsewhere = ["pattern=n_m", "seed=3", "dataset.path=two", "cache_dir=three"]
+    assert len(search(tmp_path, *elsewhere, n_trials=4)) == 2, "another host may keep its data elsewhere"
+
+
+def test_a_study_with_all_its_points_says_so(tmp_path, caplog):
+    assert len(search(tmp_path, "seed=3")) == 2 and "are taken" not in caplog.text
+    assert search(tmp_path, "seed=3") == []
+    assert "all 2 points of study s are taken: raise hydra.sweeper.n_trials, or name another" in caplog.text

@@ -5,7 +5,7 @@ point runs for Optuna and nobody holds it, its process was killed: the next one 
 then goes on from what the killed one had stored.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +14,14 @@ from hydra.utils import instantiate
 
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.artifacts.lease import Lease, held_alone, hold_alone
+from sparsefront.errors import InvalidSetting
 from sparsefront.report.store import FRONT_FILE
 
 if TYPE_CHECKING:
     import optuna
     from optuna.distributions import BaseDistribution
 
-ABANDONED, RUN = "abandoned", "run"
+ABANDONED, RUN, NUMBER, FIXED = "abandoned", "run", "number", "fixed"
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,9 @@ class Study:
     space: distribution by key.
     sampler: Hydra configuration of a sampler, with its seed.
     n_trials: points of the whole study.
+    fixed: what every point has in common, by key; each process that joins the study has to have the same.
+    Raises:
+        InvalidSetting: the study has other fixed settings.
     """
 
     def __init__(
@@ -52,11 +56,22 @@ class Study:
         space: "dict[str, BaseDistribution]",
         sampler: Any,
         n_trials: int,
+        fixed: Mapping[str, str] | None = None,
     ) -> None:
         self.place, self.space, self.sampler, self.n_trials = folder / name, space, sampler, n_trials
         folder.mkdir(parents=True, exist_ok=True)
         with held_alone(self.place):
             self._study = _open(self.place, name, storage, list(directions))
+            self._join(dict(fixed or {}))
+
+    def _join(self, fixed: dict[str, str]) -> None:
+        known = self._study.user_attrs.get(FIXED)
+        if known is None:
+            self._study.set_user_attr(FIXED, fixed)
+        elif known != fixed:
+            keys = sorted(key for key in known.keys() | fixed.keys() if known.get(key) != fixed.get(key))
+            differ = ", ".join(f"{key}={known.get(key, '(default)')}, not {fixed.get(key, '(default)')}" for key in keys)
+            raise InvalidSetting("hydra.sweeper.study", self.place.name, f"this study has {differ}: name another one")
 
     def ask(self) -> Asked | None:
         """The next point, abandoned ones first; None where all were taken."""
@@ -73,8 +88,8 @@ class Study:
             seed = self.sampler.get("seed")
             self._study.sampler = instantiate(self.sampler, seed=None if seed is None else seed + taken)
             trial = self._study.ask(self.space)
-            number = trial.user_attrs.get("number", taken)
-            trial.set_user_attr("number", number)
+            number = trial.user_attrs.get(NUMBER, taken)
+            trial.set_user_attr(NUMBER, number)
             return Asked(trial, number, self._hold(trial.number))
 
     def tell(self, asked: Asked, values: Sequence[float] | None, run: str | None = None) -> None:
@@ -113,7 +128,9 @@ class Study:
             storage, known = self._study._storage, trial._trial_id
             storage.set_trial_user_attr(known, ABANDONED, True)
             self._study.tell(trial.number, state=TrialState.FAIL)
-            self._study.enqueue_trial(trial.params, user_attrs={"number": trial.user_attrs.get("number", trial.number)})
+            # One that was killed before it had its number is the last one, and gets it when it is asked for again.
+            numbered = {name: value for name, value in trial.user_attrs.items() if name == NUMBER}
+            self._study.enqueue_trial(trial.params, user_attrs=numbered)
             lease.release()
 
     def _hold(self, number: int) -> Lease | None:

@@ -16,6 +16,7 @@ from sparsefront.search.study import Asked, Study
 
 log = logging.getLogger(__name__)
 STUDIES = "studies"  # below the folder of results
+PLACES = ("_dir", ".path")  # ends of keys that may differ from host to host
 
 
 def run_search(arguments: list[str], settings: Mapping[str, Any], config: DictConfig, launcher: Launcher) -> None:
@@ -27,7 +28,7 @@ def run_search(arguments: list[str], settings: Mapping[str, Any], config: DictCo
         config: of the first point, with Hydra's own part.
         launcher: starts runs.
     Raises:
-        InvalidSetting: an unknown direction, no space, or another number of values than the study has.
+        InvalidSetting: an unknown direction, no space, another number of values than the study has, or a study of other settings.
     """
     objectives = [objective(text) for text in config.optimize]
     params = [f"{key}={value}" for key, value in (settings["params"] or {}).items()]
@@ -40,14 +41,19 @@ def run_search(arguments: list[str], settings: Mapping[str, Any], config: DictCo
         space=space,
         sampler=settings["sampler"],
         n_trials=settings["n_trials"],
+        fixed=_same_everywhere(fixed) | {"optimize": ",".join(config.optimize)},
     )
-    failures = []
+    failures, launched = [], 0
     while batch := _ask(study, settings["batch"]):
+        launched += len(batch)
         jobs = [_overrides(asked, fixed) for asked in batch]
         for asked, returned in zip(batch, launcher.launch(jobs, initial_job_idx=batch[0].number), strict=True):
             failed = returned.status is not JobStatus.COMPLETED
             study.tell(asked, None if failed else _values(returned, len(objectives)), _folder(returned))
             failures += [returned] if failed else []
+    if not launched:
+        told = "all %s points of study %s are taken: raise hydra.sweeper.n_trials, or name another hydra.sweeper.study"
+        log.warning(told, settings["n_trials"], settings["study"])
     log.info("the points that no other beats: python compare.py %s", study.front)
     for returned in failures:
         returned.return_value  # noqa: B018  (raises what the run raised)
@@ -58,6 +64,12 @@ def _ask(study: Study, most: int) -> list[Asked]:
     while len(asked) < most and (one := study.ask()) is not None:
         asked.append(one)
     return asked
+
+
+def _same_everywhere(fixed: list[str]) -> dict[str, str]:
+    """What all processes of a study have to agree on."""
+    pairs = (line.partition("=")[::2] for line in fixed)
+    return {key: value for key, value in pairs if not key.endswith(PLACES)}
 
 
 def _overrides(asked: Asked, fixed: list[str]) -> list[str]:
