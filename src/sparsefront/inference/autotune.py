@@ -8,7 +8,7 @@ from sparsefront_kernels.linear import SparseLinear
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
-from sparsefront.gpu_sharing.access import give_way
+from sparsefront.gpu_sharing.access import alone, give_way
 from sparsefront.inference.candidates import Candidate, Candidates
 from sparsefront.inference.sparse_conv import SparseConv2d
 from sparsefront.measure.correctness_check import CorrectnessCheck
@@ -93,13 +93,14 @@ def time_candidates(tuned: Autotuned, layer: nn.Linear | nn.Conv2d, x: Tensor) -
     """
     images = isinstance(layer, nn.Conv2d)
     by_channel = x.to(memory_format=torch.channels_last) if images else x
-    dense = [time_layer(layer, x)]
-    if images:
-        dense.append(time_layer(copy.deepcopy(layer).to(memory_format=torch.channels_last), by_channel))
-    times = {tuned.dense: min(dense, key=lambda timed: timed.latency_us)}
-    for kernel, module in tuned.modules.items():
-        fastest_us = min(timed.latency_us for timed in times.values())
-        times[kernel] = time_layer(module, by_channel, at_most_us=HOPELESS * fastest_us)
+    with alone(x.device):  # once for all of them: each time, every other process has to stop
+        dense = [time_layer(layer, x)]
+        if images:
+            dense.append(time_layer(copy.deepcopy(layer).to(memory_format=torch.channels_last), by_channel))
+        times = {tuned.dense: min(dense, key=lambda timed: timed.latency_us)}
+        for kernel, module in tuned.modules.items():
+            fastest_us = min(timed.latency_us for timed in times.values())
+            times[kernel] = time_layer(module, by_channel, at_most_us=HOPELESS * fastest_us)
     for kernel, timed in times.items():
         tuned.latencies_us[kernel] = timed.latency_us
         if timed.eager_because is not None:

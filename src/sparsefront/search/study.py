@@ -70,7 +70,9 @@ class Study:
             self._study.set_user_attr(FIXED, fixed)
         elif known != fixed:
             keys = sorted(key for key in known.keys() | fixed.keys() if known.get(key) != fixed.get(key))
-            differ = ", ".join(f"{key}={known.get(key, '(default)')}, not {fixed.get(key, '(default)')}" for key in keys)
+            differ = ", ".join(
+                f"{key}={known.get(key, '(default)')}, not {fixed.get(key, '(default)')}" for key in keys
+            )
             raise InvalidSetting("hydra.sweeper.study", self.place.name, f"this study has {differ}: name another one")
 
     def ask(self) -> Asked | None:

@@ -1,18 +1,20 @@
 """Choices by time, with times that the test gives: what is timed, what counts as equal work, what stays as it is."""
 
 import copy
+from contextlib import contextmanager
 
 import pytest
 import torch
 from sparsefront_kernels import FORMATS, KernelEntry, Problem
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion import candidates, timed_products
+from sparsefront.inference.fusion import candidates, product_choice, timed_products
 from sparsefront.inference.fusion.candidates import SHORT, tile_lengths
 from sparsefront.inference.fusion.chain_choice import AS_THEY_ARE, representatives
 from sparsefront.inference.fusion.correctness_check import FusedCorrectnessCheck
 from sparsefront.inference.fusion.fuse import fuse_blocks, fuse_dense
 from sparsefront.inference.fusion.fused_block import FusedBlock
+from sparsefront.inference.fusion.product_tuning import ProductTuning
 from sparsefront.inference.fusion.product_weight import ProductWeight
 from sparsefront.inference.fusion.timed_products import equal_work
 from sparsefront.patterns.tile_wise import TileWise
@@ -39,6 +41,33 @@ def test_the_fastest_kernel_that_is_allowed_runs(mode, sparse_us, expected, bert
         for product in block.products:
             assert product.timed_like or product.candidates.keys() == {"dense_linear", "gathered_reference"}
             assert product.latency_us == product.candidates[expected]
+
+
+def test_other_processes_stop_once_for_all_kernels_of_a_product(bert, clock, monkeypatch):
+    inside, timed = [], []
+
+    @contextmanager
+    def alone(device):
+        inside.append(True)
+        timed.append(0)
+        yield
+        inside.pop()
+
+    def time_layer(*args, **options):
+        timed[-1] += 1
+        assert inside
+        return clock.product(*args, **options)
+
+    def build(self, name, candidate):
+        assert not inside, "kernels are compiled and checked beside other processes"
+        return plainly(self, name, candidate)
+
+    plainly = ProductTuning._try
+    monkeypatch.setattr(ProductTuning, "_try", build)
+    monkeypatch.setattr(product_choice, "alone", alone)
+    monkeypatch.setattr(product_choice, "time_layer", time_layer)
+    fused(bert(TileWise(32)), KernelChoice("auto"))
+    assert sum(timed) == len(clock.timed_products) > 0 and max(timed) == 2
 
 
 @pytest.mark.parametrize(

@@ -128,12 +128,14 @@ class BlockPass:
             for layout in layouts:
                 variant = self._variant(layout, dict.fromkeys(few, layout), blocks, few)
                 self._norms.choose(variant.blocks, calls, self._captures.groups)
-                times[layout] = chain_time_ms(variant, calls, self._captures.groups, counts)
+                times[layout] = chain_time_ms(variant, calls, self._captures.groups, counts, self.device)
         layout = min(layouts, key=lambda layout: math.inf if times.get(layout) is None else times[layout])
         chosen = self._variant(layout, dict.fromkeys(prepared, layout), blocks, prepared)
         self._norms.choose(chosen.blocks, calls, self._captures.groups)
         if plain and chosen.blocks:
-            times[layout] = chain_time_ms(chosen, calls, self._captures.groups, dict.fromkeys(prepared, 1.0))
+            times[layout] = chain_time_ms(
+                chosen, calls, self._captures.groups, dict.fromkeys(prepared, 1.0), self.device
+            )
             modules = {name: self.net.get_submodule(name) for name in prepared}
             times[AS_THEY_ARE] = plain_time_ms(modules, calls, self._captures.groups)
             self._keep_faster_dense(chosen, times)

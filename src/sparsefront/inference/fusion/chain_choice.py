@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
+from sparsefront.gpu_sharing.access import alone
 from sparsefront.inference.fusion.find import BlockCall
 from sparsefront.inference.fusion.fused_block import FusedBlock
 from sparsefront.inference.fusion.layout import activation_in_layout
@@ -51,7 +52,11 @@ def representatives(names: Iterable[str], groups: Mapping[str, object]) -> dict[
 
 
 def chain_time_ms(
-    variant: Variant, calls: Mapping[str, BlockCall], groups: Mapping[str, object], counts: Mapping[str, float]
+    variant: Variant,
+    calls: Mapping[str, BlockCall],
+    groups: Mapping[str, object],
+    counts: Mapping[str, float],
+    device: torch.device,
 ) -> float | None:
     """Estimated milliseconds of a chain; None where a block cannot run or cannot be timed.
 
@@ -61,19 +66,18 @@ def chain_time_ms(
         groups: block -> what equal blocks have in common.
         counts: block -> how many it stands for; the variant has to hold them all.
     """
+    if any(name not in variant.blocks for name in counts):
+        return None
+    first = {groups[name]: name for name in reversed(list(counts))}
     rest: dict[object, float] = {}
-    total = 0.0
-    for name, count in counts.items():
-        if name not in variant.blocks:
-            return None
-        if groups[name] not in rest:
+    with alone(device):
+        for group, name in first.items():
             block = variant.blocks[name]
             whole = block_time_ms(block, calls[name], feature_major=block.feature_major)
             if whole is None:
                 return None
-            rest[groups[name]] = whole - variant.products_ms(name)
-        total += count * (rest[groups[name]] + variant.products_ms(name))
-    return total
+            rest[group] = whole - variant.products_ms(name)
+    return sum(count * (rest[groups[name]] + variant.products_ms(name)) for name, count in counts.items())
 
 
 def plain_time_ms(

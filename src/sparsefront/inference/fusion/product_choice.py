@@ -9,6 +9,7 @@ import torch
 from sparsefront_kernels import labeled
 from torch import Tensor
 
+from sparsefront.gpu_sharing.access import alone
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.call import Unfusable
 from sparsefront.inference.fusion.candidates import (
@@ -155,21 +156,25 @@ class ProductChooser:
             wanted.append(dense_candidate(tuning.spec.weight))
         if nearly is not None:  # the fastest first: slow ones are then given up soon
             wanted.sort(key=lambda candidate: nearly.latencies_us.get(candidate.label, math.inf))
+        for candidate in wanted:  # built, compiled and checked beside other processes, of which each timing stops all
+            if candidate.label != DENSE or self.timed.dense_us(work) is None:
+                tuning.product(candidate)
         latencies, launches, fastest_us = {}, {}, math.inf
-        for candidate in wanted:
-            name = candidate.label
-            if name == DENSE and (known_us := self.timed.dense_us(work)) is not None:
-                latencies[name] = known_us
-                continue
-            if (product := tuning.product(candidate)) is None:
-                continue
-            timed = self._time(product, tuning, SLOWER * fastest_us)
-            self.timed.timings += 1
-            latencies[name] = timed.latency_us
-            in_use = launch_of(product, tuning.problem)
-            launches[name] = timed.launches[:MOST_LAUNCHES] or ((in_use,) if in_use is not None else ())
-            if name != DENSE:
-                fastest_us = min(fastest_us, timed.latency_us)
+        with alone(tuning.problem.device):
+            for candidate in wanted:
+                name = candidate.label
+                if name == DENSE and (known_us := self.timed.dense_us(work)) is not None:
+                    latencies[name] = known_us
+                    continue
+                if (product := tuning.product(candidate)) is None:
+                    continue
+                timed = self._time(product, tuning, SLOWER * fastest_us)
+                self.timed.timings += 1
+                latencies[name] = timed.latency_us
+                in_use = launch_of(product, tuning.problem)
+                launches[name] = timed.launches[:MOST_LAUNCHES] or ((in_use,) if in_use is not None else ())
+                if name != DENSE:
+                    fastest_us = min(fastest_us, timed.latency_us)
         like = None if nearly is None else nearly.name
         return self.timed.add(TimedProduct(work, latencies, launches, dict(tuning.unsupported), like))
 
