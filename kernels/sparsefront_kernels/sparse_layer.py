@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_entry import KernelEntry
+from sparsefront_kernels.pointwise import contiguous_transpose
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 from sparsefront_kernels.tuning.tunable import Tunable
 
@@ -63,9 +64,9 @@ class SparseLayer(nn.Module):
     def _run(self, x: Tensor) -> Tensor:
         """Row-major and contiguous in the end, so that whatever a layout costs is paid, and timed, inside the layer."""
         layout = self.kernel_layout
-        x = x.t().contiguous() if layout in X_FEATURE_MAJOR else x
+        x = contiguous_transpose(x) if layout in X_FEATURE_MAJOR else x
         y = self._entry.run(x, self._operand, self.bias, layout=layout)
-        return (y.t() if layout in Y_FEATURE_MAJOR else y).contiguous()
+        return contiguous_transpose(y) if layout in Y_FEATURE_MAJOR else y.contiguous()
 
     def release_format(self) -> None:
         """Keep the weight once on the device: where the kernel reads a packed copy, the format moves to the CPU.

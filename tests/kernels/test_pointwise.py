@@ -3,7 +3,7 @@
 import pytest
 import torch
 from sparsefront_kernels.common.epilogue import ACTIVATIONS, with_epilogue
-from sparsefront_kernels.pointwise import epilogue, transposed
+from sparsefront_kernels.pointwise import contiguous_transpose, epilogue, transposed
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -55,6 +55,18 @@ def test_the_ops_are_what_they_say(device):
     torch.library.opcheck(epilogue, (x, bias, "gelu", x), test_utils=checks)
     torch.library.opcheck(transposed, (x,), test_utils=checks)
     assert torch.equal(transposed(x), x.t()) and transposed(x).is_contiguous()
+
+
+@pytest.mark.parametrize("shape", [(5, 70), (1, 9), (9, 1), (130, 64), (0, 4)])
+def test_a_transpose_copies_only_what_lies_otherwise(shape, device):
+    rows = torch.randn(shape, device=device)
+    columns = contiguous_transpose(rows)
+    assert torch.equal(columns, rows.t()) and columns.is_contiguous()
+    again = contiguous_transpose(columns.t())
+    assert again.data_ptr() == columns.data_ptr()
+    part = torch.randn(shape[0], 2 * shape[1], device=device)[:, : shape[1]]
+    assert torch.equal(contiguous_transpose(part), part.t()) and contiguous_transpose(part).is_contiguous()
+    assert torch.equal(contiguous_transpose(part.t()), part) and contiguous_transpose(part.t()).is_contiguous()
 
 
 def test_gradients(device):

@@ -4,7 +4,7 @@ A feature-major activation has its rows along memory: [B, T, d] with strides (T,
 each other such views, so that no signature changes, and every operator that reads by strides stays right.
 """
 
-from sparsefront_kernels.pointwise import transposed
+from sparsefront_kernels.pointwise import contiguous_transpose
 from sparsefront_kernels.problem import LAYOUTS, X_FEATURE_MAJOR, Y_FEATURE_MAJOR
 from torch import Tensor
 
@@ -14,8 +14,8 @@ def in_layout(matrix: Tensor, *, feature_major: bool) -> Tensor:
     if matrix.stride(0 if feature_major else 1) == 1 or matrix.shape[1 if feature_major else 0] == 1:
         return matrix
     if feature_major:
-        return _transposed(matrix).t()
-    return _transposed(matrix.t())
+        return contiguous_transpose(matrix).t()
+    return contiguous_transpose(matrix.t())
 
 
 def activation_in_layout(x: Tensor, *, feature_major: bool) -> Tensor:
@@ -30,8 +30,3 @@ def layout_name(*, x_feature_major: bool, y_feature_major: bool) -> str:
         for layout in LAYOUTS
         if (layout in X_FEATURE_MAJOR, layout in Y_FEATURE_MAJOR) == (x_feature_major, y_feature_major)
     )
-
-
-def _transposed(matrix: Tensor) -> Tensor:
-    """[R, C] as [C, R], contiguous."""
-    return transposed(matrix) if matrix.stride(1) == 1 else matrix.t().contiguous()
