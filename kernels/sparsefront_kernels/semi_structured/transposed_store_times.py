@@ -16,7 +16,9 @@ import torch
 from sparsefront_kernels.bench.timing import time_calls
 from sparsefront_kernels.semi_structured.algorithm import Algorithm, padded_rows
 
-NUMBERS = 8  # in bfloat16 on an H200; in float16 there are 47, but none is worth a product with this store
+NUMBERS = (
+    8  # in bfloat16 on an H200; float16 has 47, each call of which takes a quarter of a second, and is not asked for
+)
 SAMPLES = 5
 
 
