@@ -58,7 +58,7 @@ def semi_structured_unsupported_reason(stored: SparseFormat, problem: Problem) -
     if problem.m > MOST_ROWS or problem.m * max(problem.k, problem.n) >= MOST_ELEMENTS:
         return f"cuSPARSELt takes X of {MOST_ROWS} rows, and X and Y of less than 2^31 elements"
     if problem.layout == "feature_to_row" and problem.dtype == torch.float16:
-        return "cuSPARSELt's transposed store keeps the processor busy for 0.25 s a call in float16, by an algorithm slower than dense"
+        return "cuSPARSELt's transposed store keeps the processor busy for 0.25 s a call in float16, and is slower than dense"
     if reason := cuda_unsupported_reason(problem, minimum_capability=(8, 0)):
         return reason
     if not torch.backends.cusparselt.is_available():

@@ -16,9 +16,7 @@ import torch
 from sparsefront_kernels.bench.timing import time_calls
 from sparsefront_kernels.semi_structured.algorithm import Algorithm, padded_rows
 
-NUMBERS = (
-    8  # in bfloat16 on an H200; float16 has 47, each call of which takes a quarter of a second, and is not asked for
-)
+NUMBERS = 8  # in bfloat16 on an H200; float16, where a call takes a quarter of a second, is not asked for
 SAMPLES = 5
 
 
