@@ -11,6 +11,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity
 
 from sparsefront.artifacts.csv_lines import append_line, drop_lines
+from sparsefront.artifacts.lease import held_alone
 
 CALLS, MOST = 3, 12
 # Products with weights, whoever's: cuBLAS (nvjet, cutlass, gemm, xmma), cuSPARSELt (sparse ones among them), ours.
@@ -47,13 +48,17 @@ def gemm_share(times_us: dict[str, float]) -> float | None:
 
 
 def write_profile(file: Path, key: dict[str, str], side: str, times_us: dict[str, float]) -> None:
-    """Put the longest kernels of a row into a CSV, and what the others take together, in place of an earlier profile of it."""
-    drop_lines(file, key | {"side": side})
+    """Put the longest kernels of a row into a CSV, and what the others take together, in place of an earlier profile of it.
+
+    One process at a time: what another one added while the file is written anew would be lost.
+    """
     total = sum(times_us.values())
     longest = dict(list(times_us.items())[:MOST])
     lines = [(name, time, is_product(name)) for name, time in longest.items()]
     lines.append(("(all others)", total - sum(longest.values()), ""))
-    for name, time, product in lines:
-        share = f"{time / total:.4f}" if total else ""
-        kernel = {"side": side, "kernel": name, "us_per_forward": f"{time:.1f}", "share": share}
-        append_line(file, key | kernel | {"is_product": str(product)})
+    with held_alone(file):
+        drop_lines(file, key | {"side": side})
+        for name, time, product in lines:
+            share = f"{time / total:.4f}" if total else ""
+            kernel = {"side": side, "kernel": name, "us_per_forward": f"{time:.1f}", "share": share}
+            append_line(file, key | kernel | {"is_product": str(product)})

@@ -427,3 +427,16 @@ def test_a_profile_takes_the_place_of_an_earlier_one(modules, tmp_path):
         profile.write_profile(file, {"model": "bert_base", "batch": "8"}, side, {kernel: 1.0})
     kernels = [line["kernel"] for line in read_lines(file)]
     assert kernels == ["of_dense", "(all others)", "now", "(all others)"], "a row has one profile for each side"
+
+
+def test_profiles_of_several_rows_at_once_all_stay(modules, tmp_path):
+    profile, file = modules["kernel_profile"], tmp_path / "profile.csv"
+
+    def write(batch: int) -> None:
+        for time in (1.0, 2.0):  # the second takes the place of the first
+            profile.write_profile(file, {"model": "bert_base", "batch": str(batch)}, "sparse", {"kernel": time})
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(12)))
+    lines = [line for line in read_lines(file) if line["kernel"] == "kernel"]
+    assert sorted((int(line["batch"]), line["us_per_forward"]) for line in lines) == [(n, "2.0") for n in range(12)]
