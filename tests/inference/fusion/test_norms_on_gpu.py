@@ -17,9 +17,8 @@ from sparsefront.patterns.tile_wise import TileWise
 pytestmark = pytest.mark.gpu
 LAUNCHES = [TRITON, *CUDA_DIVISIONS]
 CUDA = torch.device("cuda")
-TWO_STEPS = (
-    2 * torch.finfo(torch.float16).eps
-)  # two logits may be rounded well by luck: what they may differ by all the same
+# Two logits may be rounded well by luck: what they may differ by all the same.
+TWO_STEPS = 2 * torch.finfo(torch.float16).eps
 
 
 @pytest.fixture(params=["bert", "vit"])

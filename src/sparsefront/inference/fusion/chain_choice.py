@@ -65,6 +65,7 @@ def chain_time_ms(
     Args:
         groups: block -> what equal blocks have in common.
         counts: block -> how many it stands for; the variant has to hold them all.
+        device: of the blocks.
     """
     if any(name not in variant.blocks for name in counts):
         return None

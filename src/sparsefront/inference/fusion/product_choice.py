@@ -156,18 +156,16 @@ class ProductChooser:
             wanted.append(dense_candidate(tuning.spec.weight))
         if nearly is not None:  # the fastest first: slow ones are then given up soon
             wanted.sort(key=lambda candidate: nearly.latencies_us.get(candidate.label, math.inf))
+        latencies, products = {}, []
         for candidate in wanted:  # built, compiled and checked beside other processes, of which each timing stops all
-            if candidate.label != DENSE or self.timed.dense_us(work) is None:
-                tuning.product(candidate)
-        latencies, launches, fastest_us = {}, {}, math.inf
+            if candidate.label == DENSE and (known_us := self.timed.dense_us(work)) is not None:
+                latencies[DENSE] = known_us
+            elif (product := tuning.product(candidate)) is not None:
+                products.append(product)
+        launches, fastest_us = {}, math.inf
         with alone(tuning.problem.device):
-            for candidate in wanted:
-                name = candidate.label
-                if name == DENSE and (known_us := self.timed.dense_us(work)) is not None:
-                    latencies[name] = known_us
-                    continue
-                if (product := tuning.product(candidate)) is None:
-                    continue
+            for product in products:
+                name = product.kernel_name
                 timed = self._time(product, tuning, SLOWER * fastest_us)
                 self.timed.timings += 1
                 latencies[name] = timed.latency_us
