@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("optuna", minversion="4.5", reason="optuna is not installed: it comes with the extra `sweep`")
 
-from hydra.core.utils import JobStatus
+from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
 
 from sparsefront.errors import InvalidSetting
@@ -178,6 +178,26 @@ def test_a_search_of_other_settings_does_not_join_a_study(tmp_path):
             search(tmp_path, *overrides, n_trials=4)
     elsewhere = ["pattern=n_m", "seed=3", "dataset.path=two", "cache_dir=three"]
     assert len(search(tmp_path, *elsewhere, n_trials=4)) == 2, "another host may keep its data elsewhere"
+
+
+def test_a_study_of_which_every_point_failed_begins_anew(tmp_path, monkeypatch):
+    with monkeypatch.context() as context, pytest.raises(RuntimeError, match="no such kernel"):
+        context.setattr(
+            Launcher,
+            "launch",
+            lambda self, jobs, initial_job_idx: [
+                JobReturn(
+                    _return_value=RuntimeError("no such kernel"),
+                    status=JobStatus.FAILED,
+                    hydra_cfg=Returned(tmp_path).hydra_cfg,
+                )
+                for _ in jobs
+            ],
+        )
+        search(tmp_path, "kernel=none")
+    assert len(search(tmp_path, "kernel=auto")) == 2, "the wrong setting took neither the name nor the points"
+    with pytest.raises(InvalidSetting, match="name another one"):
+        search(tmp_path, "kernel=none")
 
 
 def test_a_study_with_all_its_points_says_so(tmp_path, caplog):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import optuna
     from optuna.distributions import BaseDistribution
 
-ABANDONED, RUN, NUMBER, FIXED = "abandoned", "run", "number", "fixed"
+ABANDONED, RUN, NUMBER, FIXED, BEGAN = "abandoned", "run", "number", "fixed", "began"
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Study:
     n_trials: points of the whole study.
     fixed: what every point has in common, by key; each process that joins the study has to have the same.
     Raises:
-        InvalidSetting: the study has other fixed settings.
+        InvalidSetting: the study has points of other fixed settings.
     """
 
     def __init__(
@@ -65,9 +65,15 @@ class Study:
             self._join(dict(fixed or {}))
 
     def _join(self, fixed: dict[str, str]) -> None:
-        known = self._study.user_attrs.get(FIXED)
+        """Bind the study to its settings; one of which every point failed begins anew, since a setting may have been wrong."""
+        from optuna.trial import TrialState
+
+        known, trials = self._study.user_attrs.get(FIXED), self._study.get_trials(deepcopy=False)
         if known is None:
             self._study.set_user_attr(FIXED, fixed)
+        elif known != fixed and all(trial.state == TrialState.FAIL for trial in trials):
+            self._study.set_user_attr(FIXED, fixed)
+            self._study.set_user_attr(BEGAN, len(trials))
         elif known != fixed:
             keys = sorted(key for key in known.keys() | fixed.keys() if known.get(key) != fixed.get(key))
             differ = ", ".join(
@@ -81,7 +87,8 @@ class Study:
 
         with held_alone(self.place):
             self._take_back_abandoned()
-            points = [trial for trial in self._study.get_trials(deepcopy=False) if ABANDONED not in trial.user_attrs]
+            trials = self._study.get_trials(deepcopy=False)[self._study.user_attrs.get(BEGAN, 0) :]
+            points = [trial for trial in trials if ABANDONED not in trial.user_attrs]
             waiting = [trial for trial in points if trial.state == TrialState.WAITING]
             taken = len(points) - len(waiting)
             if taken >= self.n_trials:
