@@ -1,0 +1,64 @@
+"""Which kernels a forward runs: products told from the rest by their names, and the profiles beside the rows."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from sparsefront.artifacts.csv_lines import read_lines
+
+FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "end_to_end"
+NAMES = ["kernel_profile"]
+
+
+def test_products_are_told_from_attention_and_norms(modules):
+    profile = modules["kernel_profile"]
+    ours = "void sparsefront::gathered_cuda_narrow_kernel<__half>(sparsefront::Problem)"
+    products = [
+        "nvjet_hsh_192x192_64x4_2x1_v_bz_coopA_TNT",
+        "sm90_xmma_gemm_f16f16_f16f32_f32_tn_n",
+        ours,
+        "_blocked_triton_kernel",
+        "_n_m_triton_kernel",
+    ]
+    others = [
+        "void pytorch_flash::flash_fwd_kernel<>",
+        "fmha_cutlassF_f16_aligned_64x64_rf_sm80",
+        "_layer_norm_columns_kernel",
+    ]
+    assert all(map(profile.is_product, products)) and not any(map(profile.is_product, others))
+    times = {ours: 60.0, "_layer_norm_columns_kernel": 40.0}
+    assert profile.gemm_share(times) == pytest.approx(0.6) and profile.gemm_share({}) is None
+
+
+def test_a_profile_names_the_longest_kernels_and_what_the_others_take(modules, tmp_path):
+    profile, file = modules["kernel_profile"], tmp_path / "profile.csv"
+    times = {f"kernel_{n}": 100.0 - n for n in range(profile.MOST + 2)}
+    for side in ("dense", "sparse"):
+        profile.write_profile(file, {"model": "bert_base", "batch": "8"}, side, times)
+    lines = read_lines(file)
+    assert list(lines[0]) == ["model", "batch", "side", "kernel", "us_per_forward", "share", "is_product"]
+    assert len(lines) == 2 * (profile.MOST + 1) and [line["side"] for line in lines].count("sparse") == profile.MOST + 1
+    assert sum(float(line["us_per_forward"]) for line in lines) == pytest.approx(2 * sum(times.values()))
+    assert lines[profile.MOST]["kernel"] == "(all others)"
+
+
+def test_a_profile_takes_the_place_of_an_earlier_one(modules, tmp_path):
+    profile, file = modules["kernel_profile"], tmp_path / "profile.csv"
+    for side, kernel in (("dense", "of_dense"), ("sparse", "before"), ("sparse", "now")):
+        profile.write_profile(file, {"model": "bert_base", "batch": "8"}, side, {kernel: 1.0})
+    kernels = [line["kernel"] for line in read_lines(file)]
+    assert kernels == ["of_dense", "(all others)", "now", "(all others)"], "a row has one profile for each side"
+
+
+def test_profiles_of_several_rows_at_once_all_stay(modules, tmp_path):
+    profile, file = modules["kernel_profile"], tmp_path / "profile.csv"
+
+    def write(batch: int) -> None:
+        for time in (1.0, 2.0):  # the second takes the place of the first
+            profile.write_profile(file, {"model": "bert_base", "batch": str(batch)}, "sparse", {"kernel": time})
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(12)))
+    lines = [line for line in read_lines(file) if line["kernel"] == "kernel"]
+    assert sorted((int(line["batch"]), line["us_per_forward"]) for line in lines) == [(n, "2.0") for n in range(12)]
