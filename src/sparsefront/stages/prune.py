@@ -17,6 +17,7 @@ from sparsefront.pruning.mask_file import MASKS, save_masks
 from sparsefront.stages.network import device_of, load_net, make_task, open_data
 from sparsefront.stages.seeds import reseed, stage_seed
 from sparsefront.time_use import PRUNING, spent_on
+from sparsefront.training.determinism import deterministic_algorithms
 from sparsefront.training.epoch_weights import WEIGHTS
 
 SEARCH = "search.json"
@@ -43,7 +44,7 @@ def run(
         data = open_data(experiment, seed=stage_seed(experiment.seed, "prune, order"))
         prunable = experiment.model.prunable(net)
         reseed(stage_seed(experiment.seed, "prune"))
-        with sharing(device):
+        with sharing(device), deterministic_algorithms(experiment.trainer.deterministic):
             masks = prune(
                 net.to(device),
                 experiment.pattern,

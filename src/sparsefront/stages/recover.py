@@ -21,6 +21,7 @@ from sparsefront.recovery.rounds import Place
 from sparsefront.stages.network import build_net, device_of, load_net, make_task, open_data
 from sparsefront.stages.seeds import recovery_stage_seed, reseed
 from sparsefront.stages.stored_masks import load_masks_of
+from sparsefront.training.determinism import deterministic_algorithms
 from sparsefront.training.epoch_weights import EPOCH_WEIGHTS, WEIGHTS, epoch_weights_file, save_weights
 from sparsefront.training.rank_processes import on_every_rank
 
@@ -89,7 +90,7 @@ def train_body(experiment: Experiment, paths: RecoverInputs, unfinished: Path, f
         the seconds that killed runs spent on what this one went on from.
     """
     net, device = load_net(experiment, paths.dense / WEIGHTS), device_of(experiment)
-    with sharing(device):
+    with sharing(device), deterministic_algorithms(experiment.trainer.deterministic):
         masks = recover(
             net,
             load_masks_of(experiment, paths.pruned, paths.pruned),

@@ -20,6 +20,7 @@ from sparsefront.time_use import TRAINING, spent_on
 from sparsefront.training.averaging import AverageWeights
 from sparsefront.training.budget import CountBudget, Trained
 from sparsefront.training.compilation import CompileSteps
+from sparsefront.training.determinism import deterministic_algorithms
 from sparsefront.training.disk_need import require_room
 from sparsefront.training.divergence import Diverged, StopAtDivergence
 from sparsefront.training.optimization import Optimization
@@ -74,7 +75,13 @@ def fit(
     finite = StopAtDivergence(stage=stage, lr_key=lr_key, recipe=recipe, precision=trainer.real_precision)
     compiled = () if trainer.compile == "none" else (CompileSteps(trainer.compile),)
     device = torch.device(trainer.device)
-    with _quiet_lightning(), _discarded_where_diverged(unfinished), spent_on(TRAINING, stage), sharing(device):
+    with (
+        _quiet_lightning(),
+        _discarded_where_diverged(unfinished),
+        spent_on(TRAINING, stage),
+        sharing(device),
+        deterministic_algorithms(trainer.deterministic),
+    ):
         lightning = trainer.build(
             epochs=epochs,
             gradient_clip=recipe.gradient_clip,

@@ -24,6 +24,8 @@ class TrainerSettings:
         compile: what of the network goes through torch.compile in training steps: its blocks (one after the other, with one code
             for those that are alike), or all of it at once, which takes longer to begin with. For steps that wait for Python and
             not for the GPU: generating code takes about as long as some hundred steps. Results differ by rounding.
+        deterministic: equal runs on GPUs of one kind end with equal weights, to the bit, with the same versions: sums have one
+            order, which some operations are slower in and a few do not have (training then ends with a message).
         precision: auto is 32-true on a CPU, bf16-mixed on a GPU that has bf16, 16-mixed on an older one.
         accumulate_grad_batches: batches whose gradients are averaged into one optimizer step; schedules count optimizer steps.
         limit_batches: train and validate on this many batches an epoch at most; null = all (for trials and tests).
@@ -36,6 +38,7 @@ class TrainerSettings:
     num_nodes: PositiveInt = 1
     ddp_comm_hook: Literal["bf16_compress"] | None = None
     compile: Literal["none", "blocks", "network"] = "none"
+    deterministic: bool = False
     precision: Literal["auto", "32-true", "16-mixed", "bf16-mixed"] = "auto"
     accumulate_grad_batches: PositiveInt = 1
     limit_batches: PositiveInt | None = None
@@ -52,6 +55,7 @@ class TrainerSettings:
         import torch
 
         from sparsefront.training.compilation import why_unavailable
+        from sparsefront.training.determinism import fix_workspace
 
         found = torch.cuda.device_count()
         if self.accelerator == "gpu" and found == 0:
@@ -69,6 +73,8 @@ class TrainerSettings:
 
         if self.compile != "none" and (why := why_unavailable(self.on_gpu)) is not None:
             raise InvalidSetting("compile", self.compile, f"{why}; use none")
+        if self.deterministic:
+            fix_workspace()
 
     @property
     def on_gpu(self) -> bool:
@@ -108,9 +114,11 @@ class TrainerSettings:
         """The settings that change trained weights, for the cache keys of stages."""
         exchange = {} if self.ddp_comm_hook is None else {"ddp_comm_hook": self.ddp_comm_hook}
         code = {} if self.compile == "none" else {"compile": self.compile}
+        order = {"deterministic": True} if self.deterministic else {}
         return {
             **exchange,
             **code,
+            **order,
             "device": self.device,
             "devices": self.world_size,
             "precision": self.real_precision,

@@ -1,0 +1,137 @@
+"""With trainer.deterministic equal runs give equal weights, and nothing after the training is slowed down."""
+
+import os
+from pathlib import Path
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from torch import nn
+from torch.utils import deterministic as debugging
+
+from sparsefront.datasets.digits import Digits
+from sparsefront.errors import InvalidSetting
+from sparsefront.tasks.image_classification import ImageClassification
+from sparsefront.training import determinism
+from sparsefront.training.fit import fit
+from sparsefront.training.optimization import Optimization
+from sparsefront.training.recipe import Recipe
+from sparsefront.training.trainer import TrainerSettings
+
+BATCHES = 8
+
+
+class Net(nn.Module):
+    """A bag of embeddings, whose gradient a GPU adds in any order, and which notes how torch is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(17, 32), nn.Linear(32, 10)
+        self.seen: list[tuple[bool, bool, bool]] = []
+
+    def forward(self, x):
+        self.seen.append(state())
+        features = nn.functional.embedding(x.flatten(1).mul(16).long().clamp(0, 16), self.embedding.weight)
+        index = torch.arange(len(x), device=x.device).repeat_interleave(features.shape[1])
+        summed = torch.zeros(len(x), 32, device=x.device).index_add(0, index, features.flatten(0, 1).float())
+        return self.head(summed)
+
+
+class Accumulates(Net):
+    """`put_` without accumulation has no order on any device."""
+
+    def forward(self, x):
+        x.clone().put_(torch.zeros(1, dtype=torch.long, device=x.device), x.flatten()[:1])
+        return super().forward(x)
+
+
+def state() -> tuple[bool, bool, bool]:
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        debugging.fill_uninitialized_memory,
+        torch.backends.cudnn.benchmark,
+    )
+
+
+def train(net: nn.Module, folder: Path, *, deterministic: bool, accelerator: str = "cpu") -> dict[str, torch.Tensor]:
+    trainer = TrainerSettings(
+        accelerator=accelerator, progress_bar=False, limit_batches=BATCHES, deterministic=deterministic
+    )
+    trainer.check()
+    fit(
+        ImageClassification(
+            net, num_classes=10, optimization=Optimization(Recipe(epochs=1), lr=0.1, total_steps=BATCHES)
+        ),
+        Digits().data_module(batch_size=64, seed=0, cache_dir=folder),
+        epochs=1,
+        recipe=Recipe(epochs=1),
+        trainer=trainer,
+        loggers=[],
+        directory=folder,
+    )
+    return {name: value.cpu() for name, value in net.state_dict().items()}
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    """As it was, after the test."""
+    monkeypatch.setenv(determinism.WORKSPACE, os.environ.get(determinism.WORKSPACE, determinism.FIXED_WORKSPACE))
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_only_while_it_trains(tmp_path, wanted):
+    before, net = state(), Net()
+    train(net, tmp_path, deterministic=wanted)
+    assert set(net.seen) == ({(True, False, False)} if wanted else {before})
+    assert state() == before
+
+
+def test_what_was_set_before_stays(tmp_path):
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        train(Net(), tmp_path, deterministic=True)
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_an_operation_without_such_an_algorithm_is_named(tmp_path):
+    before = state()
+    with pytest.raises(InvalidSetting, match=r"trainer\.deterministic=True: put_.*; use false"):
+        train(Accumulates(), tmp_path, deterministic=True)
+    assert state() == before
+
+
+def test_other_errors_stay_what_they_are():
+    with pytest.raises(RuntimeError, match="shapes differ"), determinism.deterministic_algorithms(True):
+        raise RuntimeError("shapes differ")
+
+
+def test_the_workspace_is_fixed_before_anything_runs(monkeypatch):
+    monkeypatch.delenv(determinism.WORKSPACE)
+    TrainerSettings(accelerator="cpu").check()
+    assert determinism.WORKSPACE not in os.environ
+    TrainerSettings(accelerator="cpu", deterministic=True).check()
+    assert os.environ[determinism.WORKSPACE] == ":4096:8"
+
+
+def test_a_user_s_own_workspace_stays(monkeypatch):
+    monkeypatch.setenv(determinism.WORKSPACE, ":16:8")
+    TrainerSettings(accelerator="cpu", deterministic=True).check()
+    assert os.environ[determinism.WORKSPACE] == ":16:8"
+
+
+def test_stages_of_both_kinds_have_keys_of_their_own():
+    plain, fixed = TrainerSettings(accelerator="cpu"), TrainerSettings(accelerator="cpu", deterministic=True)
+    assert "deterministic" not in plain.cache_key()
+    assert fixed.cache_key() == plain.cache_key() | {"deterministic": True}
+
+
+@pytest.mark.gpu
+def test_equal_runs_on_a_gpu_give_equal_weights(tmp_path):
+    def weights(run: int) -> dict[str, torch.Tensor]:
+        pl.seed_everything(0, verbose=False)
+        return train(Net(), tmp_path / str(run), deterministic=True, accelerator="gpu")
+
+    first, second = weights(0), weights(1)
+    assert all(torch.equal(first[name], second[name]) for name in first)
