@@ -72,6 +72,7 @@ class Study:
 
     Args:
         about: the page's first paragraphs.
+        headlines_only: networks of which nothing but the headlines is made.
         overrides: of run.py, for all points; the preset among them.
         bars: network -> column -> what the line that is best on val must reach on test, in per cent.
         products: what the source has beside the products that `products.csv` holds; "" where there are none.
@@ -83,6 +84,7 @@ class Study:
     about: str
     networks: tuple[str, ...]
     tables: tuple[Table, ...]
+    headlines_only: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
     headline_seeds: tuple[int, ...] = (0, 1, 2)
     bars: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -153,7 +155,7 @@ def dense_point(study: Study, point: Point) -> Point:
 
 
 def points(study: Study, *, of: Iterable[str] | None = None, seeds: Sequence[int] | None = None) -> Iterator[Point]:
-    """Every point but the dense ones: all cells with the first seed, headlines with the others too.
+    """Every point but the dense ones: all cells (of `headlines_only` headlines) with the first seed, headlines with the others.
 
     Args:
         of: networks; None: all of the study.
@@ -165,7 +167,7 @@ def points(study: Study, *, of: Iterable[str] | None = None, seeds: Sequence[int
         if seeds is not None and seed not in seeds:
             continue
         for point in _cells(study, network, seed):
-            if seed == first or point.turn == 2:
+            if point.turn != 1 or (seed == first and network not in study.headlines_only):
                 yield point
 
 

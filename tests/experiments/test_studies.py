@@ -113,6 +113,15 @@ def test_headlines_come_first_and_alone_have_further_seeds(modules, study):
     assert [point.seed for point in modules["definition"].points(study, seeds=[1])] == [1]
 
 
+def test_a_network_may_have_headlines_only(modules, study):
+    from dataclasses import replace
+
+    both = replace(study, networks=(*study.networks, "sst2"), headlines_only=("sst2",))
+    found = [point for point in modules["definition"].points(both) if point.network == "sst2"]
+    assert [(point.row, point.column, point.seed) for point in found] == [("EW", "50 %", 0), ("EW", "50 %", 1)]
+    assert len(list(modules["definition"].points(both))) == 6 + 1 + 2
+
+
 def test_recoveries_with_other_seeds_share_a_dense_network(modules, study):
     from dataclasses import replace
 
