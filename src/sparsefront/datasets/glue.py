@@ -34,7 +34,7 @@ class Glue(TextDataset):
         task: one of `GLUE_TASKS`. MNLI is evaluated on the matched dev file.
         path: the original layout: a folder that holds the task's folder (`SST-2/train.tsv`), or the task's own folder.
         max_length: longer inputs are cut, the longer sentence of a pair first.
-        revision, pad: as in `TextDataset`.
+        revision, pad, group_by_length: as in `TextDataset`.
     """
 
     name: ClassVar[str] = "glue"

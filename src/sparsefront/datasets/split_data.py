@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from pytorch_lightning import LightningDataModule
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 
 from sparsefront.errors import keys_of
 
@@ -76,18 +76,26 @@ class SplitData(LightningDataModule):
         # Batch normalization over 1x1 maps fails on a lone example; a leftover of two or more is trained on.
         lone_example = len(part) > self.batch_size and len(part) % self.batch_size == 1
         generator = torch.Generator().manual_seed(self.seed)
-        return self._loader(part, shuffle=True, generator=generator, drop_last=lone_example)
+        batches = self.training_batches(part, drop_last=lone_example, generator=generator)
+        return self._loader(part, batch_sampler=batches, generator=generator)
+
+    def training_batches(self, part: Part, *, drop_last: bool, generator: torch.Generator) -> Sampler[list[int]]:
+        """Rows of each batch of an epoch, new ones for every epoch: here any rows together.
+
+        Args:
+            drop_last: whether the last batch is left out where it is smaller.
+        """
+        return BatchSampler(RandomSampler(part, generator=generator), self.batch_size, drop_last=drop_last)
 
     def val_dataloader(self) -> DataLoader:
-        return self._loader(self.part("val"))
+        return self._loader(self.part("val"), batch_size=self.batch_size)
 
     def test_dataloader(self) -> DataLoader:
-        return self._loader(self.part("test"))
+        return self._loader(self.part("test"), batch_size=self.batch_size)
 
     def _loader(self, part: Part, **options: object) -> DataLoader:
         return DataLoader(
             part,
-            batch_size=self.batch_size,
             collate_fn=_as_fetched,
             num_workers=self.num_workers,
             persistent_workers=self.num_workers > 0,

@@ -38,7 +38,7 @@ class Squad(TextDataset):
         train_file, dev_file: where the two lie, instead of `path`, or where a folder holds several.
         max_length: tokens of a window: the question and a part of the context.
         stride: context tokens that two neighboring windows share.
-        revision, pad: as in `TextDataset`.
+        revision, pad, group_by_length: as in `TextDataset`.
     """
 
     name: ClassVar[str] = "squad"
@@ -51,6 +51,7 @@ class Squad(TextDataset):
     stride: NonNegativeInt = 128
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         largest = largest_stride(self.max_length)
         if self.stride > largest:
             raise InvalidSetting(

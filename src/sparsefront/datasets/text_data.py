@@ -7,10 +7,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
+from torch.utils.data import Sampler
+
 from sparsefront.artifacts.digest import digest
 from sparsefront.datasets.base import TokenizerFrom
 from sparsefront.datasets.build_once import build_once
 from sparsefront.datasets.encoded_text import EncodedText, TextPart
+from sparsefront.datasets.length_grouped import LengthGroupedBatches
 from sparsefront.datasets.split_data import NoRows, Part, SplitData
 from sparsefront.errors import keys_of
 
@@ -45,6 +49,7 @@ class TextData(SplitData):
         cache_dir: the encoded rows are kept in its folder `features`.
         max_length: the longest row there may be, in tokens.
         pad: `longest` of the batch, or `max_length` always.
+        group_by_length: whether rows of a training batch are about as long as one another.
         holds_out: whether `val` has rows; text without any cannot be tokenized.
         batch_size, seed, num_workers: as in `SplitData`.
     """
@@ -59,6 +64,7 @@ class TextData(SplitData):
         pad: str,
         batch_size: int,
         seed: int,
+        group_by_length: bool = False,
         holds_out: bool = True,
         num_workers: int = 0,
     ) -> None:
@@ -69,6 +75,7 @@ class TextData(SplitData):
         self._tokenizer_from = tokenizer_from
         self._features = Path(cache_dir) / "features"
         self._max_length = max_length
+        self._group_by_length = group_by_length
         self._holds_out = holds_out
         self._width = max_length if pad == "max_length" else None
 
@@ -93,6 +100,12 @@ class TextData(SplitData):
 
         file = build_once(self._features / f"{self.source.name}-{split}-{digest(key)}.safetensors", make)
         return EncodedText.from_tensors(load_file(file))
+
+    def training_batches(self, part: Part, *, drop_last: bool, generator: torch.Generator) -> Sampler[list[int]]:
+        if not self._group_by_length:
+            return super().training_batches(part, drop_last=drop_last, generator=generator)
+        lengths = part.text.starts.diff()
+        return LengthGroupedBatches(lengths, self.batch_size, drop_last=drop_last, generator=generator)
 
     def _load_part(self, split: str) -> Part:
         if split == "val" and not self._holds_out:

@@ -10,6 +10,7 @@ from pydantic import Field
 from sparsefront.datasets.base import Dataset, TokenizerFrom
 from sparsefront.datasets.hub_commit import hub_commit
 from sparsefront.declared.settings_class import settings_class
+from sparsefront.errors import InvalidSetting
 
 if TYPE_CHECKING:
     from sparsefront.datasets.text_data import TextData, TextSource
@@ -24,6 +25,7 @@ class TextDataset(Dataset):
         revision: branch, tag or commit on the hub. Runs are keyed by the commit; name it to have the same elsewhere.
         max_length: tokens of one input.
         pad: `longest` of each batch (rounded up to 8), or always `max_length`.
+        group_by_length: train on batches of inputs that are about as long as one another, which takes less padding.
     """
 
     hub_id: ClassVar[str]
@@ -34,6 +36,11 @@ class TextDataset(Dataset):
     revision: str = "main"
     max_length: Annotated[int, Field(ge=8, description="tokens")] = 128
     pad: Literal["longest", "max_length"] = "longest"
+    group_by_length: bool = False
+
+    def __post_init__(self) -> None:
+        if self.group_by_length and self.pad == "max_length":
+            raise InvalidSetting("group_by_length", True, "needs pad=longest: with max_length all inputs are as long")
 
     @property
     def from_hub(self) -> bool:
@@ -65,6 +72,7 @@ class TextDataset(Dataset):
             pad=self.pad,
             batch_size=batch_size,
             seed=seed,
+            group_by_length=self.group_by_length,
             holds_out=self.valid_fraction > 0,
             num_workers=self.num_workers,
         )
