@@ -32,7 +32,10 @@ class LengthGroupedBatches(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         rows = torch.randperm(len(self.lengths), generator=self.generator)
-        pools = [pool[self.lengths[pool].argsort(descending=True)] for pool in rows.split(POOL * self.batch_size)]
+        pools = [
+            pool[self.lengths[pool].argsort(descending=True, stable=True)]
+            for pool in rows.split(POOL * self.batch_size)
+        ]
         batches = [batch for pool in pools for batch in pool.split(self.batch_size)][: len(self)]
         for place in torch.randperm(len(batches), generator=self.generator):
             yield batches[place].tolist()
