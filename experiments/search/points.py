@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 SEARCH, DENSE = "search", "dense"
+STAGES = ("dense", "prune", "recover", "export")
 QUIET = ("logger=none", "report.html=false", "report.plot=false", "trainer.progress_bar=false")
 MEASURED = (
     "metric_name",
@@ -69,32 +70,35 @@ class Point:
 
 
 def finish(
-    point: Point, *, candidates: Sequence[str], ceiling: float, overrides: Sequence[str]
-) -> dict[str, str] | str:
+    point: Point, *, candidates: Sequence[str], ceiling: float, overrides: Sequence[str], until: str | None = None
+) -> dict[str, str] | str | None:
     """Run a point in this process, unless it is finished.
 
     Args:
         candidates, ceiling: of the search.
         overrides: of run.py, the same for all points.
+        until: the last stage; None: all of them.
     Returns:
-        its line, where a cell is empty if nothing was measured, and the dense network's holds its name alone; or the reason
-        why there is no such network.
+        its line; None where it ends before it is measured, as the dense network does; or the reason why there is no such network.
     Raises:
         Obstacle: a disk, a package or memory is in the way, so that nothing is known of the point.
     """
     from sparsefront.errors import InvalidSetting, Obstacle
     from sparsefront.runs import run
 
+    last = (
+        () if until is None or point.choice == DENSE else (f"stages=[{','.join(STAGES[: STAGES.index(until) + 1])}]",)
+    )
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # tables of each result
         try:
             # first those of the point: a user's own settle what both name
-            record = run(*point.overrides(candidates, ceiling), *overrides).record
+            record = run(*point.overrides(candidates, ceiling), *last, *overrides).record
         except Obstacle:
             raise
         except InvalidSetting as error:
             return " ".join(str(error).split())
     if record is None:
-        return point.cells
+        return None
     found = {name: record.value_of(name) for name in MEASURED}
     return point.cells | {name: "" if value is None else str(value) for name, value in found.items()}
 

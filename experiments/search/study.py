@@ -5,8 +5,9 @@
 --overrides are those of `run.py`, for all points, such as measure.batch_size=128. Every point trains its recovery, beside
 the dense network trained on for the same budget. Processes share the GPU: the dense network of each seed comes first, and
 the first search of a seed before its others, which take its times. A line is added to --out as soon as its point is
-finished, so that a killed study goes on where it was; a search that is out of reach is named and left out. `draw.py` draws
-the fronts, `summary.py` makes the page's table.
+finished, so that a killed study goes on where it was; a search that is out of reach is named and left out. `--until export`
+trains and times nothing but what a search asks for, and writes no line: the call without it finds all trainings stored.
+`draw.py` draws the fronts, `summary.py` makes the page's table.
 """
 
 import argparse
@@ -55,7 +56,11 @@ def finish(
     after = order(todo)
     jobs = [*dict.fromkeys(Point(DENSE, 0.0, point.seed) for point in todo), *todo]
     work = functools.partial(
-        points.finish, candidates=candidates, ceiling=arguments.ceiling, overrides=arguments.overrides
+        points.finish,
+        candidates=candidates,
+        ceiling=arguments.ceiling,
+        overrides=arguments.overrides,
+        until=arguments.until,
     )
     left = list(todo)
     for done in side_by_side(jobs, work, pool, workers=arguments.workers, after=after, ends_at=ends_at):
@@ -68,6 +73,9 @@ def finish(
         if isinstance(done.found, str):
             print(f"{done.job} is left out: {done.found}", flush=True)
             continue
+        if done.found is None:
+            print(f"{done.job}: stored up to {arguments.until}", flush=True)
+            continue
         append_line(arguments.out, done.found)
         print(f"{done.job}: {points.told(done.found)}", flush=True)
     return left
@@ -76,13 +84,14 @@ def finish(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=HERE / "rows.csv")
-    parser.add_argument("--singles", nargs="+", default=["tile_wise:128", "n_m", "block_wise:64", "vector_wise:32"])
+    parser.add_argument("--singles", nargs="*", default=["tile_wise:128", "n_m", "block_wise:64", "vector_wise:32"])
     parser.add_argument("--candidates", nargs="+", help="of the search; the single patterns where none are named")
     parser.add_argument("--sparsities", type=float, nargs="+", default=[0.5, 0.75, 0.875, 0.9375])
-    parser.add_argument("--speedups", type=float, nargs="+", default=[1.25, 1.5, 2.0, 2.5, 3.0])
+    parser.add_argument("--speedups", type=float, nargs="*", default=[1.25, 1.5, 2.0, 2.5, 3.0])
     parser.add_argument("--ceiling", type=float, default=0.95, help="on the sparsity of a layer in the search")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--workers", type=int, default=1, help="processes side by side")
+    parser.add_argument("--until", choices=["prune", "export"], help="the last stage; nothing is measured")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="nothing is begun after so many")
     parser.add_argument("--overrides", nargs="*", default=[], help="of run.py, for all points: measure.batch_size=128")
     arguments = parser.parse_args()

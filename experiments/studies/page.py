@@ -62,7 +62,7 @@ def _lines(study: Study, cells: Cells, folder: Path, drawn: bool) -> Iterator[st
     command = f"python experiments/studies/study.py {study.name} {' '.join(f'--{name} DIR' for name in folders)}"
     yield from ("", "## To repeat", "")
     yield f"    {command} --workers 8    # adds to {rows.FILE} what is not there yet"
-    yield f"    {command} --headlines --kernels auto sparse    # times the headlines, one by one"
+    yield f"    {command} --headlines --kernels auto sparse    # times the headlines"
     yield f"    python experiments/studies/page.py {study.name}    # this page"
     yield f"    python compare.py results/experiments/{study.name}    # the runs themselves"
 

@@ -5,12 +5,12 @@
     python experiments/studies/page.py
 
 Without --kernels networks are trained and evaluated, --workers of them side by side, and nothing is timed. With it the same
-networks (their stages are stored) get kernels and are timed, one after the other. A line is added to points.csv of the study's
-folder as soon as a point is finished, so that a killed study goes on where it was; the runs lie below --results, for compare.py.
-First come the headlines of all named studies, behind the dense networks that they need, then what is left, then headlines with
-further seeds. `--finalists 2` adds further seeds of the two lines that are best on `val` with the first seed, in every column
-that has a bar. On a machine without the store of earlier calls dense networks are trained again; `--one-block` repeats points
-whose line is of other dense weights.
+networks (their stages are stored) get kernels and are timed: one has the GPU to itself while others compile. A line is added
+to points.csv of the study's folder as soon as a point is finished, so that a killed study goes on where it was; the runs lie
+below --results, for compare.py. First come the headlines of all named studies, behind the dense networks that they need, then
+what is left, then headlines with further seeds. `--finalists 2` adds further seeds of the two lines that are best on `val` with
+the first seed, in every column that has a bar. On a machine without the store of earlier calls dense networks are trained
+again; `--one-block` repeats points whose line is of other dense weights.
 """
 
 import argparse
@@ -42,8 +42,8 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--finalists", type=int, default=0, help="lines of each bar that get further seeds, by val")
     options.add_argument("--one-block", action="store_true", help="repeat points of other dense weights")
     options.add_argument("--seeds", type=int, nargs="+", help="only these")
-    options.add_argument("--kernels", nargs="+", choices=["auto", "sparse"], help="time points with these, one by one")
-    options.add_argument("--workers", type=int, default=1, help="trainings side by side")
+    options.add_argument("--kernels", nargs="+", choices=["auto", "sparse"], help="time points with these")
+    options.add_argument("--workers", type=int, default=1, help="processes side by side")
     options.add_argument("--minutes", type=float, default=float("inf"), help="nothing is begun after so many")
     options.add_argument("--out", type=Path, default=definition.EXPERIMENTS, help="of the studies' folders")
     options.add_argument("--results", type=Path, default=Path("results/experiments"), help="of the runs")
@@ -118,7 +118,7 @@ def main() -> None:
     if arguments.list:
         print("\n".join(f"{point}, kernel={kernel}: {' '.join(jobs)}" for (point, kernel), jobs in queue.jobs.items()))
         return
-    workers = 1 if arguments.kernels else arguments.workers
+    workers = arguments.workers
     with worker_processes(workers) as pool:
         for _ in range(min(workers, len(queue.jobs))):
             pool.submit(warm_up)

@@ -48,19 +48,19 @@ def test_the_dense_network_comes_first_and_searches_take_the_times_of_one(module
     points, study = modules["points"], modules["study"]
     ended = []
 
-    def finish(point, *, candidates, ceiling, overrides):
-        assert (candidates, ceiling, overrides) == (["n_m"], 0.9, ["sparsity=0.5"])
+    def finish(point, *, candidates, ceiling, overrides, until):
+        assert (candidates, ceiling, overrides, until) == (["n_m"], 0.9, ["sparsity=0.5"], None)
         ended.append(point)
         if point == points.Point("search", 3.0, 0):
             return "allocation.speedup=3.0: out of reach"
         if point == points.Point("n_m", 0.5, 0):
             raise RuntimeError("no room left")
-        return row(point.choice, f"{point.level:g}", point.seed, 1.0, 0.9)
+        return row(point.choice, f"{point.level:g}", point.seed, 1.0, 0.9) if point.seed < 2 else None
 
     monkeypatch.setattr(points, "finish", finish)
-    todo = study.wanted(["n_m"], [0.5], [2.0, 3.0], [0, 1])
+    todo = study.wanted(["n_m"], [0.5], [2.0, 3.0], [0, 1]) + [points.Point("n_m", 0.5, 2)]
     given = SimpleNamespace(candidates=["n_m"], singles=[], ceiling=0.9, overrides=["sparsity=0.5"], workers=4)
-    given.out = tmp_path / "rows.csv"
+    given.until, given.out = None, tmp_path / "rows.csv"
     with ThreadPoolExecutor(4) as pool:
         left = study.finish(todo, pool, given)
     for seed in (0, 1):
@@ -68,7 +68,11 @@ def test_the_dense_network_comes_first_and_searches_take_the_times_of_one(module
         assert of_seed[0] == ("dense", 0.0) and of_seed.index(("search", 2.0)) < of_seed.index(("search", 3.0))
     assert left == [points.Point("n_m", 0.5, 0)]
     lines = read_lines(given.out)
-    assert {(line["choice"], line["seed"]) for line in lines} == {("search", "0"), ("search", "1"), ("n_m", "1")}
+    assert {(line["choice"], line["seed"]) for line in lines} == {
+        ("search", "0"),
+        ("search", "1"),
+        ("n_m", "1"),
+    }  # no third seed
     told = capsys.readouterr().out
     assert "RuntimeError: no room left" in told and "seed=0) is left out: allocation.speedup=3.0: out of reach" in told
 
@@ -77,7 +81,9 @@ def test_a_point_on_digits(modules, tmp_path):
     points = modules["points"]
     overrides = ["debug=tiny", "kernel=reference", f"cache_dir={tmp_path}/cache", f"results_dir={tmp_path}/results"]
     given = {"candidates": ["n_m"], "ceiling": 0.9, "overrides": overrides}
-    assert points.finish(points.Point("dense", 0.0, 0), **given) == {"choice": "dense", "level": "0", "seed": "0"}
+    assert points.finish(points.Point("dense", 0.0, 0), **given) is None
+    assert points.finish(points.Point("n_m", 0.5, 0), until="export", **given) is None
+    assert not (tmp_path / "results" / "rows.csv").exists()  # it ended before it was measured
     line = points.finish(points.Point("n_m", 0.5, 0), **given)
     assert (line["choice"], line["metric_name"]) == ("n_m", "accuracy") and float(line["sparse"]) > 0
     assert "sparse 0." in points.told(line) or "sparse 1" in points.told(line)
