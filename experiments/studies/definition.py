@@ -171,6 +171,14 @@ def points(study: Study, *, of: Iterable[str] | None = None, seeds: Sequence[int
                 yield point
 
 
+def every_point(study: Study) -> Iterator[Point]:
+    """Every cell with every seed, and the dense point of each."""
+    for network, seed in product(study.networks, study.headline_seeds):
+        cells = list(_cells(study, network, seed))
+        yield from dict.fromkeys(dense_point(study, point) for point in cells)
+        yield from cells
+
+
 def again(study: Study, point: Point) -> Iterator[Point]:
     """A point with the other seeds, whether it is a headline or not."""
     for seed in study.headline_seeds:

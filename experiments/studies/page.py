@@ -26,16 +26,25 @@ def page(study: Study, folder: Path) -> str:
     Args:
         folder: of the study's lines.
     """
-    cells = cells_of(study, rows.read_lines(folder / rows.FILE))
-    drawn = draw(study, cells, folder / PLOT)
-    return "\n".join(_lines(study, cells, folder, drawn)) + "\n"
+    drawn = draw(study, cells_of(study, rows.current_lines(study, folder / rows.FILE)), folder / PLOT)
+    return text(study, folder, drawn=drawn)
 
 
-def _lines(study: Study, cells: Cells, folder: Path, drawn: bool) -> Iterator[str]:
+def text(study: Study, folder: Path, *, drawn: bool) -> str:
+    """The page, which shows the plot where it is drawn."""
+    lines = rows.current_lines(study, folder / rows.FILE)
+    earlier = len(rows.read_lines(folder / rows.FILE)) - len(lines)
+    return "\n".join(_lines(study, cells_of(study, lines), folder, drawn=drawn, earlier=earlier)) + "\n"
+
+
+def _lines(study: Study, cells: Cells, folder: Path, *, drawn: bool, earlier: int) -> Iterator[str]:
+    """`earlier`: how many lines were measured with settings that the study no longer has."""
     yield from (f"# {study.title}", "", study.about.strip(), "")
     if drawn:
         yield from (f"![Accuracy on test by sparsity]({PLOT})", "")
     yield from _missing(study, cells)
+    if earlier:
+        yield from ("", f"{earlier} lines of {rows.FILE} were measured with other settings and are not shown.")
     if told := tables.swap_line(cells):
         yield from ("", told)
     if study.bars:

@@ -1,11 +1,12 @@
 """The lines of a study: one per finished point, added as soon as it is finished."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from definition import Point  # beside this file
+from definition import Point, Study, every_point  # beside this file
 
 from sparsefront.artifacts import csv_lines
 
@@ -62,6 +63,18 @@ Key = tuple[Point, str]  # a point, and the kernel option that it was run with
 def read_lines(path: Path) -> dict[Key, Line]:
     """The lines of earlier calls; none where there is no file. Of a point that was run again the last one counts."""
     return {(point_of(line), line[KERNEL]): line for line in csv_lines.read_lines(path)}
+
+
+def current_lines(study: Study, path: Path) -> dict[Key, Line]:
+    """The lines that were measured as the study says now; what it says of the trainer alone makes no other point."""
+    asked = {
+        point: {text for text in point.overrides if not text.startswith("trainer.")} for point in every_point(study)
+    }
+    return {
+        (point, kernel): line
+        for (point, kernel), line in read_lines(path).items()
+        if point in asked and asked[point] <= set(shlex.split(line[OVERRIDES]))
+    }
 
 
 def append_line(path: Path, point: Point, kernel: str, found: Mapping[str, Any], *, overrides: str) -> None:

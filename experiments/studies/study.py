@@ -64,7 +64,7 @@ def wanted(studies: Sequence[Study], arguments: argparse.Namespace, networks: Se
             if not arguments.only or any(text in str(point) for text in arguments.only):
                 yield point
         if arguments.finalists:
-            lines = rows.read_lines(arguments.out / study.name / rows.FILE)
+            lines = rows.current_lines(study, arguments.out / study.name / rows.FILE)
             yield from finalists(study, lines, arguments.finalists, networks)
 
 

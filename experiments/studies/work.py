@@ -88,7 +88,7 @@ def queue_of(
         one_block: points whose line is of other dense weights, from a machine whose store is not at hand, are done again.
     """
     queue, of_name = Queue(), {study.name: study for study in studies}
-    known = {name: rows.read_lines(out / name / rows.FILE) for name in of_name}
+    known = {name: rows.current_lines(study, out / name / rows.FILE) for name, study in of_name.items()}
 
     def overrides_of(point: Point, kernel: str) -> list[str]:
         if kernel == ACCURACY:

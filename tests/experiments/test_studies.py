@@ -1,5 +1,6 @@
 """The studies: their points, the work of a call and what it leaves, their pages; and one of two points on digits."""
 
+import shlex
 import subprocess
 import sys
 from concurrent.futures import Future
@@ -175,6 +176,19 @@ def test_a_study_goes_on_where_it_was_and_trains_dense_first(modules, study, tmp
     assert len(lines_of(modules, study, tmp_path)) == 7 * 3 + 2, "the same dense network has no second line"
 
 
+def test_lines_of_other_settings_do_not_count(modules, study, tmp_path, monkeypatch):
+    from dataclasses import replace
+
+    monkeypatch.setattr(modules["work"], "finish", lambda overrides: line_of(0.9))
+    run = {"pool": Inline(), "out": tmp_path, "workers": 1, "say": lambda line: None, "ends_at": float("inf")}
+    modules["work"].run(queue_of(modules, study, tmp_path), **run)
+    for change, left in (("trainer.deterministic=true", 0), ("dataset.group_by_length=true", 7 + 2)):
+        changed = replace(study, overrides=(*study.overrides, change))
+        assert len(queue_of(modules, changed, tmp_path).jobs) == left
+        lines = modules["rows"].current_lines(changed, tmp_path / study.name / "points.csv")
+        assert len(lines) == 7 + 2 - left
+
+
 def lines_of(modules, study, tmp_path) -> list:
     return (tmp_path / study.name / "points.csv").read_text().splitlines()[1:]
 
@@ -253,12 +267,14 @@ def filled(modules, study, tmp_path) -> Path:
         else:
             found = line_of(0.8)
         if found is not None:
-            rows.append_line(path, point, "none", found, overrides="a b")
+            rows.append_line(path, point, "none", found, overrides=shlex.join(point.overrides))
         if (point.row, point.column, point.seed) == ("EW", "50 %", 0):
             timed = line_of(0.885, speedup=0.8, speedup_low=0.7, speedup_high=0.9, gpu="H200", sparse=0.884)
-            rows.append_line(path, point, "auto", timed, overrides="a b")
+            rows.append_line(path, point, "auto", timed, overrides=shlex.join(point.overrides))
             dense = definition.dense_point(study, point)
-            rows.append_line(path, dense, "none", line_of(0.0, evaluated_samples=9), overrides="a b")
+            rows.append_line(
+                path, dense, "none", line_of(0.0, evaluated_samples=9), overrides=shlex.join(dense.overrides)
+            )
     return path
 
 
@@ -281,7 +297,11 @@ def test_the_page_sets_ours_beside_the_source_and_names_what_is_missing(modules,
 def test_a_line_says_where_the_network_is_less_sparse_than_asked(modules, study, tmp_path):
     point = next(modules["definition"].points(study))
     modules["rows"].append_line(
-        tmp_path / "points.csv", point, "none", line_of(0.8, sparsity_achieved=0.2), overrides=""
+        tmp_path / "points.csv",
+        point,
+        "none",
+        line_of(0.8, sparsity_achieved=0.2),
+        overrides=shlex.join(point.overrides),
     )
     assert "| EW | 50 % (has 20 %) | 1 |" in modules["page"].page(study, tmp_path)
 
@@ -290,7 +310,9 @@ def test_lines_of_several_dense_networks_are_said(modules, study, tmp_path):
     path = filled(modules, study, tmp_path)
     assert "compare within a block only" not in modules["page"].page(study, tmp_path)
     other = next(point for point in modules["definition"].points(study) if point.row == "2:4")
-    modules["rows"].append_line(path, other, "none", line_of(0.8, dense_weights_sha256="b"), overrides="")
+    modules["rows"].append_line(
+        path, other, "none", line_of(0.8, dense_weights_sha256="b"), overrides=shlex.join(other.overrides)
+    )
     assert "2 dense networks with one seed: compare within a block only" in modules["page"].page(study, tmp_path)
 
 
@@ -298,7 +320,8 @@ def test_dense_networks_of_several_seeds_are_told_together(modules, study, tmp_p
     path = filled(modules, study, tmp_path)
     second = next(p for p in modules["definition"].points(study) if (p.row, p.column, p.seed) == ("EW", "50 %", 1))
     line = line_of(0.0, val_dense=0.91, dense=0.9, evaluated_samples=9)
-    modules["rows"].append_line(path, modules["definition"].dense_point(study, second), "none", line, overrides="a b")
+    dense = modules["definition"].dense_point(study, second)
+    modules["rows"].append_line(path, dense, "none", line, overrides=shlex.join(dense.overrides))
     assert "Dense (2 seeds): val 90.50 ± 0.71, test 89.00 ± 1.41 (accuracy)" in modules["page"].page(study, tmp_path)
 
 
@@ -311,12 +334,9 @@ def test_a_page_without_lines_shows_the_source_and_no_number_of_ours(modules, st
 @pytest.mark.parametrize("name", STUDIES)
 def test_the_pages_are_those_of_the_lines(modules, name):
     folder = FOLDER.parent / name
-    definition = modules["definition"]
-    cells = modules["cells"].cells_of(definition.read_study(name), modules["rows"].read_lines(folder / "points.csv"))
-    text = "\n".join(
-        modules["page"]._lines(definition.read_study(name), cells, folder, (folder / "accuracy.png").exists())
-    )
-    assert (folder / "README.md").read_text() == text + "\n"
+    drawn = (folder / "accuracy.png").exists()
+    text = modules["page"].text(modules["definition"].read_study(name), folder, drawn=drawn)
+    assert (folder / "README.md").read_text() == text
 
 
 def test_products_name_the_sparsity_from_which_they_gain(modules, tmp_path):
