@@ -1,65 +1,96 @@
 """The front that the search finds beside those of the single patterns: accuracy against latency, means over the seeds.
 
-python experiments/search/draw.py [rows.csv]
+python experiments/search/draw.py [rows.csv ...]
 """
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
+from typing import NamedTuple
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from points import SEARCH
+from points import SEARCH  # beside this file
 
 from sparsefront.artifacts.csv_lines import read_lines
+from sparsefront.report.series_style import DENSE_COLOR, FRONT_COLOR, pattern_color
 
 HERE = Path(__file__).resolve().parent
-Place = tuple[float, float]
+SPLITS = {"val_": "held-out part of train, which decides", "": "test, which is reported"}
+SPARSE_METRIC = "sparse"
 
 
-def series(rows: Sequence[dict[str, str]]) -> dict[str, list[Place]]:
-    """Choice -> (latency in ms, accuracy) of each level, mean over the seeds, by latency; the search first."""
+class Place(NamedTuple):
+    """Latency in ms, accuracy, and the error of the latter: of the samples, or over the seeds where that is larger."""
+
+    latency: float
+    accuracy: float
+    error: float = 0.0
+
+
+def series(rows: Sequence[dict[str, str]], split: str = "") -> dict[str, list[Place]]:
+    """Choice -> its levels, by latency; the search first.
+
+    Args:
+        split: prefix of the metrics, `val_` or none.
+    """
     found: dict[str, list[Place]] = {}
     for choice in sorted({row["choice"] for row in rows}, key=lambda name: (name != SEARCH, name)):
         levels = sorted({row["level"] for row in rows if row["choice"] == choice}, key=float)
-        places = []
-        for level in levels:
-            same = [row for row in rows if (row["choice"], row["level"]) == (choice, level)]
-            latency, accuracy = (mean(float(row[name]) for row in same) for name in ("latency_sparse_ms", "sparse"))
-            places.append((latency, accuracy))
-        found[choice] = sorted(places)
+        same = ([row for row in rows if (row["choice"], row["level"]) == (choice, level)] for level in levels)
+        found[choice] = sorted(_place(of_level, split) for of_level in same)
     return found
+
+
+def _place(rows: Sequence[dict[str, str]], split: str) -> Place:
+    accuracies = [float(row[split + SPARSE_METRIC]) for row in rows]
+    errors = [float(row.get(f"{split}{SPARSE_METRIC}_standard_error") or 0) for row in rows]
+    over_seeds = stdev(accuracies) if len(accuracies) > 1 else 0.0
+    return Place(mean(float(row["latency_sparse_ms"]) for row in rows), mean(accuracies), max(mean(errors), over_seeds))
 
 
 def front(places: Sequence[Place]) -> list[Place]:
     """Those that no other is both faster and more accurate than, by latency."""
     best, kept = float("-inf"), []
-    for latency, accuracy in sorted(places, key=lambda place: (place[0], -place[1])):
-        if accuracy > best:
-            kept.append((latency, accuracy))
-            best = accuracy
+    for place in sorted(places, key=lambda place: (place.latency, -place.accuracy)):
+        if place.accuracy > best:
+            kept.append(place)
+            best = place.accuracy
     return kept
 
 
 def draw(rows: Sequence[dict[str, str]], out: Path) -> None:
-    """Write the picture."""
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.add_subplot()
-    for choice, places in series(rows).items():
-        strong = choice == SEARCH
-        dots = axes.scatter(*zip(*places, strict=True), s=40 if strong else 22, zorder=3 if strong else 2, label=choice)
-        steps = front(places)
-        axes.plot(*zip(*steps, strict=True), color=dots.get_facecolor()[0], linewidth=2 if strong else 1)
-    for name, label, style in (("dense", "dense", "-"), ("dense_continued", "dense, trained on", "--")):
-        values = [float(row[name]) for row in rows if row[name]]
-        if values:
-            axes.axhline(mean(values), color="#888888", linestyle=style, linewidth=1, label=label)
-    axes.set_xlabel("latency of a batch, ms")
-    axes.set_ylabel(rows[0]["metric_name"])
-    axes.legend(fontsize=8)
-    figure.savefig(out, dpi=150)
+    """Write the picture: a panel for the split that decides and one for the split that is reported."""
+    figure = Figure(figsize=(12, 4.6), layout="constrained")
+    for axes, (split, title) in zip(figure.subplots(1, len(SPLITS)), SPLITS.items(), strict=True):
+        _panel(axes, rows, split)
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("latency of a batch, ms")
+        axes.set_ylabel(f"{rows[0]['metric_name']}, %")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
+    figure.savefig(out, dpi=110)
+
+
+def _panel(axes: Axes, rows: Sequence[dict[str, str]], split: str) -> None:
+    found = series(rows, split)
+    for choice, places in found.items():
+        latency, accuracy, error = zip(*places, strict=True)
+        style = {"color": pattern_color("mixed" if choice == SEARCH else choice.partition(":")[0]), "capsize": 2}
+        per_cent = [100 * value for value in accuracy]
+        axes.errorbar(
+            latency, per_cent, [100 * value for value in error], marker="o", linewidth=1, label=choice, **style
+        )
+    best = front([place for places in found.values() for place in places])
+    steps = {"where": "post", "color": FRONT_COLOR, "linestyle": "--", "zorder": 0}
+    axes.step([place.latency for place in best], [100 * place.accuracy for place in best], label="front", **steps)
+    dense_ms = mean(float(row["latency_dense_ms"]) for row in rows)
+    for name, label, face in (("dense", "dense", DENSE_COLOR), ("dense_continued", "dense, trained on", "none")):
+        if values := [100 * float(row[split + name]) for row in rows if row.get(split + name)]:
+            star = {"marker": "*", "s": 130, "facecolors": face, "edgecolors": DENSE_COLOR, "zorder": 3}
+            axes.scatter([dense_ms], [mean(values)], label=label, **star)
 
 
 if __name__ == "__main__":
-    path = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "rows.csv"
-    draw(read_lines(path), path.with_name("fronts.png"))
+    for path in map(Path, sys.argv[1:] or [HERE / "rows.csv"]):
+        draw(read_lines(path), path.with_suffix(".png"))

@@ -4,21 +4,32 @@ import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+if TYPE_CHECKING:
+    from sparsefront.report.result import Result
+
+COMMIT_DIGITS = 7
 SEARCH, DENSE = "search", "dense"
 STAGES = ("dense", "prune", "recover", "export")
 QUIET = ("logger=none", "report.html=false", "report.plot=false", "trainer.progress_bar=false")
 MEASURED = (
     "metric_name",
+    "val_dense",
+    "val_dense_continued",
+    "val_sparse",
+    "val_sparse_standard_error",
     "dense",
     "dense_continued",
     "masked",
     "sparse",
-    "val_sparse",
+    "sparse_standard_error",
     "latency_dense_ms",
     "latency_sparse_ms",
     "latency_predicted_ms",
     "speedup",
+    "speedup_low",
+    "speedup_high",
     "sparsity_achieved",
     "sparse_flops_share",
     "prune_seconds",
@@ -99,8 +110,19 @@ def finish(
             return " ".join(str(error).split())
     if record is None:
         return None
-    found = {name: record.value_of(name) for name in MEASURED}
-    return point.cells | {name: "" if value is None else str(value) for name, value in found.items()}
+    return line_of(point, record)
+
+
+def line_of(point: Point, record: "Result") -> dict[str, str]:
+    """The line of a point, from the record of its run."""
+    found = {name: record.value_of(name) for name in MEASURED} | {"commit": record.value_of("commit")[:COMMIT_DIGITS]}
+    return point.cells | {name: _text(value) for name, value in found.items()}
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def told(line: dict[str, str]) -> str:

@@ -1,6 +1,6 @@
-"""The table of the page: what the search gives at each latency beside the best single pattern that is as fast.
+"""The tables of the page: every choice, and what the search gives at each latency beside the best single pattern that is as fast.
 
-python experiments/search/summary.py [rows.csv]
+python experiments/search/summary.py [rows.csv ...]
 """
 
 import sys
@@ -18,6 +18,39 @@ HEAD = (
     "| speedup asked | seeds | search, ms | predicted, off by | accuracy | best single as fast | its accuracy | difference | "
     "dense trained on | part of the gap closed | search, s |"
 )
+
+
+def all_choices(rows: Sequence[Row]) -> list[str]:
+    """Lines of Markdown, by latency: means over the seeds, with the standard deviation where there are two."""
+    head = (
+        "choice",
+        "level",
+        "seeds",
+        "latency, ms",
+        "speedup",
+        "held out",
+        "− dense trained on",
+        "test",
+        "− dense trained on",
+    )
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    same: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        same.setdefault((row["choice"], row["level"]), []).append(row)
+    for (choice, level), of_level in sorted(same.items(), key=lambda entry: _mean(entry[1], "latency_sparse_ms")):
+        cells = [choice, level, str(len(of_level)), f"{_mean(of_level, 'latency_sparse_ms'):.3f}"]
+        cells.append(f"{_mean(of_level, 'speedup'):.2f}")
+        for split in ("val_", ""):
+            accuracies = [100 * float(row[f"{split}sparse"]) for row in of_level]
+            spread = f" ± {stdev(accuracies):.2f}" if len(accuracies) > 1 else ""
+            lost = 100 * (_mean(of_level, f"{split}sparse") - _mean(of_level, f"{split}dense_continued"))
+            cells += [f"{mean(accuracies):.2f} %{spread}", f"{lost:+.2f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _mean(rows: Sequence[Row], name: str) -> float:
+    return mean(float(row[name]) for row in rows)
 
 
 def table(rows: Sequence[Row]) -> list[str]:
@@ -73,5 +106,6 @@ def _accuracy(row: Row) -> float:
 
 
 if __name__ == "__main__":
-    path = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent / "rows.csv"
-    print("\n".join(table(read_lines(path))))
+    for path in map(Path, sys.argv[1:] or [Path(__file__).resolve().parent / "rows.csv"]):
+        found = read_lines(path)
+        print("\n".join([path.stem, "", *all_choices(found), "", *table(found), ""]))

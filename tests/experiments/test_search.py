@@ -18,7 +18,13 @@ NAMES = ("points", "study", "summary", "draw")
 
 def row(choice: str, level: str, seed: int, latency: float, accuracy: float, **cells: str) -> dict[str, str]:
     measured = {"latency_sparse_ms": latency, "latency_predicted_ms": latency * 1.04, "sparse": accuracy}
-    measured |= {"val_sparse": accuracy, "dense": 0.95, "dense_continued": 0.96, "prune_seconds": 60.0}
+    measured |= {
+        "val_sparse": accuracy,
+        "latency_dense_ms": 2.0,
+        "dense": 0.95,
+        "dense_continued": 0.96,
+        "prune_seconds": 60.0,
+    }
     named = {"choice": choice, "level": level, "seed": str(seed), "metric_name": "accuracy"}
     return named | {name: str(value) for name, value in measured.items()} | cells
 
@@ -99,13 +105,22 @@ def test_the_search_stands_beside_the_best_single_pattern_that_is_as_fast(module
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells[:5] == ["2", "2", "1.000", "+4.0%", "94.00%"]
     assert cells[5:7] == ["n_m at 0.75", "91.00%"] and cells[7] == "+3.00 ± 1.00"
+    wide = [row | {"speedup": "2", "val_dense_continued": "0.95"} for row in rows]
+    everything = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in modules["summary"].all_choices(wide)[2:]
+    ]
+    assert [cells[0] for cells in everything] == ["tile_wise:64", "search", "n_m", "n_m"]
+    assert everything[2] == ["n_m", "0.75", "2", "1.010", "2.00", "91.00 % ± 1.41", "-4.00", "91.00 % ± 1.41", "-5.00"]
     assert cells[8:] == ["96.00%", "60%", "60"]  # (4 + 2) of the 6 + 4 points that the single pattern loses
 
 
 def test_fronts(modules, tmp_path):
     draw = modules["draw"]
-    assert draw.front([(2.0, 0.9), (1.0, 0.8), (3.0, 0.85), (4.0, 0.95)]) == [(1.0, 0.8), (2.0, 0.9), (4.0, 0.95)]
+    places = [draw.Place(*place) for place in ((2.0, 0.9), (1.0, 0.8), (3.0, 0.85), (4.0, 0.95))]
+    assert draw.front(places) == [(1.0, 0.8, 0.0), (2.0, 0.9, 0.0), (4.0, 0.95, 0.0)]
     rows = [row("search", "2", 0, 1.0, 0.94), row("search", "2", 1, 3.0, 0.96), row("n_m", "0.5", 0, 1.5, 0.9)]
-    assert draw.series(rows) == {"search": [(2.0, pytest.approx(0.95))], "n_m": [(1.5, 0.9)]}
+    rows[2]["sparse_standard_error"] = "0.03"
+    error = pytest.approx(0.02 / 2**0.5)  # over the seeds; of the samples where there is one seed
+    assert draw.series(rows) == {"search": [(2.0, pytest.approx(0.95), error)], "n_m": [(1.5, 0.9, 0.03)]}
     draw.draw(rows, tmp_path / "fronts.png")
     assert (tmp_path / "fronts.png").stat().st_size > 0

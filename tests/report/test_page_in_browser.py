@@ -107,6 +107,25 @@ def test_the_slider_names_the_best_that_is_fast_enough_and_its_command(shown, mi
     assert "budget=" in page.evaluate("location.hash")
 
 
+def test_the_held_out_part_may_be_drawn(shown, mixed):
+    page = shown(mixed(200))
+    label = "document.querySelector('#chart-speed text:last-of-type').textContent"
+    drawn = "spotsOf.get(document.getElementById('chart-speed')).map((spot) => spot.y)"
+    before = page.evaluate(drawn)
+    assert "held out" not in page.evaluate(label)
+    page.evaluate(
+        "{ const split = document.querySelector('#split'); split.value = 'val'; split.dispatchEvent(new Event('change')); }"
+    )
+    assert page.evaluate(label).endswith(", held out") and page.evaluate(drawn) != before
+    assert page.evaluate("now.view.points.every((point) => point.val_error > 0)")
+    steps = page.evaluate(
+        "now.view.front.map((point) => spotsOf.get(document.getElementById('chart-speed')).find((s) => s.point === point).y)"
+    )
+    assert steps == sorted(steps, reverse=True), "the front rises with the latency, where what decides is drawn"
+    page.evaluate(WAIT)
+    assert page.evaluate("location.hash") == "#split=val"
+
+
 def test_the_axis_may_be_milliseconds(shown, mixed):
     page = shown(mixed(100), "#axis=latency_ms")
     assert "at most" in page.evaluate("document.querySelector('#budget output').textContent")

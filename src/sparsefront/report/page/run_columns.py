@@ -13,6 +13,9 @@ DERIVED = {
     "quality": lambda result: _of_side(result, ""),
     "quality_error": lambda result: _of_side(result, "_standard_error"),
     "val_quality": val_quality,
+    "val_quality_error": lambda result: (
+        None if val_quality(result) is None else _of_side(result, "_standard_error", "val_")
+    ),
     "lost": points_lost,
 }
 """Of the sparse network, with the sparse kernels running where that was measured: fractions, and percentage points."""
@@ -50,6 +53,6 @@ def _packed(values: list) -> dict[str, Any]:
     return {"values": [places[type(value), value] for value in values], "of": list(found.values())}
 
 
-def _of_side(result: Result, suffix: str) -> float | None:
+def _of_side(result: Result, suffix: str, split: str = "") -> float | None:
     side = side_of(result)
-    return None if side is None else result.value_of(f"{side}{suffix}")
+    return None if side is None else result.value_of(f"{split}{side}{suffix}")

@@ -11,6 +11,7 @@ function readAddress() {
   return {
     section: DATA.sections[section] ? section : 0,
     axis: given.get("axis") in AXES ? given.get("axis") : DATA.axis,
+    split: given.get("split") in SPLITS ? given.get("split") : "test",
     within: number("within"),
     budget: number("budget"),
     point: number("point"),
@@ -28,6 +29,7 @@ function address() {
   const given = new URLSearchParams();
   if (state.section) given.set("section", state.section);
   if (state.axis !== DATA.axis) given.set("axis", state.axis);
+  if (state.split !== "test") given.set("split", state.split);
   for (const name of ["within", "budget", "point", "sort"]) if (state[name] !== null) given.set(name, state[name]);
   for (const name of FILTERS) {
     const chosen = [...state.filters[name]].map(encodeURIComponent);

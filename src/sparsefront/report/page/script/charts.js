@@ -4,7 +4,7 @@ const NEAR_PIXELS = 24;
 const spotsOf = new Map(); // svg -> where its points were drawn
 
 function drawCharts(view) {
-  const { points, dense, section } = view, axis = state.axis;
+  const { points, dense, section } = view, { axis } = state, split = SPLITS[state.split], quality = split.value;
   const all = [...points, ...dense].filter((point) => near(point, view));
   const timed = all.filter((point) => point[axis] !== null);
   const values = timed.map((point) => point[axis]);
@@ -12,20 +12,20 @@ function drawCharts(view) {
   const along = { xOptions: log ? { log } : { fromZero: true }, xLabel: section.axes[axis] };
   const interval = (point) => (axis === "speedup" && point.interval) || null;
   const common = { front: new Set(view.front), lines: [], levels: [], budget: null, winner: view.winner, selected: view.selected,
-    interval: () => null, error: (point) => point.error, hollow: () => false, yLabel: section.quality_label };
+    interval: () => null, error: split.error, hollow: () => false, yLabel: section.quality_label + split.label };
   const lines = view.series.map(([pattern, own]) => ({ color: DATA.styles.patterns[pattern], points: own.filter((point) => near(point, view)) }));
   const steps = { color: "#999", points: view.front.filter((point) => near(point, view)), steps: true };
-  draw("speed", { ...common, ...along, points: timed, x: (point) => point[axis], y: (point) => point.quality,
+  draw("speed", { ...common, ...along, points: timed, x: (point) => point[axis], y: quality,
     yOptions: { least: 1 }, budget: view.budget, lines: [steps, ...lines], interval });
-  draw("quality", { ...common, points: all.filter((point) => !point.dense), x: (point) => point.sparsity, y: (point) => point.quality,
-    yOptions: { least: 1 }, levels: levelsOf(dense, "quality"), xLabel: "achieved sparsity, fraction of zeros", hollow: (point) => point[axis] === null });
+  draw("quality", { ...common, points: all.filter((point) => !point.dense), x: (point) => point.sparsity, y: quality,
+    yOptions: { least: 1 }, levels: levelsOf(dense, quality), xLabel: "achieved sparsity, fraction of zeros", hollow: (point) => point[axis] === null });
   draw("density", { ...common, points: timed.filter((point) => !point.dense), x: (point) => point.sparsity, y: (point) => point[axis],
-    yOptions: along.xOptions, levels: levelsOf(dense.slice(0, 1), axis), xLabel: "achieved sparsity, fraction of zeros", yLabel: AXES[axis].short, error: () => null });
+    yOptions: along.xOptions, levels: levelsOf(dense.slice(0, 1), (point) => point[axis]), xLabel: "achieved sparsity, fraction of zeros", yLabel: AXES[axis].short, error: () => null });
 }
 
 // Where dense lies, dotted, and dense trained on, dashed.
-function levelsOf(dense, field) {
-  const levels = dense.map((point) => ({ value: point[field], dash: point.dense === "dense" ? "1 3" : "5 4" }));
+function levelsOf(dense, value) {
+  const levels = dense.map((point) => ({ value: value(point), dash: point.dense === "dense" ? "1 3" : "5 4" }));
   return levels.filter(({ value }) => value !== null);
 }
 
@@ -37,8 +37,8 @@ function draw(name, chart) {
 
 // Whether a point is shown though the reader looks close to dense only.
 function near(point, view) {
-  const baseline = view.dense.at(-1);
-  return state.within === null || !baseline || point.quality >= baseline.quality - state.within;
+  const baseline = view.dense.at(-1), { value } = SPLITS[state.split];
+  return state.within === null || !baseline || value(point) >= value(baseline) - state.within;
 }
 
 function nearestPoint(svg, event) {

@@ -23,14 +23,25 @@ function deviation(values) {
   return Math.sqrt(values.reduce((sum, value) => sum + (value - middle) ** 2, 0) / (values.length - 1));
 }
 
+// What the charts may draw: of a point, and of dense, a value and how sure it is; in percent.
+const SPLITS = {
+  test: { label: "", value: (point) => point.quality, error: (point) => point.error },
+  val: { label: ", held out", value: (point) => point.val, error: (point) => point.val_error ?? null },
+};
+
 const timesHundred = (value) => (value === null ? null : 100 * value);
+
+function largest(values) {
+  const found = values.filter((value) => value !== null);
+  return found.length ? Math.max(...found) : null;
+}
 
 // The runs of a point that the filters leave, taken together; qualities in percent.
 function pointOf(held, runs, section) {
   const qualities = known("_quality", runs), vals = known("_val_quality", runs);
   const achieved = known("sparsity_achieved", runs), lows = known("speedup_low", runs), highs = known("speedup_high", runs);
   const errors = [timesHundred(mean(known("_quality_error", runs))), timesHundred(deviation(qualities))];
-  const known_errors = errors.filter((error) => error !== null);
+  const val_errors = [timesHundred(mean(known("_val_quality_error", runs))), timesHundred(deviation(vals))];
   const point = {
     ...held,
     runs,
@@ -38,9 +49,10 @@ function pointOf(held, runs, section) {
     pattern: valueOf("pattern", runs[0]),
     recovery: valueOf("recovery", runs[0]) ?? "–",
     quality: timesHundred(mean(qualities)),
-    error: known_errors.length ? Math.max(...known_errors) : null,
+    error: largest(errors),
     error_of: errors[1] !== null && errors[1] >= (errors[0] ?? 0) ? `deviation over ${runs.length} runs` : "standard error of the test set",
     val: vals.length === runs.length ? timesHundred(mean(vals)) : null,
+    val_error: largest(val_errors),
     lost: mean(known("_lost", runs)),
     sparsity: achieved.length ? mean(achieved) : valueOf("sparsity_target", runs[0]),
     speedup: mean(known("speedup", runs)),

@@ -57,6 +57,8 @@ function showSection() {
   for (const [place, text] of [...document.querySelectorAll("[data-section]")].entries()) text.hidden = place !== state.section;
   document.getElementById("section").value = state.section;
   document.getElementById("axis").value = state.axis;
+  document.getElementById("split").value = state.split;
+  document.getElementById("split").closest("label").hidden = DATA.sections[state.section].picked_by !== "val";
   document.getElementById("within").value = state.within ?? "";
   showFilters(DATA.sections[state.section], changed);
   changed();
@@ -71,6 +73,7 @@ function start() {
     showSection();
   });
   on("axis", "change", (event) => (Object.assign(state, { axis: event.target.value, budget: null }), changed()));
+  on("split", "change", (event) => ((state.split = event.target.value), changed()));
   on("within", "change", (event) => ((state.within = event.target.value ? Number(event.target.value) : null), changed()));
   on("csv", "click", () => download("runs.csv", csvOf(shownRuns()), "text/csv"));
   on("json", "click", () => download("runs.json", JSON.stringify(recordsOf(shownRuns()), null, 1), "application/json"));
