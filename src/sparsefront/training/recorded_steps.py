@@ -1,6 +1,7 @@
 """Training steps as CUDA graphs: one launch where Python would launch some thousand kernels."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytorch_lightning as pl
@@ -34,8 +35,11 @@ class CudaGraphs:
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 run()
-            finally:
-                graph.capture_end()
+            except BaseException:
+                with suppress(RuntimeError):  # that the capture is broken, which says less than what broke it
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         outside.wait_stream(self._stream)
         return graph.replay
 
