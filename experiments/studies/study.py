@@ -118,11 +118,12 @@ def main() -> None:
     if arguments.list:
         print("\n".join(f"{point}, kernel={kernel}: {' '.join(jobs)}" for (point, kernel), jobs in queue.jobs.items()))
         return
-    workers = arguments.workers
-    with worker_processes(workers) as pool:
-        for _ in range(min(workers, len(queue.jobs))):
+    with worker_processes(arguments.workers) as pool:
+        for _ in range(min(arguments.workers, len(queue.jobs))):
             pool.submit(warm_up)
-        work.run(queue, pool, out=arguments.out, workers=workers, ends_at=ends_at, say=partial(print, flush=True))
+        work.run(
+            queue, pool, out=arguments.out, workers=arguments.workers, ends_at=ends_at, say=partial(print, flush=True)
+        )
 
 
 if __name__ == "__main__":

@@ -114,6 +114,11 @@ def test_the_search_stands_beside_the_best_single_pattern_that_is_as_fast(module
     assert cells[8:] == ["96.00%", "60%", "60"]  # (4 + 2) of the 6 + 4 points that the single pattern loses
 
 
+def test_the_page_holds_the_table_of_its_lines(modules):
+    table = "\n".join(modules["summary"].all_choices(read_lines(FOLDER / "bert_base.csv")))
+    assert f"-->\n{table}\n<!--" in (FOLDER / "README.md").read_text()
+
+
 def test_fronts(modules, tmp_path):
     draw = modules["draw"]
     places = [draw.Place(*place) for place in ((2.0, 0.9), (1.0, 0.8), (3.0, 0.85), (4.0, 0.95))]
