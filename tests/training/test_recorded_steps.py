@@ -19,6 +19,7 @@ from sparsefront.pruning.callback import ApplyMasks
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.recovery.distillation import Distillation
+from sparsefront.recovery.square_head import SquareHeadDistillation
 from sparsefront.schedule.gradual import Gradual
 from sparsefront.tasks.sequence_classification import SequenceClassification
 from sparsefront.training import determinism
@@ -109,10 +110,12 @@ def train(
     return {name: value.cpu() for name, value in net.state_dict().items()}
 
 
-def teacher() -> Distillation:
-    return Distillation(
-        bert(), hardness=0.5, temperature=2.0, hidden_states=1.0, hidden_layers=["bert.encoder.layer.0"]
-    )
+BLOCK = "bert.encoder.layer.0"
+TAUGHT = {
+    "alone": lambda: (),
+    "distill": lambda: (Distillation(bert(), hardness=0.5, temperature=2.0, hidden_states=1.0, hidden_layers=[BLOCK]),),
+    "square_head": lambda: (SquareHeadDistillation(bert(), [BLOCK], soft_targets=1.0),),
+}
 
 
 @pytest.fixture
@@ -134,12 +137,11 @@ def equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-@pytest.mark.parametrize("taught", [False, True])
+@pytest.mark.parametrize("taught", TAUGHT)
 def test_the_weights_are_those_of_a_training_without(tmp_path, recorder, taught):
-    callbacks = (teacher,) if taught else ()
-    plain = train(tmp_path, *(make() for make in callbacks))
+    plain = train(tmp_path, *TAUGHT[taught]())
     assert recorder.recorded == 0
-    assert equal(train(tmp_path, *(make() for make in callbacks), cuda_graph=True), plain)
+    assert equal(train(tmp_path, *TAUGHT[taught](), cuda_graph=True), plain)
     # the first batch of each length runs as it is
     assert (recorder.recorded, recorder.replayed) == (len(LENGTHS), EPOCHS * STEPS - len(LENGTHS))
 
@@ -220,11 +222,10 @@ def test_a_cpu_is_refused():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("taught", [False, True])
+@pytest.mark.parametrize("taught", TAUGHT)
 def test_cuda_graphs_give_the_same_weights(tmp_path, taught):
-    callbacks = (teacher,) if taught else ()
-    plain = train(tmp_path, *(make() for make in callbacks), accelerator="gpu")
-    assert equal(train(tmp_path, *(make() for make in callbacks), accelerator="gpu", cuda_graph=True), plain)
+    plain = train(tmp_path, *TAUGHT[taught](), accelerator="gpu")
+    assert equal(train(tmp_path, *TAUGHT[taught](), accelerator="gpu", cuda_graph=True), plain)
 
 
 @pytest.mark.gpu

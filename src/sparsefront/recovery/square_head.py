@@ -75,11 +75,12 @@ def square_head_loss(states: StatePairs, positions: Tensor | None = None) -> Ten
     """
     total = torch.zeros((), device=states[0][0].device)
     for student, teacher in states:
+        error, size = (student.float() - teacher.float()).square(), teacher.float().square()
         if positions is not None and student.shape[:2] == positions.shape:
-            student, teacher = student[positions], teacher[positions]
-        student, teacher = student.float(), teacher.float()
-        size = teacher.square().mean().clamp(min=torch.finfo(torch.float32).tiny)
-        total = total + (student - teacher).square().mean() / size
+            # not by indexing, which waits for the GPU to count the positions; their number is in both sums
+            padding = ~positions.unsqueeze(-1)
+            error, size = error.masked_fill(padding, 0.0), size.masked_fill(padding, 0.0)
+        total = total + error.sum() / size.sum().clamp(min=torch.finfo(torch.float32).tiny)
     return total
 
 
