@@ -78,6 +78,34 @@ def test_a_wrong_prediction_is_corrected_by_what_is_measured():
     assert uncorrected.predicted_ms <= 0.09 and network.measured_us(uncorrected.assignment) > 90
 
 
+class SlowSomewhere(Measured):
+    """One layer dense takes `extra_us` more than its table says; pruning that layer does most to the loss."""
+
+    extra_us = 0.0
+
+    def measured_us(self, assignment: Assignment) -> float:
+        return super().measured_us(assignment) + self.extra_us * (assignment.options[0] == 0)
+
+    def loss(self, assignment: Assignment, batches: int) -> float:
+        return super().loss(assignment, batches) + 100.0 * (assignment.options[0] > 0)
+
+
+@pytest.mark.parametrize(("extra_us", "kept"), [(0.0, True), (1.5, True), (10.0, False), (60.0, False)])
+def test_what_swaps_made_of_it_is_measured_too(extra_us, kept):
+    known = table()
+    network = SlowSomewhere(known, rest_us=0.0)
+    network.extra_us = extra_us
+    found = LatencySearch(latency_ms=0.075, corrections=1).assign(known, network)
+    assert network.measured[0].options[0] > 0 and network.measured[-1].options[0] == 0
+    assert len(found.rounds) == len(network.measured) == 2
+    assert found.predicted_ms <= found.budget_ms
+    assert (found.assignment == network.measured[-1]) == kept == (found.assignment.options[0] == 0)
+    if kept:
+        assert found.predicted_ms == pytest.approx(found.rounds[-1][1])
+    assert found.refined.assignment == found.assignment
+    assert found.refined.loss == network.loss(found.assignment, 8)
+
+
 def test_a_latency_out_of_reach_names_what_is_in_reach():
     known = table(rest_us=10.0)
     message = (

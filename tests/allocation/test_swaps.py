@@ -3,7 +3,7 @@
 import pytest
 
 from sparsefront.allocation.choice_table import ROW_MAJOR, Assignment, ChoiceTable, Item, Option
-from sparsefront.allocation.swaps import refine
+from sparsefront.allocation.swaps import refine, within
 
 TIMES = (10.0, 6.0, 3.0)  # dense, and two levels
 BUDGET = 34.0
@@ -63,3 +63,17 @@ def test_where_nothing_else_fits_nothing_is_judged():
     judge = Judge(known)
     found = refine(known, Assignment((2,)), 3.0, judge, generations=5, offspring=3, batches=2)
     assert found.assignment.options == (2,) and found.loss is None and not judge.judged
+
+
+@pytest.mark.parametrize("budget", [50.0, 34.0, 20.0, 15.0])
+def test_what_became_too_slow_gives_up_the_least_for_each_microsecond(budget):
+    known = table()
+    found = within(known, Assignment((0, 1, 2, 0, 0)), budget)
+    assert known.time_us(found) <= budget
+    # dense to the first level is 1/4 of error for 4 us, to the second 1/2 for 7, from the first to the second 1/4 for 3
+    assert sum(found.options) == {50.0: 3, 34.0: 5, 20.0: 9, 15.0: 10}[budget]
+    assert all(now >= before for now, before in zip(found.options, (0, 1, 2, 0, 0), strict=True))
+
+
+def test_faster_than_the_fastest_is_none():
+    assert within(table(), Assignment((0, 0, 0, 0, 0)), 14.9) is None

@@ -19,6 +19,7 @@ from sparsefront.latency_search.timing import Timing
 from sparsefront.library.batches import NamedBatches
 from sparsefront.measure.settings import Measure
 from sparsefront.models.vit_small import VitSmall
+from sparsefront.training.determinism import deterministic_algorithms
 
 MIXED = sf.patterns.Mixed(["n_m", "vector_wise:8", {"name": "n_m", "m": 4}], sparsities=[0.5, 0.75])
 
@@ -38,7 +39,9 @@ def batches(vit) -> list:
     return list(zip(x.split(16), labels.split(16), strict=True))
 
 
-def searched(vit, batches, *, fuse=True, pattern=MIXED, ceiling=0.9, **settings) -> tuple[nn.Module, sf.Masks]:
+def searched(
+    vit, batches, *, fuse=True, pattern=MIXED, ceiling=0.9, loss=F.cross_entropy, **settings
+) -> tuple[nn.Module, sf.Masks]:
     net = copy.deepcopy(vit)
     x = batches[0][0]
     timing = Timing({"x": x}, torch.float32, Measure(device="cpu"), KernelChoice(fuse=fuse))
@@ -48,7 +51,7 @@ def searched(vit, batches, *, fuse=True, pattern=MIXED, ceiling=0.9, **settings)
         ceiling,
         allocation=sf.allocation.LatencySearch(**{"generations": 4} | settings),
         calibration=batches,
-        loss=F.cross_entropy,
+        loss=loss,
         example_inputs=(x,),
         search=Search(timing, NamedBatches(batches, net, argument="held_out").train_dataloader),
         tell=lambda line: None,
@@ -183,6 +186,28 @@ def test_by_the_clock_of_this_processor(vit, batches, fuse):
         "n_m_reference",
         "gathered_reference",
     }
+
+
+def test_what_is_timed_runs_as_it_will_be_used(vit, batches, clock, monkeypatch):
+    """A deterministic pruning lacks the fastest attention; its errors and losses are deterministic all the same."""
+    timed, judged = [], []
+    network_us = Timing.network_us
+
+    def noted(self, net, **how):
+        timed.append(torch.are_deterministic_algorithms_enabled())
+        return network_us(self, net, **how)
+
+    def loss(*pair):
+        judged.append(torch.are_deterministic_algorithms_enabled())
+        return F.cross_entropy(*pair)
+
+    monkeypatch.setattr(Timing, "network_us", noted)
+    monkeypatch.setattr(Timing, "dense_us", noted)
+    with deterministic_algorithms(True):
+        searched(vit, batches, speedup=1.6, loss=loss)
+    assert len(timed) > 3 and not any(timed)  # layouts, dense, corrections
+    assert judged and all(judged)
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_without_batches_there_is_nothing_to_judge_by(vit):

@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from sparsefront.allocation.choice_table import Assignment, ChoiceTable
 from sparsefront.allocation.measuring import Found, MeasuringAllocation, Network
 from sparsefront.allocation.solve import dense_assignment, least_us, solve
-from sparsefront.allocation.swaps import refine
+from sparsefront.allocation.swaps import refine, within
 from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 
@@ -29,7 +29,8 @@ class LatencySearch(MeasuringAllocation):
         speedup: over the dense network in its fastest version, in place of `latency_ms`.
         bins: totals kept after each layer; more bring the solution closer to the best one.
         batches: of calibration inputs.
-        corrections: how often a solution is measured as a whole to correct the prediction.
+        corrections: how often a solution is measured as a whole to correct the prediction; what the swaps made of it is measured
+            once more. 0: nothing is.
         generations, offspring: of the search by swaps; 0 generations leave it out.
         held_out_batches: that judge an assignment.
     """
@@ -71,19 +72,15 @@ class LatencySearch(MeasuringAllocation):
             budget_us >= table.dense_us
         ):  # rewritten for sparse products, the dense network may be slower than in its fastest version
             return Found(dense_assignment(table), table.dense_us / 1e3, budget_us / 1e3)
-        rounds: list[tuple[float, float]] = []
+        corrected = _Corrected(table, network, tell)
         assignment = self._solved(table, budget_us)
         for _ in range(self.corrections):
-            predicted, measured = table.time_us(assignment), network.measured_us(assignment)
-            rounds.append((predicted / 1e3, measured / 1e3))
-            tell(f"predicted {predicted / 1e3:.3f} ms, measured {measured / 1e3:.3f} ms")
-            table = replace(table, rest_us=table.rest_us + measured - predicted)
-            near = abs(measured - predicted) <= CLOSE * measured
-            assignment = self._solved(table, budget_us)
+            near = corrected.by(assignment) <= CLOSE
+            assignment = self._solved(corrected.table, budget_us)
             if near:
                 break
         refined = refine(
-            table,
+            corrected.table,
             assignment,
             budget_us,
             network.loss,
@@ -93,8 +90,16 @@ class LatencySearch(MeasuringAllocation):
         )
         if refined.loss is not None:
             tell(f"held-out loss {refined.loss_before:.4g}, {refined.loss:.4g} after {refined.tried} swaps")
-        predicted_ms = table.time_us(refined.assignment) / 1e3
-        return Found(refined.assignment, predicted_ms, budget_us / 1e3, rounds, refined)
+        table, chosen = corrected.table, refined.assignment
+        if self.corrections and chosen not in corrected.measured:
+            corrected.by(chosen)
+            if (kept := within(corrected.table, chosen, budget_us)) is not None:
+                table, chosen = corrected.table, kept
+            else:  # what the swaps led to is slower than anything was predicted to be
+                chosen = assignment
+        if chosen != refined.assignment:
+            refined = replace(refined, assignment=chosen, loss=network.loss(chosen, self.held_out_batches))
+        return Found(chosen, table.time_us(chosen) / 1e3, budget_us / 1e3, corrected.rounds, refined)
 
     def _solved(self, table: ChoiceTable, budget_us: float) -> Assignment:
         found = solve(table, budget_us, bins=self.bins)
@@ -110,3 +115,26 @@ class LatencySearch(MeasuringAllocation):
             return InvalidSetting("speedup", self.speedup, f"{allowed} (dense {table.dense_us / 1e3:.4g} ms)")
         allowed = f"out of reach: {of_these} need {least / 1e3:.4g} ms at least (dense {table.dense_us / 1e3:.4g} ms)"
         return InvalidSetting("latency_ms", self.latency_ms, allowed)
+
+
+class _Corrected:
+    """A table whose prediction is shifted by what networks take that are measured.
+
+    Attributes:
+        rounds: (predicted, measured) milliseconds of each.
+        measured: their assignments.
+    """
+
+    def __init__(self, table: ChoiceTable, network: Network, tell: Callable[[str], None]) -> None:
+        self.table, self._network, self._tell = table, network, tell
+        self.rounds: list[tuple[float, float]] = []
+        self.measured: list[Assignment] = []
+
+    def by(self, assignment: Assignment) -> float:
+        """Measure; how far the prediction was off, as a share of the measurement."""
+        predicted, measured = self.table.time_us(assignment), self._network.measured_us(assignment)
+        self.rounds.append((predicted / 1e3, measured / 1e3))
+        self.measured.append(assignment)
+        self._tell(f"predicted {predicted / 1e3:.3f} ms, measured {measured / 1e3:.3f} ms")
+        self.table = replace(self.table, rest_us=self.table.rest_us + measured - predicted)
+        return abs(measured - predicted) / measured

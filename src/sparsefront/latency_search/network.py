@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from itertools import islice
 
 import torch
@@ -16,9 +17,11 @@ from sparsefront.latency_search.candidate_masks import CandidateMasks
 from sparsefront.latency_search.loss import pruned_loss
 from sparsefront.latency_search.timing import Timing
 from sparsefront.measure.problems import observe_problems
+from sparsefront.measure.search import Execution
 from sparsefront.patterns.base import Pattern
 from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.tasks.base import Batch, Task
+from sparsefront.training.determinism import fastest_algorithms
 
 
 class SearchedNetwork:
@@ -65,6 +68,7 @@ class SearchedNetwork:
         sparsities = {layer: options[layer].sparsity if layer in options else 0.0 for layer in layers}
         return MaskLayout(orders, sparsities, patterns)
 
+    @fastest_algorithms()
     def measured_us(self, assignment: Assignment) -> float:
         timing, net = self._timing, copy.deepcopy(self._task.net)
         made = {layer: self._mask(layer, option) for layer, option in self.chosen(assignment).items()}
@@ -84,12 +88,13 @@ class SearchedNetwork:
         )
         problems = observe_problems(timing.ready(net), timing.inputs, list(made))
         with keys_of("kernel"):
-            report = swap(
-                net, packed, problems, timing.kernel, device=timing.device, dtype=timing.dtype, inputs=timing.inputs
-            )
+            swap(net, packed, problems, timing.kernel, device=timing.device, dtype=timing.dtype, inputs=timing.inputs)
         release_formats(net)
-        fusion = report.fusion
-        return timing.network_us(net, rewritten=bool(fusion.rewritten) and not fusion.unsupported)
+        return timing.network_us(net, beside=self._dense)
+
+    @cached_property
+    def _dense(self) -> Execution:
+        return self._timing.dense_execution(self._timing.ready(copy.deepcopy(self._task.net)))
 
     def loss(self, assignment: Assignment, batches: int) -> float:
         made = {layer: self._mask(layer, option) for layer, option in self.chosen(assignment).items()}

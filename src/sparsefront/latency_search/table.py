@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 
 from sparsefront.allocation.choice_table import ROW_MAJOR, ChoiceTable, Item, Option
-from sparsefront.inference.fusion.fuse import fuse_dense, fused_dense_graph
+from sparsefront.inference.fusion.fuse import fuse_dense
 from sparsefront.inference.fusion.plan import LAYOUTS
 from sparsefront.inference.fusion.product_times import ProductTimes
 from sparsefront.latency_search.candidate_masks import CandidateMasks
@@ -22,6 +22,7 @@ from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.records import label
 from sparsefront.progress import bar
 from sparsefront.time_use import working_time
+from sparsefront.training.determinism import fastest_algorithms
 
 log = logging.getLogger(__name__)
 Choice = tuple[int | None, float]
@@ -56,13 +57,14 @@ def measure_table(
     timed_net = timing.ready(copy.deepcopy(net))
     problems = observe_problems(timed_net, timing.inputs, layers)
     choices = _choices(pattern, ceiling, masks, [layer for layer in layers if layer in problems])
-    measuring = _Measuring(timed_net, timing, masks, problems, choices)
-    items = _in_order(measuring.items(), list(problems))
+    with fastest_algorithms():
+        measuring = _Measuring(timed_net, timing, masks, problems, choices)
+        items = _in_order(measuring.items(), list(problems))
+        layouts, rest_us = measuring.layouts_and_rest(items)
+        dense_us = timing.dense_us(timed_net)
     weights = {layer: as_matrix(net.get_submodule(layer).weight.detach()).float() for layer in layers}
     items = [_with_errors(item, weights, masks, hessians) for item in bar(items, description="errors", unit="item")]
     items = weighed(items, masks, loss)
-    layouts, rest_us = measuring.layouts_and_rest(items)
-    dense_us = timing.network_us(timed_net, rewritten=False, fuse=fused_dense_graph)
     names = [label(part) for part in masks.patterns]
     log.info("search: %d products, %d choices each at most", len(items), max(len(item.options) for item in items))
     return ChoiceTable(names, items, layouts, rest_us, dense_us, working_time() - start)
@@ -117,13 +119,13 @@ class _Measuring:
         """`ChoiceTable.layouts_us` and `rest_us`, from whole dense networks in each layout."""
         outside = sum(item.options[0].times_us[ROW_MAJOR] for item in items if item.chain is None)
         if self.products is None or not self.products.chains:
-            return {}, self.timing.network_us(self.net, rewritten=False) - outside
+            return {}, self.timing.network_us(self.net) - outside
         beside = {}
         for layout in self.layouts:
             net = copy.deepcopy(self.net)
             fuse_dense(net, self.timing.inputs, layout=layout)
             products = sum(item.options[0].times_us[layout] for item in items if item.chain is not None)
-            beside[layout] = self.timing.network_us(net, rewritten=True) - products - outside
+            beside[layout] = self.timing.network_us(net) - products - outside
         rest = beside.get(ROW_MAJOR, beside[self.layouts[0]])
         counts = {chain: len(blocks) for chain, blocks in self.products.chains.items()}
         share = {chain: count / sum(counts.values()) for chain, count in counts.items()}

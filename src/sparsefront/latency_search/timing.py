@@ -6,10 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.measure.end_to_end import time_alone
+from sparsefront.inference.fusion.fuse import fused_dense_graph
+from sparsefront.measure.end_to_end import find_execution, time_alone, time_beside
 from sparsefront.measure.execution_mode import is_compiled
+from sparsefront.measure.search import Execution
 from sparsefront.measure.settings import Measure
-from sparsefront.measure.variants import Fuse
+from sparsefront.measure.variants import FUSED_GRAPH
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,16 +41,35 @@ class Timing:
         """The network as it is measured."""
         return net.to(device=self.device, dtype=self.dtype).eval()
 
-    def network_us(self, net: nn.Module, *, rewritten: bool, fuse: Fuse | None = None) -> float:
-        """Microseconds of a forward in its fastest execution mode.
+    def dense_us(self, net: nn.Module) -> float:
+        """Microseconds of a forward of the dense network in its fastest version, found as a measurement finds it.
 
         Args:
             net: ready.
-            rewritten: its blocks are, so that nothing is left to compile: a graph is the fastest.
-            fuse: as of `measure.end_to_end.time_alone`.
         """
-        settings = self.settings
-        if rewritten:
-            modes = [mode for mode in settings.execution_modes if not is_compiled(mode)] or settings.execution_modes
-            settings = replace(settings, execution_modes=modes, variants=[])
-        return time_alone(net, self.inputs, settings, fuse=fuse).latency.median_ms * 1e3
+        return time_alone(net, self.inputs, self.settings, fuse=fused_dense_graph).latency.median_ms * 1e3
+
+    def network_us(self, net: nn.Module, *, beside: Execution | None = None) -> float:
+        """Microseconds of a forward in its fastest execution mode; max_autotune, which takes as long as all else, is not tried.
+
+        Args:
+            net: ready.
+            beside: is timed in turn with it, as the dense network is in a measurement.
+        """
+        modes = [mode for mode in self.settings.execution_modes if not mode.startswith("max_autotune")]
+        settings = replace(self.settings, execution_modes=modes or self.settings.execution_modes)
+        if beside is None:
+            return time_alone(net, self.inputs, settings).latency.median_ms * 1e3
+        return time_beside(net, beside, self.inputs, settings).median_ms * 1e3
+
+    def dense_execution(self, net: nn.Module) -> Execution:
+        """The dense network, to be timed beside sparse ones; in a version that takes no compiler.
+
+        Args:
+            net: ready.
+        """
+        modes = [mode for mode in self.settings.execution_modes if not is_compiled(mode)]
+        settings = replace(
+            self.settings, execution_modes=modes or self.settings.execution_modes, variants=[FUSED_GRAPH]
+        )
+        return find_execution(net, self.inputs, settings, fused_dense_graph)

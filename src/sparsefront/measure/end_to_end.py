@@ -123,6 +123,21 @@ def time_pair(
     )
 
 
+def time_beside(net: nn.Module, other: Execution, inputs: dict[str, Tensor], settings: Measure) -> LatencySummary:
+    """Find the fastest way to run a network, then time it in turn with another one: a network that does little work leaves a GPU
+    so cool by itself that its clock rises, as it does not in `time_pair`.
+
+    Args:
+        other: ready to run.
+    Raises:
+        as `time_pair`.
+    """
+    _forget_compiled(inputs)
+    execution = find_execution(net, inputs, settings)
+    samples_ms, _ = _time({"other": other, "net": execution}, inputs, settings)
+    return summarise(sum(samples_ms["net"], []))
+
+
 def _forget_compiled(inputs: dict[str, Tensor]) -> None:
     if _device(inputs).type == "cuda":
         torch.compiler.reset()  # earlier points of a sweep would use up the recompile limit
