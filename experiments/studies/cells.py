@@ -44,8 +44,13 @@ class Cell:
         values = self._values(name)
         return mean(values) if values else None
 
+    def per_cent_of_seed(self, name: str, seed: int) -> float | None:
+        """The same of one seed."""
+        values = (rows.number(line, name) for line in self.measured if int(line["seed"]) == seed)
+        return next((100 * value for value in values if value is not None), None)
+
     def text(self, name: str) -> str:
-        """The same as text, with the standard deviation of at least two seeds."""
+        """The mean as text, with the standard deviation of at least two seeds."""
         return spread(self._values(name))
 
     def difference(self, name: str, other: str) -> float | None:

@@ -114,8 +114,9 @@ def test_the_search_stands_beside_the_best_single_pattern_that_is_as_fast(module
     assert cells[8:] == ["96.00%", "60%", "60"]  # (4 + 2) of the 6 + 4 points that the single pattern loses
 
 
-def test_the_page_holds_the_table_of_its_lines(modules):
-    table = "\n".join(modules["summary"].all_choices(read_lines(FOLDER / "bert_base.csv")))
+@pytest.mark.parametrize("name", ["bert_base", "minilm"])
+def test_the_page_holds_the_table_of_its_lines(modules, name):
+    table = "\n".join(modules["summary"].all_choices(read_lines(FOLDER / f"{name}.csv")))
     assert f"-->\n{table}\n<!--" in (FOLDER / "README.md").read_text()
 
 

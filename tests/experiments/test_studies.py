@@ -232,11 +232,6 @@ def test_the_best_on_val_get_further_seeds(modules, study, tmp_path):
     assert [(point.row, point.column, point.seed) for point in found] == [("2:4", "50 %", 1), ("BW", "50 %", 1)]
     assert all("seed=1" in point.overrides and point.turn == 2 for point in found)
     assert not list(modules["study"].finalists(study, lines, 2, []))
-    rows.append_line(tmp_path / "points.csv", found[1], "none", line_of(0.7), overrides="")
-    (bar,) = modules["tables"].bar_lines(
-        study, modules["cells"].cells_of(study, rows.read_lines(tmp_path / "points.csv"))
-    )
-    assert "best on val is *BW*" in bar and "(2 seeds, 3 steps; 3 lines to choose from, 1 of them with 2 seeds)" in bar
 
 
 def test_without_its_dense_network_no_point_has_a_line(modules, study, tmp_path, monkeypatch):
@@ -287,11 +282,37 @@ def test_the_page_sets_ours_beside_the_source_and_names_what_is_missing(modules,
     assert "missing" in lines["BW", "50 %"] and lines["BW", "50 %"].endswith("| 80 |")
     assert "unsupported: no layer fits" in lines["BW", "75 %"]
     assert "1 of 6; 1 are timed" in text, "cells without any line"
-    assert "best on val is *EW*, 88.50 ± 0.00 on val, 88.50 ± 0.00 on test (2 seeds" in text and ": reached" in text
+    assert "best on val is *EW*, 88.50 ± 0.00 on val, 88.50 ± 0.00 on test (2 seeds" in text
+    assert "to reach 80: reached so far: of 2 seeds finalists have *EW* 2, *2:4* 1" in text
     assert "- EW: val none, test 50 %" in text, "1.5 points lost on val, half a point gained on test"
     assert (tmp_path / "accuracy.png").stat().st_size > 1000
     (tmp_path / "reading.md").write_text("What it says.")
     assert "## Reading\n\nWhat it says." in modules["page"].page(study, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("second", "chosen", "verdict"),
+    [(None, "EW", "reached so far"), (0.9, "2:4", "reached\n"), (0.7, "EW", "reached\n"), (0.1, "EW", "reached\n")],
+)
+def test_a_bar_is_decided_by_all_seeds_of_its_finalists(modules, study, tmp_path, second, chosen, verdict):
+    """Of lines of 82, 80 and 78 % of val with the first seed the first two are finalists."""
+    path = tmp_path / "points.csv"
+    of_first = {"EW": 0.82, "2:4": 0.8, "BW": 0.78}
+    for seed, values in ((0, of_first), (1, {"EW": 0.82, "2:4": second, "BW": 0.99})):
+        for row, value in values.items():
+            point = definition_point(modules, study, row, seed)
+            if value is not None:
+                modules["rows"].append_line(path, point, "none", line_of(value), overrides=shlex.join(point.overrides))
+    text = modules["page"].page(study, tmp_path)
+    assert f"best on val is *{chosen}*" in text and f"to reach 80: {verdict}" in text
+
+
+def definition_point(modules, study, row, seed):
+    return next(
+        point
+        for point in modules["definition"].every_point(study)
+        if (point.row, point.column, point.seed) == (row, "50 %", seed)
+    )
 
 
 def test_a_line_says_where_the_network_is_less_sparse_than_asked(modules, study, tmp_path):
