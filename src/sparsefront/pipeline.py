@@ -120,8 +120,8 @@ def _run_stages(experiment: Experiment, store: ArtifactStore, keys: StageKeys, l
     if experiment.pattern.prunes:
         if experiment.goes_on_to("prune"):
             search = None
-            if keys.choice_table is not None:
-                search = partial(make_search, experiment, store, keys.choice_table)
+            if keys.choice_times is not None and keys.choice_table is not None:
+                search = partial(make_search, experiment, store, keys.choice_times, keys.choice_table)
             pruned = prune.run(experiment, store, keys.prune, trained, search)
         if experiment.goes_on_to("recover"):
             # One of the points that share the control trains it first; the others recover meanwhile and find it finished.

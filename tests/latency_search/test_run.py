@@ -47,15 +47,19 @@ def test_a_speedup_in_a_model_out(full_run, clock, schedule):
 
 
 def test_latencies_share_what_was_measured(run, clock, monkeypatch):
-    made, measure = [], tables.measure_table
+    made, measure = [], tables.measure_times
 
     def noted(*arguments, **more):
         made.append(arguments)
         return measure(*arguments, **more)
 
-    monkeypatch.setattr("sparsefront.latency_search.search.measure_table", noted)
+    monkeypatch.setattr("sparsefront.latency_search.search.measure_times", noted)
     slow, fast = (run(*MIXED, *SEARCH, f"allocation.speedup={speedup}") for speedup in (1.1, 1.5))
     assert len(made) == 1
+    run(*MIXED, *SEARCH, "allocation.speedup=1.1", "seed=1", "recipe.lr=2e-3")
+    assert len(made) == 1, "another network of this architecture"
+    run(*MIXED, *SEARCH, "allocation.speedup=1.1", "model.depth=1")
+    assert len(made) == 2
     assert slow.sparsity.sparsity_achieved < fast.sparsity.sparsity_achieved
     assert slow.speed.latency_predicted_ms > fast.speed.latency_predicted_ms
 

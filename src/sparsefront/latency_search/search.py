@@ -11,9 +11,10 @@ from sparsefront.allocation.choice_table import Assignment, ChoiceTable, Item
 from sparsefront.allocation.measuring import Found, MeasuringAllocation
 from sparsefront.errors import keys_of
 from sparsefront.latency_search.candidate_masks import CandidateMasks
+from sparsefront.latency_search.judging import with_errors
 from sparsefront.latency_search.loss import pruned_loss
 from sparsefront.latency_search.network import SearchedNetwork
-from sparsefront.latency_search.table import measure_table
+from sparsefront.latency_search.table import measure_times
 from sparsefront.latency_search.timing import Timing
 from sparsefront.obs.hessian import input_hessian
 from sparsefront.pruning.calibration import NetworkCalibration
@@ -25,6 +26,7 @@ from sparsefront.time_use import working_time
 log = logging.getLogger(__name__)
 WEIGHED_BY = 4  # calibration batches: every product is tried on them twice
 Loader = Callable[[], Iterable[Batch]]
+Stored = Callable[[Callable[[], ChoiceTable]], ChoiceTable]
 
 
 @dataclass(frozen=True)
@@ -78,12 +80,14 @@ class Search:
     Args:
         timing: of products and of the whole network.
         held_out: opens a loader of the batches that judge assignments.
-        stored: gives the table that an earlier search measured, or what it is handed makes.
+        stored: gives the table that an earlier search of this network made, or what it is handed makes.
+        stored_times: likewise the table without errors, of any network of this architecture.
     """
 
     timing: Timing
     held_out: Loader
-    stored: Callable[[Callable[[], ChoiceTable]], ChoiceTable] = lambda make: make()
+    stored: Stored = lambda make: make()
+    stored_times: Stored = lambda make: make()
 
     def layout(
         self,
@@ -116,17 +120,24 @@ class Search:
 
     def _table(self, task: Task, masks: CandidateMasks, pruning: PruningSettings, calibration: Loader) -> ChoiceTable:
         layers = list(masks.scores)
+        times = self.stored_times(
+            lambda: measure_times(
+                task.net,
+                layers,
+                pattern=pruning.pattern,
+                ceiling=pruning.sparsity,
+                masks=masks,
+                timing=self.timing,
+            )
+        )
         seen = NetworkCalibration(task, layers, calibration)
         batches = list(seen.batches(_measuring(pruning).calibration_batches))
-        return measure_table(
+        return with_errors(
+            times,
             task.net,
-            layers,
-            pattern=pruning.pattern,
-            ceiling=pruning.sparsity,
-            masks=masks,
+            masks,
             hessians=seen.sums_over(layers, batches, input_hessian),
             loss=lambda made: pruned_loss(task, made, batches[:WEIGHED_BY]),
-            timing=self.timing,
         )
 
 

@@ -1,22 +1,19 @@
-"""The table of choices of a network: what every candidate costs and saves, product by product."""
+"""The times of a table of choices: what a network takes under every candidate, product by product."""
 
 import copy
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
 
 from sparsefront.allocation.choice_table import ROW_MAJOR, ChoiceTable, Item, Option
 from sparsefront.inference.fusion.fuse import fuse_dense
 from sparsefront.inference.fusion.plan import LAYOUTS
 from sparsefront.inference.fusion.product_times import ProductTimes
 from sparsefront.latency_search.candidate_masks import CandidateMasks
-from sparsefront.latency_search.errors import output_error
 from sparsefront.latency_search.layer_times import Timed, layer_time, product_times
 from sparsefront.latency_search.timing import Timing
-from sparsefront.latency_search.weighing import Loss, weighed
-from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.problems import LayerInput, observe_problems
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.records import label
@@ -29,20 +26,13 @@ Choice = tuple[int | None, float]
 DENSE: Choice = (None, 0.0)
 
 
-def measure_table(
-    net: nn.Module,
-    layers: list[str],
-    *,
-    pattern: Pattern,
-    ceiling: float,
-    masks: CandidateMasks,
-    hessians: Mapping[str, Tensor],
-    loss: Loss,
-    timing: Timing,
+def measure_times(
+    net: nn.Module, layers: list[str], *, pattern: Pattern, ceiling: float, masks: CandidateMasks, timing: Timing
 ) -> ChoiceTable:
-    """Time and judge every choice of every layer.
+    """Time every choice of every layer; errors are left at 0, see `judging.with_errors`.
 
-    Layers of the same product share times, as do blocks that are built alike: the middle one of them stands for all.
+    Layers of the same product share times, as do blocks that are built alike: the middle one of them stands for all. Weights
+    matter little: networks of one architecture may share the table.
 
     Args:
         net: dense; stays as it is.
@@ -50,8 +40,6 @@ def measure_table(
         pattern: of several candidates.
         ceiling: on the sparsity of a layer.
         masks: of the candidates, in the order of `pattern.parts`.
-        hessians: layer -> [K, K], see `errors.output_error`.
-        loss: of the network with some layers pruned, by which errors are weighed.
     """
     start = working_time()
     timed_net = timing.ready(copy.deepcopy(net))
@@ -62,9 +50,6 @@ def measure_table(
         items = _in_order(measuring.items(), list(problems))
         layouts, rest_us = measuring.layouts_and_rest(items)
         dense_us = timing.dense_us(timed_net)
-    weights = {layer: as_matrix(net.get_submodule(layer).weight.detach()).float() for layer in layers}
-    items = [_with_errors(item, weights, masks, hessians) for item in bar(items, description="errors", unit="item")]
-    items = weighed(items, masks, loss)
     names = [label(part) for part in masks.patterns]
     log.info("search: %d products, %d choices each at most", len(items), max(len(item.options) for item in items))
     return ChoiceTable(names, items, layouts, rest_us, dense_us, working_time() - start)
@@ -189,20 +174,6 @@ def _option(choice: Choice, timed: Mapping[str, Timed]) -> Option:
         times_us={layout: found.latency_us for layout, found in timed.items()},
         kernels={layout: found.kernel for layout, found in timed.items()},
     )
-
-
-def _with_errors(
-    item: Item, weights: Mapping[str, Tensor], masks: CandidateMasks, hessians: Mapping[str, Tensor]
-) -> Item:
-    def error(option: Option) -> float:
-        if option.pattern is None:
-            return 0.0
-        return sum(
-            output_error(weights[layer], masks.mask(layer, option.pattern, option.sparsity), hessians[layer])
-            for layer in item.layers
-        )
-
-    return replace(item, options=[replace(option, error=error(option)) for option in item.options])
 
 
 def _in_order(items: list[Item], called: list[str]) -> list[Item]:

@@ -35,12 +35,13 @@ RESULT_CODE = (
 class StageKeys:
     """JSON-able content per stage; equal content means an equal stage. `dense_quality` is the dense network's metric.
 
-    `choice_table`: what a search for a latency measures. `control`: the dense network trained on, and `control_quality` its
-    metric. Each is None where there is none.
+    `choice_times` and `choice_table`: what a search for a latency measures, without and with the errors of one network.
+    `control`: the dense network trained on, and `control_quality` its metric. Each is None where there is none.
     """
 
     dense: dict[str, Any]
     prune: dict[str, Any]
+    choice_times: dict[str, Any] | None
     choice_table: dict[str, Any] | None
     recover: dict[str, Any]
     export: dict[str, Any]
@@ -66,7 +67,8 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
     dense = _dense(experiment)
     place = _place(experiment)
     prune = _prune(experiment, dense)
-    choice_table = _choice_table(experiment, prune, place)
+    choice_times = _choice_times(experiment, dense, prune, place)
+    choice_table = _choice_table(experiment, prune, choice_times)
     if choice_table is not None:
         prune["choice_table"] = digest(choice_table)
     recover = {
@@ -118,7 +120,18 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         "code": code_digest(map(find_module, RESULT_CODE)),
     }
     return StageKeys(
-        dense, prune, choice_table, recover, export, swap, dense_quality, control, control_quality, measure, result
+        dense,
+        prune,
+        choice_times,
+        choice_table,
+        recover,
+        export,
+        swap,
+        dense_quality,
+        control,
+        control_quality,
+        measure,
+        result,
     )
 
 
@@ -191,13 +204,15 @@ def _prune(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _choice_table(experiment: Experiment, prune: dict[str, Any], place: dict[str, Any]) -> dict[str, Any] | None:
-    """What a search for a latency measures: all that masks depend on but the latency, and all that times do."""
+def _choice_times(
+    experiment: Experiment, dense: dict[str, Any], prune: dict[str, Any], place: dict[str, Any]
+) -> dict[str, Any] | None:
+    """The times that a search for a latency measures: neither the training nor its seed matters to them."""
     if not isinstance(experiment.allocation, MeasuringAllocation):
         return None
-    masks = {name: value for name, value in prune.items() if name not in ("allocation", "first_sparsity", "masks_nest")}
-    return masks | {
-        "calibration_batches": experiment.allocation.calibration_batches,
+    return {
+        **{name: dense[name] for name in ("model", "model_settings", "dataset")},
+        **{name: prune[name] for name in ("prunable", "pattern", "importance", "sparsity", "ignore")},
         "kernel": _settings(experiment, "kernel"),
         "measure": _settings(experiment, "measure"),
         "place": place,
@@ -206,6 +221,19 @@ def _choice_table(experiment: Experiment, prune: dict[str, Any], place: dict[str
                 experiment, ("pattern", "importance", "allocation", "kernel"), "sparsefront.stages.latency_search"
             )
         ),
+    }
+
+
+def _choice_table(
+    experiment: Experiment, prune: dict[str, Any], choice_times: dict[str, Any] | None
+) -> dict[str, Any] | None:
+    """Beside the times all that masks depend on but the latency."""
+    if choice_times is None or not isinstance(experiment.allocation, MeasuringAllocation):
+        return None
+    masks = {name: value for name, value in prune.items() if name not in ("allocation", "first_sparsity", "masks_nest")}
+    return masks | {
+        "calibration_batches": experiment.allocation.calibration_batches,
+        "choice_times": digest(choice_times),
     }
 
 

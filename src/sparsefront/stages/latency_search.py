@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,27 +35,32 @@ def check_search(experiment: Experiment) -> None:
         raise InvalidSetting("kernel", experiment.choices["kernel"], allowed)
 
 
-def make_search(experiment: Experiment, store: ArtifactStore, table_key: dict[str, Any], net: nn.Module) -> Search:
+def make_search(
+    experiment: Experiment, store: ArtifactStore, times_key: dict[str, Any], table_key: dict[str, Any], net: nn.Module
+) -> Search:
     """Timed as the measurement will be, at its first size; judged by the held-out part of train, by training batches where none
     is held out.
 
     Args:
+        times_key: times are measured once for it, and found by networks of other weights.
         table_key: the table is made once for it, and found by searches for other latencies.
         net: only tells the task what its outputs look like.
     """
     bench = Bench.of(experiment, net)
     timing = Timing(bench.inputs, bench.dtype, experiment.measure, experiment.kernel)
 
-    def stored(make: Callable[[], ChoiceTable]) -> ChoiceTable:
+    def stored(kind: str, key: dict[str, Any], make: Callable[[], ChoiceTable]) -> ChoiceTable:
         @sharing(bench.device)
         def write(folder: Path) -> None:
             (folder / TABLE).write_text(json.dumps(make().to_json()))
 
         with aside(bench.device):  # another process may make it, and want to time
-            found = store.get_or_create("choice_table", table_key, write, stage="prune")
+            found = store.get_or_create(kind, key, write, stage="prune")
         return ChoiceTable.from_json(found.read_json(TABLE))
 
     def held_out() -> Iterable[Batch]:
         return bench.data.val_dataloader() if experiment.dataset.valid_fraction else bench.data.train_dataloader()
 
-    return Search(timing, held_out, stored)
+    return Search(
+        timing, held_out, partial(stored, "choice_table", table_key), partial(stored, "choice_times", times_key)
+    )
