@@ -99,8 +99,9 @@ class RecordedSteps(pl.Callback):
 
     The first batch of a shape runs as always; with the second the graph is recorded, and this one and all later ones replay
     it: one launch in place of one for each kernel. The optimizer's step, clipping and masks run behind it as always. Kernels,
-    their order and the numbers that dropout draws are those of a training without graphs, and so are the weights wherever sums
-    have one order (`trainer.deterministic`). Where parameters come to lie elsewhere in memory, all graphs are recorded anew.
+    their order and the numbers that dropout draws are meant to be those of a training without graphs, and so the weights
+    wherever sums have one order (`trainer.deterministic`): small networks keep them to the bit, three epochs of MiniLM on SST-2
+    did not (H200). Where parameters come to lie elsewhere in memory, all graphs are recorded anew.
 
     It is for networks and losses that do the same at every step but for values of tensors: what Python decides is recorded once.
 
