@@ -10,6 +10,8 @@ import rows
 from definition import Point, Study
 from work import ACCURACY
 
+FINALISTS = 2  # lines of each bar that get further seeds
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -98,6 +100,17 @@ def cells_of(study: Study, lines: Mapping[rows.Key, rows.Line]) -> Cells:
             tuple(lines[dense, ACCURACY] for dense in denses if (dense, ACCURACY) in lines),
         )
     return found
+
+
+def finalists(study: Study, cells: Cells, network: str, column: str) -> list[Point]:
+    """The points with the first seed, best first, that are best on val in a column: its bar is decided by these."""
+    found = {
+        point: value
+        for point, cell in cells.items()
+        if (point.network, point.column) == (network, column)
+        and (value := cell.per_cent_of_seed("val_masked", study.headline_seeds[0])) is not None
+    }
+    return sorted(found, key=found.__getitem__, reverse=True)[:FINALISTS]
 
 
 def _lines_of(lines: Mapping[rows.Key, rows.Line], points: list[Point], kernel: str) -> tuple[rows.Line, ...]:

@@ -8,7 +8,7 @@ Without --kernels networks are trained and evaluated, --workers of them side by 
 networks (their stages are stored) get kernels and are timed: one has the GPU to itself while others compile. A line is added
 to points.csv of the study's folder as soon as a point is finished, so that a killed study goes on where it was; the runs lie
 below --results, for compare.py. First come the headlines of all named studies, behind the dense networks that they need, then
-what is left, then headlines with further seeds. `--finalists 2` adds further seeds of the two lines that are best on `val` with
+what is left, then headlines with further seeds. `--finalists` adds further seeds of the two lines that are best on `val` with
 the first seed, in every column that has a bar. On a machine without the store of earlier calls dense networks are trained
 again; `--one-block` repeats points whose line is of other dense weights.
 """
@@ -22,6 +22,7 @@ from pathlib import Path
 import definition  # beside this file
 import rows
 import work
+from cells import cells_of, finalists
 from definition import Point, Study
 from finish import warm_up
 
@@ -39,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--networks", nargs="+", choices=list(definition.networks()), help="only these")
     options.add_argument("--only", nargs="+", metavar="TEXT", help="only points whose name holds one of these")
     options.add_argument("--headlines", action="store_true", help="only headlines")
-    options.add_argument("--finalists", type=int, default=0, help="lines of each bar that get further seeds, by val")
+    options.add_argument("--finalists", action="store_true", help="further seeds of the lines that decide bars")
     options.add_argument("--one-block", action="store_true", help="repeat points of other dense weights")
     options.add_argument("--seeds", type=int, nargs="+", help="only these")
     options.add_argument("--kernels", nargs="+", choices=["auto", "sparse"], help="time points with these")
@@ -65,26 +66,17 @@ def wanted(studies: Sequence[Study], arguments: argparse.Namespace, networks: Se
                 yield point
         if arguments.finalists:
             lines = rows.current_lines(study, arguments.out / study.name / rows.FILE)
-            yield from finalists(study, lines, arguments.finalists, networks)
+            yield from further_seeds(study, lines, networks)
 
 
-def finalists(
-    study: Study, lines: Mapping[rows.Key, rows.Line], count: int, networks: Container[str]
-) -> Iterator[Point]:
-    """Further seeds of the lines that are best on val with the first seed, for every column that has a bar."""
+def further_seeds(study: Study, lines: Mapping[rows.Key, rows.Line], networks: Container[str]) -> Iterator[Point]:
+    """The finalists of every column that has a bar, with the seeds that are not the first."""
+    known = cells_of(study, lines)
     for network, bars in study.bars.items():
-        if network not in networks:
-            continue
-        first = list(definition.points(study, of=[network], seeds=study.headline_seeds[:1]))
-        for column in bars:
-            found = [
-                (value, place, point)
-                for place, point in enumerate(first)
-                if point.column == column
-                and (value := rows.number(lines.get((point, work.ACCURACY)), "val_masked")) is not None
-            ]
-            for *_, point in sorted(found, reverse=True)[:count]:
-                yield from definition.again(study, point)
+        if network in networks:
+            for column in bars:
+                for point in finalists(study, known, network, column):
+                    yield from definition.again(study, point)
 
 
 def folder_overrides(arguments: argparse.Namespace) -> dict[str, list[str]]:

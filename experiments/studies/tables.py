@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from itertools import groupby
 
-from cells import Cell, Cells, spread  # beside this file
+from cells import Cell, Cells, finalists, spread  # beside this file
 from definition import Study, Table
 
-FINALISTS = 2  # lines of each bar that get further seeds: study.py --finalists
 LEAST_SHORTFALL = 0.02  # of the sparsity: below it is rounding
 HEAD = ("line", "", "seeds", "val", "test", "− dense", "− dense, trained on", "speedup auto", "speedup sparse")
 
@@ -114,30 +113,25 @@ def bar_lines(study: Study, cells: Cells) -> Iterator[str]:
     """
     for network, bars in study.bars.items():
         for column, bar in bars.items():
-            found = [
-                (value, point.row, cell)
-                for point, cell in cells.items()
-                if (point.network, point.column) == (network, column)
-                and (value := cell.per_cent_of_seed("val_masked", study.headline_seeds[0])) is not None
-            ]
-            if not found:
+            places = finalists(study, cells, network, column)
+            if not places:
                 yield f"- {network}, {column}: no line yet (to reach: {bar:g})"
                 continue
-            finalists = sorted(found, key=lambda entry: entry[0], reverse=True)[:FINALISTS]
             wanted = len(study.headline_seeds)
-            decided = all(cell.seeds == wanted for *_, cell in finalists)
-            if decided:
-                _, row, best = max(finalists, key=lambda entry: entry[2].per_cent("val_masked"))
-            else:
-                _, row, best = finalists[0]
+            decided = all(cells[point].seeds == wanted for point in places)
+            place = max(places, key=lambda point: cells[point].per_cent("val_masked")) if decided else places[0]
+            best = cells[place]
             verdict = "reached" if best.per_cent("masked") >= bar else "not reached"
             if not decided:
-                counts = ", ".join(f"*{other}* {cell.seeds}" for _, other, cell in finalists)
-                verdict += f" so far: of {wanted} seeds {'finalists have' if len(finalists) > 1 else 'it has'} {counts}"
+                counts = ", ".join(f"*{point.row}* {cells[point].seeds}" for point in places)
+                verdict += f" so far: of {wanted} seeds {'finalists have' if len(places) > 1 else 'it has'} {counts}"
             seeds = f"{best.seeds} seed{'s' if best.seeds > 1 else ''}"
             text = f"{best.text('val_masked')} on val, {best.text('masked')} on test"
-            text += f" ({seeds}, {best.measured[0]['recovery_steps']} steps; {len(found)} lines to choose from)"
-            yield f"- {network}, {column}: best on val is *{row}*, {text}; to reach {bar:g}: {verdict}"
+            lines = sum(
+                (point.network, point.column) == (network, column) and cell.seeds > 0 for point, cell in cells.items()
+            )
+            text += f" ({seeds}, {best.measured[0]['recovery_steps']} steps; {lines} lines to choose from)"
+            yield f"- {network}, {column}: best on val is *{place.row}*, {text}; to reach {bar:g}: {verdict}"
 
 
 def iso_lines(table: Table, network: str, cells: Cells) -> Iterator[str]:

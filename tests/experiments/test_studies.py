@@ -228,10 +228,10 @@ def test_the_best_on_val_get_further_seeds(modules, study, tmp_path):
         value = {"EW": 0.8, "2:4": 0.9, "BW": 0.85}[point.row]
         rows.append_line(tmp_path / "points.csv", point, "none", line_of(value), overrides="")
     lines = rows.read_lines(tmp_path / "points.csv")
-    found = list(modules["study"].finalists(study, lines, 2, study.networks))
+    found = list(modules["study"].further_seeds(study, lines, study.networks))
     assert [(point.row, point.column, point.seed) for point in found] == [("2:4", "50 %", 1), ("BW", "50 %", 1)]
     assert all("seed=1" in point.overrides and point.turn == 2 for point in found)
-    assert not list(modules["study"].finalists(study, lines, 2, []))
+    assert not list(modules["study"].further_seeds(study, lines, []))
 
 
 def test_without_its_dense_network_no_point_has_a_line(modules, study, tmp_path, monkeypatch):
@@ -290,6 +290,14 @@ def test_the_page_sets_ours_beside_the_source_and_names_what_is_missing(modules,
     assert "## Reading\n\nWhat it says." in modules["page"].page(study, tmp_path)
 
 
+def point_of(modules, study, row, seed):
+    return next(
+        point
+        for point in modules["definition"].every_point(study)
+        if (point.row, point.column, point.seed) == (row, "50 %", seed)
+    )
+
+
 @pytest.mark.parametrize(
     ("second", "chosen", "verdict"),
     [(None, "EW", "reached so far"), (0.9, "2:4", "reached\n"), (0.7, "EW", "reached\n"), (0.1, "EW", "reached\n")],
@@ -300,19 +308,11 @@ def test_a_bar_is_decided_by_all_seeds_of_its_finalists(modules, study, tmp_path
     of_first = {"EW": 0.82, "2:4": 0.8, "BW": 0.78}
     for seed, values in ((0, of_first), (1, {"EW": 0.82, "2:4": second, "BW": 0.99})):
         for row, value in values.items():
-            point = definition_point(modules, study, row, seed)
+            point = point_of(modules, study, row, seed)
             if value is not None:
                 modules["rows"].append_line(path, point, "none", line_of(value), overrides=shlex.join(point.overrides))
     text = modules["page"].page(study, tmp_path)
     assert f"best on val is *{chosen}*" in text and f"to reach 80: {verdict}" in text
-
-
-def definition_point(modules, study, row, seed):
-    return next(
-        point
-        for point in modules["definition"].every_point(study)
-        if (point.row, point.column, point.seed) == (row, "50 %", seed)
-    )
 
 
 def test_a_line_says_where_the_network_is_less_sparse_than_asked(modules, study, tmp_path):

@@ -1,5 +1,6 @@
 """With what, and how, a network is timed while it is searched."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -56,8 +57,7 @@ class Timing:
             net: ready.
             beside: is timed in turn with it, as the dense network is in a measurement.
         """
-        modes = [mode for mode in self.settings.execution_modes if not mode.startswith("max_autotune")]
-        settings = replace(self.settings, execution_modes=modes or self.settings.execution_modes)
+        settings = self._without(lambda mode: mode.startswith("max_autotune"))
         if beside is None:
             return time_alone(net, self.inputs, settings).latency.median_ms * 1e3
         return time_beside(net, beside, self.inputs, settings).median_ms * 1e3
@@ -68,8 +68,10 @@ class Timing:
         Args:
             net: ready.
         """
-        modes = [mode for mode in self.settings.execution_modes if not is_compiled(mode)]
-        settings = replace(
-            self.settings, execution_modes=modes or self.settings.execution_modes, variants=[FUSED_GRAPH]
-        )
+        settings = replace(self._without(is_compiled), variants=[FUSED_GRAPH])
         return find_execution(net, self.inputs, settings, fused_dense_graph)
+
+    def _without(self, left_out: Callable[[str], bool]) -> Measure:
+        """The settings without some execution modes; all of them where nothing else would be left."""
+        modes = [mode for mode in self.settings.execution_modes if not left_out(mode)]
+        return replace(self.settings, execution_modes=modes or self.settings.execution_modes)

@@ -25,7 +25,8 @@ class TrainerSettings:
             for those that are alike), or all of it at once, which takes longer to begin with. For steps that wait for Python and
             not for the GPU: generating code takes about as long as some hundred steps. Results differ by rounding.
         cuda_graph: forward and backward pass of a training step are launched as one CUDA graph for each shape of batch, on one
-            GPU. For steps that wait for Python and not for the GPU: small batches, many short layers, trainings side by side.
+            GPU. For steps that wait for Python and not for the GPU: small batches and many short layers. Weights may differ from
+            those without: see `RecordedSteps`.
         deterministic: equal runs on GPUs of one kind end with equal weights, to the bit, with the same versions: sums have one
             order, which some operations are slower in and a few do not have (training then ends with a message).
         precision: auto is 32-true on a CPU, bf16-mixed on a GPU that has bf16, 16-mixed on an older one.
