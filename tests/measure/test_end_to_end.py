@@ -7,8 +7,8 @@ from sparsefront_kernels.linear import SparseLinear
 from torch import nn
 
 from sparsefront.measure import end_to_end, execution_mode, search
-from sparsefront.measure.end_to_end import time_alone, time_pair
-from sparsefront.measure.latency import summarise
+from sparsefront.measure.end_to_end import find_execution, time_alone, time_beside, time_pair
+from sparsefront.measure.latency import summarise, time_interleaved
 from sparsefront.measure.settings import Measure
 
 
@@ -48,6 +48,23 @@ def test_both_sides_keep_all_samples_of_all_repeats():
     assert found.not_timed["sparse/cuda_graph"] == "needs a CUDA device"
     assert set(found.medians_ms) == {"dense/eager", "sparse/eager"}
     assert found.dense.fused_latency is None
+
+
+def test_a_network_is_timed_beside_all_that_a_pair_is_timed_beside(monkeypatch):
+    """A slower fused graph takes its turn too: without it a GPU would be cooler, and the sparse network faster."""
+    turns = []
+
+    def noted(calls, **how):
+        turns.append(set(calls))
+        return time_interleaved(calls, **how)
+
+    monkeypatch.setattr(end_to_end, "time_interleaved", noted)
+    settings, inputs = Measure(device="cpu", samples=6, repeats=1, warmup=1), {"x": torch.randn(256, 128)}
+    dense, fused, sparse = Layers(2, scale=0.0).eval(), Layers(24, scale=0.0).eval(), WithKernel(2, scale=0.0).eval()
+    time_pair(dense, sparse, inputs, settings, fuse=lambda net, inputs: fused)
+    execution = find_execution(dense, inputs, settings, lambda net, inputs: fused)
+    assert time_beside(sparse, execution, inputs, settings).n == 6
+    assert turns == [{"dense", "fused_dense", "sparse"}] * 2
 
 
 @pytest.mark.parametrize(("depth", "wins"), [(2, True), (48, False)])

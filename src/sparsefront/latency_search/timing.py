@@ -1,6 +1,5 @@
 """With what, and how, a network is timed while it is searched."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -9,10 +8,8 @@ from torch import Tensor, nn
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.fuse import fused_dense_graph
 from sparsefront.measure.end_to_end import find_execution, time_alone, time_beside
-from sparsefront.measure.execution_mode import is_compiled
 from sparsefront.measure.search import Execution
 from sparsefront.measure.settings import Measure
-from sparsefront.measure.variants import FUSED_GRAPH
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,27 +48,26 @@ class Timing:
         return time_alone(net, self.inputs, self.settings, fuse=fused_dense_graph).latency.median_ms * 1e3
 
     def network_us(self, net: nn.Module, *, beside: Execution | None = None) -> float:
-        """Microseconds of a forward in its fastest execution mode; max_autotune, which takes as long as all else, is not tried.
+        """Microseconds of a forward in its fastest execution mode.
 
         Args:
             net: ready.
-            beside: is timed in turn with it, as the dense network is in a measurement.
+            beside: the dense network, timed in turn with it as in a measurement.
         """
-        settings = self._without(lambda mode: mode.startswith("max_autotune"))
         if beside is None:
-            return time_alone(net, self.inputs, settings).latency.median_ms * 1e3
-        return time_beside(net, beside, self.inputs, settings).median_ms * 1e3
+            return time_alone(net, self.inputs, self._quick).latency.median_ms * 1e3
+        return time_beside(net, beside, self.inputs, self._quick).median_ms * 1e3
 
     def dense_execution(self, net: nn.Module) -> Execution:
-        """The dense network, to be timed beside sparse ones; in a version that takes no compiler.
+        """The dense network in its fastest version, to be timed beside sparse ones.
 
         Args:
             net: ready.
         """
-        settings = replace(self._without(is_compiled), variants=[FUSED_GRAPH])
-        return find_execution(net, self.inputs, settings, fused_dense_graph)
+        return find_execution(net, self.inputs, self._quick, fused_dense_graph)
 
-    def _without(self, left_out: Callable[[str], bool]) -> Measure:
-        """The settings without some execution modes; all of them where nothing else would be left."""
-        modes = [mode for mode in self.settings.execution_modes if not left_out(mode)]
+    @property
+    def _quick(self) -> Measure:
+        """The settings without max_autotune, which takes as long as all else; with it where nothing else would be left."""
+        modes = [mode for mode in self.settings.execution_modes if not mode.startswith("max_autotune")]
         return replace(self.settings, execution_modes=modes or self.settings.execution_modes)

@@ -123,19 +123,19 @@ def time_pair(
     )
 
 
-def time_beside(net: nn.Module, other: Execution, inputs: dict[str, Tensor], settings: Measure) -> LatencySummary:
-    """Find the fastest way to run a network, then time it in turn with another one: a network that does little work leaves a GPU
-    so cool by itself that its clock rises, as it does not in `time_pair`.
+def time_beside(net: nn.Module, dense: Execution, inputs: dict[str, Tensor], settings: Measure) -> LatencySummary:
+    """Find the fastest way to run a network, then time it in turn with all that `time_pair` would time beside it: a network that
+    does little work leaves a GPU so cool by itself that its clock rises.
 
     Args:
-        other: ready to run.
+        dense: ready to run.
     Raises:
         as `time_pair`.
     """
     _forget_compiled(inputs)
     execution = find_execution(net, inputs, settings)
-    samples_ms, _ = _time({"other": other, "net": execution}, inputs, settings)
-    return summarise(sum(samples_ms["net"], []))
+    samples_ms, _ = _time(_dense_calls(dense) | {"sparse": execution}, inputs, settings)
+    return summarise(sum(samples_ms["sparse"], []))
 
 
 def _forget_compiled(inputs: dict[str, Tensor]) -> None:
