@@ -15,7 +15,7 @@ from sparsefront.artifacts.csv_lines import read_lines
 Row = dict[str, str]
 NOT_SLOWER = 1.02  # a single pattern may take this much longer than the search and still stand beside it
 HEAD = (
-    "| speedup asked | seeds | search, ms | predicted, off by | accuracy | best single as fast | its accuracy | difference | "
+    "| speedup asked | seeds | search, ms | predicted, off by | test | best single as fast | its test | difference (95 %) | "
     "dense trained on | part of the gap closed | search, s |"
 )
 
@@ -53,28 +53,34 @@ def _mean(rows: Sequence[Row], name: str) -> float:
     return mean(float(row[name]) for row in rows)
 
 
-def table(rows: Sequence[Row]) -> list[str]:
-    """Lines of Markdown: means over the seeds; differences are paired by seed, with the standard error where there are two."""
+def table(rows: Sequence[Row], pairs: Sequence[Row] = ()) -> list[str]:
+    """Lines of Markdown: means over the seeds; off by how much the prediction was of the seeds between which all lie.
+
+    Args:
+        pairs: lines of `pairs.py`, whose intervals stand with the differences.
+    """
+    intervals = {float(pair["level"]): [100 * float(pair[end]) for end in ("low", "high")] for pair in pairs}
     lines = [HEAD, "|" + "---|" * (HEAD.count("|") - 1)]
     levels = sorted({float(row["level"]) for row in rows if row["choice"] == SEARCH})
     for level in levels:
         searched = [row for row in rows if row["choice"] == SEARCH and float(row["level"]) == level]
-        lines.append(f"| {level:g} | {len(searched)} | {' | '.join(_cells(searched, rows))} |")
+        lines.append(f"| {level:g} | {len(searched)} | {' | '.join(_cells(searched, rows, intervals.get(level)))} |")
     return lines
 
 
-def _cells(searched: Sequence[Row], rows: Sequence[Row]) -> list[str]:
+def _cells(searched: Sequence[Row], rows: Sequence[Row], interval: Sequence[float] | None) -> list[str]:
     latency = mean(float(row["latency_sparse_ms"]) for row in searched)
-    off = mean(float(row["latency_predicted_ms"]) / float(row["latency_sparse_ms"]) - 1 for row in searched)
+    off = sorted(float(row["latency_predicted_ms"]) / float(row["latency_sparse_ms"]) - 1 for row in searched)
+    between = " to ".join(dict.fromkeys(f"{share:+.1%}" for share in (off[0], off[-1])))
     accuracy = mean(map(_accuracy, searched))
-    cells = [f"{latency:.3f}", f"{off:+.1%}", f"{accuracy:.2%}"]
+    cells = [f"{latency:.3f}", between, f"{accuracy:.2%}"]
     beside = [(row, single) for row in searched if (single := best_single(row, rows)) is not None]
     if beside:
         names = sorted({f"{single['choice']} at {single['level']}" for _, single in beside})
         differences = [100 * (_accuracy(row) - _accuracy(single)) for row, single in beside]
-        error = f" ± {stdev(differences) / len(differences) ** 0.5:.2f}" if len(differences) > 1 else ""
         single_accuracy = mean(_accuracy(single) for _, single in beside)
-        cells += [", ".join(names), f"{single_accuracy:.2%}", f"{mean(differences):+.2f}{error}"]
+        ends = f" ({interval[0]:+.2f} to {interval[1]:+.2f})" if interval else ""
+        cells += [", ".join(names), f"{single_accuracy:.2%}", f"{mean(differences):+.2f}{ends}"]
     else:
         cells += ["none", "–", "–"]
     continued = [float(row["dense_continued"]) for row in searched if row["dense_continued"]]
@@ -107,5 +113,5 @@ def _accuracy(row: Row) -> float:
 
 if __name__ == "__main__":
     for path in map(Path, sys.argv[1:] or [Path(__file__).resolve().parent / "rows.csv"]):
-        found = read_lines(path)
-        print("\n".join([path.stem, "", *all_choices(found), "", *table(found), ""]))
+        found, pairs = read_lines(path), read_lines(path.with_suffix(".pairs.csv"))
+        print("\n".join([path.stem, "", *all_choices(found), "", *table(found, pairs), ""]))

@@ -4,16 +4,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from sparsefront.artifacts.csv_lines import append_line, read_lines
 from sparsefront.patterns.mixed import Mixed
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.tile_wise import TileWise
+from sparsefront.tasks.outcomes import Outcomes
 from sparsefront.validate import validate
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "search"
-NAMES = ("points", "study", "summary", "draw")
+NAMES = ("points", "study", "summary", "pairs", "draw")
 
 
 def row(choice: str, level: str, seed: int, latency: float, accuracy: float, **cells: str) -> dict[str, str]:
@@ -104,7 +106,7 @@ def test_the_search_stands_beside_the_best_single_pattern_that_is_as_fast(module
     (line,) = modules["summary"].table(rows)[2:]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells[:5] == ["2", "2", "1.000", "+4.0%", "94.00%"]
-    assert cells[5:7] == ["n_m at 0.75", "91.00%"] and cells[7] == "+3.00 ± 1.00"
+    assert cells[5:8] == ["n_m at 0.75", "91.00%", "+3.00"]
     wide = [row | {"speedup": "2", "val_dense_continued": "0.95"} for row in rows]
     everything = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in modules["summary"].all_choices(wide)[2:]
@@ -114,10 +116,35 @@ def test_the_search_stands_beside_the_best_single_pattern_that_is_as_fast(module
     assert cells[8:] == ["96.00%", "60%", "60"]  # (4 + 2) of the 6 + 4 points that the single pattern loses
 
 
+def test_the_gain_is_paired_over_samples_and_seeds(modules):
+    rows = [row("search", "2", seed, 1.0, 0.9, run_id=f"ours{seed}") for seed in (0, 1)]
+    rows += [row("n_m", "0.75", seed, 1.0, 0.8, run_id=f"theirs{seed}") for seed in (0, 1)]
+    rows.append(row("search", "3", 0, 0.5, 0.7, run_id="alone"))  # nothing is as fast
+    right = {f"ours{seed}": [1] * 9 + [0] for seed in (0, 1)} | {f"theirs{seed}": [0] * 2 + [1] * 8 for seed in (0, 1)}
+
+    def outcomes_of(run_id):
+        return Outcomes("accuracy", np.array(right[run_id], dtype=np.uint8), None, "the same")
+
+    (line,) = found = modules["pairs"].pairs(rows, outcomes_of)
+    assert (line["level"], line["seeds"]) == ("2", "2") and float(line["difference"]) == pytest.approx(0.1)
+    low, high = float(line["low"]), float(line["high"])
+    assert -0.3 <= low < 0.1 < high <= 0.5  # it loses the last sample and gains the first two
+    (searched, _) = modules["summary"].table(rows, found)[2:]
+    assert f"| +10.00 ({100 * low:+.2f} to {100 * high:+.2f}) |" in searched
+
+
 @pytest.mark.parametrize("name", ["bert_base", "minilm"])
-def test_the_page_holds_the_table_of_its_lines(modules, name):
-    table = "\n".join(modules["summary"].all_choices(read_lines(FOLDER / f"{name}.csv")))
-    assert f"-->\n{table}\n<!--" in (FOLDER / "README.md").read_text()
+def test_the_page_holds_the_tables_of_its_lines(modules, name):
+    lines, page = read_lines(FOLDER / f"{name}.csv"), (FOLDER / "README.md").read_text()
+    pairs = read_lines(modules["pairs"].pairs_file(FOLDER / f"{name}.csv"))
+    for table in (modules["summary"].all_choices(lines), modules["summary"].table(lines, pairs)):
+        assert f"-->\n{chr(10).join(table)}\n<!--" in page
+
+
+@pytest.mark.parametrize(("name", "batch"), [("search_bert_base", 128), ("search_minilm", 256)])
+def test_presets_of_the_fronts(composed, name, batch):
+    config = composed(f"experiment={name}")
+    assert config.trainer.deterministic and (config.measure.batch_size, config.measure.sequence_length) == (batch, 128)
 
 
 def test_fronts(modules, tmp_path):
