@@ -159,13 +159,9 @@ class Task(LightningModule, ABC):
     def on_fit_start(self) -> None:
         self.net.train()  # pretrained networks arrive in eval mode, which would train them without dropout
 
-    def step_loss(self, batch: Batch) -> Tensor:
-        """What a training step goes backward from, a scalar: the same work on the device for every batch of a shape."""
-        output = self.net(**with_square_mask(self.net_inputs(batch), self.net))
-        return self.training_loss(output, batch)
-
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
-        loss = self.step_loss(batch)
+        output = self.net(**with_square_mask(self.net_inputs(batch), self.net))
+        loss = self.training_loss(output, batch)
         # Not for the bar by `prog_bar`, for which Lightning would read it, and so wait for the GPU, in every step.
         self.log(TRAIN_LOSS, loss, batch_size=len(next(iter(batch.values()))))
         return loss

@@ -25,7 +25,6 @@ from sparsefront.training.disk_need import require_room
 from sparsefront.training.divergence import Diverged, StopAtDivergence
 from sparsefront.training.optimization import Optimization
 from sparsefront.training.recipe import Recipe
-from sparsefront.training.recorded_steps import RecordedSteps
 from sparsefront.training.resume import KeepEpochs, checkpoint_of
 from sparsefront.training.trainer import TrainerSettings
 from sparsefront.training.training_data import TrainingData
@@ -75,7 +74,6 @@ def fit(
     task._ddp_params_and_buffers_to_ignore = _never_broadcast(task)
     finite = StopAtDivergence(stage=stage, lr_key=lr_key, recipe=recipe, precision=trainer.real_precision)
     compiled = () if trainer.compile == "none" else (CompileSteps(trainer.compile),)
-    recorded = (RecordedSteps(),) if trainer.cuda_graph else ()
     device = torch.device(trainer.device)
     with (
         _quiet_lightning(),
@@ -87,7 +85,7 @@ def fit(
         lightning = trainer.build(
             epochs=epochs,
             gradient_clip=recipe.gradient_clip,
-            callbacks=[GiveWay(device), finite, *averages, *callbacks, *compiled, *recorded, count, keep],
+            callbacks=[GiveWay(device), finite, *averages, *callbacks, *compiled, count, keep],
             loggers=loggers,
             directory=directory,
         )

@@ -24,9 +24,6 @@ class TrainerSettings:
         compile: what of the network goes through torch.compile in training steps: its blocks (one after the other, with one code
             for those that are alike), or all of it at once, which takes longer to begin with. For steps that wait for Python and
             not for the GPU: generating code takes about as long as some hundred steps. Results differ by rounding.
-        cuda_graph: forward and backward pass of a training step are launched as one CUDA graph for each shape of batch, on one
-            GPU. For steps that wait for Python and not for the GPU: small batches and many short layers. Weights may differ from
-            those without: see `RecordedSteps`.
         deterministic: equal runs on GPUs of one kind end with equal weights, to the bit, with the same versions: sums have one
             order, which some operations are slower in and a few do not have (training then ends with a message).
         precision: auto is 32-true on a CPU, bf16-mixed on a GPU that has bf16, 16-mixed on an older one.
@@ -41,7 +38,6 @@ class TrainerSettings:
     num_nodes: PositiveInt = 1
     ddp_comm_hook: Literal["bf16_compress"] | None = None
     compile: Literal["none", "blocks", "network"] = "none"
-    cuda_graph: bool = False
     deterministic: bool = False
     precision: Literal["auto", "32-true", "16-mixed", "bf16-mixed"] = "auto"
     accumulate_grad_batches: PositiveInt = 1
@@ -53,8 +49,8 @@ class TrainerSettings:
         """Require the GPU that the settings ask for.
 
         Raises:
-            InvalidSetting: accelerator gpu, more devices than there are, fp16 on a CPU, a hook without several GPUs, no
-                compiler, or a CUDA graph of steps that cannot be one.
+            InvalidSetting: accelerator gpu, more devices than there are, fp16 on a CPU, a hook without several GPUs, or no
+                compiler.
         """
         import torch
 
@@ -77,22 +73,8 @@ class TrainerSettings:
 
         if self.compile != "none" and (why := why_unavailable(self.on_gpu)) is not None:
             raise InvalidSetting("compile", self.compile, f"{why}; use none")
-        if self.cuda_graph and (why := self._why_not_recorded()) is not None:
-            raise InvalidSetting("cuda_graph", True, f"{why}; use false")
         if self.deterministic:
             fix_workspace()
-
-    def _why_not_recorded(self) -> str | None:
-        """What keeps training steps from being CUDA graphs; None = nothing."""
-        if not self.on_gpu:
-            return "needs a GPU"
-        obstacles = {
-            "trainer.devices and trainer.num_nodes of 1": self.world_size > 1,
-            "trainer.accumulate_grad_batches=1": self.accumulate_grad_batches > 1,
-            "trainer.compile=none": self.compile != "none",
-            "a precision without loss scaling, bf16-mixed or 32-true": self.real_precision == "16-mixed",
-        }
-        return next((f"needs {needed}" for needed, absent in obstacles.items() if absent), None)
 
     @property
     def on_gpu(self) -> bool:
@@ -133,12 +115,10 @@ class TrainerSettings:
         exchange = {} if self.ddp_comm_hook is None else {"ddp_comm_hook": self.ddp_comm_hook}
         code = {} if self.compile == "none" else {"compile": self.compile}
         order = {"deterministic": True} if self.deterministic else {}
-        graph = {"cuda_graph": True} if self.cuda_graph else {}
         return {
             **exchange,
             **code,
             **order,
-            **graph,
             "device": self.device,
             "devices": self.world_size,
             "precision": self.real_precision,
