@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sparsefront.report.result import Result
 
-COMMIT_DIGITS = 7
+COMMIT_DIGITS, WEIGHTS_DIGITS = 7, 8
 SEARCH, DENSE = "search", "dense"
 STAGES = ("dense", "prune", "recover", "export")
 QUIET = ("logger=none", "report.html=false", "report.plot=false", "trainer.progress_bar=false")
@@ -39,6 +39,7 @@ MEASURED = (
     "gpu",
     "torch_version",
     "commit",
+    "dense_weights_sha256",
     "time",
 )
 
@@ -115,7 +116,9 @@ def finish(
 
 def line_of(point: Point, record: "Result") -> dict[str, str]:
     """The line of a point, from the record of its run."""
-    found = {name: record.value_of(name) for name in MEASURED} | {"commit": record.value_of("commit")[:COMMIT_DIGITS]}
+    found = {name: record.value_of(name) for name in MEASURED}
+    for name, digits in (("commit", COMMIT_DIGITS), ("dense_weights_sha256", WEIGHTS_DIGITS)):
+        found[name] = found[name][:digits]
     return point.cells | {name: _text(value) for name, value in found.items()}
 
 
