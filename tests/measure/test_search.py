@@ -71,6 +71,14 @@ def test_only_what_is_asked_for_is_tried(net, inputs):
     assert set(find(net, inputs, variants=[]).medians_ms) == {"eager"}
 
 
+def test_others_may_use_the_gpu_before_each_variant_and_mode(net, inputs, monkeypatch):
+    steps = []
+    for module, step in ((execution_mode, "mode"), (search, "variant")):
+        monkeypatch.setattr(module, "give_way", lambda device, step=step: steps.append(step))
+    find(net, inputs, execution_modes=["eager"], variants=["fused_qkv"])
+    assert steps == ["mode", "variant", "mode"]
+
+
 def test_a_faster_fused_graph_is_the_fastest_version(net, inputs):
     found = find(net, inputs, fuse=lambda given, inputs: as_another(given, 0.0))
     assert found.name == found.fused.name == "eager+fused_graph" and found.variants == ("fused_graph",)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
-from sparsefront.gpu_sharing.access import alone
+from sparsefront.gpu_sharing.access import alone, give_way
 from sparsefront.measure.agreement import NETWORK_ERROR_LIMIT, output_error
 from sparsefront.measure.compilation import compile_unshared, first_call
 from sparsefront.measure.graph_capture import record
@@ -96,6 +96,7 @@ def fastest_execution_mode(
     ready: dict[str, Callable[[], Any]] = {}
     not_timed: dict[str, str] = {}
     for name in execution_modes:
+        give_way(device)
         reason = None if name == "eager" or device.type == "cuda" else "needs a CUDA device"
         if reason is None:
             try:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront.errors import failure_reason
+from sparsefront.gpu_sharing.access import give_way
 from sparsefront.measure.attention_backend import BACKENDS
 from sparsefront.measure.execution_mode import FastestMode, NothingRuns, fastest_execution_mode, is_compiled
 from sparsefront.measure.latency import summarise, time_interleaved
@@ -182,6 +183,7 @@ class _Search:
 
     def vary(self, form: _Form, variant: str) -> _Form | None:
         """The form after one more variant, or None with its reason noted."""
+        give_way(self.device)
         try:
             net = make_variant(variant, form.net, self.inputs, fuse=self.fuse)
         except DoesNotApply as reason:
