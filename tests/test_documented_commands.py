@@ -99,7 +99,6 @@ def test_single_runs(tmp_path, bert_folder, few_timings, programs):
         given = [text.replace("model.path=DIR", f"model.path={bert_folder}") for text in overrides(command)]
         given = [text.replace("model.path=FILE", f"model.path={weights}") for text in given]
         given = [text.replace("dataset.path=DIR", f"dataset.path={data}") for text in given]
-        given = [text.replace("allocation.speedup=1.3", "allocation.latency_ms=99") for text in given]  # on a CPU
         small = () if "model=" in command or "experiment=bert" in command else SMALL
         finished = sf.run(*places, *small, *(text for text in given if text != "debug=tiny"))
         assert finished.record is not None, command
