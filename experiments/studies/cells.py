@@ -7,7 +7,7 @@ from statistics import mean, stdev
 
 import definition  # beside this file
 import rows
-from definition import Point, Study
+from definition import Point, Study, Table
 from work import ACCURACY
 
 FINALISTS = 2  # lines of each bar that get further seeds
@@ -50,6 +50,11 @@ class Cell:
         """The same of one seed."""
         values = (rows.number(line, name) for line in self.measured if int(line["seed"]) == seed)
         return next((100 * value for value in values if value is not None), None)
+
+    def spread(self, name: str) -> float | None:
+        """Standard deviation of a metric over the seeds, in points; None of fewer than two."""
+        values = self._values(name)
+        return stdev(values) if len(values) > 1 else None
 
     def text(self, name: str) -> str:
         """The mean as text, with the standard deviation of at least two seeds."""
@@ -100,6 +105,11 @@ def cells_of(study: Study, lines: Mapping[rows.Key, rows.Line]) -> Cells:
             tuple(lines[dense, ACCURACY] for dense in denses if (dense, ACCURACY) in lines),
         )
     return found
+
+
+def of_table(cells: Cells, table: Table, network: str) -> list[tuple[Point, Cell]]:
+    """The cells of one table of one network, line by line."""
+    return [(point, cell) for point, cell in cells.items() if (point.table, point.network) == (table.title, network)]
 
 
 def finalists(study: Study, cells: Cells, network: str, column: str) -> list[Point]:

@@ -65,6 +65,12 @@ class Table:
     iso_accuracy: bool = False
     networks: tuple[str, ...] = ()
 
+    @property
+    def levels(self) -> bool:
+        """Whether its columns are sparsities of one network, and nothing else differs between them."""
+        settings = [[text.partition("=")[0] for text in overrides] for overrides in self.columns.values()]
+        return len(settings) > 1 and all(names == ["sparsity"] for names in settings)
+
 
 @dataclass(frozen=True)
 class Study:

@@ -1,61 +1,168 @@
-"""The plot of a study: accuracy on test by sparsity, a panel for each network and table that has lines."""
+"""The plot of a study: accuracy on test, a panel for each network and table that has lines.
 
+A color means one pattern. Filled markers are means over seeds, their bars the standard deviation; hollow ones are of one seed.
+"""
+
+from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cells import Cell, Cells  # beside this file
-from definition import Study, Table
+from definition import Study
+from panels import SHAPES, Entries, Panel, panels, pattern_of, sparsity_of
 
-from sparsefront.report.series_style import DENSE_COLOR, MARKERS, pattern_color
+from sparsefront.report.series_style import DENSE_COLOR, pattern_color
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import SubFigure
 
 PLOT = "accuracy.png"
+WIDTH, LEGEND_HEIGHT, LEVELS_HEIGHT, ROW_HEIGHT, FRAME_HEIGHT = 10.0, 0.4, 4.0, 0.24, 1.2  # inches
+DPI = 90
+GREY = "#777777"
+DENSE_LINES = {"dense": ("dense", "-"), "dense_continued": ("dense, trained on", ":")}  # metric -> its label and line
+DASHES = ("-", "--", "-.", ":")
+MARGIN = 5.0  # of the axis of sparsities beyond what was asked for, in points
+LEAST_SPAN = 3.0  # of an axis of the metric, in points: noise is not magnified
+TICK = 0.42  # half the height of a dense network's mark, in lines
 
 
 def draw(study: Study, cells: Cells, path: Path) -> bool:
     """Write the plot; False, and no file, where nothing was measured.
 
-    A color means one pattern; lines of one pattern differ in their marker.
+    Tables of levels are drawn by sparsity, a line for each line of the table and pattern; others line by line, beside one
+    another for each column, with the dense network of the same seeds and the same trained on at each line.
     """
-    panels = [
-        (name, table, found)
-        for name in study.networks
-        for table in study.tables
-        if (found := _series(table, name, cells))
-    ]
-    if not panels:
+    found = list(panels(study, cells))
+    if not found:
         return False
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(len(panels), figsize=(9, 4 * len(panels)), squeeze=False, layout="constrained")
-    for (name, table, found), ax in zip(panels, axes[:, 0]):
-        for place, (row, measured) in enumerate(found.items()):
-            x = [100 * float(cell.measured[0]["sparsity_achieved"]) for cell in measured]
-            y = [cell.per_cent("masked") for cell in measured]
-            errors = [100 * float(cell.measured[0]["masked_standard_error"] or 0) for cell in measured]
-            color = pattern_color(measured[0].measured[0]["pattern"])
-            style = {"marker": MARKERS[place % len(MARKERS)][0], "color": color, "linewidth": 1}
-            ax.errorbar(x, y, errors, label=row, capsize=2, linestyle="-" if len(x) > 1 else "none", **style)
-        cell = next(iter(found.values()))[0]
-        ax.axhline(cell.per_cent("dense"), color=DENSE_COLOR, linewidth=1, label="dense")
-        if (continued := cell.per_cent("dense_continued")) is not None:
-            ax.axhline(continued, color=DENSE_COLOR, linewidth=1, linestyle=":", label="dense, trained on")
-        ax.set(
-            title=f"{table.title}: {name}", xlabel="sparsity, %", ylabel=f"{cell.measured[0]['metric_name']} on test, %"
-        )
-        ax.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
-    figure.savefig(path, dpi=90)
+    heights = [LEGEND_HEIGHT, *(_height(panel) for panel in found)]
+    figure = pyplot.figure(figsize=(WIDTH, sum(heights)), layout="constrained")
+    legend, *parts = figure.subfigures(len(heights), height_ratios=heights)
+    marks = _marks([entry for panel in found for entry in panel.measured])
+    legend.legend(handles=marks, fontsize=8, loc="center", ncols=len(marks), frameon=False)
+    for panel, part in zip(found, parts):
+        part.suptitle(panel.title, fontsize=10)
+        if panel.by_sparsity:
+            _draw_levels(panel, part)
+        else:
+            _draw_rows(panel, part)
+    figure.savefig(path, dpi=DPI)
     pyplot.close(figure)
     return True
 
 
-def _series(table: Table, network: str, cells: Cells) -> dict[str, list[Cell]]:
-    """Line -> its measured cells, by sparsity."""
-    found: dict[str, list[Cell]] = {}
-    for point, cell in cells.items():
-        if (point.table, point.network) == (table.title, network) and cell.seeds:
-            found.setdefault(point.row, []).append(cell)
-    for measured in found.values():
-        measured.sort(key=lambda cell: float(cell.measured[0]["sparsity_achieved"]))
-    return found
+def _height(panel: Panel) -> float:
+    return LEVELS_HEIGHT if panel.by_sparsity else FRAME_HEIGHT + ROW_HEIGHT * len(panel.rows)
+
+
+def _draw_levels(panel: Panel, part: "SubFigure") -> None:
+    axes, of_pattern = part.subplots(), Counter()
+    for (row, pattern), cells in panel.series().items():
+        dashes = DASHES[of_pattern[pattern] % len(DASHES)]
+        of_pattern[pattern] += 1
+        shape, color = SHAPES[panel.rows.index(row)], pattern_color(pattern)
+        x, y = [sparsity_of(cell) for cell in cells], [cell.per_cent("masked") for cell in cells]
+        axes.plot(x, y, color=color, linewidth=1, linestyle=dashes, zorder=1)
+        for cell in cells:
+            _draw_mark(axes, sparsity_of(cell), cell.per_cent("masked"), shape, cell, upright=True)
+        axes.plot([], [], color=color, marker=shape, linewidth=1, linestyle=dashes, label=row)
+    for name, (_, style) in DENSE_LINES.items():
+        if (value := _mean_of_seeds(panel, name)) is not None:
+            axes.axhline(value, color=DENSE_COLOR, linewidth=1, linestyle=style, zorder=0)
+    asked = [100 * float(cell.measured[0]["sparsity_target"]) for _, cell in panel.measured]
+    reached = [sparsity_of(cell) for _, cell in panel.measured]
+    axes.set_xlim(min(asked + reached) - MARGIN, min(max(asked + reached) + MARGIN, 100))
+    axes.set(xlabel="sparsity, %", ylabel=_metric_text(panel))
+    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+
+
+def _draw_rows(panel: Panel, part: "SubFigure") -> None:
+    rows, columns = panel.rows, panel.columns
+    facets = part.subplots(1, len(columns), sharey=True, squeeze=False)[0]
+    for column, axes in zip(columns, facets):
+        for point, cell in panel.measured:
+            if point.column == column:
+                place = rows.index(point.row)
+                for name, (_, style) in DENSE_LINES.items():
+                    if (value := cell.per_cent(name)) is not None:
+                        axes.vlines(value, place - TICK, place + TICK, color=DENSE_COLOR, linewidth=1, linestyle=style)
+                _draw_mark(axes, cell.per_cent("masked"), place, "o", cell, upright=False)
+        for point, cell in panel.empty:
+            if point.column == column and point.row in rows:
+                axes.text(
+                    0.02,
+                    rows.index(point.row),
+                    "unsupported" if cell.unsupported else "missing",
+                    transform=axes.get_yaxis_transform(),
+                    color=GREY,
+                    fontsize=7,
+                    verticalalignment="center",
+                )
+        axes.set_title(column, fontsize=9)
+        axes.set_yticks(range(len(rows)), rows, fontsize=8)
+        axes.set_ylim(len(rows) - 0.4, -0.6)  # the first line on top
+        axes.tick_params(axis="x", labelsize=8)
+        axes.grid(axis="y", linewidth=0.4, alpha=0.6)
+        axes.margins(x=0.08)
+        low, high = axes.get_xlim()
+        short = max(LEAST_SPAN - (high - low), 0) / 2
+        axes.set_xlim(low - short, high + short)
+    part.supxlabel(_metric_text(panel), fontsize=8)
+
+
+def _draw_mark(axes: "Axes", x: float, y: float, shape: str, cell: Cell, *, upright: bool) -> None:
+    """One cell; `upright`: the metric is y."""
+    color, deviation = pattern_color(pattern_of(cell)), cell.spread("masked")
+    errors = {"yerr" if upright else "xerr": deviation} if deviation is not None else {}
+    face = "white" if deviation is None else color
+    axes.errorbar(
+        x, y, **errors, marker=shape, color=color, markerfacecolor=face, capsize=2, linestyle="none", markersize=5.5
+    )
+
+
+def _mean_of_seeds(panel: Panel, name: str) -> float | None:
+    """Of a dense network's metric, in per cent; None where lines of one seed have several, as of several rates."""
+    of_seed: dict[str, set[float]] = {}
+    for _, cell in panel.measured:
+        for line in cell.measured:
+            if line[name]:
+                of_seed.setdefault(line["seed"], set()).add(100 * float(line[name]))
+    if not of_seed or any(len(values) > 1 for values in of_seed.values()):
+        return None
+    return sum(value for values in of_seed.values() for value in values) / len(of_seed)
+
+
+def _metric_text(panel: Panel) -> str:
+    error = "" if panel.standard_error is None else f" (standard error {panel.standard_error:.1f})"
+    return f"{panel.metric} on test, %{error}"
+
+
+def _marks(measured: Entries) -> list["Artist"]:
+    """The legend of all panels: dense networks, the patterns, and what filled and hollow means."""
+    from matplotlib.lines import Line2D
+
+    cells = [cell for _, cell in measured]
+    names = [name for name in DENSE_LINES if any(cell.per_cent(name) is not None for cell in cells)]
+    lines = [
+        Line2D([], [], color=DENSE_COLOR, linewidth=1, linestyle=style, label=label)
+        for label, style in map(DENSE_LINES.__getitem__, names)
+    ]
+    marks = {pattern: (pattern_color(pattern),) * 2 for pattern in map(pattern_of, cells)}
+    marks |= {"mean of seeds ± sd": (GREY, GREY)} if any(cell.seeds > 1 for cell in cells) else {}
+    marks |= {"one seed": (GREY, "white")} if any(cell.seeds == 1 for cell in cells) else {}
+    style = {"marker": "o", "linestyle": "none", "markersize": 5.5}
+    return [
+        *lines,
+        *(
+            Line2D([], [], color=color, markerfacecolor=face, label=label, **style)
+            for label, (color, face) in marks.items()
+        ),
+    ]

@@ -41,7 +41,7 @@ def _lines(study: Study, cells: Cells, folder: Path, *, drawn: bool, earlier: in
     """`earlier`: how many lines were measured with settings that the study no longer has."""
     yield from (f"# {study.title}", "", study.about.strip(), "")
     if drawn:
-        yield from (f"![Accuracy on test by sparsity]({PLOT})", "")
+        yield from (f"![Accuracy on test]({PLOT})", "")
     yield from _missing(study, cells)
     if earlier:
         yield from ("", f"{earlier} lines of {rows.FILE} were measured with other settings and are not shown.")
