@@ -56,11 +56,11 @@ def _lines(study: Study, cells: Cells, folder: Path, *, drawn: bool, earlier: in
             # the first network's tables show the source's numbers also before there are any of ours
             if of_network and (tables.has_lines(table, name, cells) or place == 0):
                 yield from ("", f"## {table.title}: {networks[name].title}", "")
-                if told := tables.dense_text(table, name, cells):
+                if told := tables.dense_text(study, table, name, cells):
                     yield from (told, "")
                 if table.paper:
                     yield from (f"Source: {table.paper}.", "")
-                yield from tables.table_lines(table, name, cells)
+                yield from tables.table_lines(study, table, name, cells)
                 if table.iso_accuracy and (found := list(tables.iso_lines(table, name, cells))):
                     yield from ("", "At most a point lost against dense, up to:", "", *found)
     if (study.folder / PLAN).exists():

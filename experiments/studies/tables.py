@@ -1,32 +1,51 @@
 """The tables of a study's page, in Markdown, and what is read from them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 
-from cells import Cell, Cells, finalists, spread  # beside this file
+from blocks import Block, block_lines, blocks_of, letters, mixed  # beside this file
+from cells import Cell, Cells, finalists, of_table, spread
 from definition import Study, Table
 
 LEAST_SHORTFALL = 0.02  # of the sparsity: below it is rounding
-HEAD = ("line", "", "seeds", "val", "test", "− dense", "− dense, trained on", "speedup auto", "speedup sparse")
+HEAD = (
+    "line",
+    "",
+    "block",
+    "seeds",
+    "val",
+    "test",
+    "dense",
+    "− dense",
+    "dense, trained on",
+    "− dense, trained on",
+    "speedup auto",
+    "speedup sparse",
+    "source",
+)
 
 
-def table_lines(table: Table, network: str, cells: Cells) -> Iterator[str]:
+def table_lines(study: Study, table: Table, network: str, cells: Cells) -> Iterator[str]:
     """A table of one network: a line for each cell, the source's number beside it, also where ours is missing.
 
-    Metrics in per cent, mean ± standard deviation over seeds; differences on test, in points.
+    Metrics in per cent, mean ± standard deviation over seeds; dense networks, and differences to them, on test, of the same
+    seeds and blocks as the line. Columns in which no line has anything are left out.
     """
-    head = [*HEAD, "source"] if table.paper else [*HEAD]
-    yield f"| {' | '.join(head)} |"
-    yield "|" + "---|" * len(head)
-    columns = list(table.columns)
-    for point, cell in _of(table, network, cells):
-        row = table.rows[point.row]
+    found = of_table(cells, table, network)
+    blocks = mixed(blocks_of(study, network, cells), [cell for _, cell in found])
+    columns, texts = list(table.columns), []
+    for point, cell in found:
+        row, place = table.rows[point.row], columns.index(point.column)
         label = point.row + (f" ({row.note})" if row.note else "")
-        parts = [label, point.column + _short_of(cell), *_ours(cell)]
-        if table.paper:
-            place = columns.index(point.column)
-            parts.append(_source(row.paper[place] if place < len(row.paper) else None))
-        yield f"| {' | '.join(parts)} |"
+        source = _source(row.paper[place] if place < len(row.paper) else None)
+        texts.append([label, point.column + _short_of(cell), letters(blocks, cell), *_ours(cell), source])
+    shown = [place for place in range(len(HEAD)) if any(text[place] for text in texts)]
+    yield f"| {' | '.join(HEAD[place] for place in shown)} |"
+    yield "|" + "---|" * len(shown)
+    for text in texts:
+        yield f"| {' | '.join(text[place] for place in shown)} |"
+    if blocks:
+        yield from ("", *block_lines(blocks))
 
 
 def _source(value: float | str | None) -> str:
@@ -46,16 +65,18 @@ def _short_of(cell: Cell) -> str:
 
 def _ours(cell: Cell) -> list[str]:
     if cell.seeds == 0:
-        return ["0", *(["missing"] if cell.unsupported is None else [f"unsupported: {cell.unsupported}"]), *[""] * 5]
-    differences = [cell.difference("masked", other) for other in ("dense", "dense_continued")]
-    lost = ["" if value is None else f"{value:+.2f}" for value in differences]
+        return ["0", *(["missing"] if cell.unsupported is None else [f"unsupported: {cell.unsupported}"]), *[""] * 7]
+    beside = []
+    for other in ("dense", "dense_continued"):
+        lost = cell.difference("masked", other)
+        beside += [cell.text(other), "" if lost is None else f"{lost:+.2f}"]
     metrics = [cell.text("val_masked"), cell.text("masked")]
-    return [str(cell.seeds), *metrics, *lost, cell.speed("auto"), cell.speed("sparse")]
+    return [str(cell.seeds), *metrics, *beside, cell.speed("auto"), cell.speed("sparse")]
 
 
 def has_lines(table: Table, network: str, cells: Cells) -> bool:
     """Whether anything of it was measured, or found impossible."""
-    return any(cell.accuracy for _, cell in _of(table, network, cells))
+    return any(cell.accuracy for _, cell in of_table(cells, table, network))
 
 
 def swap_line(cells: Cells) -> str | None:
@@ -67,10 +88,10 @@ def swap_line(cells: Cells) -> str | None:
     return f"With the sparse kernels running the metric differs by at most {max(apart):.2f} points ({len(apart)} timed points)."
 
 
-def dense_text(table: Table, network: str, cells: Cells) -> str | None:
-    """One sentence on the dense network of each seed and the same trained on; None where it has no line yet."""
-    of_network = [cell for _, cell in _of(table, network, cells)]
-    of_seed = {line["seed"]: line for cell in of_network for line in cell.dense}
+def dense_text(study: Study, table: Table, network: str, cells: Cells) -> str | None:
+    """One sentence on the dense network of each seed, and where the lines come from; None where it has no line yet."""
+    found = [cell for _, cell in of_table(cells, table, network)]
+    of_seed = {line["seed"]: line for cell in found for line in cell.dense}
     if not of_seed:
         return None
     line = next(iter(of_seed.values()))
@@ -79,31 +100,22 @@ def dense_text(table: Table, network: str, cells: Cells) -> str | None:
     text = f"Dense{seeds}: val {val}, test {test} ({line['metric_name']})"
     if errors := line["dense_standard_error"]:
         text += f", whose standard error is {100 * float(errors):.2f}"
-    continued = {cell.text("dense_continued") for cell in of_network if cell.seeds} - {""}
-    told = f"; trained on: {', '.join(sorted(continued))}" if continued else ""
     counts = f"{line['val_evaluated_samples']} samples of val, {line['evaluated_samples']} of test"
-    return f"{text}{told}. {counts}. {_conditions(cells, network)}"
+    return f"{text}. {counts}. {_conditions(found, mixed(blocks_of(study, network, cells), found))}"
 
 
-def _conditions(cells: Cells, network: str) -> str:
-    """Where the lines of a network come from; several blocks of dense weights are said."""
-    lines = [line for point, cell in cells.items() if point.network == network for line in cell.measured]
+def _conditions(found: list[Cell], blocks: Mapping[str, Block]) -> str:
+    """Where the lines of a table come from; several blocks of dense weights are said."""
+    lines = [line for cell in found for line in cell.measured]
     if not lines:
         return ""
     places = sorted({f"{line['gpu'] or line['processor'] or 'CPU'}, torch {line['torch_version']}" for line in lines})
-    of_seed: dict[str, set[str]] = {}
-    for point, cell in cells.items():
-        if point.network == network:
-            for line in cell.measured:
-                of_seed.setdefault(line["seed"], set()).add(line["dense_weights_sha256"])
-    mixed = max(map(len, of_seed.values()))
-    blocks = (
-        f" **These lines are of {mixed} dense networks with one seed: compare within a block only.**"
-        if mixed > 1
-        else ""
-    )
     steps = sorted({int(line["recovery_steps"]) for line in lines if line["recovery_steps"]})
-    return f"Measured on {'; '.join(places)}; steps of recovery: {', '.join(map(str, steps))}.{blocks}"
+    told = f"Measured on {'; '.join(places)}; steps of recovery: {', '.join(map(str, steps))}."
+    for seed in sorted({block.seed for block in blocks.values()}):
+        count = sum(block.seed == seed for block in blocks.values())
+        told += f" **Lines of seed {seed} are of {count} dense networks: compare within a block only.**"
+    return told
 
 
 def bar_lines(study: Study, cells: Cells) -> Iterator[str]:
@@ -136,7 +148,7 @@ def bar_lines(study: Study, cells: Cells) -> Iterator[str]:
 
 def iso_lines(table: Table, network: str, cells: Cells) -> Iterator[str]:
     """Of every line of a table of levels: the highest up to which at most a point is lost against dense."""
-    for row, group in groupby(_of(table, network, cells), key=lambda entry: entry[0].row):
+    for row, group in groupby(of_table(cells, table, network), key=lambda entry: entry[0].row):
         levels = [(point.column, cell) for point, cell in group if cell.seeds]
         if levels:
             on = (f"{split} {_iso(levels, prefix)}" for split, prefix in (("val", "val_"), ("test", "")))
@@ -151,7 +163,3 @@ def _iso(levels: list[tuple[str, Cell]], prefix: str) -> str:
             break
         reached = column
     return reached
-
-
-def _of(table: Table, network: str, cells: Cells) -> list[tuple]:
-    return [(point, cell) for point, cell in cells.items() if (point.table, point.network) == (table.title, network)]

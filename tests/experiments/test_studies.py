@@ -14,7 +14,20 @@ from sparsefront.validate import validate
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "experiments" / "studies"
-NAMES = ("definition", "rows", "finish", "work", "study", "cells", "tables", "products", "panels", "draw", "page")
+NAMES = (
+    "definition",
+    "rows",
+    "finish",
+    "work",
+    "cells",
+    "blocks",
+    "study",
+    "tables",
+    "products",
+    "panels",
+    "draw",
+    "page",
+)
 STUDIES = sorted(path.parent.name for path in FOLDER.parent.glob("*/study.yaml"))
 ON_CPU = ("trainer=cpu", "measure.device=cpu")
 
@@ -277,7 +290,11 @@ def test_the_page_sets_ours_beside_the_source_and_names_what_is_missing(modules,
     filled(modules, study, tmp_path)
     text = modules["page"].page(study, tmp_path)
     lines = {tuple(cell.strip() for cell in line.split("|")[1:3]): line for line in text.splitlines() if "|" in line}
-    assert "| 2 | 88.50 ± 0.00 | 88.50 ± 0.00 | +0.50 | -0.50 | 0.80 (0.70–0.90) |  | 90.50 |" in lines["EW", "50 %"]
+    ours = (
+        "| 2 | 88.50 ± 0.00 | 88.50 ± 0.00 | 88.00 ± 0.00 | +0.50 | 89.00 ± 0.00 | -0.50 | 0.80 (0.70–0.90) | 90.50 |"
+    )
+    assert ours in lines["EW", "50 %"]
+    assert "speedup auto" in text and "speedup sparse" not in text, "a column without anything is left out"
     assert "differs by at most 0.10 points (1 timed points)" in text and "Source: of a source." in text
     assert "missing" in lines["BW", "50 %"] and lines["BW", "50 %"].endswith("| 80 |")
     assert "unsupported: no layer fits" in lines["BW", "75 %"]
@@ -334,7 +351,43 @@ def test_lines_of_several_dense_networks_are_said(modules, study, tmp_path):
     modules["rows"].append_line(
         path, other, "none", line_of(0.8, dense_weights_sha256="b"), overrides=shlex.join(other.overrides)
     )
-    assert "2 dense networks with one seed: compare within a block only" in modules["page"].page(study, tmp_path)
+    text = modules["page"].page(study, tmp_path)
+    assert "Lines of seed 0 are of 2 dense networks: compare within a block only" in text
+    letters = {tuple(cell.strip() for cell in line.split("|")[1:4]) for line in text.splitlines() if "|" in line}
+    assert {("EW", "50 %", "A"), ("2:4", "50 %", "B"), ("2:4", "75 %", "A"), ("BW", "50 %", "")} <= letters
+    assert "A: a, seed 0, val 90.00, test 88.00; B: b, seed 0, val 90.00, test 88.00" in text
+
+
+def test_retrainings_of_another_dense_network_are_of_another_block(modules, study, tmp_path):
+    """Where seeds are those of recoveries, all share the dense network of the first seed."""
+    from dataclasses import replace
+
+    one = replace(study, seed_key="recovery.seed")
+    for seed, digest in ((0, "a"), (1, "b")):
+        point = point_of(modules, one, "EW", seed)
+        found = line_of(0.8, dense_weights_sha256=digest)
+        modules["rows"].append_line(
+            tmp_path / "points.csv", point, "none", found, overrides=shlex.join(point.overrides)
+        )
+        dense = modules["definition"].dense_point(one, point)
+        found = line_of(0.0, evaluated_samples=9)
+        modules["rows"].append_line(
+            tmp_path / "points.csv", dense, "none", found, overrides=shlex.join(dense.overrides)
+        )
+    assert "| EW | 50 % | A, B | 2 |" in modules["page"].page(one, tmp_path)
+
+
+def test_each_line_has_the_control_that_its_difference_is_to(modules, study, tmp_path):
+    """Two rates have two controls; of a seed that is not there the dense network does not count either."""
+    for row, control in (("EW", 0.89), ("2:4", 0.91)):
+        point = point_of(modules, study, row, 0)
+        found = line_of(0.85, dense_continued=control)
+        modules["rows"].append_line(
+            tmp_path / "points.csv", point, "none", found, overrides=shlex.join(point.overrides)
+        )
+    text = modules["page"].page(study, tmp_path)
+    assert "| dense | − dense | dense, trained on | − dense, trained on |" in text
+    assert "| 88.00 | -3.00 | 89.00 | -4.00 |" in text and "| 88.00 | -3.00 | 91.00 | -6.00 |" in text
 
 
 def test_dense_networks_of_several_seeds_are_told_together(modules, study, tmp_path):
