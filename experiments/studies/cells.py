@@ -46,10 +46,14 @@ class Cell:
         values = self._values(name)
         return mean(values) if values else None
 
+    def of_seed(self, seed: int) -> rows.Line | None:
+        """The line with an accuracy of one seed."""
+        return next((line for line in self.measured if int(line["seed"]) == seed), None)
+
     def per_cent_of_seed(self, name: str, seed: int) -> float | None:
-        """The same of one seed."""
-        values = (rows.number(line, name) for line in self.measured if int(line["seed"]) == seed)
-        return next((100 * value for value in values if value is not None), None)
+        """A metric of one seed, in per cent."""
+        value = rows.number(self.of_seed(seed), name)
+        return None if value is None else 100 * value
 
     def spread(self, name: str) -> float | None:
         """Standard deviation of a metric over the seeds, in points; None of fewer than two."""
@@ -96,8 +100,8 @@ Cells = dict[Point, Cell]
 def cells_of(study: Study, lines: Mapping[rows.Key, rows.Line]) -> Cells:
     """Every cell of a study, by its point with the first seed; those without lines are empty."""
     found: Cells = {}
-    for point in definition.points(study, seeds=study.headline_seeds[:1]):
-        of_seeds = [replace(point, seed=seed) for seed in study.headline_seeds]
+    for point in definition.points(study, seeds=[study.first_seed]):
+        of_seeds = [replace(point, seed=seed) for seed in study.seeds]
         denses = dict.fromkeys(definition.dense_point(study, one) for one in of_seeds)
         found[point] = Cell(
             _lines_of(lines, of_seeds, ACCURACY),
@@ -118,7 +122,7 @@ def finalists(study: Study, cells: Cells, network: str, column: str) -> list[Poi
         point: value
         for point, cell in cells.items()
         if (point.network, point.column) == (network, column)
-        and (value := cell.per_cent_of_seed("val_masked", study.headline_seeds[0])) is not None
+        and (value := cell.per_cent_of_seed("val_masked", study.first_seed)) is not None
     }
     return sorted(found, key=found.__getitem__, reverse=True)[:FINALISTS]
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +48,34 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Crossing:
+    """Where a line of a table of levels has lost so much against its dense network, on val.
+
+    Args:
+        points: lost, of the metric in per cent.
+        retrainings: of each level beside the crossing, all of one dense network; the one of the table counts.
+        networks: whose crossing is read; empty: all.
+    """
+
+    points: float
+    retrainings: int
+    networks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.points <= 0:
+            raise ValueError(f"crossing: points={self.points}: must be above 0")
+        if self.retrainings < 1:
+            raise ValueError(f"crossing: retrainings={self.retrainings}: must be 1 or more")
+
+
+@dataclass(frozen=True)
 class Table:
     """Lines by columns, a point in each cell.
 
     Args:
         columns: label -> overrides of run.py; a table of one column has the label "".
         paper: what the source's numbers are of; "" where there are none.
-        iso_accuracy: the columns are sparsities, and the page says up to which each line loses at most a point.
+        crossing: of levels; the page says at which sparsity each line is there, by retrainings of the levels beside it.
         networks: those of the study that it is of; empty: all.
     """
 
@@ -62,8 +83,17 @@ class Table:
     columns: Mapping[str, tuple[str, ...]]
     rows: Mapping[str, Row]
     paper: str = ""
-    iso_accuracy: bool = False
+    crossing: Crossing | None = None
     networks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.crossing and not self.levels:
+            raise ValueError(f"{self.title}: crossing: its columns must set `sparsity` alone, and be two or more")
+
+    def crossing_of(self, network: str) -> Crossing | None:
+        """The crossing, where it is read of that network."""
+        of = self.crossing.networks if self.crossing else ()
+        return self.crossing if not of or network in of else None
 
     @property
     def levels(self) -> bool:
@@ -97,9 +127,28 @@ class Study:
     products: str = ""
     seed_key: str = "seed"
 
+    def __post_init__(self) -> None:
+        if self.seed_key == "seed" and any(table.crossing for table in self.tables):
+            raise ValueError(f"{self.name}: crossing: retrainings of one dense network need seed_key: recovery.seed")
+
     @property
     def folder(self) -> Path:
         return EXPERIMENTS / self.name
+
+    @property
+    def first_seed(self) -> int:
+        """That of every cell."""
+        return self.headline_seeds[0]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """All that a point may have, the first one first: those of headlines, and of retrainings at a crossing."""
+        at_crossings = (self.seeds_of(table.crossing) for table in self.tables if table.crossing)
+        return tuple(dict.fromkeys(chain(self.headline_seeds, *at_crossings)))
+
+    def seeds_of(self, crossing: Crossing) -> tuple[int, ...]:
+        """Of the retrainings of a level beside it."""
+        return tuple(range(self.first_seed, self.first_seed + crossing.retrainings))
 
 
 @dataclass(frozen=True)
@@ -146,7 +195,8 @@ def read_study(name: str) -> Study:
 def _table(content: dict[str, Any]) -> Table:
     columns = {str(label): tuple(overrides) for label, overrides in content.pop("columns", {"": ()}).items()}
     rows = {str(label): Row(**_tuples(values)) for label, values in content.pop("rows").items()}
-    return Table(columns=columns, rows=rows, **_tuples(content))
+    crossing = Crossing(**_tuples(content.pop("crossing"))) if "crossing" in content else None
+    return Table(columns=columns, rows=rows, crossing=crossing, **_tuples(content))
 
 
 def _tuples(values: dict[str, Any]) -> dict[str, Any]:
@@ -155,7 +205,7 @@ def _tuples(values: dict[str, Any]) -> dict[str, Any]:
 
 def dense_point(study: Study, point: Point) -> Point:
     """The dense network that a point is pruned from; recoveries with other seeds share that of the first."""
-    seed = point.seed if study.seed_key == "seed" else study.headline_seeds[0]
+    seed = point.seed if study.seed_key == "seed" else study.first_seed
     overrides = (*_shared(study, point.network, seed), "pattern=dense")
     return Point(study.name, point.network, "", DENSE, "", seed, overrides, point.turn)
 
@@ -167,27 +217,26 @@ def points(study: Study, *, of: Iterable[str] | None = None, seeds: Sequence[int
         of: networks; None: all of the study.
         seeds: only these; None: all.
     """
-    first = study.headline_seeds[0]
     wanted = [name for name in study.networks if of is None or name in of]
     for network, seed in product(wanted, study.headline_seeds):
         if seeds is not None and seed not in seeds:
             continue
         for point in _cells(study, network, seed):
-            if point.turn != 1 or (seed == first and network not in study.headlines_only):
+            if point.turn != 1 or (seed == study.first_seed and network not in study.headlines_only):
                 yield point
 
 
 def every_point(study: Study) -> Iterator[Point]:
     """Every cell with every seed, and the dense point of each."""
-    for network, seed in product(study.networks, study.headline_seeds):
+    for network, seed in product(study.networks, study.seeds):
         cells = list(_cells(study, network, seed))
         yield from dict.fromkeys(dense_point(study, point) for point in cells)
         yield from cells
 
 
-def again(study: Study, point: Point) -> Iterator[Point]:
-    """A point with the other seeds, whether it is a headline or not."""
-    for seed in study.headline_seeds:
+def again(study: Study, point: Point, seeds: Iterable[int]) -> Iterator[Point]:
+    """A point with the others of these seeds, whether it is a headline or not."""
+    for seed in seeds:
         if seed != point.seed:
             yield next(
                 replace(other, turn=2)
@@ -197,7 +246,7 @@ def again(study: Study, point: Point) -> Iterator[Point]:
 
 
 def _cells(study: Study, network: str, seed: int) -> Iterator[Point]:
-    shared, others = _shared(study, network, seed), seed != study.headline_seeds[0]
+    shared, others = _shared(study, network, seed), seed != study.first_seed
     for table in study.tables:
         if table.networks and network not in table.networks:
             continue

@@ -13,6 +13,7 @@ import definition  # beside this file
 import rows
 import tables
 from cells import Cells, cells_of
+from crossing import iso_head, iso_lines
 from definition import Study
 from draw import PLOT, draw
 from products import PLAN, product_lines
@@ -61,8 +62,8 @@ def _lines(study: Study, cells: Cells, folder: Path, *, drawn: bool, earlier: in
                 if table.paper:
                     yield from (f"Source: {table.paper}.", "")
                 yield from tables.table_lines(study, table, name, cells)
-                if table.iso_accuracy and (found := list(tables.iso_lines(table, name, cells))):
-                    yield from ("", "At most a point lost against dense, up to:", "", *found)
+                if found := list(iso_lines(study, table, name, cells)):
+                    yield from ("", iso_head(table.crossing_of(name)), "", *found)
     if (study.folder / PLAN).exists():
         yield from ("", "## Products", "", study.products.strip(), "", *product_lines(folder))
     if (reading := folder / READING).exists():

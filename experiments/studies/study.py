@@ -9,8 +9,9 @@ networks (their stages are stored) get kernels and are timed: one has the GPU to
 to points.csv of the study's folder as soon as a point is finished, so that a killed study goes on where it was; the runs lie
 below --results, for compare.py. First come the headlines of all named studies, behind the dense networks that they need, then
 what is left, then headlines with further seeds. `--finalists` adds further seeds of the two lines that are best on `val` with
-the first seed, in every column that has a bar. On a machine without the store of earlier calls dense networks are trained
-again; `--one-block` repeats points whose line is of other dense weights.
+the first seed, in every column that has a bar. Where a table has a `crossing`, the levels beside it are retrained as soon as all
+levels of a line are done. What follows so from new lines is done in the same call. On a machine without the store of earlier
+calls dense networks are trained again; `--one-block` repeats points whose line is of other dense weights.
 """
 
 import argparse
@@ -23,6 +24,7 @@ import definition  # beside this file
 import rows
 import work
 from cells import cells_of, finalists
+from crossing import retrainings
 from definition import Point, Study
 from finish import warm_up
 
@@ -57,15 +59,20 @@ def parser() -> argparse.ArgumentParser:
 
 
 def wanted(studies: Sequence[Study], arguments: argparse.Namespace, networks: Sequence[str]) -> Iterator[Point]:
-    """The points that the options leave."""
+    """The points that the options leave; those of finalists and at crossings follow from the lines that are there."""
     for study in studies:
-        for point in definition.points(study, of=networks, seeds=arguments.seeds):
-            if arguments.headlines and point.turn == 1:
+        lines = rows.current_lines(study, arguments.out / study.name / rows.FILE)
+        found = list(definition.points(study, of=networks))
+        if arguments.headlines:
+            found = [point for point in found if point.turn != 1]
+        else:
+            found += retrainings(study, cells_of(study, lines), networks)
+        for point in found:
+            if arguments.seeds is not None and point.seed not in arguments.seeds:
                 continue
             if not arguments.only or any(text in str(point) for text in arguments.only):
                 yield point
         if arguments.finalists:
-            lines = rows.current_lines(study, arguments.out / study.name / rows.FILE)
             yield from further_seeds(study, lines, networks)
 
 
@@ -76,7 +83,7 @@ def further_seeds(study: Study, lines: Mapping[rows.Key, rows.Line], networks: C
         if network in networks:
             for column in bars:
                 for point in finalists(study, known, network, column):
-                    yield from definition.again(study, point)
+                    yield from definition.again(study, point, study.headline_seeds)
 
 
 def folder_overrides(arguments: argparse.Namespace) -> dict[str, list[str]]:
@@ -94,28 +101,39 @@ def main() -> None:
     ends_at = time.monotonic() + 60 * arguments.minutes
     studies = [definition.read_study(name) for name in arguments.studies]
     folders = folder_overrides(arguments)
-    for network in {network for study in studies for network in study.networks} - folders.keys():
+    for network in sorted({network for study in studies for network in study.networks} - folders.keys()):
         print(f"{network} is left out: no folder of its model or data was given, or --networks does not name it")
     cache = f"cache_dir={arguments.cache.resolve()}"
-    queue = work.queue_of(
-        studies,
-        wanted(studies, arguments, list(folders)),
-        kernels=arguments.kernels or [work.ACCURACY],
-        shared={name: [*named, cache, *arguments.overrides] for name, named in folders.items()},
-        out=arguments.out,
-        results=arguments.results.resolve(),
-        one_block=arguments.one_block,
-    )
+    seen: set[Point] = set()
+
+    def next_queue() -> work.Queue:
+        """Of the points that no earlier queue of this call had."""
+        fresh = [point for point in wanted(studies, arguments, list(folders)) if point not in seen]
+        seen.update(fresh)
+        return work.queue_of(
+            studies,
+            fresh,
+            kernels=arguments.kernels or [work.ACCURACY],
+            shared={name: [*named, cache, *arguments.overrides] for name, named in folders.items()},
+            out=arguments.out,
+            results=arguments.results.resolve(),
+            one_block=arguments.one_block,
+        )
+
+    queue = next_queue()
     print(f"{len(queue.jobs)} points to do", flush=True)
     if arguments.list:
         print("\n".join(f"{point}, kernel={kernel}: {' '.join(jobs)}" for (point, kernel), jobs in queue.jobs.items()))
         return
+    say = partial(print, flush=True)
     with worker_processes(arguments.workers) as pool:
         for _ in range(min(arguments.workers, len(queue.jobs))):
             pool.submit(warm_up)
-        work.run(
-            queue, pool, out=arguments.out, workers=arguments.workers, ends_at=ends_at, say=partial(print, flush=True)
-        )
+        while queue.jobs:
+            work.run(queue, pool, out=arguments.out, workers=arguments.workers, ends_at=ends_at, say=say)
+            queue = next_queue()
+            if queue.jobs:
+                say(f"{len(queue.jobs)} points more, which follow from these")
 
 
 if __name__ == "__main__":

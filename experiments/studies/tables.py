@@ -1,7 +1,6 @@
 """The tables of a study's page, in Markdown, and what is read from them."""
 
 from collections.abc import Iterator, Mapping
-from itertools import groupby
 
 from blocks import Block, block_lines, blocks_of, letters, mixed  # beside this file
 from cells import Cell, Cells, finalists, of_table, spread
@@ -144,22 +143,3 @@ def bar_lines(study: Study, cells: Cells) -> Iterator[str]:
             )
             text += f" ({seeds}, {best.measured[0]['recovery_steps']} steps; {lines} lines to choose from)"
             yield f"- {network}, {column}: best on val is *{place.row}*, {text}; to reach {bar:g}: {verdict}"
-
-
-def iso_lines(table: Table, network: str, cells: Cells) -> Iterator[str]:
-    """Of every line of a table of levels: the highest up to which at most a point is lost against dense."""
-    for row, group in groupby(of_table(cells, table, network), key=lambda entry: entry[0].row):
-        levels = [(point.column, cell) for point, cell in group if cell.seeds]
-        if levels:
-            on = (f"{split} {_iso(levels, prefix)}" for split, prefix in (("val", "val_"), ("test", "")))
-            yield f"- {row}: {', '.join(on)} (of {', '.join(column for column, _ in levels)})"
-
-
-def _iso(levels: list[tuple[str, Cell]], prefix: str) -> str:
-    reached = "none"
-    for column, cell in levels:
-        lost = cell.difference(f"{prefix}masked", f"{prefix}dense")
-        if lost is None or lost < -1:
-            break
-        reached = column
-    return reached

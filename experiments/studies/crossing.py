@@ -1,0 +1,124 @@
+"""Where the lines of a table of levels have lost so much: their iso-accuracy sparsity, and the retrainings that it rests on."""
+
+from collections.abc import Container, Iterator, Sequence
+from itertools import groupby, product
+from statistics import mean, stdev
+
+import definition  # beside this file
+import rows
+from cells import Cell, Cells, of_table
+from definition import Crossing, Point, Study, Table
+from work import DIGEST
+
+Levels = list[tuple[Point, Cell]]  # of one line, by sparsity
+BELOW, ABOVE = "below", "above"
+
+
+def retrainings(study: Study, cells: Cells, networks: Container[str]) -> Iterator[Point]:
+    """Further retrainings of the levels beside the crossing; of each line only when all its levels are done once."""
+    first = study.first_seed
+    for table, network in product(study.tables, study.networks):
+        crossing = table.crossing_of(network)
+        if crossing is None or network not in networks:
+            continue
+        for levels in _lines(table, network, cells):
+            if len(levels) == len(table.columns) and all(_done(cell, first) for _, cell in levels):
+                for point, _ in _beside(_known(levels, "val_", first), "val_", crossing.points, first):
+                    yield from definition.again(study, point, study.seeds_of(crossing))
+
+
+def iso_head(crossing: Crossing) -> str:
+    """What the lines of `iso_lines` are."""
+    return (
+        f"Iso-accuracy sparsity, at which {crossing.points:g} point{'s are' if crossing.points != 1 else ' is'} "
+        "lost against dense, by straight lines between levels "
+        f"(± over up to {crossing.retrainings} retrainings of the levels beside it, from one dense network):"
+    )
+
+
+def iso_lines(study: Study, table: Table, network: str, cells: Cells) -> Iterator[str]:
+    """Of every line the sparsity at which it loses the points of the crossing, on val and on test; none without a crossing."""
+    crossing, first = table.crossing_of(network), study.first_seed
+    if crossing is None:
+        return
+    for levels in _lines(table, network, cells):
+        measured = [point.column for point, cell in levels if cell.of_seed(first)]
+        found = [
+            f"{split} {text}"
+            for split, prefix in (("val", "val_"), ("test", ""))
+            if (text := _iso(study, crossing, _known(levels, prefix, first), prefix))
+        ]
+        missing = [point.column for point, cell in levels if not cell.accuracy]
+        left = f"; no line yet of {', '.join(missing)}" if missing else ""
+        if found:
+            yield f"- {levels[0][0].row}: {', '.join(found)}; levels {', '.join(measured)}{left}"
+
+
+def _iso(study: Study, crossing: Crossing, levels: Levels, prefix: str) -> str:
+    """The sparsity in words, "" without levels; several retrainings of those beside the crossing give a standard deviation."""
+    if not levels:
+        return ""
+    points, first = crossing.points, study.first_seed
+    beside = _beside(levels, prefix, points, first)
+    seeds = [
+        seed for seed in study.seeds_of(crossing) if all(_of_one_reference(cell, seed, first) for _, cell in beside)
+    ]
+    found = [_passed(_curve(levels, prefix, seed, first), points) for seed in seeds]
+    numbers = [value for value, side in found if not side]
+    counted = f" ({len(seeds)} retraining{'s' if len(seeds) > 1 else ''})"
+    if len(numbers) < len(found):
+        told = dict.fromkeys(f"{side} {round(value, 1):g} %".strip() for value, side in found)
+        return " or ".join(told) + counted
+    deviation = f" ± {stdev(numbers):.1f}" if len(numbers) > 1 else ""
+    return f"{mean(numbers):.1f}{deviation} %{counted}"
+
+
+def _beside(levels: Levels, prefix: str, points: float, first: int) -> Levels:
+    """The levels between which the points are lost; one, where the first loses more or the last does not."""
+    beyond = (place for place, (_, cell) in enumerate(levels) if _lost(cell.of_seed(first), prefix) > points)
+    place = next(beyond, len(levels))
+    return levels[max(place - 1, 0) : place + 1]
+
+
+def _known(levels: Levels, prefix: str, first: int) -> Levels:
+    """Those with an accuracy of the first seed; a pattern may not have a level, a run no held-out part."""
+    return [(point, cell) for point, cell in levels if cell.per_cent_of_seed(f"{prefix}masked", first) is not None]
+
+
+def _curve(levels: Levels, prefix: str, seed: int, first: int) -> list[tuple[float, float]]:
+    """(sparsity in per cent, points lost) by level, of a seed, and of the first one where that seed has no line."""
+    lines = [cell.of_seed(seed if _of_one_reference(cell, seed, first) else first) for _, cell in levels]
+    return [(100 * float(line["sparsity_achieved"]), _lost(line, prefix)) for line in lines]
+
+
+def _passed(curve: Sequence[tuple[float, float]], points: float) -> tuple[float, str]:
+    """The sparsity at which the points are lost, by straight lines between levels; or the level that it is below or above."""
+    before = None
+    for sparsity, lost in curve:
+        if lost > points:
+            if before is None:
+                return sparsity, BELOW
+            start, lost_there = before
+            return start + (sparsity - start) * (points - lost_there) / (lost - lost_there), ""
+        before = sparsity, lost
+    return curve[-1][0], ABOVE
+
+
+def _lost(line: rows.Line, prefix: str) -> float:
+    return 100 * (float(line[f"{prefix}dense"]) - float(line[f"{prefix}masked"]))
+
+
+def _of_one_reference(cell: Cell, seed: int, first: int) -> bool:
+    """Whether there is a line of that seed, of the dense network that the first seed's line is of."""
+    line = cell.of_seed(seed)
+    return line is not None and line[DIGEST] == cell.of_seed(first)[DIGEST]
+
+
+def _done(cell: Cell, seed: int) -> bool:
+    """Whether it has a line, be it that there is no such network."""
+    return any(int(line["seed"]) == seed for line in cell.accuracy)
+
+
+def _lines(table: Table, network: str, cells: Cells) -> Iterator[Levels]:
+    for _, group in groupby(of_table(cells, table, network), key=lambda entry: entry[0].row):
+        yield list(group)
