@@ -37,11 +37,11 @@ def browser(tmp_path_factory):
 
 @pytest.fixture
 def shown(browser, tmp_path):
-    """shown(results, fragment) -> the page of their comparison; at the end nothing may have gone wrong in it."""
+    """shown(results, fragment, given to write_comparison) -> the page; at the end nothing may have gone wrong in it."""
 
-    def show(results, fragment: str = ""):
+    def show(results, fragment: str = "", **given):
         browser.problems.clear(), browser.requests.clear()
-        browser.open(write_comparison(results, tmp_path / "compare.html", title="compared"), fragment)
+        browser.open(write_comparison(results, tmp_path / "compare.html", title="compared", **given), fragment)
         return browser
 
     yield show
@@ -179,6 +179,30 @@ def test_sections_are_chosen_and_hold_their_own_text(shown, mixed, make_result):
     assert page.evaluate(visible) != first
     page.evaluate(WAIT)
     assert page.evaluate("location.hash") == "#section=1"
+
+
+def test_ranking_grid_verdicts_and_provenance_are_read_below_the_charts(shown, mixed):
+    page = shown(mixed(60), verdicts_of=lambda group: ["n_m is better"])
+    text = page.evaluate("document.body.innerText")
+    for told in ("Patterns, by the area that they dominate", "What was measured", "n_m is better", "model vit_small"):
+        assert told in text
+    below = "[...document.querySelectorAll('section[data-section=\"0\"]')].at(-1)"
+    assert page.evaluate(f"{below}.querySelectorAll('table').length") == 2
+    assert page.evaluate(f"{below}.getBoundingClientRect().top > document.getElementById('points').offsetTop")
+    assert "commit a" in text and "differs between these runs: commit" in text
+
+
+def test_every_section_shows_its_own_tables_alone(shown, mixed):
+    other = [result.with_values({"model": "bert", "run_id": f"bert-{n}"}) for n, result in enumerate(mixed(60))]
+    page = shown([*mixed(60), *other], verdicts_of=lambda group: [f"verdict on {group.title.split()[0]}"])
+    for place, model in enumerate(("bert", "vit_small")):
+        page.evaluate(
+            f"{{ const box = document.getElementById('section'); box.value = {place}; "
+            "box.dispatchEvent(new Event('change')); }"
+        )
+        text = page.evaluate("document.body.innerText")
+        assert text.count("Patterns, by the area that they dominate") == text.count("What was measured") == 1
+        assert text.count("verdict on") == 1 and f"verdict on {model}" in text and f"model {model}" in text
 
 
 def test_awkward_text_stays_text(shown, make_result):

@@ -54,7 +54,8 @@ function movedBudget() {
 }
 
 function showSection() {
-  for (const [place, text] of [...document.querySelectorAll("[data-section]")].entries()) text.hidden = place !== state.section;
+  // Of each section there are two: its sentences above the charts, its tables below them.
+  for (const text of document.querySelectorAll("[data-section]")) text.hidden = Number(text.dataset.section) !== state.section;
   document.getElementById("section").value = state.section;
   document.getElementById("axis").value = state.axis;
   document.getElementById("split").value = state.split;
