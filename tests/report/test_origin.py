@@ -1,6 +1,7 @@
 """Where a result comes from: its command, its machine and software, and the cells of a study that are missing."""
 
 import shlex
+from pathlib import Path
 
 import pytest
 import yaml
@@ -12,6 +13,8 @@ from sparsefront.report.provenance import provenance, unlike_the_rest
 from sparsefront.report.run_command import run_command
 from sparsefront.report.series_style import pattern_color, recovery_marker
 from sparsefront.report.store import write_result_json
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -70,6 +73,14 @@ def test_a_pattern_has_one_color_and_a_recovery_one_marker():
     assert len(set(colors)) == len(known) and pattern_color("my_own") not in colors
     assert recovery_marker("finetune") == ("o", "circle") and recovery_marker(None) == recovery_marker("none")
     assert recovery_marker("my_own") == recovery_marker("my_own")
+
+
+def test_shipped_recoveries_have_markers_of_their_own():
+    shipped = [file.stem for file in (ROOT / "conf" / "recovery").glob("*.yaml")]
+    for names in zip(*map(recovery_marker, shipped), strict=True):
+        assert len(set(names)) == len(shipped) >= 10, names
+    own = {recovery_marker(name) for name in ("my_own", "rigl")}
+    assert len(own) == 2 and not own & set(map(recovery_marker, shipped))
 
 
 def test_failed_points_are_told_with_their_command_and_reason(tmp_path, make_result, capsys):

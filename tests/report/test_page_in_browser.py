@@ -4,6 +4,7 @@ import base64
 import csv
 import io
 import json
+from pathlib import Path
 
 import pytest
 from headless_browser import find_browser, headless_page
@@ -13,6 +14,7 @@ from sparsefront.report.page.comparison import write_comparison
 from sparsefront.report.page.run import write_run_page
 
 pytestmark = pytest.mark.skipif(find_browser() is None, reason="no Chromium or Chrome is installed")
+ROOT = Path(__file__).parents[2]
 COUNT = "document.querySelectorAll('{}').length"
 LINES = COUNT.format("#points tbody tr")
 CLICK = "document.querySelector('{}').click()"
@@ -179,6 +181,15 @@ def test_sections_are_chosen_and_hold_their_own_text(shown, mixed, make_result):
     assert page.evaluate(visible) != first
     page.evaluate(WAIT)
     assert page.evaluate("location.hash") == "#section=1"
+
+
+def test_every_shipped_recovery_has_an_outline_of_its_own(shown, make_result):
+    recoveries = [file.stem for file in (ROOT / "conf" / "recovery").glob("*.yaml")] + ["my_own", "rigl"]
+    page = shown([make_result(recovery=name, run_id=name) for name in recoveries])
+    icons = "[...document.querySelectorAll('#filters [data-field=\"recovery\"] path')].map((path) => path.getAttribute('d'))"
+    outlines = page.evaluate(icons)
+    assert len(outlines) == len(set(outlines)) == len(recoveries) == 12
+    assert page.evaluate("Object.values(SYMBOLS).every((draw) => !draw(8, 8, 5).includes('NaN'))")
 
 
 def test_ranking_grid_verdicts_and_provenance_are_read_below_the_charts(shown, mixed):

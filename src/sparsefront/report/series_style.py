@@ -13,6 +13,9 @@ MARKERS = (
     ("v", "triangle-down"),
     ("P", "cross"),
     ("X", "x"),
+    ("<", "triangle-left"),
+    (">", "triangle-right"),
+    ("p", "pentagon"),
 )
 DENSE_COLOR = "#111111"
 FRONT_COLOR = "#999999"
@@ -26,7 +29,13 @@ _PATTERN_COLORS = dict(
     mixed="#e6007e",
 )
 _OWN_PATTERN_COLORS = ("#00707a", "#b06a00", "#6b8e23", "#8b2f5a", "#40557a", "#9a5fd0")
-_RECOVERY_MARKERS = ("finetune", "none", "distill", "lr_rewind", "weight_rewind", "obs_update", "sr_ste")
+_RECOVERY_MARKERS = dict(
+    zip(("finetune", "none", "distill", "lr_rewind", "weight_rewind", "obs_update", "sr_ste"), MARKERS),
+    square_head=MARKERS[7],
+    sparse_swaps=MARKERS[8],
+    cast=MARKERS[9],
+)
+_OWN_RECOVERY_MARKERS = (("h", "hexagon"), ("d", "thin-diamond"))
 
 
 @dataclass(frozen=True)
@@ -39,7 +48,7 @@ class SeriesStyle:
 
 
 def series_styles(names: Iterable[str]) -> dict[str, SeriesStyle]:
-    """A style for each of some series that are no patterns, by its place: colors repeat after 10, color with marker after 70."""
+    """A style for each of some series that are no patterns, by its place: colors and markers repeat after 10."""
     return {
         name: SeriesStyle(COLORS[place % len(COLORS)], *MARKERS[place % len(MARKERS)])
         for place, name in enumerate(names)
@@ -52,10 +61,9 @@ def pattern_color(pattern: str) -> str:
 
 
 def recovery_marker(recovery: str | None) -> tuple[str, str]:
-    """By the name alone: (matplotlib's, the page's)."""
+    """By the name alone: (matplotlib's, the page's); a recovery from outside the repository gets one of two further markers."""
     name = recovery or "none"
-    place = _RECOVERY_MARKERS.index(name) if name in _RECOVERY_MARKERS else _number(name)
-    return MARKERS[place % len(MARKERS)]
+    return _RECOVERY_MARKERS.get(name) or _OWN_RECOVERY_MARKERS[_number(name) % len(_OWN_RECOVERY_MARKERS)]
 
 
 def _number(name: str) -> int:

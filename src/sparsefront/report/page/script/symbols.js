@@ -5,6 +5,11 @@ const SYMBOLS = {
   diamond: (x, y, r) => `M${x},${y - 1.3 * r}l${1.3 * r},${1.3 * r}l${-1.3 * r},${1.3 * r}l${-1.3 * r},${-1.3 * r}z`,
   "triangle-up": (x, y, r) => `M${x},${y - 1.2 * r}l${1.2 * r},${2.1 * r}h${-2.4 * r}z`,
   "triangle-down": (x, y, r) => `M${x},${y + 1.2 * r}l${-1.2 * r},${-2.1 * r}h${2.4 * r}z`,
+  "triangle-left": (x, y, r) => `M${x - 1.2 * r},${y}l${2.1 * r},${-1.2 * r}v${2.4 * r}z`,
+  "triangle-right": (x, y, r) => `M${x + 1.2 * r},${y}l${-2.1 * r},${1.2 * r}v${-2.4 * r}z`,
+  "thin-diamond": (x, y, r) => `M${x},${y - 1.4 * r}l${0.8 * r},${1.4 * r}l${-0.8 * r},${1.4 * r}l${-0.8 * r},${-1.4 * r}z`,
+  pentagon: (x, y, r) => regular(x, y, r, 5),
+  hexagon: (x, y, r) => regular(x, y, r, 6),
   cross: (x, y, r) => polygon(x, y, r, [[-0.4, -1.2], [0.4, -1.2], [0.4, -0.4], [1.2, -0.4], [1.2, 0.4], [0.4, 0.4],
     [0.4, 1.2], [-0.4, 1.2], [-0.4, 0.4], [-1.2, 0.4], [-1.2, -0.4], [-0.4, -0.4]]),
   x: (x, y, r) => polygon(x, y, r, [[0, -0.55], [0.65, -1.2], [1.2, -0.65], [0.55, 0], [1.2, 0.65], [0.65, 1.2],
@@ -17,6 +22,14 @@ const SYMBOLS = {
 
 function polygon(x, y, r, corners) {
   return `M${corners.map(([right, down]) => `${x + r * right},${y + r * down}`).join("L")}z`;
+}
+
+// With a corner on top.
+function regular(x, y, r, corners) {
+  return polygon(x, y, r, Array.from({ length: corners }, (_, corner) => {
+    const angle = 2 * Math.PI * (corner / corners - 0.25);
+    return [1.2 * Math.cos(angle), 1.2 * Math.sin(angle)];
+  }));
 }
 
 function symbolIcon(symbol, color) {
