@@ -70,11 +70,50 @@ def test_two_hundred_mixed_runs_fit_eighty_columns(mixed):
     console = Console(file=io.StringIO(), width=80)
     console.print(compact_table(group, 40))
     lines = console.file.getvalue().splitlines()
-    assert len(lines) <= 45 and max(map(len, lines)) <= 80
+    told_apart = sum("lr=" in line for line in lines)
+    assert 0 < told_apart <= 8 and len(lines) <= 46 + told_apart and max(map(len, lines)) <= 80
     best = max(group.points(), key=lambda point: point.val)
     first = next(line for line in lines if "×" in line)
     assert best.candidate.pattern in first and f"{best.quality:.2f} ± " in first
     assert "winner" in "".join(lines) and "recipe" in "".join(lines)
+
+
+def test_lines_that_differ_in_a_setting_alone_tell_it(make_result):
+    def lines(*changes: dict) -> list[str]:
+        results = [make_result(run_id=str(number), **change) for number, change in enumerate(changes)]
+        (group,) = split_comparable(results)
+        console = Console(file=io.StringIO(), width=80)
+        console.print(compact_table(group))
+        return console.file.getvalue().splitlines()[4:]
+
+    rates = [{"recovery_parameters": {"lr": rate, "epochs": 3}} for rate in (0.001, 0.002)]
+    told = " ".join(lines(*rates, {"pattern": "n_m"}))
+    assert "lr=0.001" in told and "lr=0.002" in told and "epochs" not in told and told.count("lr=") == 2
+    assert "lr=" not in " ".join(lines(rates[0], rates[1] | {"recovery": "distill"})), "the recovery tells them apart"
+    parts = [{"pattern_parameters": {"axis": name}, "schedule": name} for name in ("a", "b")]
+    told = [line.strip() for line in lines(*parts)]
+    assert {"axis=a", "axis=b", "schedule=a", "schedule=b"} <= set(told), "as pattern.axis= and schedule= of run.py"
+
+
+def test_names_stay_whole_where_settings_fold(make_result):
+    shared = {"pattern": "shuffled_block", "granularity": 32, "recovery": "weight_rewind", "val_sparse": 0.9}
+    results = [
+        make_result(
+            **shared,
+            run_id=f"{name} {seed}",
+            seed=seed,
+            sparse=0.9 + 0.001 * seed,
+            pattern_parameters={"search": name},
+            recovery_parameters={"rate": name},
+        )
+        for name in ("a_value_with_a_long_name", "another_value_with_a_long_name")
+        for seed in (0, 1)
+    ]
+    (group,) = split_comparable(results)
+    console = Console(file=io.StringIO(), width=80)
+    console.print(compact_table(group))
+    text = console.file.getvalue()
+    assert "shuffled_block 32 " in text and "weight_rewind " in text and "recipe" in text
 
 
 def test_a_narrow_terminal_gets_the_table_that_fits(mixed, capsys, monkeypatch):

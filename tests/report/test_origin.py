@@ -10,7 +10,7 @@ from sparsefront.report.candidates import candidates_of
 from sparsefront.report.compare import main
 from sparsefront.report.missing_cells import measured_cells
 from sparsefront.report.provenance import provenance, unlike_the_rest
-from sparsefront.report.run_command import run_command
+from sparsefront.report.run_command import override_text, run_command
 from sparsefront.report.series_style import pattern_color, recovery_marker
 from sparsefront.report.store import write_result_json
 
@@ -41,6 +41,21 @@ def test_without_overrides_the_record_tells_what_it_can(make_result, tmp_path, t
     command = run_command(make_result(), tmp_path)
     assert "python run.py model=vit_small dataset=digits pattern=tile_wise" in command
     assert "granularity=128 sparsity=0.75 seed=3  # from the record, parameters left out" in command
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("recovery", None, "recovery=none"),
+        ("pattern.m", None, "pattern.m=null"),
+        ("tile.whole_tiles", True, "tile.whole_tiles=true"),
+        ("kernel_mode", "auto", "kernel=auto"),
+        ("recovery.lr", 1e-05, "recovery.lr=1e-05"),
+        ("pattern.candidates", ["n_m", {"name": "n_m", "m": 4}], "pattern.candidates=[n_m,{name:n_m,m:4}]"),
+    ],
+)
+def test_settings_are_told_as_a_run_takes_them(key, value, text):
+    assert override_text(key, value) == text
 
 
 def test_provenance_and_a_badge_where_it_differs(make_result):

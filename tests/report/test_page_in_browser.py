@@ -90,6 +90,23 @@ def test_filters_choose_and_stay_in_the_address(shown, mixed):
     assert page.evaluate(LINES) > chosen
 
 
+def test_settings_do_not_repeat_the_recovery_and_are_what_a_run_takes(shown, make_result):
+    page = shown(
+        [
+            make_result(run_id="none", recovery=None, recovery_parameters={}),
+            make_result(run_id="plain", recovery_parameters={"epochs": None}),
+            make_result(run_id="short", recovery_parameters={"epochs": 1}),
+        ]
+    )
+    cells = "[...document.querySelectorAll('#points tbody tr')].map((line) => [line.cells[2].innerText, line.cells[3].innerText])"
+    assert sorted(page.evaluate(cells)) == [
+        ["finetune", "recovery.epochs=1"],
+        ["finetune", "recovery.epochs=null"],
+        ["none", ""],
+    ]
+    assert page.evaluate("now.view.points.map((point) => nameOf(point))")[0] == "tile_wise 128 none"
+
+
 def test_the_slider_names_the_best_that_is_fast_enough_and_its_command(shown, mixed):
     results = mixed(200)
     page = shown(results)

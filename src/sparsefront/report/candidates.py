@@ -46,6 +46,10 @@ class Candidate:
         return _text([first.sparsity.sparsity_target, *(getattr(first.choice, name) for name in STRUCTURE)])
 
     @property
+    def recovery(self) -> str:
+        return recovery_of(self.results[0])
+
+    @property
     def seeds(self) -> tuple[tuple[int, int | None], ...]:
         return tuple(seeds_of(result) for result in self.results)
 
@@ -100,6 +104,11 @@ def seeds_of(result: Result) -> tuple[int, int | None]:
     """Of the dense network and of its recovery."""
     again = result.identity.recovery_seed
     return result.identity.seed, result.identity.seed if again is None else again
+
+
+def recovery_of(result: Result) -> str:
+    """As the setting `recovery` takes it; `none` where nothing was recovered."""
+    return result.choice.recovery or "none"
 
 
 def side_of(result: Result) -> str | None:

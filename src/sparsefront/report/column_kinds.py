@@ -7,6 +7,7 @@ from typing import Any
 from sparsefront.pruning.collapse import collapsed_layers
 from sparsefront.report.baseline import points_lost
 from sparsefront.report.result import Result
+from sparsefront.report.run_command import override_text
 
 
 def percent(fraction: float | None) -> str:
@@ -117,4 +118,4 @@ class SettingsColumn(Column):
 
     def value(self, result: Result) -> str | None:
         found = ((part, key, result.value_of(f"{part}_parameters")) for part, key in self.keys)
-        return " ".join(f"{part}.{key}={held[key]}" for part, key, held in found if key in held) or None
+        return " ".join(override_text(f"{part}.{key}", held[key]) for part, key, held in found if key in held) or None

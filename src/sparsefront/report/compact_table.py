@@ -5,13 +5,15 @@ from rich.table import Table
 from rich.text import Text
 
 from sparsefront.report.baseline import points_lost
-from sparsefront.report.column_kinds import percent, plain, points, times
+from sparsefront.report.column_kinds import percent, points, times
 from sparsefront.report.comparable import ComparableResults
 from sparsefront.report.points import Point
 from sparsefront.report.table import add_row
-from sparsefront.report.winners import picked_as
+from sparsefront.report.winners import picked_as, settings_apart
 
 HEADINGS = ("pattern", "sparsity", "recovery", "runs", "test", "lost", "speedup", "picked")
+FOLDED = {"pattern": 17, "recovery": 13}  # at most as wide, in characters, as leaves the numbers room in 80 columns
+SHOWN = ("pattern", "sparsity", "recovery")  # a line's settings are told where another agrees with it in all of these
 
 
 def compact_table(group: ComparableResults, most: int | None = None) -> Table:
@@ -21,27 +23,33 @@ def compact_table(group: ComparableResults, most: int | None = None) -> Table:
         most: lines; None: all.
     """
     table = Table(
-        title=Text(group.title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+        title=Text(group.title), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0
     )
     for heading in HEADINGS:
-        text = heading in ("pattern", "recovery", "picked")
-        table.add_column(heading, justify="left" if text else "right", no_wrap=not text, overflow="fold")
+        if heading in FOLDED:
+            table.add_column(heading, max_width=FOLDED[heading], overflow="fold")
+        else:
+            table.add_column(heading, justify="left" if heading == "picked" else "right", no_wrap=True)
     picked = picked_as(group.candidates)
+    apart = settings_apart(group.candidates, SHOWN)
     order = sorted(group.points(), key=lambda point: -(point.quality if point.val is None else point.val))
     for point in order[:most]:
-        add_row(table, *_cells(point), picked.get(point.candidate.runs, ""))
+        add_row(table, *_cells(point, apart[point.candidate.runs]), picked.get(point.candidate.runs, ""))
     return table
 
 
-def _cells(point: Point) -> tuple[str, ...]:
+def _cells(point: Point, apart: dict[str, str]) -> tuple[str, ...]:
+    """Settings without which two lines would look alike stand below the name of what they belong to."""
+    of_recovery = [text.removeprefix("recovery.") for key, text in apart.items() if key.startswith("recovery.")]
+    others = [text.removeprefix("pattern.") for key, text in apart.items() if not key.startswith("recovery.")]
     results = point.candidate.results
     lost = [value for result in results if (value := points_lost(result)) is not None]
     spread = "" if point.spread is None else f" ± {point.spread:.2f}"
     speedups = point.candidate.speedups
     return (
-        point.candidate.pattern,
+        "\n".join((point.candidate.pattern, *others)),
         f"{point.candidate.sparsity:g}",
-        plain(point.result.choice.recovery),
+        "\n".join((point.candidate.recovery, *of_recovery)),
         str(len(results)),
         percent(point.quality / 100).removesuffix(" %") + spread,
         points(sum(lost) / len(lost) if lost else None),

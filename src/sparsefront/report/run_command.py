@@ -1,7 +1,9 @@
 """The command that made a run."""
 
+import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -9,6 +11,7 @@ from sparsefront.report.result import Result
 
 OVERRIDES_FILE = Path(".hydra") / "overrides.yaml"
 GROUPS = ("model", "dataset", "pattern", "importance", "allocation", "schedule", "recovery")
+OPTION_OF_FIELD = {"kernel_mode": "kernel"}  # where the record's name is another
 
 
 def run_command(result: Result, folder: Path | None) -> str:
@@ -22,6 +25,18 @@ def run_command(result: Result, folder: Path | None) -> str:
     if command is not None:
         return command
     return " ".join(["python run.py", *map(shlex.quote, _options(result))]) + "  # from the record, parameters left out"
+
+
+def override_text(key: str, value: Any) -> str:
+    """What was chosen, as `run.py` takes it: `recovery=none`, `pattern.m=null`, `kernel=auto`.
+
+    Args:
+        key: a field of `choice`, or `part.parameter`.
+    """
+    if key == "recovery" and value is None:
+        value = "none"
+    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":")).replace('"', "")
+    return f"{OPTION_OF_FIELD.get(key, key)}={text}"
 
 
 def overrides_command(folder: Path) -> str | None:

@@ -7,6 +7,7 @@ from sparsefront.report.candidates import Candidate, mean_and_deviation, offers_
 from sparsefront.report.column_kinds import percent, times
 from sparsefront.report.paired_bootstrap import Difference, paired_difference
 from sparsefront.report.result import Result
+from sparsefront.report.run_command import override_text
 from sparsefront.tasks.outcomes import Outcomes
 
 CHOICES = "over seeds: mean ± standard deviation; the held-out part of train picks, test reports"
@@ -58,7 +59,7 @@ def candidate_table(found: Sequence[Candidate]) -> list[dict[str, str]]:
             {
                 "sparsity": f"{candidate.sparsity:g}",
                 "pattern": candidate.pattern,
-                "settings": told[candidate.runs],
+                "settings": " ".join(told[candidate.runs].values()),
                 "runs": str(len(candidate.results)),
                 "held out": _spread(candidate.val),
                 "test": _spread(candidate.test),
@@ -116,20 +117,26 @@ def _names(first: Candidate, other: Candidate) -> tuple[str, str]:
     if first.pattern != other.pattern:
         return first.pattern, other.pattern
     told = settings_apart([first, other])
-    return tuple(" ".join(filter(None, (one.pattern, told[one.runs]))) for one in (first, other))
+    return tuple(" ".join((one.pattern, *told[one.runs].values())) for one in (first, other))
 
 
-def settings_apart(candidates: Sequence[Candidate]) -> dict[tuple[str, ...], str]:
-    """Runs of a candidate -> what it chose where the candidates of its pattern and sparsity differ."""
+def settings_apart(
+    candidates: Sequence[Candidate], shown: Sequence[str] = ("pattern", "sparsity")
+) -> dict[tuple[str, ...], dict[str, str]]:
+    """Runs of a candidate -> what it chose where candidates that look alike differ: setting -> as `run.py` takes it.
+
+    Args:
+        shown: attributes of a candidate that are told beside its settings; alike are those in which all of them agree.
+    """
     rivals: dict[tuple, list[Candidate]] = {}
     for candidate in candidates:
-        rivals.setdefault((candidate.pattern, candidate.sparsity), []).append(candidate)
+        rivals.setdefault(tuple(getattr(candidate, name) for name in shown), []).append(candidate)
     told = {}
     for alike in rivals.values():
         settings = [candidate.settings() for candidate in alike]
         apart = [key for key in _all(settings) if len({str(one.get(key)) for one in settings}) > 1]
         for candidate, own in zip(alike, settings):
-            told[candidate.runs] = " ".join(f"{key}={own[key]}" for key in apart if key in own)
+            told[candidate.runs] = {key: override_text(key, own[key]) for key in apart if key in own}
     return told
 
 

@@ -5,7 +5,7 @@ from operator import attrgetter
 from typing import Any
 
 from sparsefront.report.baseline import points_lost
-from sparsefront.report.candidates import side_of, val_quality
+from sparsefront.report.candidates import recovery_of, side_of, val_quality
 from sparsefront.report.field_types import alternatives
 from sparsefront.report.result import Result, result_fields
 
@@ -17,8 +17,11 @@ DERIVED = {
         None if val_quality(result) is None else _of_side(result, "_standard_error", "val_")
     ),
     "lost": points_lost,
+    "recovery": recovery_of,
 }
-"""Of the sparse network, with the sparse kernels running where that was measured: fractions, and percentage points."""
+"""Qualities are of the sparse network, with the sparse kernels running where that was measured: fractions, and percentage points.
+What is filtered by is known here also of records that are older than its field.
+"""
 
 
 def run_columns(results: Sequence[Result]) -> list[dict[str, Any]]:

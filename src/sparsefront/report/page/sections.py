@@ -5,7 +5,7 @@ from typing import Any
 
 from sparsefront.report.axis import LATENCY, SPEEDUP
 from sparsefront.report.budgets import budget_sentences
-from sparsefront.report.column_kinds import plain
+from sparsefront.report.candidates import recovery_of
 from sparsefront.report.comparable import CPU_NOTE, ComparableResults
 from sparsefront.report.missing_cells import measured_cells
 from sparsefront.report.provenance import unlike_the_rest
@@ -15,6 +15,7 @@ from sparsefront.report.series_style import DENSE_COLOR, pattern_color, recovery
 from sparsefront.report.winners import picked_as, settings_apart
 
 AXES = (SPEEDUP, LATENCY)
+SHOWN = ("pattern", "sparsity", "recovery")  # columns of the page's table beside the settings
 
 
 def section_text(group: ComparableResults, verdicts: Sequence[str]) -> dict[str, Any]:
@@ -44,12 +45,12 @@ def section_data(group: ComparableResults, places: Mapping[int, int]) -> dict[st
     Args:
         places: `id` of a result -> its place among the page's runs.
     """
-    told, picked = settings_apart(group.candidates), picked_as(group.candidates)
+    told, picked = settings_apart(group.candidates, SHOWN), picked_as(group.candidates)
     points = [
         {
             "runs": [places[id(result)] for result in candidate.results],
             "label": candidate.pattern,
-            "settings": told[candidate.runs],
+            "settings": " ".join(told[candidate.runs].values()),
             "picked": picked.get(candidate.runs, ""),
         }
         for candidate in group.candidates
@@ -74,13 +75,11 @@ def section_data(group: ComparableResults, places: Mapping[int, int]) -> dict[st
 def styles(results: Sequence[Result]) -> dict[str, Any]:
     """Colors by pattern, symbols by recovery."""
     patterns = sorted({result.choice.pattern for result in results})
-    recoveries = sorted({plain(result.choice.recovery) for result in results})
+    recoveries = sorted({recovery_of(result) for result in results})
     return {
         "dense": DENSE_COLOR,
         "patterns": {pattern: pattern_color(pattern) for pattern in patterns},
-        "recoveries": {
-            recovery: recovery_marker(None if recovery == plain(None) else recovery)[1] for recovery in recoveries
-        },
+        "recoveries": {recovery: recovery_marker(recovery)[1] for recovery in recoveries},
     }
 
 

@@ -47,7 +47,7 @@ function pointOf(held, runs, section) {
     runs,
     run: runs[0],
     pattern: valueOf("pattern", runs[0]),
-    recovery: valueOf("recovery", runs[0]) ?? "–",
+    recovery: valueOf("_recovery", runs[0]),
     quality: timesHundred(mean(qualities)),
     error: largest(errors),
     error_of: errors[1] !== null && errors[1] >= (errors[0] ?? 0) ? `deviation over ${runs.length} runs` : "standard error of the test set",

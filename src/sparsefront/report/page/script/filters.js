@@ -4,7 +4,9 @@ function runsThatPass(runs) {
   return runs.filter((run) => active.every((name) => state.filters[name].has(textOf(name, run))));
 }
 
-const textOf = (name, run) => String(valueOf(name, run) ?? DASH);
+// The page's own column, where it has one, knows more than the record's field.
+const columnOf = (name) => (COLUMNS.has(`_${name}`) ? `_${name}` : name);
+const textOf = (name, run) => String(valueOf(columnOf(name), run) ?? DASH);
 
 function showFilters(section, changed) {
   const runs = section.points.flatMap((point) => point.runs);

@@ -20,4 +20,4 @@ function qualityText(point) {
 const ESCAPES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };
 const escaped = (text) => String(text ?? DASH).replace(/[&<>"']/g, (letter) => ESCAPES[letter]);
 
-const nameOf = (point) => [point.label, point.settings].filter(Boolean).join(" ");
+const nameOf = (point) => [point.label, point.recovery, point.settings].filter(Boolean).join(" ");
