@@ -90,6 +90,41 @@ def test_filters_choose_and_stay_in_the_address(shown, mixed):
     assert page.evaluate(LINES) > chosen
 
 
+def test_seeds_of_a_recovery_n_of_m_and_distribution_are_filters_where_they_differ(shown, make_result):
+    def run(number, **changes):
+        return make_result(run_id=str(number), seed=0, **changes)
+
+    fields = "[...document.querySelectorAll('#filters fieldset')].map((box) => box.dataset.field)"
+    again = [run(seed, recovery_seed=seed) for seed in (0, 1, 2)]
+    page = shown(again)
+    assert page.evaluate(fields) == ["recovery_seed"]
+    page.evaluate(CLICK.format('[data-field="recovery_seed"] [data-value="2"]'))
+    assert page.evaluate("now.view.points.map((point) => point.runs)") == [[2]]
+    page.evaluate(WAIT)
+    assert page.evaluate("location.hash") == "#recovery_seed=2"
+    runs = [
+        run(f"{name} {windows}", pattern_parameters={"distribution": name, "m": m}, n_of_m=windows)
+        for name in ("free", "balanced")
+        for m, windows in ((4, "2:4"), (None, "1:4 in 20, 3:32 in 4"))
+    ]
+    page = shown(runs)
+    assert page.evaluate(fields) == ["n_of_m", "distribution"]
+    page.evaluate(CLICK.format('[data-field="n_of_m"] [data-value="1:4 in 20, 3:32 in 4"]'))
+    page.evaluate(CLICK.format('[data-field="distribution"] [data-value="balanced"]'))
+    page.evaluate(WAIT)
+    again = shown(runs, page.evaluate("location.hash"))
+    chosen = "now.view.points.map((point) => valueOf('run_id', point.run))"
+    assert again.evaluate(chosen) == ["balanced 1:4 in 20, 3:32 in 4"]
+
+
+def test_a_recovery_that_follows_the_seed_needs_no_filter_of_its_own(shown, make_result):
+    """Records before version 6 do not hold it."""
+    runs = [make_result(run_id=str(seed), seed=seed, recovery_seed=seed or None) for seed in (0, 1, 2)]
+    page = shown(runs)
+    assert page.evaluate(COUNT.format('#filters [data-field="seed"] button')) == 3
+    assert page.evaluate(COUNT.format('#filters [data-field="recovery_seed"]')) == 0
+
+
 def test_settings_do_not_repeat_the_recovery_and_are_what_a_run_takes(shown, make_result):
     page = shown(
         [

@@ -5,7 +5,7 @@ from operator import attrgetter
 from typing import Any
 
 from sparsefront.report.baseline import points_lost
-from sparsefront.report.candidates import recovery_of, side_of, val_quality
+from sparsefront.report.candidates import recovery_of, seeds_of, side_of, val_quality
 from sparsefront.report.field_types import alternatives
 from sparsefront.report.result import Result, result_fields
 
@@ -18,6 +18,8 @@ DERIVED = {
     ),
     "lost": points_lost,
     "recovery": recovery_of,
+    "recovery_seed": lambda result: seeds_of(result)[1],
+    "distribution": lambda result: result.choice.pattern_parameters.get("distribution"),
 }
 """Qualities are of the sparse network, with the sparse kernels running where that was measured: fractions, and percentage points.
 What is filtered by is known here also of records that are older than its field.

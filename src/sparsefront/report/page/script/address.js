@@ -1,6 +1,7 @@
 // What the reader chose, kept in the page's address: #section=1&axis=latency_ms&pattern=n_m,tile_wise&budget=1.5
 const FILTERS = [
-  "pattern", "granularity", "recovery", "sparsity_target", "importance", "allocation", "schedule", "kernel_mode", "seed",
+  "pattern", "granularity", "n_of_m", "distribution", "recovery", "sparsity_target", "importance", "allocation", "schedule",
+  "kernel_mode", "seed", "recovery_seed",
 ];
 const state = readAddress();
 

@@ -11,7 +11,8 @@ const textOf = (name, run) => String(valueOf(columnOf(name), run) ?? DASH);
 function showFilters(section, changed) {
   const runs = section.points.flatMap((point) => point.runs);
   const fields = FILTERS.map((name) => [name, [...new Set(runs.map((run) => textOf(name, run)))].sort(byNumberOrText)]);
-  const several = fields.filter(([name, values]) => values.length > 1 || state.filters[name].size);
+  const differs = ([name, values]) => values.length > 1 && !(name === "recovery_seed" && recoveredBySeed(runs));
+  const several = fields.filter((field) => differs(field) || state.filters[field[0]].size);
   const box = document.getElementById("filters");
   box.innerHTML = several.map(([name, values]) => `<fieldset data-field="${name}"><legend>${name.replaceAll("_", " ")}</legend>` +
     values.map((value) => `<button type="button" aria-pressed="${state.filters[name].has(value)}" data-value="${escaped(value)}">` +
@@ -24,6 +25,11 @@ function showFilters(section, changed) {
     button.setAttribute("aria-pressed", chosen.has(value));
     changed();
   };
+}
+
+// Whether each recovery has the seed of its dense network: then the filter of that seed is enough.
+function recoveredBySeed(runs) {
+  return runs.every((run) => textOf("recovery_seed", run) === textOf("seed", run));
 }
 
 function iconOf(name, value) {
