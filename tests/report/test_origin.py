@@ -81,6 +81,35 @@ def test_missing_cells_are_named(make_result):
     assert measured_cells(candidates_of(runs[:3])) == [], "one line is no grid"
 
 
+def test_missing_cells_of_what_else_differs_are_named(make_result):
+    """Free and balanced vectors were one line, whose cells were all filled."""
+
+    def run(sparsity, distribution="free", **changes):
+        held = {"pattern": "vector_wise", "granularity": 32, "sparsity_target": sparsity}
+        return make_result(**held | {"pattern_parameters": {"distribution": distribution}} | changes)
+
+    runs = [run(0.5), run(0.75), run(0.5, "balanced"), run(0.75, pattern="tile_wise", pattern_parameters={})]
+    rows = measured_cells(candidates_of(runs))
+    assert [line["distribution"] for line in rows] == ["", "balanced", "free"]
+    assert rows[1] == {
+        "pattern": "vector_wise 32",
+        "distribution": "balanced",
+        "recovery": "finetune",
+        "sparsity 0.5": "1 seed",
+        "sparsity 0.75": "missing",
+    }
+    several = [
+        run(0.5, schedule="one_shot"),
+        run(0.75, schedule="one_shot"),
+        run(0.75, importance="taylor", schedule="gradual", allocation="erk"),
+    ]
+    apart = measured_cells(candidates_of(several))
+    assert list(apart[0]) == ["pattern", "importance", "schedule", "recovery", "sparsity 0.5", "sparsity 0.75"], (
+        "an allocation that only one of them records is no difference"
+    )
+    assert [line["sparsity 0.5"] for line in apart] == ["1 seed", "missing"]
+
+
 def test_a_pattern_has_one_color_and_a_recovery_one_marker():
     known = ["tile_wise", "vector_wise", "block_wise", "n_m", "element_wise", "dense", "uniform", "channel"]
     known += ["shuffled_block", "tile_2_4", "block_2_4", "mixed"]
