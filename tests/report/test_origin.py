@@ -63,10 +63,13 @@ def test_provenance_and_a_badge_where_it_differs(make_result):
     results = [make_result(**usual, run_id=str(number)) for number in range(3)]
     odd = make_result(**usual | {"commit": "b" * 40 + "-dirty", "gpu": "H100"}, run_id="odd")
     assert unlike_the_rest([*results, odd]) == {
-        "odd": ["GPU H100, elsewhere H200", "commit bbbbbbbbb-dirty, elsewhere aaaaaaaaa"]
+        "odd": ["GPU H100, elsewhere H200", "commit and kernels bbbbbbbbb-dirty, elsewhere aaaaaaaaa"]
     }
     assert unlike_the_rest(results) == {}
     assert provenance(odd)["commit"] == "bbbbbbbbb-dirty" and "driver" not in provenance(odd)
+    assert provenance(odd)["kernels"] == "as of the commit" and "kernels" not in provenance(make_result(commit=None))
+    chosen = [make_result(**usual, run_id=name, latency_kernel=name) for name in ("csr_cuda", "gathered_cuda")]
+    assert unlike_the_rest(chosen) == {}, "which kernel runs is chosen for each point"
 
 
 def test_missing_cells_are_named(make_result):

@@ -192,6 +192,7 @@ def test_a_point_tells_its_runs_and_layers_and_downloads_are_whole(shown, mixed)
     page.evaluate(CLICK.format("#points tbody tr"))
     told = page.evaluate("document.querySelector('#details').innerText")
     assert "python run.py" in told and "of run run-" in told and "commit aaaa" in told
+    assert "aaaa (kernels: as of the commit) ·" in told
     assert "± is the standard error of the test set" in page.evaluate("tipText(now.view.points[0])")
     assert "gathered_reference" in page.evaluate("document.querySelector('#details').innerHTML")
     everything = f"[...Array({len(results)}).keys()]"
@@ -215,7 +216,7 @@ def test_pictures_of_masks_are_in_the_page(browser, make_result, tmp_path):
 def test_other_provenance_has_a_badge(shown, mixed):
     page = shown(mixed(60))
     assert page.evaluate("now.view.points.flatMap((point) => point.unlike).join()") == (
-        "commit bbbbbbbbb, elsewhere aaaaaaaaa,commit bbbbbbbbb, elsewhere aaaaaaaaa"
+        ",".join(["commit and kernels bbbbbbbbb, elsewhere aaaaaaaaa"] * 2)
     )
     assert page.evaluate(COUNT.format("#points .badge")) == 2
 

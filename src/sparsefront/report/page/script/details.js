@@ -26,7 +26,8 @@ function runsTable(point) {
 
 function provenanceList(run) {
   const known_fields = PROVENANCE.filter((name) => valueOf(name, run) !== null);
-  return `<p class="note">of run ${escaped(valueOf("run_id", run))}, as the command above and the layers below: ${known_fields.map((name) => `${name} ${escaped(valueOf(name, run))}`).join(" · ")}</p>`;
+  const shown = known_fields.map((name) => `${name} ${escaped(valueOf(name, run))}${name === "commit" ? " (kernels: as of the commit)" : ""}`);
+  return `<p class="note">of run ${escaped(valueOf("run_id", run))}, as the command above and the layers below: ${shown.join(" · ")}</p>`;
 }
 
 function layersTable(run) {
