@@ -35,7 +35,7 @@ def test_the_fastest_within_the_budget_is_named_with_those_that_lose(run):
     one, two = sentences(results, 1.0, 2.0)
     assert one == (
         "at ≤ 1 point lost the fastest is n_m at sparsity 0.75, finetune: 1.40× (1.35× – 1.45×) over dense, "
-        "accuracy 89.60 %, 0.40 points lost on the reporting split, 0.40 held out; element_wise loses to dense; "
+        "accuracy 89.60 %, 0.40 points lost on the reporting split, 0.40 lost held out; element_wise loses to dense; "
         "uniform is not surely faster than dense; tile_wise, block_wise always lose more"
     )
     assert two.startswith("at ≤ 2 points lost the fastest is tile_wise") and two.endswith(
@@ -46,7 +46,16 @@ def test_the_fastest_within_the_budget_is_named_with_those_that_lose(run):
 def test_the_held_out_part_decides_who_is_within_the_budget(run):
     lucky, honest = run("n_m", 2.0, 3.0, on_test=0.0), run("tile_wise", 1.5, 0.5, on_test=4.0)
     (told,) = sentences([lucky, honest], 1.0)
-    assert "the fastest is tile_wise" in told and "4.00 points lost on the reporting split, 0.50 held out" in told
+    assert "the fastest is tile_wise" in told and "4.00 points lost on the reporting split, 0.50 lost held out" in told
+
+
+def test_what_is_better_than_dense_gained_points(run):
+    (told,) = sentences([run("n_m", 1.5, -0.08, on_test=0.4)], 1.0)
+    assert "0.40 points lost on the reporting split, 0.08 gained held out" in told
+    (told,) = sentences([run("n_m", 1.5, 0.4, on_test=-0.08)], 1.0)
+    assert "0.08 points gained on the reporting split, 0.40 lost held out" in told
+    (told,) = sentences([run("n_m", 1.5, -0.001, on_test=-0.001)], 1.0)
+    assert "0.00 points lost on the reporting split, 0.00 lost held out" in told
 
 
 def test_a_sentence_says_what_its_error_is_of(run):

@@ -161,6 +161,21 @@ def test_the_slider_names_the_best_that_is_fast_enough_and_its_command(shown, mi
     assert "budget=" in page.evaluate("location.hash")
 
 
+def test_what_is_better_than_dense_gained_points(shown, make_result):
+    better = {"dense": 0.9, "sparse": 0.9008, "val_dense": 0.9, "val_sparse": 0.9012, "latency_device": "cuda"}
+    page = shown([make_result(**better)])
+    assert "0.08 points gained, at sparsity" in page.evaluate(WINNER)
+    assert "0.08 points gained" in page.evaluate("tipText(now.view.points[0])")
+    told = page.evaluate("document.querySelector('ul.sentences').innerText")
+    assert "0.08 points gained on the reporting split, 0.12 gained held out" in told
+    assert page.evaluate("[0.4, 0, -0.001, null].map(lostText)") == [
+        "0.40 points lost",
+        "0.00 points lost",
+        "0.00 points lost",
+        "– points lost",
+    ]
+
+
 def test_the_held_out_part_may_be_drawn(shown, mixed):
     page = shown(mixed(200))
     label = "document.querySelector('#chart-speed text:last-of-type').textContent"

@@ -5,7 +5,7 @@ from statistics import fmean
 
 from sparsefront.report.baseline import points_lost
 from sparsefront.report.candidates import Candidate
-from sparsefront.report.column_kinds import percent, times
+from sparsefront.report.column_kinds import lost_in_words, percent, times
 from sparsefront.report.comparable import CPU_NOTE, ComparableResults
 from sparsefront.report.points import Point
 
@@ -79,8 +79,8 @@ def _in_words(point: Point) -> str:
     interval = "" if point.x_interval is None else f" ({' – '.join(map(times, point.x_interval))})"
     error, of = ("", "") if point.error is None else (f" ± {point.error:.2f}", f" ({point.error_of})")
     on_test = "".join(
-        f", {fmean(lost):.2f} {words}"
-        for held_out, words in ((False, "points lost on the reporting split"), (True, "held out"))
+        f", {lost_in_words(fmean(lost), unit)} {where}"
+        for held_out, unit, where in ((False, " points", "on the reporting split"), (True, "", "held out"))
         if (lost := _lost(point.candidate, held_out=held_out))
     )
     quality = percent(point.quality / 100).removesuffix(" %")

@@ -27,6 +27,11 @@ def points(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
+def lost_in_words(value: float, unit: str = " points") -> str:
+    """Percentage points that were lost: "0.40 points lost"; "0.08 points gained" of a negative value."""
+    return f"{abs(value):.2f}{unit} {'gained' if round(value, 2) < 0 else 'lost'}"
+
+
 def fraction(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 

@@ -34,7 +34,7 @@ function budgetText(budget, view, axis) {
 
 function winnerText(winner) {
   const seeds = winner.runs.length > 1 ? ` over ${winner.runs.length} runs` : "";
-  const lost = winner.dense ? "" : `, ${pointsText(winner.lost)} points lost, at sparsity ${fractionText(winner.sparsity)}`;
+  const lost = winner.dense ? "" : `, ${lostText(winner.lost)}, at sparsity ${fractionText(winner.sparsity)}`;
   const speed = `${timesText(winner.speedup)}, ${millisecondsText(winner.latency_ms)}`;
   return `<b>${escaped(nameOf(winner))}</b>: ${qualityText(winner)}${seeds}${lost}; ${speed}`;
 }

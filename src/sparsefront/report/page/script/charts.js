@@ -73,7 +73,7 @@ function tipText(point) {
   const seeds = point.runs.length > 1 ? `, ${point.runs.length} runs` : "";
   const lines = [nameOf(point) + seeds, `${qualityText(point)}, held out ${percentText(point.val)}`];
   if (point.error !== null) lines.push(`± is the ${point.error_of}`);
-  if (!point.dense) lines.push(`sparsity ${fractionText(point.sparsity)}, ${pointsText(point.lost)} points lost`);
+  if (!point.dense) lines.push(`sparsity ${fractionText(point.sparsity)}, ${lostText(point.lost)}`);
   lines.push(`${timesText(point.speedup)}, ${millisecondsText(point.latency_ms)}`);
   return [...lines, ...(point.unlike ?? []).map((text) => `≠ ${text}`)].join("\n");
 }

@@ -8,6 +8,7 @@ function milliseconds(value) {
 const or = (write) => (value) => (value === null || value === undefined ? DASH : write(value));
 const percentText = or((value) => `${value.toFixed(2)} %`);
 const pointsText = or((value) => value.toFixed(2));
+const lostText = (value) => `${pointsText(value && Math.abs(value))} points ${value?.toFixed(2) < 0 ? "gained" : "lost"}`;
 const timesText = or((value) => `${value.toFixed(2)}×`);
 const millisecondsText = or((value) => `${milliseconds(value)} ms`);
 const fractionText = or((value) => value.toFixed(3));
