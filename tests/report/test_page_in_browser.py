@@ -268,6 +268,8 @@ def test_ranking_grid_verdicts_and_provenance_are_read_below_the_charts(shown, m
     below = "[...document.querySelectorAll('section[data-section=\"0\"]')].at(-1)"
     assert page.evaluate(f"{below}.querySelectorAll('table').length") == 2
     assert page.evaluate(f"{below}.getBoundingClientRect().top > document.getElementById('points').offsetTop")
+    fits = "[...document.querySelectorAll('section .wide')].every((box) => box.scrollWidth <= box.clientWidth)"
+    assert page.evaluate(fits), "on a laptop's screen"
     assert "commit a" in text and "differs between these runs: commit" in text
 
 
