@@ -28,5 +28,7 @@ def save_png(figure: "Figure", path: Path) -> Path:
     figure.canvas.draw()
     picture = Image.fromarray(np.asarray(figure.canvas.buffer_rgba())).convert("RGB")
     path.parent.mkdir(parents=True, exist_ok=True)
-    picture.quantize(COLORS, dither=Image.Dither.NONE).save(path, optimize=True)
+    # Maximum coverage: by median cut a color of few pixels, such as a dot of a legend, becomes a mean with its neighbors.
+    palette = picture.quantize(COLORS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    palette.save(path, optimize=True)
     return path

@@ -10,7 +10,7 @@ from picture import new_figure, save_png
 from sparsefront_kernels.performance_model.errors import Errors
 from sparsefront_kernels.performance_model.kernel_latency import family_of
 
-from sparsefront.report.series_style import COLORS, FRONT_COLOR
+from sparsefront.report.series_style import FRONT_COLOR, SERIES_COLORS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +47,7 @@ def write_predictions_png(measurements: Iterable[Measurement], path: Path) -> Pa
     rows = -(-len(panels) // columns)
     figure = new_figure(PANEL_INCHES[0] * max(2, columns), PANEL_INCHES[1] * rows + 0.4)
     grid = figure.subplots(rows, columns, squeeze=False)
-    colors = {one: COLORS[place] for place, one in enumerate(M_CLASSES)}
+    colors = {one: SERIES_COLORS[place] for place, one in enumerate(M_CLASSES)}
     for (family, dtype), axes in zip(panels, grid.flat, strict=False):
         shown = panels[family, dtype]
         _draw_panel(axes, shown, colors)

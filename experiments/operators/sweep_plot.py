@@ -11,7 +11,7 @@ from measurements import Measurement
 from picture import new_figure, save_png
 from sparsefront_kernels.problem import LAYOUTS
 
-from sparsefront.report.series_style import COLORS, DENSE_COLOR
+from sparsefront.report.series_style import DENSE_COLOR, SERIES_COLORS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,7 +82,7 @@ def write_sweeps_png(measurements: Iterable[Measurement], path: Path) -> Path:
     rows = [[one for one in found if one.layout == layout] for layout in layouts]
     columns = max(len(row) for row in rows)
     levels = sorted({level for one in found for level in one.ours})
-    colors = {level: COLORS[place % len(COLORS)] for place, level in enumerate(levels)}
+    colors = {level: SERIES_COLORS[place % len(SERIES_COLORS)] for place, level in enumerate(levels)}
     figure = new_figure(PANEL_INCHES[0] * max(2, columns), PANEL_INCHES[1] * len(rows) + 0.5)
     grid = figure.subplots(len(rows), columns, squeeze=False, sharey=True)
     for row, line in zip(rows, grid, strict=True):

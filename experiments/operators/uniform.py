@@ -21,7 +21,7 @@ from networks_of_table_1 import PaperNetwork, table_1
 from picture import new_figure, save_png
 from sparsefront_kernels.bench.row import read_rows
 
-from sparsefront.report.series_style import COLORS
+from sparsefront.report.series_style import SERIES_COLORS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -180,7 +180,7 @@ def write_png(speedups: Speedups, path: Path) -> Path:
 
 
 def _draw(axes: "Axes", picture: Picture, speedups: Speedups) -> None:
-    for line, color in zip(picture.lines, COLORS, strict=False):
+    for line, color in zip(picture.lines, SERIES_COLORS, strict=False):
         points = [(x, speedups[cell]) for x, cell in line.points.items() if cell in speedups]
         if points:
             axes.plot(

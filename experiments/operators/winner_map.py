@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 CELL_INCHES = (0.6, 0.27)
+LIGHT = 0.2  # of white's luminance: from here on black is read better than white
 TITLE_WIDTH = 60  # characters; those of a pattern's own masks name all its settings
 LEVEL_WIDTH = 0.03  # a small matrix of large blocks misses 90 % by up to 2.5 points
 
@@ -116,12 +117,20 @@ def _draw_panel(
         color = DENSE_COLOR if winner.loses else colors[winner.kernel]
         axes.add_patch(Rectangle(corner, 1, 1, facecolor=color, edgecolor="white"))
         middle = (corner[0] + 0.5, corner[1] + 0.5)
-        axes.text(*middle, f"{winner.speedup:.2f}×", ha="center", va="center", color="white", fontsize=7)
+        axes.text(*middle, f"{winner.speedup:.2f}×", ha="center", va="center", color=_text_color(color), fontsize=7)
     name = fill(f"{family} {granularity}" + (f", {distribution}" if distribution else ""), TITLE_WIDTH)
     axes.set_title(f"{name}\n{dtype}, {layout.replace('_', '-')}", fontsize=8)
     axes.set_xlim(0, len(levels))
     axes.set_ylim(0, len(sizes))
     axes.tick_params(length=0, labelsize=7)
+
+
+def _text_color(background: str) -> str:
+    """Black on light colors, white on dark ones: by the share of white's luminance."""
+    from matplotlib.colors import to_rgb
+
+    luminance = sum(weight * part**2.2 for weight, part in zip((0.21, 0.72, 0.07), to_rgb(background), strict=True))
+    return "black" if luminance > LIGHT else "white"
 
 
 def _levels(measurements: Iterable[Measurement]) -> list[float]:

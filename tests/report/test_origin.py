@@ -11,7 +11,7 @@ from sparsefront.report.compare import main
 from sparsefront.report.missing_cells import measured_cells
 from sparsefront.report.provenance import provenance, unlike_the_rest
 from sparsefront.report.run_command import override_text, run_command
-from sparsefront.report.series_style import pattern_color, recovery_marker
+from sparsefront.report.series_style import pattern_color, recovery_marker, series_styles
 from sparsefront.report.store import write_result_json
 
 ROOT = Path(__file__).parents[2]
@@ -120,6 +120,13 @@ def test_a_pattern_has_one_color_and_a_recovery_one_marker():
     assert len(set(colors)) == len(known) and pattern_color("my_own") not in colors
     assert recovery_marker("finetune") == ("o", "circle") and recovery_marker(None) == recovery_marker("none")
     assert recovery_marker("my_own") == recovery_marker("my_own")
+
+
+def test_what_is_no_pattern_has_no_color_of_a_pattern():
+    patterns = {pattern_color(file.stem) for file in (ROOT / "conf" / "pattern").glob("*.yaml")}
+    patterns |= {pattern_color(f"own_{number}") for number in range(100)}
+    others = [style.color for style in series_styles(map(str, range(10))).values()]
+    assert len(patterns) == 18 and len(set(others)) == 10 and not patterns & set(others)
 
 
 def test_shipped_recoveries_have_markers_of_their_own():

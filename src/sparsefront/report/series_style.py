@@ -1,10 +1,14 @@
-"""Color and marker of a series. A pattern has the same color, and a recovery the same marker, in every plot and page."""
+"""Color and marker of a series. A pattern has the same color, and a recovery the same marker, in every plot and page; what is
+no pattern has other colors.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from zlib import crc32
 
 COLORS = ("#0b6fb8", "#d1495b", "#2a9d6f", "#e08e0b", "#7b5ea7", "#5c5c5c", "#17a2b8", "#a0522d", "#c04fa0", "#8a9a1b")
+# Of what is no pattern: kernels, weights, sizes. Each is at least 25 apart from all colors of patterns, as CIELAB measures.
+SERIES_COLORS = tuple("#7890fc #9c0c00 #60d86c #fc7848 #6c0078 #fca8cc #605400 #00d8cc #184818 #e4c054".split())
 MARKERS = (
     ("o", "circle"),
     ("s", "square"),
@@ -50,7 +54,7 @@ class SeriesStyle:
 def series_styles(names: Iterable[str]) -> dict[str, SeriesStyle]:
     """A style for each of some series that are no patterns, by its place: colors and markers repeat after 10."""
     return {
-        name: SeriesStyle(COLORS[place % len(COLORS)], *MARKERS[place % len(MARKERS)])
+        name: SeriesStyle(SERIES_COLORS[place % len(SERIES_COLORS)], *MARKERS[place % len(MARKERS)])
         for place, name in enumerate(names)
     }
 

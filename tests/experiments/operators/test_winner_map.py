@@ -8,7 +8,7 @@ from measurements import Weight
 from PIL import Image
 from winner_map import winners, write_winners_png
 
-from sparsefront.report.series_style import DENSE_COLOR
+from sparsefront.report.series_style import COLORS, DENSE_COLOR
 
 PANEL = ("fp16", "feature_major", 128, "equal", "gathered")
 
@@ -100,3 +100,10 @@ def test_drawn_with_dense_where_it_wins(measured, tmp_path):
 def test_nothing_to_draw(tmp_path, measured, dense_weight):
     with pytest.raises(ValueError, match="no sparse measurement"):
         write_winners_png([measured(weight=dense_weight)], tmp_path / "winners.png")
+
+
+def test_kernels_have_no_color_of_a_pattern(measured, tmp_path):
+    patterns = {tuple(round(255 * part) for part in to_rgb(color)) for color in COLORS}
+    rows = [measured(2.0, m=m, kernel=f"kernel {m}") for m in range(1, 11)]
+    drawn = colors(write_winners_png(rows, tmp_path / "winners.png"))
+    assert len(drawn) >= 10 and not drawn & patterns
