@@ -65,6 +65,20 @@ def test_every_candidate_is_a_line_and_a_point(shown, mixed):
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "fits a laptop's screen"
 
 
+def test_times_fill_their_axis_and_close_ones_stay_close(shown, make_result):
+    def places(*speedups):
+        results = [
+            make_result(run_id=str(speedup), sparsity_target=speedup / 4, speedup=speedup, sparse=speedup / 4)
+            for speedup in speedups
+        ]
+        spots = "spotsOf.get(document.getElementById('chart-speed'))"
+        page = shown(results)
+        return page.evaluate(f"{spots}.filter(({{ point }}) => !point.dense).map(({{ x }}) => x / SIZE.width)")
+
+    (low, high), (close, closer) = places(1.0, 2.0), places(1.001, 1.002)
+    assert abs(high - low) > 0.6 and 0 < abs(closer - close) < 0.01  # of the width
+
+
 def test_the_script_finds_the_front_that_python_finds(shown, mixed):
     results = mixed(200)
     page = shown(results)

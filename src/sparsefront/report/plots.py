@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 PANEL_INCHES = (6.4, 4.4)
 NOTE_WIDTH = 110  # characters of a line above a panel
+LEAST_SHARE = 0.5  # of the largest value that an axis of times spans
 SEARCHED_POINTS = 500
 RESULTS_FOR_A_PROCESS = 2000
 MOST_PANELS = 12  # lines of panels: beyond them the file would be an unreadable strip
@@ -132,7 +133,14 @@ def _draw_latency(axes: "Axes", group: ComparableResults) -> None:
     if group.wants_log_axis():
         _set_log_scale(axes)
     elif points or dense is not None:
-        axes.set_xlim(0, 1.15 * axes.dataLim.x1)  # a difference of a thousandth must look like one
+        axes.set_xlim(*_span(axes.dataLim.x0, axes.dataLim.x1))
+
+
+def _span(low: float, high: float) -> tuple[float, float]:
+    """Ends of an axis of times. It spans half of the largest value at least: a difference of a thousandth must look like one."""
+    spread = max(high - low, LEAST_SHARE * high)
+    middle, margin = (low + high) / 2, 0.06 * spread
+    return middle - spread / 2 - margin, middle + spread / 2 + margin
 
 
 def _draw_sparsity(axes: "Axes", group: ComparableResults) -> None:

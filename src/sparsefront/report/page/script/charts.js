@@ -1,5 +1,6 @@
 // The three charts of a section, and what the pointer finds in them.
 const LOG_FROM_RATIO = 8;
+const LEAST_SHARE = 0.5; // of the largest value that an axis of times spans: a difference of a thousandth must look like one
 const NEAR_PIXELS = 24;
 const spotsOf = new Map(); // svg -> where its points were drawn
 
@@ -9,7 +10,7 @@ function drawCharts(view) {
   const timed = all.filter((point) => point[axis] !== null);
   const values = timed.map((point) => point[axis]);
   const log = values.length > 0 && Math.max(...values) > LOG_FROM_RATIO * Math.min(...values);
-  const along = { xOptions: log ? { log } : { fromZero: true }, xLabel: section.axes[axis] };
+  const along = { xOptions: log ? { log } : { least: LEAST_SHARE * Math.max(...values) }, xLabel: section.axes[axis] };
   const interval = (point) => (axis === "speedup" && point.interval) || null;
   const common = { front: new Set(view.front), lines: [], levels: [], budget: null, winner: view.winner, selected: view.selected,
     interval: () => null, error: split.error, hollow: () => false, yLabel: section.quality_label + split.label };

@@ -1,12 +1,11 @@
 // From values to pixels, and the ticks between them.
-function makeScale(values, pixels, { log = false, fromZero = false, least = 0 } = {}) {
+function makeScale(values, pixels, { log = false, least = 0 } = {}) {
   let low = Math.min(...values), high = Math.max(...values);
   if (!isFinite(low)) [low, high] = [0, 1];
-  if (fromZero && !log) low = Math.min(0, low);
   if (high - low < least) [low, high] = [(low + high - least) / 2, (low + high + least) / 2];
   const place = log ? Math.log : (value) => value;
   const margin = 0.06 * (place(high) - place(low) || 1);
-  const ends = [place(low) - (fromZero && !log ? 0 : margin), place(high) + margin];
+  const ends = [place(low) - margin, place(high) + margin];
   const scale = (value) => pixels[0] + ((place(value) - ends[0]) / (ends[1] - ends[0])) * (pixels[1] - pixels[0]);
   scale.ticks = log ? logTicks(low, high) : linearTicks(ends[0], ends[1]);
   return scale;
