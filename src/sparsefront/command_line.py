@@ -24,8 +24,10 @@ from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.run_folder import FAILURE_FILE, discard_if_empty, occupied, record_failure
 from sparsefront.sweep_progress import begin_sweep, count_points, point_of_sweep
 
-# The presets of conf/hydra/launcher are called as the plugins' own options are, on purpose.
-warnings.filterwarnings("ignore", message=".*is validated against ConfigStore schema with the same name")
+# The presets of conf/hydra/launcher are called as the plugins' own options are, on purpose: `hydra/launcher=ray` stays what it
+# is, and is checked by the plugin's schema. The message begins with a line end.
+SAME_NAME = r"\s*'hydra/launcher/\w+' is validated against ConfigStore schema with the same name"
+warnings.filterwarnings("ignore", message=SAME_NAME)
 LEAST_FREE_BYTES = 2**18  # for Hydra's files, the log and a result; without them Hydra fails with a stack trace
 
 
