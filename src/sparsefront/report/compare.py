@@ -23,10 +23,12 @@ from sparsefront.report.terminal import print_group
 from sparsefront.report.wandb_comparison import log_comparison, wandb_of
 from sparsefront.report.wandb_source import read_wandb_results
 from sparsefront.report.winners import verdicts
+from sparsefront.standard_output import ending_with_its_reader
 
 MOST_READERS = 4
 
 
+@ending_with_its_reader()
 def main(arguments: Sequence[str]) -> int:
     """Run the comparison; returns the exit status: 0, or 1 with one message on stderr."""
     if any(argument in ("-h", "--help") for argument in arguments):
