@@ -59,6 +59,19 @@ def test_a_missing_plugin_is_told_with_what_installs_it(monkeypatch, argument, m
     assert understood([argument]) == [argument]
 
 
+def test_a_sweep_on_slurm_needs_its_commands(monkeypatch):
+    monkeypatch.setattr(arguments, "_installed", lambda distribution: True)
+    sweep, here = ["-m", "hydra/launcher=submitit_slurm", "seed=1,2"], {"python": "/usr/bin/python"}
+    monkeypatch.setattr(arguments.shutil, "which", here.get)
+    expected = "^hydra/launcher=submitit_slurm: Slurm's sbatch and srun are not found here: start .*submitit_local and .*joblib"
+    with pytest.raises(SystemExit, match=expected):
+        understood(sweep)
+    shown = ["--cfg", "hydra", "hydra/launcher=submitit_slurm"]
+    assert understood(shown) == shown, "what is only shown starts nothing"
+    here |= {"sbatch": "/usr/bin/sbatch", "srun": "/usr/bin/srun"}
+    assert understood(sweep) == sweep
+
+
 @pytest.mark.parametrize("prefix", ["", "+", "++", "~"])
 @pytest.mark.parametrize(("old", "new"), RENAMED_KEYS.items())
 def test_a_key_of_an_earlier_version_names_the_present_one(old, new, prefix):

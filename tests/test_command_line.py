@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
 from program_server import ProgramServer
 from quick_settings import QUICK
@@ -80,6 +81,33 @@ def test_bad_input_is_one_message(tmp_path, overrides, message, finish):
     assert not (tmp_path / "results").exists(), "a run that was rejected leaves no folder"
 
 
+def test_a_run_of_bad_input_ends_with_its_message_alone(tmp_path, finish):
+    done = finish(tmp_path, "sparsity=1.5")
+    said = "sparsity=1.5: must be a number of at least 0 and below 1 (the fraction of zeros)"
+    assert done.returncode == 1 and said in done.stderr.splitlines()
+    assert "HYDRA_FULL_ERROR" not in done.stderr, "a stack trace is no help here"
+
+
+@pytest.mark.parametrize(
+    ("failure", "full_error", "ends"),
+    [
+        (command_line.BadInput("a=1: is 2"), None, SystemExit),
+        (command_line.BadInput("a=1: is 2"), "1", command_line.BadInput),
+        (RuntimeError("unexpected"), None, RuntimeError),
+    ],
+    ids=["bad input", "bad input, with the stack trace", "unexpected"],
+)
+def test_hydra_adds_its_advice_to_unexpected_failures_alone(monkeypatch, failure, full_error, ends):
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    if full_error is not None:
+        monkeypatch.setenv("HYDRA_FULL_ERROR", full_error)
+    returned = JobReturn(overrides=[], status=JobStatus.FAILED, _return_value=failure)
+    command_line.Sweep().on_job_end(OmegaConf.create(), returned)
+    with pytest.raises(ends) as raised:
+        _ = returned.return_value
+    assert str(raised.value) == str(failure)
+
+
 def test_a_sweep_with_a_typo_leaves_no_folder(tmp_path, finish):
     done = finish(tmp_path, "-m", "pattern=n_m,tile_wize")
     assert done.returncode != 0 and "Available options in 'pattern'" in done.stderr
@@ -124,6 +152,7 @@ def test_a_sweep_goes_on_past_a_failed_point_and_is_not_repeated(tmp_path, finis
     assert len(rows(tmp_path)) == 2
     assert "2 points finished, 1 failed" in first.stdout
     assert "pattern.m=5" in first.stdout and "Traceback" not in first.stderr
+    assert "HYDRA_FULL_ERROR" not in first.stderr
     assert "point 1 of 3, time left: known when a first point is done\n" in first.stdout
     assert re.search(r"point 2 of 3, about \d+ (s|min) left\n", first.stdout)
     points = sorted(path.name for path in (tmp_path / "results").glob("*/*") if path.is_dir())

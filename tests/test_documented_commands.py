@@ -150,7 +150,6 @@ def test_options_of_a_folder_of_ones_own(tmp_path):
 
 WITHOUT_GPU = {
     "optuna": ["hydra.sweeper.n_trials=2"],
-    "ray": ["hydra.launcher.ray.remote.num_gpus=0"],
     "submitit_local": ["hydra.launcher.gpus_per_node=0"],
 }
 

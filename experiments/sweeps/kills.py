@@ -4,25 +4,32 @@
 
 Several processes work on one study. At random moments one of them is killed with SIGKILL and another one started in its place. In
 the end the study is compared with one that was left alone: the same points with the same quality, trainings that went on where
-their last epoch had ended, and nothing that is still held. Writes FOLDER/kills.json; ends with status 1 where any of that fails.
+their last epoch had ended, and nothing that is still held. Writes FOLDER/kills.json, with what it was made by; ends with status 1
+where any of that fails. kills_page.py makes the table of README.md from a kills.json beside it.
 """
 
 import argparse
 import json
 import os
+import platform
 import random
 import re
 import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from sparsefront.artifacts.digest import versions
+from sparsefront.provenance import code_commit
 
 ROOT = Path(__file__).resolve().parents[2]
 SEARCH = ["hydra/sweeper=optuna", "hydra/sweeper/sampler=random", "optimize=[val_sparse,latency_sparse_ms]"]
 SPACE = ["sparsity=interval(0.5,0.9)", "pattern=n_m,tile_wise,block_wise", "granularity=8,16"]
 QUIET = ["trainer=cpu", "measure.device=cpu", "logger=none", "report.html=false", "report.plot=false"]
+LIBRARIES = ("hydra-core", "optuna", "torch", "pytorch-lightning")
 RESUMED = re.compile(r"going on after epoch (\d+) of \d+")
 
 
@@ -34,7 +41,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     options, more = parser.parse_known_args()
-    found = {"points": options.points, "workers": options.workers}
+    found = {"points": options.points, "workers": options.workers, "overrides": more, "made_by": _made_by()}
     for name, kills in (("undisturbed", 0), ("killed", options.kills)):
         folder = options.folder / name
         start = time.perf_counter()
@@ -47,6 +54,12 @@ def main() -> int:
     print(json.dumps(found, indent=2))
     sound = found["same_rows"] and not found["killed"]["held"] and not found["killed"]["partial"]
     return 0 if sound else 1
+
+
+def _made_by() -> dict[str, Any]:
+    date = datetime.now(UTC).date().isoformat()
+    libraries = {"python": platform.python_version(), **versions(*LIBRARIES)}
+    return {"date": date, "commit": code_commit(), "cores": os.cpu_count(), **libraries}
 
 
 def _work(folder: Path, kills: int, options: argparse.Namespace, more: list[str]) -> dict[str, Any]:

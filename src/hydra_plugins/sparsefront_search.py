@@ -29,4 +29,4 @@ class OptunaSweeper(Sweeper):
         try:
             run_search(arguments, self.settings, self.config, self.launcher)
         except InvalidSetting as error:
-            raise BadInput(str(error)) from error
+            raise BadInput(str(error)).exit() from error

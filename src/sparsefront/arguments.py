@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
@@ -21,6 +22,7 @@ PLUGINS = {
     ("launcher", "submitit_local"): ("hydra-submitit-launcher", "submitit"),
     ("launcher", "submitit_slurm"): ("hydra-submitit-launcher", "submitit"),
 }
+SLURM_COMMANDS = ("sbatch", "srun")  # what submitit starts jobs with
 
 WITH_VALUE = ("--config-dir", "-cd", "--config-name", "-cn", "--config-path", "-cp", "--package", "-p", "--info", "-i")
 WITH_VALUE += ("--cfg", "-c", "--experimental-rerun")
@@ -35,10 +37,11 @@ def understood(arguments: Sequence[str]) -> list[str]:
     Args:
         arguments: of the command line, without the program's name.
     Raises:
-        SystemExit: a plugin of Hydra's that is not installed, with the command that installs it, a group without an option, or a
-            key that was renamed, with its new name.
+        SystemExit: a plugin of Hydra's that is not installed, with the command that installs it, a sweep on Slurm where there
+            is none, a group without an option, or a key that was renamed, with its new name.
     """
     _require_plugins(arguments)
+    _require_slurm(arguments)
     _require_present_names(arguments)
     for group in REQUIRED:
         if f"{group}=null" in arguments:
@@ -68,6 +71,17 @@ def _require_plugins(arguments: Sequence[str]) -> None:
         if f"hydra/{kind}={option}" in arguments and not _installed(distribution):
             install = f'pip install -e ".[{extra}]" in the checkout'
             raise SystemExit(f"hydra/{kind}={option}: the package {distribution} is not installed: {install}")
+
+
+def _require_slurm(arguments: Sequence[str]) -> None:
+    """A configuration that is only shown needs no Slurm."""
+    launcher = "hydra/launcher=submitit_slurm"
+    if launcher not in arguments or not {"-m", "--multirun"} & set(arguments):
+        return
+    if absent := [command for command in SLURM_COMMANDS if shutil.which(command) is None]:
+        remedy = "start the sweep on a machine of the cluster (Debian's package slurm-client brings the commands)"
+        without = "hydra/launcher=submitit_local and hydra/launcher=joblib need no Slurm"
+        raise SystemExit(f"{launcher}: Slurm's {' and '.join(absent)} are not found here: {remedy}; {without}")
 
 
 def _require_present_names(arguments: Sequence[str]) -> None:

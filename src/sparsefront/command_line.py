@@ -13,6 +13,7 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import CompactHydraException, HydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
@@ -24,13 +25,21 @@ from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.run_folder import FAILURE_FILE, discard_if_empty, occupied, record_failure
 from sparsefront.sweep_progress import begin_sweep, count_points, point_of_sweep
 
-# The presets of conf/hydra/launcher are called as the plugins' own options are, on purpose.
-warnings.filterwarnings("ignore", message=".*is validated against ConfigStore schema with the same name")
+# The presets of conf/hydra/launcher are called as the plugins' own options are, on purpose: `hydra/launcher=ray` stays what it
+# is, and is checked by the plugin's schema. The message begins with a line end.
+SAME_NAME = r"\s*'hydra/launcher/\w+' is validated against ConfigStore schema with the same name"
+warnings.filterwarnings("ignore", message=SAME_NAME)
 LEAST_FREE_BYTES = 2**18  # for Hydra's files, the log and a result; without them Hydra fails with a stack trace
 
 
 class BadInput(CompactHydraException):
-    """Bad input: Hydra prints its message alone, without a stack trace unless HYDRA_FULL_ERROR=1."""
+    """Bad input: its message is printed alone, without a stack trace unless HYDRA_FULL_ERROR=1."""
+
+    def exit(self) -> "SystemExit | BadInput":
+        """What ends the program. Hydra adds to every exception how to get a stack trace, which is no help here; an exit it lets
+        through.
+        """
+        return self if os.environ.get("HYDRA_FULL_ERROR") == "1" else SystemExit(str(self))
 
 
 @contextmanager
@@ -119,7 +128,9 @@ def _composed(overrides: Sequence[str], config_dir: Path) -> DictConfig:
 
 
 class Sweep(Callback):
-    """Hydra callback: rejects a results folder that cannot be written, and remembers where a sweep writes its points."""
+    """Hydra callback: rejects a results folder that cannot be written, remembers where a sweep writes its points, and ends a
+    run of bad input with its message alone.
+    """
 
     directory: Path | None = None
     single_run: Path | None = None
@@ -128,6 +139,11 @@ class Sweep(Callback):
         _require_named(config.results_dir)
         Sweep.single_run = Path(config.hydra.run.dir)
         _require_writable(Sweep.single_run)
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
+        """Hydra raises what a job returns as its failure, in a sweep when all points are done."""
+        if job_return.status is JobStatus.FAILED and isinstance(job_return._return_value, BadInput):
+            job_return.return_value = job_return._return_value.exit()
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         _require_named(config.results_dir)

@@ -72,6 +72,19 @@ def _first_set(value: Any, fallback: Any) -> Any:
     return fallback if value is None else value
 
 
+def ray_num_gpus(address: str) -> int:
+    """`${ray_num_gpus:${hydra.launcher.ray.init.address}}`: GPUs of a point. Ray waits for ever for one that no machine has.
+
+    Args:
+        address: local where Ray starts on this machine; otherwise that of a cluster, whose machines have GPUs.
+    """
+    if address != "local":
+        return 1
+    import torch  # here, for --help and other launchers are to answer without it
+
+    return 1 if torch.cuda.is_available() else 0
+
+
 def _schema() -> DictConfig:
     """The typed root. A key of another allocation than the chosen one passes Hydra, which would advise to append it;
     `validate` says which option takes it.
@@ -86,6 +99,7 @@ def register() -> None:
     OmegaConf.register_new_resolver("default", _first_set, replace=True)
     OmegaConf.register_new_resolver("run_label", run_label, replace=True)
     OmegaConf.register_new_resolver("point_name", point_name, replace=True)
+    OmegaConf.register_new_resolver("ray_num_gpus", ray_num_gpus, replace=True)
     ConfigStore.instance().store(name="schema", node=_schema())
 
 

@@ -67,7 +67,7 @@ def line_of(masked: float, **more: object) -> dict:
     }
 
 
-def test_the_folders_hold_the_six_studies():
+def test_the_folders_hold_five_studies_and_the_rerun_of_complaints():
     assert STUDIES == ["nmsparse_bert", "pytorch_talk", "recoveries", "tile_wise_bert", "uniform"]
     assert (FOLDER.parent / "complaints" / "rerun.py").exists()
 

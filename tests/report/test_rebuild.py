@@ -37,7 +37,10 @@ def test_what_is_rebuilt_is_what_the_runs_wrote(study, capsys):
 def test_a_corrupt_row_is_named_and_its_line_kept(study, capsys):
     (study / "1" / "row.json").write_text('{"identity": ')
     assert main(["--rebuild", str(study)]) == 0
-    assert f"left out: {study / '1' / 'row.json'}: not JSON" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert f"left out: {study / '1' / 'row.json'}: not JSON" in said.err
+    kept = "3 runs, 1 of them old lines, kept since their row.json is missing or cannot be read"
+    assert said.out == f"{study / 'rows.csv'}: {kept}\n"
     assert sorted(runs_of(study / "rows.csv")) == ["run-0", "run-1", "run-2"]
     (study / "rows.csv").unlink()
     main(["--rebuild", str(study)])

@@ -159,9 +159,11 @@ class Launcher:
         return [Returned(Path("results") / str(initial_job_idx + place)) for place in range(len(jobs))]
 
 
-def search(root: Path, *overrides: str, n_trials: int = 2) -> list[list[str]]:
+def search(
+    root: Path, *overrides: str, n_trials: int = 2, optimize: tuple[str, ...] = ("val_sparse", "latency_sparse_ms")
+) -> list[list[str]]:
     settings = {"study": "s", "storage": None, "sampler": OmegaConf.create(TPE), "n_trials": n_trials, "batch": 1}
-    config = OmegaConf.create({"optimize": ["val_sparse", "latency_sparse_ms"], "results_dir": str(root)})
+    config = OmegaConf.create({"optimize": list(optimize), "results_dir": str(root)})
     launcher = Launcher()
     run_search(["sparsity=interval(0.5,0.95)", *overrides], settings | {"params": {}}, config, launcher)
     return launcher.jobs
@@ -180,20 +182,49 @@ def test_a_search_of_other_settings_does_not_join_a_study(tmp_path):
     assert len(search(tmp_path, *elsewhere, n_trials=4)) == 2, "another host may keep its data elsewhere"
 
 
+@pytest.mark.parametrize(
+    ("optimize", "message"),
+    [
+        (
+            ("val_sparse", "sparse"),
+            "sparse: is of the reporting split, by which OptunaSweeper must not choose: take val_sp",
+        ),
+        (
+            ("maximize:dense",),
+            "dense: is of the reporting split, by which OptunaSweeper must not choose: take val_dense",
+        ),
+        (("minimize:pattern",), "pattern: is no number, so OptunaSweeper would have nothing to optimize"),
+        ((), r"\[\]: OptunaSweeper needs at least one value of the record"),
+    ],
+    ids=["reporting split", "with a direction", "no number", "nothing"],
+)
+def test_a_value_that_nothing_may_be_chosen_by_is_refused_before_the_first_point(
+    tmp_path, monkeypatch, optimize, message
+):
+    monkeypatch.setattr(Launcher, "launch", None)
+    with pytest.raises(InvalidSetting, match=f"^optimize={message}"):
+        search(tmp_path, optimize=optimize)
+    assert not list(tmp_path.iterdir()), "no study begins"
+
+
+def launch_failing(launcher: Launcher, jobs: list, initial_job_idx: int) -> list[JobReturn]:
+    error, config = RuntimeError("no such kernel"), Returned(Path("results")).hydra_cfg
+    return [JobReturn(_return_value=error, status=JobStatus.FAILED, hydra_cfg=config) for _ in jobs]
+
+
+def test_a_study_without_a_finished_point_has_no_front(tmp_path, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    with monkeypatch.context() as context, pytest.raises(RuntimeError, match="no such kernel"):
+        context.setattr(Launcher, "launch", launch_failing)
+        search(tmp_path, "seed=3")
+    assert "compare.py" not in caplog.text and not list(tmp_path.rglob("*.front.txt"))
+    search(tmp_path, "seed=4")
+    assert f"no other beats: python compare.py {tmp_path / 'studies' / 's.front.txt'}" in caplog.text
+
+
 def test_a_study_of_which_every_point_failed_begins_anew(tmp_path, monkeypatch):
     with monkeypatch.context() as context, pytest.raises(RuntimeError, match="no such kernel"):
-        context.setattr(
-            Launcher,
-            "launch",
-            lambda self, jobs, initial_job_idx: [
-                JobReturn(
-                    _return_value=RuntimeError("no such kernel"),
-                    status=JobStatus.FAILED,
-                    hydra_cfg=Returned(tmp_path).hydra_cfg,
-                )
-                for _ in jobs
-            ],
-        )
+        context.setattr(Launcher, "launch", launch_failing)
         search(tmp_path, "kernel=none")
     assert len(search(tmp_path, "kernel=auto")) == 2, "the wrong setting took neither the name nor the points"
     with pytest.raises(InvalidSetting, match="name another one"):

@@ -45,7 +45,7 @@ REJECTED = {
         ["optimize=[peak_memory_bytes_sparse]"],
         "peak_memory_bytes_sparse: .*measure.device=cpu does not measure peak",
     ),
-    "no control": (["optimize=[dense_continued]"], "dense_continued: a run without control=dense_continued"),
+    "no control": (["optimize=[val_dense_continued]"], "val_dense_continued: a run without control=dense_continued"),
     "no search": (["optimize=[latency_predicted_ms]"], "latency_predicted_ms: a run without allocation=latency_search"),
     "a word": (["optimize=[val_sparse,commit]"], "commit: is no number"),
     "a mapping": (["optimize=[sparsity_per_layer]"], "sparsity_per_layer: is no number"),

@@ -20,10 +20,12 @@ from sparsefront.cache.tables import items_table, runs_table, stages_table
 from sparsefront.cache.usage import find_usage
 from sparsefront.errors import InvalidSetting
 from sparsefront.report.table import table_console
+from sparsefront.standard_output import ending_with_its_reader
 
 MOST_RUNS = 20  # lines of the table by run, unless all are asked for
 
 
+@ending_with_its_reader()
 def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit status: 0, or 1 with a message."""
     options = parse(arguments)

@@ -18,15 +18,17 @@ from sparsefront.report.failed_runs import failed_runs
 from sparsefront.report.page.comparison import write_comparison
 from sparsefront.report.plots import drawn_beside
 from sparsefront.report.rebuild import merge_stores, rebuild_store
-from sparsefront.report.store import STORE_FILE, Reading, read_results
+from sparsefront.report.store import RESULT_FILE, STORE_FILE, Reading, read_results
 from sparsefront.report.terminal import print_group
 from sparsefront.report.wandb_comparison import log_comparison, wandb_of
 from sparsefront.report.wandb_source import read_wandb_results
 from sparsefront.report.winners import verdicts
+from sparsefront.standard_output import ending_with_its_reader
 
 MOST_READERS = 4
 
 
+@ending_with_its_reader()
 def main(arguments: Sequence[str]) -> int:
     """Run the comparison; returns the exit status: 0, or 1 with one message on stderr."""
     if any(argument in ("-h", "--help") for argument in arguments):
@@ -115,7 +117,11 @@ def _rebuild(request: Request) -> None:
     for store, reading in readings.items():
         for problem in reading.problems:
             print(f"left out: {problem}", file=sys.stderr)
-        print(f"{store}: {len({result.identity.run_id for result in reading.results})} runs")
+        runs = {result.identity.run_id for result in reading.results}
+        kept = set() if request.store is not None else runs - reading.folders.keys()
+        why = f"kept since their {RESULT_FILE} is missing or cannot be read"
+        told = f", {len(kept)} of them old lines, {why}" if kept else ""
+        print(f"{store}: {len(runs)} runs{told}")
 
 
 def _readers() -> int:

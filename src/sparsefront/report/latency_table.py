@@ -16,6 +16,7 @@ from sparsefront.allocation.latency_table import LayerTime, read_table, write_ta
 from sparsefront.errors import InvalidSetting
 from sparsefront.report.result import Result, result_fields
 from sparsefront.report.store import read_results
+from sparsefront.standard_output import ending_with_its_reader
 
 DENSE_KERNELS = ("dense_linear", "dense_conv2d")
 # Times stand in one table only where all of these agree.
@@ -35,6 +36,7 @@ SAME = (
 )
 
 
+@ending_with_its_reader()
 def main(arguments: Sequence[str]) -> int:
     """Make the table; returns the exit status: 0, or 1 with one message on stderr."""
     request = _parser().parse_args(arguments)

@@ -5,7 +5,7 @@ Field names are unique over the whole result, so the nested JSON and the flat CS
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field
 from functools import lru_cache
 from operator import attrgetter
@@ -36,6 +36,7 @@ __all__ = [
     "Size",
     "Sparsity",
     "Speed",
+    "missing_columns",
     "result_fields",
 ]
 
@@ -90,12 +91,10 @@ class Result:
                 not, or a cell of a wrong type.
         """
         _checked_version(int(cells["schema_version"]) if cells.get("schema_version", "").isdigit() else None)
+        missing = set(missing_columns(cells))
         cells = with_new_columns(cells)
         filled = {name for name, text in cells.items() if text != ""}
-        _validate_keys(
-            unknown=filled - {item.name for item in result_fields()},
-            missing={item.name for item in result_fields() if item.required} - cells.keys(),
-        )
+        _validate_keys(unknown=filled - {item.name for item in result_fields()}, missing=missing)
         parsed: dict[str, dict[str, Any]] = {group: {} for group in _groups()}
         for item in result_fields():
             text = cells.get(item.name, "")
@@ -133,6 +132,13 @@ class ResultField:
 def result_fields() -> tuple[ResultField, ...]:
     """The whole schema in its order."""
     return tuple(_fields_of_groups())
+
+
+def missing_columns(header: Iterable[str]) -> list[str]:
+    """What a table lacks to be one of results, in the order of the schema; earlier names count as the present ones."""
+    there = with_new_columns(dict.fromkeys(header, ""))
+    needed = (item.name for item in result_fields() if item.required or item.name == "schema_version")
+    return [name for name in needed if name not in there]
 
 
 def _fields_of_groups() -> Iterator[ResultField]:

@@ -15,7 +15,7 @@ from sparsefront.artifacts.durable import whole_file
 from sparsefront.artifacts.lease import held_alone
 from sparsefront.artifacts.record_digest import record_digest
 from sparsefront.report.csv_text import TEXT, format_lines, parse_lines, whole_lines
-from sparsefront.report.result import Result
+from sparsefront.report.result import Result, missing_columns
 from sparsefront.run_folder import FAILURE_FILE
 from sparsefront.tasks.outcomes import Outcomes, load_outcomes
 
@@ -168,14 +168,23 @@ def _read_file(file: Path) -> tuple[Path, list[Result], list[str]]:
     except (OSError, ValueError, RecursionError) as error:
         return file, [], [f"{file}: {error}"]
     whole = whole_lines(text)
+    header, lines = parse_lines(whole)
+    if header and (missing := missing_columns(header)):
+        return file, [], [f"{file}: {_no_table(missing)}"]
     if whole != text:
         problems.append(f"{file}: ends in half a line, left out")
-    for number, cells in enumerate(parse_lines(whole)[1], start=1):
+    for number, cells in enumerate(lines, start=1):
         try:
             results.append(_unedited(Result.from_flat(cells)))
         except ValueError as error:
             problems.append(f"{file}, result {number}: {error}")
     return file, results, problems
+
+
+def _no_table(missing: list[str]) -> str:
+    more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+    lacks = f"it has no column {', '.join(missing[:3])}{more}"
+    return f"no table of results, since {lacks}; take {STORE_FILE} of a results folder, or that folder"
 
 
 def _unedited(result: Result) -> Result:

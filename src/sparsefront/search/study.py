@@ -120,9 +120,12 @@ class Study:
         return self.place.with_name(self.place.name + FRONT_FILE)
 
     def _write_front(self) -> None:
+        """Nothing where no point is finished."""
         from optuna.trial import TrialState
 
         runs = [trial.user_attrs[RUN] for trial in self._study.best_trials if RUN in trial.user_attrs]
+        if not runs:
+            return
         finished = len(self._study.get_trials(deepcopy=False, states=[TrialState.COMPLETE]))
         told = f"# front of {self.place.name}: {len(runs)} of {finished} finished points"
         with whole_file(self.front) as file:

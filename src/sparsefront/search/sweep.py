@@ -1,7 +1,7 @@
 """The points of a search, launched one after the other, or as many at a time as the launcher takes."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,14 @@ from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.search.objective import objective
+from sparsefront.search.choosable import require_choosable
+from sparsefront.search.objective import Objective, objective
 from sparsefront.search.space import parse_space
 from sparsefront.search.study import Asked, Study
 
 log = logging.getLogger(__name__)
 STUDIES = "studies"  # below the folder of results
+SWEEPER = "OptunaSweeper"  # as points are told who chooses
 PLACES = ("_dir", ".path")  # ends of keys that may differ from host to host
 
 
@@ -28,9 +30,10 @@ def run_search(arguments: list[str], settings: Mapping[str, Any], config: DictCo
         config: of the first point, with Hydra's own part.
         launcher: starts runs.
     Raises:
-        InvalidSetting: an unknown direction, no space, another number of values than the study has, or a study of other settings.
+        InvalidSetting: an unknown direction, a value that nothing may be chosen by, no space, another number of values than the
+            study has, or a study of other settings.
     """
-    objectives = [objective(text) for text in config.optimize]
+    objectives = _objectives(config.optimize)
     params = [f"{key}={value}" for key, value in (settings["params"] or {}).items()]
     space, fixed = parse_space([*params, *arguments])
     study = Study(
@@ -54,9 +57,17 @@ def run_search(arguments: list[str], settings: Mapping[str, Any], config: DictCo
     if not launched:
         told = "all %s points of study %s are taken: raise hydra.sweeper.n_trials, or name another hydra.sweeper.study"
         log.warning(told, settings["n_trials"], settings["study"])
-    log.info("the points that no other beats: python compare.py %s", study.front)
+    if study.front.exists():
+        log.info("the points that no other beats: python compare.py %s", study.front)
     for returned in failures:
         returned.return_value  # noqa: B018  (raises what the run raised)
+
+
+def _objectives(optimize: Sequence[str]) -> list[Objective]:
+    """Refused here where each point would refuse it."""
+    objectives = [objective(text) for text in optimize]
+    require_choosable([one.name for one in objectives], SWEEPER)
+    return objectives
 
 
 def _ask(study: Study, most: int) -> list[Asked]:

@@ -6,8 +6,8 @@ from hydra.types import RunMode
 from sparsefront.allocation.latency_search import LatencySearch
 from sparsefront.errors import InvalidSetting
 from sparsefront.experiment import Experiment
-from sparsefront.report.field_types import alternatives
-from sparsefront.report.result import Result, result_fields
+from sparsefront.report.result import Result
+from sparsefront.search.choosable import require_choosable
 
 # What a record lacks where nothing is pruned, where no sparse kernels run, on a CPU. A test compares them with real records.
 OF_PRUNED = {
@@ -86,20 +86,14 @@ def require_optimized_values(experiment: Experiment) -> None:
         raise InvalidSetting(
             "optimize", list(experiment.optimize), f"{seen}: {sweeper} has nothing to choose by; use -m alone"
         )
-    if not experiment.optimize:
-        raise InvalidSetting("optimize", [], f"{sweeper} needs at least one value of the record")
+    require_choosable(experiment.optimize, sweeper)
     if experiment.dataset.valid_fraction == 0:
         allowed = (
             f"leaves nothing to choose by, and {sweeper} chooses: hold a part of train out, or sweep with a plain -m"
         )
         raise InvalidSetting("dataset.valid_fraction", experiment.dataset.valid_fraction, allowed)
-    numbers = {field.name for field in result_fields() if {int, float} & set(alternatives(field.hint))}
     for name in experiment.optimize:
-        why = "is no number" if name not in numbers else _why_absent(name, experiment)
-        if why is None and f"val_{name}" in numbers:
-            allowed = f"is of the reporting split, by which {sweeper} must not choose: take val_{name}"
-            raise InvalidSetting("optimize", name, allowed)
-        if why is not None:
+        if (why := _why_absent(name, experiment)) is not None:
             raise InvalidSetting("optimize", name, f"{why}, so {sweeper} would have nothing to optimize")
 
 

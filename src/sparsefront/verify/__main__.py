@@ -12,6 +12,7 @@ from sparsefront.errors import Edited, InvalidSetting
 from sparsefront.runs import CONFIG_DIR
 from sparsefront.stages.measure_again import DIFFERS, measure_again
 from sparsefront.stages.stored_experiment import experiment_of
+from sparsefront.standard_output import ending_with_its_reader
 from sparsefront.validate import validate
 from sparsefront.verify.record import check_export, find_export, read_record
 
@@ -37,6 +38,7 @@ verified.
 """
 
 
+@ending_with_its_reader()
 def main(arguments: Sequence[str]) -> int:
     """Run the command; returns the exit status."""
     options = _parser().parse_intermixed_args(arguments)

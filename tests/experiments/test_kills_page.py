@@ -1,0 +1,38 @@
+"""The page of experiments/sweeps shows what kills.json holds."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "sweeps"
+NAMES = ("kills_page",)
+
+
+@pytest.fixture
+def recorded() -> dict:
+    return json.loads((FOLDER / "kills.json").read_text())
+
+
+def test_the_page_is_that_of_the_record(modules, tmp_path, recorded):
+    file, before = tmp_path / "README.md", (FOLDER / "README.md").read_text()
+    file.write_text(before)
+    modules["kills_page"].fill(file, recorded)
+    assert file.read_text() == before
+
+
+def test_the_record_meets_the_goal(recorded):
+    killed = recorded["killed"]
+    assert (recorded["points"], recorded["rows"], killed["kills"]) == (24, 24, 20)
+    assert recorded["same_rows"] and killed["held"] == killed["partial"] == 0
+
+
+def test_rows_that_differ_are_told(modules, recorded):
+    told = modules["kills_page"].table(recorded | {"same_rows": False})
+    assert "**other rows**" in told[-1] and "equal to the bit" not in told[-1]
+
+
+def test_a_page_without_marks_is_no_page(modules, tmp_path, recorded):
+    (tmp_path / "README.md").write_text("no marks")
+    with pytest.raises(ValueError, match="has no place for the table"):
+        modules["kills_page"].fill(tmp_path / "README.md", recorded)
