@@ -21,6 +21,7 @@ import torch
 from program_server import ProgramServer
 from quick_compositions import composed_in, parse_each_content_once
 from quick_settings import QUICK, time_little
+from rank_server import RankServer
 
 # Triton reads this when it is imported: without a GPU its kernels run in the interpreter.
 if not torch.cuda.is_available():
@@ -137,6 +138,20 @@ def programs() -> Iterator[ProgramServer]:
     server = ProgramServer()
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def rank_server() -> RankServer:
+    """Starts processes that need not import torch again, for functions that are importable by name."""
+    return RankServer()
+
+
+@pytest.fixture
+def served_ranks(rank_server: RankServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that this process starts need not import torch again."""
+    from sparsefront.training import rank_processes
+
+    monkeypatch.setattr(rank_processes, "STARTED_BY", rank_server)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from sparsefront.training import rank_processes
 from sparsefront.training.divergence import Diverged
 from sparsefront.training.rank_processes import RankFailed, on_every_rank
 from sparsefront.training.trainer import TrainerSettings
@@ -47,7 +48,7 @@ def equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bo
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_ranks_tell_each_other_and_leave_nothing_behind(bodies, tmp_path):
+def test_ranks_tell_each_other_and_leave_nothing_behind(bodies, served_ranks, tmp_path):
     environment, threads = dict(os.environ), torch.get_num_threads()
     told = on_every_rank(bodies.statistics, trainer=TWO, folder=tmp_path, loggers=["logger"])["told"]
     assert [rank["index"] for rank in told] == [0, 1] and all(rank["count"] == 2 for rank in told)
@@ -70,7 +71,7 @@ def test_every_rank_ends_with_the_same_masks_and_weights(trained):
         assert (mask.unflatten(1, (-1, 4)).sum(dim=2) == 1).all()
 
 
-def test_every_way_of_training_ends_alike_on_every_rank(bodies, tmp_path):
+def test_every_way_of_training_ends_alike_on_every_rank(bodies, served_ranks, tmp_path):
     two = TrainerSettings(**CPU, devices=2, limit_batches=4)
     ends = on_every_rank(bodies.train_in_every_way, two, trainer=two, folder=tmp_path, loggers=[])
     assert len(ends) == 3
@@ -114,13 +115,15 @@ def test_two_ranks_train_as_one_process_that_accumulates_two_batches(trained, al
         ("rank 0", KeyError, "rank 0's own"),
     ],
 )
-def test_a_rank_that_fails_ends_the_run(bodies, tmp_path, how, error, message):
+def test_a_rank_that_fails_ends_the_run(bodies, served_ranks, tmp_path, monkeypatch, how, error, message):
+    if how == "rank 0":  # the other one has nothing to tell, however long it is waited for
+        monkeypatch.setattr(rank_processes, "REPORT_WAIT_S", 0.5)
     with pytest.raises(error, match=message):
         on_every_rank(bodies.fail, how, trainer=TWO, folder=tmp_path, loggers=[])
     assert "LOCAL_RANK" not in os.environ and not dist.is_initialized()
 
 
-def test_all_ranks_stop_where_one_diverges(bodies, tmp_path):
+def test_all_ranks_stop_where_one_diverges(bodies, served_ranks, tmp_path):
     """With one line, and not as the failure of a process."""
     with pytest.raises(Diverged, match=r"^stage dense diverged: the loss is nan \(epoch 1 of 1, step 3, "):
         on_every_rank(bodies.diverge_on_one_rank, TWO, trainer=TWO, folder=tmp_path, loggers=[])
@@ -168,7 +171,7 @@ def test_more_devices_than_ranks_are_rejected(tmp_path):
         TWO.build(epochs=1, gradient_clip=None, callbacks=[], loggers=[], directory=tmp_path)
 
 
-def test_stages_train_on_two_processes(composed, tmp_path):
+def test_stages_train_on_two_processes(composed, served_ranks, tmp_path):
     """One after the other in this process, each with processes of its own."""
     from safetensors.torch import load_file
 

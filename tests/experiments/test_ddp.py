@@ -13,7 +13,7 @@ NAMES = ("exchange", "step_kernels", "training", "page", "throughput")
 
 
 @pytest.mark.parametrize("gradual", [False, True])
-def test_ranks_end_with_the_same_masks_and_weights(modules, tmp_path, gradual):
+def test_ranks_end_with_the_same_masks_and_weights(modules, served_ranks, tmp_path, gradual):
     training = modules["training"]
     two = TrainerSettings(accelerator="cpu", devices=2, checkpoint=False, progress_bar=False)
     work = training.Work("tiny", batch=2, length=8, warmup=1, steps=2, windows=2)

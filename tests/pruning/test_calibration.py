@@ -168,10 +168,10 @@ def _second_rank(_: int, store: str, file: str) -> None:
     torch.save(_found_by_rank(1, store), file)
 
 
-def test_two_processes_find_the_scores_of_one(tmp_path):
+def test_two_processes_find_the_scores_of_one(rank_server, tmp_path):
     alone, moved_alone = _scores(), _movement(None)
     store, file = str(tmp_path / "store"), str(tmp_path / "second.pt")
-    other = mp.start_processes(_second_rank, (store, file), nprocs=1, join=False, start_method="spawn")
+    other = mp.start_processes(_second_rank, (store, file), nprocs=1, join=False, start_method="forkserver")
     first, moved = _found_by_rank(0, store)
     while not other.join():
         pass

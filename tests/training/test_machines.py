@@ -10,16 +10,19 @@ import pytest
 from program_server import POLL_SECONDS, Program
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.training import rank_processes
 from sparsefront.training.machines import Machine, leading, this_machine
 from sparsefront.training.rank_processes import RankFailed, on_every_rank
 from sparsefront.training.trainer import TrainerSettings
 
 TESTS = Path(__file__).resolve().parents[1]
 TWO = TrainerSettings(accelerator="cpu", num_nodes=2, progress_bar=False)
-LEND = (
-    "import sys; from sparsefront.training import lent_ranks; from sparsefront.training.lent_ranks import lend_ranks\n"
+LEND = (  # its ranks are forked, so that none imports torch again
+    "import multiprocessing, sys; from sparsefront.training import lent_ranks, rank_processes\n"
+    "from sparsefront.training.lent_ranks import lend_ranks\n"
     "from sparsefront.training.machines import Machine, announcements\n"
     "if __name__ == '__main__':\n"
+    "    rank_processes.STARTED_BY = multiprocessing.get_context('fork')\n"
     "    lent_ranks.LOOK_EVERY_S = float((sys.argv[2:] or [lent_ranks.LOOK_EVERY_S])[0])\n"
     "    machine = Machine(1, 2, '127.0.0.1', int(sys.argv[1])); announcements(machine)\n"
     "    print('meets the first one', flush=True); lend_ranks(machine)"
@@ -100,7 +103,8 @@ def test_a_rank_that_dies_before_anybody_looked_at_it_is_noticed(machines, bodie
     assert machines[1].wait(60) == 1
 
 
-def test_a_failure_of_the_first_machine_ends_the_others_ranks(machines, bodies, tmp_path):
+def test_a_failure_of_the_first_machine_ends_the_others_ranks(machines, bodies, tmp_path, monkeypatch):
+    monkeypatch.setattr(rank_processes, "REPORT_WAIT_S", 0.5)  # the other one has nothing to tell
     first, second = machines
     with pytest.raises(KeyError), leading(first):
         on_every_rank(bodies.fail, "rank 0", trainer=TWO, folder=tmp_path, loggers=[])

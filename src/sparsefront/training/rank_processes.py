@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 READY_TIMEOUT_S = 300  # to import torch on a busy machine
 REPORT_WAIT_S = 5  # a failed rank tells its reason a moment after the others notice
 LOOK_EVERY_S = 1.0  # for what other machines tell
+STARTED_BY = multiprocessing.get_context("spawn")  # a forked process could not use CUDA, nor trust its locks
 
 
 class RankFailed(RuntimeError):
@@ -108,8 +109,7 @@ class OtherRank:
     def __init__(self, rank: int, group: RankGroup, body: Callable, arguments: tuple, folder: Path) -> None:
         self.rank = rank
         self._reports, theirs = multiprocessing.Pipe(duplex=False)
-        context = multiprocessing.get_context("spawn")  # a forked process could not use CUDA, nor trust its locks
-        self.process = context.Process(target=_other_rank, args=(rank, group, body, arguments, folder, theirs))
+        self.process = STARTED_BY.Process(target=_other_rank, args=(rank, group, body, arguments, folder, theirs))
         with environment(rank, group):
             self.process.start()
         theirs.close()  # so that its end is noticed here
