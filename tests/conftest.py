@@ -110,6 +110,15 @@ def sources_parsed_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def equal_blocks_captured_once() -> Iterator[None]:
+    from shared_captures import capture_equal_blocks_once
+
+    with pytest.MonkeyPatch.context() as patch:
+        capture_equal_blocks_once(patch)
+        yield
+
+
 @pytest.fixture
 def own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_process: Callable) -> Callable:
     """own_modules({file: content}) -> the folder of a user's modules, on the path of imports, before a new process."""
