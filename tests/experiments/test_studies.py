@@ -1,8 +1,6 @@
 """The studies: their points, the work of a call and what it leaves, their pages; and one of two points on digits."""
 
 import shlex
-import subprocess
-import sys
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -644,9 +642,8 @@ def test_products_name_the_sparsity_from_which_they_gain(modules, tmp_path):
     assert found[2] == "| A | tile_wise 128 | 0.90 | 1.40 | 75 % |"
 
 
-def test_two_points_of_a_study_from_the_command_line(tmp_path):
+def test_two_points_of_a_study_from_the_command_line(tmp_path, programs):
     command = [
-        sys.executable,
         str(FOLDER / "study.py"),
         "pytorch_talk",
         "--networks",
@@ -656,10 +653,10 @@ def test_two_points_of_a_study_from_the_command_line(tmp_path):
     ]
     places = [f"--{name}={tmp_path / name}" for name in ("out", "results", "cache")]
     more = ["--only", "32 x 32", "--overrides", "debug=tiny", *ON_CPU, "model.dim=128", "model.depth=1"]
-    call = subprocess.run([*command, *places, *more], capture_output=True, text=True, cwd=ROOT)
+    call = programs.run([*command, *places, *more], cwd=ROOT)
     assert call.returncode == 0, call.stdout + call.stderr
     lines = (tmp_path / "out" / "pytorch_talk" / "points.csv").read_text().splitlines()
     assert len(lines) == 1 + 3, call.stdout
     assert len(list((tmp_path / "results" / "pytorch_talk").glob("*/row.json"))) == 3
-    again = subprocess.run([*command, *places, *more], capture_output=True, text=True, cwd=ROOT)
+    again = programs.run([*command, *places, *more], cwd=ROOT)
     assert again.stdout.splitlines()[-1] == "0 points to do"

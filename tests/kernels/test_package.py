@@ -2,12 +2,13 @@
 
 import ast
 import os
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import sparsefront_kernels
+from program_server import ProgramServer
 
 PACKAGE = Path(sparsefront_kernels.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
@@ -36,38 +37,48 @@ def test_folder_above_is_no_package():
     assert not (PACKAGE.parent / "__init__.py").exists()
 
 
-def run_python(code: str) -> str:
-    """Run code in a fresh interpreter that sees this folder of kernels and neither Triton's interpreter nor pytest."""
+@pytest.fixture(scope="module")
+def with_torch() -> Iterator[ProgramServer]:
+    """Starts programs in processes that have torch imported, which the package needs, and nothing else."""
+    server = ProgramServer(imported=("torch",))
+    yield server
+    server.close()
+
+
+def run_python(server: ProgramServer, code: str) -> str:
+    """Run code in a process that sees this folder of kernels and neither Triton's interpreter nor pytest."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
+    done = server.run(["-c", code], env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_imports_alone_and_without_triton():
+def test_imports_alone_and_without_triton(with_torch):
     loaded = run_python(
+        with_torch,
         "import sys; sys.modules['triton'] = None; import sparsefront_kernels; "
-        "print([name for name in sys.modules if name.split('.')[0] in ('sparsefront', 'lightning', 'hydra')])"
+        "print([name for name in sys.modules if name.split('.')[0] in ('sparsefront', 'lightning', 'hydra')])",
     )
     assert loaded.strip() == "[]"
 
 
-def test_interpreter_asked_for_too_late_is_unsupported():
+def test_interpreter_asked_for_too_late_is_unsupported(with_torch):
     """Kernels that were loaded for a GPU cannot be interpreted any more, and say so instead of failing inside."""
     reason = run_python(
+        with_torch,
         "import os, torch, sparsefront_kernels as kernels\n"
         "import sparsefront_kernels.common.rasterization\n"
         "os.environ['TRITON_INTERPRET'] = '1'\n"
         "stored = kernels.FORMATS['n_m'].from_dense(torch.ones(4, 4), torch.eye(4).bool(), n=1, m=4)\n"
         "problem = kernels.Problem(4, 4, 4, torch.float32, 'cpu')\n"
-        "print(kernels.entry('n_m_triton').unsupported_reason(stored, problem))"
+        "print(kernels.entry('n_m_triton').unsupported_reason(stored, problem))",
     )
     assert "after the kernels had been loaded" in reason
 
 
-def test_readme_examples_run():
+def test_readme_examples_run(with_torch):
     """What a newcomer copies first."""
     text = (PACKAGE.parent / "README.md").read_text()
     blocks = [block.split("```")[0] for block in text.split("```python\n")[1:]]
-    assert len(blocks) == 2 and all("gathered_reference" in run_python(code) for code in blocks)
+    assert len(blocks) == 2 and all("gathered_reference" in run_python(with_torch, code) for code in blocks)
