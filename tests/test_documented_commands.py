@@ -36,6 +36,7 @@ DOCUMENTS = [
 ]
 PROGRAMS = r"(?:python|make|pip|pytest|pre-commit) "
 QUICK = ("debug=tiny", "logger=none", "report.html=false", "trainer=cpu", "measure.device=cpu", "measure.variants=[]")
+QUICK += ("measure.evaluate_limit=8",)
 SMALL = ("model.dim=64", "model.depth=2")  # of the default model
 NOT_HERE = {  # they need a GPU or install something
     "make test-gpu",

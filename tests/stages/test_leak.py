@@ -13,7 +13,15 @@ from sparsefront.report.candidates import candidates_of
 from sparsefront.report.result import Result
 from sparsefront.report.winners import winners
 
-SETTINGS = ["debug=tiny", "trainer=cpu", "measure.device=cpu", "measure.evaluate_limit=null", "model.dim=64", *QUICK]
+SETTINGS = [
+    "debug=tiny",
+    "trainer=cpu",
+    "measure.device=cpu",
+    "measure.evaluate_limit=null",
+    "model.dim=64",
+    "model.depth=1",
+    *QUICK,
+]
 SETTINGS += ["importance=taylor", "trainer.limit_batches=10", "dataset.shift=1", "recipe.lr=3e-3"]
 
 
