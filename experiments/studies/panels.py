@@ -9,7 +9,7 @@ from definition import Point, Study, Table
 from sparsefront.report.series_style import MARKERS
 
 # Enough for the lines of any table: in one panel no marker stands for two.
-SHAPES = (*(marker for marker, _ in MARKERS), "<", ">", "p", "h", "d", "8", "*")
+SHAPES = (*(marker for marker, _ in MARKERS), "h", "d", "8", "*")
 
 Entries = list[tuple[Point, Cell]]
 

@@ -1,6 +1,7 @@
 """The studies: their points, the work of a call and what it leaves, their pages; and one of two points on digits."""
 
 import shlex
+import sys
 from concurrent.futures import Future
 from pathlib import Path
 
