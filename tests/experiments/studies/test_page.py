@@ -1,0 +1,131 @@
+"""The page of a study: ours beside the source, what is missing, bars, blocks and controls."""
+
+import shlex
+from dataclasses import replace
+
+import pytest
+from made_study import FOLDER, STUDIES, filled, line_of, point_of
+
+
+def test_the_page_sets_ours_beside_the_source_and_names_what_is_missing(modules, study, tmp_path):
+    filled(modules, study, tmp_path)
+    text = modules["page"].page(study, tmp_path)
+    lines = {tuple(cell.strip() for cell in line.split("|")[1:3]): line for line in text.splitlines() if "|" in line}
+    ours = (
+        "| 2 | 88.50 ± 0.00 | 88.50 ± 0.00 | 88.00 ± 0.00 | +0.50 | 89.00 ± 0.00 | -0.50 | 0.80 (0.70–0.90) | 90.50 |"
+    )
+    assert ours in lines["EW", "50 %"]
+    assert "speedup auto" in text and "speedup sparse" not in text, "a column without anything is left out"
+    assert "differs by at most 0.10 points (1 timed points)" in text and "Source: of a source." in text
+    assert "missing" in lines["BW", "50 %"] and lines["BW", "50 %"].endswith("| 80 |")
+    assert "unsupported: no layer fits" in lines["BW", "75 %"]
+    assert "1 of 6; 1 are timed" in text, "cells without any line"
+    assert "best on val is *EW*, 88.50 ± 0.00 on val, 88.50 ± 0.00 on test (2 seeds" in text
+    assert "to reach 80: reached so far: of 2 seeds finalists have *EW* 2, *2:4* 1" in text
+    assert (tmp_path / "accuracy.png").stat().st_size > 1000
+    (tmp_path / "reading.md").write_text("What it says.")
+    assert "## Reading\n\nWhat it says." in modules["page"].page(study, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("second", "chosen", "verdict"),
+    [(None, "EW", "reached so far"), (0.9, "2:4", "reached\n"), (0.7, "EW", "reached\n"), (0.1, "EW", "reached\n")],
+)
+def test_a_bar_is_decided_by_all_seeds_of_its_finalists(modules, study, tmp_path, second, chosen, verdict):
+    """Of lines of 82, 80 and 78 % of val with the first seed the first two are finalists."""
+    path = tmp_path / "points.csv"
+    of_first = {"EW": 0.82, "2:4": 0.8, "BW": 0.78}
+    for seed, values in ((0, of_first), (1, {"EW": 0.82, "2:4": second, "BW": 0.99})):
+        for row, value in values.items():
+            point = point_of(modules, study, row, seed)
+            if value is not None:
+                modules["rows"].append_line(path, point, "none", line_of(value), overrides=shlex.join(point.overrides))
+    text = modules["page"].page(study, tmp_path)
+    assert f"best on val is *{chosen}*" in text and f"to reach 80: {verdict}" in text
+
+
+def test_a_line_says_where_the_network_is_less_sparse_than_asked(modules, study, tmp_path):
+    point = next(modules["definition"].points(study))
+    modules["rows"].append_line(
+        tmp_path / "points.csv",
+        point,
+        "none",
+        line_of(0.8, sparsity_achieved=0.2),
+        overrides=shlex.join(point.overrides),
+    )
+    assert "| EW | 50 % (has 20 %) | 1 |" in modules["page"].page(study, tmp_path)
+
+
+def test_lines_of_several_dense_networks_are_said(modules, study, tmp_path):
+    path = filled(modules, study, tmp_path)
+    assert "compare within a block only" not in modules["page"].page(study, tmp_path)
+    other = next(point for point in modules["definition"].points(study) if point.row == "2:4")
+    modules["rows"].append_line(
+        path, other, "none", line_of(0.8, dense_weights_sha256="b"), overrides=shlex.join(other.overrides)
+    )
+    text = modules["page"].page(study, tmp_path)
+    assert "Lines of seed 0 are of 2 dense networks: compare within a block only" in text
+    letters = {tuple(cell.strip() for cell in line.split("|")[1:4]) for line in text.splitlines() if "|" in line}
+    assert {("EW", "50 %", "A"), ("2:4", "50 %", "B"), ("2:4", "75 %", "A"), ("BW", "50 %", "")} <= letters
+    assert "A: a, seed 0, val 90.00, test 88.00; B: b, seed 0, val 90.00, test 88.00" in text
+
+
+def test_retrainings_of_another_dense_network_are_of_another_block(modules, study, tmp_path):
+    """Where seeds are those of recoveries, all share the dense network of the first seed."""
+    one = replace(study, seed_key="recovery.seed")
+    for seed, digest in ((0, "a"), (1, "b")):
+        point = point_of(modules, one, "EW", seed)
+        found = line_of(0.8, dense_weights_sha256=digest)
+        modules["rows"].append_line(
+            tmp_path / "points.csv", point, "none", found, overrides=shlex.join(point.overrides)
+        )
+        dense = modules["definition"].dense_point(one, point)
+        found = line_of(0.0, evaluated_samples=9)
+        modules["rows"].append_line(
+            tmp_path / "points.csv", dense, "none", found, overrides=shlex.join(dense.overrides)
+        )
+    assert "| EW | 50 % | A, B | 2 |" in modules["page"].page(one, tmp_path)
+
+
+def test_each_line_has_the_control_that_its_difference_is_to(modules, study, tmp_path):
+    """Two rates have two controls; of a seed that is not there the dense network does not count either."""
+    for row, control in (("EW", 0.89), ("2:4", 0.91)):
+        point = point_of(modules, study, row, 0)
+        found = line_of(0.85, dense_continued=control)
+        modules["rows"].append_line(
+            tmp_path / "points.csv", point, "none", found, overrides=shlex.join(point.overrides)
+        )
+    text = modules["page"].page(study, tmp_path)
+    assert "| dense | − dense | dense, trained on | − dense, trained on |" in text
+    assert "| 88.00 | -3.00 | 89.00 | -4.00 |" in text and "| 88.00 | -3.00 | 91.00 | -6.00 |" in text
+
+
+def test_dense_networks_of_several_seeds_are_told_together(modules, study, tmp_path):
+    path = filled(modules, study, tmp_path)
+    second = next(p for p in modules["definition"].points(study) if (p.row, p.column, p.seed) == ("EW", "50 %", 1))
+    line = line_of(0.0, val_dense=0.91, dense=0.9, evaluated_samples=9)
+    dense = modules["definition"].dense_point(study, second)
+    modules["rows"].append_line(path, dense, "none", line, overrides=shlex.join(dense.overrides))
+    assert "Dense (2 seeds): val 90.50 ± 0.71, test 89.00 ± 1.41 (accuracy)" in modules["page"].page(study, tmp_path)
+
+
+def test_a_page_without_lines_shows_the_source_and_no_number_of_ours(modules, study, tmp_path):
+    text = modules["page"].page(study, tmp_path)
+    assert text.count("| missing |") == 6 and "| 90.50 |" in text and "no line yet" in text
+    assert not (tmp_path / "accuracy.png").exists()
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_pages_are_those_of_the_lines(modules, name):
+    folder = FOLDER.parent / name
+    drawn = (folder / "accuracy.png").exists()
+    text = modules["page"].text(modules["definition"].read_study(name), folder, drawn=drawn)
+    assert (folder / "README.md").read_text() == text
+
+
+def test_products_name_the_sparsity_from_which_they_gain(modules, tmp_path):
+    head = "family,pattern,granularity,shape,sparsity,asked_sparsity,speedup,gpu,torch,commit"
+    lines = [f"gathered,tile_wise,128,A,{s},{s},{gain},H200,2,c" for s, gain in ((0.5, 0.9), (0.75, 1.4), (0.75, 1.2))]
+    (tmp_path / "products.csv").write_text("\n".join([head, *lines]) + "\n")
+    found = list(modules["products"].product_lines(tmp_path))
+    assert found[2] == "| A | tile_wise 128 | 0.90 | 1.40 | 75 % |"
