@@ -24,10 +24,14 @@ def record_digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(_without_gaps(stated), sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
-def _without_gaps(value: Any) -> Any:
+def _without_gaps(value: dict | list) -> dict | list:
+    """Nearly all entries are neither mapping nor list, and none of those is a call: stores hold millions of them."""
     if isinstance(value, list):
-        return [_without_gaps(entry) for entry in value]
-    if not isinstance(value, dict):
-        return value
-    kept = {name: _without_gaps(entry) for name, entry in value.items()}
-    return {name: entry for name, entry in kept.items() if entry is not None and entry != {} and entry != []}
+        return [_without_gaps(entry) if isinstance(entry, dict | list) else entry for entry in value]
+    kept = {}
+    for name, entry in value.items():
+        if isinstance(entry, dict | list):
+            entry = _without_gaps(entry) or None
+        if entry is not None:
+            kept[name] = entry
+    return kept

@@ -88,14 +88,19 @@ class CheckedFields:
 
     def __post_init__(self) -> None:
         values = self.__dict__
-        for name, hint, fit in _checked(type(self)):
-            if type(values[name]) not in fit:  # nearly every value does: stores hold millions of them
-                check_field(f"{type(self).__name__.lower()}.{name}", values[name], hint)
+        for name, hint, fit, may_be_float in _checked(
+            type(self)
+        ):  # nearly every value fits: stores hold millions of them
+            value = values[name]
+            kind = type(value)
+            if kind in fit or (kind is float and may_be_float and math.isfinite(value)):
+                continue
+            check_field(f"{type(self).__name__.lower()}.{name}", value, hint)
 
 
 @lru_cache
-def _checked(group: type) -> tuple[tuple[str, Any, frozenset[type]], ...]:
-    """(field, its hint, types whose every value fits) of a group."""
-    always = {str, int, bool, type(None)}  # a float may be infinite, a mapping may hold what JSON cannot
-    hints = typing.get_type_hints(group)
-    return tuple((name, hint, frozenset(always & set(alternatives(hint)))) for name, hint in hints.items())
+def _checked(group: type) -> tuple[tuple[str, Any, frozenset[type], bool], ...]:
+    """(field, its hint, types whose every value fits, whether it may be a finite float) of a group."""
+    always = {str, int, bool, type(None)}  # a mapping may hold what JSON cannot
+    plain = {name: (hint, set(alternatives(hint))) for name, hint in typing.get_type_hints(group).items()}
+    return tuple((name, hint, frozenset(always & kinds), float in kinds) for name, (hint, kinds) in plain.items())
