@@ -1,27 +1,15 @@
 """The sweep of experiments/sweeps/minilm.py: its points, how it goes on, and what it says of its time."""
 
 import time
-from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
+from inline_pool import InlinePool
 
 from sparsefront.artifacts.csv_lines import append_line, read_lines
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "sweeps"
 NAMES = ("minilm_points", "minilm")
-
-
-class Inline:
-    """A pool that does everything at once, and failures too."""
-
-    def submit(self, task, *arguments):
-        future = Future()
-        try:
-            future.set_result(task(*arguments))
-        except Exception as error:
-            future.set_exception(error)
-        return future
 
 
 @pytest.fixture
@@ -46,7 +34,7 @@ def finished(modules, monkeypatch) -> list:
 def sweep(modules, out, **given):
     points, minilm = modules.values()
     given = {"workers": 3, "ends_at": time.monotonic() + 60} | given
-    return minilm.run(list(points.all_points([0])), Inline(), out, [], **given)
+    return minilm.run(list(points.all_points([0])), InlinePool(), out, [], **given)
 
 
 def test_twelve_points_of_every_pattern_that_run_py_takes(modules, composed):

@@ -88,13 +88,11 @@ class CheckedFields:
 
     def __post_init__(self) -> None:
         values = self.__dict__
-        for name, hint, fit, may_be_float in _checked(
-            type(self)
-        ):  # nearly every value fits: stores hold millions of them
+        for name, hint, fit, may_be_float in _checked(type(self)):
             value = values[name]
             kind = type(value)
             if kind in fit or (kind is float and may_be_float and math.isfinite(value)):
-                continue
+                continue  # as nearly every value: stores hold millions of them
             check_field(f"{type(self).__name__.lower()}.{name}", value, hint)
 
 

@@ -1,7 +1,6 @@
 """A study made up for tests: its lines, its queue, and a pool that does everything at once."""
 
 import shlex
-from concurrent.futures import Future
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -41,18 +40,6 @@ def line_of(masked: float, **more: object) -> dict:
         "dense_weights_sha256": "a",
         **more,
     }
-
-
-class Inline:
-    """A pool that does everything at once."""
-
-    def submit(self, task, *arguments):
-        future = Future()
-        try:
-            future.set_result(task(*arguments))
-        except RuntimeError as error:
-            future.set_exception(error)
-        return future
 
 
 def queue_of(modules, study, tmp_path, **more):

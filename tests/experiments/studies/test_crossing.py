@@ -5,7 +5,8 @@ import sys
 from dataclasses import replace
 
 import pytest
-from made_study import Inline, line_of
+from inline_pool import InlinePool
+from made_study import line_of
 
 FALLING = {"10 %": 0.0, "30 %": 0.2, "50 %": 0.5, "70 %": 2.5, "90 %": 9.0}
 
@@ -115,7 +116,7 @@ def test_one_call_goes_on_with_the_retrainings(modules, levels, tmp_path, monkey
         lost = FALLING.get(f"{100 * level:g} %", 0.0)
         return line_of(0.88, sparsity_target=level, sparsity_achieved=level, val_masked=0.9 - lost / 100)
 
-    class Pool(Inline):
+    class Pool(InlinePool):
         def __enter__(self):
             return self
 

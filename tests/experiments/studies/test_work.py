@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from made_study import FOLDER, ON_CPU, ROOT, Inline, line_of, lines_of, queue_of
+from inline_pool import InlinePool
+from made_study import FOLDER, ON_CPU, ROOT, line_of, lines_of, queue_of
 
 
 def test_a_study_goes_on_where_it_was_and_trains_dense_first(modules, study, tmp_path, monkeypatch):
@@ -13,7 +14,7 @@ def test_a_study_goes_on_where_it_was_and_trains_dense_first(modules, study, tmp
         return line_of(0.9)
 
     monkeypatch.setattr(work, "finish", finish)
-    run = {"pool": Inline(), "out": tmp_path, "workers": 1, "say": lambda line: None}
+    run = {"pool": InlinePool(), "out": tmp_path, "workers": 1, "say": lambda line: None}
     work.run(queue_of(modules, study, tmp_path), ends_at=float("-inf"), **run)
     assert not done, "out of time"
     work.run(queue_of(modules, study, tmp_path), ends_at=float("inf"), **run)
@@ -33,7 +34,7 @@ def test_a_study_goes_on_where_it_was_and_trains_dense_first(modules, study, tmp
 
 def test_lines_of_other_settings_do_not_count(modules, study, tmp_path, monkeypatch):
     monkeypatch.setattr(modules["work"], "finish", lambda overrides: line_of(0.9))
-    run = {"pool": Inline(), "out": tmp_path, "workers": 1, "say": lambda line: None, "ends_at": float("inf")}
+    run = {"pool": InlinePool(), "out": tmp_path, "workers": 1, "say": lambda line: None, "ends_at": float("inf")}
     modules["work"].run(queue_of(modules, study, tmp_path), **run)
     for change, left in (("trainer.deterministic=true", 0), ("dataset.group_by_length=true", 7 + 2)):
         changed = replace(study, overrides=(*study.overrides, change))
@@ -46,7 +47,7 @@ def test_points_of_other_dense_weights_are_done_again_first_and_places_are_not_k
     modules, study, tmp_path, monkeypatch
 ):
     work, done = modules["work"], []
-    run = {"pool": Inline(), "out": tmp_path, "workers": 1, "say": lambda line: None, "ends_at": float("inf")}
+    run = {"pool": InlinePool(), "out": tmp_path, "workers": 1, "say": lambda line: None, "ends_at": float("inf")}
     shared = {study.networks[0]: ["dataset.path=/home/me", "cache_dir=x"]}
     monkeypatch.setattr(work, "finish", lambda overrides: done.append(overrides) or line_of(0.9))
     queue = queue_of(modules, study, tmp_path, shared=shared)
@@ -85,7 +86,7 @@ def test_the_best_on_val_get_further_seeds(modules, study, tmp_path):
 
 def test_without_its_dense_network_no_point_has_a_line(modules, study, tmp_path, monkeypatch):
     work, said = modules["work"], []
-    run = {"pool": Inline(), "out": tmp_path, "workers": 1, "say": said.append, "ends_at": float("inf")}
+    run = {"pool": InlinePool(), "out": tmp_path, "workers": 1, "say": said.append, "ends_at": float("inf")}
     for failure in ({"unsupported": "model.path=x: no such folder"}, RuntimeError("broken")):
 
         def finish(overrides, failure=failure):
