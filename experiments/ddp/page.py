@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 BEGIN, END = "<!-- tables: written by throughput.py -->", "<!-- end of the tables -->"
-SHOWN = ("devices", "gradients", "compile")
-WAY = ("devices", "ddp_comm_hook", "compile")
+SHOWN = ("tokens", "devices", "gradients", "compile")
+WAY = ("sequence_length", "devices", "ddp_comm_hook", "compile")
+ALIKE = ("sequence_length", "compile")  # of a line and of that of one device beside it
 KEY = (*WAY, "masks", "rank")
-SAME_RUN = ("model", "batch_per_device", "sequence_length", "precision", "device", "torch", "commit")
+SAME_RUN = ("model", "batch_per_device", "precision", "device", "torch", "commit")
 PARTS = (
     "idle",
     "exposed",
@@ -42,9 +43,7 @@ def merge_lines(path: Path, lines: Sequence[dict[str, Any]]) -> list[dict[str, s
         for line in known
         if _values(line, SAME_RUN) == _values(new[0], SAME_RUN) and _values(line, KEY) not in written
     ]
-    merged = sorted(
-        [*stay, *new], key=lambda line: [*_values(line, WAY), line.get("masks") or "", line.get("rank") or ""]
-    )
+    merged = sorted([*stay, *new], key=lambda line: (int(line["sequence_length"]), *_values(line, KEY[1:])))
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(new[0]), lineterminator="\n")
         writer.writeheader()
@@ -52,8 +51,8 @@ def merge_lines(path: Path, lines: Sequence[dict[str, Any]]) -> list[dict[str, s
     return merged
 
 
-def _values(line: dict[str, str], names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(line.get(name) or "" for name in names)
+def _values(line: dict[str, Any], names: Sequence[str]) -> tuple[str, ...]:
+    return tuple("" if (value := line.get(name)) is None else str(value) for name in names)
 
 
 def fill(
@@ -74,11 +73,7 @@ def tables(
     names = ["samples per second", "lowest – highest window", "× one device", "equal on all ranks"]
     told = _table([*SHOWN, *names])
     for line in lines:
-        alone = [
-            one
-            for one in lines
-            if str(one["devices"]) == "1" and (one["compile"] or "none") == (line["compile"] or "none")
-        ]
+        alone = [one for one in lines if str(one["devices"]) == "1" and _values(one, ALIKE) == _values(line, ALIKE)]
         rate = float(line["samples_per_s"])
         ratio = f"{rate / float(alone[0]['samples_per_s']):.2f}" if alone else "–"
         window = f"{float(line['lowest']):,.0f} – {float(line['highest']):,.0f}"
@@ -98,7 +93,7 @@ def tables(
         digests = [f"`{rank[key][:16]}`" for key in ("masks_sha256", "weights_sha256")]
         told.append(_row([*_way(rank), rank["masks"], str(rank["rank"]), f"{float(rank['kept']):.0%}", *digests]))
     made = f"{first['device']}, torch {first['torch']}" + (f", NCCL {first['nccl']}" if first["nccl"] else "")
-    what = f"{first['model']}, batch {first['batch_per_device']} a device, length {first['sequence_length']}"
+    what = f"{first['model']}, batch {first['batch_per_device']} a device"
     told += ["", f"{what}, {first['precision']}; {made}; commit {first['commit']}, {first['date']}."]
     return told
 
@@ -112,6 +107,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _way(line: dict[str, Any]) -> list[str]:
-    """Devices, in which dtype they exchange gradients, and trainer.compile."""
+    """Tokens of a sample, devices, in which dtype they exchange gradients, and trainer.compile."""
     exchanged = "bf16" if line["ddp_comm_hook"] == "bf16_compress" else "fp32"
-    return [str(line["devices"]), "–" if str(line["devices"]) == "1" else exchanged, line["compile"] or "none"]
+    devices = str(line["devices"])
+    return [str(line["sequence_length"]), devices, "–" if devices == "1" else exchanged, line["compile"] or "none"]

@@ -1,13 +1,13 @@
 """How many samples a second one and two GPUs train, where the time of a step is, and whether ranks end with the same bits.
 
-    python experiments/ddp/throughput.py [--devices 1 2] [--compile none blocks] [--ddp-comm-hook bf16_compress] [--steps 40]
+    python experiments/ddp/throughput.py [--length 128 384] [--compile none blocks] [--ddp-comm-hook bf16_compress]
     python experiments/ddp/throughput.py --accelerator cpu --model tiny --batch 2 --length 16 --steps 2 --folder /tmp/ddp
 
-BERT-base with random weights, batch 64 a GPU, 128 tokens, bf16, NCCL: pruned 2:4 and fine-tuned by the loop that every recovery
-uses, on random tokens from the loader of every text. First with fixed masks, which is timed and then profiled, then, where
-nothing is compiled, with masks that tighten by Taylor scores while it trains. In --folder it writes throughput.csv and step.csv
-(a line per number of devices, way to exchange gradients and trainer.compile; lines of other calls stay), ranks.csv (a line per
-rank) and the tables of README.md. Ends with status 1 where ranks differ.
+BERT-base with random weights, batch 64 a GPU, 128 or 384 tokens, bf16, NCCL: pruned 2:4 and fine-tuned by the loop that every
+recovery uses, on random tokens from the loader of every text. First with fixed masks, which is timed and then profiled, then,
+where nothing is compiled, with masks that tighten by Taylor scores while it trains. In --folder it writes throughput.csv and
+step.csv (a line per length, number of devices, way to exchange gradients and trainer.compile; lines of other calls stay),
+ranks.csv (a line per rank) and the tables of README.md. Ends with status 1 where ranks differ.
 """
 
 import argparse
@@ -50,7 +50,12 @@ def measure(
     rates = [work.batch * trainer.devices * work.steps / max(taken) for taken in windows]
     device = torch.device(trainer.device)
     facts = provenance(device)
-    way = {"devices": trainer.devices, "ddp_comm_hook": trainer.ddp_comm_hook or "", "compile": trainer.compile}
+    way = {
+        "sequence_length": work.length,
+        "devices": trainer.devices,
+        "ddp_comm_hook": trainer.ddp_comm_hook or "",
+        "compile": trainer.compile,
+    }
     made = {
         "device": facts.gpu or "cpu",
         "torch": facts.torch_version,
@@ -61,7 +66,6 @@ def measure(
     line = way | {
         "model": work.name,
         "batch_per_device": work.batch,
-        "sequence_length": work.length,
         "precision": trainer.real_precision,
         "samples_per_s": round(median(rates), 1),
         "lowest": round(min(rates), 1),
@@ -98,7 +102,7 @@ def main() -> int:
     )
     parser.add_argument("--model", default="base", help="tiny, base or large with random weights, or a folder")
     parser.add_argument("--batch", type=int, default=64, help="per device")
-    parser.add_argument("--length", type=int, default=128, help="tokens of a sample")
+    parser.add_argument("--length", type=int, nargs="+", default=[128], help="tokens of a sample")
     parser.add_argument("--warmup", type=int, default=20, help="steps; twice as many where anything is compiled")
     parser.add_argument("--steps", type=int, default=40, help="of a window")
     parser.add_argument("--windows", type=int, default=5)
@@ -107,13 +111,13 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=HERE)
     chosen = parser.parse_args()
     on_gpu = chosen.accelerator == "gpu"
-    work = Work(chosen.model, chosen.batch, chosen.length, chosen.warmup, chosen.steps, chosen.windows)
     ways = [(devices, None, what) for devices in chosen.devices for what in chosen.compile]
     if chosen.ddp_comm_hook:
         ways += [(devices, chosen.ddp_comm_hook, chosen.compile[-1]) for devices in chosen.devices if devices > 1]
+    ways = [(length, *way) for length in chosen.length for way in ways]
     chosen.folder.mkdir(parents=True, exist_ok=True)
     same = True
-    for devices, hook, what in ways:
+    for length, devices, hook, what in ways:
         trainer = TrainerSettings(
             accelerator=chosen.accelerator,
             devices=devices,
@@ -125,7 +129,8 @@ def main() -> int:
         )
         trainer.check()
         warmup = chosen.warmup * (1 if what == "none" else COMPILED_WARMUP)
-        this = replace(work, warmup=warmup, profiled=chosen.profiled if on_gpu else 0)
+        profiled = chosen.profiled if on_gpu else 0
+        this = Work(chosen.model, chosen.batch, length, warmup, chosen.steps, chosen.windows, profiled)
         line, step, told = measure(this, trainer, tighten=what == "none" and hook is None and not chosen.fixed_only)
         print(line, step, sep="\n", flush=True)
         same &= line["same_on_ranks"]

@@ -33,12 +33,12 @@ def test_two_gpus_end_alike_with_bert_base_in_bf16(modules):
 
 
 LINE = {
+    "sequence_length": 8,
     "devices": 1,
     "ddp_comm_hook": "",
     "compile": "none",
     "model": "bert-tiny",
     "batch_per_device": 2,
-    "sequence_length": 8,
     "precision": "32-true",
     "samples_per_s": 100.0,
     "lowest": 90.0,
@@ -50,7 +50,15 @@ LINE = {
     "commit": "abc",
     "date": "2026-11-22",
 }
-RANK = {"devices": 1, "ddp_comm_hook": "", "compile": "none", "masks": "fixed", "rank": 0, "kept": 0.5}
+RANK = {
+    "sequence_length": 8,
+    "devices": 1,
+    "ddp_comm_hook": "",
+    "compile": "none",
+    "masks": "fixed",
+    "rank": 0,
+    "kept": 0.5,
+}
 RANK |= {"masks_sha256": "a" * 64, "weights_sha256": "b" * 64}
 
 
@@ -62,13 +70,13 @@ def test_the_page_is_filled_again_and_again(modules, tmp_path):
     for _ in range(2):
         page.fill(file, [LINE, two], [RANK])
     text = file.read_text()
-    assert text.count("| 2 | bf16 | none | 185 | 90 – 110 | 1.85 | NO |") == 1 and "Not measured yet" not in text
+    assert text.count("| 8 | 2 | bf16 | none | 185 | 90 – 110 | 1.85 | NO |") == 1 and "Not measured yet" not in text
     assert text.startswith("# Training on two GPUs") and text.count(page.BEGIN) == text.count(page.END) == 1
 
 
 def test_without_one_device_there_is_no_ratio(modules):
     page = modules["page"]
-    assert "| 2 | fp32 | none | 100 | 90 – 110 | – | yes |" in page.tables([LINE | {"devices": 2}], [RANK])
+    assert "| 8 | 2 | fp32 | none | 100 | 90 – 110 | – | yes |" in page.tables([LINE | {"devices": 2}], [RANK])
 
 
 def test_time_of_a_step_is_told_apart_by_what_runs_in_it(modules):
@@ -112,16 +120,27 @@ def test_a_training_on_a_gpu_is_profiled(modules, tmp_path):
 
 
 def test_lines_of_the_same_run_stay(modules, tmp_path):
-    """Those of another way to train beside which the new ones stand; not those of another commit."""
+    """Those of another way to train or of longer samples, beside which the new ones stand; not those of another commit."""
     merge, file = modules["page"].merge_lines, tmp_path / "throughput.csv"
     merge(file, [LINE, LINE | {"devices": 2, "samples_per_s": 150.0}])
     lines = merge(file, [LINE | {"devices": 2, "samples_per_s": 190.0}, LINE | {"devices": 2, "compile": "blocks"}])
     rates = [(line["devices"], line["compile"], line["samples_per_s"]) for line in lines]
     assert rates == [("1", "none", "100.0"), ("2", "blocks", "100.0"), ("2", "none", "190.0")]
+    lines = merge(file, [LINE | {"sequence_length": 16, "samples_per_s": 40.0}])
+    assert [line["sequence_length"] for line in lines] == ["8", "8", "8", "16"]
+    alone = modules["page"].tables(lines[-1:] + [lines[-1] | {"devices": 2, "samples_per_s": 80.0}] + lines, [RANK])
+    assert "| 16 | 2 | fp32 | none | 80 | 90 – 110 | 2.00 | yes |" in alone
     assert len(merge(file, [LINE | {"commit": "def"}])) == 1
 
 
-STEP = {"devices": 1, "ddp_comm_hook": "", "compile": "blocks", "exchange_alone_ms": "", "launches": 300}
+STEP = {
+    "sequence_length": 8,
+    "devices": 1,
+    "ddp_comm_hook": "",
+    "compile": "blocks",
+    "exchange_alone_ms": "",
+    "launches": 300,
+}
 STEP |= dict.fromkeys(
     [f"{part}_ms" for part in "wall idle exposed products attention optimizer masks copies others".split()], 1.25
 )
@@ -129,4 +148,4 @@ STEP |= dict.fromkeys(
 
 def test_the_page_tells_where_the_time_of_a_step_is(modules):
     told = modules["page"].tables([LINE], [RANK], [STEP])
-    assert f"| 1 | – | blocks |{' 1.2 |' * 4} – |{' 1.2 |' * 5} – | 300 |" in told
+    assert f"| 8 | 1 | – | blocks |{' 1.2 |' * 4} – |{' 1.2 |' * 5} – | 300 |" in told
