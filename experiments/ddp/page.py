@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 BEGIN, END = "<!-- tables: written by throughput.py -->", "<!-- end of the tables -->"
-SHOWN = ("tokens", "devices", "gradients", "compile")
-WAY = ("sequence_length", "devices", "ddp_comm_hook", "compile")
-ALIKE = ("sequence_length", "compile")  # of a line and of that of one device beside it
+SHOWN = ("GPU", "tokens", "devices", "gradients", "compile")
+WAY = ("device", "sequence_length", "devices", "ddp_comm_hook", "compile")
+ALIKE = ("device", "sequence_length", "compile")  # of a line and of that of one device beside it
 KEY = (*WAY, "masks", "rank")
-SAME_RUN = ("model", "batch_per_device", "precision", "device", "torch", "commit")
+SAME_RUN = ("model", "batch_per_device", "precision", "torch", "commit")  # of all lines of one kind of device
 PARTS = (
     "idle",
     "exposed",
@@ -26,8 +26,8 @@ PARTS = (
 
 
 def merge_lines(path: Path, lines: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    """Write lines in place of those of the same way to train. Others stay where network, machine and commit are the same, or else
-    go: they would be compared.
+    """Write lines in place of those of the same way to train. Others of their kind of device stay where commit and PyTorch are the
+    same, or else go: they would be compared. Lines of other kinds of devices stay.
 
     Returns:
         all lines, every value as text.
@@ -41,9 +41,12 @@ def merge_lines(path: Path, lines: Sequence[dict[str, Any]]) -> list[dict[str, s
     stay = [
         line
         for line in known
-        if _values(line, SAME_RUN) == _values(new[0], SAME_RUN) and _values(line, KEY) not in written
+        if _values(line, KEY) not in written
+        and (line["device"] != new[0]["device"] or _values(line, SAME_RUN) == _values(new[0], SAME_RUN))
     ]
-    merged = sorted([*stay, *new], key=lambda line: (int(line["sequence_length"]), *_values(line, KEY[1:])))
+    merged = sorted(
+        [*stay, *new], key=lambda line: (line["device"], int(line["sequence_length"]), *_values(line, KEY[2:]))
+    )
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(new[0]), lineterminator="\n")
         writer.writeheader()
@@ -69,7 +72,6 @@ def tables(
     lines: Sequence[dict[str, Any]], ranks: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]] = ()
 ) -> list[str]:
     """Markdown: samples per second beside those of one device, where a step's time is, then the digests of every rank."""
-    first = lines[0]
     names = ["samples per second", "lowest – highest window", "× one device", "equal on all ranks"]
     told = _table([*SHOWN, *names])
     for line in lines:
@@ -92,10 +94,14 @@ def tables(
     for rank in ranks:
         digests = [f"`{rank[key][:16]}`" for key in ("masks_sha256", "weights_sha256")]
         told.append(_row([*_way(rank), rank["masks"], str(rank["rank"]), f"{float(rank['kept']):.0%}", *digests]))
-    made = f"{first['device']}, torch {first['torch']}" + (f", NCCL {first['nccl']}" if first["nccl"] else "")
-    what = f"{first['model']}, batch {first['batch_per_device']} a device"
-    told += ["", f"{what}, {first['precision']}; {made}; commit {first['commit']}, {first['date']}."]
+    told += ["", *(f"- {line}" for line in dict.fromkeys(map(_made, lines)))]
     return told
+
+
+def _made(line: dict[str, Any]) -> str:
+    nccl = f", NCCL {line['nccl']}" if line["nccl"] else ""
+    what = f"{line['model']}, batch {line['batch_per_device']} a device, {line['precision']}"
+    return f"{line['device']}: {what}; torch {line['torch']}{nccl}; commit {line['commit'][:7]}, {line['date']}."
 
 
 def _table(names: Sequence[str]) -> list[str]:
@@ -107,7 +113,13 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _way(line: dict[str, Any]) -> list[str]:
-    """Tokens of a sample, devices, in which dtype they exchange gradients, and trainer.compile."""
+    """Kind of device, tokens of a sample, devices, in which dtype they exchange gradients, and trainer.compile."""
     exchanged = "bf16" if line["ddp_comm_hook"] == "bf16_compress" else "fp32"
     devices = str(line["devices"])
-    return [str(line["sequence_length"]), devices, "–" if devices == "1" else exchanged, line["compile"] or "none"]
+    gradients = "–" if devices == "1" else exchanged
+    return [_short(line["device"]), str(line["sequence_length"]), devices, gradients, line["compile"] or "none"]
+
+
+def _short(device: str) -> str:
+    """Without maker and memory."""
+    return device.removeprefix("NVIDIA ").partition(" ")[0]

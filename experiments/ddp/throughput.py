@@ -76,7 +76,13 @@ def measure(
     }
     told = [
         way
-        | {"masks": name, "rank": rank["rank"], "kept": round(rank["kept"], 4)}
+        | {
+            "device": made["device"],
+            "torch": made["torch"],
+            "masks": name,
+            "rank": rank["rank"],
+            "kept": round(rank["kept"], 4),
+        }
         | {key: rank[key] for key in SAME}
         | {"commit": facts.commit}
         for name, ranks in trained.items()

@@ -51,6 +51,7 @@ LINE = {
     "date": "2026-11-22",
 }
 RANK = {
+    "device": "cpu",
     "sequence_length": 8,
     "devices": 1,
     "ddp_comm_hook": "",
@@ -70,13 +71,15 @@ def test_the_page_is_filled_again_and_again(modules, tmp_path):
     for _ in range(2):
         page.fill(file, [LINE, two], [RANK])
     text = file.read_text()
-    assert text.count("| 8 | 2 | bf16 | none | 185 | 90 – 110 | 1.85 | NO |") == 1 and "Not measured yet" not in text
+    assert (
+        text.count("| cpu | 8 | 2 | bf16 | none | 185 | 90 – 110 | 1.85 | NO |") == 1 and "Not measured yet" not in text
+    )
     assert text.startswith("# Training on two GPUs") and text.count(page.BEGIN) == text.count(page.END) == 1
 
 
 def test_without_one_device_there_is_no_ratio(modules):
     page = modules["page"]
-    assert "| 8 | 2 | fp32 | none | 100 | 90 – 110 | – | yes |" in page.tables([LINE | {"devices": 2}], [RANK])
+    assert "| cpu | 8 | 2 | fp32 | none | 100 | 90 – 110 | – | yes |" in page.tables([LINE | {"devices": 2}], [RANK])
 
 
 def test_time_of_a_step_is_told_apart_by_what_runs_in_it(modules):
@@ -129,11 +132,15 @@ def test_lines_of_the_same_run_stay(modules, tmp_path):
     lines = merge(file, [LINE | {"sequence_length": 16, "samples_per_s": 40.0}])
     assert [line["sequence_length"] for line in lines] == ["8", "8", "8", "16"]
     alone = modules["page"].tables(lines[-1:] + [lines[-1] | {"devices": 2, "samples_per_s": 80.0}] + lines, [RANK])
-    assert "| 16 | 2 | fp32 | none | 80 | 90 – 110 | 2.00 | yes |" in alone
+    assert "| cpu | 16 | 2 | fp32 | none | 80 | 90 – 110 | 2.00 | yes |" in alone
     assert len(merge(file, [LINE | {"commit": "def"}])) == 1
+    lines = merge(file, [LINE | {"device": "NVIDIA H100 80GB HBM3", "commit": "efg", "devices": 2}])
+    assert [line["device"] for line in lines] == ["NVIDIA H100 80GB HBM3", "cpu"]
+    assert "| H100 | 8 | 2 | fp32 | none | 100 | 90 – 110 | – | yes |" in modules["page"].tables(lines, [RANK])
 
 
 STEP = {
+    "device": "cpu",
     "sequence_length": 8,
     "devices": 1,
     "ddp_comm_hook": "",
@@ -148,4 +155,4 @@ STEP |= dict.fromkeys(
 
 def test_the_page_tells_where_the_time_of_a_step_is(modules):
     told = modules["page"].tables([LINE], [RANK], [STEP])
-    assert f"| 8 | 1 | – | blocks |{' 1.2 |' * 4} – |{' 1.2 |' * 5} – | 300 |" in told
+    assert f"| cpu | 8 | 1 | – | blocks |{' 1.2 |' * 4} – |{' 1.2 |' * 5} – | 300 |" in told

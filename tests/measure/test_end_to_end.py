@@ -7,7 +7,7 @@ from sparsefront_kernels.linear import SparseLinear
 from torch import nn
 
 from sparsefront.measure import end_to_end, execution_mode, search
-from sparsefront.measure.end_to_end import find_execution, time_alone, time_beside, time_pair
+from sparsefront.measure.end_to_end import find_dense, time_alone, time_beside, time_pair
 from sparsefront.measure.latency import summarise, time_interleaved
 from sparsefront.measure.settings import Measure
 
@@ -62,9 +62,21 @@ def test_a_network_is_timed_beside_all_that_a_pair_is_timed_beside(monkeypatch):
     settings, inputs = Measure(device="cpu", samples=6, repeats=1, warmup=1), {"x": torch.randn(256, 128)}
     dense, fused, sparse = Layers(2, scale=0.0).eval(), Layers(24, scale=0.0).eval(), WithKernel(2, scale=0.0).eval()
     time_pair(dense, sparse, inputs, settings, fuse=lambda net, inputs: fused)
-    execution = find_execution(dense, inputs, settings, lambda net, inputs: fused)
+    execution = find_dense(dense, inputs, settings, lambda net, inputs: fused)
     assert time_beside(sparse, execution, inputs, settings).n == 6
     assert turns == [{"dense", "fused_dense", "sparse"}] * 2
+
+
+def test_what_was_compiled_for_dense_is_kept_while_networks_are_timed_beside_it(monkeypatch):
+    """Else each of them would compile it once more, while it has the GPU to itself."""
+    forgotten = []
+    monkeypatch.setattr(end_to_end, "_forget_compiled", lambda inputs: forgotten.append(inputs))
+    settings, inputs = Measure(device="cpu", samples=5, repeats=1, warmup=1), {"x": torch.randn(4, 128)}
+    dense = find_dense(Layers(1).eval(), inputs, settings)
+    assert len(forgotten) == 1
+    for _ in range(2):
+        time_beside(Layers(1).eval(), dense, inputs, settings)
+    assert len(forgotten) == 1
 
 
 @pytest.mark.parametrize(("depth", "wins"), [(2, True), (48, False)])

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.fuse import fused_dense_graph
-from sparsefront.measure.end_to_end import find_execution, time_alone, time_beside
+from sparsefront.measure.end_to_end import find_dense, time_alone, time_beside
 from sparsefront.measure.search import Execution
 from sparsefront.measure.settings import Measure
 
@@ -64,7 +64,7 @@ class Timing:
         Args:
             net: ready.
         """
-        return find_execution(net, self.inputs, self._quick, fused_dense_graph)
+        return find_dense(net, self.inputs, self._quick, fused_dense_graph)
 
     @property
     def _quick(self) -> Measure:

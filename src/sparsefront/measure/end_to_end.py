@@ -88,8 +88,7 @@ class EndToEnd:
 
 def time_alone(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, *, fuse: Fuse | None = None) -> Alone:
     """Find the fastest way to run a dense network, then time it: one without a sparse version. Raises as `time_pair`."""
-    _forget_compiled(inputs)
-    execution = find_execution(net, inputs, settings, fuse)
+    execution = find_dense(net, inputs, settings, fuse)
     samples_ms, clock_mhz = _time(_dense_calls(execution), inputs, settings)
     return replace(_dense(execution, samples_ms, inputs), clock_mhz=clock_mhz)
 
@@ -107,8 +106,7 @@ def time_pair(
     Raises:
         RuntimeError: no execution mode can run one of them; or a CUDA timing without a GPU.
     """
-    _forget_compiled(inputs)
-    execution = find_execution(dense, inputs, settings, fuse)
+    execution = find_dense(dense, inputs, settings, fuse)
     has_kernels = any(isinstance(module, SparseLayer) for module in sparse.modules())
     sparse_execution = find_execution(sparse, inputs, settings, None if has_kernels else fuse)
     calls = _dense_calls(execution) | {"sparse": sparse_execution}
@@ -128,14 +126,19 @@ def time_beside(net: nn.Module, dense: Execution, inputs: dict[str, Tensor], set
     does little work leaves a GPU so cool by itself that its clock rises.
 
     Args:
-        dense: ready to run.
+        dense: from `find_dense`, for many such networks: nothing that was compiled for it is forgotten.
     Raises:
         as `time_pair`.
     """
-    _forget_compiled(inputs)
     execution = find_execution(net, inputs, settings)
     samples_ms, _ = _time(_dense_calls(dense) | {"sparse": execution}, inputs, settings)
     return summarise(sum(samples_ms["sparse"], []))
+
+
+def find_dense(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None = None) -> Execution:
+    """The fastest way to run a dense network, to time others beside it; arguments as of `time_alone`."""
+    _forget_compiled(inputs)
+    return find_execution(net, inputs, settings, fuse)
 
 
 def _forget_compiled(inputs: dict[str, Tensor]) -> None:

@@ -2,14 +2,12 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-
-from sparsefront.training.rank_cores import own_cores
 
 HOST = "127.0.0.1"
 # Generous: rank 0 may write a large checkpoint while the others wait. A rank that dies is noticed at once.
@@ -42,8 +40,7 @@ class RankGroup:
 def member(rank: int, group: RankGroup, store: dist.Store) -> Iterator[None]:
     """This process as a rank, to torch and to Lightning; afterwards as it was."""
     threads = torch.get_num_threads()
-    cores = own_cores(group.local(rank), len(group.ranks_here)) if group.on_gpu else nullcontext()
-    with environment(rank, group), cores:
+    with environment(rank, group):
         if group.on_gpu:
             torch.cuda.set_device(group.local(rank))
         else:
