@@ -17,6 +17,7 @@ from crossing import iso_head, iso_lines
 from definition import Study
 from draw import PLOT, draw
 from products import PLAN, product_lines
+from repeats import repeat_lines
 
 READING = "reading.md"
 
@@ -64,6 +65,15 @@ def _lines(study: Study, cells: Cells, folder: Path, *, drawn: bool, earlier: in
                 yield from tables.table_lines(study, table, name, cells)
                 if found := list(iso_lines(study, table, name, cells)):
                     yield from ("", iso_head(table.crossing_of(name)), "", *found)
+    if found := list(repeat_lines(study, folder)):
+        yield from (
+            "",
+            "## Trained anew",
+            "",
+            "The same point and seed, from a dense network trained anew, in another call or on another GPU, differs:",
+            "",
+            *found,
+        )
     if (study.folder / PLAN).exists():
         yield from ("", "## Products", "", study.products.strip(), "", *product_lines(folder))
     if (reading := folder / READING).exists():

@@ -1,7 +1,7 @@
 """The lines of a study: one per finished point, added as soon as it is finished."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -62,19 +62,39 @@ Key = tuple[Point, str]  # a point, and the kernel option that it was run with
 
 def read_lines(path: Path) -> dict[Key, Line]:
     """The lines of earlier calls; none where there is no file. Of a point that was run again the last one counts."""
-    return {(point_of(line), line[KERNEL]): line for line in csv_lines.read_lines(path)}
+    return {key: lines[-1] for key, lines in _all_lines(path).items()}
 
 
 def current_lines(study: Study, path: Path) -> dict[Key, Line]:
     """The lines that were measured as the study says now; what it says of the trainer alone makes no other point."""
+    is_current = _current(study)
+    return {key: line for key, line in read_lines(path).items() if is_current(line)}
+
+
+def repeated_lines(study: Study, path: Path) -> dict[Key, list[Line]]:
+    """All such lines of the points that were run again, the one that counts last."""
+    is_current = _current(study)
+    found = {key: [line for line in lines if is_current(line)] for key, lines in _all_lines(path).items()}
+    return {key: lines for key, lines in found.items() if len(lines) > 1}
+
+
+def _all_lines(path: Path) -> dict[Key, list[Line]]:
+    lines: dict[Key, list[Line]] = {}
+    for line in csv_lines.read_lines(path):
+        lines.setdefault((point_of(line), line[KERNEL]), []).append(line)
+    return lines
+
+
+def _current(study: Study) -> Callable[[Line], bool]:
     asked = {
         point: {text for text in point.overrides if not text.startswith("trainer.")} for point in every_point(study)
     }
-    return {
-        (point, kernel): line
-        for (point, kernel), line in read_lines(path).items()
-        if point in asked and asked[point] <= set(shlex.split(line[OVERRIDES]))
-    }
+
+    def is_current(line: Line) -> bool:
+        point = point_of(line)
+        return point in asked and asked[point] <= set(shlex.split(line[OVERRIDES]))
+
+    return is_current
 
 
 def append_line(path: Path, point: Point, kernel: str, found: Mapping[str, Any], *, overrides: str) -> None:

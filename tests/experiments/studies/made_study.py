@@ -18,6 +18,7 @@ NAMES = (
     "products",
     "panels",
     "draw",
+    "repeats",
     "page",
 )
 STUDIES = sorted(path.parent.name for path in FOLDER.parent.glob("*/study.yaml"))

@@ -70,6 +70,22 @@ def test_lines_of_several_dense_networks_are_said(modules, study, tmp_path):
     assert "A: a, seed 0, val 90.00, test 88.00; B: b, seed 0, val 90.00, test 88.00" in text
 
 
+def test_lines_that_were_trained_anew_say_how_far_they_lie_apart(modules, study, tmp_path):
+    """In pairs with the line that counts, where the dense network is another one; a second timing of the same is none."""
+    path = filled(modules, study, tmp_path)
+    point = point_of(modules, study, "EW", 0)
+    write = modules["rows"].append_line
+    write(path, point, "none", line_of(0.885), overrides=shlex.join(point.overrides))
+    assert "Trained anew" not in modules["page"].page(study, tmp_path)
+    for digest, masked in (("b", 0.87), ("c", 0.88)):
+        found = line_of(masked, dense_weights_sha256=digest)
+        write(path, point, "none", found, overrides=shlex.join(point.overrides))
+    text = modules["page"].page(study, tmp_path)
+    # 88.5 twice and 87.0 beside 88.0
+    apart = "0.50 (median) and at most 1.00 points"
+    assert f"3 pairs, val by {apart} and test by {apart}" in text
+
+
 def test_retrainings_of_another_dense_network_are_of_another_block(modules, study, tmp_path):
     """Where seeds are those of recoveries, all share the dense network of the first seed."""
     one = replace(study, seed_key="recovery.seed")

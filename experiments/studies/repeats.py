@@ -1,0 +1,36 @@
+"""How far a line lies from the same one of another dense network, trained anew: other differences have to exceed that."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import definition  # beside this file
+import rows
+from definition import Study
+from rows import Line
+from work import DIGEST
+
+METRICS = {"val": "val_masked", "test": "masked"}
+
+
+def repeat_lines(study: Study, folder: Path) -> Iterator[str]:
+    """A line for each network that has points of several dense networks of one seed; percentage points."""
+    pairs: dict[str, list[tuple[Line, Line]]] = {}
+    for (point, _), lines in rows.repeated_lines(study, folder / rows.FILE).items():
+        *others, counted = lines
+        told = [(line, counted) for line in others if line[DIGEST] != counted[DIGEST] and _measured(line, counted)]
+        if told:
+            pairs.setdefault(point.network, []).extend(told)
+    for name in study.networks:
+        if found := pairs.get(name):
+            apart = [f"{split} by {_apart(found, metric)}" for split, metric in METRICS.items()]
+            yield f"- {definition.networks()[name].title}: {len(found)} pairs, {' and '.join(apart)}"
+
+
+def _measured(*lines: Line) -> bool:
+    return all(line[metric] for line in lines for metric in METRICS.values())
+
+
+def _apart(pairs: list[tuple[Line, Line]], metric: str) -> str:
+    points = [100 * abs(float(one[metric]) - float(other[metric])) for one, other in pairs]
+    return f"{median(points):.2f} (median) and at most {max(points):.2f} points"
