@@ -177,6 +177,10 @@ def test_by_the_clock_of_this_processor(vit, batches, fuse):
     )
     table, (_, measured_ms) = masks.search.table, masks.search.found.rounds[0]
     assert table.dense_us > 0 and measured_ms > 0
+    told = masks.search.to_json()
+    parts = told["search_seconds_of"]
+    assert parts["swap"] > 0 and parts["timing"] > 0 and parts["held_out_loss"] == 0
+    assert sum(parts.values()) <= told["search_seconds"]
     assert all(time > 0 for item in table.items for option in item.options for time in option.times_us.values())
     assert {len(item.options) for item in table.items} == {7}  # dense, and three candidates at two sparsities
     assert {
@@ -202,12 +206,20 @@ def test_what_is_timed_runs_as_it_will_be_used(vit, batches, clock, monkeypatch)
         return F.cross_entropy(*pair)
 
     monkeypatch.setattr(Timing, "network_us", noted)
-    monkeypatch.setattr(Timing, "dense_us", noted)
+    monkeypatch.setattr(Timing, "dense", lambda self, net: (noted(self, net), ("eager",)))
     with deterministic_algorithms(True):
         searched(vit, batches, speedup=1.6, loss=loss)
     assert len(timed) > 3 and not any(timed)  # layouts, dense, corrections
     assert judged and all(judged)
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_dense_versions_that_fail_here_are_searched_anew(vit, batches):
+    timing = Timing({"x": batches[0][0]}, torch.float32, Measure(device="cpu", samples=5, repeats=1), KernelChoice())
+    _, versions = timing.dense(timing.ready(copy.deepcopy(vit)))
+    assert versions[0].startswith("eager")
+    found = timing.dense_execution(timing.ready(copy.deepcopy(vit)), ["eager+fused_epilogue"])
+    assert "fused_epilogue" not in found.name
 
 
 def test_without_batches_there_is_nothing_to_judge_by(vit):

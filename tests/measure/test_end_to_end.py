@@ -5,11 +5,13 @@ import torch
 from sparsefront_kernels import FORMATS, entry
 from sparsefront_kernels.linear import SparseLinear
 from torch import nn
+from torch._dynamo.utils import counters
 
 from sparsefront.measure import end_to_end, execution_mode, search
-from sparsefront.measure.end_to_end import find_dense, time_alone, time_beside, time_pair
+from sparsefront.measure.end_to_end import find_dense, rebuild_dense, time_alone, time_beside, time_pair
 from sparsefront.measure.latency import summarise, time_interleaved
 from sparsefront.measure.settings import Measure
+from sparsefront.measure.variants import DoesNotApply
 
 
 class Layers(nn.Module):
@@ -77,6 +79,27 @@ def test_what_was_compiled_for_dense_is_kept_while_networks_are_timed_beside_it(
     for _ in range(2):
         time_beside(Layers(1).eval(), dense, inputs, settings)
     assert len(forgotten) == 1
+
+
+@pytest.mark.parametrize(("depth", "timed"), [(2, ("eager+fused_graph",)), (48, ("eager", "eager+fused_graph"))])
+def test_dense_versions_are_made_again_without_a_search(depth, timed, monkeypatch):
+    """All that was timed in turn, for another network of the architecture."""
+    settings, inputs = Measure(device="cpu", samples=6, repeats=1, warmup=1), {"x": torch.randn(256, 128)}
+    fused = Layers(depth, scale=0.0).eval()
+    versions = time_alone(Layers(12, scale=0.0).eval(), inputs, settings, fuse=lambda net, inputs: fused).versions
+    assert versions == timed
+    monkeypatch.setattr(end_to_end, "fastest_execution", None)
+    found = rebuild_dense(Layers(12, scale=0.0).eval(), inputs, settings, versions, lambda net, inputs: fused)
+    assert found.versions == timed and found.fused.fastest.net is fused
+    assert torch.equal(found.fastest.call(), torch.zeros(256, 128))
+
+
+def test_a_dense_version_that_is_wrong_here_is_not_made(monkeypatch):
+    settings, inputs = Measure(device="cpu", samples=6, repeats=1, warmup=1), {"x": torch.randn(4, 128)}
+    with pytest.raises(execution_mode.NothingRuns, match="relative error"):
+        rebuild_dense(Layers(1).eval(), inputs, settings, ["eager+fused_graph"], lambda net, inputs: Layers(1).eval())
+    with pytest.raises(DoesNotApply):
+        rebuild_dense(Layers(1).eval(), inputs, settings, ["eager+fused_graph"])
 
 
 @pytest.mark.parametrize(("depth", "wins"), [(2, True), (48, False)])
@@ -156,3 +179,18 @@ def test_graphs_beat_eager_on_small_layers():
     found = time_pair(*nets, {"x": torch.randn(32, 128, device="cuda", dtype=torch.float16)}, settings)
     assert "dense/cuda_graph" not in found.not_timed
     assert found.medians_ms["dense/cuda_graph"] < found.medians_ms["dense/eager"]
+
+
+@pytest.mark.gpu
+def test_compiled_dense_versions_are_made_again_and_stay():
+    """Networks that are timed beside them compile code of their own, and dense code is not compiled once more."""
+    settings = Measure(device="cuda", samples=10, variants=[], search_seconds=0.0, execution_modes=["compile"])
+    nets = [Layers(depth).eval().to("cuda", torch.float16) for depth in (12, 12, 3)]
+    inputs = {"x": torch.randn(32, 128, device="cuda", dtype=torch.float16)}
+    versions = time_alone(nets[0], inputs, settings).versions
+    assert versions == ("compile",)
+    dense = rebuild_dense(nets[1], inputs, settings, versions)
+    time_beside(nets[2], dense, inputs, settings)
+    compiled = counters["stats"]["unique_graphs"]
+    dense.fastest.call()
+    assert counters["stats"]["unique_graphs"] == compiled > 0 and dense.versions == versions

@@ -53,6 +53,7 @@ class ChoiceTable:
         rest_us: microseconds of the network beside products and `layouts_us`.
         dense_us: of the dense network in its fastest version.
         seconds: that it took to measure.
+        dense_versions: of the dense network that a measurement times; see `measure.search.Execution.versions`.
     """
 
     patterns: Sequence[str]
@@ -61,6 +62,7 @@ class ChoiceTable:
     rest_us: float
     dense_us: float
     seconds: float = 0.0
+    dense_versions: Sequence[str] = ()
 
     def time_us(self, assignment: "Assignment") -> float:
         """Predicted microseconds of the network."""

@@ -1,7 +1,8 @@
 """The network under an assignment: how long it takes as a whole, and how much it loses on held-out data."""
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from itertools import islice
 
@@ -21,7 +22,10 @@ from sparsefront.measure.search import Execution
 from sparsefront.patterns.base import Pattern
 from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.tasks.base import Batch, Task
+from sparsefront.time_use import working_time
 from sparsefront.training.determinism import fastest_algorithms
+
+DENSE, SWAP, TIMING, LOSS = "dense_versions", "swap", "timing", "held_out_loss"  # what seconds are counted of
 
 
 class SearchedNetwork:
@@ -34,6 +38,9 @@ class SearchedNetwork:
         pattern: that the candidates are of.
         timing: of the whole network.
         held_out: opens a loader of batches that judge assignments; the same ones each time.
+
+    Attributes:
+        seconds: spent on what, without waiting for other processes.
     """
 
     def __init__(
@@ -49,6 +56,7 @@ class SearchedNetwork:
         self._open, self._read = held_out, 0
         self._batches: list[Batch] = []
         self._kept: dict[tuple[str, int | None, float], Tensor] = {}
+        self.seconds = dict.fromkeys((DENSE, SWAP, TIMING, LOSS), 0.0)
 
     def chosen(self, assignment: Assignment) -> dict[str, Option]:
         """Layer -> its option."""
@@ -87,18 +95,31 @@ class SearchedNetwork:
             patterns=layout.patterns,
         )
         problems = observe_problems(timing.ready(net), timing.inputs, list(made))
-        with keys_of("kernel"):
+        with keys_of("kernel"), self._timed(SWAP):
             swap(net, packed, problems, timing.kernel, device=timing.device, dtype=timing.dtype, inputs=timing.inputs)
         release_formats(net)
-        return timing.network_us(net, beside=self._dense)
+        dense = self._dense
+        with self._timed(TIMING):
+            return timing.network_us(net, beside=dense)
 
     @cached_property
     def _dense(self) -> Execution:
-        return self._timing.dense_execution(self._timing.ready(copy.deepcopy(self._task.net)))
+        with self._timed(DENSE):
+            net = self._timing.ready(copy.deepcopy(self._task.net))
+            return self._timing.dense_execution(net, self._table.dense_versions)
 
     def loss(self, assignment: Assignment, batches: int) -> float:
-        made = {layer: self._mask(layer, option) for layer, option in self.chosen(assignment).items()}
-        return pruned_loss(self._task, made, self._held_out(batches))
+        with self._timed(LOSS):
+            made = {layer: self._mask(layer, option) for layer, option in self.chosen(assignment).items()}
+            return pruned_loss(self._task, made, self._held_out(batches))
+
+    @contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        start = working_time()
+        try:
+            yield
+        finally:
+            self.seconds[what] += working_time() - start
 
     def _mask(self, layer: str, option: Option) -> Tensor:
         """Kept once it was used: the same few come again and again."""

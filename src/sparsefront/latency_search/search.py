@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -31,11 +31,12 @@ Stored = Callable[[Callable[[], ChoiceTable]], ChoiceTable]
 
 @dataclass(frozen=True)
 class SearchRecord:
-    """What a search did; `seconds` are its own, those of the table beside."""
+    """What a search did; `seconds` are its own, those of the table beside, and `seconds_of` the parts of its own."""
 
     table: ChoiceTable
     found: Found
     seconds: float
+    seconds_of: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def layers(self) -> dict[str, dict[str, Any]]:
@@ -69,6 +70,7 @@ class SearchRecord:
             "assignments_judged": 0 if refined is None else refined.tried,
             "table_seconds": self.table.seconds,
             "search_seconds": self.seconds,
+            "search_seconds_of": dict(self.seconds_of),
             "layers": self.layers,
         }
 
@@ -115,7 +117,7 @@ class Search:
         with keys_of("allocation"):
             found = _measuring(pruning).assign(table, network, lambda line: tell(f"search: {line}"))
         tell(f"search: {_told(table, found.assignment)}; predicted {found.predicted_ms:.3f} ms")
-        record = SearchRecord(table, found, working_time() - start)
+        record = SearchRecord(table, found, working_time() - start, network.seconds)
         return network.layout(found.assignment, scores), record
 
     def _table(self, task: Task, masks: CandidateMasks, pruning: PruningSettings, calibration: Loader) -> ChoiceTable:

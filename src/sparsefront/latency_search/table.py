@@ -49,10 +49,10 @@ def measure_times(
         measuring = _Measuring(timed_net, timing, masks, problems, choices)
         items = _in_order(measuring.items(), list(problems))
         layouts, rest_us = measuring.layouts_and_rest(items)
-        dense_us = timing.dense_us(timed_net)
+        dense_us, versions = timing.dense(timed_net)
     names = [label(part) for part in masks.patterns]
     log.info("search: %d products, %d choices each at most", len(items), max(len(item.options) for item in items))
-    return ChoiceTable(names, items, layouts, rest_us, dense_us, working_time() - start)
+    return ChoiceTable(names, items, layouts, rest_us, dense_us, working_time() - start, versions)
 
 
 def _choices(pattern: Pattern, ceiling: float, masks: CandidateMasks, layers: list[str]) -> dict[str, list[Choice]]:

@@ -1,5 +1,7 @@
 """With what, and how, a network is timed while it is searched."""
 
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -7,9 +9,13 @@ from torch import Tensor, nn
 
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.fuse import fused_dense_graph
-from sparsefront.measure.end_to_end import find_dense, time_alone, time_beside
+from sparsefront.measure.end_to_end import find_dense, rebuild_dense, time_alone, time_beside
+from sparsefront.measure.execution_mode import NothingRuns
 from sparsefront.measure.search import Execution
 from sparsefront.measure.settings import Measure
+from sparsefront.measure.variants import DoesNotApply
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,13 +45,15 @@ class Timing:
         """The network as it is measured."""
         return net.to(device=self.device, dtype=self.dtype).eval()
 
-    def dense_us(self, net: nn.Module) -> float:
-        """Microseconds of a forward of the dense network in its fastest version, found as a measurement finds it.
+    def dense(self, net: nn.Module) -> tuple[float, tuple[str, ...]]:
+        """Microseconds of a forward of the dense network in its fastest version, found as a measurement finds it, and the
+        versions that a measurement times.
 
         Args:
             net: ready.
         """
-        return time_alone(net, self.inputs, self.settings, fuse=fused_dense_graph).latency.median_ms * 1e3
+        found = time_alone(net, self.inputs, self.settings, fuse=fused_dense_graph)
+        return found.latency.median_ms * 1e3, found.versions
 
     def network_us(self, net: nn.Module, *, beside: Execution | None = None) -> float:
         """Microseconds of a forward in its fastest execution mode.
@@ -58,12 +66,18 @@ class Timing:
             return time_alone(net, self.inputs, self._quick).latency.median_ms * 1e3
         return time_beside(net, beside, self.inputs, self._quick).median_ms * 1e3
 
-    def dense_execution(self, net: nn.Module) -> Execution:
+    def dense_execution(self, net: nn.Module, versions: Sequence[str] = ()) -> Execution:
         """The dense network in its fastest version, to be timed beside sparse ones.
 
         Args:
             net: ready.
+            versions: that were found for it; where there are none, or one fails here, they are searched.
         """
+        if versions:
+            try:
+                return rebuild_dense(net, self.inputs, self.settings, versions, fused_dense_graph)
+            except (DoesNotApply, NothingRuns) as reason:
+                log.info("search: dense versions are searched anew: %s", reason)
         return find_dense(net, self.inputs, self._quick, fused_dense_graph)
 
     @property

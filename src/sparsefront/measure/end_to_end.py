@@ -1,5 +1,6 @@
 """Latency of a sparse network beside its dense baseline: same inputs, one process, interleaved, each in its fastest way."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from sparsefront.gpu_query import clock_under_load
 from sparsefront.gpu_sharing.access import alone, sharing
 from sparsefront.measure.latency import LatencySummary, summarise, time_interleaved
-from sparsefront.measure.search import Execution, fastest_execution
+from sparsefront.measure.search import Execution, fastest_execution, rebuilt_execution
 from sparsefront.measure.settings import Measure
 from sparsefront.measure.speedup import Speedup, speedup_of
 from sparsefront.measure.variants import Fuse
@@ -29,6 +30,7 @@ class Alone:
         batch_size: rows of the inputs.
         fused_latency: of the fused graph with every layer dense; None where there is none.
         clock_mhz: the GPU's while it ran what was timed; None on a CPU or where the driver does not tell.
+        versions: all that were timed in turn; see `Execution.versions`.
     """
 
     latency: LatencySummary
@@ -37,6 +39,7 @@ class Alone:
     batch_size: int
     fused_latency: LatencySummary | None = None
     clock_mhz: float | None = None
+    versions: tuple[str, ...] = ()
 
     @property
     def throughput_samples_per_s(self) -> float:
@@ -90,7 +93,8 @@ def time_alone(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, *, 
     """Find the fastest way to run a dense network, then time it: one without a sparse version. Raises as `time_pair`."""
     execution = find_dense(net, inputs, settings, fuse)
     samples_ms, clock_mhz = _time(_dense_calls(execution), inputs, settings)
-    return replace(_dense(execution, samples_ms, inputs), clock_mhz=clock_mhz)
+    timed = _dense(execution, samples_ms, inputs)
+    return replace(timed, clock_mhz=clock_mhz, versions=execution.versions)
 
 
 def time_pair(
@@ -111,7 +115,7 @@ def time_pair(
     sparse_execution = find_execution(sparse, inputs, settings, None if has_kernels else fuse)
     calls = _dense_calls(execution) | {"sparse": sparse_execution}
     samples_ms, clock_mhz = _time(calls, inputs, settings)
-    timed = replace(_dense(execution, samples_ms, inputs), clock_mhz=clock_mhz)
+    timed = replace(_dense(execution, samples_ms, inputs), clock_mhz=clock_mhz, versions=execution.versions)
     return EndToEnd(
         dense=timed,
         sparse=summarise(sum(samples_ms["sparse"], [])),
@@ -141,6 +145,16 @@ def find_dense(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fus
     return find_execution(net, inputs, settings, fuse)
 
 
+def rebuild_dense(
+    net: nn.Module, inputs: dict[str, Tensor], settings: Measure, versions: Sequence[str], fuse: Fuse | None = None
+) -> Execution:
+    """Likewise, as found before for such a network; raises as `rebuilt_execution`."""
+    _forget_compiled(inputs)
+    device = _device(inputs)
+    with sharing(device), _within_recompile_limit(device):
+        return rebuilt_execution(net, inputs, versions, device=device, dtype=settings.torch_dtype, fuse=fuse)
+
+
 def _forget_compiled(inputs: dict[str, Tensor]) -> None:
     if _device(inputs).type == "cuda":
         torch.compiler.reset()  # earlier points of a sweep would use up the recompile limit
@@ -148,7 +162,7 @@ def _forget_compiled(inputs: dict[str, Tensor]) -> None:
 
 def find_execution(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None = None) -> Execution:
     """The fastest way to run one network: `fastest_execution` with the settings of a measurement."""
-    with sharing(_device(inputs)), _compiled_or_error() if _device(inputs).type == "cuda" else nullcontext():
+    with sharing(_device(inputs)), _within_recompile_limit(_device(inputs)):
         return fastest_execution(
             net,
             inputs,
@@ -161,8 +175,10 @@ def find_execution(net: nn.Module, inputs: dict[str, Tensor], settings: Measure,
         )
 
 
-def _compiled_or_error() -> AbstractContextManager[None]:
+def _within_recompile_limit(device: torch.device) -> AbstractContextManager[None]:
     """Past its limit Dynamo would run eager code and say nothing: here it raises, and the candidate is dropped."""
+    if device.type != "cuda":
+        return nullcontext()
     return torch._dynamo.config.patch(recompile_limit=MOST_RECOMPILES, fail_on_recompile_limit_hit=True)
 
 

@@ -20,6 +20,7 @@ from sparsefront.measure.variants import FUSED_GRAPH, PATCH_PRODUCT, VARIANTS, D
 from sparsefront.time_use import working_time
 
 log = logging.getLogger(__name__)
+SEPARATOR = "+"  # between the execution mode and the variants of a candidate
 FINALISTS = 3  # timed in turn at the end; the others are dropped at once, with the memory that their graphs hold
 FINAL_WARMUP, FINAL_SAMPLES = 5, 20
 TURN_WARMUP, TURN_SAMPLES = 1, 10  # of two forms of which one is kept
@@ -48,9 +49,14 @@ class Execution:
     def name(self) -> str:
         return candidate_name(self.fastest.name, self.variants)
 
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """The candidate that won, and that of the fused graph where it is another one: see `rebuilt_execution`."""
+        return tuple(dict.fromkeys([self.name, *([self.fused.name] if self.fused else [])]))
+
 
 def candidate_name(mode: str, variants: Sequence[str]) -> str:
-    return "+".join((mode, *variants))
+    return SEPARATOR.join((mode, *variants))
 
 
 def fastest_execution(
@@ -107,6 +113,38 @@ def fastest_execution(
     if slowest:
         search.attempt(search.fastest_form(), slowest, expected_seconds=compile_seconds + AUTOTUNE_SECONDS)
     return search.result()
+
+
+def rebuilt_execution(
+    net: nn.Module,
+    inputs: dict[str, Tensor],
+    versions: Sequence[str],
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    fuse: Fuse | None = None,
+) -> Execution:
+    """What `fastest_execution` found for a network of this architecture, without a search.
+
+    Args:
+        versions: of that execution.
+    Raises:
+        DoesNotApply: a variant.
+        NothingRuns: a version fails here, or gives a wrong output.
+    """
+    found = []
+    for version in versions:
+        mode, *variants = version.split(SEPARATOR)
+        form = net
+        for variant in variants:
+            give_way(device)
+            form = make_variant(variant, form, inputs, fuse=fuse)
+        original = None if form is net else net
+        fastest = fastest_execution_mode(
+            form, inputs, execution_modes=[mode], device=device, dtype=dtype, original=original
+        )
+        found.append(Execution(fastest, tuple(variants), {version: fastest.median_ms}))
+    return replace(found[0], fused=next((one for one in found if FUSED_GRAPH in one.variants), None))
 
 
 @dataclass(frozen=True)
