@@ -4,6 +4,7 @@ import atexit
 import os
 import signal
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -166,6 +167,77 @@ def train_in_every_way(trainer: TrainerSettings, folder: Path, loggers: list) ->
         }
         ends[way] = distributed.all_gather(own)
     return ends
+
+
+class PartlyUsed(torch.nn.Module):
+    """Normalises batches; one layer is never used, and another one where `used` says so.
+
+    Args:
+        used: of a rank and a step from 0.
+    """
+
+    def __init__(self, used: Callable[[int, int], bool]) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = torch.nn.Linear(64, 32), torch.nn.BatchNorm1d(32), torch.nn.Linear(32, 10)
+        self.extra, self.idle = torch.nn.Linear(64, 10), torch.nn.Linear(3, 3)
+        self.used, self.steps = used, 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.flatten(1)
+        y = self.last(self.norm(self.first(x)).relu())
+        if self.training:
+            self.steps += 1
+        return y + self.extra(x) if self.used(distributed.rank(), self.steps - 1) else y
+
+
+def averaged(folder: Path, loggers: list) -> list[dict]:
+    """The mean over two ranks of gradients of two parameters, exact and as bf16, in rank order."""
+    from sparsefront.training.gradient_exchange import average_gradients
+
+    found = {}
+    for name, gradients in (
+        ("exact", (torch.tensor([[1.0, 0.0], [2.0, 3.0]]), torch.tensor([[3.0, 0.0], [0.0, 5.0]]))),
+        ("compressed", (torch.full((2, 2), 1 + 2**-12),) * 2),
+    ):
+        parameters = [torch.nn.Parameter(torch.zeros(2, 2)), torch.nn.Parameter(torch.zeros(3))]
+        parameters[0].grad, parameters[1].grad = gradients[distributed.rank()].T.contiguous().T, torch.ones(3)
+        average_gradients(parameters, compress=name == "compressed")
+        found[name] = parameters[0].grad.clone()
+    return distributed.all_gather(found)
+
+
+def always(rank: int, step: int) -> bool:
+    return True
+
+
+def on_rank_0(rank: int, step: int) -> bool:
+    return rank == 0
+
+
+def from_the_second_step(rank: int, step: int) -> bool:
+    return step > 0
+
+
+def train_partly(trainer: TrainerSettings, used: Callable[[int, int], bool], folder: Path, loggers: list) -> list[dict]:
+    """One epoch on the digits: what every rank has in the end, buffers too, in rank order."""
+    import pytorch_lightning as pl
+
+    from sparsefront.datasets.digits import Digits
+    from sparsefront.tasks.image_classification import ImageClassification
+    from sparsefront.training.fit import fit, steps_per_epoch
+    from sparsefront.training.optimization import Optimization
+    from sparsefront.training.recipe import Recipe
+
+    pl.seed_everything(distributed.rank(), verbose=False)  # rank 0's weights count
+    net, data = PartlyUsed(used), Digits().data_module(batch_size=32, seed=0, cache_dir=folder)
+    if trainer.exchange_gradients == "during_backward":
+        net.idle.requires_grad_(False)  # DDP waits for the gradient of every parameter
+    recipe = Recipe(epochs=1, optimizer="sgd")
+    optimization = Optimization(recipe, lr=0.05, total_steps=steps_per_epoch(data, trainer))
+    task = ImageClassification(net, num_classes=10, optimization=optimization)
+    fit(task, data, epochs=1, recipe=recipe, trainer=trainer, loggers=loggers, directory=folder)
+    kept = {name: value.detach().clone() for name, value in net.state_dict().items() if "tracked" not in name}
+    return distributed.all_gather(kept)
 
 
 def train_gradually(trainer: TrainerSettings, epochs: int, folder: Path, loggers: list) -> dict:

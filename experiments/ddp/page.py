@@ -7,7 +7,7 @@ from typing import Any
 
 BEGIN, END = "<!-- tables: written by throughput.py -->", "<!-- end of the tables -->"
 SHOWN = ("GPU", "tokens", "devices", "gradients", "compile")
-WAY = ("device", "sequence_length", "devices", "ddp_comm_hook", "compile")
+WAY = ("device", "sequence_length", "devices", "exchange_gradients", "ddp_comm_hook", "compile")
 ALIKE = ("device", "sequence_length", "compile")  # of a line and of that of one device beside it
 KEY = (*WAY, "masks", "rank")
 SAME_RUN = ("model", "batch_per_device", "precision", "torch", "commit")  # of all lines of one kind of device
@@ -113,8 +113,10 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _way(line: dict[str, Any]) -> list[str]:
-    """Kind of device, tokens of a sample, devices, in which dtype they exchange gradients, and trainer.compile."""
+    """Kind of device, tokens of a sample, devices, how they exchange gradients, and trainer.compile."""
     exchanged = "bf16" if line["ddp_comm_hook"] == "bf16_compress" else "fp32"
+    if line["exchange_gradients"] == "after_backward":
+        exchanged += ", after backward"
     devices = str(line["devices"])
     gradients = "–" if devices == "1" else exchanged
     return [_short(line["device"]), str(line["sequence_length"]), devices, gradients, line["compile"] or "none"]

@@ -31,6 +31,7 @@ HERE = Path(__file__).resolve().parent
 FEW = 6  # steps of the training whose masks tighten
 SAME = ("masks_sha256", "weights_sha256")
 COMPILED_WARMUP = 2  # times as long
+DURING, AFTER = "during_backward", "after_backward"
 
 
 def measure(
@@ -53,6 +54,7 @@ def measure(
     way = {
         "sequence_length": work.length,
         "devices": trainer.devices,
+        "exchange_gradients": trainer.exchange_gradients if trainer.world_size > 1 else "",
         "ddp_comm_hook": trainer.ddp_comm_hook or "",
         "compile": trainer.compile,
     }
@@ -101,6 +103,7 @@ def main() -> int:
     parser.add_argument("--devices", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--compile", choices=("none", "blocks", "network"), nargs="+", default=["none"])
     parser.add_argument("--accelerator", choices=("gpu", "cpu"), default="gpu", help="cpu only tries the script")
+    parser.add_argument("--exchange-gradients", choices=(DURING, AFTER), nargs="+", default=[DURING, AFTER])
     parser.add_argument(
         "--ddp-comm-hook",
         choices=("bf16_compress",),
@@ -117,16 +120,21 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=HERE)
     chosen = parser.parse_args()
     on_gpu = chosen.accelerator == "gpu"
-    ways = [(devices, None, what) for devices in chosen.devices for what in chosen.compile]
+    ways = [(1, DURING, None, what) for what in chosen.compile if 1 in chosen.devices]
+    several = [devices for devices in chosen.devices if devices > 1]
+    ways += [(n, how, None, what) for n in several for how in chosen.exchange_gradients for what in chosen.compile]
     if chosen.ddp_comm_hook:
-        ways += [(devices, chosen.ddp_comm_hook, chosen.compile[-1]) for devices in chosen.devices if devices > 1]
+        ways += [
+            (n, how, chosen.ddp_comm_hook, chosen.compile[-1]) for n in several for how in chosen.exchange_gradients
+        ]
     ways = [(length, *way) for length in chosen.length for way in ways]
     chosen.folder.mkdir(parents=True, exist_ok=True)
     same = True
-    for length, devices, hook, what in ways:
+    for length, devices, how, hook, what in ways:
         trainer = TrainerSettings(
             accelerator=chosen.accelerator,
             devices=devices,
+            exchange_gradients=how,
             ddp_comm_hook=hook,
             compile=what,
             precision="bf16-mixed" if on_gpu else "32-true",

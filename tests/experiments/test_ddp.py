@@ -35,6 +35,7 @@ def test_two_gpus_end_alike_with_bert_base_in_bf16(modules):
 LINE = {
     "sequence_length": 8,
     "devices": 1,
+    "exchange_gradients": "",
     "ddp_comm_hook": "",
     "compile": "none",
     "model": "bert-tiny",
@@ -54,6 +55,7 @@ RANK = {
     "device": "cpu",
     "sequence_length": 8,
     "devices": 1,
+    "exchange_gradients": "",
     "ddp_comm_hook": "",
     "compile": "none",
     "masks": "fixed",
@@ -68,11 +70,13 @@ def test_the_page_is_filled_again_and_again(modules, tmp_path):
     file = tmp_path / "README.md"
     file.write_text((FOLDER / "README.md").read_text())
     two = LINE | {"devices": 2, "samples_per_s": 185.0, "same_on_ranks": False, "ddp_comm_hook": "bf16_compress"}
+    two |= {"exchange_gradients": "after_backward"}
     for _ in range(2):
         page.fill(file, [LINE, two], [RANK])
     text = file.read_text()
     assert (
-        text.count("| cpu | 8 | 2 | bf16 | none | 185 | 90 – 110 | 1.85 | NO |") == 1 and "Not measured yet" not in text
+        text.count("| cpu | 8 | 2 | bf16, after backward | none | 185 | 90 – 110 | 1.85 | NO |") == 1
+        and "Not measured yet" not in text
     )
     assert text.startswith("# Training on two GPUs") and text.count(page.BEGIN) == text.count(page.END) == 1
 
@@ -143,6 +147,7 @@ STEP = {
     "device": "cpu",
     "sequence_length": 8,
     "devices": 1,
+    "exchange_gradients": "",
     "ddp_comm_hook": "",
     "compile": "blocks",
     "exchange_alone_ms": "",

@@ -1,8 +1,11 @@
 """The density of every layer: the numbers, and that they become a picture."""
 
+import numpy as np
 from matplotlib.image import imread
 
 from sparsefront.report.density_chart import LayerDensity, layer_densities, write_density_png
+from sparsefront.report.mask_image import KEPT_COLOR, rgb
+from sparsefront.report.series_style import COLORS, pattern_color
 
 
 def test_densities_follow_the_result(make_result):
@@ -23,3 +26,11 @@ def test_the_chart_grows_with_the_layers(tmp_path):
         path = write_density_png(bars, tmp_path / "masks" / f"{count}.png", target=0.25, title="a run")
         heights.append(imread(path).shape[0])
     assert heights[1] > heights[0] + 40 * 15
+
+
+def test_bars_have_the_color_of_kept_weights_and_of_no_pattern(tmp_path):
+    bars = [LayerDensity("layer", 0.5, stays_dense=False)]
+    pixels = np.rint(255 * imread(write_density_png(bars, tmp_path / "one.png", target=0.25, title="a run"))[..., :3])
+    colors = {KEPT_COLOR, *COLORS} - {pattern_color("dense")}  # a gray, which the edges of letters have
+    drawn = {color: int((pixels == rgb(color)).all(axis=-1).sum()) for color in colors}
+    assert drawn.pop(KEPT_COLOR) > 1000 and not any(drawn.values()), drawn

@@ -41,7 +41,7 @@ def test_lines_have_pixels_of_their_own():
     assert (image.pixels[:, 25] == rgb(WINDOW_COLOR)).all(), "a window of two groups"
     bare = np.delete(np.delete(image.pixels, rows, axis=0), columns, axis=1)
     assert (bare == mask_image(mask, Boundaries(), Scale(cell=6)).pixels).all()
-    assert image.line_text == "orange lines: groups, black lines: windows"
+    assert image.line_text == "black lines: groups, white lines: windows"
 
 
 def test_where_two_lines_meet_the_coarser_is_shown():
@@ -54,7 +54,7 @@ def test_where_two_lines_meet_the_coarser_is_shown():
 def test_lines_that_would_hide_the_mask_are_left_out():
     image = mask_image(random_mask(8, 8), Boundaries(rows=range(4, 8, 4), windows=range(1, 8)), Scale(cell=2))
     assert image.pixels.shape == (17, 16, 3), "rows 8 pixels apart are drawn, windows 2 pixels apart are not"
-    assert image.line_text == "orange lines: groups"
+    assert image.line_text == "black lines: groups"
 
 
 def test_pooled_pixels_average_what_is_there():

@@ -8,6 +8,7 @@ import yaml
 
 from sparsefront.report.candidates import candidates_of
 from sparsefront.report.compare import main
+from sparsefront.report.mask_image import GROUP_COLOR, KEPT_COLOR, PRUNED_COLOR, WINDOW_COLOR
 from sparsefront.report.missing_cells import measured_cells
 from sparsefront.report.provenance import provenance, unlike_the_rest
 from sparsefront.report.run_command import override_text, run_command
@@ -127,6 +128,8 @@ def test_what_is_no_pattern_has_no_color_of_a_pattern():
     patterns |= {pattern_color(f"own_{number}") for number in range(100)}
     others = [style.color for style in series_styles(map(str, range(10))).values()]
     assert len(patterns) == 18 and len(set(others)) == 10 and not patterns & set(others)
+    of_masks = {KEPT_COLOR, PRUNED_COLOR, GROUP_COLOR, WINDOW_COLOR}
+    assert len(of_masks) == 4 and not of_masks & (patterns | set(others))
 
 
 def test_shipped_recoveries_have_markers_of_their_own():

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparsefront.artifacts.durable import whole_file
+from sparsefront.report.mask_image import KEPT_COLOR
 from sparsefront.report.result import Result
-from sparsefront.report.series_style import COLORS, DENSE_COLOR, FRONT_COLOR
+from sparsefront.report.series_style import DENSE_COLOR, FRONT_COLOR
 
 WIDTH_INCHES, BAR_INCHES, FRAME_INCHES = 7.2, 0.17, 1.3
 
@@ -43,7 +44,7 @@ def write_density_png(densities: Sequence[LayerDensity], path: Path, *, target: 
     figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    for stays_dense, color, label in ((False, COLORS[0], "pruned"), (True, FRONT_COLOR, "stayed dense")):
+    for stays_dense, color, label in ((False, KEPT_COLOR, "pruned"), (True, FRONT_COLOR, "stayed dense")):
         bars = [(place, bar.density) for place, bar in enumerate(densities) if bar.stays_dense is stays_dense]
         if bars:
             places, lengths = zip(*bars)

@@ -9,11 +9,10 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from sparsefront.masks.boundaries import Boundaries
-from sparsefront.report.series_style import COLORS, DENSE_COLOR
 
-# Blue, light gray, orange and black differ in lightness too, so they stay apart for every kind of color vision.
-KEPT_COLOR, PRUNED_COLOR = COLORS[0], "#f0f0f0"
-GROUP_COLOR, WINDOW_COLOR = COLORS[3], DENSE_COLOR
+# Neutral, since every other color is a pattern or a series. They differ in lightness, which every kind of color vision sees.
+KEPT_COLOR, PRUNED_COLOR = "#5a6b7b", "#d3d8dd"
+GROUP_COLOR, WINDOW_COLOR = "#000000", "#ffffff"
 
 EXACT_SIDE = 2048  # pixels; a longer layer is shown as densities
 TARGET_SIDE = 768  # pixels; a shorter layer is enlarged by a whole number
@@ -80,8 +79,8 @@ class MaskImage:
     def line_text(self) -> str:
         """Which lines there are, for a reader."""
         drawn = {
-            "orange lines: groups": self.rows.groups or self.columns.groups,
-            "black lines: windows": self.columns.windows,
+            "black lines: groups": self.rows.groups or self.columns.groups,
+            "white lines: windows": self.columns.windows,
         }
         return ", ".join(text for text, places in drawn.items() if places)
 

@@ -101,7 +101,7 @@ def write_mask_png(
 
 def _key(images: Sequence[MaskImage]) -> str:
     """What colors and pixels mean, in one line."""
-    return ", ".join(filter(None, ("blue: kept, gray: pruned", images[-1].line_text, images[-1].scale.text)))
+    return ", ".join(filter(None, ("dark gray: kept, light gray: pruned", images[-1].line_text, images[-1].scale.text)))
 
 
 def write_panels(panels: Mapping[str, MaskImage], path: Path, *, heading: Sequence[str] = ()) -> None:

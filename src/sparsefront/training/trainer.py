@@ -20,6 +20,9 @@ class TrainerSettings:
         devices: processes that train together (DDP), one per GPU, or so many on the CPU; each reads its own batches, so
             an optimizer step takes `devices * num_nodes * accumulate_grad_batches` of them.
         num_nodes: machines that train together, each with so many devices; the same command runs on each: see `machines`.
+        exchange_gradients: of devices that train together. during_backward is PyTorch's DDP: bucket after bucket while the
+            backward pass still runs. after_backward is one exchange of all, with fewer launches, for GPUs that wait for Python
+            and not for the exchange, as those of one host often do.
         ddp_comm_hook: bf16_compress lets GPUs exchange gradients as bf16, half as many bytes; null = as they are, in fp32.
         compile: what of the network goes through torch.compile in training steps: its blocks (one after the other, with one code
             for those that are alike), or all of it at once, which takes longer to begin with. For steps that wait for Python and
@@ -36,6 +39,7 @@ class TrainerSettings:
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     devices: PositiveInt = 1
     num_nodes: PositiveInt = 1
+    exchange_gradients: Literal["during_backward", "after_backward"] = "during_backward"
     ddp_comm_hook: Literal["bf16_compress"] | None = None
     compile: Literal["none", "blocks", "network"] = "none"
     deterministic: bool = False
@@ -112,7 +116,9 @@ class TrainerSettings:
 
     def cache_key(self) -> dict[str, Any]:
         """The settings that change trained weights, for the cache keys of stages."""
-        exchange = {} if self.ddp_comm_hook is None else {"ddp_comm_hook": self.ddp_comm_hook}
+        exchange: dict[str, str] = {} if self.ddp_comm_hook is None else {"ddp_comm_hook": self.ddp_comm_hook}
+        if self.world_size > 1 and self.exchange_gradients != "during_backward":
+            exchange["exchange_gradients"] = self.exchange_gradients
         code = {} if self.compile == "none" else {"compile": self.compile}
         order = {"deterministic": True} if self.deterministic else {}
         return {
@@ -173,8 +179,6 @@ class TrainerSettings:
         if self.world_size == 1:
             return "auto"
         from pytorch_lightning.plugins.environments import LightningEnvironment
-        from pytorch_lightning.strategies import DDPStrategy
-        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 
         from sparsefront import distributed
 
@@ -182,6 +186,14 @@ class TrainerSettings:
             raise RuntimeError(
                 f"devices={self.world_size}, but {distributed.world_size()} ranks train: call it in on_every_rank"
             )
-        # gradients are views of what is exchanged, so that none is copied in a step
+        if self.exchange_gradients == "after_backward":
+            from sparsefront.training.gradient_exchange import ExchangeAfterBackward
+
+            compress = self.ddp_comm_hook is not None
+            return ExchangeAfterBackward(compress=compress, cluster_environment=LightningEnvironment())
+        from pytorch_lightning.strategies import DDPStrategy
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+
+        # gradients are views of what is exchanged, so that none is copied back
         hook = None if self.ddp_comm_hook is None else bf16_compress_hook
         return DDPStrategy(cluster_environment=LightningEnvironment(), gradient_as_bucket_view=True, ddp_comm_hook=hook)

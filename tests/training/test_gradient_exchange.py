@@ -1,0 +1,78 @@
+"""One exchange of all gradients after the backward pass trains as PyTorch's DDP does."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from sparsefront.training.rank_processes import RankFailed, on_every_rank
+from sparsefront.training.trainer import TrainerSettings
+
+TWO = TrainerSettings(accelerator="cpu", devices=2, limit_batches=4, progress_bar=False)
+AFTER = replace(TWO, exchange_gradients="after_backward")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def bodies():
+    """The module of bodies, on the path of this process and so of those that it starts."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    import process_bodies
+
+    yield process_bodies
+    sys.path.remove(str(Path(__file__).parents[1]))
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_every_rank_ends_with_the_bits_of_ddp(bodies, served_ranks, tmp_path, batches):
+    """Weights and statistics of BatchNorm, also where two batches are accumulated into a step."""
+    ends = []
+    for trainer in (TWO, AFTER):
+        trainer = replace(trainer, accumulate_grad_batches=batches)
+        where = {"trainer": trainer, "folder": tmp_path, "loggers": []}
+        first, second = on_every_rank(bodies.train_partly, trainer, bodies.always, **where)
+        assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+        ends.append(first)
+    ddp, ours = ends
+    assert "norm.running_mean" in ddp and ddp.keys() == ours.keys()
+    for name in ddp:
+        assert torch.equal(ddp[name], ours[name]), name
+
+
+def test_tightening_masks_end_as_with_ddp(bodies, served_ranks, tmp_path):
+    ends = {}
+    for trainer in (TWO, AFTER):
+        where = {"trainer": trainer, "folder": tmp_path / trainer.exchange_gradients, "loggers": []}
+        first, second = on_every_rank(bodies.train_gradually, trainer, 1, **where)["ends"]
+        for kind in ("masks", "weights"):
+            assert all(torch.equal(first[kind][name], second[kind][name]) for name in first[kind])
+        ends[trainer.exchange_gradients] = first
+    ddp, ours = ends["during_backward"], ends["after_backward"]
+    for kind in ("masks", "weights"):
+        assert all(torch.equal(ddp[kind][name], ours[kind][name]) for name in ddp[kind])
+    assert ddp["metrics"] == ours["metrics"]
+
+
+def test_gradients_travel_as_bf16(bodies, served_ranks, tmp_path, monkeypatch):
+    """On a CPU the setting is refused: the strategy itself does it."""
+    first, second = on_every_rank(bodies.averaged, trainer=TWO, folder=tmp_path, loggers=[])
+    assert torch.equal(first["exact"], torch.tensor([[2.0, 0.0], [1.0, 4.0]])) and torch.equal(
+        first["exact"], second["exact"]
+    )
+    assert first["compressed"].dtype == torch.float32 and torch.equal(first["compressed"], second["compressed"])
+    assert first["compressed"][0, 0] == (torch.tensor(1 + 2**-12) / 2).bfloat16() * 2  # rounded on the way
+
+
+@pytest.mark.parametrize(("used", "where"), [("on_rank_0", "on all ranks"), ("from_the_second_step", "in all steps")])
+def test_a_parameter_that_is_used_here_and_there_is_named(bodies, served_ranks, tmp_path, used, where):
+    with pytest.raises((RuntimeError, RankFailed), match=rf"parameter net\.extra\.(weight|bias) has .* not {where}"):
+        on_every_rank(bodies.train_partly, AFTER, getattr(bodies, used), trainer=AFTER, folder=tmp_path, loggers=[])
+
+
+def test_it_is_part_of_what_identifies_trained_weights():
+    assert AFTER.cache_key() == TWO.cache_key() | {"exchange_gradients": "after_backward"}
+    one = TrainerSettings(accelerator="cpu")
+    assert replace(one, exchange_gradients="after_backward").cache_key() == one.cache_key(), (
+        "one device exchanges nothing"
+    )
