@@ -15,6 +15,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -161,6 +162,16 @@ def served_ranks(rank_server: RankServer, monkeypatch: pytest.MonkeyPatch) -> No
     from sparsefront.training import rank_processes
 
     monkeypatch.setattr(rank_processes, "STARTED_BY", rank_server)
+
+
+@pytest.fixture(scope="session")
+def bodies() -> Iterator[ModuleType]:
+    """What ranks run: `process_bodies`, on the path of this process and so of those that it starts."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    import process_bodies
+
+    yield process_bodies
+    sys.path.remove(str(Path(__file__).parent))
 
 
 @pytest.fixture

@@ -20,16 +20,6 @@ CPU = {"accelerator": "cpu", "progress_bar": False}
 TWO = TrainerSettings(**CPU, devices=2, limit_batches=6)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def bodies():
-    """The module of bodies, on the path of this process and so of those that it starts."""
-    sys.path.insert(0, str(Path(__file__).parent))
-    import process_bodies
-
-    yield process_bodies
-    sys.path.remove(str(Path(__file__).parent))
-
-
 @pytest.fixture(scope="module")
 def trained(bodies, tmp_path_factory):
     folder = tmp_path_factory.mktemp("two")

@@ -94,7 +94,7 @@ def test_dense_versions_are_made_again_without_a_search(depth, timed, monkeypatc
     assert torch.equal(found.fastest.call(), torch.zeros(256, 128))
 
 
-def test_a_dense_version_that_is_wrong_here_is_not_made(monkeypatch):
+def test_a_dense_version_that_is_wrong_here_is_not_made():
     settings, inputs = Measure(device="cpu", samples=6, repeats=1, warmup=1), {"x": torch.randn(4, 128)}
     with pytest.raises(execution_mode.NothingRuns, match="relative error"):
         rebuild_dense(Layers(1).eval(), inputs, settings, ["eager+fused_graph"], lambda net, inputs: Layers(1).eval())

@@ -2,7 +2,6 @@
 
 import os
 import socket
-import sys
 import time
 from pathlib import Path
 
@@ -27,15 +26,6 @@ LEND = (  # its ranks are forked, so that none imports torch again
     "    machine = Machine(1, 2, '127.0.0.1', int(sys.argv[1])); announcements(machine)\n"
     "    print('meets the first one', flush=True); lend_ranks(machine)"
 )
-
-
-@pytest.fixture(scope="module")
-def bodies():
-    sys.path.insert(0, str(TESTS))
-    import process_bodies
-
-    yield process_bodies
-    sys.path.remove(str(TESTS))
 
 
 @pytest.fixture

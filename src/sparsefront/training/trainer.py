@@ -53,8 +53,8 @@ class TrainerSettings:
         """Require the GPU that the settings ask for.
 
         Raises:
-            InvalidSetting: accelerator gpu, more devices than there are, fp16 on a CPU, a hook without several GPUs, or no
-                compiler.
+            InvalidSetting: accelerator gpu, more devices than there are, fp16 on a CPU, a hook without several GPUs, another
+                exchange of one device, or no compiler.
         """
         import torch
 
@@ -75,6 +75,12 @@ class TrainerSettings:
                 "ddp_comm_hook", self.ddp_comm_hook, "is for several GPUs that train together; use null"
             )
 
+        if self.exchange_gradients != "during_backward" and self.world_size == 1:
+            raise InvalidSetting(
+                "exchange_gradients",
+                self.exchange_gradients,
+                "is for several devices that train together; use during_backward",
+            )
         if self.compile != "none" and (why := why_unavailable(self.on_gpu)) is not None:
             raise InvalidSetting("compile", self.compile, f"{why}; use none")
         if self.deterministic:
@@ -117,7 +123,7 @@ class TrainerSettings:
     def cache_key(self) -> dict[str, Any]:
         """The settings that change trained weights, for the cache keys of stages."""
         exchange: dict[str, str] = {} if self.ddp_comm_hook is None else {"ddp_comm_hook": self.ddp_comm_hook}
-        if self.world_size > 1 and self.exchange_gradients != "during_backward":
+        if self.exchange_gradients != "during_backward":
             exchange["exchange_gradients"] = self.exchange_gradients
         code = {} if self.compile == "none" else {"compile": self.compile}
         order = {"deterministic": True} if self.deterministic else {}
