@@ -49,6 +49,14 @@ def test_the_held_out_part_decides_who_is_within_the_budget(run):
     assert "the fastest is tile_wise" in told and "4.00 points lost on the reporting split, 0.50 lost held out" in told
 
 
+def test_a_budget_of_the_allocation_is_told_in_place_of_the_ceiling_on_its_sparsity(run):
+    searched = run("mixed", 1.3, 0.4, sparsity_target=0.95, allocation_parameters={"speedup": 1.3, "latency_ms": None})
+    (told,) = sentences([searched], 1.0)
+    assert "the fastest is mixed with allocation.speedup=1.3, finetune: 1.30×" in told and "0.95" not in told
+    (told,) = sentences([searched.with_values({"allocation_parameters": {"latency_ms": 2.5}})], 1.0)
+    assert "the fastest is mixed with allocation.latency_ms=2.5, finetune: 1.30×" in told
+
+
 def test_what_is_better_than_dense_gained_points(run):
     (told,) = sentences([run("n_m", 1.5, -0.08, on_test=0.4)], 1.0)
     assert "0.40 points lost on the reporting split, 0.08 gained held out" in told

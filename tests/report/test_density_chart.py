@@ -5,7 +5,7 @@ from matplotlib.image import imread
 
 from sparsefront.report.density_chart import LayerDensity, layer_densities, write_density_png
 from sparsefront.report.mask_image import KEPT_COLOR, rgb
-from sparsefront.report.series_style import COLORS, pattern_color
+from sparsefront.report.series_style import COLORS, DENSE_COLOR, pattern_color
 
 
 def test_densities_follow_the_result(make_result):
@@ -26,6 +26,15 @@ def test_the_chart_grows_with_the_layers(tmp_path):
         path = write_density_png(bars, tmp_path / "masks" / f"{count}.png", target=0.25, title="a run")
         heights.append(imread(path).shape[0])
     assert heights[1] > heights[0] + 40 * 15
+
+
+def test_only_a_density_that_was_asked_for_is_a_line(tmp_path):
+    drawn = {}
+    for target in (None, 0.25):
+        bars = [LayerDensity("layer", 0.5, stays_dense=False)]
+        picture = imread(write_density_png(bars, tmp_path / f"{target}.png", target=target, title="a run"))
+        drawn[target] = int((np.rint(255 * picture[..., :3]) == rgb(DENSE_COLOR)).all(axis=-1).sum())
+    assert drawn[0.25] > drawn[None] + 20, drawn
 
 
 def test_bars_have_the_color_of_kept_weights_and_of_no_pattern(tmp_path):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from sparsefront.report.baseline import points_lost
-from sparsefront.report.candidates import Candidate
+from sparsefront.report.candidates import Candidate, asked_of
 from sparsefront.report.column_kinds import lost_in_words, percent, times
 from sparsefront.report.comparable import CPU_NOTE, ComparableResults
 from sparsefront.report.points import Point
@@ -84,7 +84,7 @@ def _in_words(point: Point) -> str:
         if (lost := _lost(point.candidate, held_out=held_out))
     )
     quality = percent(point.quality / 100).removesuffix(" %")
-    name = f"{point.candidate.pattern} at sparsity {point.candidate.sparsity:g}"
+    name = f"{point.candidate.pattern} {asked_of(point.result)}"
     recovery = f", {point.result.choice.recovery}" if point.result.choice.recovery else ""
     metric = point.result.quality.metric_name.replace("_", " ")
     return f"{name}{recovery}: {times(point.x)}{interval} over dense, {metric} {quality}{error} %{of}{on_test}"

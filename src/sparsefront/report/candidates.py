@@ -106,6 +106,20 @@ def seeds_of(result: Result) -> tuple[int, int | None]:
     return result.identity.seed, result.identity.seed if again is None else again
 
 
+def asked_of(result: Result) -> str:
+    """What its allocation had to reach: a sparsity, or the speedup or latency for which the sparsity is a ceiling."""
+    if budget := budget_of(result):
+        return f"with {budget}"
+    return f"at sparsity {result.sparsity.sparsity_target:g}"
+
+
+def budget_of(result: Result) -> str | None:
+    """The speedup or latency that its allocation was given, as a setting; None where a sparsity was asked for."""
+    given = result.choice.allocation_parameters
+    found = (f"allocation.{key}={given[key]:g}" for key in ("speedup", "latency_ms") if given.get(key) is not None)
+    return next(found, None)
+
+
 def recovery_of(result: Result) -> str:
     """As the setting `recovery` takes it; `none` where nothing was recovered."""
     return result.choice.recovery or "none"

@@ -30,12 +30,12 @@ def layer_densities(result: Result) -> list[LayerDensity]:
     ]
 
 
-def write_density_png(densities: Sequence[LayerDensity], path: Path, *, target: float, title: str) -> Path:
-    """Draw one bar per layer and a line at the density asked for.
+def write_density_png(densities: Sequence[LayerDensity], path: Path, *, target: float | None, title: str) -> Path:
+    """Draw one bar per layer, and a line where a density was asked for.
 
     Args:
         densities: at least one.
-        target: density over all prunable weights.
+        target: density over all prunable weights; None where a latency was asked for.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -49,7 +49,8 @@ def write_density_png(densities: Sequence[LayerDensity], path: Path, *, target: 
         if bars:
             places, lengths = zip(*bars)
             axes.barh(places, lengths, height=0.8, color=color, label=label)
-    axes.axvline(target, color=DENSE_COLOR, linewidth=1.2, linestyle="--", label=f"target {target:.3g}")
+    if target is not None:
+        axes.axvline(target, color=DENSE_COLOR, linewidth=1.2, linestyle="--", label=f"target {target:.3g}")
     axes.set_yticks(range(len(densities)), [bar.layer for bar in densities], fontsize=6)
     axes.set_ylim(len(densities) - 0.4, -0.6)  # the first layer on top
     axes.set_xlim(0, 1)

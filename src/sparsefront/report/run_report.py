@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from sparsefront.report.axis import axis_named
+from sparsefront.report.candidates import budget_of
 from sparsefront.report.density_chart import layer_densities, write_density_png
 from sparsefront.report.mask_pictures import PrunedLayers, write_mask_pictures
 from sparsefront.report.page.run import write_run_page
@@ -43,7 +44,7 @@ def write_report(
 def _write_pictures(result: Result, folder: Path, settings: Report, pruned: PrunedLayers) -> list[Path]:
     """The densities of all layers first, then the masks of the chosen ones."""
     masks = write_mask_pictures(pruned, folder, settings.mask_layers)
-    target = 1 - result.sparsity.sparsity_target
+    target = None if budget_of(result) else 1 - result.sparsity.sparsity_target
     return [
         write_density_png(layer_densities(result), folder / DENSITY_FILE, target=target, title=run_title(result)),
         *masks,

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from sparsefront.pruning.collapse import collapse_text, collapsed_layers
 from sparsefront.report.baseline import points_lost
+from sparsefront.report.candidates import asked_of
 from sparsefront.report.column_kinds import fraction, milliseconds, percent, plain, points, times
 from sparsefront.report.columns import COLUMNS
 from sparsefront.report.comparable import CPU_NOTE, model_text, task_text
@@ -85,10 +86,10 @@ def run_table(result: Result) -> Table:
 
 
 def run_title(result: Result) -> str:
-    """Model, data, pattern with its granularity or n:m, and the sparsity asked for."""
+    """Model, data, pattern with its granularity or n:m, and what was asked for."""
     choice = result.choice
     unit = "".join(f" {part}" for part in (choice.granularity, result.sparsity.n_of_m) if part is not None)
-    pattern = f"{choice.pattern}{unit} at sparsity {result.sparsity.sparsity_target:g}"
+    pattern = f"{choice.pattern}{unit} {asked_of(result)}"
     return f"{model_text(result)} on {task_text(result)}: {pattern}"
 
 
