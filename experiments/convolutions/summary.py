@@ -5,6 +5,7 @@ python experiments/convolutions/summary.py [--write README.md]
 
 import argparse
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from sparsefront.artifacts.csv_lines import read_lines
@@ -15,15 +16,39 @@ ASKED = {"0.5": 1.05, "0.75": 1.25, "0.9": 1.4}  # geometric mean over the 1x1 c
 Row = dict[str, str]
 
 
-def geomean(rows: list[Row]) -> float:
-    """Of the speedups; each shape counts as often as the network has it."""
-    times = sum(int(row["times"]) for row in rows)
-    return math.exp(sum(int(row["times"]) * math.log(float(row["speedup"])) for row in rows) / times)
+def geomean(rows: list[Row], speedups: Sequence[float]) -> float:
+    """Of a speedup of each row; each shape counts as often as the network has it."""
+    times = [int(row["times"]) for row in rows]
+    return math.exp(sum(count * math.log(speedup) for count, speedup in zip(times, speedups, strict=True)) / sum(times))
+
+
+def fastest_dense(rows: list[Row]) -> dict[tuple[str, ...], float]:
+    """Convolution and batch -> the least microseconds of dense beside any of its sparsities."""
+    found: dict[tuple[str, ...], float] = {}
+    for row in rows:
+        found[_shape(row)] = min(float(row["dense_us"]), found.get(_shape(row), math.inf))
+    return found
+
+
+def _shape(row: Row) -> tuple[str, ...]:
+    return tuple(row[name] for name in ("in_channels", "out_channels", "filter", "stride", "side", "times", "batch"))
 
 
 def means(rows: list[Row]) -> list[str]:
     """Batch by batch and filter by filter: geometric means, wins and losses."""
-    lines = ["| batch | filter | sparsity | shapes | speedup | range | faster than dense | asked |", "|---" * 8 + "|"]
+    heads = (
+        "batch",
+        "filter",
+        "sparsity",
+        "shapes",
+        "speedup",
+        "over its fastest dense",
+        "range",
+        "faster than dense",
+        "asked",
+    )
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    fastest = fastest_dense(rows)
     groups = sorted({(-int(row["batch"]), row["filter"], row["sparsity"]) for row in rows})
     for batch, filter_size, sparsity in groups:
         found = [
@@ -32,19 +57,20 @@ def means(rows: list[Row]) -> list[str]:
             if (row["batch"], row["filter"], row["sparsity"]) == (str(-batch), filter_size, sparsity)
         ]
         speedups = [float(row["speedup"]) for row in found]
-        mean = geomean(found)
+        mean = geomean(found, speedups)
+        least = geomean(found, [fastest[_shape(row)] / float(row["latency_us"]) for row in found])
         asked = ASKED.get(sparsity) if (filter_size, batch) == ("1", -128) else None
         verdict = "" if asked is None else f"{asked:g}, {'met' if mean >= asked else 'short'}"
         wins = sum(speedup > 1 for speedup in speedups)
         lines.append(
-            f"| {-batch} | {filter_size}x{filter_size} | {sparsity} | {len(found)} | **{mean:.2f}** | "
+            f"| {-batch} | {filter_size}x{filter_size} | {sparsity} | {len(found)} | **{mean:.2f}** | {least:.2f} | "
             f"{min(speedups):.2f}–{max(speedups):.2f} | {wins} of {len(found)} | {verdict} |"
         )
     return lines
 
 
 def shapes(rows: list[Row]) -> list[str]:
-    """Every convolution at the largest batch: microseconds of both sides."""
+    """Every convolution at the largest batch: microseconds of both sides; each sparsity has a dense run of its own."""
     batch = max(int(row["batch"]) for row in rows)
     here = [row for row in rows if int(row["batch"]) == batch]
     levels = sorted({row["sparsity"] for row in here})
@@ -52,15 +78,15 @@ def shapes(rows: list[Row]) -> list[str]:
     lines = [f"At {batch} images:", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     of_shape: dict[tuple[str, ...], dict[str, Row]] = {}
     for row in here:
-        key = (row["in_channels"], row["out_channels"], row["filter"], row["stride"], row["side"], row["times"])
-        of_shape.setdefault(key, {})[row["sparsity"]] = row
-    for (inputs, outputs, size, stride, side, times), found in of_shape.items():
+        of_shape.setdefault(_shape(row), {})[row["sparsity"]] = row
+    for (inputs, outputs, size, stride, side, times, _), found in of_shape.items():
         name = f"{inputs}→{outputs}, {size}x{size}, {side}x{side} pixels" + (
             f", stride {stride}" if stride != "1" else ""
         )
         dense = [float(row["dense_us"]) for row in found.values()]
+        ends = "–".join(dict.fromkeys(f"{end(dense):.1f}" for end in (min, max)))
         cells = [_cell(found[level]) if level in found else "" for level in levels]
-        lines.append(f"| {' | '.join((name, times, f'{min(dense):.1f}', *cells))} |")
+        lines.append(f"| {' | '.join((name, times, ends, *cells))} |")
     return lines
 
 

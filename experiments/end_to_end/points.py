@@ -1,4 +1,4 @@
-"""The rows of the study: what each measures, and in which order. The bars come first, then fp16, then the rest."""
+"""The rows of the study: what each measures, and in which order. The targets come first, then fp16, then the rest."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -96,7 +96,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Bar:
+class Target:
     """What a row has to reach; `stretch`: what would be better still, or None."""
 
     point: Point
@@ -104,22 +104,22 @@ class Bar:
     stretch: float | None = None
 
 
-def _bars() -> Iterator[Bar]:
+def _bars() -> Iterator[Target]:
     tile = {sparsity: Setting("tile_wise", 128, sparsity) for sparsity in SPARSITIES}
     for sparsity, speedup, stretch in ((0.5, 1.35, 1.4), (0.75, 1.7, 1.9), (0.9, 2.1, 2.4)):
-        yield Bar(Point("bert_large", 32, 384, "fp16", tile[sparsity]), speedup, stretch)
+        yield Target(Point("bert_large", 32, 384, "fp16", tile[sparsity]), speedup, stretch)
     for sparsity, speedup, stretch in ((0.5, 1.2, None), (0.75, 1.5, 1.6), (0.9, 1.75, None)):
-        yield Bar(Point("bert_base", 128, 128, "fp16", tile[sparsity]), speedup, stretch)
+        yield Target(Point("bert_base", 128, 128, "fp16", tile[sparsity]), speedup, stretch)
     for sparsity, speedup, stretch in ((0.75, 1.0, 1.15), (0.9, 1.1, None)):
-        yield Bar(Point("bert_base", 8, 128, "fp16", tile[sparsity]), speedup, stretch)
-    yield Bar(Point("vit_l_16", 256, None, "fp16", tile[0.75]), 1.6, 1.8)
-    yield Bar(Point("vit_l_16", 256, None, "fp16", Setting("block_wise", 64, 0.8)), 1.44)
-    yield Bar(Point("bert_large", 32, 384, "bf16", Setting("n_m", None, 0.5, group_m=4)), 1.15)
-    yield Bar(Point("resnet50", 128, None, "fp16", Setting("block_wise", 64, 0.75)), 1.1)
-    yield Bar(Point("resnet50", 128, None, "fp16", Setting("block_wise", 64, 0.9)), 1.25)
+        yield Target(Point("bert_base", 8, 128, "fp16", tile[sparsity]), speedup, stretch)
+    yield Target(Point("vit_l_16", 256, None, "fp16", tile[0.75]), 1.6, 1.8)
+    yield Target(Point("vit_l_16", 256, None, "fp16", Setting("block_wise", 64, 0.8)), 1.44)
+    yield Target(Point("bert_large", 32, 384, "bf16", Setting("n_m", None, 0.5, group_m=4)), 1.15)
+    yield Target(Point("resnet50", 128, None, "fp16", Setting("block_wise", 64, 0.75)), 1.1)
+    yield Target(Point("resnet50", 128, None, "fp16", Setting("block_wise", 64, 0.9)), 1.25)
 
 
-BARS = tuple(_bars())
+TARGETS = tuple(_bars())
 
 
 def all_points() -> list[Point]:
@@ -136,7 +136,7 @@ def all_points() -> list[Point]:
         for setting, mode in product(SETTINGS, ("auto", "sparse"))
         if setting.pattern != "n_m"
     ]
-    ordered = [bar.point for bar in BARS] + fp16
+    ordered = [target.point for target in TARGETS] + fp16
     forced = [replace(point, kernel_mode="sparse") for point in (*fp16, *two_four)]
     by_network = sorted(
         [*two_four, *column, *forced], key=lambda point: (point.dtype != "fp16", *map(str, point.place))

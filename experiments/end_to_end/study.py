@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from points import BARS, Point, Setting, all_points
+from points import TARGETS, Point, Setting, all_points
 from rows import Rows
 from session import Options, Session, free_memory
 
@@ -39,18 +39,18 @@ MOST_OF_A_JOB = 10  # rows that one process measures at a place before another m
 
 
 def select(points: Sequence[Point], only: Sequence[str]) -> list[Point]:
-    """The points of which some word of `only` says all that it says: "bars", or "bert_large,fp16,tile_wise,0.75".
+    """The points of which some word of `only` says all that it says: "targets", or "bert_large,fp16,tile_wise,0.75".
 
     Raises:
         InvalidSetting: a word that fits no point.
     """
     if not only:
         return list(points)
-    bars = {bar.point for bar in BARS}
+    targets = {target.point for target in TARGETS}
     chosen: dict[Point, None] = {}
     for word in only:
-        wanted = set(word.split(",")) - {"bars"}
-        pool = [point for point in points if point in bars] if "bars" in word.split(",") else points
+        wanted = set(word.split(",")) - {"targets"}
+        pool = [point for point in points if point in targets] if "targets" in word.split(",") else points
         found = [point for point in pool if wanted <= {*point.columns.values(), point.size}]
         if not found:
             raise InvalidSetting("only", word, "fits no row; say values of its columns, such as bert_large,32x384,0.75")
@@ -184,7 +184,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, default=HERE / "h200.csv")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="no row is begun after so many")
     parser.add_argument("--workers", type=int, default=1, help="processes that share the GPU")
-    parser.add_argument("--only", nargs="+", default=[], help="bars, or values of columns: bert_large,32x384,fp16,0.75")
+    parser.add_argument(
+        "--only", nargs="+", default=[], help="targets, or values of columns: bert_large,32x384,fp16,0.75"
+    )
     parser.add_argument("--retry", action="store_true", help="rows that failed are measured again")
     parser.add_argument("--profile", action="store_true", help="kernels of each row, and its gemm_share")
     parser.add_argument("--dry-run", action="store_true", help="swap and compare, time nothing")

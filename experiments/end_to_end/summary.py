@@ -1,4 +1,4 @@
-"""Tables of the study: bars met and missed, curves over batch and length, crossovers, wins and losses, the ablation.
+"""Tables of the study: targets met and missed, curves over batch and length, crossovers, wins and losses, the ablation.
 
     python experiments/end_to_end/summary.py [--rows h200.csv] [--ablation ablation.csv] [--write README.md]
 
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
 
-from points import BARS, MODELS, SETTINGS, SIZES, Bar, Setting
+from points import MODELS, SETTINGS, SIZES, TARGETS, Setting, Target
 
 from sparsefront.artifacts.csv_lines import read_lines
 
@@ -28,11 +28,11 @@ SAME_BUT_ALLOCATION = (
 Row = dict[str, str]
 
 
-def shortcomings(row: Row, bar: Bar) -> list[str]:
-    """Why a row does not meet a bar; empty where it does."""
+def shortcomings(row: Row, target: Target) -> list[str]:
+    """Why a row does not meet a target; empty where it does."""
     why = []
-    if float(row["speedup"]) < bar.speedup:
-        why.append(f"{float(row['speedup']):.2f} < {bar.speedup:g}")
+    if float(row["speedup"]) < target.speedup:
+        why.append(f"{float(row['speedup']):.2f} < {target.speedup:g}")
     if float(row["sparse_flops_share"]) < LEAST_SPARSE_SHARE:
         why.append(f"{float(row['sparse_flops_share']):.0%} of the flops are sparse")
     if float(row["min_layer_density"]) < LEAST_DENSITY * (1 - float(row["sparsity"])):
@@ -43,23 +43,31 @@ def shortcomings(row: Row, bar: Bar) -> list[str]:
 
 
 def bars_table(rows: Sequence[Row], pattern_settings: str = "") -> list[str]:
-    """Bar after bar, the row beside it."""
-    heads = ("row", "bar (stretch)", "dense ms (fused)", "sparse ms", "speedup (95 %)", "error ratio", "sparse flops")
+    """Target after target, the row beside it."""
+    heads = (
+        "row",
+        "target (stretch)",
+        "dense ms (fused)",
+        "sparse ms",
+        "speedup (95 %)",
+        "error ratio",
+        "sparse flops",
+    )
     heads += ("products' share of the time", "")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for bar in BARS:
-        name = f"{bar.point.model} {bar.point.size} {bar.point.dtype}, {_setting(bar.point.setting)}"
-        asked = f"{bar.speedup:g}" + ("" if bar.stretch is None else f" ({bar.stretch:g})")
+    for target in TARGETS:
+        name = f"{target.point.model} {target.point.size} {target.point.dtype}, {_setting(target.point.setting)}"
+        asked = f"{target.speedup:g}" + ("" if target.stretch is None else f" ({target.stretch:g})")
         row = _find(
             rows,
-            bar.point.columns
-            | ({"pattern_settings": pattern_settings} if bar.point.setting.pattern == "tile_wise" else {}),
+            target.point.columns
+            | ({"pattern_settings": pattern_settings} if target.point.setting.pattern == "tile_wise" else {}),
         )
         if row is None:
             lines.append(f"| {name} | {asked} | | | | | | | not measured |")
             continue
-        why = shortcomings(row, bar)
-        reached = bar.stretch is not None and float(row["speedup"]) >= bar.stretch
+        why = shortcomings(row, target)
+        reached = target.stretch is not None and float(row["speedup"]) >= target.stretch
         verdict = f"short: {'; '.join(why)}" if why else "met, stretch too" if reached else "met"
         fused = f" ({float(row['fused_dense_latency_ms']):.2f})" if row["fused_dense_latency_ms"] else ""
         interval = f"{float(row['speedup_low']):.2f}–{float(row['speedup_high']):.2f}"
@@ -175,7 +183,7 @@ def tables(rows: Sequence[Row], ablation: Sequence[Row], pattern_settings: str =
     others = [row for row in rows if row["allocation"] != "per_layer"]
     rows = [row for row in rows if row["allocation"] == "per_layer"]
     parts = [
-        "### Bars",
+        "### Targets",
         "",
         *bars_table(rows, pattern_settings),
         "",
@@ -260,7 +268,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=Path, default=HERE / "h200.csv")
     parser.add_argument("--ablation", type=Path, default=HERE / "ablation.csv")
-    parser.add_argument("--pattern-settings", default="", help="of the tile_wise rows that stand against the bars")
+    parser.add_argument("--pattern-settings", default="", help="of the tile_wise rows that stand against the targets")
     parser.add_argument("--write", type=Path, help="a page whose tables are replaced")
     asked = parser.parse_args()
     text = tables(read_lines(asked.rows), read_lines(asked.ablation), asked.pattern_settings)

@@ -31,6 +31,7 @@ from sparsefront.importance.magnitude import Magnitude
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.element_wise import ElementWise
+from sparsefront.provenance import provenance
 from sparsefront.pruning.make_masks import make_masks
 from sparsefront.settings import build_settings
 
@@ -38,7 +39,11 @@ HERE = Path(__file__).resolve().parent
 CONF = HERE.parents[1] / "conf"
 SPARSITIES = (0.5, 0.75, 0.9)
 THREADS = 2
+MADE_WITH = ("processor", "torch", "commit", "date")
+COMMIT_DIGITS, DAY = 7, len("2026-11-25")
 ALIKE_SECONDS = 3.0  # masks made faster than this are made three times, and the fastest counts
+
+TILES = "pattern=tile_wise granularity=128"
 
 # What the rows are called -> the overrides of run.py that give the pattern.
 SETTINGS = {
@@ -57,8 +62,10 @@ SETTINGS = {
         for side in (16, 32)
     },
     **{f"tile_wise {g}": f"pattern=tile_wise granularity={g}" for g in (64, 128)},
-    "tile_wise 128 + 0.05 overlay": "pattern=tile_wise granularity=128 pattern.element_overlay=0.05",
-    "tile_wise 128, apriori 0.5": "pattern=tile_wise granularity=128 pattern.apriori_tuning=0.5",
+    "tile_wise 128, sources' variant": f"{TILES} pattern.input_multiple=1 pattern.aggregate=l2_over_length",
+    "tile_wise 128, whole tiles": f"{TILES} pattern.whole_tiles=true",
+    "tile_wise 128 + 0.05 overlay": f"{TILES} pattern.element_overlay=0.05",
+    "tile_wise 128, apriori 0.5": f"{TILES} pattern.apriori_tuning=0.5",
     **{f"uniform {side}": f"pattern=uniform granularity={side}" for side in (1, 2, 4)},
     "uniform 1, rms": "pattern=uniform granularity=1 pattern.aggregate=rms",
     **{f"channel {axis}": f"pattern=channel pattern.axis={axis}" for axis in ("outputs", "inputs")},
@@ -216,14 +223,18 @@ def read_rows(path: Path) -> dict[str, list[dict]]:
 
 
 def as_text(row: Retention) -> dict:
-    """A row as it stands in the table: numbers with six digits."""
-    return {key: f"{x:.6g}" if isinstance(x, float) else x for key, x in asdict(row).items()}
+    """A row as it stands in the table: numbers with six digits, and with what it was measured."""
+    numbers = {key: f"{x:.6g}" if isinstance(x, float) else x for key, x in asdict(row).items()}
+    made = provenance(torch.device("cpu"))
+    values = (made.processor, made.torch_version, (made.commit or "")[:COMMIT_DIGITS], made.time[:DAY])
+    return numbers | dict(zip(MADE_WITH, values, strict=True))
 
 
 def write_rows(rows: Mapping[str, Sequence[dict]], path: Path) -> None:
     """The table, in the order of SETTINGS; rows of settings that are no longer among them are dropped."""
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Retention)], lineterminator="\n")
+        columns = [*(field.name for field in fields(Retention)), *MADE_WITH]
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
         for setting in SETTINGS:
             writer.writerows(rows.get(setting, ()))

@@ -10,7 +10,7 @@ import rows
 from definition import Point, Study, Table
 from work import ACCURACY
 
-FINALISTS = 2  # lines of each bar that get further seeds
+FINALISTS = 2  # lines of each target that get further seeds
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def of_table(cells: Cells, table: Table, network: str) -> list[tuple[Point, Cell
 
 
 def finalists(study: Study, cells: Cells, network: str, column: str) -> list[Point]:
-    """The points with the first seed, best first, that are best on val in a column: its bar is decided by these."""
+    """The points with the first seed, best first, that are best on val in a column: its target is decided by these."""
     found = {
         point: value
         for point, cell in cells.items()

@@ -1,6 +1,7 @@
 """Where the lines of a table of levels have lost so much: their iso-accuracy sparsity, and the retrainings that it rests on."""
 
 from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby, product
 from statistics import mean, stdev
 
@@ -14,6 +15,28 @@ Levels = list[tuple[Point, Cell]]  # of one line, by sparsity
 BELOW, ABOVE = "below", "above"
 
 
+@dataclass(frozen=True)
+class Loss:
+    """What is lost: the names of the pruned network's metric and of the one that it is compared with."""
+
+    masked: str
+    dense: str
+
+    def of(self, line: rows.Line) -> float:
+        """Percentage points."""
+        return 100 * (float(line[self.dense]) - float(line[self.masked]))
+
+
+# network compared with -> split -> what is lost; the first of val decides what is retrained
+LOSSES = {
+    "dense": {"val": Loss("val_masked", "val_dense"), "test": Loss("masked", "dense")},
+    "dense trained on": {
+        "val": Loss("val_masked", "val_dense_continued"),
+        "test": Loss("masked", "dense_continued"),
+    },
+}
+
+
 def retrainings(study: Study, cells: Cells, networks: Container[str]) -> Iterator[Point]:
     """Further retrainings of the levels beside the crossing; of each line only when all its levels are done once."""
     first = study.first_seed
@@ -23,7 +46,8 @@ def retrainings(study: Study, cells: Cells, networks: Container[str]) -> Iterato
             continue
         for levels in _lines(table, network, cells):
             if len(levels) == len(table.columns) and all(_done(cell, first) for _, cell in levels):
-                for point, _ in _beside(_known(levels, "val_", first), "val_", crossing.points, first):
+                loss = LOSSES["dense"]["val"]
+                for point, _ in _beside(_known(levels, loss, first), loss, crossing.points, first):
                     yield from definition.again(study, point, study.seeds_of(crossing))
 
 
@@ -31,39 +55,41 @@ def iso_head(crossing: Crossing) -> str:
     """What the lines of `iso_lines` are."""
     return (
         f"Iso-accuracy sparsity, at which {crossing.points:g} point{'s are' if crossing.points != 1 else ' is'} "
-        "lost against dense, by straight lines between levels "
+        "lost, by straight lines between levels "
         f"(± over up to {crossing.retrainings} retrainings of the levels beside it, from one dense network):"
     )
 
 
 def iso_lines(study: Study, table: Table, network: str, cells: Cells) -> Iterator[str]:
-    """Of every line the sparsity at which it loses the points of the crossing, on val and on test; none without a crossing."""
+    """Of every line the sparsity at which it loses the points of the crossing, against dense and against the same trained on, on
+    val and on test; none without a crossing.
+    """
     crossing, first = table.crossing_of(network), study.first_seed
     if crossing is None:
         return
     for levels in _lines(table, network, cells):
         measured = [point.column for point, cell in levels if cell.of_seed(first)]
-        found = [
-            f"{split} {text}"
-            for split, prefix in (("val", "val_"), ("test", ""))
-            if (text := _iso(study, crossing, _known(levels, prefix, first), prefix))
-        ]
+        found = []
+        for network_beside, losses in LOSSES.items():
+            isos = {split: _iso(study, crossing, _known(levels, loss, first), loss) for split, loss in losses.items()}
+            if told := [f"{split} {text}" for split, text in isos.items() if text]:
+                found.append(f"against {network_beside} {', '.join(told)}")
         missing = [point.column for point, cell in levels if not cell.accuracy]
         left = f"; no line yet of {', '.join(missing)}" if missing else ""
         if found:
-            yield f"- {levels[0][0].row}: {', '.join(found)}; levels {', '.join(measured)}{left}"
+            yield f"- {levels[0][0].row}: {'; '.join(found)}; levels {', '.join(measured)}{left}"
 
 
-def _iso(study: Study, crossing: Crossing, levels: Levels, prefix: str) -> str:
+def _iso(study: Study, crossing: Crossing, levels: Levels, loss: Loss) -> str:
     """The sparsity in words, "" without levels; several retrainings of those beside the crossing give a standard deviation."""
     if not levels:
         return ""
     points, first = crossing.points, study.first_seed
-    beside = _beside(levels, prefix, points, first)
+    beside = _beside(levels, loss, points, first)
     seeds = [
         seed for seed in study.seeds_of(crossing) if all(_of_one_reference(cell, seed, first) for _, cell in beside)
     ]
-    found = [_passed(_curve(levels, prefix, seed, first), points) for seed in seeds]
+    found = [_passed(_curve(levels, loss, seed, first), points) for seed in seeds]
     numbers = [value for value, side in found if not side]
     counted = f" ({len(seeds)} retraining{'s' if len(seeds) > 1 else ''})"
     if len(numbers) < len(found):
@@ -73,22 +99,25 @@ def _iso(study: Study, crossing: Crossing, levels: Levels, prefix: str) -> str:
     return f"{mean(numbers):.1f}{deviation} %{counted}"
 
 
-def _beside(levels: Levels, prefix: str, points: float, first: int) -> Levels:
+def _beside(levels: Levels, loss: Loss, points: float, first: int) -> Levels:
     """The levels between which the points are lost; one, where the first loses more or the last does not."""
-    beyond = (place for place, (_, cell) in enumerate(levels) if _lost(cell.of_seed(first), prefix) > points)
+    beyond = (place for place, (_, cell) in enumerate(levels) if loss.of(cell.of_seed(first)) > points)
     place = next(beyond, len(levels))
     return levels[max(place - 1, 0) : place + 1]
 
 
-def _known(levels: Levels, prefix: str, first: int) -> Levels:
-    """Those with an accuracy of the first seed; a pattern may not have a level, a run no held-out part."""
-    return [(point, cell) for point, cell in levels if cell.per_cent_of_seed(f"{prefix}masked", first) is not None]
+def _known(levels: Levels, loss: Loss, first: int) -> Levels:
+    """Those with both accuracies of the first seed; a pattern may not have a level, a run no held-out part or no control."""
+    wanted = (loss.masked, loss.dense)
+    return [
+        (point, cell) for point, cell in levels if None not in [cell.per_cent_of_seed(name, first) for name in wanted]
+    ]
 
 
-def _curve(levels: Levels, prefix: str, seed: int, first: int) -> list[tuple[float, float]]:
+def _curve(levels: Levels, loss: Loss, seed: int, first: int) -> list[tuple[float, float]]:
     """(sparsity in per cent, points lost) by level, of a seed, and of the first one where that seed has no line."""
     lines = [cell.of_seed(seed if _of_one_reference(cell, seed, first) else first) for _, cell in levels]
-    return [(100 * float(line["sparsity_achieved"]), _lost(line, prefix)) for line in lines]
+    return [(100 * float(line["sparsity_achieved"]), loss.of(line)) for line in lines]
 
 
 def _passed(curve: Sequence[tuple[float, float]], points: float) -> tuple[float, str]:
@@ -102,10 +131,6 @@ def _passed(curve: Sequence[tuple[float, float]], points: float) -> tuple[float,
             return start + (sparsity - start) * (points - lost_there) / (lost - lost_there), ""
         before = sparsity, lost
     return curve[-1][0], ABOVE
-
-
-def _lost(line: rows.Line, prefix: str) -> float:
-    return 100 * (float(line[f"{prefix}dense"]) - float(line[f"{prefix}masked"]))
 
 
 def _of_one_reference(cell: Cell, seed: int, first: int) -> bool:

@@ -110,7 +110,7 @@ class Study:
         about: the page's first paragraphs.
         headlines_only: networks of which nothing but the headlines is made.
         overrides: of run.py, for all points; the preset among them.
-        bars: network -> column -> what the line that is best on val must reach on test, in per cent.
+        targets: network -> column -> what the line that is best on val must reach on test, in per cent.
         products: what the source has beside the products that `products.csv` holds; "" where there are none.
         seed_key: what a seed is of: `seed` (dense network and all after it) or `recovery.seed` (of one dense network).
     """
@@ -123,7 +123,7 @@ class Study:
     headlines_only: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
     headline_seeds: tuple[int, ...] = (0, 1, 2)
-    bars: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    targets: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     products: str = ""
     seed_key: str = "seed"
 

@@ -49,8 +49,8 @@ def _lines(study: Study, cells: Cells, folder: Path, *, drawn: bool, earlier: in
         yield from ("", f"{earlier} lines of {rows.FILE} were measured with other settings and are not shown.")
     if told := tables.swap_line(cells):
         yield from ("", told)
-    if study.bars:
-        yield from ("", "## Bars", "", *tables.bar_lines(study, cells))
+    if study.targets:
+        yield from ("", "## Targets", "", *tables.target_lines(study, cells))
     networks = definition.networks()
     for place, name in enumerate(study.networks):
         for table in study.tables:

@@ -9,9 +9,9 @@ networks (their stages are stored) get kernels and are timed: one has the GPU to
 to points.csv of the study's folder as soon as a point is finished, so that a killed study goes on where it was; the runs lie
 below --results, for compare.py. First come the headlines of all named studies, behind the dense networks that they need, then
 what is left, then headlines with further seeds. `--finalists` adds further seeds of the two lines that are best on `val` with
-the first seed, in every column that has a bar. Where a table has a `crossing`, the levels beside it are retrained as soon as all
-levels of a line are done. What follows so from new lines is done in the same call. On a machine without the store of earlier
-calls dense networks are trained again; `--one-block` repeats points whose line is of other dense weights.
+the first seed, in every column that has a target. Where a table has a `crossing`, the levels beside it are retrained as soon
+as all levels of a line are done. What follows so from new lines is done in the same call. On a machine without the store of
+earlier calls dense networks are trained again; `--one-block` repeats points whose line is of other dense weights.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--networks", nargs="+", choices=list(definition.networks()), help="only these")
     options.add_argument("--only", nargs="+", metavar="TEXT", help="only points whose name holds one of these")
     options.add_argument("--headlines", action="store_true", help="only headlines")
-    options.add_argument("--finalists", action="store_true", help="further seeds of the lines that decide bars")
+    options.add_argument("--finalists", action="store_true", help="further seeds of the lines that decide targets")
     options.add_argument("--one-block", action="store_true", help="repeat points of other dense weights")
     options.add_argument("--seeds", type=int, nargs="+", help="only these")
     options.add_argument("--kernels", nargs="+", choices=["auto", "sparse"], help="time points with these")
@@ -77,11 +77,11 @@ def wanted(studies: Sequence[Study], arguments: argparse.Namespace, networks: Se
 
 
 def further_seeds(study: Study, lines: Mapping[rows.Key, rows.Line], networks: Container[str]) -> Iterator[Point]:
-    """The finalists of every column that has a bar, with the seeds that are not the first."""
+    """The finalists of every column that has a target, with the seeds that are not the first."""
     known = cells_of(study, lines)
-    for network, bars in study.bars.items():
+    for network, targets in study.targets.items():
         if network in networks:
-            for column in bars:
+            for column in targets:
                 for point in finalists(study, known, network, column):
                     yield from definition.again(study, point, study.headline_seeds)
 

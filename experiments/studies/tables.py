@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 
-from blocks import Block, block_lines, blocks_of, letters, mixed  # beside this file
+import rows  # beside this file
+from blocks import Block, block_lines, blocks_of, letters, mixed
 from cells import Cell, Cells, finalists, of_table, spread
 from definition import Study, Table
 
+DAY, COMMIT_DIGITS = len("2026-11-24"), 7
 LEAST_SHORTFALL = 0.02  # of the sparsity: below it is rounding
 HEAD = (
     "line",
@@ -13,11 +15,11 @@ HEAD = (
     "block",
     "seeds",
     "val",
+    "val − dense",
+    "val − trained on",
     "test",
-    "dense",
-    "− dense",
-    "dense, trained on",
-    "− dense, trained on",
+    "test − dense",
+    "test − trained on",
     "speedup auto",
     "speedup sparse",
     "source",
@@ -27,8 +29,8 @@ HEAD = (
 def table_lines(study: Study, table: Table, network: str, cells: Cells) -> Iterator[str]:
     """A table of one network: a line for each cell, the source's number beside it, also where ours is missing.
 
-    Metrics in per cent, mean ± standard deviation over seeds; dense networks, and differences to them, on test, of the same
-    seeds and blocks as the line. Columns in which no line has anything are left out.
+    Metrics in per cent, mean ± standard deviation over seeds; differences are to the dense network of the line's own seeds and
+    block, and to the same trained on for the same budget. Columns in which no line has anything are left out.
     """
     found = of_table(cells, table, network)
     blocks = mixed(blocks_of(study, network, cells), [cell for _, cell in found])
@@ -65,12 +67,13 @@ def _short_of(cell: Cell) -> str:
 def _ours(cell: Cell) -> list[str]:
     if cell.seeds == 0:
         return ["0", *(["missing"] if cell.unsupported is None else [f"unsupported: {cell.unsupported}"]), *[""] * 7]
-    beside = []
-    for other in ("dense", "dense_continued"):
-        lost = cell.difference("masked", other)
-        beside += [cell.text(other), "" if lost is None else f"{lost:+.2f}"]
-    metrics = [cell.text("val_masked"), cell.text("masked")]
-    return [str(cell.seeds), *metrics, *beside, cell.speed("auto"), cell.speed("sparse")]
+    metrics = []
+    for split in ("val_", ""):
+        metrics.append(cell.text(f"{split}masked"))
+        for other in ("dense", "dense_continued"):
+            lost = cell.difference(f"{split}masked", f"{split}{other}")
+            metrics.append("" if lost is None else f"{lost:+.2f}")
+    return [str(cell.seeds), *metrics, cell.speed("auto"), cell.speed("sparse")]
 
 
 def has_lines(table: Table, network: str, cells: Cells) -> bool:
@@ -100,7 +103,20 @@ def dense_text(study: Study, table: Table, network: str, cells: Cells) -> str | 
     if errors := line["dense_standard_error"]:
         text += f", whose standard error is {100 * float(errors):.2f}"
     counts = f"{line['val_evaluated_samples']} samples of val, {line['evaluated_samples']} of test"
-    return f"{text}. {counts}. {_conditions(found, mixed(blocks_of(study, network, cells), found))}"
+    return f"{text}.{_trained_on(found)} {counts}. {_conditions(found, mixed(blocks_of(study, network, cells), found))}"
+
+
+def _trained_on(found: list[Cell]) -> str:
+    """The control: one for each rate, seed and block; "" where no line has one."""
+    told = []
+    for split, name in (("val", "val_dense_continued"), ("test", "dense_continued")):
+        values = [
+            100 * value for cell in found for line in cell.measured if (value := rows.number(line, name)) is not None
+        ]
+        if values:
+            ends = dict.fromkeys(f"{end(values):.2f}" for end in (min, max))
+            told.append(f"{split} {' to '.join(ends)}")
+    return f" Trained on for the budget of a line: {', '.join(told)}." if told else ""
 
 
 def _conditions(found: list[Cell], blocks: Mapping[str, Block]) -> str:
@@ -108,31 +124,39 @@ def _conditions(found: list[Cell], blocks: Mapping[str, Block]) -> str:
     lines = [line for cell in found for line in cell.measured]
     if not lines:
         return ""
-    places = sorted({f"{line['gpu'] or line['processor'] or 'CPU'}, torch {line['torch_version']}" for line in lines})
+    places = sorted(
+        {
+            f"{line['gpu'] or line['processor'] or 'CPU'}, {line['dtype']}, torch {line['torch_version']}"
+            for line in lines
+        }
+    )
+    days = sorted({line["time"][:DAY] for line in lines})
+    commits = sorted({line["commit"][:COMMIT_DIGITS] for line in lines})
     steps = sorted({int(line["recovery_steps"]) for line in lines if line["recovery_steps"]})
-    told = f"Measured on {'; '.join(places)}; steps of recovery: {', '.join(map(str, steps))}."
+    told = f"Measured on {'; '.join(places)}; {' to '.join(dict.fromkeys((days[0], days[-1])))}, "
+    told += f"commit{'s' if len(commits) > 1 else ''} {', '.join(commits)}; steps of recovery: {', '.join(map(str, steps))}."
     for seed in sorted({block.seed for block in blocks.values()}):
         count = sum(block.seed == seed for block in blocks.values())
         told += f" **Lines of seed {seed} are of {count} dense networks: compare within a block only.**"
     return told
 
 
-def bar_lines(study: Study, cells: Cells) -> Iterator[str]:
-    """Of every column with a bar: which line is chosen by val, and what it reaches on test.
+def target_lines(study: Study, cells: Cells) -> Iterator[str]:
+    """Of every column with a target: which line is chosen by val, and what it reaches on test.
 
-    The first seed chooses the finalists, their means over all seeds the line. A bar is open until each of them has all seeds.
+    The first seed chooses the finalists, their means over all seeds the line. A target is open until each of them has all seeds.
     """
-    for network, bars in study.bars.items():
-        for column, bar in bars.items():
+    for network, targets in study.targets.items():
+        for column, target in targets.items():
             places = finalists(study, cells, network, column)
             if not places:
-                yield f"- {network}, {column}: no line yet (to reach: {bar:g})"
+                yield f"- {network}, {column}: no line yet (to reach: {target:g})"
                 continue
             wanted = len(study.headline_seeds)
             decided = all(cells[point].seeds == wanted for point in places)
             place = max(places, key=lambda point: cells[point].per_cent("val_masked")) if decided else places[0]
             best = cells[place]
-            verdict = "reached" if best.per_cent("masked") >= bar else "not reached"
+            verdict = "reached" if best.per_cent("masked") >= target else "not reached"
             if not decided:
                 counts = ", ".join(f"*{point.row}* {cells[point].seeds}" for point in places)
                 verdict += f" so far: of {wanted} seeds {'finalists have' if len(places) > 1 else 'it has'} {counts}"
@@ -142,4 +166,4 @@ def bar_lines(study: Study, cells: Cells) -> Iterator[str]:
                 (point.network, point.column) == (network, column) and cell.seeds > 0 for point, cell in cells.items()
             )
             text += f" ({seeds}, {best.measured[0]['recovery_steps']} steps; {lines} lines to choose from)"
-            yield f"- {network}, {column}: best on val is *{place.row}*, {text}; to reach {bar:g}: {verdict}"
+            yield f"- {network}, {column}: best on val is *{place.row}*, {text}; to reach {target:g}: {verdict}"

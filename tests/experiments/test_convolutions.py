@@ -68,10 +68,12 @@ def line(**changed):
 
 def test_means_count_each_shape_as_often_as_the_network_has_it(summary):
     rows = [line(speedup="2.0", times="3"), line(speedup="0.5", side="28")]
-    assert summary.geomean(rows) == pytest.approx(2**0.5)
+    assert summary.geomean(rows, [2.0, 0.5]) == pytest.approx(2**0.5)
     (found,) = [row for row in summary.means(rows) if row.startswith("| 128")]
     assert "**1.41**" in found and "1 of 2" in found and found.endswith("1.05, met |")
     assert summary.means([line(speedup="1.01")])[-1].endswith("1.05, short |")
+    rows = [line(), line(sparsity="0.75", dense_us="10.5", speedup="1.05")]  # dense runs of one convolution differ
+    assert "| **1.10** | 1.05 |" in summary.means(rows)[-2] and "| 10.5–11.0 |" in summary.shapes(rows)[-1]
 
 
 def test_losses_are_not_set_in_bold(summary):

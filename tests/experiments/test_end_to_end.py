@@ -47,7 +47,7 @@ def test_rows_come_once_and_the_bars_first(modules):
     wanted = points.all_points()
     assert len(wanted) == len(set(wanted))
     assert len({point.key for point in wanted}) == len(wanted)
-    assert tuple(wanted[: len(points.BARS)]) == tuple(bar.point for bar in points.BARS)
+    assert tuple(wanted[: len(points.TARGETS)]) == tuple(target.point for target in points.TARGETS)
     assert {point.model for point in wanted} == set(points.MODELS)
     for setting in points.SETTINGS:
         for model, sizes in points.SIZES.items():
@@ -62,7 +62,7 @@ def test_rows_come_once_and_the_bars_first(modules):
 def test_rows_are_chosen_by_their_values(modules):
     study, points = modules["study"], modules["points"]
     everything = points.all_points()
-    assert study.select(everything, ["bars"]) == [bar.point for bar in points.BARS]
+    assert study.select(everything, ["targets"]) == [target.point for target in points.TARGETS]
     some = study.select(everything, ["bert_large,32x384,fp16,tile_wise,128,0.75,auto"])
     assert [(p.setting.sparsity, p.batch, p.kernel_mode) for p in some] == [(0.75, 32, "auto")]
     with pytest.raises(InvalidSetting, match="fits no row"):
@@ -325,8 +325,8 @@ def test_launches_of_the_gpu_at_hand_do_not_count_for_a_while(modules):
         del table.entries["own"]
 
 
-def full_row(modules, bar, **more):
-    base = {name: "" for name in modules["rows"].COLUMNS} | bar.point.columns
+def full_row(modules, target, **more):
+    base = {name: "" for name in modules["rows"].COLUMNS} | target.point.columns
     figures = {
         "speedup": "3.0",
         "speedup_low": "2.9",
@@ -338,19 +338,19 @@ def full_row(modules, bar, **more):
 
 
 def test_a_bar_is_met_only_where_everything_holds(modules):
-    summary, bars = modules["summary"], modules["points"].BARS
-    bar = bars[1]
-    assert summary.shortcomings(full_row(modules, bar), bar) == []
+    summary, targets = modules["summary"], modules["points"].TARGETS
+    target = targets[1]
+    assert summary.shortcomings(full_row(modules, target), target) == []
     for short in (
         {"speedup": "1.69"},
         {"sparse_flops_share": "0.4"},
         {"min_layer_density": "0.1"},
         {"error_ratio": "1.6"},
     ):
-        assert len(summary.shortcomings(full_row(modules, bar, **short), bar)) == 1, short
-    rows = [full_row(modules, bar), full_row(modules, bars[2], speedup="2.0")]
+        assert len(summary.shortcomings(full_row(modules, target, **short), target)) == 1, short
+    rows = [full_row(modules, target), full_row(modules, targets[2], speedup="2.0")]
     table = "\n".join(summary.bars_table(rows))
-    assert table.count("not measured") == len(bars) - 2
+    assert table.count("not measured") == len(targets) - 2
     assert "met, stretch too" in table and "short: 2.00 < 2.1" in table
 
 
@@ -359,9 +359,9 @@ def test_wins_and_crossovers(modules):
     setting = points.SETTINGS[0]
 
     def at(batch, low, high, **more):
-        bar = points.Bar(points.Point("bert_base", batch, 128, "fp16", setting, "sparse"), 1.0)
+        target = points.Target(points.Point("bert_base", batch, 128, "fp16", setting, "sparse"), 1.0)
         return full_row(
-            modules, bar, speedup=str((low + high) / 2), speedup_low=str(low), speedup_high=str(high), **more
+            modules, target, speedup=str((low + high) / 2), speedup_low=str(low), speedup_high=str(high), **more
         )
 
     rows = [at(8, 0.8, 0.9), at(32, 1.1, 1.2), at(128, 1.4, 1.5)]

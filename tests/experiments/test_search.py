@@ -26,6 +26,9 @@ def row(choice: str, level: str, seed: int, latency: float, accuracy: float, **c
         "dense": 0.95,
         "dense_continued": 0.96,
         "prune_seconds": 60.0,
+        "speedup": 2.0 / latency,
+        "speedup_low": 2.0 / latency - 0.1,
+        "speedup_high": 2.0 / latency + 0.1,
     }
     named = {"choice": choice, "level": level, "seed": str(seed), "metric_name": "accuracy"}
     return named | {name: str(value) for name, value in measured.items()} | cells
@@ -105,15 +108,31 @@ def test_the_search_stands_beside_the_best_single_pattern_that_is_as_fast(module
     rows += [row("n_m", "0.5", 0, 1.5, 0.95), row("tile_wise:64", "0.9", 0, 0.8, 0.85)]
     (line,) = modules["summary"].table(rows)[2:]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
-    assert cells[:5] == ["2", "2", "1.000", "+4.0%", "94.00%"]
-    assert cells[5:8] == ["n_m at 0.75", "91.00%", "+3.00"]
-    wide = [row | {"speedup": "2", "val_dense_continued": "0.95"} for row in rows]
+    assert cells[:5] == ["2", "2", "2.00 (1.90–2.10)", "+4.0%", "94.00%"]
+    assert cells[5:10] == ["n_m at 0.75", "1.98", "91.00%", "+3.00", "–"]
+    wide = [row | {"val_dense_continued": "0.95"} for row in rows]
     everything = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in modules["summary"].all_choices(wide)[2:]
     ]
     assert [cells[0] for cells in everything] == ["tile_wise:64", "search", "n_m", "n_m"]
-    assert everything[2] == ["n_m", "0.75", "2", "1.010", "2.00", "91.00 % ± 1.41", "-4.00", "91.00 % ± 1.41", "-5.00"]
-    assert cells[8:] == ["96.00%", "60%", "60"]  # (4 + 2) of the 6 + 4 points that the single pattern loses
+    speedup = "1.98 (1.88–2.08)"
+    assert everything[2] == ["n_m", "0.75", "2", "1.010", speedup, "91.00 % ± 1.41", "-4.00", "91.00 % ± 1.41", "-5.00"]
+    assert cells[10:] == ["96.00%", "60%", "60"]  # (4 + 2) of the 6 + 4 points that the single pattern loses
+
+
+def test_a_single_pattern_at_just_the_speed_of_the_search(modules):
+    """By straight lines between its sparsities; the best one by held-out data; of rows of another machine by speedup."""
+    searched = row("search", "1.6", 0, 1.25, 0.94)  # 1.6 times as fast as dense
+    rows = [row("n_m", level, 0, 2 / speedup, value) for level, speedup, value in (("0.5", 1.2, 0.9), ("0.75", 2, 0.8))]
+    assert modules["summary"].single_at_speed(searched, rows) == ("n_m", pytest.approx(0.85))
+    assert modules["summary"].single_at_speed(searched, rows[:1]) is None
+    better = [
+        row("uniform", "0.5", 0, 2.0, 0.8, val_sparse="0.99"),
+        row("uniform", "0.75", 0, 1.0, 0.8, val_sparse="0.99"),
+    ]
+    assert modules["summary"].single_at_speed(searched, rows + better) == ("uniform", pytest.approx(0.8))
+    slower_machine = row("n_m", "0.75", 0, 2.5, 0.8, speedup="1.7")
+    assert modules["summary"].best_single(searched, [*rows[:1], slower_machine]) == slower_machine
 
 
 def test_the_gain_is_paired_over_samples_and_seeds(modules):

@@ -21,8 +21,10 @@ def study(modules):
     columns = {"50 %": ("sparsity=0.5",), "75 %": ("sparsity=0.75",)}
     table = definition.Table("Patterns", columns, rows, paper="of a source")
     network = "vit_small_digits"
-    bars = {network: {"50 %": 80.0}}
-    return definition.Study("trial", "A trial", "About it.", (network,), (table,), headline_seeds=(0, 1), bars=bars)
+    targets = {network: {"50 %": 80.0}}
+    return definition.Study(
+        "trial", "A trial", "About it.", (network,), (table,), headline_seeds=(0, 1), targets=targets
+    )
 
 
 @pytest.fixture

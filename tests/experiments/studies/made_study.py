@@ -34,10 +34,13 @@ def line_of(masked: float, **more: object) -> dict:
         "val_dense": 0.9,
         "dense": 0.88,
         "dense_continued": 0.89,
+        "val_dense_continued": 0.895,
         "val_masked": masked,
         "masked": masked,
         "recovery_steps": 3,
         "torch_version": "2",
+        "commit": "0123456789",
+        "time": "2026-11-24T10:00:00+00:00",
         "dense_weights_sha256": "a",
         **more,
     }

@@ -19,7 +19,12 @@ def lose(modules, study, tmp_path, lost: dict, *, row="uniform", seed=0, **more)
             value = lost[point.column]
             found = {"unsupported": "no layer fits"}
             if value is not None:
-                more |= {"sparsity_target": level, "sparsity_achieved": level, "val_masked": 0.9 - value / 100}
+                more |= {
+                    "dense_continued": 0.885,
+                    "sparsity_target": level,
+                    "sparsity_achieved": level,
+                    "val_masked": 0.9 - value / 100,
+                }
                 found = line_of(0.88, **more)
             path = tmp_path / study.name / "points.csv"
             modules["rows"].append_line(path, point, "none", found, overrides=shlex.join(point.overrides))
@@ -68,10 +73,14 @@ def test_the_page_interpolates_the_iso_accuracy_with_the_spread_of_the_retrainin
     lose(modules, levels, tmp_path, {"50 %": 0.5, "70 %": 2.5})
     found = iso_of(modules, levels, tmp_path)
     levels_told = "levels 50 %, 70 %; no line yet of 10 %, 30 %, 90 %"
-    assert found == f"- uniform: val 55.0 % (1 retraining), test above 70 % (1 retraining); {levels_told}"
+    beside_dense = "against dense val 55.0 % (1 retraining), test above 70 % (1 retraining)"
+    trained_on = (
+        "against dense trained on val 60.0 % (1 retraining), test above 70 % (1 retraining)"  # 0.5 points below
+    )
+    assert found == f"- uniform: {beside_dense}; {trained_on}; {levels_told}"
     lose(modules, levels, tmp_path, FALLING)
     lose(modules, levels, tmp_path, {"50 %": 0.0, "70 %": 2.0}, seed=1)
-    assert "val 57.5 ± 3.5 % (2 retrainings), test above 90 % (1 retraining); levels 10 %" in iso_of(
+    assert "val 57.5 ± 3.5 % (2 retrainings), test above 90 % (1 retraining); against dense trained on" in iso_of(
         modules, levels, tmp_path
     )
     lose(modules, levels, tmp_path, {"50 %": 0.5}, seed=2)
@@ -84,7 +93,9 @@ def test_the_page_interpolates_the_iso_accuracy_with_the_spread_of_the_retrainin
 
 def test_a_level_that_bounds_the_iso_accuracy_is_named(modules, levels, tmp_path):
     lose(modules, levels, tmp_path, FALLING | {"10 %": 1.5})
-    assert "- uniform: val below 10 % (1 retraining), test above 90 %" in iso_of(modules, levels, tmp_path)
+    assert "- uniform: against dense val below 10 % (1 retraining), test above 90 %" in iso_of(
+        modules, levels, tmp_path
+    )
 
 
 @pytest.mark.parametrize(

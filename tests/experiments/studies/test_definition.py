@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from made_study import FOLDER, ON_CPU, ROOT, STUDIES
 
-from sparsefront.command_line import configured
+from sparsefront.composing import configured
 from sparsefront.settings import build_settings
 from sparsefront.validate import validate
 
@@ -29,7 +29,7 @@ def test_a_study_is_whole(modules, name):
     points = list(definition.points(study))
     assert len(set(points)) == len(points) and any(point.turn == 0 for point in points)
     columns = {point.column for point in points}
-    assert all(bars.keys() <= columns for bars in study.bars.values())
+    assert all(targets.keys() <= columns for targets in study.targets.values())
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -51,7 +51,7 @@ def test_every_mark_has_the_color_of_its_pattern_and_no_axis_is_narrow(modules, 
     columns = {"2:4": ("pattern=n_m", "sparsity=0.5"), "EW": ("pattern=element_wise", "sparsity=0.75")}
     rows = {"finetune": modules["definition"].Row(), "distill": modules["definition"].Row()}
     tables = (replace(study.tables[0], title="Recoveries", columns=columns, rows=rows), study.tables[0])
-    both = replace(study, tables=tables, bars={})
+    both = replace(study, tables=tables, targets={})
     for point in modules["definition"].points(both, seeds=[0]):
         pattern = "n_m" if "2:4" in (point.column, point.row) else "element_wise"
         found = line_of(0.8, pattern=pattern, sparsity_achieved=0.5 + 1e-4 * (point.column == "75 %"))

@@ -1,4 +1,4 @@
-"""The page of a study: ours beside the source, what is missing, bars, blocks and controls."""
+"""The page of a study: ours beside the source, what is missing, targets, blocks and controls."""
 
 import shlex
 from dataclasses import replace
@@ -11,9 +11,7 @@ def test_the_page_sets_ours_beside_the_source_and_names_what_is_missing(modules,
     filled(modules, study, tmp_path)
     text = modules["page"].page(study, tmp_path)
     lines = {tuple(cell.strip() for cell in line.split("|")[1:3]): line for line in text.splitlines() if "|" in line}
-    ours = (
-        "| 2 | 88.50 ± 0.00 | 88.50 ± 0.00 | 88.00 ± 0.00 | +0.50 | 89.00 ± 0.00 | -0.50 | 0.80 (0.70–0.90) | 90.50 |"
-    )
+    ours = "| 2 | 88.50 ± 0.00 | -1.50 | -1.00 | 88.50 ± 0.00 | +0.50 | -0.50 | 0.80 (0.70–0.90) | 90.50 |"
     assert ours in lines["EW", "50 %"]
     assert "speedup auto" in text and "speedup sparse" not in text, "a column without anything is left out"
     assert "differs by at most 0.10 points (1 timed points)" in text and "Source: of a source." in text
@@ -105,15 +103,20 @@ def test_retrainings_of_another_dense_network_are_of_another_block(modules, stud
 
 def test_each_line_has_the_control_that_its_difference_is_to(modules, study, tmp_path):
     """Two rates have two controls; of a seed that is not there the dense network does not count either."""
-    for row, control in (("EW", 0.89), ("2:4", 0.91)):
+    for row, control in (("EW", 0.89), ("2:4", 0.91)):  # of test; those of val are equal
         point = point_of(modules, study, row, 0)
         found = line_of(0.85, dense_continued=control)
         modules["rows"].append_line(
             tmp_path / "points.csv", point, "none", found, overrides=shlex.join(point.overrides)
         )
+    dense = modules["definition"].dense_point(study, point)
+    line = line_of(0.0, evaluated_samples=9)
+    modules["rows"].append_line(tmp_path / "points.csv", dense, "none", line, overrides=shlex.join(dense.overrides))
     text = modules["page"].page(study, tmp_path)
-    assert "| dense | − dense | dense, trained on | − dense, trained on |" in text
-    assert "| 88.00 | -3.00 | 89.00 | -4.00 |" in text and "| 88.00 | -3.00 | 91.00 | -6.00 |" in text
+    assert "| val | val − dense | val − trained on | test | test − dense | test − trained on |" in text
+    assert "| 85.00 | -3.00 | -4.00 |" in text and "| 85.00 | -3.00 | -6.00 |" in text
+    assert "Trained on for the budget of a line: val 89.50, test 89.00 to 91.00." in text
+    assert "torch 2; 2026-11-24, commit 0123456; steps of recovery: 3" in text
 
 
 def test_dense_networks_of_several_seeds_are_told_together(modules, study, tmp_path):
