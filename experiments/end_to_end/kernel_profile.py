@@ -16,7 +16,8 @@ from sparsefront.artifacts.lease import held_alone
 CALLS, MOST = 3, 12
 # Products with weights, whoever's: cuBLAS (nvjet, cutlass, gemm, xmma), cuSPARSELt (sparse ones among them), ours.
 PRODUCT = re.compile(
-    r"gemm|nvjet|cutlass|xmma|wgmma|gemv|gathered|blocked|n_m_triton|spmm|bsr|splitk|sparse", re.IGNORECASE
+    r"gemm|nvjet|cutlass|xmma|wgmma|gemv|gathered|blocked|(?<![a-z])(n_m|csr|ell)_|spmm|bsr|splitk|sparse",
+    re.IGNORECASE,
 )
 NO_PRODUCT = re.compile(r"fmha|flash|attention|mha_|softmax", re.IGNORECASE)
 

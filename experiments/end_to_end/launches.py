@@ -24,9 +24,10 @@ def shipped_launches_only() -> Iterator[None]:
     tunables = {entry.tunable_in(layout) for entry in entries() for layout in entry.layouts}
     for tunable in (one for one in tunables if isinstance(one, TunedLaunches)):
         table = tuned_kernel(gpu, tunable.kernel, tunable.version)
-        kept[tunable.kernel] = table, dict(table.entries)
+        kept[tunable.kernel] = table, dict(table.entries), dict(table.trials)
         found = shipped.get(tunable.kernel, {})
         table.entries.clear()
+        table.trials.clear()
         table.entries.update(found.get("entries", {}) if found.get("version") == tunable.version else {})
     chosen_launch.cache_clear()
     try:
@@ -36,7 +37,9 @@ def shipped_launches_only() -> Iterator[None]:
         ):
             yield
     finally:
-        for table, own in kept.values():
+        for table, entries_before, trials_before in kept.values():
             table.entries.clear()
-            table.entries.update(own)
+            table.entries.update(entries_before)
+            table.trials.clear()
+            table.trials.update(trials_before)
         chosen_launch.cache_clear()

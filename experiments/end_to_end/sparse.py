@@ -10,6 +10,7 @@ import torch
 from dense import Dense
 from networks import outputs_of
 from pruned import Masks, PrunedInMemory, apply_masks
+from sparsefront_kernels.bench.precision import products_in
 from steps import Steps
 from torch import Tensor, nn
 
@@ -91,12 +92,8 @@ class Reference:
         self.body, self.inputs, self.dtype = dense.network.body, dense.inputs, next(masked.parameters()).dtype
         self.masked = outputs_of(self.body, masked, self.inputs)
         wide = copy.deepcopy(masked).to(WIDER[self.dtype])
-        precision = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("highest")
-        try:
+        with products_in("fp32"):
             self.expected = outputs_of(self.body, wide, self._wide_inputs())
-        finally:
-            torch.set_float32_matmul_precision(precision)
 
     def errors(self, net: nn.Module) -> Errors:
         """Of a network that should compute the same.

@@ -66,9 +66,10 @@ class SparseLinear(SparseLayer):
         """A layer with the stored weight of another, which gives it its bias."""
         return cls(entry, format, layer.bias, layout)
 
-    def forward(self, x: Tensor) -> Tensor:
-        rows = x.reshape(-1, self.in_features)
-        return self.product(rows).reshape(*x.shape[:-1], self.out_features)
+    def forward(self, input: Tensor) -> Tensor:
+        """`input` is called as nn.Linear calls it."""
+        rows = input.reshape(-1, self.in_features)
+        return self.product(rows).reshape(*input.shape[:-1], self.out_features)
 
     def _set_format(self, format: SparseFormat) -> None:
         if self._rows is not None:
@@ -96,19 +97,30 @@ def sparse_linear(x: Tensor, packed: SparseFormat, bias: Tensor | None = None) -
         raise ValueError(f"x must be {packed.dtype} [..., {k}] on {packed.device}, as the weight, not {given}")
     rows = x.reshape(-1, k)
     chosen = _chosen(packed, len(rows))
-    operands = _OPERANDS.setdefault(packed, {})
-    if chosen.name not in operands:
-        operands[chosen.name] = chosen.pack(packed)
-    return chosen.run(rows, operands[chosen.name], bias).contiguous().reshape(*x.shape[:-1], n)
+    return chosen.run(rows, _operand(packed, chosen), bias).contiguous().reshape(*x.shape[:-1], n)
 
 
+MOST_ROWS = 64  # distinct numbers of rows whose kernel is remembered, per weight
 _OPERANDS: WeakKeyDictionary[SparseFormat, dict[str, object]] = WeakKeyDictionary()
 _CHOICES: WeakKeyDictionary[SparseFormat, dict[int, KernelEntry]] = WeakKeyDictionary()
+
+
+def _operand(packed: SparseFormat, chosen: KernelEntry) -> object:
+    """What the kernel reads. Held as long as the weight is; the weight itself is not, which would then never be freed."""
+    operands = _OPERANDS.setdefault(packed, {})
+    if chosen.name in operands:
+        return operands[chosen.name]
+    operand = chosen.pack(packed)
+    if operand is not packed:
+        operands[chosen.name] = operand
+    return operand
 
 
 def _chosen(packed: SparseFormat, rows: int) -> KernelEntry:
     choices = _CHOICES.setdefault(packed, {})
     if rows not in choices:
+        if len(choices) == MOST_ROWS:
+            choices.pop(next(iter(choices)))  # the oldest
         choices[rows] = best_kernel(packed, _problem(packed, rows))
     return choices[rows]
 

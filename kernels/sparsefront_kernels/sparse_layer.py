@@ -106,6 +106,13 @@ class SparseLayer(nn.Module):
             self._set_format(self.format.to(device=probe.device, dtype=probe.dtype))
         return self
 
+    def __copy__(self) -> Self:
+        """With the same weight, but hooks, buffers and modules of its own: what is added to it is not added here."""
+        other = type(self).__new__(type(self))
+        state = self.__dict__.items()
+        other.__dict__.update({name: copy.copy(part) if isinstance(part, dict | set) else part for name, part in state})
+        return other
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         other = copy.copy(self)
         other._parameters = copy.deepcopy(self._parameters, memo)

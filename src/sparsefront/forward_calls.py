@@ -25,13 +25,17 @@ def before_forward(
 
 
 @contextmanager
-def after_forward(modules: Mapping[str, nn.Module], see: Callable[[str, tuple[Any, ...], Any], None]) -> Iterator[None]:
-    """While open, `see(name, args, output)` is called after every forward of these modules."""
+def after_forward(
+    modules: Mapping[str, nn.Module], see: Callable[[str, tuple[Any, ...], dict[str, Any], Any], None]
+) -> Iterator[None]:
+    """While open, `see(name, args, kwargs, output)` is called after every forward of these modules."""
 
-    def hook(name: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        see(name, args, output)
+    def hook(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        see(name, args, kwargs, output)
 
-    with _removed(module.register_forward_hook(partial(hook, name)) for name, module in modules.items()):
+    with _removed(
+        module.register_forward_hook(partial(hook, name), with_kwargs=True) for name, module in modules.items()
+    ):
         yield
 
 

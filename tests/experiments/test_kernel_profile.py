@@ -1,9 +1,11 @@
 """Which kernels a forward runs: products told from the rest by their names, and the profiles beside the rows."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from sparsefront_kernels import cuda_library
 
 from sparsefront.artifacts.csv_lines import read_lines
 
@@ -29,6 +31,17 @@ def test_products_are_told_from_attention_and_norms(modules):
     assert all(map(profile.is_product, products)) and not any(map(profile.is_product, others))
     times = {ours: 60.0, "_layer_norm_columns_kernel": 40.0}
     assert profile.gemm_share(times) == pytest.approx(0.6) and profile.gemm_share({}) is None
+
+
+def test_products_of_our_own_are_told_by_the_names_in_their_sources(modules):
+    folders = {source.parent for source in cuda_library.SOURCES.values()}
+    text = "".join(file.read_text() for folder in folders for file in folder.glob("*.cu*"))
+    ours = {*re.findall(r"__global__[^{;]*?(\w+_kernel)\(", text), "_n_m_rebuild_kernel", "_gathered_triton_kernel"}
+    assert len(ours) >= len(cuda_library.SOURCES)
+    others = {"layer_norm_columns_kernel", "pack_rows_kernel"}
+    is_product = modules["kernel_profile"].is_product
+    assert {name for name in ours if not is_product(f"void {name}<float>(Problem)")} == others
+    assert not is_product("lstm_cell_forward") and not is_product("column_m_sum")
 
 
 def test_a_profile_names_the_longest_kernels_and_what_the_others_take(modules, tmp_path):

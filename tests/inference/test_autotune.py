@@ -45,7 +45,7 @@ def test_convolutions_are_timed_with_channels_last(monkeypatch):
     """The dense one in either layout, of which the faster one counts."""
     layer, other, seen = nn.Conv2d(8, 8, 3), nn.Conv2d(8, 8, 3), []
 
-    def time_layer(module, x, at_most_us=inf):
+    def time_layer(module, x, at_most_us=inf, check=None):
         by_channel = x.is_contiguous(memory_format=torch.channels_last)
         seen.append((module is other, by_channel, module.weight.is_contiguous(memory_format=torch.channels_last)))
         return KernelTime(7.0 if by_channel else 9.0, None if by_channel else "it was slow")
@@ -79,7 +79,7 @@ def test_what_takes_far_longer_than_the_fastest_so_far_is_given_up_early(monkeyp
     slow, fast = nn.Linear(8, 8), nn.Linear(8, 8)
     takes, bounds = {layer: 10.0, slow: 900.0, fast: 4.0}, {}
 
-    def time_layer(module, x, at_most_us=inf):
+    def time_layer(module, x, at_most_us=inf, check=None):
         bounds[module] = at_most_us
         return KernelTime(takes[module])
 
@@ -116,3 +116,58 @@ def test_what_follows_a_convolution_counts(monkeypatch, adds_shortcut):
     assert seen == [(False, int(adds_shortcut)), (True, int(adds_shortcut))]
     assert tuned.fastest(dense_allowed=True) == "takes"
     assert "6.0 us without" in tuned.notes["takes"] and "3.0 us for the pass" in tuned.notes["leaves"]
+
+
+def test_a_kernel_that_cannot_be_timed_leaves_the_others(monkeypatch):
+    layer, fails, works = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def time_layer(module, x, at_most_us=inf, check=None):
+        if module is fails:
+            raise RuntimeError("a search found nothing\nlong trace")
+        return KernelTime(5.0)
+
+    monkeypatch.setattr(autotune, "time_layer", time_layer)
+    found = Autotuned("dense_linear", {"fails": fails, "works": works}, errors={"fails": 1e-4, "works": 1e-4})
+    time_candidates(found, layer, torch.randn(4, 8))
+    assert found.unsupported == {"fails": "RuntimeError: a search found nothing"}
+    assert found.modules == {"works": works} and found.errors.keys() == {"works"}
+    assert found.latencies_us == {"dense_linear": 5.0, "works": 5.0}
+    assert found.fastest(dense_allowed=False) == "works"
+
+
+def test_the_error_is_that_of_the_launch_that_stays(monkeypatch):
+    layer, module, checks = nn.Linear(8, 8), nn.Linear(8, 8), []
+
+    def time_layer(module, x, at_most_us=inf, check=None):
+        checks.append(check)
+        if module is layer:
+            return KernelTime(5.0)
+        return KernelTime(4.0, relative_error=2e-4, left_out={"Launch(1)": "wrong"})
+
+    def check(module):
+        return 2e-4, None
+
+    monkeypatch.setattr(autotune, "time_layer", time_layer)
+    found = Autotuned("dense_linear", {"a": module}, errors={"a": 1e-4})
+    time_candidates(found, layer, torch.randn(4, 8), check)
+    assert checks == [None, check]
+    assert found.errors == {"a": 2e-4} and found.notes == {"a": "without Launch(1): wrong"}
+
+
+def test_a_convolution_that_fails_with_what_follows_is_not_used(monkeypatch):
+    layer = nn.Conv2d(8, 8, 1)
+    stored = FORMATS["csr"].from_dense(as_matrix(layer.weight.detach()), torch.ones(8, 8, dtype=torch.bool))
+    takes = Ended(entry("csr_reference"), stored, layer)
+
+    def time_layer(module, x, *shortcut):
+        if module is takes:
+            raise RuntimeError("no such ending")
+        return KernelTime(3.0)
+
+    monkeypatch.setattr(autotune, "time_layer", time_layer)
+    found = Autotuned("dense_conv2d", {"takes": takes}, errors={"takes": 0.0})
+    found.latencies_us |= {"dense_conv2d": 6.5, "takes": 6.0}
+    add_endings(found, layer, torch.randn(2, 8, 5, 5), adds_shortcut=False)
+    assert found.latencies_us == {"dense_conv2d": 9.5}
+    assert found.unsupported == {"takes": "with ReLU: RuntimeError: no such ending"}
+    assert found.fastest(dense_allowed=True) is None

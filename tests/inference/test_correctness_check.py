@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from sparsefront_kernels import KernelEntry, entry
+from sparsefront_kernels.bench.precision import products_in
 from torch import nn
 
 from sparsefront.inference import autotune, candidates
@@ -162,3 +163,11 @@ def test_of_many_images_the_first_and_the_last_are_compared_and_all_are_finite(w
     assert check.error(layer) < check.limit
     assert check.error(spoiled(0.0)) > check.limit
     assert check.error(spoiled(math.nan)) == math.inf
+
+
+def test_a_right_kernel_passes_where_pytorch_may_round_to_tf32(monkeypatch, mlp, exported):
+    """As a user asks for it who wants the kernel that rounds too."""
+    kernel = KernelEntry(name="fake", family="gathered", product=RIGHT, is_reference=True)
+    with products_in("tf32"):
+        report, _ = swap_with(kernel, monkeypatch, mlp, exported)
+    assert report.layers["first"].kernel == "fake", report.layers["first"].unsupported

@@ -212,3 +212,21 @@ def test_what_reads_its_format_keeps_it_on_the_device():
     sparse = SparseLinear.replacing(dense, REFERENCE, stored).cuda()
     sparse.release_format()
     assert sparse.format.device.type == "cuda" and sparse._operand is sparse.format
+
+
+def test_they_are_called_by_name_as_the_layers_that_they_replace():
+    for dense, kind, x in (
+        (nn.Linear(12, 8), SparseLinear, torch.randn(2, 12)),
+        (nn.Conv2d(4, 8, 3), SparseConv2d, torch.randn(2, 4, 9, 7)),
+    ):
+        layer, stored = pruned(dense)
+        sparse = kind.replacing(layer, REFERENCE, stored)
+        torch.testing.assert_close(sparse(input=x), layer(input=x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("change", [copy.copy, copy.deepcopy, lambda layer: layer.scaled(torch.ones(8), torch.ones(8))])
+def test_a_hook_of_a_changed_copy_is_not_one_of_the_layer(change):
+    dense, stored = pruned(nn.Conv2d(4, 8, 3))
+    sparse = SparseConv2d.replacing(dense, REFERENCE, stored)
+    change(sparse).register_forward_hook(lambda *_: pytest.fail("the hook of another layer"))
+    sparse(torch.randn(2, 4, 9, 7))

@@ -40,7 +40,11 @@ class WidthsTunable:
     kernel, version = "fake", 7
 
     def __init__(self) -> None:
-        self.now, self.wrong, self.log, self.shared = Launch(1), None, [], True
+        self.kept, self.trial, self.wrong, self.log, self.shared = Launch(1), None, None, [], True
+
+    @property
+    def now(self) -> Launch:
+        return self.trial or self.kept
 
     def candidates(self, packed, problem):
         return [Launch(1), Launch(2), Launch(3)]
@@ -48,8 +52,15 @@ class WidthsTunable:
     def measured(self, packed, problem):
         return bool(self.log) if self.shared else problem.layout in {layout for layout, _, _ in self.log}
 
+    def try_out(self, packed, problem, launch):
+        self.trial = launch
+        self.log.append((problem.layout, launch.width, 0.0))
+
+    def end_trial(self, packed, problem):
+        self.trial = None
+
     def remember(self, packed, problem, launch, latency_us):
-        self.now = launch
+        self.kept, self.trial = launch, None
         self.log.append((problem.layout, launch.width, latency_us))
 
 

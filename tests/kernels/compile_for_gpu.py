@@ -13,8 +13,9 @@ import triton
 from in_layout import in_layout
 from sparsefront_kernels import FORMATS
 from sparsefront_kernels.blocked import triton_spmm as blocked
+from sparsefront_kernels.gathered.triton import expand, transpose
 from sparsefront_kernels.gathered.triton import spmm as gathered
-from sparsefront_kernels.gathered.triton import transpose
+from sparsefront_kernels.gathered.triton.tf32_tuning import KERNEL as GATHERED_TF32
 from sparsefront_kernels.n_m import triton_rebuild
 from sparsefront_kernels.n_m import triton_spmm as n_m
 from sparsefront_kernels.norm import layer_norm_columns, triton_norm
@@ -31,7 +32,7 @@ POINTERS = {
     torch.uint8: "*u8",
 }
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "maxnreg")
-MODULES = (gathered, transpose, blocked, n_m, triton_rebuild, triton_norm, triton_epilogue)
+MODULES = (gathered, expand, transpose, blocked, n_m, triton_rebuild, triton_norm, triton_epilogue)
 
 
 class Recorder:
@@ -76,11 +77,16 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, triton.runtime.JITFuncti
         ("n_m_triton", "n_m", two_of_four, {"n": 2, "m": 4}),
         ("n_m_triton", "n_m", two_of_four, {"n": 32, "m": 64}),
         ("n_m_rebuilt", "n_m", two_of_four, {"n": 2, "m": 4}),
+        *([(GATHERED_TF32, "gathered", kept, {"tile": 128})] if dtype == torch.float32 else []),
     ):
         stored = FORMATS[family].from_dense(weight, mask, **parameters)
         with recorded() as recorders:
             in_layout(name).run(torch.ones(256, 256, dtype=dtype), in_layout(name).pack(stored), weight[0])
         yield from launches_of(f"{name} {parameters} {dtype}", recorders)
+    with recorded() as recorders:
+        places = torch.arange(256, dtype=torch.int32)
+        expand.expand_rows(weight, places, torch.empty_like(weight), weight[0], "gelu", weight)
+    yield from launches_of(f"expand {dtype}", recorders)
     for features in (768, 1024, 5000):  # the last is not held in registers
         columns, parameters = torch.ones(features, 64, dtype=dtype), torch.ones(features, dtype=dtype)
         for x in (columns, columns.t().contiguous().t()):
@@ -120,12 +126,12 @@ def recorded() -> Iterator[list[Recorder]]:
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     capabilities = [int(argument) for argument in sys.argv[1:]]
-    for dtype in (torch.float16, torch.float32):
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
         for name, kernel, launch in launches(dtype):
             options = {option: launch[option] for option in LAUNCH_OPTIONS if option in launch}
             for capability in capabilities:
-                for flag in {"OVERLAP", "PDL"} & launch.keys():
-                    launch[flag] = capability >= 90  # programmatic dependent launch exists from 9.0 on
+                if "PDL" in launch:
+                    launch["PDL"] = capability >= 90  # programmatic dependent launch exists from 9.0 on
                 target = GPUTarget("cuda", capability, 32)
                 compiled = triton.compile(source_of(kernel, launch), target=target, options=options)
                 print(name, capability, compiled.metadata.shared, "tf32" in compiled.asm["ptx"], sep=" | ")

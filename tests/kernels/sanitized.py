@@ -76,7 +76,7 @@ def launches(drawn: RandomProblem, turn: int) -> list:
 def fault(drawn: RandomProblem, launch: object) -> str | None:
     """Run it; what is wrong with the result, or None."""
     if launch is not None:
-        drawn.kernel.tunable.remember(drawn.packed, drawn.problem, launch, 0.0)
+        drawn.kernel.tunable.try_out(drawn.packed, drawn.problem, launch)
     y = drawn.run().cpu()
     here = {name: part.cpu() for name, part in drawn.epilogue.items() if name == "residual"}
     bias = None if drawn.bias is None else drawn.bias.cpu()

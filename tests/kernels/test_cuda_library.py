@@ -8,6 +8,8 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from subprocess import CompletedProcess
+from threading import Barrier
 from types import SimpleNamespace
 
 import pytest
@@ -144,12 +146,21 @@ class TestBuilding:
         assert cuda_library.build("trivial") != before
         assert cuda_library.load.__wrapped__("trivial").answer() == 2
 
-    def test_several_processes_at_once(self, empty_cache, source, programs):
+    def test_several_at_once(self, empty_cache, source, monkeypatch):
+        """All that they share is the cache's folder: the second finds the library of the first where it would put its own."""
         source("trivial", ANSWER.format(7))
-        builds = [_build_elsewhere("trivial", programs) for _ in range(2)]
-        assert [process.wait() for process in builds] == [0, 0]
-        paths = {process.text("stdout").splitlines()[-1] for process in builds}
-        assert paths == {str(cuda_library.built("trivial"))}
+        both_are_done = Barrier(2)
+
+        def builder(name, folder):
+            (folder / f"{name}.so").write_text("a library")
+            both_are_done.wait(timeout=60)
+            return CompletedProcess([], 0, "what the compiler said")
+
+        monkeypatch.setattr(cuda_library, "_run_builder", builder)
+        with ThreadPoolExecutor(2) as pool:
+            paths = set(pool.map(cuda_library.build, ["trivial"] * 2))
+        assert paths == {cuda_library.built("trivial")}
+        assert [path.name for path in empty_cache.iterdir()] == [cuda_library.built("trivial").parent.name]
 
     def test_a_killed_build_blocks_no_other(self, empty_cache, source, programs):
         source("slow", "#include <cooperative_groups.h>\n" + ANSWER.format(5))

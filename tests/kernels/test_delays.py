@@ -1,7 +1,7 @@
 """mbarriers and copies into shared memory that come late now and then change no result.
 
-For what racecheck cannot judge (`test_sanitizer.py`): shared memory that is filled again while other warps may still read it.
-Kernels without mbarriers (csr_cuda, ell_cuda, n_m_cuda, ell_small_m, n_m_small_m) have nothing to delay: racecheck judges them.
+For what racecheck cannot tell (`test_sanitizer.py`): shared memory that is filled again while other warps may still read it.
+Kernels without mbarriers (csr_cuda, ell_cuda, n_m_cuda, ell_small_m, n_m_small_m) have nothing to delay: racecheck covers them.
 """
 
 import os
@@ -112,10 +112,14 @@ def test_a_source_compiles_with_delays(tmp_path, flags):
     command = [
         cuda_library.compiler(),
         "-std=c++17",
-        "-gencode=arch=compute_90a,code=sm_90a",
-        "-cuda",
+        "-arch=compute_90a",
+        "-ptx",
+        "-Xcicc",
+        "-O0",
         "-o",
-        tmp_path / "x.ii",
+        tmp_path / "x.ptx",
         source,
     ]
     subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    code = (tmp_path / "x.ptx").read_text()
+    assert ".entry" in code and "nanosleep" in code

@@ -67,9 +67,7 @@ def test_random_problems(name, seed, check):
         stored, Problem(m, stored.shape[1], stored.shape[0], dtype, "cpu", kernel.layout)
     ):
         pytest.skip(reason)
-    packed = kernel.pack(stored)
-    for activation in ACTIVATIONS:
-        check(name, case, stored, packed, m, activation)
+    check(name, case, stored, kernel.pack(stored), m, list(ACTIVATIONS)[seed % len(ACTIVATIONS)])
 
 
 @pytest.mark.parametrize("name", ["gathered_reference", "gathered_triton", "gathered_triton_feature_major"])

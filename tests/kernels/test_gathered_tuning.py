@@ -88,6 +88,25 @@ def test_measured_launches_are_used_for_their_shape_only(nothing_tuned):
     assert chosen_launch(LAUNCHES, LARGE, "Another GPU", 132) == candidates(LARGE, 132, slack=1.0)[0]
 
 
+def test_a_trial_counts_before_what_was_measured_until_it_ends(nothing_tuned, monkeypatch):
+    monkeypatch.setattr(launches, "num_sms", lambda device: 132)
+    packed = pack_for_cuda(FORMATS["gathered"].from_dense(torch.randn(256, 96), torch.ones(256, 96) > 0, tile=128))
+    problem = Problem(m=64, k=96, n=256, dtype=torch.float16, device=torch.device("cpu"))
+    measured, tried = CudaLaunch(64, 4, 16, 2), CudaLaunch(128, 6, 16, 1)
+    untuned = LAUNCHES.launch(packed, problem)
+    LAUNCHES.try_out(packed, problem, tried)
+    assert LAUNCHES.launch(packed, problem) == tried and LAUNCHES.on_trial(packed, problem)
+    assert not LAUNCHES.measured(packed, problem)
+    LAUNCHES.end_trial(packed, problem)
+    assert LAUNCHES.launch(packed, problem) == untuned and not LAUNCHES.on_trial(packed, problem)
+    LAUNCHES.remember(packed, problem, measured, 1.0)
+    LAUNCHES.try_out(packed, problem, tried)
+    assert LAUNCHES.launch(packed, problem) == tried
+    LAUNCHES.end_trial(packed, problem)
+    assert LAUNCHES.launch(packed, problem) == measured
+    LAUNCHES.end_trial(packed, problem)
+
+
 def test_nearest_number_of_steps_is_taken(nothing_tuned):
     few, many = CudaLaunch(64, 4, 16, 2), CudaLaunch(128, 6, 16, 1)
     LAUNCHES.record(CudaProblem(64, 64, 128, 1, 2), few, 1.0, "GPU")

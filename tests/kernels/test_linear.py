@@ -1,6 +1,8 @@
 """The package's first lines: a masked Linear, the same as a function, and which kernel runs it."""
 
 import copy
+import gc
+import weakref
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from sparsefront_kernels import (
     entries,
     entry,
     kernel_choice,
+    linear,
     mask_structure,
     pack,
     sparse_linear,
@@ -99,6 +102,54 @@ def test_a_layer_moves_casts_and_is_copied_with_its_weight():
     x = torch.randn(4, K)
     torch.testing.assert_close(other(x.double()).float(), layer(x), rtol=1e-5, atol=1e-5)
     assert "kernel=gathered_reference" in repr(layer)
+
+
+@pytest.mark.parametrize("packs", [False, True], ids=["reads the weight itself", "reads a packed copy"])
+def test_a_weight_that_nobody_holds_is_freed(packs, monkeypatch):
+    plain = entry("gathered_reference")
+    packing = {"pack": copy.deepcopy} if packs else {}
+    kernel = KernelEntry(name="some", family="gathered", product=plain.run, **packing)
+    monkeypatch.setattr(linear, "best_kernel", lambda packed, problem: kernel)
+    packed = pack(torch.randn(N, K), tiles(16))
+    sparse_linear(torch.randn(4, K), packed)
+    assert linear._OPERANDS[packed].keys() == ({"some"} if packs else set()), "what is packed is packed once"
+    held = weakref.ref(packed)
+    del packed
+    gc.collect()
+    assert held() is None
+
+
+def test_kernels_of_few_numbers_of_rows_are_remembered(monkeypatch):
+    asked = []
+    monkeypatch.setattr(linear, "MOST_ROWS", 3)
+    monkeypatch.setattr(
+        linear, "best_kernel", lambda packed, problem: asked.append(problem.m) or best_kernel(packed, problem)
+    )
+    packed = pack(torch.randn(N, K), tiles(16))
+    for rows in (1, 2, 3, 1, 4, 3, 1):
+        sparse_linear(torch.randn(rows, K), packed)
+    assert asked == [1, 2, 3, 4, 1] and list(linear._CHOICES[packed]) == [3, 4, 1]
+
+
+def test_it_is_called_by_name_as_the_layer_that_it_replaces():
+    linear_layer, x = nn.Linear(K, N), torch.randn(4, K)
+    layer = SparseLinear.from_masked(linear_layer, torch.ones(N, K, dtype=torch.bool))
+    torch.testing.assert_close(layer(input=x), linear_layer(input=x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy], ids=["copy", "deepcopy"])
+def test_what_is_added_to_a_copy_is_not_added_to_the_layer(make):
+    layer = SparseLinear.from_masked(nn.Linear(K, N), tiles(16))
+    other, calls = make(layer), []
+    other.register_forward_hook(lambda *_: calls.append("hook"))
+    other.register_forward_pre_hook(lambda *_: calls.append("pre-hook"))
+    other.register_buffer("extra", torch.ones(1), persistent=False)
+    other.add_module("part", nn.Identity())
+    x = torch.randn(2, K)
+    torch.testing.assert_close(layer(x), other(x))
+    assert calls == ["pre-hook", "hook"]
+    assert not hasattr(layer, "extra") and not hasattr(layer, "part") and not layer._non_persistent_buffers_set
+    assert (make is copy.copy) == (other.format is layer.format)
 
 
 def test_on_a_cpu_the_reference_of_the_family_runs():

@@ -88,7 +88,7 @@ def test_what_is_added_first(d, m, dtype, keep_sums, device):
             assert torch.allclose(sums.double(), total, rtol=limit, atol=limit)
 
 
-def test_a_residual_of_another_shape_is_refused():
+def test_a_residual_of_another_shape_is_rejected():
     with pytest.raises(ValueError, match=r"residual must be torch.float32 \[8, 4\]"):
         add_layer_norm_columns(torch.randn(8, 4), None, torch.randn(4, 8), None, None, 1e-6, False)
 

@@ -64,7 +64,7 @@ def test_every_launch_that_tuning_may_choose(kernel, request):
         drawn.run()  # builds its library, before the cache is another
         request.getfixturevalue("nothing_tuned")
         for launch in kernel.tunable.candidates(drawn.packed, drawn.problem):
-            kernel.tunable.remember(drawn.packed, drawn.problem, launch, 0.0)
+            kernel.tunable.try_out(drawn.packed, drawn.problem, launch)
             with poisoned_memory():
                 y = drawn.run()
             assert drawn.fault(y) is None, launch

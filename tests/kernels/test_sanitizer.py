@@ -64,7 +64,7 @@ def under(tool: str) -> list[str]:
         "--show-backtrace",
         "device",
         "--print-limit",
-        # racecheck finds 254 in n_m_mma: what it does not say cannot be judged
+        # racecheck finds 254 in n_m_mma: what it does not say cannot be known
         "0" if tool == "racecheck" else "100",
     ]
 
@@ -122,7 +122,7 @@ def falsely_reported(tmp_path_factory) -> set[str]:
 
     It does not see that an mbarrier, or __syncwarp before a bulk copy, orders a slot's reads before it is filled again in a
     loop. The authors of FlashAttention found the same of cp.async.bulk (AI/RACECHECK_TMA_HAZARD.md in their repository). What it
-    says of such writes in our kernels says nothing, then; `test_delays.py` judges those. A tool that reports none excuses none.
+    says of such writes in our kernels says nothing, then; `test_delays.py` covers those. A tool that reports none excuses none.
     """
     if SANITIZER is None or not torch.cuda.is_available() or cuda_library.compiler() is None:
         pytest.skip("needs compute-sanitizer, a CUDA device and nvcc")

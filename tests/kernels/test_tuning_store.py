@@ -1,6 +1,8 @@
 """Tuned parameters on disk: written, merged and read back."""
 
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sparsefront_kernels.tuning import store
@@ -51,7 +53,104 @@ def test_saving_one_kernel_keeps_the_others():
 
 
 def test_own_measurements_come_before_shipped_ones():
-    shipped = store.TunedKernel("GPU", "kernel", 1, {"a": {"block": 1}, "b": {"block": 1}})
-    shipped.save(store.SHIPPED / store.file_name("GPU"))
-    store.TunedKernel("GPU", "kernel", 1, {"b": {"block": 2}}).save()
+    ship({"a": {"block": 1}, "b": {"block": 1}})
+    measured({"b": {"block": 2}}).save()
     assert store.tuned_kernel("GPU", "kernel", 1).entries == {"a": {"block": 1}, "b": {"block": 2}}
+
+
+def ship(entries):
+    measured(entries).save(store.SHIPPED / store.file_name("GPU"))
+
+
+def measured(entries):
+    """What a process measured that knew of nothing else."""
+    table = store.TunedKernel("GPU", "kernel", 1)
+    for key, parameters in entries.items():
+        table.record(key, parameters)
+    return table
+
+
+def in_file():
+    return json.loads(store.user_file("GPU").read_text())["kernels"]["kernel"]["entries"]
+
+
+def test_what_another_process_measured_meanwhile_stays():
+    measured({"old": {"block": 1}}).save()
+    one = store.tuned_kernel("GPU", "kernel", 1)
+    other = measured({"other's": {"block": 2}, "old": {"block": 3}})
+    one.record("one's", {"block": 4})
+    other.save()
+    one.save()
+    assert in_file() == {"old": {"block": 3}, "other's": {"block": 2}, "one's": {"block": 4}}
+
+
+def test_entries_of_another_version_are_replaced():
+    store.TunedKernel("GPU", "kernel", 1, own={"old": {"block": 1}}).save()
+    store.TunedKernel("GPU", "kernel", 2, own={"new": {"block": 2}}).save()
+    assert in_file() == {"new": {"block": 2}}
+
+
+def test_processes_that_save_at_once_lose_nothing():
+    with ThreadPoolExecutor(8) as pool:  # a lock of the operating system is one of each opened file
+        list(pool.map(lambda number: measured({f"m={number}": {"block": number}}).save(), range(40)))
+    assert len(in_file()) == 40
+    assert {path.name for path in store.user_file("GPU").parent.iterdir()} == {"gpu.json", "gpu.lock"}
+
+
+def test_shipped_entries_are_not_copied_into_a_users_file():
+    """So that a better one counts once it ships."""
+    ship({"a": {"block": 1}})
+    table = store.tuned_kernel("GPU", "kernel", 1)
+    table.record("b", {"block": 2})
+    table.save()
+    assert in_file() == {"b": {"block": 2}}
+    ship({"a": {"block": 3}})
+    store.tuned_kernel.cache_clear()
+    assert store.tuned_kernel("GPU", "kernel", 1).entries == {"a": {"block": 3}, "b": {"block": 2}}
+
+
+def test_others_may_read_the_file_where_the_umask_lets_them():
+    before = os.umask(0o022)
+    try:
+        path = measured({"a": {"block": 1}}).save()
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_another_users_lock_is_no_obstacle(monkeypatch):
+    """In a cache that several share, whose files each writes alone."""
+    table, opened = measured({"a": {"block": 1}}), os.open
+
+    def as_another_user(path, flags, *mode):
+        if flags & os.O_RDWR and str(path).endswith(".lock"):
+            raise PermissionError(path)
+        return opened(path, flags, *mode)
+
+    table.save()
+    monkeypatch.setattr(os, "open", as_another_user)
+    table.record("b", {"block": 2})
+    table.save()
+    assert in_file().keys() == {"a", "b"}
+
+
+def test_trials_that_were_once_written_as_measured_do_not_count():
+    """With a latency of zero, which later versions never write."""
+    path = measured({"timed": {"block": 2, "latency_us": 1.5}}).save()
+    content = json.loads(path.read_text())
+    content["kernels"]["kernel"]["entries"]["tried"] = {"block": 1, "latency_us": 0.0}
+    path.write_text(json.dumps(content))
+    table = store.tuned_kernel("GPU", "kernel", 1)
+    assert table.entries.keys() == {"timed"}
+    table.record("new", {"block": 3, "latency_us": 2.5})
+    table.record("no time", {"block": 4, "latency_us": 0.0})
+    table.save()
+    assert in_file().keys() == {"timed", "new"}
+
+
+def test_a_trial_is_never_written_and_ends_with_a_measurement():
+    table = store.tuned_kernel("GPU", "kernel", 1)
+    table.trials["a"] = table.trials["b"] = {"block": 1}
+    table.record("b", {"block": 2})
+    table.save()
+    assert in_file() == {"b": {"block": 2}} and table.trials.keys() == {"a"}

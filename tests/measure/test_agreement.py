@@ -4,8 +4,15 @@ import math
 
 import pytest
 import torch
+from sparsefront_kernels.bench.precision import products_in
 
-from sparsefront.measure.agreement import output_error, relative_error
+from sparsefront.measure.agreement import (
+    PRODUCT_ERROR_LIMIT,
+    TF32_ERROR_LIMIT,
+    output_error,
+    product_error_limit,
+    relative_error,
+)
 
 
 def test_the_error_is_relative_to_the_expected_norm():
@@ -42,3 +49,31 @@ def test_the_worst_tensor_of_an_output_counts():
 def test_outputs_of_different_structure_are_an_error():
     with pytest.raises(ValueError):
         output_error((torch.ones(1),), (torch.ones(1), torch.ones(1)))
+
+
+@pytest.mark.parametrize(("precision", "limit"), [("fp32", 4e-6), ("tf32", TF32_ERROR_LIMIT)])
+def test_float32_products_may_be_rounded_where_the_user_lets_pytorch_do_it(precision, limit):
+    """With PyTorch's new switch, after which its old one cannot be asked any more."""
+    with products_in(precision):
+        assert product_error_limit(torch.float32) == limit
+        for dtype in (torch.float64, torch.float16, torch.bfloat16):
+            assert product_error_limit(dtype) == PRODUCT_ERROR_LIMIT[dtype]
+
+
+OLD_SWITCH = """
+import torch
+from sparsefront.measure.agreement import product_error_limit
+for precision in ("highest", "high", "medium", "highest"):
+    torch.set_float32_matmul_precision(precision)
+    print(product_error_limit(torch.float32))
+torch.backends.fp32_precision = "tf32"
+torch.backends.cuda.matmul.fp32_precision = "none"
+print(product_error_limit(torch.float32))
+"""
+
+
+def test_the_old_switch_and_that_of_all_backends_count_too(programs):
+    """In another process: they cannot be put back."""
+    done = programs.run(["-c", OLD_SWITCH])
+    assert done.returncode == 0, done.stderr
+    assert [float(line) for line in done.stdout.split()] == [4e-6, 1e-3, 1e-3, 4e-6, 1e-3]

@@ -125,6 +125,22 @@ def test_gradients_pass_where_they_are_asked_for(kernel):
     assert x.grad is not None and calls == []
 
 
+def test_a_convolution_that_is_called_by_name(kernel):
+    class ByName(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = sparse(nn.Conv2d(8, 8, 1), made)
+
+        def forward(self, x):
+            return self.conv(input=x).relu()
+
+    made, calls = kernel
+    net, x = ByName().eval(), torch.randn(2, 8, 5, 5)
+    fused = fuse_epilogues(net)
+    torch.testing.assert_close(fused(x), net(x), rtol=1e-5, atol=1e-5)
+    assert calls == [("relu", False, False)]
+
+
 def test_nothing_to_fuse(kernel):
     dense = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()).eval()
     with pytest.raises(NothingToFuse, match="no sparse convolution"):

@@ -44,6 +44,20 @@ def test_an_attention_multiplies_once_for_q_k_and_v(x, bias):
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
 
+def test_layers_that_are_called_by_name_share_a_product_too(x):
+    class ByName(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two, self.three = (nn.Linear(16, 4) for _ in range(3))
+
+        def forward(self, x):
+            return self.one(x) + self.two(input=x) + self.three(input=x)
+
+    net = ByName().eval()
+    assert shared_input_linears(net, {"x": x}) == [["one", "two", "three"]]
+    torch.testing.assert_close(fuse_linears(net, {"x": x})(x), net(x))
+
+
 NETWORKS = {
     "bert": (Bert(size="tiny"), DataInfo("sequence_classification", 2, sequence_length=16), "attention.self.query"),
     "vit_small": (VitSmall(dim=64, depth=2), DataInfo("image_classification", 10, 16, 3), "attn.q"),

@@ -1,12 +1,19 @@
 """How many samples a kernel gets: fewer where it is too slow to be chosen."""
 
 import math
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
+from sparsefront_kernels import FORMATS, KernelEntry, entry
+from sparsefront_kernels.linear import SparseLinear
+from torch import nn
 
 from sparsefront.measure import kernel_timer
-from sparsefront.measure.kernel_timer import FEWEST, SAMPLES, WARMUP
+from sparsefront.measure.kernel_timer import FEWEST, SAMPLES, WARMUP, KernelTime, unchecked
+
+CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize(
@@ -37,7 +44,9 @@ class Graph:
 )
 def test_time_of_the_processor_makes_no_kernel_slow(call_us, replay_us, found_us, monkeypatch):
     recorded = []
-    monkeypatch.setattr(kernel_timer, "record", lambda calls, warmup: (recorded.append(len(calls)) or Graph(), []))
+    monkeypatch.setattr(
+        kernel_timer, "record", lambda calls, device, warmup: (recorded.append(len(calls)) or Graph(), [])
+    )
     monkeypatch.setattr(
         kernel_timer,
         "cuda_ms",
@@ -48,3 +57,151 @@ def test_time_of_the_processor_makes_no_kernel_slow(call_us, replay_us, found_us
     found = kernel_timer._time([lambda: None], torch.device("cpu"), at_most_us=120.0)
     assert found.latency_us == pytest.approx(found_us) and found.eager_because is None
     assert len(recorded) == (2 if (call_us, replay_us) == (250_000.0, 90.0) else 1)
+
+
+class Tried:
+    """Launches 1, 2 and 3 of a made-up kernel, each as fast as its number says; 0 is used before."""
+
+    candidates = (3, 1, 2)
+
+    def __init__(self):
+        self.in_use, self.kept = 0, None
+
+    def use(self, launch):
+        self.in_use = launch
+
+    def use_none(self):
+        self.in_use = 0
+
+    def keep(self, launch, latency_us):
+        self.in_use, self.kept = launch, (launch, latency_us)
+
+
+class Kernel:
+    """What its launches do: fail when first called, fail when timed, or give a wrong result."""
+
+    def __init__(self, monkeypatch, fails=(), fails_later=(), wrong=()):
+        self.tried, self.timed, self.fails, self.fails_later, self.wrong = Tried(), [], fails, fails_later, wrong
+        monkeypatch.setattr(kernel_timer, "_time", self.time)
+
+    def call(self):
+        if self.tried.in_use in self.fails:
+            raise RuntimeError("out of resources\nlong trace")
+
+    def time(self, calls, device, at_most_us):
+        self.timed.append(self.tried.in_use)
+        if self.tried.in_use in self.fails_later:
+            raise RuntimeError("out of memory")
+        return KernelTime(float(self.tried.in_use))
+
+    def check(self, layer):
+        error = 0.5 if self.tried.in_use in self.wrong else self.tried.in_use / 1e6
+        return error, "relative error 5.0e-01" if error > 0.1 else None
+
+    def fastest(self, at_most_us=math.inf):
+        return kernel_timer._time_launches(self.tried, nn.Identity(), [self.call], CPU, at_most_us, self.check)
+
+
+def test_the_fastest_launch_is_kept_with_its_own_error(monkeypatch):
+    kernel = Kernel(monkeypatch)
+    found = kernel.fastest()
+    assert kernel.tried.kept == (1, 1.0) and kernel.tried.in_use == 1
+    assert (found.latency_us, found.relative_error, found.launches, found.left_out) == (1.0, 1e-6, (1,), {})
+
+
+@pytest.mark.parametrize(
+    ("faults", "reason"),
+    [
+        ({"fails": (1,)}, "RuntimeError: out of resources"),
+        ({"fails_later": (1,)}, "RuntimeError: out of memory"),
+        ({"wrong": (1,)}, "RuntimeError: relative error 5.0e-01"),
+    ],
+    ids=["fails", "fails later", "wrong"],
+)
+def test_a_launch_that_fails_or_is_wrong_is_left_out(faults, reason, monkeypatch, caplog):
+    kernel = Kernel(monkeypatch, **faults)
+    found = kernel.fastest()
+    assert kernel.tried.kept == (2, 2.0) and found.relative_error == 2e-6
+    assert found.left_out == {"1": reason} and f"1 is left out: {reason}" in caplog.text
+    assert (1 in kernel.timed) == ("fails_later" in faults), "a wrong one is not timed"
+
+
+@pytest.mark.parametrize("faults", [{"fails": (1, 2, 3)}, {"fails": (3,), "fails_later": (1,), "wrong": (2,)}])
+def test_without_a_launch_that_works_what_was_used_before_is_used_again(faults, monkeypatch):
+    kernel = Kernel(monkeypatch, **faults)
+    with pytest.raises(RuntimeError, match="3: RuntimeError: out of resources; "):
+        kernel.fastest()
+    assert kernel.tried.in_use == 0 and kernel.tried.kept is None
+
+
+def test_what_stops_the_timing_leaves_no_trial(monkeypatch):
+    kernel = Kernel(monkeypatch)
+
+    def stopped(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kernel_timer, "_time", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        kernel.fastest()
+    assert kernel.tried.in_use == 0
+
+
+def test_what_is_too_slow_to_be_chosen_is_used_but_not_kept(monkeypatch):
+    kernel = Kernel(monkeypatch)
+    assert kernel.fastest(at_most_us=0.5).latency_us == 1.0
+    assert kernel.tried.in_use == 1 and kernel.tried.kept is None
+
+
+def test_copies_read_tensors_of_their_own(monkeypatch):
+    """By position and by name: what they read in turn counts as moved."""
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=8000))
+
+    class Adds(nn.Module):
+        def forward(self, x, *, residual, scale):
+            seen.append((x.data_ptr(), residual.data_ptr(), scale))
+            return x + scale * residual
+
+    seen = []
+    x, residual = torch.randn(10, 100), torch.randn(10, 100)
+    calls = kernel_timer._rotation(Adds(), (x,), {"residual": residual, "scale": 2})
+    seen.clear()
+    outputs = [call() for call in calls]
+    assert len(calls) == 2 and len({x for x, *_ in seen}) == len({residual for _, residual, _ in seen}) == 2
+    assert all(torch.equal(output, x + 2 * residual) for output in outputs)
+
+
+def test_a_gpu_is_asked_for():
+    with pytest.raises(RuntimeError, match="on a CUDA device, not on cpu"):
+        kernel_timer.time_layer(nn.Identity(), torch.zeros(1), check=unchecked)
+
+
+class OnGpu(torch.Tensor):
+    """A tensor of a CPU that says otherwise."""
+
+    is_cuda = True
+
+
+@pytest.fixture
+def layer(monkeypatch):
+    """A sparse layer with launch parameters, of which none are to be tried."""
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(kernel_timer, "_rotation", lambda layer, args, keywords: [lambda: layer(*args)])
+    monkeypatch.setattr(kernel_timer, "_time", lambda calls, device, at_most_us: KernelTime(3.0))
+    monkeypatch.setattr(kernel_timer, "untried_launches", lambda *given: None)
+    plain = entry("gathered_reference")
+    kernel = KernelEntry(name="some", family="gathered", product=plain.run, tunable=object())
+    return SparseLinear(kernel, FORMATS["gathered"].from_dense(torch.ones(8, 8), torch.ones(8, 8) > 0, tile=4), None)
+
+
+def test_a_launch_that_was_chosen_in_another_layout_is_checked_too(layer):
+    """The check before was of the launch that was used then."""
+    x = torch.randn(2, 8).as_subclass(OnGpu)
+    found = kernel_timer.time_layer(layer, x, check=lambda checked: (1e-4, None if checked is layer else "another one"))
+    assert (found.latency_us, found.relative_error) == (3.0, 1e-4)
+    with pytest.raises(RuntimeError, match="relative error 5.0e-01"):
+        kernel_timer.time_layer(layer, x, check=lambda checked: (0.5, "relative error 5.0e-01"))
+
+
+def test_what_has_no_launch_parameters_is_checked_once_and_before(layer):
+    x = torch.randn(2, 8).as_subclass(OnGpu)
+    assert kernel_timer.time_layer(nn.Linear(8, 8), x, check=pytest.fail).relative_error is None

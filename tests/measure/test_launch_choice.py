@@ -1,6 +1,8 @@
 """Launch parameters that a swap tries: once for like products, the best is used and kept."""
 
+import json
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +13,14 @@ from sparsefront_kernels.tuning.store import tuned_kernel
 
 from sparsefront.inference.autotune import Autotuned
 from sparsefront.inference.swap import record_layer
-from sparsefront.measure.launch_choice import MOST, assume_launch, launch_in_use, launch_of, untried_launches
+from sparsefront.measure.launch_choice import (
+    MOST,
+    assume_launch,
+    assume_none,
+    launch_in_use,
+    launch_of,
+    untried_launches,
+)
 from sparsefront.measure.problems import LayerInput
 
 
@@ -64,6 +73,44 @@ def test_the_most_promising_are_tried_and_the_best_is_kept(tunable):
     launches.chosen_launch.cache_clear()
     assert tunable.launch_for(Described(10, "m=10 amount="), torch.device("cpu")) == Launch(3)
     assert store.user_file("Some GPU").exists()
+
+
+def test_what_was_only_tried_is_in_no_file_and_not_measured(tunable):
+    """Neither what was taken over from a like product, nor what took too long to be timed well."""
+    layer = layer_with(tunable)
+    assumed, slow, kept = (Problem(m, 6, 8, torch.float32, torch.device("cpu")) for m in (7, 8, 9))
+    assume_launch(layer, assumed, Launch(5))
+    untried_launches(layer, layer(torch.randn(8, 6))).use(Launch(6))
+    untried_launches(layer, layer(torch.randn(9, 6))).keep(Launch(7), 1.5)
+    assert [launch_of(layer, one).size for one in (assumed, slow, kept)] == [5, 6, 7]
+    assert untried_launches(layer, layer(torch.randn(8, 6))) is None, "it is not tried again in this process"
+    entries = json.loads(store.user_file("Some GPU").read_text())["kernels"]["some_kernel"]["entries"]
+    assert list(entries.values()) == [{"size": 7, "latency_us": 1.5}]
+    tuned_kernel.cache_clear()  # as in a later process
+    launches.chosen_launch.cache_clear()
+    assert [tunable.measured(None, one) for one in (assumed, slow, kept)] == [False, False, True]
+
+
+def test_what_is_taken_back_leaves_no_trace(tunable):
+    layer = layer_with(tunable)
+    problem = Problem(10, 6, 8, torch.float32, torch.device("cpu"))
+    assume_launch(layer, problem, Launch(5))
+    assume_none(layer, problem)
+    assert launch_of(layer, problem) == Launch(0)
+    choice = untried_launches(layer, layer(torch.randn(10, 6)))
+    choice.use(Launch(3))
+    choice.use_none()
+    assert launch_of(layer, problem) == Launch(0)
+    assume_none(layer_with(None), problem)
+
+
+def test_a_table_that_cannot_be_written_is_a_warning(tunable, monkeypatch, caplog):
+    layer = layer_with(tunable)
+    choice = untried_launches(layer, layer(torch.randn(10, 6)))
+    monkeypatch.setattr(store, "user_file", lambda gpu: Path("/proc/no/such/folder/gpu.json"))
+    choice.keep(Launch(3), 1.5)
+    assert "launch parameters of some_kernel are not kept" in caplog.text
+    assert launch_of(layer, choice.problem) == Launch(3)
 
 
 def test_a_kernel_without_launches_has_nothing_to_try():

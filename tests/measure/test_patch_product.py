@@ -23,6 +23,7 @@ def test_it_gives_what_the_convolution_gives(kernel, size, bias):
     x = torch.randn(2, 3, *size)
     y = PatchProduct(convolution)(x)
     torch.testing.assert_close(y, convolution(x))
+    assert torch.equal(PatchProduct(convolution)(input=x), y)
     assert y.flatten(2).transpose(1, 2).is_contiguous(), "tokens are read without a copy"
 
 

@@ -8,7 +8,7 @@ from sparsefront_kernels.bench.row import Row
 
 
 def summary(rows: Iterable[Row]) -> str:
-    """One line per kernel, dtype, layout, granularity, distribution, M and asked sparsity; wrong products are named."""
+    """One line per kernel, dtype, layout, granularity, distribution, M and sparsity in percent; wrong products are named."""
     groups: dict[tuple, list[Row]] = defaultdict(list)
     wrong = []
     for row in rows:

@@ -38,20 +38,27 @@ def tune(setting: Setting, found: Iterable[Ours], say: Callable[[str], None]) ->
 
 
 def _tune_one(setting: Setting, one: Ours) -> int:
-    """Try all candidates; the fastest right one is what is remembered, also where a wrong one is an error."""
+    """Try all candidates; the fastest right one is remembered, also where a wrong one is an error, and nothing where none is.
+
+    Raises:
+        WrongLaunch: a launch gave a wrong product.
+    """
     tunable, problem = one.tunable, setting.problem(one.provider.layout)
     times, wrong = {}, []
-    for launch in tunable.candidates(one.packed, problem):
-        tunable.remember(one.packed, problem, launch, 0.0)
-        try:
-            measured = measure(one.provider, samples=SAMPLES)
-        except Exception as error:  # of a library that compiles it, or at the launch: the others may run
-            wrong.append(f"{launch} (cannot run: {(str(error).splitlines() or [type(error).__name__])[0]})")
-            continue
-        if measured.latency is None:
-            wrong.append(f"{launch} (relative error {measured.relative_error:.2g})")
-        else:
-            times[launch] = measured.latency.median_us
+    try:
+        for launch in tunable.candidates(one.packed, problem):
+            tunable.try_out(one.packed, problem, launch)
+            try:
+                measured = measure(one.provider, samples=SAMPLES)
+            except Exception as error:  # of a library that compiles it, or at the launch: the others may run
+                wrong.append(f"{launch} (cannot run: {(str(error).splitlines() or [type(error).__name__])[0]})")
+                continue
+            if measured.latency is None:
+                wrong.append(f"{launch} (relative error {measured.relative_error:.2g})")
+            else:
+                times[launch] = measured.latency.median_us
+    finally:
+        tunable.end_trial(one.packed, problem)
     if times:
         best = min(times, key=times.__getitem__)
         tunable.remember(one.packed, problem, best, times[best])

@@ -1,4 +1,5 @@
-// Work that the host has dealt out to the blocks of the grid (common/work_schedule.py), and loads that run ahead of it.
+// Work that the host has dealt out to the blocks of the grid (gathered/cuda/schedule.py, blocked/cuda/work.py), and loads that
+// run ahead of it.
 #pragma once
 
 #include "hopper.cuh"

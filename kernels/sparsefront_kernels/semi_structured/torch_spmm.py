@@ -1,6 +1,6 @@
 """The 2:4 product on sparse tensor cores, through PyTorch's cuSPARSELt calls.
 
-PyTorch wraps these two calls in a tensor subclass, which picks CUTLASS by a global flag (it refuses sm_90) and does not
+PyTorch wraps these two calls in a tensor subclass, which picks CUTLASS by a global flag (it rejects sm_90) and does not
 pass through `torch.compile`. The calls themselves take and give plain tensors, so an op of our own holds them.
 """
 

@@ -53,8 +53,22 @@ class TunedLaunches:
         return self.worth_timing(self.describe(packed, problem), num_sms(problem.device))
 
     def remember(self, packed: Any, problem: Problem, launch: Any, latency_us: float) -> None:
-        """Use this launch for this problem from now on in this process; `tuned_kernel(...).save` keeps it."""
+        """Use this launch, of this measured latency, for this problem from now on in this process; `save` keeps it."""
         self.record(self.describe(packed, problem), launch, latency_us, _model(problem.device))
+
+    def try_out(self, packed: Any, problem: Problem, launch: Any) -> None:
+        """Use this launch for this problem in this process, until another one is tried or remembered, or `end_trial`."""
+        self._table(problem.device).trials[_key(self.describe(packed, problem))] = asdict(launch)
+        chosen_launch.cache_clear()
+
+    def end_trial(self, packed: Any, problem: Problem) -> None:
+        """Use again for this problem what would be used if none had been tried."""
+        self._table(problem.device).trials.pop(_key(self.describe(packed, problem)), None)
+        chosen_launch.cache_clear()
+
+    def on_trial(self, packed: Any, problem: Problem) -> bool:
+        """Whether a launch is tried for this problem."""
+        return _key(self.describe(packed, problem)) in self._table(problem.device).trials
 
     def launch(self, packed: Any, problem: Problem) -> Any:
         """The launch in use for this problem on its device."""
@@ -62,12 +76,15 @@ class TunedLaunches:
 
     def measured(self, packed: Any, problem: Problem) -> bool:
         """Whether this very problem was measured on the GPU at hand, now or in an earlier process."""
-        described = self.describe(packed, problem)
-        return _key(described) in tuned_kernel(_model(problem.device), self.kernel, self.version).entries
+        return _key(self.describe(packed, problem)) in self._table(problem.device).entries
 
     def save(self, device: torch.device) -> None:
-        """Keep what is remembered for this device's model in the user's own table."""
-        tuned_kernel(_model(device), self.kernel, self.version).save()
+        """Keep what this process remembered for this device's model in the user's own table.
+
+        Raises:
+            OSError: the table cannot be written.
+        """
+        self._table(device).save()
 
     def record(self, described: DescribedProblem, launch: Any, latency_us: float, gpu: str) -> TunedKernel:
         """As `remember`, for a GPU model; `save` of what is returned keeps it."""
@@ -77,14 +94,18 @@ class TunedLaunches:
         return table
 
     def launch_for(self, described: DescribedProblem, device: torch.device) -> Any:
-        """The launch to use: measured for this shape, at the nearest amount of work, or else the untuned one."""
+        """The launch to use: on trial or measured for this shape, at the nearest amount of work, or else the untuned one."""
         return chosen_launch(self, described, _model(device), num_sms(device))
+
+    def _table(self, device: torch.device) -> TunedKernel:
+        return tuned_kernel(_model(device), self.kernel, self.version)
 
 
 @functools.lru_cache(maxsize=4096)
 def chosen_launch(launches: TunedLaunches, described: DescribedProblem, gpu: str, num_sms: int) -> Any:
     """The launch of a kernel on a GPU model; cached, since every call needs it."""
-    entries = tuned_kernel(gpu, launches.kernel, launches.version).entries
+    table = tuned_kernel(gpu, launches.kernel, launches.version)
+    entries = table.entries | table.trials
     measured = _measured(entries, described.shape)
     if not measured and launches.similar is not None:
         measured = _measured(entries, launches.similar(described))

@@ -1,7 +1,8 @@
 """Measured launch parameters on disk: one JSON file per GPU model.
 
 A table for the GPUs on which we measured ships with the package; what a user measures goes to
-$SPARSEFRONT_KERNELS_CACHE (~/.cache/sparsefront_kernels where that is not set) and counts before it.
+$SPARSEFRONT_KERNELS_CACHE (~/.cache/sparsefront_kernels where that is not set) and counts before it. Several processes
+may measure at once: each adds what it measured itself to what the file holds by then.
 
     {"gpu": "NVIDIA H200",
      "kernels": {"gathered_cuda": {"version": 1, "made_with": {"torch": "2.11.0", "cuda": "13.0", "date": "2026-01-31"},
@@ -13,7 +14,8 @@ import functools
 import json
 import os
 import re
-import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,32 +35,44 @@ class TunedKernel:
         gpu: the model's name, as torch gives it.
         kernel: name of the kernel.
         version: of the kernel's code: entries of another version are not used, since their parameters may be slow now.
-        entries: key -> parameters; the key is the kernel's own description of a problem.
+        entries: key -> parameters that were measured; the key is the kernel's own description of a problem.
+        own: of these, what this process measured: all that `save` writes.
+        trials: key -> parameters that this process uses before `entries`, without a measurement; they are never written.
     """
 
     gpu: str
     kernel: str
     version: int
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    own: dict[str, dict[str, Any]] = field(default_factory=dict)
+    trials: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def record(self, key: str, parameters: dict[str, Any]) -> None:
-        """Remember the parameters of a problem, for this process; `save` writes them."""
-        self.entries[key] = parameters
+        """Remember the measured parameters of a problem, for this process; `save` writes them. A trial of it ends."""
+        self.entries[key] = self.own[key] = parameters
+        self.trials.pop(key, None)
 
     def save(self, path: Path | None = None) -> Path:
-        """Write all entries into the GPU's file, whose other kernels stay as they are.
+        """Add what this process measured to the GPU's file, whose other entries and kernels stay as they are.
 
         Args:
             path: the file; by default the user's own.
+        Raises:
+            OSError: the file or its folder cannot be written.
         """
         path = path or user_file(self.gpu)
-        content = _read(path) or {"gpu": self.gpu, "kernels": {}}
-        made_with = {"torch": torch.__version__, "cuda": torch.version.cuda, "date": str(datetime.date.today())}
-        content["kernels"][self.kernel] = {"version": self.version, "made_with": made_with, "entries": self.entries}
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-            json.dump(content, file, indent=1, sort_keys=True)
-        os.replace(file.name, path)  # a process that reads meanwhile sees the old file or the new one
+        made_with = {"torch": torch.__version__, "cuda": torch.version.cuda, "date": str(datetime.date.today())}
+        with _held_alone(path.with_suffix(".lock")):
+            content = _read(path) or {"gpu": self.gpu, "kernels": {}}
+            entries = _measured(content, self.kernel, self.version) | _of_some_time(self.own)
+            content["kernels"][self.kernel] = {"version": self.version, "made_with": made_with, "entries": entries}
+            partial = path.with_suffix(f".{os.getpid()}")  # not by tempfile, which lets nobody else read it
+            try:
+                partial.write_text(json.dumps(content, indent=1, sort_keys=True))
+                os.replace(partial, path)  # a process that reads meanwhile sees the old file or the new one
+            finally:
+                partial.unlink(missing_ok=True)
         return path
 
 
@@ -67,9 +81,7 @@ def tuned_kernel(gpu: str, kernel: str, version: int) -> TunedKernel:
     """All that is known of a kernel on a GPU model: the shipped table, with the user's own measurements over it."""
     entries: dict[str, dict[str, Any]] = {}
     for path in (SHIPPED / file_name(gpu), user_file(gpu)):
-        found = (_read(path) or {"kernels": {}})["kernels"].get(kernel)
-        if found is not None and found["version"] == version:
-            entries |= found["entries"]
+        entries |= _measured(_read(path) or {"kernels": {}}, kernel, version)
     return TunedKernel(gpu, kernel, version, entries)
 
 
@@ -89,3 +101,31 @@ def _read(path: Path) -> dict[str, Any] | None:
         return None
     content = json.loads(path.read_text())
     return content | {"kernels": renamed.tuned_kernels(content["kernels"])}
+
+
+def _measured(content: dict[str, Any], kernel: str, version: int) -> dict[str, dict[str, Any]]:
+    """A file's entries of one version of a kernel."""
+    found = content["kernels"].get(kernel)
+    return {} if found is None or found["version"] != version else _of_some_time(found["entries"])
+
+
+def _of_some_time(entries: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Without those of no latency, which were written once for launches that were only tried."""
+    return {key: entry for key, entry in entries.items() if entry.get("latency_us", 1.0) > 0}
+
+
+@contextmanager
+def _held_alone(lock: Path) -> Iterator[None]:
+    """No other process is in here with this file, which is made where it is missing; on a disk without locks others may be."""
+    import fcntl  # not on Windows
+
+    try:
+        file = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+    except PermissionError:  # another user's, in a shared cache
+        file = os.open(lock, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
+        yield
+    finally:
+        os.close(file)

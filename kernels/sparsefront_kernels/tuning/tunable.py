@@ -29,11 +29,23 @@ class Tunable(Protocol):
         ...
 
     def remember(self, packed: Any, problem: Problem, launch: Any, latency_us: float) -> None:
-        """Use this launch for this problem from now on in this process; `tuned_kernel(...).save` keeps it."""
+        """Use this launch, of this measured latency, for this problem from now on in this process; `save` keeps it."""
+        ...
+
+    def try_out(self, packed: Any, problem: Problem, launch: Any) -> None:
+        """Use this launch for this problem in this process, until another one is tried or remembered, or `end_trial`."""
+        ...
+
+    def end_trial(self, packed: Any, problem: Problem) -> None:
+        """Use again for this problem what would be used if none had been tried."""
+        ...
+
+    def on_trial(self, packed: Any, problem: Problem) -> bool:
+        """Whether a launch is tried for this problem."""
         ...
 
     def launch(self, packed: Any, problem: Problem) -> Any:
-        """The launch in use for this problem: the one that was measured for it or for the nearest like it, or the untuned."""
+        """The launch in use for this problem: on trial or measured for it or for the nearest like it, or the untuned one."""
         ...
 
     def measured(self, packed: Any, problem: Problem) -> bool:
@@ -41,5 +53,9 @@ class Tunable(Protocol):
         ...
 
     def save(self, device: torch.device) -> None:
-        """Keep what is remembered for this device's model in the user's own table."""
+        """Keep what this process remembered for this device's model in the user's own table.
+
+        Raises:
+            OSError: the table cannot be written.
+        """
         ...

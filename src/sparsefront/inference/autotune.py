@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from sparsefront.errors import failure_reason
 from sparsefront.gpu_sharing.access import alone, give_way
 from sparsefront.inference.candidates import Candidate, Candidates
+from sparsefront.inference.dense_kernels import DENSE_CONV2D, DENSE_LINEAR
 from sparsefront.inference.sparse_conv import SparseConv2d
 from sparsefront.measure.correctness_check import CorrectnessCheck
-from sparsefront.measure.kernel_timer import time_layer
+from sparsefront.measure.kernel_timer import Check, time_layer, unchecked
 from sparsefront.measure.problems import LayerInput
 
 HOPELESS = 5.0  # times the fastest so far: such kernels are timed once
@@ -45,6 +46,16 @@ class Autotuned:
             return sparse
         return sparse if self.latencies_us[sparse] < self.latencies_us[self.dense] else None
 
+    def reject(self, kernel: str, reason: str) -> None:
+        """A kernel whose result is right, but which cannot be used after all."""
+        self.unsupported[kernel] = reason
+        for known in (self.modules, self.errors, self.latencies_us, self.notes):
+            known.pop(kernel, None)
+
+    def note(self, kernel: str, text: str) -> None:
+        """One more thing to know about its time."""
+        self.notes[kernel] = "; ".join(filter(None, (self.notes.get(kernel), text)))
+
     def why_dense(self) -> str:
         """Why `fastest` is None."""
         if not self.modules:
@@ -55,7 +66,7 @@ class Autotuned:
 
 
 def dense_name(layer: nn.Module) -> str:
-    return "dense_conv2d" if isinstance(layer, nn.Conv2d) else "dense_linear"
+    return DENSE_CONV2D if isinstance(layer, nn.Conv2d) else DENSE_LINEAR
 
 
 def autotune_layer(
@@ -79,17 +90,21 @@ def autotune_layer(
         give_way(layer.weight.device)
         _check(tuned, check, layer, candidate)
     if layer.weight.is_cuda and timed:
-        time_candidates(tuned, layer, check.x)
+        time_candidates(tuned, layer, check.x, check.evaluate)
         if isinstance(layer, nn.Conv2d) and adds_shortcut is not None:
             add_endings(tuned, layer, check.x, adds_shortcut=adds_shortcut)
     return tuned
 
 
-def time_candidates(tuned: Autotuned, layer: nn.Linear | nn.Conv2d, x: Tensor) -> None:
+def time_candidates(tuned: Autotuned, layer: nn.Linear | nn.Conv2d, x: Tensor, check: Check = unchecked) -> None:
     """Note the times of the dense layer and of what is right; a convolution's with images as the swapped network has them.
 
     Sparse convolutions read and give images whose channels are last in memory, so that those between them are laid out so. The
-    dense one may have either layout: the faster one counts.
+    dense one may have either layout: the faster one counts. A kernel that cannot be timed, or is wrong with all of its launch
+    parameters, moves to what is unsupported.
+
+    Args:
+        check: as of `time_layer`.
     """
     images = isinstance(layer, nn.Conv2d)
     by_channel = x.to(memory_format=torch.channels_last) if images else x
@@ -98,17 +113,23 @@ def time_candidates(tuned: Autotuned, layer: nn.Linear | nn.Conv2d, x: Tensor) -
         if images:
             dense.append(time_layer(copy.deepcopy(layer).to(memory_format=torch.channels_last), by_channel))
         times = {tuned.dense: min(dense, key=lambda timed: timed.latency_us)}
-        for kernel, module in tuned.modules.items():
+        for kernel, module in list(tuned.modules.items()):
             fastest_us = min(timed.latency_us for timed in times.values())
-            times[kernel] = time_layer(module, by_channel, at_most_us=HOPELESS * fastest_us)
+            try:
+                times[kernel] = time_layer(module, by_channel, at_most_us=HOPELESS * fastest_us, check=check)
+            except Exception as raised:  # as where it is checked: another one does the work
+                tuned.reject(kernel, failure_reason(raised))
     for kernel, timed in times.items():
         tuned.latencies_us[kernel] = timed.latency_us
+        if timed.relative_error is not None:
+            tuned.errors[kernel] = timed.relative_error
         if timed.eager_because is not None:
-            tuned.notes[kernel] = f"timed launch by launch: {timed.eager_because}"
+            tuned.note(kernel, f"timed launch by launch: {timed.eager_because}")
+        for launch, why in timed.left_out.items():
+            tuned.note(kernel, f"without {launch}: {why}")
     for kernel, module in tuned.modules.items():
         if isinstance(module, SparseConv2d) and (why := module.copies_because(by_channel)) is not None:
-            copies = f"what pixels see is copied into rows first: {why}"
-            tuned.notes[kernel] = "; ".join(filter(None, (tuned.notes.get(kernel), copies)))
+            tuned.note(kernel, f"what pixels see is copied into rows first: {why}")
 
 
 def add_endings(tuned: Autotuned, layer: nn.Conv2d, x: Tensor, *, adds_shortcut: bool) -> None:
@@ -122,16 +143,21 @@ def add_endings(tuned: Autotuned, layer: nn.Conv2d, x: Tensor, *, adds_shortcut:
         y = layer(x).contiguous(memory_format=torch.channels_last)
     shortcut = (torch.randn_like(y),) if adds_shortcut else ()
     pass_us = time_layer(_Ending(), y, *shortcut).latency_us
-    for kernel, latency_us in tuned.latencies_us.items():
+    for kernel, latency_us in list(tuned.latencies_us.items()):
         module = tuned.modules.get(kernel)
         ended = module.with_relu() if isinstance(module, SparseConv2d) else None
         if ended is not None:
-            tuned.latencies_us[kernel] = time_layer(ended, x, *shortcut).latency_us
+            try:
+                ended_us = time_layer(ended, x, *shortcut).latency_us
+            except Exception as raised:  # in the network it would fail as well
+                tuned.reject(kernel, f"with ReLU: {failure_reason(raised)}")
+                continue
             note = f"with ReLU{' of the sum' * adds_shortcut}; {latency_us:.1f} us without"
         else:
-            tuned.latencies_us[kernel] = latency_us + pass_us
+            ended_us = latency_us + pass_us
             note = f"with {pass_us:.1f} us for the pass of ReLU{' and the sum' * adds_shortcut} behind it"
-        tuned.notes[kernel] = "; ".join(filter(None, (tuned.notes.get(kernel), note)))
+        tuned.latencies_us[kernel] = ended_us
+        tuned.note(kernel, note)
 
 
 class _Ending(nn.Module):

@@ -51,12 +51,14 @@ class SparseConv2d(SparseLayer):
         other.relu = True
         return other
 
-    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        y = self._convolved(x, residual)
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
+        """`input` is called as nn.Conv2d calls it."""
+        y = self._convolved(input, residual)
         if y is not None:
             return y.permute(0, 3, 1, 2)
-        rows = self.product(self._pixels(x))  # [B * H' * W', C_out]
-        y = rows.reshape(x.shape[0], *self.convolution.output_size(*x.shape[2:]), self.out_channels).permute(0, 3, 1, 2)
+        rows = self.product(self._pixels(input))  # [B * H' * W', C_out]
+        size = self.convolution.output_size(*input.shape[2:])
+        y = rows.reshape(input.shape[0], *size, self.out_channels).permute(0, 3, 1, 2)
         y = y if residual is None else y + residual
         return y.relu() if self.relu else y
 

@@ -15,6 +15,13 @@ TF32_ERROR_LIMIT = 1e-3  # an fp32 product on tensor cores that read 10 bits of 
 NETWORK_ERROR_LIMIT = {torch.float64: 1e-6, torch.float32: 5e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 
+def product_error_limit(dtype: torch.dtype) -> float:
+    """The largest relative error of a right product: that of TF32 where PyTorch may round float32 products to it."""
+    # get_float32_matmul_precision fails once fp32_precision was set; this one knows of either
+    rounded = dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision == "tf32"
+    return TF32_ERROR_LIMIT if rounded else PRODUCT_ERROR_LIMIT[dtype]
+
+
 def relative_error(actual: Tensor, expected: Tensor) -> float:
     """||actual - expected|| / ||expected|| in fp64; inf where shapes differ or either holds NaN or infinity."""
     if actual.shape != expected.shape:

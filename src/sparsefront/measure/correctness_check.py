@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparsefront.measure.agreement import PRODUCT_ERROR_LIMIT, TF32_ERROR_LIMIT
+from sparsefront.measure.agreement import product_error_limit
 
 CPU_ROWS = 64  # M on a CPU: references do the same for every row, and fp64 products of a whole batch take minutes
 IMAGES = 16  # of a batch whose outputs are compared: fp64 convolutions of all of them take longer than all timings
@@ -42,9 +42,7 @@ class CorrectnessCheck:
     @property
     def limit(self) -> float:
         """The largest relative error that passes."""
-        dtype = self.layer.weight.dtype
-        rounded = dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest"
-        return TF32_ERROR_LIMIT if rounded else PRODUCT_ERROR_LIMIT[dtype]
+        return product_error_limit(self.layer.weight.dtype)
 
     @torch.inference_mode()
     def error(self, candidate: nn.Module) -> float:

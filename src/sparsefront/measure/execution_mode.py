@@ -130,13 +130,14 @@ def call_in_mode(name: str, net: nn.Module, static: dict[str, Tensor]) -> Callab
     def call() -> Any:
         return runner(**static)
 
+    device = next(iter(static.values())).device
     if is_compiled(name):
-        first_call(call, next(iter(static.values())).device)
-    return _replayed(call) if name.endswith("cuda_graph") else call
+        first_call(call, device)
+    return _replayed(call, device) if name.endswith("cuda_graph") else call
 
 
-def _replayed(call: Callable[[], Any]) -> Callable[[], Any]:
-    graph, (output,) = record([call], warmup=GRAPH_WARMUP)
+def _replayed(call: Callable[[], Any], device: torch.device) -> Callable[[], Any]:
+    graph, (output,) = record([call], device=device, warmup=GRAPH_WARMUP)
 
     def replay() -> Any:
         graph.replay()

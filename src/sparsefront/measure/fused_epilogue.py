@@ -5,6 +5,7 @@ from typing import Protocol, Self, runtime_checkable
 
 from torch import Tensor, fx, nn
 
+from sparsefront.forward_calls import first_argument
 from sparsefront.measure.endings import ending_of
 from sparsefront.measure.tracing import traced
 
@@ -20,7 +21,7 @@ class TakesEpilogue(Protocol):
     def with_relu(self) -> Self | None:
         """A copy that ends with ReLU, whose forward takes a residual as its second argument; None where it gains nothing."""
 
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor: ...
+    def __call__(self, input: Tensor, residual: Tensor | None = None) -> Tensor: ...
 
 
 def fuse_epilogues(net: nn.Module) -> nn.Module:
@@ -58,7 +59,8 @@ def _fuse(graph: fx.Graph, node: fx.Node, convolution: TakesEpilogue, modules: d
         return False
     modules[""].set_submodule(node.target, ended, strict=True)
     with graph.inserting_before(ending.relu):  # where the shortcut too is known
-        arguments = (node.args[0],) if ending.shortcut is None else (node.args[0], ending.shortcut)
+        x = first_argument(node.args, node.kwargs)
+        arguments = (x,) if ending.shortcut is None else (x, ending.shortcut)
         made = graph.call_module(node.target, arguments)
     ending.relu.replace_all_uses_with(made)
     for gone in (ending.relu, after, node):

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
-from sparsefront.forward_calls import before_forward
+from sparsefront.forward_calls import before_forward, first_argument
 
 
 class FusedLinears(nn.Module):
@@ -60,8 +60,9 @@ class FusedPart(nn.Module):
         super().__init__()
         self.fused, self.index = fused, index
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fused.part(x, self.index)
+    def forward(self, input: Tensor) -> Tensor:
+        """`input` is called as nn.Linear calls it."""
+        return self.fused.part(input, self.index)
 
 
 def fuse_linears(net: nn.Module, inputs: dict[str, Tensor]) -> nn.Module | None:
@@ -121,5 +122,5 @@ def _is_plain(module: nn.Module) -> bool:
 
 
 def _note(calls: list[_Call], name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-    if arguments and isinstance(arguments[0], Tensor):
-        calls.append(_Call(name, arguments[0], arguments[0]._version))
+    x = first_argument(arguments, keywords)
+    calls.append(_Call(name, x, x._version))

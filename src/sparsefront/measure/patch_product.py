@@ -23,10 +23,11 @@ class PatchProduct(nn.Module):
         self.kernel_size = convolution.kernel_size
         self.weight, self.bias = convolution.weight, convolution.bias
 
-    def forward(self, x: Tensor) -> Tensor:
-        (batch, channels), (height, width) = x.shape[:2], self.kernel_size
-        down, right = x.shape[2] // height, x.shape[3] // width
-        whole = x[:, :, : down * height, : right * width]  # a convolution leaves out what fills no patch
+    def forward(self, input: Tensor) -> Tensor:
+        """`input` is called as nn.Conv2d calls it."""
+        (batch, channels), (height, width) = input.shape[:2], self.kernel_size
+        down, right = input.shape[2] // height, input.shape[3] // width
+        whole = input[:, :, : down * height, : right * width]  # a convolution leaves out what fills no patch
         patches = whole.reshape(batch, channels, down, height, right, width).permute(0, 2, 4, 1, 3, 5)
         rows = patches.reshape(batch * down * right, channels * height * width)
         y = linear(rows, self.weight.flatten(1), self.bias)

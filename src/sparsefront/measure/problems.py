@@ -8,7 +8,7 @@ import torch
 from sparsefront_kernels import Problem
 from torch import Tensor, nn
 
-from sparsefront.forward_calls import after_forward
+from sparsefront.forward_calls import after_forward, first_argument
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ def observe_problems(net: nn.Module, inputs: dict[str, Tensor], layers: Iterable
     seen: dict[str, LayerInput] = {}
     modules = {name: net.get_submodule(name) for name in layers}
 
-    def note(name: str, arguments: tuple[Any, ...], output: Tensor) -> None:
-        received, weight = arguments[0], modules[name].weight
+    def note(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+        received, weight = first_argument(args, kwargs), modules[name].weight
         n, k = weight.shape[0], weight[0].numel()
         m = output.numel() // n
         if name not in seen or m > seen[name].problem.m:

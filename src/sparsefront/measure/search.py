@@ -21,7 +21,7 @@ from sparsefront.time_use import working_time
 
 log = logging.getLogger(__name__)
 SEPARATOR = "+"  # between the execution mode and the variants of a candidate
-FINALISTS = 3  # timed in turn at the end; the others are dropped at once, with the memory that their graphs hold
+FINALISTS = 3  # kept for the end, beside the best fused graph; others are dropped at once, with their graphs' memory
 FINAL_WARMUP, FINAL_SAMPLES = 5, 20
 TURN_WARMUP, TURN_SAMPLES = 1, 10  # of two forms of which one is kept
 AUTOTUNE_SECONDS = 30.0  # what max_autotune is expected to take on top of a plain compilation
@@ -256,10 +256,9 @@ class _Search:
         return self.found[0][0]
 
     def result(self) -> Execution:
-        """The fastest of the finalists, timed in turn; the fused graph's own best beside it."""
-        finalists = self.found[:FINALISTS]
-        calls = {candidate_name(one.name, form.variants): one.call for form, one in finalists}
-        if len(finalists) > 1:
+        """The fastest of what is left, all timed in turn; the fused graph's own best beside it."""
+        calls = {candidate_name(one.name, form.variants): one.call for form, one in self.found}
+        if len(calls) > 1:
             taken = time_interleaved(calls, device=self.device, warmup=FINAL_WARMUP, samples=FINAL_SAMPLES)
             self.medians_ms |= {name: summarise(samples).median_ms for name, samples in taken.items()}
         ordered = sorted(self.found, key=lambda one: self.medians_ms[candidate_name(one[1].name, one[0].variants)])

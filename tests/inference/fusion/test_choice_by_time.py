@@ -5,15 +5,18 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from sparsefront_kernels import FORMATS, KernelEntry, Problem
+from sparsefront_kernels import FORMATS, KernelEntry, Problem, entry
+from sparsefront_kernels.bench.precision import products_in
 
 from sparsefront.inference.choice import KernelChoice
-from sparsefront.inference.fusion import candidates, product_choice, timed_products
+from sparsefront.inference.fusion import candidates, product_choice, product_tuning, timed_products
 from sparsefront.inference.fusion.candidates import SHORT, tile_lengths
 from sparsefront.inference.fusion.chain_choice import AS_THEY_ARE, representatives
 from sparsefront.inference.fusion.correctness_check import FusedCorrectnessCheck
 from sparsefront.inference.fusion.fuse import fuse_blocks, fuse_dense
 from sparsefront.inference.fusion.fused_block import FusedBlock
+from sparsefront.inference.fusion.prepared_block import ProductSpec
+from sparsefront.inference.fusion.product_choice import ProductChooser
 from sparsefront.inference.fusion.product_tuning import ProductTuning
 from sparsefront.inference.fusion.product_weight import ProductWeight
 from sparsefront.inference.fusion.timed_products import equal_work
@@ -205,6 +208,56 @@ def test_a_kernel_that_is_wrong_where_it_should_be_fast_leaves_the_others(bert, 
     one, other = (report.blocks[f"bert.encoder.layer.{place}"].products for place in range(2))
     assert {product.kernel for product in one} == {"gathered_reference"}
     assert {product.kernel for product in other} == {"dense_linear"}
+
+
+def test_a_kernel_that_fails_when_it_is_timed_leaves_the_others(bert, clock):
+    clock.failures["gathered_reference"] = "out of memory"
+    _, report = fused(bert(TileWise(32)), KernelChoice("auto"))
+    products = [product for block in report.blocks.values() for product in block.products]
+    assert {product.kernel for product in products} == {"dense_linear"}
+    assert {product.unsupported["gathered_reference"] for product in products} == {"RuntimeError: out of memory"}
+    assert all("gathered_reference" not in product.candidates for product in products)
+
+
+def test_where_no_kernel_can_be_timed_blocks_stay_as_they_are(bert, clock):
+    clock.failures |= dict.fromkeys(clock.products_us, "out of memory")
+    _, report = fused(bert(TileWise(32)), KernelChoice("auto"))
+    assert not report.blocks and all("out of memory" in reason for reason in report.unsupported.values())
+
+
+@pytest.fixture
+def spec():
+    """A product of 16 x 16 weights, stored in tiles."""
+    mask = (torch.rand(2, 16) < 0.5).repeat_interleave(8, 0)
+    weight = torch.randn(16, 16) * mask
+    stored = FORMATS["gathered"].from_dense(weight, mask, tile=8)
+    held = ProductWeight(("layer",), (16,), weight, None, mask, stored)
+    return ProductSpec(held, "none", residual=False, x_stream=True, y_stream=True, normed=False, density=0.5)
+
+
+def test_the_error_is_that_of_the_launch_that_was_chosen(spec, clock):
+    clock.errors["gathered_reference"] = 0.25
+    chosen = ProductChooser(KernelChoice("auto")).choose(spec, 4, feature_major=False)
+    assert (chosen.report.kernel, chosen.report.relative_error) == ("gathered_reference", 0.25)
+
+
+def test_a_fused_product_may_be_rounded_to_tf32_where_the_user_lets_pytorch_do_it(spec):
+    check = FusedCorrectnessCheck(spec, 4, feature_major=False)
+    for precision, limit in (("fp32", 4e-6), ("tf32", 1e-3)):
+        with products_in(precision):
+            assert check.limit == limit
+
+
+def test_a_launch_that_was_assumed_for_a_wrong_product_is_taken_back(spec, monkeypatch):
+    """Or else it would run whatever is multiplied by this kernel next."""
+    tuning, log = ProductTuning(spec, 4, False), []
+    tuning.launches = {"gathered_reference": ["Launch(1)"]}
+    monkeypatch.setattr(tuning.check, "evaluate", lambda product: log.append("checked") or (1.0, "wrong"))
+    monkeypatch.setattr(product_tuning, "assume_launch", lambda product, problem, launch: log.append(launch))
+    monkeypatch.setattr(product_tuning, "assume_none", lambda product, problem: log.append("taken back"))
+    kernel = candidates.Candidate(entry("gathered_reference"), "row_major", spec.weight.stored)
+    assert tuning.product(kernel) is None and tuning.unsupported == {"gathered_reference": "wrong"}
+    assert log == ["Launch(1)", "checked", "taken back"]
 
 
 def test_another_choice_of_the_same_network_times_nothing_anew(bert, clock):

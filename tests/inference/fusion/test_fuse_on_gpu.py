@@ -102,7 +102,7 @@ def test_graph_replay_and_compiled_code_equal_eager(model):
     for one in inputs:
         with torch.inference_mode():
             eager = net(**one)
-            graph, (replayed,) = record([lambda one=one: net(**one)], warmup=2)
+            graph, (replayed,) = record([lambda one=one: net(**one)], device=CUDA, warmup=2)
             graph.replay()
             torch.cuda.synchronize()
             # transformers leaves out a mask that masks nothing, but not while a graph is recorded: other attention kernels

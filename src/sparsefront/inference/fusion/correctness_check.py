@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from sparsefront.inference.fusion.layout import in_layout
 from sparsefront.inference.fusion.prepared_block import ProductSpec
-from sparsefront.measure.agreement import PRODUCT_ERROR_LIMIT, TF32_ERROR_LIMIT
+from sparsefront.measure.agreement import product_error_limit
 
 CPU_ROWS = 64  # M on a CPU: references do the same for every row
 CHUNK_ROWS = 8192  # of the fp64 product at a time
@@ -39,10 +39,8 @@ class FusedCorrectnessCheck:
 
     @property
     def limit(self) -> float:
-        dtype = self.x.dtype
-        rounded = dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest"
-        limit = TF32_ERROR_LIMIT if rounded else PRODUCT_ERROR_LIMIT[dtype]
-        return limit * (SEPARATE if self.spec.activation != "none" or self.spec.residual else 1.0)
+        separate = self.spec.activation != "none" or self.spec.residual
+        return product_error_limit(self.x.dtype) * (SEPARATE if separate else 1.0)
 
     @torch.no_grad()
     def evaluate(self, candidate: nn.Module) -> tuple[float, str | None]:

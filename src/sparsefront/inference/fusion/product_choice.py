@@ -9,6 +9,7 @@ import torch
 from sparsefront_kernels import labeled
 from torch import Tensor
 
+from sparsefront.errors import failure_reason
 from sparsefront.gpu_sharing.access import alone
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.call import Unfusable
@@ -150,7 +151,7 @@ class ProductChooser:
     def _times(
         self, tuning: ProductTuning, candidates: list[Candidate], work: Work, nearly: TimedProduct | None
     ) -> TimedProduct:
-        """Time the candidates, and dense beside them also where it may not run."""
+        """Time the candidates, and dense beside them also where it may not run; those that fail are unsupported from then on."""
         wanted = list(candidates)
         if all(candidate.label != DENSE for candidate in wanted) and (nearly is None or nearly.why_not(DENSE) is None):
             wanted.append(dense_candidate(tuning.spec.weight))
@@ -166,18 +167,25 @@ class ProductChooser:
         with alone(tuning.problem.device):
             for product in products:
                 name = product.kernel_name
-                timed = self._time(product, tuning, SLOWER * fastest_us)
+                try:
+                    time = self._time(product, tuning, SLOWER * fastest_us)
+                except Exception as raised:  # as where it is checked: another one does the work
+                    tuning.reject(name, failure_reason(raised))
+                    continue
                 self.timed.timings += 1
-                latencies[name] = timed.latency_us
+                latencies[name] = time.latency_us
+                if time.relative_error is not None:
+                    tuning.checked_again(name, time.relative_error)
                 in_use = launch_of(product, tuning.problem)
-                launches[name] = timed.launches[:MOST_LAUNCHES] or ((in_use,) if in_use is not None else ())
+                launches[name] = time.launches[:MOST_LAUNCHES] or ((in_use,) if in_use is not None else ())
                 if name != DENSE:
-                    fastest_us = min(fastest_us, timed.latency_us)
+                    fastest_us = min(fastest_us, time.latency_us)
         like = None if nearly is None else nearly.name
-        return self.timed.add(TimedProduct(work, latencies, launches, dict(tuning.unsupported), like))
+        timed = TimedProduct(work, latencies, launches, dict(tuning.unsupported), like)
+        return self.timed.add(timed) if latencies else timed  # of a product without times others have nothing
 
     def _time(self, product: FusedProduct, tuning: ProductTuning, at_most_us: float) -> KernelTime:
-        if self.on_cpu:
+        if self.on_cpu and tuning.problem.device.type == "cpu":
             return time_where_it_is(product, *tuning.operands)
-        launches = tuning.launches.get(product.kernel_name, ())
-        return time_layer(product, *tuning.operands, at_most_us=at_most_us, launches=launches)
+        launches, check = tuning.launches.get(product.kernel_name, ()), tuning.check.evaluate
+        return time_layer(product, *tuning.operands, at_most_us=at_most_us, launches=launches, check=check)

@@ -16,7 +16,7 @@ from sparsefront.inference.fusion.layout import in_layout, layout_name
 from sparsefront.inference.fusion.prepared_block import ProductSpec
 from sparsefront.inference.fusion.report import ProductReport
 from sparsefront.inference.fusion.timed_products import TimedProduct
-from sparsefront.measure.launch_choice import assume_launch, launch_in_use
+from sparsefront.measure.launch_choice import assume_launch, assume_none, launch_in_use
 from sparsefront.measure.memory import stored_bytes
 
 
@@ -60,9 +60,13 @@ class ProductTuning:
         if name not in self._products and name not in self._failed:
             give_way(self.problem.device)
             self._try(name, candidate)
-        return self._products[name][0] if name in self._products else None
+        if name in self._failed:
+            self.unsupported[name] = self._failed[name]  # a new record where candidates were looked for again
+            return None
+        return self._products[name][0]
 
     def _try(self, name: str, candidate: Candidate) -> None:
+        product = None
         try:
             product = FusedProduct(
                 candidate.entry,
@@ -79,9 +83,20 @@ class ProductTuning:
         except Exception as raised:  # a kernel may fail in any way; another one does the work, and the record holds why
             reason = failure_reason(raised)
         if reason is not None:
-            self.unsupported[name] = self._failed[name] = reason
+            self.reject(name, reason)
+            if product is not None:
+                assume_none(product, self.problem)
         else:
             self._products[name] = (product, error)
+
+    def reject(self, name: str, reason: str) -> None:
+        """A kernel that cannot be used, or not after all."""
+        self.unsupported[name] = self._failed[name] = reason
+        self._products.pop(name, None)
+
+    def checked_again(self, name: str, error: float) -> None:
+        """The relative error of a kernel with the launch parameters that it has now."""
+        self._products[name] = self._products[name][0], error
 
     def report(self, product: FusedProduct, times: TimedProduct | None) -> ProductReport:
         spec, problem = self.spec, self.problem

@@ -1,0 +1,126 @@
+"""What is recorded, and on which device, with devices and streams that are made up as torch has them."""
+
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+import torch
+
+from sparsefront.measure import graph_capture
+from sparsefront.measure.graph_capture import record
+
+
+class Devices:
+    """Two GPUs: work that is launched goes to the current stream of its device, and into a graph that records this stream."""
+
+    def __init__(self):
+        self.device, self.streams, self.graphs, self.waits = 0, {}, {}, []
+        self.streams |= {index: self.Stream() for index in range(2)}
+        for index, stream in self.streams.items():
+            stream.device = index
+        self.default_capture_stream = None
+
+    def Stream(self, device=None):
+        return Stream(self, self.device if device is None else device)
+
+    def CUDAGraph(self):
+        return []
+
+    def current_device(self):
+        return self.device
+
+    def current_stream(self):
+        return self.streams[self.device]
+
+    def synchronize(self):
+        self.waits.append(("synchronize", self.device))
+
+    @contextmanager
+    def at(self, device):
+        before, self.device = self.device, self.device if device.index is None else device.index
+        yield
+        self.device = before
+
+    @contextmanager
+    def stream(self, stream):
+        before = self.device, self.streams[stream.device]
+        self.device, self.streams[stream.device] = stream.device, stream
+        try:
+            yield
+        finally:
+            self.device, self.streams[stream.device] = before
+
+    @contextmanager
+    def graph(self, graph, stream=None, capture_error_mode="global"):
+        """Without a stream, one that belongs to the device of the first recording."""
+        if stream is None:
+            stream = self.default_capture_stream = self.default_capture_stream or self.Stream()
+        with self.stream(stream):
+            self.graphs[stream] = graph
+            try:
+                yield
+            finally:
+                del self.graphs[stream]
+
+    def launch(self, work, device):
+        self.graphs.get(self.streams[device], []).append(work)
+        return work
+
+
+class Stream:
+    def __init__(self, devices, device):
+        self.devices, self.device = devices, device
+
+    def wait_stream(self, other):
+        assert self.device == other.device
+        self.devices.waits.append((self, other))
+
+
+@pytest.fixture
+def devices(monkeypatch):
+    made = Devices()
+    for name in ("Stream", "CUDAGraph", "current_device", "current_stream", "synchronize", "stream", "graph"):
+        monkeypatch.setattr(torch.cuda, name, getattr(made, name))
+    monkeypatch.setattr(torch.cuda, "device", made.at)
+    monkeypatch.setattr(graph_capture, "_end_recording_of_random_numbers", lambda: made.waits.append("random"))
+    graph_capture._recording_stream.cache_clear()
+    yield made
+    graph_capture._recording_stream.cache_clear()
+
+
+def test_a_second_device_is_recorded_too(devices):
+    """Also where another one is current, and one has been recorded before."""
+    for index in (0, 1, 0, 1):
+        call = partial(devices.launch, "work", index)
+        graph, outputs = record([call], device=torch.device("cuda", index), warmup=2)
+        assert graph == outputs == ["work"], f"cuda:{index}"
+        assert devices.device == 0
+
+
+def test_without_an_index_the_current_device_is_recorded(devices):
+    devices.device = 1
+    graph, _ = record([lambda: devices.launch("work", 1)], device=torch.device("cuda"), warmup=0)
+    assert graph == ["work"]
+
+
+def test_the_warm_up_waits_for_earlier_work_and_the_recording_for_the_warm_up(devices):
+    """Warm-ups are on a stream of their own, so that a library's workspace of the recording lies in the graph's memory."""
+    seen, current = [], devices.streams[1]
+    record([lambda: seen.append(devices.current_stream())], device=torch.device("cuda", 1), warmup=1)
+    warm_up, recording = seen
+    assert len({warm_up, recording, current}) == 3
+    assert devices.waits == [(warm_up, current), (current, warm_up), ("synchronize", 1)]
+    record([lambda: seen.append(devices.current_stream())], device=torch.device("cuda", 1), warmup=0)
+    assert seen[-1] is recording, "of each device one"
+
+
+def test_a_recording_that_fails_leaves_streams_and_random_numbers_as_they_were(devices):
+    current = dict(devices.streams)
+
+    def fails():
+        if devices.graphs:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    with pytest.raises(RuntimeError, match="not permitted"):
+        record([fails], device=torch.device("cuda", 1), warmup=1)
+    assert devices.streams == current and devices.waits[-1] == "random"
