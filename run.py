@@ -1,4 +1,4 @@
-"""One experiment -> one row: `python run.py pattern=tile_wise granularity=128`; `python run.py --help` shows the groups."""
+"""One experiment -> one result: `python run.py pattern=tile_wise granularity=128`; `python run.py --help` shows the groups."""
 
 import sys
 
@@ -6,13 +6,12 @@ import hydra
 from omegaconf import DictConfig
 
 from sparsefront import command_line, config  # noqa: F401  (config registers the schema and the resolvers)
-from sparsefront.arguments import understood
 from sparsefront.failures import in_one_line
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def main(cfg: DictConfig) -> float | tuple[float, ...] | None:
-    """Runs the configured stages; returns the row's values named by `optimize`, for a sweeper."""
+    """Runs the configured stages; returns the result's values named by `optimize`, for a sweeper."""
     with command_line.job() as output_dir, in_one_line(cfg, output_dir):
         # imported here: --help and --cfg need neither torch nor Lightning
         from sparsefront.pipeline import run_experiment
@@ -21,6 +20,6 @@ def main(cfg: DictConfig) -> float | tuple[float, ...] | None:
 
 
 if __name__ == "__main__":
-    sys.argv[1:] = understood(sys.argv[1:])
+    sys.argv[1:] = command_line.understood_or_exit(sys.argv[1:])
     with command_line.sweep_summary():
         main()

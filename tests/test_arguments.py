@@ -6,6 +6,7 @@ import pytest
 
 from sparsefront import arguments
 from sparsefront.arguments import GROUPS, understood
+from sparsefront.errors import InvalidSetting
 from sparsefront.group_options import RENAMED_KEYS
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -33,7 +34,7 @@ def test_no_experiment_and_no_debugging_are_the_default():
 
 
 def test_a_group_needs_an_option():
-    with pytest.raises(SystemExit, match="^allocation=null: choose an option of the group: allocation=NAME"):
+    with pytest.raises(InvalidSetting, match="^allocation=null: choose an option of the group: allocation=NAME"):
         understood(["seed=1", "allocation=null"])
 
 
@@ -53,7 +54,7 @@ def test_every_group_of_the_configuration_is_known():
 )
 def test_a_missing_plugin_is_told_with_what_installs_it(monkeypatch, argument, message):
     monkeypatch.setattr(arguments, "_installed", lambda distribution: False)
-    with pytest.raises(SystemExit, match=f"^{argument}: the package {message}"):
+    with pytest.raises(InvalidSetting, match=f"^{argument}: the package {message}"):
         understood(["-m", argument, "seed=1,2"])
     monkeypatch.setattr(arguments, "_installed", lambda distribution: True)
     assert understood([argument]) == [argument]
@@ -64,7 +65,7 @@ def test_a_sweep_on_slurm_needs_its_commands(monkeypatch):
     sweep, here = ["-m", "hydra/launcher=submitit_slurm", "seed=1,2"], {"python": "/usr/bin/python"}
     monkeypatch.setattr(arguments.shutil, "which", here.get)
     expected = "^hydra/launcher=submitit_slurm: Slurm's sbatch and srun are not found here: start .*submitit_local and .*joblib"
-    with pytest.raises(SystemExit, match=expected):
+    with pytest.raises(InvalidSetting, match=expected):
         understood(sweep)
     shown = ["--cfg", "hydra", "hydra/launcher=submitit_slurm"]
     assert understood(shown) == shown, "what is only shown starts nothing"
@@ -75,6 +76,6 @@ def test_a_sweep_on_slurm_needs_its_commands(monkeypatch):
 @pytest.mark.parametrize("prefix", ["", "+", "++", "~"])
 @pytest.mark.parametrize(("old", "new"), RENAMED_KEYS.items())
 def test_a_key_of_an_earlier_version_names_the_present_one(old, new, prefix):
-    with pytest.raises(SystemExit, match=rf"^{old}=3: is {new} now$"):
+    with pytest.raises(InvalidSetting, match=rf"^{old}=3: is {new} now$"):
         understood(["-m", "seed=1,2", f"{prefix}{old}=3"])
     assert understood([f"{new}=3"]) == [f"{new}=3"]

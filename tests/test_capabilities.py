@@ -82,7 +82,7 @@ def test_one_round_is_one_round_whatever_the_schedule():
     assert NoRecovery().follows(Iterative(rounds=1), 0.5) and not NoRecovery().follows(Iterative(rounds=2), 0.5)
 
 
-def test_what_reads_scores_once_is_refused_by_scores_that_come_later():
+def test_what_reads_scores_once_is_rejected_by_scores_that_come_later():
     with pytest.raises(InvalidSetting, match="allocation=own: is fixed by scores before any training"):
         Movement().check(PruningSettings(ElementWise(), 0.5, allocation=Own(), schedule=Halfway()))
     Movement().check(PruningSettings(ElementWise(), 0.5, allocation=Expressible(), schedule=Halfway()))

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from program_server import ProgramServer
 from quick_settings import QUICK
 
-from sparsefront import command_line
+from sparsefront import command_line, run_folder
 from sparsefront.report.result import Result
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,6 +61,7 @@ def test_the_configuration_shows_the_allocation_that_runs(tmp_path, finish):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
+        (["recipe.history=true"], "recipe.history=true: is recipe.save_epoch_weights now"),
         (["allocation=null"], "allocation=null: choose an option of the group: allocation=NAME"),
         (["allocation.min_density_share=0.2"], "choose allocation=global_threshold, which takes it"),
         (["sparsity=1.5"], "sparsity=1.5: must be a number of at least 0 and below 1 (the fraction of zeros)"),
@@ -126,15 +127,15 @@ def test_a_results_folder_that_cannot_be_written(tmp_path, folder, message, fini
     assert "Traceback" not in done.stderr
 
 
-def test_a_disk_without_room_for_a_result_is_told_before_the_run(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(command_line, "free_bytes", lambda folder: 12_300)
+def test_a_disk_without_room_for_a_result_is_told_before_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_folder, "free_bytes", lambda folder: 12_300)
     config = OmegaConf.create(
         {"results_dir": str(tmp_path / "new"), "hydra": {"run": {"dir": str(tmp_path / "new" / "1")}}}
     )
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit) as ended:
         command_line.Sweep().on_run_start(config)
     expected = f"results_dir={tmp_path / 'new'}: cannot be written (No space left on device, 12.3 kB free)"
-    assert expected in capsys.readouterr().err
+    assert str(ended.value).startswith(expected)
     assert not (tmp_path / "new").exists()
 
 

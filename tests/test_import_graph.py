@@ -86,7 +86,7 @@ def test_a_circle_is_found():
 
 
 def test_the_library_does_not_know_the_program():
-    program = {"experiment", "stages", "pipeline", "validate", "command_line", "runs", "cache"}
+    program = {"experiment", "stages", "pipeline", "validate", "command_line", "composing", "runs", "cache"}
     graph = import_graph()
     reached, left = set(), ["library"]
     while left:

@@ -100,6 +100,27 @@ def test_a_finished_run_is_not_repeated(run, tmp_path):
     assert sum(first.identity.run_id in line for line in lines) == 1
 
 
+def test_stages_before_the_report_are_repeated_where_the_result_is_finished(composed, tmp_path, caplog):
+    from sparsefront.pipeline import run_experiment
+
+    def measured() -> float:
+        files = sorted(
+            (tmp_path / "cache" / "measure").glob("*/measurements.json"), key=lambda file: file.stat().st_mtime
+        )
+        return json.loads(files[-1].read_text())["speed"]["latency_dense_ms"]
+
+    point = ["debug=tiny", "kernel=none", *ON_CPU, "optimize=[latency_dense_ms]"]
+    first = run_experiment(composed(*point))
+    caplog.set_level("INFO")
+    assert (
+        run_experiment(composed(*point, "stages=[measure]")) == first == measured() and "finished before" in caplog.text
+    )
+    caplog.clear()
+    assert run_experiment(composed(*point, "reuse=false", "stages=[measure]")) is None
+    assert measured() != first and "finished before" not in caplog.text
+    assert run_experiment(composed(*point, "reuse=false", "stages=[report]")) == measured()
+
+
 def test_a_stage_left_out_must_have_been_finished(run, composed):
     with pytest.raises(InvalidSetting, match="stages=.*dense was never finished"):
         run("stages=[swap,measure,report]", *ON_CPU)

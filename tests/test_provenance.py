@@ -31,6 +31,22 @@ def test_commit_of_the_checkout(monkeypatch):
     assert abs((datetime.now(UTC) - datetime.fromisoformat(found.time)).total_seconds()) < 60
 
 
+def test_a_repository_around_the_package_is_not_its_checkout(monkeypatch, tmp_path):
+    monkeypatch.delenv("SPARSEFRONT_COMMIT", raising=False)
+    package = tmp_path / ".venv" / "sparsefront"
+    package.mkdir(parents=True)
+    monkeypatch.setattr(provenance, "__file__", str(package / "provenance.py"))
+    (package / "provenance.py").touch()
+    (tmp_path / ".gitignore").write_text(".venv\n")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "theirs"]):
+        subprocess.run([*git, *words], check=True)
+    assert provenance.code_commit() is None
+    subprocess.run([*git, "add", "--force", str(package)], check=True)
+    provenance.code_commit.cache_clear()
+    assert provenance.code_commit().endswith("-dirty"), "a checkout that holds it, changed"
+
+
 def test_commit_of_a_copy(monkeypatch):
     monkeypatch.setenv("SPARSEFRONT_COMMIT", "0" * 40)
     assert provenance.provenance(CPU).commit == "0" * 40

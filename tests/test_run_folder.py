@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from sparsefront import command_line, run_folder
+from sparsefront import run_folder
 from sparsefront.artifacts import owner
 from sparsefront.run_folder import close_killed_runs, discard_if_empty, occupied, record_failure
 
@@ -84,6 +84,20 @@ def test_a_run_that_begins_at_this_moment_is_left_alone(tmp_path):
     assert not (folder / ".running").exists()
 
 
+def test_a_run_that_is_discarded_at_this_moment_does_not_come_back(tmp_path, monkeypatch):
+    folder = begin(tmp_path / "results" / "run")
+    (folder / ".running").mkdir()
+    hold = run_folder.hold_in
+
+    def late(marker, *arguments, **settings):
+        discard_if_empty(folder, log_counts=True)
+        return hold(marker, *arguments, **settings)
+
+    monkeypatch.setattr(run_folder, "hold_in", late)
+    close_killed_runs(tmp_path / "results")
+    assert not (tmp_path / "results").exists()
+
+
 def test_a_run_of_another_host_is_closed_when_it_gives_no_sign_of_life(tmp_path, monkeypatch):
     folder = begin(tmp_path / "run", "dense: training")
     monkeypatch.setattr(owner, "host", lambda: "elsewhere_0")
@@ -125,20 +139,6 @@ def test_a_full_disk_does_not_hide_the_error_before_it(tmp_path, monkeypatch):
     record_failure(folder, ValueError("the first"))
     monkeypatch.undo()
     assert {path.name for path in folder.iterdir()} == {".hydra", "run.log"}
-
-
-def test_the_closing_table_survives_what_a_full_disk_left(tmp_path, capsys):
-    torn, bare = begin(tmp_path / "001_n_m_0.5"), tmp_path / "002_n_m_0.75"
-    (torn / "failure.json").write_text('{"error": "OSErr')
-    bare.mkdir()
-    record_failure(bare, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-    (tmp_path / "003_n_m_0.9").mkdir()
-    (tmp_path / "003_n_m_0.9" / "row.json").write_text('{"identity": ')
-    command_line.print_sweep(tmp_path)
-    shown = capsys.readouterr().out
-    assert "0 points finished, 2 failed" in shown
-    assert "001_n_m_0.5" in shown and "cannot be read" in shown
-    assert "No space left on device" in shown and "not recorded" in shown and "003_n_m_0.9" in shown
 
 
 def test_an_interrupted_run_says_so(tmp_path):

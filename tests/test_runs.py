@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 from hydra.core.hydra_config import HydraConfig
+from safetensors.torch import load_file, save_file
 
 import sparsefront as sf
+from sparsefront.export.checkpoint import MODEL
 
 TINY = ("debug=tiny", "logger=none", "trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1")
 
@@ -38,6 +40,18 @@ def test_a_run_of_the_dense_network_has_a_record_and_no_masks(places):
         _ = finished.network
 
 
+def test_a_network_is_read_without_the_checkpoint_that_it_began_with(places, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    begin = (*TINY, *places, "pattern=n_m", "sparsity=0.5", "stages=[dense,prune,recover,export]")
+    save_file(sf.run(*begin).network.state_dict(), "first.safetensors")
+    second = sf.run(*begin, "model.path=first.safetensors", "recipe.epochs=0", "recovery=none")
+    Path("first.safetensors").unlink()
+    weights = sf.load_run(second.folder).network.state_dict()
+    assert all(
+        torch.equal(value, weights[key]) for key, value in load_file(second.folder / "checkpoint" / MODEL).items()
+    )
+
+
 def test_stages_that_end_before_the_report_give_no_record(places):
     finished = sf.run(*TINY, *places, "pattern=n_m", "sparsity=0.5", "stages=[dense,prune,recover,export]")
     assert finished.record is None and finished.masks.sparsity == 0.5
@@ -51,14 +65,27 @@ def test_stages_that_end_before_the_report_give_no_record(places):
         ("sparsity=half", "overrides=sparsity=half: .*Value 'half' of type 'str' could not be converted to Float"),
         ("sparsity=2", r"sparsity=2.0: must be a number of at least 0 and below 1"),
         ("+pattern.n=3", "pattern.n=3: unknown key of pattern=tile_wise; choose pattern=n_m, which takes it"),
+        ("recipe.history=true", r"recipe\.history=true: is recipe\.save_epoch_weights now"),
+        ("pattern=null", "pattern=null: choose an option of the group"),
+        ("hydra/output=null", "overrides=hydra/output=null: "),
+        ("results_dir=", "results_dir=: names no folder; the folder you stand in is ."),
+        ("results_dir=/proc/nope", "results_dir=/proc/nope: cannot be written"),
+        ("results_dir=${nowhere}", "results_dir=.*: Interpolation key 'nowhere' not found"),
         (3, "overrides=3: are texts such as"),
     ],
 )
 def test_a_bad_override_is_one_line(places, override, message):
     with pytest.raises(sf.InvalidSetting, match=message) as caught:
-        sf.run(override, *(() if "overrides" in message else places))
+        sf.run(*(() if "overrides" in message else places), override)
     assert "\n" not in str(caught.value)
     assert not HydraConfig.initialized()
+
+
+def test_an_experiment_is_named_as_on_the_command_line(places):
+    finished = sf.run(*TINY, *places, "experiment=null", "+experiment=digits_gradual", "stages=[dense,prune]")
+    overrides = (finished.folder / ".hydra" / "overrides.yaml").read_text()
+    assert "- experiment=digits_gradual\n" in overrides and "null" not in overrides, "as run.py records them"
+    assert "sparsefront.schedule.gradual.Gradual" in (finished.folder / ".hydra" / "config.yaml").read_text()
 
 
 def test_folders_that_are_none_are_refused(tmp_path: Path):

@@ -14,9 +14,9 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from sparsefront.artifacts.csv_lines import read_lines
-from sparsefront.report.comparable import FIRST_PATTERNS
 from sparsefront.report.series_style import DENSE_COLOR, pattern_color
 
+PATTERNS = ("tile_wise", "vector_wise", "block_wise", "n_m", "element_wise", "dense")  # in the order of the legend
 HERE = Path(__file__).resolve().parent
 PLACES = (("bert_large", "32", "384"), ("bert_base", "128", "128"), ("vit_l_16", "256", ""))
 TITLES = {"bert_large": "BERT-large, 32 × 384", "bert_base": "BERT-base, 128 × 128", "vit_l_16": "ViT-L/16, 256 images"}
@@ -40,7 +40,7 @@ def series_of(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
     for row in sorted(rows, key=lambda row: float(row["sparsity"])):
         detail = row["granularity"] if row["pattern"] != "n_m" else f"2:{row['group_m']} {row['dtype']}"
         series.setdefault((row["pattern"], f"{row['pattern']} {detail}"), []).append(row)
-    return dict(sorted(series.items(), key=lambda item: FIRST_PATTERNS.index(item[0][0])))
+    return dict(sorted(series.items(), key=lambda item: PATTERNS.index(item[0][0])))
 
 
 def draw(axes: Axes, rows: Sequence[Row]) -> None:

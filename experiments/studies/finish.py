@@ -31,7 +31,7 @@ def finish(overrides: Sequence[str]) -> dict[str, Any]:
     Raises:
         Obstacle: a disk, a package or memory is in the way, so that nothing is known of the point.
     """
-    from sparsefront.command_line import run_overrides
+    from sparsefront.composing import run_overrides
     from sparsefront.errors import InvalidSetting, Obstacle
     from sparsefront.report.result import Result
     from sparsefront.run_folder import RESULT_FILE

@@ -87,7 +87,7 @@ def finish(point: Point, overrides: Sequence[str]) -> Cost:
     began = time.monotonic()
     import torch
 
-    from sparsefront.command_line import run_overrides
+    from sparsefront.composing import run_overrides
     from sparsefront.provenance import provenance
     from sparsefront.time_use import ALONE, TIMING, recorded
 

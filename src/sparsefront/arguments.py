@@ -4,16 +4,14 @@ import importlib.metadata
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any
 
-from sparsefront.config import Config
+from sparsefront import config
+from sparsefront.errors import InvalidSetting
 from sparsefront.group_options import RENAMED_KEYS, renamed_key
 
 # of the defaults list in conf/config.yaml; Hydra takes GROUP=NAME for these, and +GROUP=NAME for none of them
 OPTIONAL = ("experiment", "debug")
-REQUIRED = tuple(field.name for field in fields(Config) if field.type is Any)
-GROUPS = (*REQUIRED, *OPTIONAL)
+GROUPS = (*config.GROUPS, *OPTIONAL)
 # group of Hydra's own and option -> the distribution that brings it, and our extra with versions that go together
 PLUGINS = {
     ("sweeper", "optuna"): ("optuna", "sweep"),
@@ -37,15 +35,15 @@ def understood(arguments: Sequence[str]) -> list[str]:
     Args:
         arguments: of the command line, without the program's name.
     Raises:
-        SystemExit: a plugin of Hydra's that is not installed, with the command that installs it, a sweep on Slurm where there
+        InvalidSetting: a plugin of Hydra's that is not installed, with the command that installs it, a sweep on Slurm where there
             is none, a group without an option, or a key that was renamed, with its new name.
     """
     _require_plugins(arguments)
     _require_slurm(arguments)
     _require_present_names(arguments)
-    for group in REQUIRED:
+    for group in config.GROUPS:
         if f"{group}=null" in arguments:
-            raise SystemExit(f"{group}=null: choose an option of the group: {group}=NAME; --help lists them")
+            raise InvalidSetting(group, "null", f"choose an option of the group: {group}=NAME; --help lists them")
     added = re.compile(rf"\+({'|'.join(GROUPS)})=")
     plain = [added.sub(r"\1=", argument, count=1) if added.match(argument) else argument for argument in arguments]
     return _flags_first([argument for argument in plain if argument not in [f"{group}=null" for group in OPTIONAL]])
@@ -70,25 +68,25 @@ def _require_plugins(arguments: Sequence[str]) -> None:
     for (kind, option), (distribution, extra) in PLUGINS.items():
         if f"hydra/{kind}={option}" in arguments and not _installed(distribution):
             install = f'pip install -e ".[{extra}]" in the checkout'
-            raise SystemExit(f"hydra/{kind}={option}: the package {distribution} is not installed: {install}")
+            raise InvalidSetting(f"hydra/{kind}", option, f"the package {distribution} is not installed: {install}")
 
 
 def _require_slurm(arguments: Sequence[str]) -> None:
     """A configuration that is only shown needs no Slurm."""
-    launcher = "hydra/launcher=submitit_slurm"
-    if launcher not in arguments or not {"-m", "--multirun"} & set(arguments):
+    key, launcher = "hydra/launcher", "submitit_slurm"
+    if f"{key}={launcher}" not in arguments or not {"-m", "--multirun"} & set(arguments):
         return
     if absent := [command for command in SLURM_COMMANDS if shutil.which(command) is None]:
         remedy = "start the sweep on a machine of the cluster (Debian's package slurm-client brings the commands)"
         without = "hydra/launcher=submitit_local and hydra/launcher=joblib need no Slurm"
-        raise SystemExit(f"{launcher}: Slurm's {' and '.join(absent)} are not found here: {remedy}; {without}")
+        raise InvalidSetting(key, launcher, f"Slurm's {' and '.join(absent)} are not found here: {remedy}; {without}")
 
 
 def _require_present_names(arguments: Sequence[str]) -> None:
     for argument in arguments:
-        key, equals, value = argument.lstrip("+~").partition("=")
+        key, _, value = argument.lstrip("+~").partition("=")
         if key in RENAMED_KEYS:
-            raise SystemExit(f"{key}{equals}{value}: {renamed_key(key)}")
+            raise InvalidSetting(key, value, renamed_key(key))
 
 
 def _installed(distribution: str) -> bool:

@@ -11,6 +11,22 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, Container, DictConfig, OmegaConf
 
+# each a folder of conf/ with one option chosen; conf/config.yaml chooses
+GROUPS = (
+    "model",
+    "dataset",
+    "pattern",
+    "importance",
+    "allocation",
+    "schedule",
+    "recovery",
+    "recipe",
+    "kernel",
+    "measure",
+    "report",
+    "trainer",
+    "logger",
+)
 CONTROLS = ("dense_continued",)
 STAGES = ("dense", "prune", "recover", "export", "swap", "measure", "report")
 

@@ -121,7 +121,12 @@ class Experiment:
 
     @property
     def config_hash(self) -> str:
-        """Digest of everything that a user configured and that can change the result."""
+        """Digest of what was typed, defaults filled in: the groups but `OUTPUT_GROUPS`, sparsity, seed and control.
+
+        It does not tell whether two results are of the same networks; the keys of `stages.keys` do. What changes no number
+        counts too (`dataset.num_workers`, `trainer.progress_bar`), `stages` does not, and data and models count by their
+        path or branch, not by what lies there.
+        """
         return digest(
             {
                 "settings": {group: value for group, value in self.settings.items() if group not in OUTPUT_GROUPS},

@@ -65,13 +65,14 @@ def _run(experiment: Experiment) -> float | tuple[float, ...] | None:
 
 
 def _find_or_make_result(experiment: Experiment, store: ArtifactStore, keys: StageKeys) -> Result | None:
-    finished = store.find("result", keys.result, stage="report")
+    # reuse=false repeats what `stages` asks for, also where the report, which it may leave out, was finished before.
+    finished = store.find("result", keys.result, stage="report") if experiment.reuse else None
     if finished is not None:
         log.info("finished before, nothing is repeated (reuse=false repeats the stages): %s", finished.path)
         return _show_again(experiment, store, keys, finished)
     note_work()
     warn_where_nothing_wins(experiment)
-    return _make_row(experiment, store, keys)
+    return _make_result(experiment, store, keys)
 
 
 def _show_again(experiment: Experiment, store: ArtifactStore, keys: StageKeys, finished: Artifact) -> Result:
@@ -84,7 +85,7 @@ def _show_again(experiment: Experiment, store: ArtifactStore, keys: StageKeys, f
     return result
 
 
-def _make_row(experiment: Experiment, store: ArtifactStore, keys: StageKeys) -> Result | None:
+def _make_result(experiment: Experiment, store: ArtifactStore, keys: StageKeys) -> Result | None:
     code_commit()  # now: what is checked out while this trains is not what runs
     with _open_loggers(experiment, keys) as loggers:
         result = _run_stages(experiment, store, keys, loggers)

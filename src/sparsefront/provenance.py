@@ -56,18 +56,16 @@ def provenance(device: torch.device) -> Provenance:
 
 @lru_cache
 def code_commit() -> str | None:
-    """The checkout that this code was imported from, or what the environment says of a copy.
+    """The checkout that holds this code, or what the environment says of a copy.
 
     Read once: asked for when a process starts, it names what was imported, whatever is checked out since.
     """
     if "SPARSEFRONT_COMMIT" in os.environ:
         return os.environ["SPARSEFRONT_COMMIT"]
-    folder = Path(__file__).parent
-    try:
-        describe = ["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
-        return subprocess.run(describe, capture_output=True, text=True, timeout=10, check=True).stdout.strip() or None
-    except (OSError, subprocess.SubprocessError):
-        return None
+    git = ("git", "-C", str(Path(__file__).parent))
+    if _asked(*git, "ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return None  # installed below a checkout of something else, or below none
+    return _asked(*git, "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
 
 
 CPU_INFO = Path("/proc/cpuinfo")
@@ -92,6 +90,7 @@ def processor_name() -> str:
 
 
 def _asked(*command: str) -> str | None:
+    """What a command answers; None where it fails or says nothing."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip() or None
     except (OSError, subprocess.SubprocessError):

@@ -1,5 +1,6 @@
 """The folder of one run among the results: marked while it lasts, gone when it held nothing, with a link to the checkpoint."""
 
+import errno
 import json
 import logging
 import os
@@ -9,12 +10,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from sparsefront.artifacts.disk_space import free_bytes, in_units
 from sparsefront.artifacts.durable import PARTIAL, whole_file
 from sparsefront.artifacts.lease import ALONE, hold_in
+from sparsefront.errors import InvalidSetting
 
 log = logging.getLogger(__name__)
 RUNNING, RESULT_FILE, FAILURE_FILE = ".running", "row.json", "failure.json"
 KILLED = "the process was killed; what it had finished is stored, and a run with the same settings goes on from there"
+
+LEAST_FREE_BYTES = 2**18  # for Hydra's files, the log and a result
+
+
+def make_writable(results_dir: str, folder: Path) -> None:
+    """Make the folder of a run or a sweep.
+
+    Args:
+        results_dir: the setting that it lies below, for the message.
+    Raises:
+        InvalidSetting: it names no folder, or one where no result could be written.
+    """
+    if not results_dir:  # folders of runs would lie at the root of the disk
+        raise InvalidSetting("results_dir", "", "names no folder; the folder you stand in is .")
+    try:
+        if (free := free_bytes(folder)) < LEAST_FREE_BYTES:
+            raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}, {in_units(free)} free")
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(f"no permission to write in {folder}")
+    except OSError as error:
+        allowed = f"cannot be written ({error.strerror or error}); name another folder"
+        raise InvalidSetting("results_dir", results_dir, allowed) from error
 
 
 @contextmanager
@@ -62,12 +88,12 @@ def close_killed_runs(results: Path) -> None:
     """
     for marker in [*results.glob(f"*/{RUNNING}"), *results.glob(f"*/*/{RUNNING}")]:
         with suppress(OSError):  # another run does the same at this moment, or the folder belongs to another user
-            _settle(marker)
+            _close_killed_run(marker)
 
 
-def _settle(marker: Path) -> None:
-    lease = hold_in(marker, ALONE)
-    if lease is None:
+def _close_killed_run(marker: Path) -> None:
+    lease = hold_in(marker, ALONE, create=False)
+    if lease is None:  # it runs, or its folder was discarded at this moment
         return
     try:
         if not lease.took_over:  # its run ends, or begins, at this moment

@@ -55,7 +55,7 @@ class FinishedRun:
         config = OmegaConf.load(self.folder / ".hydra" / "config.yaml")
         model, dataset = build_settings("model", config.model), build_settings("dataset", config.dataset)
         with torch.random.fork_rng(devices=[]):  # what is drawn is overwritten
-            net = model.build(dataset.info)
+            net = model.architecture(dataset.info, checkpoint)
         return net.eval(), load(checkpoint, net)
 
 
@@ -70,7 +70,7 @@ def run(*overrides: str, config_dir: Path | str = CONFIG_DIR) -> FinishedRun:
     Raises:
         InvalidSetting: a configuration that cannot be composed or cannot work; names the key, its value and what is allowed.
     """
-    from sparsefront.command_line import run_overrides
+    from sparsefront.composing import run_overrides
 
     directory = Path(config_dir).absolute()
     if not (directory / "config.yaml").is_file():

@@ -2,7 +2,6 @@
 
 import logging
 import tempfile
-from abc import ABC
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,7 +11,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from pydantic import Field
 
-from sparsefront.config import CONTROLS, STAGES, Config
+from sparsefront.config import CONTROLS, GROUPS, STAGES, Config
 from sparsefront.declared.types import Fraction, OneOrMore
 from sparsefront.declared.values import checked_values
 from sparsefront.errors import InvalidSetting, UnknownKey
@@ -37,8 +36,7 @@ ROOT_TYPES = {
     "sparsity": Annotated[Fraction, Field(description="the fraction of zeros")],
     "stages": OneOrMore[Literal[STAGES]],
 }
-GROUPS = tuple(f.name for f in fields(Config) if f.type is Any)
-BASES = {f.name: f.type for f in fields(Experiment) if f.name in GROUPS and issubclass(f.type, ABC)}
+BASES = {f.name: f.type for f in fields(Experiment) if f.name in GROUPS}
 
 
 def validate(config: DictConfig) -> Experiment:
@@ -148,7 +146,7 @@ def _build(group: str, config: DictConfig, choices: dict[str, str]) -> Any:
         # the pattern reads the root's granularity: the user typed it there
         typed_at_root = error.key == "pattern.granularity" and config.granularity is not None
         raise InvalidSetting("granularity", error.value, error.allowed) if typed_at_root else error from error
-    if (base := BASES.get(group)) is not None and not isinstance(part, base):
+    if not isinstance(part, base := BASES[group]):
         derives = f"must derive from {base.__module__}.{base.__name__}"
         raise InvalidSetting(f"{group}._target_", config[group]["_target_"], derives)
     return part

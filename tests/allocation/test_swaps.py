@@ -1,4 +1,4 @@
-"""Swaps beside an assignment: the budget holds for whatever is judged, and the network's loss decides."""
+"""Swaps beside an assignment: the budget holds for whatever is evaluated, and the network's loss decides."""
 
 import pytest
 
@@ -14,55 +14,55 @@ def table(items: int = 5) -> ChoiceTable:
     return ChoiceTable(["n_m"], [Item((str(n),), None, options) for n in range(items)], {}, 0.0, 50.0)
 
 
-class Judge:
+class KnownLoss:
     """A loss that no sum of errors tells: the first and the last layer must not both be pruned."""
 
     def __init__(self, known: ChoiceTable):
-        self.table, self.judged = known, []
+        self.table, self.evaluated = known, []
 
     def __call__(self, assignment: Assignment, batches: int) -> float:
-        self.judged.append((assignment, batches))
+        self.evaluated.append((assignment, batches))
         options = assignment.options
         return self.table.error(assignment) + 5.0 * bool(options[0] and options[-1])
 
 
-def search(judge: Judge, start: tuple[int, ...], generations: int = 40):
-    known = judge.table
-    return refine(known, Assignment(start), BUDGET, judge, generations=generations, offspring=6, batches=4)
+def search(loss: KnownLoss, start: tuple[int, ...], generations: int = 40):
+    known = loss.table
+    return refine(known, Assignment(start), BUDGET, loss, generations=generations, offspring=6, batches=4)
 
 
 def test_what_no_sum_of_errors_tells_is_found():
     known = table()
-    judge = Judge(known)
+    loss = KnownLoss(known)
     start = (1, 1, 0, 1, 1)
-    found = search(judge, start)
+    found = search(loss, start)
     assert found.loss_before == 6.0 and found.loss < 2.0
     assert not (found.assignment.options[0] and found.assignment.options[-1])
-    assert found.loss == judge(found.assignment, 4)
-    assert all(known.time_us(one) <= BUDGET for one, _ in judge.judged)
-    assert {batches for _, batches in judge.judged} <= {1, 2, 4}
+    assert found.loss == loss(found.assignment, 4)
+    assert all(known.time_us(one) <= BUDGET for one, _ in loss.evaluated)
+    assert {batches for _, batches in loss.evaluated} <= {1, 2, 4}
 
 
 def test_the_same_search_twice():
-    first, second = (search(Judge(table()), (1, 1, 1, 1, 1)) for _ in range(2))
+    first, second = (search(KnownLoss(table()), (1, 1, 1, 1, 1)) for _ in range(2))
     assert first == second
 
 
 @pytest.mark.parametrize("generations", [0, 1])
 def test_never_worse_than_the_start(generations):
     start = (0, 1, 2, 1, 0)
-    found = search(Judge(table()), start, generations)
+    found = search(KnownLoss(table()), start, generations)
     if generations == 0:
         assert found.assignment.options == start and found.loss is None and found.tried == 0
     else:
         assert found.loss <= found.loss_before
 
 
-def test_where_nothing_else_fits_nothing_is_judged():
+def test_where_nothing_else_fits_nothing_is_evaluated():
     known = table(1)
-    judge = Judge(known)
-    found = refine(known, Assignment((2,)), 3.0, judge, generations=5, offspring=3, batches=2)
-    assert found.assignment.options == (2,) and found.loss is None and not judge.judged
+    loss = KnownLoss(known)
+    found = refine(known, Assignment((2,)), 3.0, loss, generations=5, offspring=3, batches=2)
+    assert found.assignment.options == (2,) and found.loss is None and not loss.evaluated
 
 
 @pytest.mark.parametrize("budget", [50.0, 34.0, 20.0, 15.0])

@@ -21,7 +21,7 @@ def test_line_ends_stay_those_of_the_file(tmp_path):
     assert path.read_bytes() == b"a,b\r\n1,2\r\n3,4\r\n"
 
 
-def test_other_columns_are_refused(tmp_path):
+def test_other_columns_are_rejected(tmp_path):
     path = tmp_path / "rows.csv"
     append_line(path, {"a": 1, "b": 2})
     with pytest.raises(ValueError, match="has columns a,b, not b,a; name another file"):

@@ -6,11 +6,21 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from sparsefront.artifacts import lease, owner
-from sparsefront.artifacts.lease import LEASE_S, LeaseLost, held_alone, hold_alone, hold_shared, leases_of, require_all
+from sparsefront.artifacts.lease import (
+    LEASE_S,
+    LeaseLost,
+    held_alone,
+    hold_alone,
+    hold_in,
+    hold_shared,
+    leases_of,
+    require_all,
+)
 
 
 @pytest.fixture
@@ -51,6 +61,24 @@ def test_nothing_is_left_once_all_are_released(tmp_path):
     assert len(list(leases_of(tmp_path / "stage").iterdir())) == 3
     for one in held:
         one.release()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_of_another_name_holds_nothing(tmp_path):
+    folder = leases_of(tmp_path / "stage")
+    folder.mkdir()
+    for name in (".nfs000000000012", "alone.nfs0001", "notes.txt"):
+        (folder / name).touch()
+    age(SimpleNamespace(file=folder / "alone.nfs0001"), LEASE_S + 5)  # it counts as one of another host
+    held = hold_alone(tmp_path / "stage")
+    assert held and held.took_over == ("alone.nfs0001",)
+    assert hold_shared(tmp_path / "stage") is None
+    held.release()
+    assert {path.name for path in folder.iterdir()} == {".nfs000000000012", "notes.txt"}
+
+
+def test_a_folder_that_is_gone_is_not_made_where_that_is_not_asked_for(tmp_path):
+    assert hold_in(tmp_path / "run" / ".running", "alone", create=False) is None
     assert not list(tmp_path.iterdir())
 
 
@@ -145,6 +173,7 @@ def test_a_number_that_was_given_again_is_another_process(tmp_path):
     assert owner.lives(tag)
     assert owner.lives(tag.rpartition(".")[0] + ".1") is False
     assert owner.lives(f"elsewhere_0.{os.getpid()}.1") is None
+    assert owner.lives(f"{owner.host()}.x.1") is None and owner.lives("nfs0001") is None
 
 
 def test_a_forked_process_does_not_release_what_its_parent_holds(tmp_path):

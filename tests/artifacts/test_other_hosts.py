@@ -134,7 +134,7 @@ def test_what_another_host_reads_is_not_removed(tmp_path, monkeypatch):
 def test_who_may_not_write_reads_all_the_same(tmp_path, monkeypatch):
     made = store(tmp_path).get_or_create("dense", {}, ours).path
 
-    def refuse(*_):
+    def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(lease, "_make", refuse)

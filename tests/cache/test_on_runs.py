@@ -23,3 +23,12 @@ def test_a_run_is_removed_and_made_again_while_the_other_stays_finished(run, tmp
     again = run("sparsity=0.5", "pattern=n_m", *ON_CPU)
     assert again.quality == first.quality and again.cost.dense_reused
     assert all(path.is_dir() for path in exports.values())
+
+
+def test_what_a_control_was_measured_with_is_used(run, tmp_path, capsys):
+    """Its evaluation is made from nothing else that the result was made from."""
+    row = run("sparsity=0.5", "pattern=n_m", "recovery.epochs=1", "control=dense_continued", "kernel=none", *ON_CPU)
+    assert row.quality.dense_continued is not None
+    assert len(list((tmp_path / "cache" / "dense_quality").glob("*/"))) == 2
+    assert main(["remove", "--unused", "--cache-dir", str(tmp_path / "cache")]) == 0
+    assert "nothing in the cache meets" in capsys.readouterr().out

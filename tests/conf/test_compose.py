@@ -1,14 +1,16 @@
 """Every YAML composes, and its keys are those of the class that it names."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from omegaconf import MISSING
 
 from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.per_layer import PerLayer
+from sparsefront.config import GROUPS, Config
 from sparsefront.settings import build_settings
-from sparsefront.validate import GROUPS, validate
+from sparsefront.validate import validate
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 OPTIONS = sorted(
@@ -18,6 +20,10 @@ OPTIONS = sorted(
 
 def test_every_group_has_options():
     assert {group for group, _ in OPTIONS} == set(GROUPS)
+
+
+def test_the_groups_are_the_root_keys_without_a_default():
+    assert tuple(field.name for field in fields(Config) if field.default == MISSING) == GROUPS
 
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS, ids=lambda part: part)

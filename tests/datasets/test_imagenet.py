@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_files import write_imagenet
 
 from sparsefront.datasets.imagenet import ImageNet
 from sparsefront.errors import InvalidSetting
@@ -14,6 +15,15 @@ def test_classes_are_the_folders_in_alphabetical_order(tiny, opened) -> None:
     assert settings.info.num_classes == 2
     labels = {Path(path).parent.name: label for path, label in opened(settings).part("train").files}
     assert labels == {"cat": 0, "dog": 1}
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_what_is_evaluated_comes_in_a_mixed_order(opened, tmp_path, split) -> None:
+    """The first few, which an evaluation may stop after, are of several classes; always the same ones."""
+    settings = ImageNet(path=str(write_imagenet(tmp_path / "many", train=64, val=16)), valid_fraction=0.25)
+    files = opened(settings).part(split).files
+    assert len(files) == 16 and {label for _, label in files[:6]} == {0, 1} and files != sorted(files)
+    assert files == opened(settings, seed=1).part(split).files
 
 
 def test_other_generators_are_left_alone(tiny, opened) -> None:

@@ -72,7 +72,7 @@ def test_a_resumed_training_goes_on_in_the_same_order(tiny: Any, opened: Any) ->
 
 
 @pytest.mark.parametrize("kind", [Glue, Squad])
-def test_rows_that_are_all_as_long_are_refused(kind: type) -> None:
+def test_rows_that_are_all_as_long_are_rejected(kind: type) -> None:
     with pytest.raises(InvalidSetting) as error:
         kind(group_by_length=True, pad="max_length")
     assert error.value.key == "group_by_length" and "pad=longest" in str(error.value)

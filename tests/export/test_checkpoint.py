@@ -199,7 +199,7 @@ def test_another_version_is_rejected(tmp_path):
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_convolutions_of_earlier_versions_are_refused(version, tmp_path):
+def test_convolutions_of_earlier_versions_are_rejected(version, tmp_path):
     """Their columns lay channel by channel, so that blocks and windows spanned the taps of one channel."""
     write(tmp_path)
     set_version(tmp_path, version)

@@ -69,7 +69,7 @@ def test_a_search_writes_what_it_did(run, clock, tmp_path):
     (file,) = (tmp_path / "cache" / "prune").glob("*/search.json")
     found = json.loads(file.read_text())
     assert found["latency_predicted_ms"] == row.speed.latency_predicted_ms <= found["latency_budget_ms"] == 0.3
-    assert found["corrections"] and found["assignments_judged"] > 0
+    assert found["corrections"] and found["assignments_evaluated"] > 0
     assert found["held_out_loss"]["after"] <= found["held_out_loss"]["before"]
     assert {layer: choice["pattern"] for layer, choice in found["layers"].items()} == row.sparsity.pattern_per_layer
 

@@ -1,4 +1,4 @@
-"""From a network to its masks: every choice timed and judged, the latency kept, each layer in its own pattern."""
+"""From a network to its masks: every choice timed and evaluated, the latency kept, each layer in its own pattern."""
 
 import copy
 from dataclasses import dataclass
@@ -194,7 +194,7 @@ def test_by_the_clock_of_this_processor(vit, batches, fuse):
 
 def test_what_is_timed_runs_as_it_will_be_used(vit, batches, clock, monkeypatch):
     """A deterministic pruning lacks the fastest attention; its errors and losses are deterministic all the same."""
-    timed, judged = [], []
+    timed, evaluated = [], []
     network_us = Timing.network_us
 
     def noted(self, net, **how):
@@ -202,7 +202,7 @@ def test_what_is_timed_runs_as_it_will_be_used(vit, batches, clock, monkeypatch)
         return network_us(self, net, **how)
 
     def loss(*pair):
-        judged.append(torch.are_deterministic_algorithms_enabled())
+        evaluated.append(torch.are_deterministic_algorithms_enabled())
         return F.cross_entropy(*pair)
 
     monkeypatch.setattr(Timing, "network_us", noted)
@@ -210,7 +210,7 @@ def test_what_is_timed_runs_as_it_will_be_used(vit, batches, clock, monkeypatch)
     with deterministic_algorithms(True):
         searched(vit, batches, speedup=1.6, loss=loss)
     assert len(timed) > 3 and not any(timed)  # layouts, dense, corrections
-    assert judged and all(judged)
+    assert evaluated and all(evaluated)
     assert not torch.are_deterministic_algorithms_enabled()
 
 
@@ -222,6 +222,6 @@ def test_dense_versions_that_fail_here_are_searched_anew(vit, batches):
     assert "fused_epilogue" not in found.name
 
 
-def test_without_batches_there_is_nothing_to_judge_by(vit):
+def test_without_batches_there_is_nothing_to_evaluate_on(vit):
     with pytest.raises(sf.InvalidSetting, match="^calibration=None"):
         sf.prune(copy.deepcopy(vit), MIXED, 0.9, allocation=sf.allocation.LatencySearch(speedup=1.1), tell=str)

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +10,11 @@ from safetensors.torch import load_file
 from torch import nn
 
 import sparsefront as sf
+from sparsefront.library.masks import Masks
+from sparsefront.patterns.mixed import Mixed
+from sparsefront.pruning.mask_layout import MaskLayout
+from sparsefront.pruning.settings import PruningSettings
+from sparsefront.training.epoch_weights import save_weights
 
 IMAGES = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -31,6 +37,38 @@ def test_a_network_comes_back_with_its_masks_and_pattern(cnn, tmp_path, pattern)
     report, again = sf.swap(cnn, masks, (IMAGES,)), sf.swap(other, loaded, (IMAGES,))
     assert report.to_json() == again.to_json()
     assert torch.equal(cnn(IMAGES), other(IMAGES))
+
+
+def test_another_network_takes_the_place_of_a_saved_one(cnn, tmp_path):
+    """Nothing of the first is left, and the file that it shared its weights with stays as it is."""
+    first, second = copy.deepcopy(cnn), cnn
+    mixed = Mixed(candidates=["n_m", "element_wise"])
+    masks = sf.prune(first, "n_m", 0.5, layers="mlp", tell=len)
+    layout = MaskLayout(patterns={"mlp": sf.patterns.ElementWise()}, sparsities={"mlp": 0.5})
+    masks = Masks(dict(masks), pruning=PruningSettings(mixed, 0.5), layout=layout)
+    shared = [tmp_path / "first.safetensors", tmp_path / "second.safetensors"]
+    sf.save(tmp_path / "pruned", first, masks, weights=weights_file(first, shared[0]))
+    assert sf.load(tmp_path / "pruned", first).layout.patterns is not None
+    before = shared[0].read_bytes()
+
+    others = sf.prune(second, sf.patterns.NM(2, 4), 0.5, tell=len, layers="mlp")
+    with torch.no_grad():
+        second.mlp.weight.mul_(2.0)
+    for weights in (weights_file(second, shared[1]), shared[1], tmp_path / "pruned" / "model.safetensors", None):
+        sf.save(tmp_path / "pruned", second, others, **({} if weights is None else {"weights": weights}))
+        loaded = sf.load(tmp_path / "pruned", copy.deepcopy(first))
+        assert loaded.layout.patterns is None and loaded.pruning.pattern == sf.patterns.NM(2, 4)
+        assert torch.equal(load_file(tmp_path / "pruned" / "model.safetensors")["mlp.weight"], second.mlp.weight)
+        assert shared[0].read_bytes() == before
+    with torch.no_grad():
+        second.mlp.weight.mul_(2.0)
+    sf.save(tmp_path / "pruned", second, others)
+    assert torch.equal(2 * load_file(shared[1])["mlp.weight"], second.mlp.weight), "the shared file is not written into"
+
+
+def weights_file(net: nn.Module, file: Path) -> Path:
+    save_weights(net, file)
+    return file
 
 
 def test_plain_masks_are_saved_too(cnn, tmp_path):

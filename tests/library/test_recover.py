@@ -6,9 +6,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import sparsefront as sf
-from sparsefront.recovery import SquareHead
+from sparsefront.recovery import Finetune, SquareHead
 
 SETTINGS = {"epochs": 2, "lr": 1e-2, "trainer": sf.TrainerSettings(accelerator="cpu", checkpoint=False)}
+TRAINS_NOTHING = {"epochs": None, "lr": None}
 
 
 def recovered(trained, masks, net, **arguments):
@@ -47,6 +48,7 @@ def test_every_recovery_runs(trained, recovery):
         masks,
         net,
         recovery=SETTINGS_OF.get(recovery, recovery),
+        **(TRAINS_NOTHING if recovery in ("none", "obs_update", "sparse_swaps") else {}),
         dense_net=trained.dense,
         initial_net=trained.initial,
         epoch_weights=history,
@@ -113,7 +115,8 @@ def test_batches_that_are_dicts_and_a_network_with_its_own_loss(trained, recover
     net, dense = WithLoss(trained.net()), WithLoss(trained.net())
     batches = [{"features": trained.x[i : i + 64], "labels": trained.y[i : i + 64]} for i in range(0, 256, 64)]
     masks = sf.prune(net, "n_m", 0.5, importance="taylor", calibration=batches, layers="*.2", tell=len)
-    after = sf.recover(net, masks, batches, recovery=recovery, dense_net=dense, **SETTINGS)
+    settings = SETTINGS | (TRAINS_NOTHING if recovery == "obs_update" else {})
+    after = sf.recover(net, masks, batches, recovery=recovery, dense_net=dense, **settings)
     assert list(after) == ["inner.2"] and zeros_where_pruned(net, after)
 
 
@@ -128,6 +131,11 @@ BAD = {
     "dense_net=None: recovery=distill needs it": {"recovery": "distill"},
     "initial_net=None: recovery=sr_ste needs it": {"recovery": "sr_ste"},
     "epoch_weights=None: recovery=weight_rewind needs it": {"recovery": "weight_rewind"},
+    "epochs=2: recovery=none trains nothing: leave epochs out": {"recovery": "none"},
+    "lr=0.01: recovery=none trains nothing: leave lr out": {"recovery": "none", "epochs": None},
+    "epochs=2: recovery=sparse_swaps trains nothing": {"recovery": "sparse_swaps", "dense_net": nn.Linear(1, 1)},
+    r"epochs=2: give it to Finetune\(...\), not beside recovery=": {"recovery": Finetune(epochs=1)},
+    r"lr=0.01: give it to Finetune\(...\), not beside recovery=": {"recovery": Finetune(lr=0.1)},
     "lr=-1: must be a number greater than 0": {"lr": -1},
     "train_dataloader=int: is a DataLoader or another iterable": {"train_dataloader": 3},
     r"masks\['9'\]=given: names no layer": {"masks": {"9": torch.ones(2, 2).bool()}},
@@ -145,6 +153,13 @@ def test_a_bad_argument_is_one_clear_line(trained, message):
     }
     with pytest.raises(sf.InvalidSetting, match=message):
         sf.recover(net, **arguments | BAD[message])
+
+
+@pytest.mark.parametrize("own", [{"epochs": 2, "lr": 1e-2}, {"epochs": 2}, {}])
+def test_a_recovery_may_say_the_same_of_its_training_as_the_arguments(trained, own):
+    net = trained.net()
+    masks = sf.prune(net, "n_m", 0.5, tell=len)
+    assert recovered(trained, masks, net, recovery=Finetune(**own)).rounds[0].epochs == 2
 
 
 def test_a_recovery_that_does_not_go_with_the_schedule_says_so(trained):

@@ -5,6 +5,7 @@ import json
 import pickle
 import shutil
 import tempfile
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -67,6 +68,19 @@ def test_skeleton_has_the_layers_and_shapes_of_the_built_network_and_spends_no_r
     assert all(parameter.dtype == torch.float32 for parameter in net.parameters())
     assert all(module.training for module in net.modules())
     assert model.prunable(skeleton) == model.prunable(net)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_what_was_exported_is_loaded_without_the_checkpoint_it_began_with(file: Path, tmp_path: Path):
+    model = settings(file)
+    net = model.build(facts(model))
+    model.save_pretrained_files(net, tmp_path)
+    gone = replace(model, path=str(tmp_path / "gone"), **({"size": None} if file.stem == "bert" else {}))
+    again = gone.architecture(facts(model), tmp_path)
+    again.load_state_dict(net.state_dict())
+    assert all(torch.equal(value, again.state_dict()[key]) for key, value in net.state_dict().items())
+    assert all(module.training for module in again.modules())
+    assert gone.prunable(again) == model.prunable(net)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

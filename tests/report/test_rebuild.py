@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from sparsefront.report.compare import main
+from sparsefront.report.rebuild import merge_stores
 from sparsefront.report.store import append_result, read_results, write_result_json
 
 
@@ -32,6 +33,30 @@ def test_what_is_rebuilt_is_what_the_runs_wrote(study, capsys):
         assert store.read_bytes() == before
     assert capsys.readouterr().out.splitlines()[-1] == f"{store}: 3 runs"
     assert sorted(path.name for path in study.iterdir() if path.is_file()) == ["rows.csv"]
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["control first", "control last"])
+def test_the_line_with_the_control_stays(tmp_path, make_result, first):
+    """A run with and without it is one measurement: only one of its two results holds what the control scored."""
+    plain, control = make_result(), make_result(dense_continued=0.99, control="dense_continued")
+    results = [control, plain] if first else [plain, control]
+    store, merged = tmp_path / "rows.csv", tmp_path / "merged.csv"
+    for number, result in enumerate(results):
+        write_result_json(tmp_path / str(number) / "row.json", result)
+        append_result(store, result)
+    assert read_results([store]).results == [control]
+    assert main(["--rebuild", str(tmp_path)]) == 0
+    assert read_results([store]).results == [control]
+    merge_stores([tmp_path], merged)
+    assert read_results([merged]).results == [control]
+
+
+def test_lines_stay_in_the_order_of_time(tmp_path, make_result):
+    for number, quality in enumerate([0.99, None, 0.98]):
+        result = make_result(run_id=f"run-{number}", time=f"2026-01-0{number + 1}T00:00:00", dense_continued=quality)
+        write_result_json(tmp_path / str(number) / "row.json", result)
+    assert main(["--rebuild", str(tmp_path)]) == 0
+    assert runs_of(tmp_path / "rows.csv") == ["run-0", "run-1", "run-2"]
 
 
 def test_a_corrupt_row_is_named_and_its_line_kept(study, capsys):

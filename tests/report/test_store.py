@@ -27,6 +27,20 @@ for number in range(int(count)):
 """
 
 
+def test_a_line_with_the_control_outlives_a_newer_one_without(tmp_path, make_result):
+    store = tmp_path / "rows.csv"
+    control = make_result(time="2026-01-01T00:00:00+00:00", dense_continued=0.99)
+    newer = make_result(time="2026-01-02T00:00:00+00:00")
+    append_result(store, control)
+    append_result(store, make_result(run_id="torn"))
+    store.write_bytes(store.read_bytes()[:-3])
+    append_result(store, newer)
+    assert read_results([store]).results == [control] and read_results([store]).problems == []
+    newest = make_result(time="2026-01-03T00:00:00+00:00", dense_continued=0.98)
+    append_result(store, newest)
+    assert read_results([store]).results == [newest]
+
+
 def lines_of(store: Path) -> list[dict[str, str]]:
     with store.open(newline="") as file:
         return list(csv.DictReader(file))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -52,6 +53,30 @@ def test_space():
     assert space["recipe.lr"].log and not space["sparsity"].log and space["recipe.epochs"].high == 9
     with pytest.raises(InvalidSetting, match="nothing to search among: give a space"):
         parse_space(["seed=3"])
+
+
+@pytest.mark.parametrize(
+    ("text", "choices"),
+    [("range(0.5,2.5,1)", (0.5, 1.5)), ("range(0,2,0.5)", (0.0, 0.5, 1.0, 1.5)), ("range(10,0,-4)", (10, 6, 2))],
+)
+def test_a_range_that_is_no_row_of_whole_numbers_has_categories(text, choices):
+    space, _ = parse_space([f"recipe.weight_decay={text}"])
+    assert space["recipe.weight_decay"].choices == choices
+
+
+def test_a_range_ends_with_the_last_of_its_numbers():
+    space, _ = parse_space(["granularity=range(8,30,8)"])
+    assert (space["granularity"].low, space["granularity"].high) == (8, 24)
+
+
+@pytest.mark.parametrize("text", ["range(10,0)", "range(0,10,0)"])
+def test_a_range_without_a_number_is_rejected(text):
+    with pytest.raises(InvalidSetting, match=f"granularity={re.escape(text)}: holds no number"):
+        parse_space([f"granularity={text}"])
+
+
+def test_a_key_that_is_taken_out_of_the_configuration_is_taken_out_of_every_point():
+    assert parse_space(["seed=1,2", "~recipe.ema", "+recipe.x=3"])[1] == ["~recipe.ema", "+recipe.x=3"]
 
 
 @pytest.mark.parametrize("sampler", [TPE, NSGA2], ids=["tpe", "nsgaii"])

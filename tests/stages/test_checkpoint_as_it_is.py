@@ -56,7 +56,38 @@ def test_one_stage_serves_every_recipe(composed, checkpoint):
     assert keys[0].dense == keys[1].dense == keys[2].dense
 
 
-def test_without_a_checkpoint_it_is_refused_before_anything_starts(composed, tmp_path):
+CALIBRATED = {
+    "taylor": ["importance=taylor"],
+    "fisher": ["importance=fisher"],
+    "wanda": ["importance=wanda"],
+    "obs": ["importance=obs"],
+    "latency_search": ["pattern=mixed", "sparsity=0.95", "allocation=latency_search", "allocation.latency_ms=1"],
+}
+
+
+def keys_with_batches_of(composed, batch_size, *overrides):
+    from sparsefront.stages.keys import stage_keys
+
+    return stage_keys(validate(composed(*overrides, f"recipe.batch_size={batch_size}")))
+
+
+@pytest.mark.parametrize("more", CALIBRATED.values(), ids=CALIBRATED)
+def test_masks_made_from_batches_of_another_size_are_others(composed, checkpoint, more):
+    overrides = [*AS_IT_IS, f"model.path={checkpoint}", "kernel=auto", *more]
+    small, large = (keys_with_batches_of(composed, batch_size, *overrides) for batch_size in (7, 8))
+    assert small.dense == large.dense and small.prune != large.prune
+    if small.choice_table is not None:
+        assert small.choice_table != large.choice_table and small.choice_times == large.choice_times
+
+
+@pytest.mark.parametrize("importance", ["magnitude", "random"])
+def test_masks_made_from_weights_serve_every_batch_size(composed, checkpoint, importance):
+    overrides = [*AS_IT_IS, f"model.path={checkpoint}", f"importance={importance}"]
+    small, large = (keys_with_batches_of(composed, batch_size, *overrides) for batch_size in (7, 8))
+    assert small.prune == large.prune and "batch_size" not in small.prune
+
+
+def test_without_a_checkpoint_it_is_rejected_before_anything_starts(composed, tmp_path):
     with pytest.raises(
         InvalidSetting, match="^recipe.epochs=0: takes a finished checkpoint .* vit_small starts from random"
     ):
@@ -71,13 +102,13 @@ NO_BUDGET = {
 
 
 @pytest.mark.parametrize(("recovery", "message"), NO_BUDGET.items())
-def test_a_recovery_as_long_as_no_training_is_refused(composed, checkpoint, recovery, message):
+def test_a_recovery_as_long_as_no_training_is_rejected(composed, checkpoint, recovery, message):
     overrides = [f"model.path={checkpoint}", f"recovery={recovery}", "recipe.recovery_epochs=null"]
     with pytest.raises(InvalidSetting, match=message):
         validate(composed(*AS_IT_IS, *overrides))
 
 
-def test_a_checkpoint_without_this_task_s_head_is_refused_before_data_is_read(composed, checkpoint, monkeypatch):
+def test_a_checkpoint_without_this_task_s_head_is_rejected_before_data_is_read(composed, checkpoint, monkeypatch):
     other = {name: tensor for name, tensor in load_file(checkpoint).items() if not name.startswith("head.")}
     save_file(other, checkpoint)
     monkeypatch.setattr("sparsefront.stages.dense.open_data", None)

@@ -78,8 +78,24 @@ def test_what_is_evaluated_of_several_classes_may_be_of_one(composed, tmp_path):
         run_experiment(composed(*sorted_by_class, "measure.batch_size=64"))
 
 
+def test_what_is_evaluated_of_the_held_out_part_may_be_of_one(composed, tmp_path):
+    sorted_by_class = cifar10(tmp_path / "data", train=[3] * 400 + [4] * 400, test=MIXED)
+    line = r"^measure\.evaluate_limit=32: what is evaluated of val holds 1 of 10 classes, number 3, .* 32 rows: .*; raise it"
+    with pytest.raises(InvalidSetting, match=line):
+        run_experiment(composed(*sorted_by_class))
+    for remedy in ("measure.evaluate_limit=null", "dataset.valid_fraction=0"):
+        with pytest.raises(AssertionError, match="trained"):
+            run_experiment(composed(*sorted_by_class, remedy))
+
+
+def test_a_held_out_part_too_small_for_two_classes_is_left_alone(composed, tmp_path):
+    rare = cifar10(tmp_path / "data", train=[3] + [4] * 19, test=MIXED)
+    with pytest.raises(AssertionError, match="trained"):
+        run_experiment(composed(*rare))
+
+
 def test_folders_of_images_are_evaluated_in_a_mixed_order(composed, tmp_path):
-    folders = imagenet(tmp_path / "data", train=MIXED, test=[0] * 20 + [1] * 20)
+    folders = imagenet(tmp_path / "data", train=[0] * 200 + [1] * 200, test=[0] * 20 + [1] * 20)
     with pytest.raises(AssertionError, match="trained"):
         run_experiment(composed(*folders, "measure.evaluate_limit=8"))
 

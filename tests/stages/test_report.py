@@ -5,7 +5,10 @@ import re
 import shutil
 from pathlib import Path
 
+import pytest
 from hydra.core.hydra_config import HydraConfig
+
+from sparsefront.stages.keys import AFTER_PRUNING
 
 ON_CPU = ("trainer=cpu", "measure.device=cpu", "pattern=vector_wise", "granularity=32")
 PICTURES = ("report.mask_pictures=true", "report.mask_layers=[fc1]")
@@ -49,7 +52,16 @@ def test_the_result_names_the_settings_of_every_part(run):
     assert choice.trainer_parameters["device"] == "cpu" and choice.trainer_parameters["limit_batches"] == 2
     assert choice.allocation == "per_layer" and choice.allocation_parameters == {}
     dense = run(*ON_CPU, *short, "pattern=dense").choice
-    assert dense.importance_parameters == dense.recovery_parameters == {} and dense.recipe_parameters
+    assert dense.importance_parameters == dense.recovery_parameters == {} and dense.recipe_parameters["epochs"] > 0
+    assert not set(AFTER_PRUNING) & dense.recipe_parameters.keys() and dense.kernel_mode is None
+
+
+@pytest.mark.parametrize(("more", "mode"), [("kernel=reference", "reference"), ("stages=[measure]", "none")])
+def test_the_result_names_the_kernel_only_where_one_ran(composed, more, mode):
+    from sparsefront.stages.report import choice_of
+    from sparsefront.validate import validate
+
+    assert choice_of(validate(composed(*ON_CPU, "pattern=n_m", more)), {}).kernel_mode == mode
 
 
 def test_the_result_of_n_m_says_which_one_ran(run):

@@ -57,7 +57,7 @@ def test_the_recovery_has_a_seed_of_its_own_that_follows_the_run_s(composed):
 
 
 @pytest.mark.parametrize("given", ["-1", "4294967296", "null", "two", "1.5"])
-def test_a_seed_that_is_none_is_refused_by_its_key(composed, given):
+def test_a_seed_that_is_none_is_rejected_by_its_key(composed, given):
     with pytest.raises(InvalidSetting, match="^recovery.seed=.*: must be a whole number from 0 to 4294967295"):
         validate(composed(f"recovery.seed={given}"))
 

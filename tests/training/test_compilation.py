@@ -214,7 +214,7 @@ def test_a_network_without_blocks_is_told_of(caplog):
     assert "the network has no list of blocks; network compiles it as a whole" in caplog.text
 
 
-def test_without_a_compiler_it_is_refused(monkeypatch):
+def test_without_a_compiler_it_is_rejected(monkeypatch):
     monkeypatch.setattr(compilation.shutil, "which", lambda command: None)
     with pytest.raises(InvalidSetting, match=r"compile='?blocks'?: needs a compiler, g\+\+ or clang\+\+"):
         TrainerSettings(accelerator="cpu", compile="blocks").check()

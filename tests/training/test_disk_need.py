@@ -1,6 +1,8 @@
 """A training that its disk cannot hold is rejected before its first step."""
 
+from os.path import samefile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from torch import nn
@@ -8,15 +10,17 @@ from torch import nn
 from sparsefront.errors import InvalidSetting
 from sparsefront.training import disk_need
 from sparsefront.training.disk_need import require_room
+from sparsefront.training.epoch_weights import SaveEpochWeights, epoch_weights_file, save_weights
 from sparsefront.training.recipe import Recipe
 
 WEIGHTS = 4 * (10 * 20 + 20)  # bytes of the network below
 
 
-def needed(monkeypatch, *, epochs: int, keeps_epochs: bool = True, **recipe) -> int:
+def needed(monkeypatch, *, epochs: int, keeps_epochs: bool = True, epoch_weights: bool = False, **recipe) -> int:
     asked = []
     monkeypatch.setattr(disk_need, "require_space", lambda folder, size, **_: asked.append(size))
-    require_room(nn.Linear(10, 20), Path("stage"), epochs=epochs, recipe=Recipe(**recipe), keeps_epochs=keeps_epochs)
+    kept = {"keeps_epochs": keeps_epochs, "epoch_weights": epoch_weights}
+    require_room(nn.Linear(10, 20), Path("stage"), epochs=epochs, recipe=Recipe(**recipe), **kept)
     return asked[0] // WEIGHTS
 
 
@@ -27,7 +31,26 @@ def test_what_a_training_writes_in_copies_of_its_weights(monkeypatch):
     assert needed(monkeypatch, epochs=3, optimizer="sgd") == 1 + 2 * 2
     assert needed(monkeypatch, epochs=3, optimizer="sgd", momentum=0.0) == 1 + 2 * 1
     assert needed(monkeypatch, epochs=3, ema=0.9) == 1 + 2 * 4
-    assert needed(monkeypatch, epochs=3, save_epoch_weights=True) == 1 + 3 + 2 * 3
+    assert needed(monkeypatch, epochs=3, epoch_weights=True) == 1 + 3 + 2 * 3
+
+
+def test_only_the_dense_training_needs_room_for_the_weights_of_its_epochs(run, monkeypatch):
+    asked = []
+    monkeypatch.setattr("sparsefront.training.fit.require_room", lambda *_, **told: asked.append(told["epoch_weights"]))
+    small = ["trainer=cpu", "measure.device=cpu", "model.dim=64", "model.depth=1", "recipe.epochs=2", "pattern=n_m"]
+    run(*small, "kernel=none", "recipe.save_epoch_weights=true", "recovery=finetune", "control=dense_continued")
+    assert asked == [True, False, False]
+
+
+def test_the_weights_of_epochs_lie_on_the_disk_once(tmp_path):
+    task = SimpleNamespace(net=nn.Linear(2, 2))
+    callback = SaveEpochWeights(tmp_path / "folder", tmp_path / "unfinished", save_weights)
+    for epoch in range(2):
+        callback.on_train_epoch_start(SimpleNamespace(is_global_zero=True, current_epoch=epoch), task)
+    callback.on_train_end(SimpleNamespace(is_global_zero=True), task)
+    for epoch in range(2):
+        files = (epoch_weights_file(tmp_path / name, epoch) for name in ("folder", "unfinished"))
+        assert samefile(*files)
 
 
 def test_a_full_disk_is_told_before_the_first_step(run, monkeypatch):

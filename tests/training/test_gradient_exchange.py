@@ -44,7 +44,7 @@ def test_tightening_masks_end_as_with_ddp(bodies, served_ranks, tmp_path):
 
 
 def test_gradients_travel_as_bf16(bodies, served_ranks, tmp_path):
-    """On a CPU the setting is refused: the strategy itself does it."""
+    """On a CPU the setting is rejected: the strategy itself does it."""
     first, second = on_every_rank(bodies.averaged, trainer=TWO, folder=tmp_path, loggers=[])
     for found in (first, second):
         assert torch.equal(found["exact"], torch.tensor([[2.0, 0.0], [1.0, 4.0]]))

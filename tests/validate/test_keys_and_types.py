@@ -55,3 +55,30 @@ def test_a_class_that_is_no_option_is_named(composed, own_modules, target, messa
     own_modules({"own_classes.py": OWN})
     with pytest.raises(InvalidSetting, match=rf"pattern\._target_=own_classes.{target}: {message}"):
         validate(composed("pattern=dense", f"pattern._target_=own_classes.{target}"))
+
+
+EMPTY = """
+from dataclasses import make_dataclass
+
+KEYS = {keys}
+Foreign = make_dataclass("Foreign", [(key, object, None) for key in KEYS])
+"""
+BASE = {
+    "recipe": "sparsefront.training.recipe.Recipe",
+    "kernel": "sparsefront.inference.choice.KernelChoice",
+    "measure": "sparsefront.measure.settings.Measure",
+    "report": "sparsefront.report.settings.Report",
+    "trainer": "sparsefront.training.trainer.TrainerSettings",
+    "logger": "sparsefront.report.loggers.Logging",
+}
+
+
+@pytest.mark.parametrize("group", BASE)
+def test_a_class_of_another_group_is_named(composed, own_modules, group):
+    """Also where the class takes the very keys that the group's YAML gives."""
+    keys = [key for key in composed("logger=none")[group] if key != "_target_"]
+    own_modules({"foreign_classes.py": EMPTY.format(keys=keys)})
+    with pytest.raises(
+        InvalidSetting, match=rf"^{group}\._target_=foreign_classes.Foreign: must derive from {BASE[group]}"
+    ):
+        validate(composed("logger=none", f"{group}._target_=foreign_classes.Foreign"))

@@ -225,6 +225,43 @@ def test_a_dense_run_is_verified_too(finished, tmp_path, capsys):
     assert "accuracy, dense: holds" in capsys.readouterr().out
 
 
+PARTS = "dense,prune,recover,export,measure,report"
+WITHOUT_SWAP = ("pattern=n_m", "sparsity=0.5", f"stages=[{PARTS}]")
+FOUND = {
+    "the kernel, where none is swapped in": (WITHOUT_SWAP, "kernel=none"),
+    "how the data is read": (WITHOUT_SWAP, "dataset.num_workers=1"),
+    "a dense network's recovery": (("pattern=dense",), "recipe.recovery_epochs=3"),
+}
+
+
+@pytest.mark.parametrize(("settings", "more"), FOUND.values(), ids=FOUND)
+def test_a_result_that_another_run_made_is_verified(finished, tmp_path, capsys, settings, more):
+    """The two differ in nothing that the result depends on."""
+    places = (f"cache_dir={finished.parents[1] / 'cache'}", f"results_dir={tmp_path}", "recipe.epochs=4")
+    first, found = (sf.run(*TINY, *places, *settings, *overrides).folder for overrides in ((), (more,)))
+    assert (found / "row.json").read_text() == (first / "row.json").read_text()
+    for folder in (first, found):
+        assert main([str(folder)]) == 0, capsys.readouterr().err
+
+
+EARLIER = {
+    "a kernel that did not run": (WITHOUT_SWAP, "kernel_mode", lambda mode: "auto"),
+    "all of a dense network's recipe": (
+        ("pattern=dense",),
+        "recipe_parameters",
+        lambda recipe: recipe | {"recovery_epochs": 3, "recovery_lr": None, "ignore": []},
+    ),
+}
+
+
+@pytest.mark.parametrize(("settings", "name", "stated"), EARLIER.values(), ids=EARLIER)
+def test_what_earlier_versions_stated_besides_is_left_alone(finished, tmp_path, capsys, settings, name, stated):
+    places = (f"cache_dir={finished.parents[1] / 'cache'}", f"results_dir={tmp_path}", "recipe.epochs=4")
+    row = sf.run(*TINY, *places, *settings).folder / "row.json"
+    edit(row, "choice", name, stated(json.loads(row.read_text())["choice"][name]), forge=True)
+    assert main([str(row)]) == 0, capsys.readouterr().err
+
+
 def test_a_field_that_a_later_version_adds_changes_no_digest():
     content = {"identity": {"seed": 1, "record_sha256": "x"}, "speed": {"curve": [{"a": None, "b": 2.5}]}}
     grown = {"identity": {"seed": 1, "new": None}, "speed": {"curve": [{"b": 2.5}], "more": {}}, "newer": {}}

@@ -32,7 +32,7 @@ class LatencySearch(MeasuringAllocation):
         corrections: how often a solution is measured as a whole to correct the prediction; what the swaps made of it is measured
             once more. 0: nothing is.
         generations, offspring: of the search by swaps; 0 generations leave it out.
-        held_out_batches: that judge an assignment.
+        held_out_batches: that evaluate an assignment.
     """
 
     latency_ms: Annotated[float | None, Field(gt=0, description="milliseconds of one batch")] = None
@@ -62,7 +62,7 @@ class LatencySearch(MeasuringAllocation):
         """Search.
 
         Args:
-            network: measures and judges assignments.
+            network: measures and evaluates assignments.
             tell: gets a line for each step.
         Raises:
             InvalidSetting: key `latency_ms` or `speedup`, with what can be reached.

@@ -1,4 +1,4 @@
-"""An assignment improved by swaps: some layers give up weights so that others may keep more, judged by the network's loss."""
+"""An assignment improved by swaps: some layers give up weights so that others may keep more, evaluated by the network's loss."""
 
 import math
 import random
@@ -19,7 +19,7 @@ class Refined:
     """Args:
     assignment: the best one.
     loss_before, loss: of the first and the best one, on all batches; None where nothing was tried.
-    tried: assignments that were judged.
+    tried: assignments that were evaluated.
     """
 
     assignment: Assignment
@@ -42,11 +42,11 @@ def refine(
     """Search beside an assignment; whatever is tried keeps the budget, and the layouts stay.
 
     In each generation the best one so far has offspring: up to MOST_SWAPS times an item takes another option, and others faster
-    ones until the budget is kept. All are judged on one batch, the better half on two, and so on; the last ones and their
+    ones until the budget is kept. All are evaluated on one batch, the better half on two, and so on; the last ones and their
     parent on all. The best becomes the parent.
 
     Source: Sieberling et al., "EvoPress: Accurate Dynamic Model Compression via Evolutionary Search", 2025: errors of layers
-        do not add up, so that the network's own loss must judge. Departure: a swap may change the pattern too, and the
+        do not add up, so that the network's own loss must decide. Departure: a swap may change the pattern too, and the
         budget is a time.
     """
     drawn = random.Random(seed)
@@ -64,10 +64,10 @@ def refine(
         if math.isnan(first):
             first = best_loss = loss(best, batches)
         tried += len(children)
-        judged = 1
-        while len(children) > 1 and judged < batches:
-            children = sorted(children, key=lambda child: loss(child, judged))[: math.ceil(len(children) / 2)]
-            judged *= 2
+        on_batches = 1
+        while len(children) > 1 and on_batches < batches:
+            children = sorted(children, key=lambda child: loss(child, on_batches))[: math.ceil(len(children) / 2)]
+            on_batches *= 2
         for child in children:
             if (found := loss(child, batches)) < best_loss:
                 best, best_loss = child, found

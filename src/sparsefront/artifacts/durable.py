@@ -63,8 +63,14 @@ def _sync_folder(folder: Path) -> None:
             raise
 
 
-def link_or_copy(source: Path, target: Path) -> None:
-    """A second name for a file, which takes no room; a copy where the file system has no hard links."""
+def link_or_copy(source: Path | str, target: Path | str) -> None:
+    """A second name for a file, which takes no room; a copy where the file system has no hard links.
+
+    A file that the target names already is not written into, since it may have other names too: the target is replaced.
+    """
+    if os.path.exists(target) and os.path.samefile(source, target):
+        return
+    Path(target).unlink(missing_ok=True)
     try:
         os.link(source, target)
     except OSError:

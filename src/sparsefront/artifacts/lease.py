@@ -8,6 +8,8 @@ broken for that, and nobody waits on a file that a dead process left. This needs
 in the next listing of its folder, by any host: true of local ones, of NFS (a folder that one changed oneself is read anew),
 Lustre and GPFS. Locks of the operating system (`flock`) hold on some of these for one host alone, or do not exist.
 
+Files of other names hold nothing: an NFS client keeps one (`.nfs...`) of what was removed while it was open.
+
 Who is dead: a process of this host is looked up. One of another host renews its file every `BEAT_S`; where the file is `LEASE_S`
 older than one made now, in the same folder and so by the same clock, it has lapsed and is removed. That is longer than an NFS
 client keeps a file's time, a minute. A process that was only suspended notices by its next beat: `Lease.lost`.
@@ -31,6 +33,7 @@ from sparsefront.time_use import WAITING, spent_on
 log = logging.getLogger(__name__)
 BEAT_S, LEASE_S = 15.0, 120.0
 ALONE, SHARED = "alone", "shared"
+PREFIXES = (f"{ALONE}.", f"{SHARED}.")  # of the files that hold something
 
 
 class LeaseLost(RuntimeError):
@@ -92,16 +95,20 @@ def leases_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.leases")
 
 
-def hold_in(folder: Path, mode: str) -> Lease | None:
+def hold_in(folder: Path, mode: str, *, create: bool = True) -> Lease | None:
     """As above, in a folder of leases by its own name.
 
+    Args:
+        create: make the folder where it is missing; otherwise the answer is then None.
     Raises:
         OSError: this process may not write there.
     """
-    own = _make(folder, f"{mode}.{process_tag()}.{secrets.token_hex(4)}")
+    own = _make(folder, f"{mode}.{process_tag()}.{secrets.token_hex(4)}", create=create)
+    if own is None:
+        return None
     dead = []
     try:
-        for other in (path for path in folder.iterdir() if path != own):
+        for other in (path for path in folder.iterdir() if path != own and path.name.startswith(PREFIXES)):
             state = _alive(other, own)
             if state is False:
                 dead.append(other)
@@ -154,17 +161,20 @@ def require_all() -> None:
 
 def remove_dead(folder: Path) -> None:
     """Of a folder of leases: what dead processes left. Where a living one holds something, nothing."""
-    if (lease := hold_in(folder, ALONE)) is not None:
+    if (lease := hold_in(folder, ALONE, create=False)) is not None:
         lease.release()
 
 
-def _make(folder: Path, name: str) -> Path:
+def _make(folder: Path, name: str, *, create: bool) -> Path | None:
+    """The file; None where the folder is missing and is not to be made."""
     file = folder / name
     while True:
         try:
             file.touch(exist_ok=False)
             return file
         except FileNotFoundError:  # the first one; or the last one that held it removed the folder at this moment
+            if not create:
+                return None
             folder.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileExistsError):
                 folder.mkdir()

@@ -31,10 +31,11 @@ def process_tag() -> str:
 
 
 def lives(tag: str) -> bool | None:
-    """Whether the process of a tag lives; None where that cannot be known from here."""
-    place, process, start = tag.split(".")
-    if place != host():
+    """Whether the process of a tag lives; None where that cannot be known from here, as of a text that is no tag."""
+    parts = tag.split(".")
+    if len(parts) != 3 or parts[0] != host() or not parts[1].isdecimal():
         return None
+    _, process, start = parts
     try:
         os.kill(int(process), 0)
     except ProcessLookupError:

@@ -9,14 +9,15 @@ Usage = dict[str, list[Run]]  # key of a stored stage -> the results that were m
 
 
 def find_usage(inventory: Inventory, runs: Sequence[Run]) -> Usage:
-    """Every stage that a result was made from, over however many stages between, and the stage that holds the result itself."""
+    """Every stage that a result was made from, over however many stages between, and the stages that hold the result itself:
+    with and without a control there are two, and only one of them is made from it.
+    """
     usage: Usage = {item.key: [] for item in inventory.stored if item.finished}
+    results = [item for item in inventory.stored if item.finished and item.stage == "result"]
     for run in runs:
-        for key in _all_before(inventory, run.starts):
+        holders = {item.key for item in results if run.run_id in item.made_from}
+        for key in _all_before(inventory, run.starts | holders):
             usage[key].append(run)
-    for item in inventory.stored:
-        if item.finished and item.stage == "result":
-            usage[item.key] += [run for run in runs if run.run_id in item.made_from]
     return usage
 
 

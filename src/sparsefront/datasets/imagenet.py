@@ -73,13 +73,12 @@ class ImageNet(Dataset):
 
         def load(split: str) -> ImageFiles:
             files = _image_files(self._folder("val" if split == "test" else "train"))
-            if split == "test":
-                # Files come class by class: the first few, which an evaluation may stop after, would be of one.
-                rows = np.random.RandomState(0).permutation(len(files))
-            else:
+            if split != "test":
                 divided = held_out([label for _, label in files], self.valid_fraction, path=self.path)
-                rows = divided[("train", "val").index(split)]
-            files = [files[row] for row in rows]
+                files = [files[row] for row in divided[("train", "val").index(split)]]
+            if split != "train":
+                # Files come class by class: the first few, which an evaluation may stop after, would be of one.
+                files = [files[row] for row in np.random.RandomState(0).permutation(len(files))]
             return ImageFiles(files, _transform(self.image_size, training=split == "train"), seed)
 
         return SplitData(load, batch_size=batch_size, seed=seed, num_workers=self.num_workers)

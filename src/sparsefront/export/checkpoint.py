@@ -184,5 +184,6 @@ def _require_same_order(export: Export) -> None:
 
 
 def _save(tensors: dict[str, Tensor], path: Path) -> None:
+    path.unlink(missing_ok=True)  # of an older export it may be a second name of weights that are not ours
     # Formats may store several views of one buffer; each goes to disk as a tensor of its own.
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata={"format": "pt"})

@@ -94,7 +94,7 @@ class Importance(ABC):
         """
 
     def check(self, pruning: PruningParts) -> None:
-        """Refuse, before anything is trained, what cannot work with the other parts of a pruning.
+        """Validate, before anything is trained, that it works with the other parts of a pruning.
 
         Raises:
             InvalidSetting: with its key written from the root.

@@ -1,7 +1,5 @@
 """The error that pruning a layer causes on calibration inputs."""
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
@@ -19,13 +17,6 @@ def output_error(weight: Tensor, mask: Tensor, hessian: Tensor) -> float:
     gone = weight.masked_fill(mask, 0.0)
     total = _energy(weight, hessian)
     return float(_energy(gone, hessian) / total) if total > 0 else 0.0
-
-
-def output_errors(
-    weights: Mapping[str, Tensor], masks: Mapping[str, Tensor], hessians: Mapping[str, Tensor]
-) -> dict[str, float]:
-    """`output_error` of several layers."""
-    return {layer: output_error(weights[layer], mask, hessians[layer]) for layer, mask in masks.items()}
 
 
 @torch.no_grad()

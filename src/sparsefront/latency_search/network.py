@@ -37,7 +37,7 @@ class SearchedNetwork:
         masks: of the candidates.
         pattern: that the candidates are of.
         timing: of the whole network.
-        held_out: opens a loader of batches that judge assignments; the same ones each time.
+        held_out: opens a loader of batches that evaluate assignments; the same ones each time.
 
     Attributes:
         seconds: spent on what, without waiting for other processes.
@@ -134,7 +134,7 @@ class SearchedNetwork:
             self._batches = [_on(batch, device) for batch in islice(self._open(), count)]
             self._read = count
             if not self._batches:
-                raise ValueError("there is no held-out batch to judge by")
+                raise ValueError("there is no held-out batch to evaluate on")
         return self._batches[:count]
 
 

@@ -11,7 +11,7 @@ from sparsefront.allocation.choice_table import Assignment, ChoiceTable, Item
 from sparsefront.allocation.measuring import Found, MeasuringAllocation
 from sparsefront.errors import keys_of
 from sparsefront.latency_search.candidate_masks import CandidateMasks
-from sparsefront.latency_search.judging import with_errors
+from sparsefront.latency_search.evaluating import with_errors
 from sparsefront.latency_search.loss import pruned_loss
 from sparsefront.latency_search.network import SearchedNetwork
 from sparsefront.latency_search.table import measure_times
@@ -67,7 +67,7 @@ class SearchRecord:
                 {"predicted_ms": predicted, "measured_ms": measured} for predicted, measured in found.rounds
             ],
             "held_out_loss": None if refined is None else {"before": refined.loss_before, "after": refined.loss},
-            "assignments_judged": 0 if refined is None else refined.tried,
+            "assignments_evaluated": 0 if refined is None else refined.tried,
             "table_seconds": self.table.seconds,
             "search_seconds": self.seconds,
             "search_seconds_of": dict(self.seconds_of),
@@ -81,7 +81,7 @@ class Search:
 
     Args:
         timing: of products and of the whole network.
-        held_out: opens a loader of the batches that judge assignments.
+        held_out: opens a loader of the batches that evaluate assignments.
         stored: gives the table that an earlier search of this network made, or what it is handed makes.
         stored_times: likewise the table without errors, of any network of this architecture.
     """

@@ -29,7 +29,7 @@ DENSE: Choice = (None, 0.0)
 def measure_times(
     net: nn.Module, layers: list[str], *, pattern: Pattern, ceiling: float, masks: CandidateMasks, timing: Timing
 ) -> ChoiceTable:
-    """Time every choice of every layer; errors are left at 0, see `judging.with_errors`.
+    """Time every choice of every layer; errors are left at 0, see `evaluating.with_errors`.
 
     Layers of the same product share times, as do blocks that are built alike: the middle one of them stands for all. Weights
     matter little: networks of one architecture may share the table.

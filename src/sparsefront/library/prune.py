@@ -72,8 +72,8 @@ def prune(
         example_inputs: what the network is called with, such as (x,); None: the first batch of `calibration`, and where
             there is none either, the order of the modules stands for the order of the calls.
         task: in place of `loss`, for tasks of this package.
-        search: of an allocation that measures the network: how it is timed, and the batches that judge it; None: it is timed
-            on the example inputs where it lies, and judged by the calibration batches.
+        search: of an allocation that measures the network: how it is timed, and the batches that evaluate it; None: it is timed
+            on the example inputs where it lies, and evaluated on the calibration batches.
         tell: gets one line: how many layers are pruned, and what was left out; of a search more.
     Returns:
         layer name -> bool mask, shaped like the weight and on its device, True = keep. A dict that also knows its pattern.

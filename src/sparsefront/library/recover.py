@@ -59,7 +59,8 @@ def recover(
         loss: (output, target) -> scalar; of a dict batch the target is the batch. None: the output's own `loss`.
         recovery: finetune, lr_rewind, weight_rewind, distill, square_head, obs_update, sparse_swaps, sr_ste, cast or
             none, or one with its settings.
-        epochs, lr: of the recipe: how long all rounds together (each one that rewinds) train, and at which peak rate.
+        epochs, lr: of the recipe: how long all rounds together (each one that rewinds) train, and at which peak rate. Not
+            beside a recovery that has its own, nor one that trains nothing.
         recipe: optimizer, learning-rate curve, weight decay; None = AdamW, linear decay, 3 epochs at 1e-3. Rewinding reads it
             as that of the dense training.
         trainer: accelerator, precision, gradient accumulation; None = Lightning's choice, and nothing kept on disk.
@@ -84,6 +85,8 @@ def recover(
     for name in chosen.needs:
         if given[name] is None:
             raise InvalidSetting(name, None, f"recovery={chosen.name} needs it: see sf.recover")
+    for name, value in (("epochs", epochs), ("lr", lr)):
+        _require_heeded(name, value, chosen)
     setup = RecoverySetup(
         pruning=pruning,
         recipe=_recipe(recipe, epochs, lr),
@@ -116,6 +119,16 @@ def recover(
     # the schedule has come to its end: what is trained from here on keeps these masks
     done = known.pruning and replace(known.pruning, schedule=OneShot())
     return Masks(left, pruning=done, layout=known.layout, ignored=known.ignored, rounds=found.records)
+
+
+def _require_heeded(name: str, value: float | None, recovery: Recovery) -> None:
+    """Raises InvalidSetting where `epochs` or `lr` was given and the recovery would not train by it."""
+    if value is None:
+        return
+    if recovery.training is None:
+        raise InvalidSetting(name, value, f"recovery={recovery.name} trains nothing: leave {name} out")
+    if getattr(recovery.training, name, None) not in (None, value):
+        raise InvalidSetting(name, value, f"give it to {type(recovery).__name__}(...), not beside recovery=")
 
 
 def _recipe(recipe: Recipe | None, epochs: int | None, lr: float | None) -> Recipe:

@@ -12,13 +12,13 @@ from sparsefront.measure.settings import DTYPES, Measure
 
 def default_search(net: nn.Module, inputs: dict[str, Tensor] | None, calibration: Calibration) -> Search:
     """The network is timed on `inputs`, else on the first calibration batch, where it lies and in its own dtype; the calibration
-    batches judge it.
+    batches evaluate it.
 
     Raises:
         InvalidSetting: there are no batches.
     """
     if next(iter(calibration()), None) is None:
-        raise InvalidSetting("calibration", None, "is what allocation=latency_search judges layers by: give batches")
+        raise InvalidSetting("calibration", None, "is what allocation=latency_search evaluates by: give batches")
     timed = calibration.first_inputs() if inputs is None else inputs
     device = next(iter(timed.values())).device
     dtype = next(parameter.dtype for parameter in net.parameters() if parameter.is_floating_point())

@@ -92,6 +92,18 @@ class Model(ABC):
             InvalidSetting: data that the network cannot take, a configuration that cannot be read.
         """
 
+    def architecture(self, info: "DataInfo", exported: Path) -> nn.Module:
+        """As `build`, for weights that are loaded into it afterwards: whatever it holds is overwritten.
+
+        By default it is built. A model that reads a checkpoint does without, as it may be gone when an export is loaded.
+
+        Args:
+            exported: folder of an export of such a network, with what `save_pretrained_files` wrote.
+        Raises:
+            InvalidSetting: as `build`.
+        """
+        return self.build(info)
+
     @abstractmethod
     def prunable(self, net: nn.Module) -> list[str]:
         """Names of the Linear and Conv2d layers that may be pruned, in the order of the network."""

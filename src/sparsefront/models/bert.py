@@ -119,6 +119,13 @@ class Bert(Model):
         with torch.device("meta"):
             return _network_class(info.kind)(config)
 
+    def architecture(self, info: "DataInfo", exported: Path) -> nn.Module:
+        """From the export's config.json; built where it has none."""
+        if not (exported / "config.json").is_file():
+            return self.build(info)
+        source = BertSource(self.name, self.revision, str(exported))
+        return _network_class(info.kind)(source.config(attn_implementation="sdpa"))
+
     def longest_sequence(self, info: "DataInfo") -> int:
         return self._config(info).max_position_embeddings
 

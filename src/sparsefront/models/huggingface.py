@@ -107,6 +107,12 @@ class HuggingFace(Model):
         with torch.device("meta"):
             return _network_class(info.kind).from_config(self._config(info)).train()
 
+    def architecture(self, info: "DataInfo", exported: Path) -> nn.Module:
+        """From the export's config.json; built where it has none."""
+        if not (exported / "config.json").is_file():
+            return self.build(info)
+        return _network_class(info.kind).from_config(EncoderSource("", "", str(exported)).config()).float().train()
+
     def longest_sequence(self, info: "DataInfo") -> int | None:
         return self._longest(self._config(info))
 

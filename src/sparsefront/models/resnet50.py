@@ -1,5 +1,6 @@
 """torchvision's ResNet-50."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -72,6 +73,9 @@ class ResNet50(Model):
     def skeleton(self, info: "DataInfo") -> nn.Module:
         with torch.device("meta"):
             return self._net(info)
+
+    def architecture(self, info: "DataInfo", exported: Path) -> nn.Module:
+        return self._net(info)
 
     def prunable(self, net: nn.Module) -> list[str]:
         """All convolutions of the four stages with their shortcuts; the stem reads the image and stays dense."""

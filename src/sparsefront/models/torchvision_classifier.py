@@ -1,5 +1,6 @@
 """Any classifier of torchvision, by its name."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -77,6 +78,9 @@ class TorchvisionClassifier(Model):
                 net = self._net(info).to("meta")
         self._require_size(net, info)
         return net
+
+    def architecture(self, info: "DataInfo", exported: Path) -> nn.Module:
+        return self._net(info)
 
     def prunable(self, net: nn.Module) -> list[str]:
         """Every Linear and Conv2d but the first convolution, which reads the image, and the head unless prune_head."""

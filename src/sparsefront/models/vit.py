@@ -1,6 +1,7 @@
 """torchvision's ViT-B/16 and ViT-L/16, with attention whose projections can be pruned and swapped."""
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -66,6 +67,9 @@ class Vit(Model):
     def skeleton(self, info: "DataInfo") -> nn.Module:
         with torch.device("meta"):
             return self._net(info)
+
+    def architecture(self, info: "DataInfo", exported: Path) -> nn.Module:
+        return self._net(info)
 
     def prunable(self, net: nn.Module) -> list[str]:
         """q, k, v, out and both MLP layers of every block; not the patch projection, nor the head unless prune_head."""

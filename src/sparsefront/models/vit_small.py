@@ -1,5 +1,6 @@
 """A compact pre-norm vision transformer for small images: the default model."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -75,6 +76,9 @@ class VitSmall(Model):
     def skeleton(self, info: "DataInfo") -> nn.Module:
         with torch.device("meta"):
             return self._net(info)
+
+    def architecture(self, info: "DataInfo", exported: Path) -> nn.Module:
+        return self._net(info)
 
     def prunable(self, net: nn.Module) -> list[str]:
         """q, k, v, out, fc1, fc2 of every block; not the patch projection, nor the classifier unless prune_head."""

@@ -66,7 +66,7 @@ class NetworkCalibration:
     def gradients(self, batches: int) -> Iterator[Mapping[str, Tensor]]:
         """See `Calibration`."""
         weights = [module.weight for module in self._modules.values()]
-        with self._judging():
+        with self._in_eval_mode():
             for batch in self.batches(batches):
                 # Left before yielding: a suspended generator would restore the gradient mode at the wrong time.
                 with torch.enable_grad():
@@ -87,12 +87,12 @@ class NetworkCalibration:
     ) -> dict[str, Tensor]:
         """`input_sums` of some of the layers over batches of this rank that were read before."""
         modules = {name: self._modules[name] for name in layers}
-        with self._judging():
+        with self._in_eval_mode():
             return sum_over_inputs(self._forward, batches, modules, statistic, real_positions=real_positions)
 
     def order_of_use(self) -> list[list[str]]:
         """The layers in groups, in the order of the network: see `layer_inputs.in_order_of_use`. The same on every rank."""
-        with self._judging():
+        with self._in_eval_mode():
             return in_order_of_use(self._forward, self._on_device(next(self._all_batches())), self._modules)
 
     def movement(self) -> dict[str, Tensor]:
@@ -137,7 +137,7 @@ class NetworkCalibration:
         return self._task.net(**self._task.net_inputs(batch))
 
     @contextmanager
-    def _judging(self) -> Iterator[None]:
+    def _in_eval_mode(self) -> Iterator[None]:
         """The network in eval mode, for a while."""
         was_training = self._task.net.training
         self._task.net.eval()

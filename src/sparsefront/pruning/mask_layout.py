@@ -46,10 +46,12 @@ class MaskLayout:
 
     def save(self, folder: Path) -> None:
         """Write layer_sparsities.json, layer_patterns.json (class and settings) where layers have their own, and
-        permutations.safetensors ("<layer>.outputs", "<layer>.inputs": int64).
+        permutations.safetensors ("<layer>.outputs", "<layer>.inputs": int64); what another layout left there is gone.
         """
         (folder / SPARSITIES).write_text(json.dumps(self.sparsities))
-        if self.patterns is not None:
+        if self.patterns is None:
+            (folder / PATTERNS).unlink(missing_ok=True)
+        else:
             (folder / PATTERNS).write_text(json.dumps({name: to_record(own) for name, own in self.patterns.items()}))
         orders = {}
         for layer, permutation in self.permutations.items():

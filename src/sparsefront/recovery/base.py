@@ -165,7 +165,7 @@ class Recovery(ABC):
         raise InvalidSetting(key, value, f"goes with schedule {', '.join(followed)}, not with {schedule.name}")
 
     def check(self, setup: RecoverySetup) -> None:
-        """Refuse, before anything is trained, what cannot work with the rest of the setup.
+        """Validate, before anything is trained, that it works with the rest of the setup.
 
         Raises:
             InvalidSetting: with its key written from the root.

@@ -11,6 +11,7 @@ from math import sqrt
 from statistics import fmean
 from typing import Any
 
+from sparsefront.report.rank import rank
 from sparsefront.report.result import Result
 
 STRUCTURE = ("pattern", "pattern_parameters", "granularity", "kernel_mode")
@@ -89,15 +90,9 @@ def candidates_of(results: Iterable[Result]) -> list[Candidate]:
             continue
         of_choice = found.setdefault(_text([result.sparsity.sparsity_target, _choice(result)]), {})
         before = of_choice.get(seeds_of(result))
-        if before is None or _counts_more(result, before):
+        if before is None or rank(result) > rank(before):
             of_choice[seeds_of(result)] = result
     return [Candidate(tuple(runs[seeds] for seeds in sorted(runs, key=str))) for runs in found.values()]
-
-
-def _counts_more(result: Result, before: Result) -> bool:
-    """Of two runs with the same seeds: the one with the control, which alone says what training did; else the newer one."""
-    ranks = [(one.quality.dense_continued is not None, one.identity.time) for one in (result, before)]
-    return ranks[0] > ranks[1]
 
 
 def seeds_of(result: Result) -> tuple[int, int | None]:

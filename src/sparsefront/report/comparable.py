@@ -23,8 +23,6 @@ from sparsefront.report.points import Point, point_of
 from sparsefront.report.provenance import uncommitted
 from sparsefront.report.result import Result
 
-# Always in this order, so that a pattern keeps its color from plot to plot; patterns not named here follow by name.
-FIRST_PATTERNS = ("tile_wise", "vector_wise", "block_wise", "n_m", "element_wise", "dense")
 LOG_FROM_RATIO = 8
 CPU_NOTE = "CPU reference, not a GPU latency"
 
@@ -211,12 +209,6 @@ def _with_dense_ones(groups: dict[tuple, list[Result]], order: list[Result]) -> 
 
 def _without_budget(key: tuple) -> tuple:
     return key[0], tuple(item for item in key[1] if item[0] != BUDGET)
-
-
-def pattern_order(results: Iterable[Result]) -> list[str]:
-    """The patterns met in the results; the position decides color and marker."""
-    met = {result.choice.pattern for result in results}
-    return [*FIRST_PATTERNS, *sorted(met - set(FIRST_PATTERNS))]
 
 
 def model_text(result: Result) -> str:

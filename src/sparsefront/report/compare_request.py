@@ -65,7 +65,7 @@ def parse(arguments: Sequence[str]) -> Request:
     """key=value for the known keys, everything else a path; a path may hold "=" itself, as Hydra's sweep folders do.
 
     Raises:
-        InvalidSetting: an unknown key or option, or an unknown source.
+        InvalidSetting: an unknown key or option, an unknown source, or no number of lines.
     """
     request = Request()
     keys = ("out", "sort", "axis", "rows", "store", "source", "log", "project", "entity")
@@ -90,6 +90,6 @@ def parse(arguments: Sequence[str]) -> Request:
     if request.store is not None and not request.rebuild:
         raise InvalidSetting("store", request.store, "is a file that --rebuild writes")
     axis_named(request.axis)
-    if request.rows != "all" and not request.rows.isdecimal():
-        raise InvalidSetting("rows", request.rows, "a number of lines, or all")
+    if request.rows != "all" and not (request.rows.isdecimal() and int(request.rows)):
+        raise InvalidSetting("rows", request.rows, "a number of lines above 0, or all")
     return request

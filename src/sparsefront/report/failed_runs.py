@@ -14,12 +14,13 @@ def failed_runs(failures: Iterable[Path]) -> list[dict[str, str]]:
         failures: files in which runs say so.
     """
     return [
-        {"failed": file.parent.name, "command": overrides_command(file.parent) or "–", "because": _message(file)}
+        {"failed": file.parent.name, "command": overrides_command(file.parent) or "–", "because": failure_message(file)}
         for file in failures
     ]
 
 
-def _message(file: Path) -> str:
+def failure_message(file: Path) -> str:
+    """Why a run failed, as its file says; or that the file cannot be read."""
     try:
         return str(json.loads(file.read_text())["message"])
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -14,11 +14,11 @@ from typing import Any
 
 from sparsefront.allocation.latency_table import LayerTime, read_table, write_table
 from sparsefront.errors import InvalidSetting
+from sparsefront.inference.dense_kernels import DENSE_KERNELS
 from sparsefront.report.result import Result, result_fields
 from sparsefront.report.store import read_results
 from sparsefront.standard_output import ending_with_its_reader
 
-DENSE_KERNELS = ("dense_linear", "dense_conv2d")
 # Times stand in one table only where all of these agree.
 SAME = (
     "model",

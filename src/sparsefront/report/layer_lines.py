@@ -2,11 +2,10 @@
 
 from typing import Any
 
+from sparsefront.inference.dense_kernels import DENSE_KERNELS
 from sparsefront.pruning.collapse import collapsed_layers
 from sparsefront.report.column_kinds import fraction, plain, times
 from sparsefront.report.result import Result
-
-DENSE_KERNELS = ("dense_linear", "dense_conv2d")
 
 
 def layer_lines(result: Result) -> list[dict[str, str]]:

@@ -5,9 +5,10 @@ W&B mirrors the run; the run's own `row.json` is the truth.
 
 import logging
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting, first_line
@@ -24,12 +25,13 @@ COMPARE_JOB = "compare"  # job type of W&B runs that hold a comparison, and no r
 ONLINE_TIMEOUT_S = 30
 
 
-class Logging(Protocol):
-    """Settings of group `logger`."""
+class Logging(ABC):
+    """Settings of group `logger`; subclasses are frozen dataclasses, fields as in their YAML."""
 
     def check(self) -> None:
         """Check, before anything runs, that this can work. Raises InvalidSetting."""
 
+    @abstractmethod
     def build(
         self, *, run_name: str, output_dir: Path, group: str | None, config: dict[str, Any], run_id: str | None = None
     ) -> "list[Logger]":
@@ -40,15 +42,11 @@ class Logging(Protocol):
             config: what was configured.
             run_id: under which it goes on where it was killed.
         """
-        ...
 
 
 @settings_class()
-class NoLogging:
+class NoLogging(Logging):
     """Keep no training curves."""
-
-    def check(self) -> None:
-        """Nothing can be wrong."""
 
     def build(
         self, *, run_name: str, output_dir: Path, group: str | None, config: dict[str, Any], run_id: str | None = None
@@ -57,11 +55,8 @@ class NoLogging:
 
 
 @settings_class()
-class CsvLogging:
+class CsvLogging(Logging):
     """Training curves in `csv/metrics.csv` of the run's folder."""
-
-    def check(self) -> None:
-        """Nothing can be wrong."""
 
     def build(
         self, *, run_name: str, output_dir: Path, group: str | None, config: dict[str, Any], run_id: str | None = None
@@ -72,7 +67,7 @@ class CsvLogging:
 
 
 @settings_class()
-class WandbLogging:
+class WandbLogging(Logging):
     """Training curves, configuration and the result in W&B.
 
     Args:

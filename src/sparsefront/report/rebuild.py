@@ -7,6 +7,7 @@ from sparsefront.artifacts.durable import whole_file
 from sparsefront.artifacts.lease import held_alone
 from sparsefront.errors import InvalidSetting
 from sparsefront.report.csv_text import TEXT, format_lines
+from sparsefront.report.rank import rank
 from sparsefront.report.result import Result, result_fields
 from sparsefront.report.store import RESULT_FILE, STORE_FILE, Reading, read_results
 
@@ -51,9 +52,10 @@ def merge_stores(paths: Sequence[Path], store: Path, *, processes: int = 1) -> R
 
 
 def _write(store: Path, results: Iterable[Result]) -> None:
-    """One line per `run_id`, that of its newest measurement, in the order of time."""
-    newest = {one.identity.run_id: one for one in sorted(results, key=lambda result: result.identity.time)}
-    cells = ({name: "" if value is None else value for name, value in one.flat().items()} for one in newest.values())
+    """One line per `run_id`, that of its highest `rank`, in the order of time."""
+    highest = {one.identity.run_id: one for one in sorted(results, key=rank)}
+    ordered = sorted(highest.values(), key=lambda result: result.identity.time)
+    cells = ({name: "" if value is None else value for name, value in one.flat().items()} for one in ordered)
     text = format_lines([field.name for field in result_fields()], cells, with_header=True)
     with whole_file(store) as new, new.open("w", newline="", **TEXT) as file:
         file.write(text)

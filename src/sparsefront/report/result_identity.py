@@ -12,6 +12,7 @@ class Identity(CheckedFields):
     a result that is shown or written again keeps it.
 
     `time` is ISO 8601 with its zone; `commit` is None outside a checkout; `gpu`, `driver`, `cuda` are None on a CPU.
+    `config_hash`: of what was typed, see `Experiment.config_hash`; it is `run_id` that tells results apart.
     `gpu_clock_mhz` is the SM clock of that GPU while it ran what was timed, where the driver tells. `processor` and `threads`
     (of one operator) are those of a CPU that was measured on. `dataset_digest`: of the raw data. `dense_weights_sha256`: of the
     network before pruning, `dense_continued_weights_sha256`: of the same trained on; `weights_sha256` and `masks_sha256`: of the

@@ -41,14 +41,14 @@ def override_text(key: str, value: Any) -> str:
 
 def overrides_command(folder: Path) -> str | None:
     """With the overrides that Hydra kept in a run's folder; None where they are gone."""
-    overrides = _overrides(folder / OVERRIDES_FILE)
+    overrides = recorded_overrides(folder)
     return None if overrides is None else " ".join(["python run.py", *map(shlex.quote, overrides)])
 
 
-def _overrides(file: Path) -> list[str] | None:
-    """Of a file that Hydra wrote; None where it is gone or no such list."""
+def recorded_overrides(folder: Path) -> list[str] | None:
+    """Those of a run, from the file that Hydra wrote into its folder; None where it is gone or no such list."""
     try:
-        text = file.read_text()
+        text = (folder / OVERRIDES_FILE).read_text()
     except OSError:
         return None
     lines = text.splitlines()

@@ -15,6 +15,7 @@ from sparsefront.artifacts.durable import whole_file
 from sparsefront.artifacts.lease import held_alone
 from sparsefront.artifacts.record_digest import record_digest
 from sparsefront.report.csv_text import TEXT, format_lines, parse_lines, whole_lines
+from sparsefront.report.rank import rank, rank_of_line
 from sparsefront.report.result import Result, missing_columns
 from sparsefront.run_folder import FAILURE_FILE
 from sparsefront.tasks.outcomes import Outcomes, load_outcomes
@@ -35,7 +36,7 @@ def write_result_json(path: Path, result: Result) -> Path:
 
 
 def append_result(store_csv: Path, result: Result) -> None:
-    """Add the result to the store; safe with many writers. One line per `run_id`: the newest replaces an older one.
+    """Add the result to the store; safe with many writers. One line per `run_id`: that of the higher `rank` stays.
 
     The common case appends one line in one write, and parses nothing but the header. The file is rewritten, atomically, when
     the result brings a column that it lacks, when its run is already there, or when a killed writer left half a line at the
@@ -52,6 +53,11 @@ def append_result(store_csv: Path, result: Result) -> None:
         if whole != text:
             log.warning("%s ended in half a line, left by a killed run: it was dropped", store_csv)
         header, lines = parse_lines(whole)
+        own = [line for line in lines if line.get("run_id") == result.identity.run_id]
+        if any(rank_of_line(line) > rank(result) for line in own):
+            if whole != text:
+                _replace(store_csv, whole)
+            return
         known = [line for line in lines if line.get("run_id") != result.identity.run_id]
         missing_columns = [name for name in cells if name not in header]
         if whole == text and header and not missing_columns and len(known) == len(lines):

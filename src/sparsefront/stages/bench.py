@@ -33,11 +33,12 @@ class Bench:
         """The bench of an experiment; `net` only tells the task what its outputs look like.
 
         Raises:
-            InvalidSetting: what is evaluated of the test split is of one class.
+            InvalidSetting: what is evaluated of val or test is of one class.
         """
         settings = experiment.measure
         data = open_data(experiment, batch_size=settings.batch_sizes[0])
-        require_classes(experiment, data, "test")
+        for split in ("val", "test"):
+            require_classes(experiment, data, split)
         bench = cls(experiment, data, make_task(experiment, net), {}, settings.torch_device, settings.torch_dtype)
         return bench.at(settings.batch_sizes[0], settings.sequence_lengths[0])
 

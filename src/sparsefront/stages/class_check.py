@@ -12,13 +12,14 @@ KINDS = ("image_classification", "sequence_classification")
 
 
 def require_classes(experiment: Experiment, data: pl.LightningDataModule, split: str) -> None:
-    """A split must hold at least two classes; of `test`, the part that is evaluated.
+    """A split must hold at least two classes; of `val` and `test`, the part that is evaluated.
 
-    Regression, and data whose parts tell no `labels`, is left alone.
+    Regression, and data whose parts tell no `labels`, is left alone. So is a `val` of one class: classes are held out in
+    their proportions, so it is only too small for a second one.
 
     Args:
         data: its `part(split)` is read.
-        split: train or test.
+        split: train, val or test.
     Raises:
         InvalidSetting: one class; names it and how many rows there are.
     """
@@ -28,15 +29,17 @@ def require_classes(experiment: Experiment, data: pl.LightningDataModule, split:
         return
     labels = torch.as_tensor(labels)
     if len(classes := labels.unique()) < 2:
+        if split == "val":
+            return
         path = getattr(experiment.dataset, "path", None)
         key, value = ("dataset", experiment.choices["dataset"]) if path is None else ("dataset.path", path)
         raise InvalidSetting(key, value, _alone(int(classes[0]), f"{split} holds", len(labels), info.num_classes))
     limit = experiment.measure.evaluate_limit
-    if split == "test" and limit is not None:
+    if split != "train" and limit is not None:
         batch_size = experiment.measure.batch_sizes[0]
         seen = labels[: math.ceil(limit / batch_size) * batch_size]
         if len(seen.unique()) < 2:
-            alone = _alone(int(seen[0]), "what is evaluated of test holds", len(seen), info.num_classes)
+            alone = _alone(int(seen[0]), f"what is evaluated of {split} holds", len(seen), info.num_classes)
             raise InvalidSetting("measure.evaluate_limit", limit, f"{alone}; raise it, or null for the whole split")
 
 

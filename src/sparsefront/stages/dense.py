@@ -63,7 +63,8 @@ def train_body(experiment: Experiment, unfinished: Path, folder: Path, loggers: 
     data.setup(None if experiment.goes_on_to("measure") else "fit")
     require_classes(experiment, data, "train")
     if experiment.goes_on_to("measure"):
-        require_classes(experiment, data, "test")
+        for split in ("val", "test"):
+            require_classes(experiment, data, split)
     trained = _train(experiment, net, data, unfinished, folder, loggers) if recipe.epochs else Trained()
     save_weights(net, folder / WEIGHTS)
     (folder / "training.json").write_text(json.dumps(asdict(trained)))

@@ -142,7 +142,7 @@ def _dense(experiment: Experiment) -> dict[str, Any]:
         "model": by_content(experiment.model.fingerprint()),
         "model_settings": {key: value for key, value in model.items() if key not in experiment.model.for_pruning},
         "dataset": by_content(experiment.dataset.fingerprint()),
-        "recipe": _dense_recipe(recipe),
+        "recipe": dense_recipe(recipe),
         "trainer": experiment.trainer.cache_key(),
         "seed": experiment.seed,
         "code": code_digest(
@@ -157,9 +157,9 @@ def _dense(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def _dense_recipe(recipe: dict[str, Any]) -> dict[str, Any]:
+def dense_recipe(recipe: dict[str, Any]) -> dict[str, Any]:
     """What of a recipe decides the dense weights: of a checkpoint that is taken as it is, nothing."""
-    if recipe["epochs"] == 0:
+    if recipe.get("epochs") == 0:
         return {"epochs": 0}
     return {key: value for key, value in recipe.items() if key not in AFTER_PRUNING}
 
@@ -184,6 +184,11 @@ def _control(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any] | 
 
 
 def _prune(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any]:
+    # the key of a network that was trained here names the batch size already
+    calibrates = experiment.importance.source in ("gradients", "inputs") or isinstance(
+        experiment.allocation, MeasuringAllocation
+    )
+    batch_size = {"batch_size": experiment.recipe.batch_size} if experiment.recipe.epochs == 0 and calibrates else {}
     return {
         "dense": digest(dense),
         "prunable": _prunable(experiment),
@@ -201,6 +206,7 @@ def _prune(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any]:
         "code": code_digest(
             stage_modules(experiment, ("pattern", "importance", "allocation"), "sparsefront.stages.prune")
         ),
+        **batch_size,
     }
 
 

@@ -38,8 +38,8 @@ def check_search(experiment: Experiment) -> None:
 def make_search(
     experiment: Experiment, store: ArtifactStore, times_key: dict[str, Any], table_key: dict[str, Any], net: nn.Module
 ) -> Search:
-    """Timed as the measurement will be, at its first size; judged by the held-out part of train, by training batches where none
-    is held out.
+    """Timed as the measurement will be, at its first size; evaluated on the held-out part of train, on training batches where
+    none is held out.
 
     Args:
         times_key: times are measured once for it, and found by networks of other weights.

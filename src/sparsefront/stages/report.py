@@ -24,7 +24,7 @@ from sparsefront.report.run_report import write_report
 from sparsefront.report.store import RESULT_FILE, STORE_FILE, append_result, write_result_json
 from sparsefront.report.terminal import print_run
 from sparsefront.run_folder import link_checkpoint
-from sparsefront.stages.keys import StageKeys
+from sparsefront.stages.keys import StageKeys, dense_recipe
 from sparsefront.stages.measure import MEASUREMENTS, SAMPLES
 from sparsefront.stages.prune import found_by_search
 from sparsefront.stages.quality import OUTCOMES
@@ -190,7 +190,9 @@ def _n_of_m(experiment: Experiment, pruned: Artifact | None, recovered: Artifact
 
 
 def choice_of(experiment: Experiment, network: dict[str, Any]) -> Choice:
-    """What was chosen; a dense run pruned nothing, so it names no way of pruning.
+    """What was chosen, without what the result does not depend on: runs that differ in that alone share it.
+
+    A dense run pruned nothing, so it names no way of pruning; without a swap the kernel is `none`.
 
     Args:
         network: what the loaded network says of itself.
@@ -200,6 +202,8 @@ def choice_of(experiment: Experiment, network: dict[str, Any]) -> Choice:
     if pruned:
         parts += ["importance", "allocation", "schedule", "recovery"]
     parameters = {f"{part}_parameters": _parameters(asdict(getattr(experiment, part))) for part in parts}
+    if not pruned:
+        parameters["recipe_parameters"] = dense_recipe(parameters["recipe_parameters"])
     parameters["model_parameters"] = _parameters(experiment.model.settings_used()) | network
     return Choice(
         model=choices["model"],
@@ -214,7 +218,7 @@ def choice_of(experiment: Experiment, network: dict[str, Any]) -> Choice:
         recovery=choices["recovery"] if pruned else None,
         recipe=choices.get("recipe"),
         trainer_parameters=experiment.trainer.cache_key(),
-        kernel_mode=choices["kernel"] if pruned else None,
+        kernel_mode=(choices["kernel"] if experiment.swaps else "none") if pruned else None,
         control=experiment.control,
         **parameters,
     )

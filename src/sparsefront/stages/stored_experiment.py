@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from sparsefront.errors import InvalidSetting
 from sparsefront.experiment import Experiment
 from sparsefront.report.result import Result
+from sparsefront.stages.keys import dense_recipe
 from sparsefront.stages.network import build_net
 from sparsefront.stages.report import choice_of
 
@@ -67,9 +68,21 @@ def _key(text: str) -> str:
 
 
 def _require_same(experiment: Experiment, result: Result) -> None:
-    """What was chosen, as the record has it; how it was trained matters no more, since its weights are there."""
+    """What was chosen, as the record has it; how it was trained matters no more, since its weights are there.
+
+    Nor does what the result never depended on, which it may hold of another run that found it, or of an earlier version:
+    the kernel where none ran, of a dense network's recipe what comes after pruning, and where the data lies.
+    """
     network = experiment.model.network_facts(build_net(experiment))
     composed, stored = asdict(choice_of(experiment, network)), asdict(result.choice)
+    if result.quality.sparse is None:
+        composed["kernel_mode"] = stored["kernel_mode"]
+    if not experiment.pattern.prunes:
+        stored["recipe_parameters"] = dense_recipe(stored["recipe_parameters"])
+    for choice in (composed, stored):
+        choice["dataset_parameters"] = {
+            key: value for key, value in choice["dataset_parameters"].items() if key not in experiment.dataset.elsewhere
+        }
     composed |= {"sparsity": experiment.sparsity, "seed": experiment.seed}
     stored |= {"sparsity": result.sparsity.sparsity_target, "seed": result.identity.seed}
     for name, value in stored.items():

@@ -1,4 +1,4 @@
-"""The part of training and judging that all tasks share."""
+"""The part of training and evaluating that all tasks share."""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -173,20 +173,8 @@ class Task(LightningModule, ABC):
         self._evaluator.update(self(batch), batch)
 
     def on_validation_epoch_end(self) -> None:
-        self._log_metrics("val")
-
-    def on_test_epoch_start(self) -> None:
-        self._evaluator = self.evaluator(self.trainer.datamodule, "test")
-
-    def test_step(self, batch: Batch, batch_index: int) -> None:
-        self._evaluator.update(self(batch), batch)
-
-    def on_test_epoch_end(self) -> None:
-        self._log_metrics("test")
-
-    def _log_metrics(self, split: str) -> None:
         metrics = self._evaluator.compute()
-        self.log_dict({f"{split}/{name}": value for name, value in metrics.items()}, prog_bar=True)
+        self.log_dict({f"val/{name}": value for name, value in metrics.items()}, prog_bar=True)
         self._evaluator = None
 
 

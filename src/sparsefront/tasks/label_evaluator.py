@@ -1,4 +1,4 @@
-"""Judging one label per input, for images and sentences alike."""
+"""Evaluating one label per input, for images and sentences alike."""
 
 import math
 import warnings

@@ -8,7 +8,7 @@ import pytorch_lightning as pl
 from safetensors.torch import save_file
 from torch import nn
 
-from sparsefront.artifacts.durable import PARTIAL, whole_file
+from sparsefront.artifacts.durable import PARTIAL, link_or_copy, whole_file
 
 EPOCH_WEIGHTS = "epoch_weights"
 
@@ -40,7 +40,12 @@ class SaveEpochWeights(pl.Callback):
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if trainer.is_global_zero:
             half_written = shutil.ignore_patterns(f"{PARTIAL}*")  # by a killed run
-            shutil.copytree(self.unfinished / EPOCH_WEIGHTS, self.folder / EPOCH_WEIGHTS, ignore=half_written)
+            shutil.copytree(
+                self.unfinished / EPOCH_WEIGHTS,
+                self.folder / EPOCH_WEIGHTS,
+                ignore=half_written,
+                copy_function=link_or_copy,
+            )
 
 
 WEIGHTS = "weights.safetensors"

@@ -23,6 +23,7 @@ from sparsefront.training.compilation import CompileSteps
 from sparsefront.training.determinism import deterministic_algorithms
 from sparsefront.training.disk_need import require_room
 from sparsefront.training.divergence import Diverged, StopAtDivergence
+from sparsefront.training.epoch_weights import SaveEpochWeights
 from sparsefront.training.optimization import Optimization
 from sparsefront.training.recipe import Recipe
 from sparsefront.training.resume import KeepEpochs, checkpoint_of
@@ -67,7 +68,14 @@ def fit(
     # First the averages, so that the masks are checked after these took the weights' place.
     averages = () if recipe.ema is None else (AverageWeights(recipe.ema),)
     count, keep = CountBudget(steps), KeepEpochs(unfinished if trainer.checkpoint else None)
-    require_room(task.net, directory, epochs=epochs, recipe=recipe, keeps_epochs=keep.folder is not None)
+    require_room(
+        task.net,
+        directory,
+        epochs=epochs,
+        recipe=recipe,
+        keeps_epochs=keep.folder is not None,
+        epoch_weights=any(isinstance(callback, SaveEpochWeights) for callback in callbacks),
+    )
     task.label_smoothing = recipe.label_smoothing
     if isinstance(task.optimization, Optimization):
         task.optimization = replace(task.optimization, fused=trainer.fuses_optimizer)

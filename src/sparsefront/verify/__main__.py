@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sparsefront.command_line import configured
+from sparsefront.composing import configured
 from sparsefront.errors import Edited, InvalidSetting
 from sparsefront.runs import CONFIG_DIR
 from sparsefront.stages.measure_again import DIFFERS, measure_again

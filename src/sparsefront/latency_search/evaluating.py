@@ -29,12 +29,14 @@ def with_errors(
     start = working_time()
     layers = dict.fromkeys(layer for item in times.items for layer in item.layers)
     weights = {layer: as_matrix(net.get_submodule(layer).weight.detach()).float() for layer in layers}
-    items = [_judged(item, weights, masks, hessians) for item in bar(times.items, description="errors", unit="item")]
+    items = [_evaluated(item, weights, masks, hessians) for item in bar(times.items, description="errors", unit="item")]
     items = weighed(items, masks, loss)
     return replace(times, items=items, seconds=times.seconds + working_time() - start)
 
 
-def _judged(item: Item, weights: Mapping[str, Tensor], masks: CandidateMasks, hessians: Mapping[str, Tensor]) -> Item:
+def _evaluated(
+    item: Item, weights: Mapping[str, Tensor], masks: CandidateMasks, hessians: Mapping[str, Tensor]
+) -> Item:
     def error(option: Option) -> float:
         if option.pattern is None:
             return 0.0

@@ -1,0 +1,37 @@
+"""The tables that close a sweep: its finished points, and those that failed."""
+
+from pathlib import Path
+
+from sparsefront.report.failed_runs import failure_message
+from sparsefront.report.run_command import recorded_overrides
+from sparsefront.report.store import RESULT_FILE, read_results
+from sparsefront.report.table import results_table, table_console
+from sparsefront.report.terminal import Failure, print_failures
+from sparsefront.run_folder import FAILURE_FILE
+
+
+def print_sweep(directory: Path) -> None:
+    """Tables of a sweep's finished and failed points.
+
+    Args:
+        directory: the sweep's folder, one subfolder per point.
+    """
+    files = sorted(directory.rglob(RESULT_FILE))
+    reading = read_results(files)
+    failures = [
+        Failure(file.parent.name, recorded_overrides(file.parent) or ["not recorded"], failure_message(file))
+        for file in sorted(directory.rglob(FAILURE_FILE))
+    ]
+    if reading.results:
+        by_pattern = sorted(
+            reading.results, key=lambda result: (result.choice.pattern, result.sparsity.sparsity_target)
+        )
+        table_console().print(results_table(by_pattern))
+    for problem in reading.problems:
+        print(problem)
+    if failures:
+        print_failures(failures)
+    finished, distinct = len(files) - len(reading.problems), len(reading.results)
+    # points whose settings mean the same share one result
+    shared = f" with {distinct} different results" if distinct < finished else ""
+    print(f"{finished} points finished{shared}, {len(failures)} failed: {directory}")
