@@ -3,6 +3,7 @@
 import importlib.util
 from pathlib import Path
 
+import pandas
 import pytest
 import torch
 
@@ -85,3 +86,11 @@ def test_every_setting_is_one_that_run_takes(experiment):
 
     for overrides in experiment.SETTINGS.values():
         build_settings("pattern", experiment.composed(*overrides.split()).pattern)
+
+
+def test_the_page_holds_the_table_of_its_rows():
+    spec = importlib.util.spec_from_file_location("pattern_retention_draw", FILE.with_name("draw.py"))
+    drawing = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(drawing)
+    table = drawing.markdown(pandas.read_csv(FILE.with_name("retention.csv")))
+    assert f"| --- |\n{table}\n\n" in FILE.with_name("README.md").read_text()
