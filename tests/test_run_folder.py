@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -96,6 +97,26 @@ def test_a_run_that_is_discarded_at_this_moment_does_not_come_back(tmp_path, mon
     monkeypatch.setattr(run_folder, "hold_in", late)
     close_killed_runs(tmp_path / "results")
     assert not (tmp_path / "results").exists()
+
+
+def test_folders_that_come_and_go_beside_the_runs_are_no_obstacle(tmp_path, monkeypatch):
+    """Others append to the store: its leases are a hidden folder, which is not looked into; a run's folder may vanish too."""
+    killed_run = begin(tmp_path / "sweep" / "0")
+    (tmp_path / ".rows.csv.leases").mkdir()
+    (tmp_path / "gone").mkdir()
+    list_folder = os.scandir
+
+    def scandir(path):
+        if Path(path).name in (".rows.csv.leases", "gone"):
+            raise FileNotFoundError(path)
+        return list_folder(path)
+
+    seen = []
+    monkeypatch.setattr(run_folder.os, "scandir", scandir)
+    monkeypatch.setattr(run_folder, "_close_killed_run", lambda marker: seen.append(marker.parent))
+    (killed_run / ".running").mkdir()
+    close_killed_runs(tmp_path)
+    assert seen == [killed_run]
 
 
 def test_a_run_of_another_host_is_closed_when_it_gives_no_sign_of_life(tmp_path, monkeypatch):

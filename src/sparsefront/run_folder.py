@@ -86,9 +86,19 @@ def close_killed_runs(results: Path) -> None:
     Args:
         results: the folder of results; the points of sweeps lie one level deeper.
     """
-    for marker in [*results.glob(f"*/{RUNNING}"), *results.glob(f"*/*/{RUNNING}")]:
-        with suppress(OSError):  # another run does the same at this moment, or the folder belongs to another user
-            _close_killed_run(marker)
+    for outer in _folders_in(results):
+        for folder in (outer, *_folders_in(outer)):
+            marker = folder / RUNNING
+            with suppress(OSError):  # another run does the same at this moment, or the folder belongs to another user
+                if marker.is_dir():
+                    _close_killed_run(marker)
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    """Without hidden ones, such as leases, which come and go; none where the folder is gone at this moment."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        return [Path(entry.path) for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+    return []
 
 
 def _close_killed_run(marker: Path) -> None:

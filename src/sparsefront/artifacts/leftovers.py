@@ -9,6 +9,7 @@ from pathlib import Path
 from sparsefront.artifacts.durable import PARTIAL
 from sparsefront.artifacts.generations import maker_of
 from sparsefront.artifacts.lease import hold_alone, remove_dead
+from sparsefront.artifacts.walk import below
 
 log = logging.getLogger(__name__)
 REMOVED = ".removed-"  # in the name of a stage that is being removed: renamed first, so that it is never half there
@@ -32,7 +33,7 @@ def remove_leftovers(root: Path) -> list[Path]:
         except OSError:  # another run removes it at this moment, or it is not ours
             continue
         removed.append(path)
-    for folder in [*root.glob("*/.*.leases"), *(root / "data").rglob(".*.leases")]:
+    for folder in [*root.glob("*/.*.leases"), *below(root / "data", ".*.leases")]:
         with suppress(OSError):
             remove_dead(folder)
     if removed:
@@ -45,6 +46,6 @@ def _half_done(root: Path) -> Iterator[tuple[Path, Path]]:
     for path in [*root.glob(f"*/*{PARTIAL}*"), *root.glob(f"*/*{REMOVED}*")]:
         if path.is_dir():
             yield path, maker_of(path.with_name(path.name.split(".")[0]))
-    for path in (root / "data").rglob(f"{PARTIAL}*"):
+    for path in below(root / "data", f"{PARTIAL}*"):
         name = path.name.removeprefix(PARTIAL).partition("-")[2].removesuffix(".sha256")
         yield path, path.with_name(name)

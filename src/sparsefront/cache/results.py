@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sparsefront.artifacts.walk import below
 from sparsefront.report.store import RESULT_FILE, STORE_FILE
 
 FOLDERS_FILE = "results_folders.txt"  # in the cache folder: paths relative to it, a line each
@@ -65,7 +66,7 @@ def read_results(folders: Iterable[Path]) -> Results:
     runs: dict[str, Run] = {}
     problems: list[str] = []
     for folder in folders:
-        files = sorted(folder.rglob(RESULT_FILE)) or sorted(folder.rglob(STORE_FILE))
+        files = sorted(below(folder, RESULT_FILE)) or sorted(below(folder, STORE_FILE))
         for file in files:
             try:
                 records = [json.loads(file.read_text())] if file.name == RESULT_FILE else _csv_records(file)
