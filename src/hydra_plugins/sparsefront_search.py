@@ -16,7 +16,7 @@ class OptunaSweeper(Sweeper):
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         from hydra.core.plugins import Plugins
 
-        self.config = config
+        self.hydra_context, self.config = hydra_context, config
         self.launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )
@@ -27,6 +27,6 @@ class OptunaSweeper(Sweeper):
         from sparsefront.search.sweep import run_search
 
         try:
-            run_search(arguments, self.settings, self.config, self.launcher)
+            run_search(arguments, self.settings, self.config, self.launcher, self.validate_batch_is_legal)
         except InvalidSetting as error:
             raise BadInput(str(error)).exit() from error

@@ -5,7 +5,9 @@ point runs for Optuna and nobody holds it, its process was killed: the next one 
 then goes on from what the killed one had stored.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,14 +16,16 @@ from hydra.utils import instantiate
 
 from sparsefront.artifacts.durable import whole_file
 from sparsefront.artifacts.lease import Lease, held_alone, hold_alone
-from sparsefront.errors import InvalidSetting
+from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.report.store import FRONT_FILE
+from sparsefront.search.space import in_overrides
 
 if TYPE_CHECKING:
     import optuna
     from optuna.distributions import BaseDistribution
 
 ABANDONED, RUN, NUMBER, FIXED, BEGAN = "abandoned", "run", "number", "fixed", "began"
+PASSWORD = re.compile(r"(?<=:)[^/].*(?=@)")  # of a URL
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class Study:
     n_trials: points of the whole study.
     fixed: what every point has in common, by key; each process that joins the study has to have the same.
     Raises:
-        InvalidSetting: the study has points of other fixed settings.
+        InvalidSetting: the study has points of other fixed settings, or of another space; or its database cannot be opened.
     """
 
     def __init__(
@@ -59,27 +63,49 @@ class Study:
         fixed: Mapping[str, str] | None = None,
     ) -> None:
         self.place, self.space, self.sampler, self.n_trials = folder / name, space, sampler, n_trials
+        _require_database(storage)
         folder.mkdir(parents=True, exist_ok=True)
         with held_alone(self.place):
             self._study = _open(self.place, name, storage, list(directions))
             self._join(dict(fixed or {}))
 
     def _join(self, fixed: dict[str, str]) -> None:
-        """Bind the study to its settings; one of which every point failed begins anew, since a setting may have been wrong."""
-        from optuna.trial import TrialState
+        """Bind the study to its settings and its space.
 
-        known, trials = self._study.user_attrs.get(FIXED), self._study.get_trials(deepcopy=False)
-        if known is None:
+        One of which every point failed begins anew, since a setting may have been wrong; Optuna takes no other categories for it.
+        """
+        fixed |= in_overrides(self.space)
+        trials, attributes = self._study.get_trials(deepcopy=False), self._study.user_attrs
+        if FIXED not in attributes:
             self._study.set_user_attr(FIXED, fixed)
-        elif known != fixed and all(trial.state == TrialState.FAIL for trial in trials):
+            return
+        # Studies of before the space was stored have it in their points alone.
+        searched = [in_overrides(trial.distributions) for trial in trials[attributes.get(BEGAN, 0) :]]
+        known = {key: text for point in searched for key, text in point.items()} | attributes[FIXED]
+        if known == fixed:
+            return
+        if self._all_failed(trials):
             self._study.set_user_attr(FIXED, fixed)
             self._study.set_user_attr(BEGAN, len(trials))
-        elif known != fixed:
+        else:
             keys = sorted(key for key in known.keys() | fixed.keys() if known.get(key) != fixed.get(key))
             differ = ", ".join(
                 f"{key}={known.get(key, '(default)')}, not {fixed.get(key, '(default)')}" for key in keys
             )
-            raise InvalidSetting("hydra.sweeper.study", self.place.name, f"this study has {differ}: name another one")
+            another = "name another study with hydra.sweeper.study=..."
+            raise InvalidSetting("hydra.sweeper.study", self.place.name, f"this study has {differ}: {another}")
+
+    def _all_failed(self, trials: "Sequence[optuna.trial.FrozenTrial]") -> bool:
+        """Whether no point finished or runs, and Optuna takes this space after those that there were."""
+        from optuna.distributions import check_distribution_compatibility
+        from optuna.trial import TrialState
+
+        try:
+            for key, distribution in (pair for trial in trials for pair in trial.distributions.items()):
+                check_distribution_compatibility(distribution, self.space.get(key, distribution))
+        except ValueError:
+            return False
+        return all(trial.state == TrialState.FAIL for trial in trials)
 
     def ask(self) -> Asked | None:
         """The next point, abandoned ones first; None where all were taken."""
@@ -142,7 +168,8 @@ class Study:
             self._study.tell(trial.number, state=TrialState.FAIL)
             # One that was killed before it had its number is the last one, and gets it when it is asked for again.
             numbered = {name: value for name, value in trial.user_attrs.items() if name == NUMBER}
-            self._study.enqueue_trial(trial.params, user_attrs=numbered)
+            if all(self.space.get(key) == distribution for key, distribution in trial.distributions.items()):
+                self._study.enqueue_trial(trial.params, user_attrs=numbered)
             lease.release()
 
     def _hold(self, number: int) -> Lease | None:
@@ -164,12 +191,39 @@ class _JournalLock:
         self._held.__exit__(None, None, None)
 
 
+@contextmanager
+def _opening(storage: str) -> Iterator[None]:
+    """What fails in the block is one line about the setting; the URL's password is left out."""
+    try:
+        yield
+    except Exception as error:
+        given, why = PASSWORD.sub("***", storage), PASSWORD.sub("***", first_line(error))
+        allowed = f"must be null or the URL of a database, such as sqlite:///study.db ({why})"
+        raise InvalidSetting("hydra.sweeper.storage", given, allowed) from error
+
+
+def _require_database(storage: str | None) -> None:
+    """Connect once, before a folder or a table is made."""
+    if storage is None:
+        return
+    with _opening(storage):
+        from sqlalchemy import create_engine
+
+        engine = create_engine(storage)
+        engine.connect().close()
+        engine.dispose()
+
+
 def _open(place: Path, name: str, storage: str | None, directions: list[str]) -> "optuna.Study":
     import optuna
     from optuna.storages.journal import JournalFileBackend
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    known: optuna.storages.BaseStorage
     if storage is None:
         journal = place.with_name(f"{name}.journal")
-        storage = optuna.storages.JournalStorage(JournalFileBackend(str(journal), lock_obj=_JournalLock(journal)))
-    return optuna.create_study(storage=storage, study_name=name, directions=directions, load_if_exists=True)
+        known = optuna.storages.JournalStorage(JournalFileBackend(str(journal), lock_obj=_JournalLock(journal)))
+    else:
+        with _opening(storage):
+            known = optuna.storages.get_storage(storage)
+    return optuna.create_study(storage=known, study_name=name, directions=directions, load_if_exists=True)

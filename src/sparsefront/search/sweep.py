@@ -1,7 +1,7 @@
 """The points of a search, launched one after the other, or as many at a time as the launcher takes."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from omegaconf import DictConfig
 from sparsefront.errors import InvalidSetting
 from sparsefront.search.choosable import require_choosable
 from sparsefront.search.objective import Objective, objective
-from sparsefront.search.space import parse_space
+from sparsefront.search.settings import search_settings
+from sparsefront.search.space import parse_space, points_of_each_option
 from sparsefront.search.study import Asked, Study
 
 log = logging.getLogger(__name__)
@@ -21,7 +22,13 @@ SWEEPER = "OptunaSweeper"  # as points are told who chooses
 PLACES = ("_dir", ".path")  # ends of keys that may differ from host to host
 
 
-def run_search(arguments: list[str], settings: Mapping[str, Any], config: DictConfig, launcher: Launcher) -> None:
+def run_search(
+    arguments: list[str],
+    settings: Mapping[str, Any],
+    config: DictConfig,
+    launcher: Launcher,
+    compose: Callable[[list[list[str]]], None],
+) -> None:
     """Work on a study until it has all its points. A point that fails is no reason to stop; the first failure ends the search.
 
     Args:
@@ -29,34 +36,38 @@ def run_search(arguments: list[str], settings: Mapping[str, Any], config: DictCo
         settings: of conf/hydra/sweeper/optuna.yaml.
         config: of the first point, with Hydra's own part.
         launcher: starts runs.
+        compose: raises where Hydra cannot compose one of several lists of overrides.
     Raises:
-        InvalidSetting: an unknown direction, a value that nothing may be chosen by, no space, another number of values than the
-            study has, or a study of other settings.
+        InvalidSetting: a setting of the sweeper that is wrong, an unknown direction, a value that nothing may be chosen by, no
+            space, another number of values than the study has, or a study of other settings or another space.
     """
     objectives = _objectives(config.optimize)
-    params = [f"{key}={value}" for key, value in (settings["params"] or {}).items()]
+    search = search_settings(settings)
+    params = [f"{key}={value}" for key, value in search.params.items()]
     space, fixed = parse_space([*params, *arguments])
+    # A mistyped option or key ends the search here, and no study remembers it.
+    compose([_overrides(point, fixed) for point in points_of_each_option(space)])
     study = Study(
         Path(config.results_dir) / STUDIES,
-        settings["study"],
-        storage=settings["storage"],
+        search.study,
+        storage=search.storage,
         directions=[one.direction for one in objectives],
         space=space,
-        sampler=settings["sampler"],
-        n_trials=settings["n_trials"],
+        sampler=search.sampler,
+        n_trials=search.n_trials,
         fixed=_same_everywhere(fixed) | {"optimize": ",".join(config.optimize)},
     )
     failures, launched = [], 0
-    while batch := _ask(study, settings["batch"]):
+    while batch := _ask(study, search.batch):
         launched += len(batch)
-        jobs = [_overrides(asked, fixed) for asked in batch]
-        for asked, returned in zip(batch, launcher.launch(jobs, initial_job_idx=batch[0].number), strict=True):
+        jobs = [_overrides(asked.trial.params, fixed) for asked in batch]
+        for asked, returned in zip(batch, _launch(launcher, jobs, study, batch), strict=True):
             failed = returned.status is not JobStatus.COMPLETED
             study.tell(asked, None if failed else _values(returned, len(objectives)), _folder(returned))
             failures += [returned] if failed else []
     if not launched:
         told = "all %s points of study %s are taken: raise hydra.sweeper.n_trials, or name another hydra.sweeper.study"
-        log.warning(told, settings["n_trials"], settings["study"])
+        log.warning(told, search.n_trials, search.study)
     if study.front.exists():
         log.info("the points that no other beats: python compare.py %s", study.front)
     for returned in failures:
@@ -77,14 +88,24 @@ def _ask(study: Study, most: int) -> list[Asked]:
     return asked
 
 
+def _launch(launcher: Launcher, jobs: list[list[str]], study: Study, batch: list[Asked]) -> Sequence[JobReturn]:
+    """What the runs returned. Where the launcher itself fails, the points failed: going on with them would fail again."""
+    try:
+        return launcher.launch(jobs, initial_job_idx=batch[0].number)
+    except Exception:
+        for asked in batch:
+            study.tell(asked, None)
+        raise
+
+
 def _same_everywhere(fixed: list[str]) -> dict[str, str]:
     """What all processes of a study have to agree on."""
     pairs = (line.partition("=")[::2] for line in fixed)
     return {key: value for key, value in pairs if not key.endswith(PLACES)}
 
 
-def _overrides(asked: Asked, fixed: list[str]) -> list[str]:
-    return [*fixed, *(f"{key}={value}" for key, value in asked.trial.params.items())]
+def _overrides(point: Mapping[str, Any], fixed: list[str]) -> list[str]:
+    return [*fixed, *(f"{key}={value}" for key, value in point.items())]
 
 
 def _values(returned: JobReturn, expected: int) -> list[float]:
