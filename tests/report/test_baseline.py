@@ -32,7 +32,7 @@ def test_the_continued_network_is_the_baseline_where_there_is_one(make_result):
 
 def test_two_baselines_among_comparable_results_are_told(make_result):
     (group,) = split_comparable([make_result(**CONTINUED), make_result(pattern="n_m")])
-    told = "against dense trained on in 1 runs, and against dense as it was before pruning in the 1 without"
+    told = "against dense trained on in 1 run, and against dense as it was before pruning in the 1 without"
     assert any(told in note for note in group.notes())
     for alike in ([make_result(**CONTINUED), make_result(**CONTINUED, seed=4)], [make_result(), make_result(seed=4)]):
         assert not any("points lost" in note for note in split_comparable(alike)[0].notes())

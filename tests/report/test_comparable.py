@@ -23,6 +23,11 @@ def test_another_model_data_device_batch_or_dtype_is_another_group(make_result):
     assert sorted(len(group.results) for group in groups) == [1] * 8 + [2]
 
 
+def test_the_largest_group_comes_first_and_then_the_title_decides(make_result):
+    results = [make_result(model="a"), make_result(model="c"), make_result(model="b"), make_result(model="c", seed=4)]
+    assert [group.title[0] for group in split_comparable(results)] == ["c", "a", "b"]
+
+
 def test_only_timed_results_stand_against_latency(make_result):
     untimed = make_result(latency_sparse_ms=None, speedup=None, sparse=None, masked=0.5, pattern="n_m")
     for axis, x in ((SPEEDUP, 1.5), (LATENCY, 3.5)):
@@ -108,6 +113,47 @@ def test_results_of_another_protocol_are_another_front_that_says_so(make_result,
     assert split_comparable([make_result(**RECORDED)])[0].title == split_comparable([make_result()])[0].title
 
 
+STEPS_OF_64 = RECORDED | {
+    "recovery_steps": 42,
+    "recovery_samples": 2688,
+    "recipe_parameters": {"batch_size": 64},
+    "trainer_parameters": {"devices": 1, "accumulate_grad_batches": 1},
+}
+
+
+def test_a_smaller_batch_at_the_end_of_an_epoch_is_no_other_budget(make_result):
+    """Iterative pruning stood apart from one_shot: each of its rounds begins a new epoch."""
+    one_shot = make_result(**STEPS_OF_64, schedule="one_shot")
+    iterative = make_result(**STEPS_OF_64 | {"recovery_samples": 2588}, schedule="iterative")
+    dense = make_result(**STEPS_OF_64 | {"recovery": None, "recovery_steps": None, "recovery_samples": None})
+    (group,) = split_comparable([one_shot, iterative, dense])
+    assert group.notes()[0] == "differs between these runs: samples of recovery 2588, 2688"
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"recovery_steps": 43}, "recovery of 43 steps of 64 samples"),
+        ({"recipe_parameters": {"batch_size": 62}}, "recovery of 42 steps of 62 samples"),
+        (
+            {
+                "recipe_parameters": {"batch_size": 16},
+                "trainer_parameters": {"devices": 2, "accumulate_grad_batches": 2},
+            },
+            "recovery of 42 steps of 16 samples × 2 batches × 2 devices",
+        ),
+        ({"trainer_parameters": {}}, "recovery of 42 steps on 2688 samples"),
+    ],
+    ids=["steps", "batch size", "devices", "devices not recorded"],
+)
+def test_other_steps_batches_or_devices_are_another_budget(make_result, change, told):
+    first, second = split_comparable([make_result(**STEPS_OF_64), make_result(**STEPS_OF_64 | change)])
+    assert {first.title.split(" · ")[-1], second.title.split(" · ")[-1]} == {
+        "recovery of 42 steps of 64 samples",
+        told,
+    }
+
+
 def test_a_dense_run_stands_beside_every_budget(make_result):
     dense = make_result(**RECORDED | {"recovery": None, "recovery_steps": None, "pattern": "dense", "run_id": "dense"})
     short, long = make_result(**RECORDED), make_result(**RECORDED | {"recovery_steps": 80})
@@ -188,4 +234,4 @@ def test_a_seed_that_was_run_again_is_drawn_once_and_told(make_result):
     (group,) = split_comparable(again)
     assert [point.x for point in group.points()] == [2.0]
     (note,) = group.notes()
-    assert note == "1 runs were repeated with the same seeds: the newest of each counts, of those with the control"
+    assert note == "1 run was repeated with the same seeds: the newest of each counts, of those with the control"

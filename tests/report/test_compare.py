@@ -159,6 +159,9 @@ def test_paths_sort_and_out_are_taken_from_the_command_line(tmp_path, make_resul
         (("axis=seconds",), "axis=seconds: is one of speedup, latency_ms"),
         (("store=a.csv",), "store=a.csv: is a file that --rebuild writes"),
         (("--rebuild", "nowhere"), "results=nowhere: no such folder"),
+        (("--rebuild", "store="), "store=: names no file"),
+        (("--rebuild", "store=."), "store=.: names no file"),
+        (("--rebuild", "store=/dev/null/x.csv"), "store=/dev/null/x.csv: cannot be written: "),
         (("rows=few",), "rows=few: a number of lines above 0, or all"),
         (("rows=0",), "rows=0: a number of lines above 0, or all"),
         (("source=cloud",), "source=cloud: disk or wandb"),
@@ -236,4 +239,4 @@ def test_a_front_alone_says_of_how_many_points_it_is(compare, tmp_path, make_res
     (tmp_path / "search.front.txt").write_text(f"# front of search: 1 of 40 finished points\n{row.parent}\n")
     said = compare(str(tmp_path / "search.front.txt"), "out=out", cwd=tmp_path)
     assert "front of search: 1 of 40 finished points" in said.stdout
-    assert "1 runs compared; front of search: 1 of 40" in (tmp_path / "out" / "compare.html").read_text()
+    assert "1 run compared; front of search: 1 of 40" in (tmp_path / "out" / "compare.html").read_text()

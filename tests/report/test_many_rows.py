@@ -103,10 +103,11 @@ def test_names_stay_whole_where_settings_fold(make_result):
             run_id=f"{name} {seed}",
             seed=seed,
             sparse=0.9 + 0.001 * seed,
+            sparsity_achieved=achieved,
             pattern_parameters={"search": name},
             recovery_parameters={"rate": name},
         )
-        for name in ("a_value_with_a_long_name", "another_value_with_a_long_name")
+        for name, achieved in (("a_value_with_a_long_name", 0.75), ("another_value_with_a_long_name", 0.42))
         for seed in (0, 1)
     ]
     (group,) = split_comparable(results)
@@ -114,6 +115,7 @@ def test_names_stay_whole_where_settings_fold(make_result):
     console.print(compact_table(group))
     text = console.file.getvalue()
     assert "shuffled_block 32 " in text and "weight_rewind " in text and "recipe" in text
+    assert "0.42 " in text and "achieved" in text, "why it is not picked"
 
 
 def test_a_narrow_terminal_gets_the_table_that_fits(mixed, capsys, monkeypatch):

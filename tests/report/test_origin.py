@@ -34,6 +34,26 @@ def test_the_command_is_that_of_the_overrides(make_result, tmp_path, overrides):
     assert shlex.split(run_command(make_result(), tmp_path)) == ["python", "run.py", *overrides]
 
 
+OWN_SOURCES = {
+    "--config-dir": ([("command-line", "file", "/a b/conf")], ["--config-dir", "/a b/conf"]),
+    "search path": (
+        [("hydra.searchpath in command-line", "file", "/c"), ("hydra.searchpath in command-line", "pkg", "own.conf")],
+        ["hydra.searchpath=['file:///c','pkg://own.conf']"],
+    ),
+    "the program's own": ([], []),
+}
+
+
+@pytest.mark.parametrize(("sources", "words"), OWN_SOURCES.values(), ids=OWN_SOURCES)
+def test_the_command_names_folders_of_own_options(make_result, tmp_path, sources, words):
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / ".hydra" / "overrides.yaml").write_text("- pattern=strips\n")
+    given = [("hydra", "pkg", "hydra.conf"), ("main", "file", "/program/conf"), *sources, ("schema", "structured", "")]
+    told = [dict(zip(("provider", "schema", "path"), source)) for source in given]
+    (tmp_path / ".hydra" / "hydra.yaml").write_text(yaml.dump({"hydra": {"runtime": {"config_sources": told}}}))
+    assert shlex.split(run_command(make_result(), tmp_path)) == ["python", "run.py", *words, "pattern=strips"]
+
+
 @pytest.mark.parametrize("text", [None, "not: a list", "- [unclosed"], ids=["gone", "no list", "torn"])
 def test_without_overrides_the_record_tells_what_it_can(make_result, tmp_path, text):
     if text is not None:
@@ -83,6 +103,10 @@ def test_missing_cells_are_named(make_result):
         {"pattern": "uniform", "recovery": "none", "sparsity 0.5": "missing", "sparsity 0.75": "1 seed"},
     ]
     assert measured_cells(candidates_of(runs[:3])) == [], "one line is no grid"
+    searched = run("mixed", 0.95, allocation_parameters={"speedup": 1.5, "latency_ms": None})
+    assert measured_cells(candidates_of([*runs, searched])) == measured_cells(candidates_of(runs)), (
+        "a ceiling is no cell"
+    )
 
 
 def test_missing_cells_of_what_else_differs_are_named(make_result):
@@ -152,3 +176,23 @@ def test_failed_points_are_told_with_their_command_and_reason(tmp_path, make_res
     assert "failed: 1: granularity=8: 1, 2 or <4>\n" in told and "failed: 2: " in told and "cannot be read" in told
     page = (tmp_path / "compare.html").read_text()
     assert "Failed: 2" in page and "granularity=8: 1, 2 or &lt;4&gt;" in page and "python run.py granularity=8" in page
+
+
+def test_what_the_same_command_finished_later_is_no_failure(tmp_path, make_result, capsys):
+    """A killed run stayed failed for ever, with exactly the command of the one that finished."""
+    commands = {"killed": "- sparsity=0.5\n", "again": "- sparsity=0.5\n", "other": "- sparsity=0.9\n", "gone": None}
+    for name, text in commands.items():
+        (tmp_path / name / ".hydra").mkdir(parents=True)
+        if text is not None:
+            (tmp_path / name / ".hydra" / "overrides.yaml").write_text(text)
+        if name != "again":
+            (tmp_path / name / "failure.json").write_text('{"message": "the process was killed"}')
+    write_result_json(tmp_path / "again" / "row.json", make_result())
+    write_result_json(
+        tmp_path / "as before" / "row.json", make_result()
+    )  # the same run, made by a command in other words
+    assert main([str(tmp_path), f"out={tmp_path}"]) == 0
+    told = capsys.readouterr().err
+    assert "failed: killed" not in told and "failed: other" in told and "failed: gone" in told
+    page = (tmp_path / "compare.html").read_text()
+    assert "Failed: 2" in page and "(1 run)" in page and '<div class="failed">' in page

@@ -44,6 +44,27 @@ def test_whatever_the_reporting_split_says_the_choice_is_the_same(run):
     assert chosen([0.1, 0.9, 0.5]) == chosen([0.9, 0.1, 0.3]) == ["p2 128", "p1 128", "p0 128"]
 
 
+def test_a_sparsity_that_was_not_achieved_wins_nothing(run):
+    """A network whose layers all stayed dense was the winner at 0.75; a mixed search won at its ceiling."""
+    dense = run("block_wise", 0.99, 0.99, sparsity_achieved=0.0)
+    searched = run("mixed", 0.98, 0.98, sparsity_achieved=0.42, allocation_parameters={"speedup": 1.5})
+    ceiling = run("mixed", 0.97, 0.97, sparsity_achieved=0.75, allocation_parameters={"latency_ms": 2.0}, granularity=1)
+    near = [run("n_m", 0.9, 0.9, sparsity_achieved=0.77), run("tile_wise", 0.8, 0.8, sparsity_achieved=0.73)]
+    old = run("vector_wise", 0.7, 0.7, sparsity_achieved=None)
+    found = candidates_of([dense, searched, ceiling, *near, old])
+    assert [one.pattern for one in winners(found)[0.75]] == ["n_m 128", "tile_wise 128", "vector_wise 128"]
+    told = {(line["pattern"], line["picked by held out"]) for line in candidate_table(found)}
+    apart = {("block_wise 128", "0.00 achieved"), ("mixed 128", "0.42 achieved"), ("mixed 1", "has a budget")}
+    assert apart < told and ("n_m 128", "winner") in told and len(told) == 6
+    assert all("picked before" not in line for line in verdicts(found[:3], lambda result: None))
+
+
+def test_runs_achieve_their_sparsity_in_the_mean(run):
+    runs = [run("n_m", 0.9, 0.9, seed=seed, sparsity_achieved=0.71 + 0.08 * seed) for seed in (0, 1)]
+    (candidate,) = candidates_of(runs)
+    assert candidate.achieved == pytest.approx(0.75) and candidate.why_apart is None
+
+
 def test_seeds_are_taken_together_as_mean_and_deviation(run):
     again = {"recovery_seed": 1, "seed": 0}
     results = [run("n_m", 0.9, 0.8, seed=seed) for seed in (0, 1)] + [run("n_m", 0.9, 0.9, **again)]

@@ -11,6 +11,7 @@ from math import sqrt
 from statistics import fmean
 from typing import Any
 
+from sparsefront.pruning.target import BUDGET_KEYS, misses
 from sparsefront.report.rank import rank
 from sparsefront.report.result import Result
 
@@ -39,6 +40,21 @@ class Candidate:
     def sparsity(self) -> float:
         """The one that was asked for."""
         return self.results[0].sparsity.sparsity_target
+
+    @cached_property
+    def achieved(self) -> float | None:
+        """Mean over the runs that record it, None where none does."""
+        found = [value for result in self.results if (value := result.sparsity.sparsity_achieved) is not None]
+        return fmean(found) if found else None
+
+    @cached_property
+    def why_apart(self) -> str | None:
+        """Why it is not compared with others at its sparsity, in few words: it achieved another one, or was given a budget, for
+        which the sparsity is a ceiling. None where it is compared, as is what records no achieved sparsity.
+        """
+        if self.achieved is not None and misses(self.achieved, self.sparsity):
+            return f"{self.achieved:.2f} achieved"
+        return "has a budget" if budget_of(self.results[0]) else None
 
     @property
     def structure(self) -> str:
@@ -111,7 +127,7 @@ def asked_of(result: Result) -> str:
 def budget_of(result: Result) -> str | None:
     """The speedup or latency that its allocation was given, as a setting; None where a sparsity was asked for."""
     given = result.choice.allocation_parameters
-    found = (f"allocation.{key}={given[key]:g}" for key in ("speedup", "latency_ms") if given.get(key) is not None)
+    found = (f"allocation.{key}={given[key]:g}" for key in BUDGET_KEYS if given.get(key) is not None)
     return next(found, None)
 
 

@@ -12,7 +12,7 @@ from sparsefront.report.table import add_row
 from sparsefront.report.winners import picked_as, settings_apart
 
 HEADINGS = ("pattern", "sparsity", "recovery", "runs", "test", "lost", "speedup", "picked")
-FOLDED = {"pattern": 17, "recovery": 13}  # at most as wide, in characters, as leaves the numbers room in 80 columns
+FOLDED = {"pattern": 17, "recovery": 13, "picked": 8}  # characters at most: numbers need room in 80 columns
 SHOWN = ("pattern", "sparsity", "recovery")  # a line's settings are told where another agrees with it in all of these
 
 
@@ -29,7 +29,7 @@ def compact_table(group: ComparableResults, most: int | None = None) -> Table:
         if heading in FOLDED:
             table.add_column(heading, max_width=FOLDED[heading], overflow="fold")
         else:
-            table.add_column(heading, justify="left" if heading == "picked" else "right", no_wrap=True)
+            table.add_column(heading, justify="right", no_wrap=True)
     picked = picked_as(group.candidates)
     apart = settings_apart(group.candidates, SHOWN)
     order = sorted(group.points(), key=lambda point: -(point.quality if point.val is None else point.val))

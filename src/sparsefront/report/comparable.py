@@ -14,7 +14,7 @@ from statistics import median
 from sparsefront.report.axis import SPEEDUP, Axis
 from sparsefront.report.baseline import two_baselines
 from sparsefront.report.candidates import Candidate, candidates_of, is_pruned, offers_no_choice, why_not_picked
-from sparsefront.report.column_kinds import Column
+from sparsefront.report.column_kinds import Column, runs_text
 from sparsefront.report.columns import shown_columns
 from sparsefront.report.conditions import BUDGET, conditions
 from sparsefront.report.differences import differences
@@ -88,7 +88,8 @@ class ComparableResults:
         drawn = [result for candidate in self.candidates for result in candidate.results]
         again = sum(map(is_pruned, self.results)) - len(drawn)
         repeated = (
-            f"{again} runs were repeated with the same seeds: the newest of each counts, of those with the control"
+            f"{runs_text(again)} {'was' if again == 1 else 'were'} repeated with the same seeds: "
+            "the newest of each counts, of those with the control"
         )
         lines = [*differences(self.results), *([repeated] if again else [])]
         return [*lines, *uncommitted(self.results), *two_baselines(drawn), *why_not_picked(self.results)]
@@ -176,7 +177,7 @@ class ComparableResults:
 
 
 def split_comparable(results: Iterable[Result], axis: Axis = SPEEDUP) -> list[ComparableResults]:
-    """The results in groups that may share a plot, by title; the order of results inside a group is kept.
+    """The results in groups that may share a plot, the largest first, then by title; the order of results inside a group is kept.
 
     Groups that would have the same title get the `conditions` in which they differ into it.
     """
@@ -190,8 +191,13 @@ def split_comparable(results: Iterable[Result], axis: Axis = SPEEDUP) -> list[Co
         alike.setdefault(subject, []).append(dict(found))
     return [
         ComparableResults(_told_apart(subject[0], dict(found), alike[subject]), *subject[1:], tuple(members), axis)
-        for (subject, found), members in sorted(groups.items(), key=lambda group: str(group[0]))
+        for (subject, found), members in sorted(groups.items(), key=_largest_first)
     ]
+
+
+def _largest_first(group: tuple[tuple, list[Result]]) -> tuple[int, str]:
+    key, members = group
+    return -len(members), str(key)
 
 
 def _with_dense_ones(groups: dict[tuple, list[Result]], order: list[Result]) -> dict[tuple, list[Result]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from sparsefront.errors import InvalidSetting
 from sparsefront.packages import missing_package
 from sparsefront.report.axis import axis_named
+from sparsefront.report.column_kinds import runs_text
 from sparsefront.report.columns import sort_results
 from sparsefront.report.comparable import ComparableResults, split_comparable
 from sparsefront.report.compare_request import USAGE, Request, parse
@@ -67,7 +68,7 @@ def _compare(request: Request) -> None:
         print(f"left out: {problem}", file=sys.stderr)
     if not reading.results:
         raise InvalidSetting("results", _source_text(request), "no results found; python run.py makes one")
-    failed = failed_runs(reading.failures)
+    failed = failed_runs(reading.failures, reading.finished)
     for line in failed:
         print(f"failed: {line['failed']}: {line['because']}", file=sys.stderr)
     results = sort_results(reading.results, request.sort)
@@ -87,7 +88,7 @@ def _compare(request: Request) -> None:
             write_comparison(
                 results,
                 out / "compare.html",
-                title="; ".join([f"{len(results)} runs compared", *request.picked_before]),
+                title="; ".join([f"{runs_text(len(results))} compared", *request.picked_before]),
                 axis=axis,
                 verdicts_of=verdicts_of,
                 folder_of=reading.folder_of,
@@ -113,7 +114,13 @@ def _rebuild(request: Request) -> None:
     if request.store is None:
         readings = {folder / STORE_FILE: rebuild_store(folder, processes=_readers()) for folder in paths}
     else:
-        readings = {Path(request.store): merge_stores(paths, Path(request.store), processes=_readers())}
+        store = Path(request.store)
+        try:
+            if store.is_dir():  # so is the empty name
+                raise InvalidSetting("store", request.store, "names no file")
+            readings = {store: merge_stores(paths, store, processes=_readers())}
+        except OSError as error:
+            raise InvalidSetting("store", request.store, f"cannot be written: {error}") from None
     for store, reading in readings.items():
         for problem in reading.problems:
             print(f"left out: {problem}", file=sys.stderr)
@@ -121,7 +128,7 @@ def _rebuild(request: Request) -> None:
         kept = set() if request.store is not None else runs - reading.folders.keys()
         why = f"kept since their {RESULT_FILE} is missing or cannot be read"
         told = f", {len(kept)} of them old lines, {why}" if kept else ""
-        print(f"{store}: {len(runs)} runs{told}")
+        print(f"{store}: {runs_text(len(runs))}{told}")
 
 
 def _readers() -> int:

@@ -43,10 +43,26 @@ def _held_out(result: Result) -> str:
 
 
 def _budget(result: Result) -> str:
-    steps, samples = result.cost.recovery_steps, result.cost.recovery_samples
+    """Steps, and what a full one takes. Not the samples: on the same data they differ by an epoch's last, smaller batch alone,
+    which rounds that begin anew meet more or less often; `differences` tells them.
+    """
+    steps = result.cost.recovery_steps
     if steps is None:
         return "recovery steps not recorded"
-    return f"recovery of {steps} steps on {samples} samples" if steps else "no recovery steps"
+    if not steps:
+        return "no recovery steps"
+    of_a_step = _samples_of_a_step(result)
+    on = f"on {result.cost.recovery_samples} samples" if of_a_step is None else f"of {of_a_step}"
+    return f"recovery of {steps} steps {on}"
+
+
+def _samples_of_a_step(result: Result) -> str | None:
+    """`64 samples × 2 devices`; None where batch size, accumulated batches or devices are not recorded."""
+    trainer, batch_size = result.choice.trainer_parameters, result.choice.recipe_parameters.get("batch_size")
+    counts = {"batches": trainer.get("accumulate_grad_batches"), "devices": trainer.get("devices")}
+    if batch_size is None or None in counts.values():
+        return None
+    return " × ".join([f"{batch_size} samples", *(f"{count} {what}" for what, count in counts.items() if count != 1)])
 
 
 def _search(result: Result) -> str:

@@ -31,7 +31,7 @@ def differences(results: Sequence[Result]) -> list[str]:
     """
     if len(results) < 2:
         return []
-    told = [*_fields(results), *_parameters(results), *_weights(results), *_windows(results)]
+    told = [*_fields(results), *_parameters(results), *_samples(results), *_weights(results), *_windows(results)]
     lines = [f"differs between these runs: {'; '.join(told)}"] if told else []
     old = sum(result.identity.schema_version < FIRST_COMPARABLE_VERSION for result in results)
     if old:
@@ -65,6 +65,12 @@ def _text(value: object) -> str:
     if isinstance(value, str) and len(value.removesuffix("-dirty")) == 40:
         return value[:COMMIT_DIGITS] + ("-dirty" if value.endswith("-dirty") else "")
     return "unknown" if value is None else str(value)
+
+
+def _samples(results: Sequence[Result]) -> list[str]:
+    """Of recoveries, which take as many steps."""
+    found = sorted({result.cost.recovery_samples for result in results if result.cost.recovery_samples is not None})
+    return [f"samples of recovery {', '.join(map(str, found))}"] if len(found) > 1 else []
 
 
 def _weights(results: Sequence[Result]) -> list[str]:

@@ -1,21 +1,24 @@
 """Points that ended without a result: why a cell of a study is missing."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from sparsefront.report.run_command import overrides_command
 
 
-def failed_runs(failures: Iterable[Path]) -> list[dict[str, str]]:
+def failed_runs(failures: Sequence[Path], finished: Iterable[Path] = ()) -> list[dict[str, str]]:
     """One line per failure, for a table: where, the command, and why.
 
     Args:
-        failures: files in which runs say so.
+        failures: files in which runs say so; one whose command finished in another folder is left out.
+        finished: folders of runs that have a result.
     """
+    done = set(map(overrides_command, finished)) - {None} if failures else set()
     return [
-        {"failed": file.parent.name, "command": overrides_command(file.parent) or "–", "because": failure_message(file)}
+        {"failed": file.parent.name, "command": command or "–", "because": failure_message(file)}
         for file in failures
+        if (command := overrides_command(file.parent)) not in done
     ]
 
 

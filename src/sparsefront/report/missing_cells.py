@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sparsefront.report.candidates import Candidate
+from sparsefront.report.candidates import Candidate, budget_of
 
 MISSING = "missing"
 NAMED_WHERE_DIFFERENT = ("distribution", "importance", "allocation", "schedule")
@@ -13,8 +13,9 @@ def measured_cells(candidates: Sequence[Candidate]) -> list[dict[str, str]]:
     measured. Empty where there is no grid.
 
     Distribution of a pattern, importance, allocation and schedule tell lines apart too, each where two candidates chose
-    it differently.
+    it differently. What was given a budget is no cell: its sparsity is a ceiling.
     """
+    candidates = [candidate for candidate in candidates if budget_of(candidate.results[0]) is None]
     sparsities = sorted({candidate.sparsity for candidate in candidates})
     named = [name for name in NAMED_WHERE_DIFFERENT if len({_chosen(one, name) for one in candidates} - {""}) > 1]
     seeds: dict[tuple[str, ...], dict[float, set]] = {}

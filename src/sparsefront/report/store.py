@@ -90,13 +90,14 @@ class Reading:
     """What was found: results without exact duplicates, and what could not be read, each with its reason.
 
     `folders`: run_id -> the folder of its row.json, where the files that a result names lie. `failures`: the files of runs
-    that ended without a result.
+    that ended without a result. `finished`: the folders of all that have one, where `folders` holds one of each run.
     """
 
     results: list[Result] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     folders: dict[str, Path] = field(default_factory=dict)
     failures: list[Path] = field(default_factory=list)
+    finished: list[Path] = field(default_factory=list)
 
     def folder_of(self, result: Result) -> Path | None:
         """Where the files of a result lie; None where it was read from a table."""
@@ -136,6 +137,7 @@ def read_results(paths: Iterable[Path], *, processes: int = 1) -> Reading:
             for result in results:
                 if file.suffix != ".csv":
                     reading.folders[result.identity.run_id] = file.parent
+                    reading.finished.append(file.parent)
                 of_this_run = seen.setdefault(result.identity.run_id, [])
                 if result not in of_this_run:
                     of_this_run.append(result)

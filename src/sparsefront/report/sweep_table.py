@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from sparsefront.artifacts.walk import below
 from sparsefront.report.failed_runs import failure_message
 from sparsefront.report.run_command import recorded_overrides
 from sparsefront.report.store import RESULT_FILE, read_results
@@ -16,11 +17,11 @@ def print_sweep(directory: Path) -> None:
     Args:
         directory: the sweep's folder, one subfolder per point.
     """
-    files = sorted(directory.rglob(RESULT_FILE))
+    files = sorted(below(directory, RESULT_FILE))
     reading = read_results(files)
     failures = [
         Failure(file.parent.name, recorded_overrides(file.parent) or ["not recorded"], failure_message(file))
-        for file in sorted(directory.rglob(FAILURE_FILE))
+        for file in sorted(below(directory, FAILURE_FILE))
     ]
     if reading.results:
         by_pattern = sorted(

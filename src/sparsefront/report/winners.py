@@ -19,11 +19,11 @@ OutcomesOf = Callable[[Result], dict[str, Outcomes] | None]
 def winners(candidates: Iterable[Candidate]) -> dict[float, list[Candidate]]:
     """Sparsity -> for each pattern the candidate with the best mean on the held-out part; the best pattern first.
 
-    Those without a held-out part are left out.
+    Those without a held-out part are left out, and those that are not compared at their sparsity (`why_apart`).
     """
     found: dict[float, dict[str, Candidate]] = {}
     for candidate in candidates:
-        if not candidate.can_be_chosen:
+        if not candidate.can_be_chosen or candidate.why_apart is not None:
             continue
         of_sparsity = found.setdefault(candidate.sparsity, {})
         best = of_sparsity.get(candidate.structure)
@@ -35,13 +35,16 @@ def winners(candidates: Iterable[Candidate]) -> dict[float, list[Candidate]]:
     }
 
 
-def picked_as(candidates: Iterable[Candidate]) -> dict[tuple[str, ...], str]:
-    """Runs of a candidate -> `winner` of its sparsity, where it had rivals, or `recipe`: the best of its pattern."""
-    return {
+def picked_as(candidates: Sequence[Candidate]) -> dict[tuple[str, ...], str]:
+    """Runs of a candidate -> `winner` of its sparsity, where it had rivals, or `recipe`: the best of its pattern; or why it is
+    not compared there.
+    """
+    picked = {
         candidate.runs: "winner" if place == 0 and len(line) > 1 else "recipe"
         for line in winners(candidates).values()
         for place, candidate in enumerate(line)
     }
+    return picked | {candidate.runs: candidate.why_apart for candidate in candidates if candidate.why_apart is not None}
 
 
 def candidate_table(found: Sequence[Candidate]) -> list[dict[str, str]]:

@@ -2,7 +2,8 @@
 
 import json
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ from torch import nn
 from sparsefront.artifacts.store import Artifact, ArtifactStore
 from sparsefront.experiment import Experiment
 from sparsefront.gpu_sharing.access import sharing
+from sparsefront.library.masks import Masks
 from sparsefront.library.prune import prune
+from sparsefront.measure.sparsity import achieved_sparsity
 from sparsefront.pruning.layout_search import LayoutSearch
 from sparsefront.pruning.mask_file import MASKS, save_masks
+from sparsefront.pruning.target import BUDGET_KEYS, misses
 from sparsefront.stages.network import device_of, load_net, make_task, open_data
 from sparsefront.stages.seeds import reseed, stage_seed
 from sparsefront.time_use import PRUNING, spent_on
@@ -21,6 +25,7 @@ from sparsefront.training.determinism import deterministic_algorithms
 from sparsefront.training.epoch_weights import WEIGHTS
 
 SEARCH = "search.json"
+UNTOUCHED = "its masks keep every weight"
 log = logging.getLogger(__name__)
 
 
@@ -59,6 +64,8 @@ def run(
                 search=None if search is None else search(net),
                 tell=log.info,
             )
+        if warning := missed_target(experiment, net, masks, prunable):
+            log.warning("%s", warning)  # now: what follows may train for hours
         save_masks(masks, folder / MASKS)
         masks.layout.save(folder)
         (folder / "plan.json").write_text(json.dumps({"dense_layers": masks.ignored}))
@@ -66,6 +73,33 @@ def run(
             (folder / SEARCH).write_text(json.dumps(masks.search.to_json(), indent=2))
 
     return store.get_or_create("prune", cache_key, make)
+
+
+def missed_target(experiment: Experiment, net: nn.Module, masks: Masks, prunable: Sequence[str]) -> str | None:
+    """One line where the network will have another sparsity than was asked for, with why most of its dense layers stay dense;
+    None where it comes near, and where the sparsity is the ceiling of an allocation that was given a budget.
+
+    Args:
+        masks: the first ones; where the schedule goes on from them, layers are taken to reach what is asked of them.
+        prunable: layers over whose weights the sparsity is.
+    """
+    target, allocation = experiment.sparsity, experiment.allocation
+    if any(getattr(allocation, key, None) is not None for key in BUDGET_KEYS):
+        return None
+    found = achieved_sparsity(net, masks, prunable)
+    final, verb = found.layers, "are"
+    if experiment.schedule.sparsity_at(0.0, target) != target:
+        final = {name: masks.layout.sparsity_of(name, target) if name in masks else 0.0 for name in prunable}
+        verb = "will be"
+    gone = sum(found.weight_shares[name] * sparsity for name, sparsity in final.items())
+    if not misses(gone, target):
+        return None
+    told = f"pruning: {gone:.2f} of the weights {verb} gone where sparsity={target:g} was asked for"
+    reasons = Counter(masks.ignored.get(name, UNTOUCHED) for name, sparsity in final.items() if sparsity == 0)
+    if not reasons:
+        return told
+    ((commonest, _),) = reasons.most_common(1)
+    return f"{told}: {reasons.total()} of {len(final)} layers stay dense ({commonest})"
 
 
 def found_by_search(pruned: Artifact | None) -> dict[str, Any] | None:
