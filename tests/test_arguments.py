@@ -1,10 +1,11 @@
 """What a user types and Hydra would not take."""
 
+import re
 from pathlib import Path
 
 import pytest
 
-from sparsefront import arguments
+from sparsefront import arguments, config
 from sparsefront.arguments import GROUPS, understood
 from sparsefront.errors import InvalidSetting
 from sparsefront.group_options import RENAMED_KEYS
@@ -36,6 +37,37 @@ def test_no_experiment_and_no_debugging_are_the_default():
 def test_a_group_needs_an_option():
     with pytest.raises(InvalidSetting, match="^allocation=null: choose an option of the group: allocation=NAME"):
         understood(["seed=1", "allocation=null"])
+
+
+@pytest.mark.parametrize("group", config.GROUPS)
+@pytest.mark.parametrize("value", ["[name]", "[a,b]", "[a],[b]", "[]"])
+def test_a_group_takes_one_option_and_no_list(group, value):
+    with pytest.raises(InvalidSetting, match=rf"^{group}={re.escape(value)}: takes one option: {group}=NAME; .*-m"):
+        understood(["-m", f"{group}={value}"])
+
+
+def test_lists_of_other_keys_stay_what_they_are():
+    typed = ["stages=[dense]", "recipe.ignore=[head]", "experiment=[a,b]", "pattern=n_m,tile_wise"]
+    assert understood(typed) == typed
+
+
+BROKEN = {
+    "syntax": ("kind: [1\n", "is no YAML: .*line 2, column 1: "),
+    "a key twice": ("m: 1\nm: 2\n", "is no YAML: .*line 2, column 1: found duplicate key m"),
+    "a list": ("- a\n", "holds a list"),
+    "a number": ("5\n", "cannot be read: "),
+}
+
+
+@pytest.mark.parametrize("flags", [["--config-dir", "{0}"], ["-cd={0}"], ["hydra.searchpath=[file://{0}]"]])
+@pytest.mark.parametrize(("content", "message"), BROKEN.values(), ids=BROKEN)
+def test_a_chosen_option_that_is_no_yaml_is_named_with_the_place(tmp_path, flags, content, message):
+    (tmp_path / "pattern").mkdir()
+    (tmp_path / "pattern" / "strips.yaml").write_text(content)
+    typed = [flag.format(tmp_path) for flag in flags]
+    with pytest.raises(InvalidSetting, match=f"^pattern=strips: .*{message}"):
+        understood(["-m", "pattern=n_m,strips", *typed])
+    understood(["pattern=n_m", *typed])
 
 
 def test_every_group_of_the_configuration_is_known():

@@ -16,7 +16,8 @@ from omegaconf import OmegaConf
 from program_server import ProgramServer
 from quick_settings import QUICK
 
-from sparsefront import command_line, run_folder
+from sparsefront import command_line, config, run_folder
+from sparsefront.config import Config
 from sparsefront.report.result import Result
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -50,6 +51,8 @@ def test_help_lists_the_groups():
     for folder in ("model", "dataset", "pattern", "recovery", "kernel"):
         options = sorted(file.stem for file in (ROOT / "conf" / folder).glob("*.yaml"))
         assert f"{folder}: {', '.join(options)}\n" in done.stdout
+    for key in set(vars(Config())) - set(config.GROUPS):
+        assert re.search(rf"Root keys .*\n.*\b{key}\b", done.stdout)
     assert done.stdout.count("  python ") >= 5
 
 
@@ -71,6 +74,10 @@ def test_the_configuration_shows_the_allocation_that_runs(tmp_path, finish):
         (["pattern=tile_wize"], "Available options in 'pattern'"),
         (["sparsty=0.5"], "Key 'sparsty' not in 'Config'"),
         (["pattern.n=3"], "Key 'n' is not in struct"),
+        (["recovery=[distill]"], "recovery=[distill]: takes one option: recovery=NAME"),
+        (["trainer.devices=4096"], "trainer.devices=4096: trains on the CPU, whose cores take at most"),
+        (["-m", "sparsity=interval(0.5,0.9)"], "sparsity=interval(0.5,0.9): needs hydra/sweeper=optuna"),
+        (["-m", "experiment=glob(nothing_*)"], "experiment=glob(nothing_*): finds no option of the group; there are "),
     ],
     ids=lambda value: str(value)[:24],
 )

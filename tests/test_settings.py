@@ -76,6 +76,14 @@ def test_nothing_chosen_is_said(node):
         build_settings("model", node)
 
 
+@pytest.mark.parametrize("node", [None, OmegaConf.create({}), OmegaConf.create({"kind": "x"})])
+def test_an_option_without_a_class_is_named(node):
+    with pytest.raises(
+        InvalidSetting, match="^pattern=strips: its file lacks the line `_target_: package.module.Class`"
+    ):
+        build_settings("pattern", node, "strips")
+
+
 @dataclass(frozen=True, kw_only=True)
 class OwnStripes(Dataset):
     """A user's plain dataclass below a settings class of ours."""

@@ -4,9 +4,13 @@ import importlib.metadata
 import re
 import shutil
 from collections.abc import Sequence
+from pathlib import Path
+
+from omegaconf import OmegaConf
+from yaml import YAMLError
 
 from sparsefront import config
-from sparsefront.errors import InvalidSetting
+from sparsefront.errors import InvalidSetting, first_line, yaml_complaint
 from sparsefront.group_options import RENAMED_KEYS, renamed_key
 
 # of the defaults list in conf/config.yaml; Hydra takes GROUP=NAME for these, and +GROUP=NAME for none of them
@@ -22,6 +26,7 @@ PLUGINS = {
 }
 SLURM_COMMANDS = ("sbatch", "srun")  # what submitit starts jobs with
 
+CONFIG_DIR = ("--config-dir", "-cd")
 WITH_VALUE = ("--config-dir", "-cd", "--config-name", "-cn", "--config-path", "-cp", "--package", "-p", "--info", "-i")
 WITH_VALUE += ("--cfg", "-c", "--experimental-rerun")
 
@@ -35,8 +40,9 @@ def understood(arguments: Sequence[str]) -> list[str]:
     Args:
         arguments: of the command line, without the program's name.
     Raises:
-        InvalidSetting: a plugin of Hydra's that is not installed, with the command that installs it, a sweep on Slurm where there
-            is none, a group without an option, or a key that was renamed, with its new name.
+        InvalidSetting: a plugin of Hydra's that is not installed, with the command that installs it; a sweep on Slurm where
+            there is none; a group without an option, or with a list of them; an option whose file is no YAML; a key that was
+            renamed, with its new name.
     """
     _require_plugins(arguments)
     _require_slurm(arguments)
@@ -44,8 +50,10 @@ def understood(arguments: Sequence[str]) -> list[str]:
     for group in config.GROUPS:
         if f"{group}=null" in arguments:
             raise InvalidSetting(group, "null", f"choose an option of the group: {group}=NAME; --help lists them")
+    _require_single_options(arguments)
     added = re.compile(rf"\+({'|'.join(GROUPS)})=")
     plain = [added.sub(r"\1=", argument, count=1) if added.match(argument) else argument for argument in arguments]
+    _require_readable_files(plain)
     return _flags_first([argument for argument in plain if argument not in [f"{group}=null" for group in OPTIONAL]])
 
 
@@ -87,6 +95,51 @@ def _require_present_names(arguments: Sequence[str]) -> None:
         key, _, value = argument.lstrip("+~").partition("=")
         if key in RENAMED_KEYS:
             raise InvalidSetting(key, value, renamed_key(key))
+
+
+def _require_single_options(arguments: Sequence[str]) -> None:
+    """Hydra would take `GROUP=[a,b]` as options merged into one."""
+    for argument in arguments:
+        group, _, value = argument.lstrip("+").partition("=")
+        if group in config.GROUPS and value.lstrip().startswith("["):
+            allowed = f"takes one option: {group}=NAME; a sweep over several is -m {group}=NAME,NAME"
+            raise InvalidSetting(group, value, allowed)
+
+
+def _require_readable_files(arguments: Sequence[str]) -> None:
+    """Those of the options chosen here: Hydra itself would end with the stack trace of a YAML parser."""
+    folders = _option_folders(arguments)
+    for argument in arguments:
+        group, _, value = argument.partition("=")
+        for name in value.split(",") if group in GROUPS else ():
+            for file in (folder / group / f"{name}.yaml" for folder in folders):
+                if file.is_file():
+                    _require_readable(file, group, name)
+
+
+def _require_readable(file: Path, group: str, name: str) -> None:
+    try:
+        holds_keys = OmegaConf.is_dict(OmegaConf.load(file))
+    except YAMLError as error:
+        raise InvalidSetting(group, name, f"is no YAML: {yaml_complaint(error)}") from error
+    except OSError as error:  # a number and the like alone, or no permission
+        raise InvalidSetting(group, name, f"{file} cannot be read: {first_line(error)}") from error
+    if not holds_keys:
+        raise InvalidSetting(group, name, f"{file} holds a list, and not keys with values")
+
+
+def _option_folders(arguments: Sequence[str]) -> list[Path]:
+    """Folders of options: of the checkout, of `--config-dir`, and those that `hydra.searchpath` names."""
+    found = [Path(__file__).resolve().parents[2] / "conf"]
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        flag, _, value = argument.partition("=")
+        if before in CONFIG_DIR:
+            found.append(Path(argument))
+        elif flag in CONFIG_DIR and value:
+            found.append(Path(value))
+        elif flag == "hydra.searchpath":
+            found += map(Path, re.findall(r"file://([^\]'\",]+)", value))
+    return found
 
 
 def _installed(distribution: str) -> bool:

@@ -19,6 +19,7 @@ from omegaconf import DictConfig
 from sparsefront.arguments import understood
 from sparsefront.errors import InvalidSetting
 from sparsefront.run_folder import discard_if_empty, make_writable, occupied, record_failure
+from sparsefront.sweep_checks import check_sweep
 from sparsefront.sweep_progress import begin_sweep, count_points, point_of_sweep
 
 # The presets of conf/hydra/launcher are called as the plugins' own options are, on purpose: `hydra/launcher=ray` stays what it
@@ -89,6 +90,10 @@ class Sweep(Callback):
             job_return.return_value = job_return._return_value.exit()
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        try:
+            check_sweep(config)
+        except InvalidSetting as error:
+            raise SystemExit(str(error)) from error
         Sweep.directory = _made(config.results_dir, Path(config.hydra.sweep.dir))
         begin_sweep(Sweep.directory, count_points(config))
 

@@ -8,10 +8,11 @@ from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
+from yaml import YAMLError
 
 from sparsefront.arguments import understood
 from sparsefront.command_line import BadInput, job
-from sparsefront.errors import InvalidSetting, first_line
+from sparsefront.errors import InvalidSetting, first_line, yaml_complaint
 from sparsefront.run_folder import make_writable
 
 
@@ -33,6 +34,8 @@ def run_overrides(overrides: Sequence[str], config_dir: Path) -> Path:
         (directory / ".hydra").mkdir(exist_ok=True)
         OmegaConf.save(config, directory / ".hydra" / "config.yaml")
         OmegaConf.save(HydraConfig.get().overrides.task, directory / ".hydra" / "overrides.yaml")
+        sources = {"hydra": {"runtime": {"config_sources": HydraConfig.get().runtime.config_sources}}}
+        OmegaConf.save(OmegaConf.create(sources), directory / ".hydra" / "hydra.yaml")
         try:
             with job(), in_one_line(config, directory):
                 run_experiment(config)
@@ -71,6 +74,8 @@ def _composed(overrides: Sequence[str], config_dir: Path) -> tuple[DictConfig, P
         with initialize_config_dir(str(config_dir), version_base="1.3", job_name="run"):
             config = compose("config", overrides=plain, return_hydra_config=True)
         return config, Path(config.hydra.run.dir).absolute()
+    except YAMLError as error:
+        raise InvalidSetting("overrides", " ".join(overrides), f"is no YAML: {yaml_complaint(error)}") from error
     except (
         HydraException,
         ValueError,

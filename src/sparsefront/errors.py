@@ -65,6 +65,14 @@ def first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
+def yaml_complaint(error: Exception) -> str:
+    """What a YAML parser says of a file, in one line, with the place."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if mark is None or problem is None:
+        return " ".join(str(error).split())
+    return f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}: {problem}"
+
+
 def failure_reason(error: BaseException) -> str:
     """The kind of exception and the first line of its message."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

@@ -18,16 +18,20 @@ KEYS_OF_THE_RUN = {"recovery": ("seed",)}
 """Keys of a group that conf/config.yaml adds to whichever option is chosen, and the run reads itself."""
 
 
-def build_settings(group: str, node: DictConfig | None) -> Any:
+def build_settings(group: str, node: DictConfig | None, chosen: str | None = None) -> Any:
     """Instantiate a group's settings.
 
     Args:
         group: name of the group, for messages.
         node: its configuration, with `_target_` and that class's parameters.
+        chosen: name of the option, for messages.
     Raises:
         InvalidSetting: nothing chosen, a class that cannot be imported, a key that the class does not take, a value of the
             wrong type, NaN or infinity, or one that the class itself rejects; the key is written from the root.
     """
+    if chosen is not None and (node is None or (OmegaConf.is_dict(node) and "_target_" not in node)):
+        line = "its file lacks the line `_target_: package.module.Class`, which names the class of the option"
+        raise InvalidSetting(group, chosen, line)
     if node is None or not OmegaConf.is_config(node) or "_target_" not in node:
         raise InvalidSetting(
             group, node, f"choose an option of the group: {group}=NAME; python run.py --help lists them"

@@ -139,7 +139,7 @@ def _sweep_name() -> str | None:
 
 def _build(group: str, config: DictConfig, choices: dict[str, str]) -> Any:
     try:
-        part = build_settings(group, config[group])
+        part = build_settings(group, config[group], choices.get(group))
     except UnknownKey as error:
         raise say_where(error, choices[group], _option_folders()) from error
     except InvalidSetting as error:
@@ -215,13 +215,31 @@ def _check_recovery(experiment: Experiment) -> None:
         experiment.importance.check(experiment.pruning)
 
 
+def _check_granularity(experiment: Experiment) -> None:
+    """The root's must reach the pattern, unless `pattern.granularity` was typed beside it: that says what to take."""
+    given, pattern = experiment.granularity, experiment.pattern
+    if given is None:
+        return
+    if not pattern.uses_granularity:
+        log.info("granularity=%s: pattern %s has no group size and ignores it", given, pattern.name)
+        return
+    own = pattern.granularity  # type: ignore[attr-defined]
+    typed = any(text.lstrip("+").startswith("pattern.granularity=") for text in HydraConfig.get().overrides.task)
+    if typed or str(own) == str(given):
+        return
+    name = Path("pattern") / f"{experiment.choices['pattern']}.yaml"
+    file = next((folder / name for folder in _option_folders() if (folder / name).is_file()), name)
+    line = f"granularity: ${{default:${{granularity}},{own}}}"
+    how = "change its line to" if "granularity" in experiment.settings["pattern"] else "add"
+    raise InvalidSetting("granularity", given, f"{file} does not read it: {how} `{line}`")
+
+
 def _check_pattern(experiment: Experiment) -> None:
     """The pattern must fit at least one layer, and a forced kernel must be able to run what it makes."""
     pattern = experiment.pattern
     if not pattern.prunes:
         return
-    if experiment.granularity is not None and not pattern.uses_granularity:
-        log.info("granularity=%s: pattern %s has no group size and ignores it", experiment.granularity, pattern.name)
+    _check_granularity(experiment)
     _call("pattern", pattern.check_sparsity, experiment.sparsity)
     _call("allocation", experiment.allocation.check_sparsity, experiment.sparsity)
     net = _call("model", experiment.model.skeleton, experiment.dataset.info)

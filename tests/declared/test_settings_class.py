@@ -22,6 +22,7 @@ class Sample:
     rest: NonNegativeInt = 0
     warmup: Annotated[Fraction, Field(description="of the steps")] = 0.1
     share: Share = 0.5
+    over: Annotated[float | None, Field(gt=1)] = None
     norm: Literal["l1", "l2"] = "l1"
     mode: Literal["a", "b", "c"] = "a"
     window: Annotated[Size | None, Field(description="null: chosen")] = None
@@ -47,6 +48,7 @@ class Sample:
         ({"rate": 0}, "rate=0: must be a number greater than 0 or null"),
         ({"rate": True}, "rate=True: must be a number greater than 0 or null"),
         ({"warmup": 1.0}, "warmup=1.0: must be a number of at least 0 and below 1 (of the steps)"),
+        ({"over": 0.5}, "over=0.5: must be a number greater than 1 or null"),
         ({"share": 1.5}, "share=1.5: must be a number from 0 to 1"),
         ({"share": float("nan")}, "share=nan: must be a finite number from 0 to 1, not NaN or infinity"),
         ({"norm": "l3"}, "norm=l3: must be l1 or l2"),

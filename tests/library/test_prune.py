@@ -119,6 +119,7 @@ def test_an_allocation_ranks_layers_together(trained):
 
 BAD = {
     "pattern=tile: is one of block_2_4, block_wise, ": {"pattern": "tile"},
+    "pattern=dense: takes no weights away": {"pattern": "dense"},
     "granularity=8: pattern=n_m takes no granularity": {"granularity": 8},
     r"granularity=8: give it to TileWise\(...\), not beside pattern=": {
         "pattern": sf.patterns.TileWise(4),

@@ -167,3 +167,15 @@ def test_a_recovery_that_does_not_go_with_the_schedule_says_so(trained):
     masks = sf.prune(net, "element_wise", 0.5, schedule="gradual", tell=len)
     with pytest.raises(sf.InvalidSetting, match="recovery=lr_rewind: goes with schedule iterative, one_shot, not with"):
         recovered(trained, masks, net, recovery="lr_rewind")
+
+
+def test_a_loader_without_a_length_trains_too(trained):
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            for inputs, targets in trained.loader:
+                yield from zip(inputs, targets, strict=True)
+
+    net = trained.net()
+    masks = sf.prune(net, "n_m", 0.5, layers=["0", "2"], tell=len)
+    found = sf.recover(net, masks, torch.utils.data.DataLoader(Stream(), batch_size=8), F.cross_entropy, **SETTINGS)
+    assert zeros_where_pruned(net, found)

@@ -111,6 +111,20 @@ def test_a_comparison_has_intervals_and_says_that_it_is_of_a_cpu(cnn):
     assert "cuda_graph" in "".join(comparison.timed.not_timed), "the execution modes were searched"
 
 
+def test_networks_of_other_outputs_are_not_compared():
+    with pytest.raises(
+        sf.InvalidSetting, match=r"net=\[\[2, 3\]\]: must give outputs of the shapes of dense_net's, \[\[2, 8\]\]"
+    ):
+        sf.benchmark(nn.Linear(4, 8), nn.Linear(4, 3), (torch.randn(2, 4),))
+
+
 def test_networks_of_two_dtypes_are_not_compared(cnn):
     with pytest.raises(sf.InvalidSetting, match="net=torch.float16: must be in the dtype of dense_net, torch.float32"):
         sf.benchmark(cnn, copy.deepcopy(cnn).half(), (IMAGES,))
+
+
+def test_a_network_that_was_swapped_is_not_swapped_again(cnn):
+    masks = pruned(cnn)
+    sf.swap(cnn, masks, (IMAGES,))
+    with pytest.raises(sf.InvalidSetting, match="net=Cnn: was swapped already: give a copy of the pruned network"):
+        sf.swap(cnn, masks, (IMAGES,))

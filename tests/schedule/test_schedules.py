@@ -100,6 +100,14 @@ def test_impossible_rounds_are_rejected(bad):
     assert rejected.value.key == next(iter(bad))
 
 
+@pytest.mark.parametrize(
+    ("given", "line"), [({"begin": 0.8}, "begin=0.8: .* end=0.7"), ({"end": 0.0}, "end=0.0: .*=0.0")]
+)
+def test_masks_that_end_before_they_begin_name_what_was_given(given, line):
+    with pytest.raises(InvalidSetting, match=line):
+        Gradual(**given)
+
+
 @pytest.mark.parametrize("bad", [{"initial_sparsity": 1.0}, {"begin": 0.8}, {"end": 1.2}, {"updates": 0}])
 def test_impossible_schedules_are_rejected(bad):
     with pytest.raises(InvalidSetting):

@@ -1,5 +1,7 @@
 """Settings of the trainer: what is rejected, and what changes the weights that are trained."""
 
+import os
+
 import pytest
 
 from sparsefront.errors import InvalidSetting
@@ -32,8 +34,11 @@ def test_an_average_has_a_decay_between_0_and_1(ema):
         Recipe(ema=ema)
 
 
-def test_any_number_of_processes_may_share_the_cpu():
-    TrainerSettings(accelerator="cpu", devices=7).check()
+def test_a_few_processes_may_share_a_core(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    TrainerSettings(accelerator="cpu", devices=8, num_nodes=2).check()
+    with pytest.raises(InvalidSetting, match=r"^devices=9: trains on the CPU, whose cores take at most 8 processes"):
+        TrainerSettings(accelerator="cpu", devices=9).check()
 
 
 @pytest.mark.parametrize("devices", [1, 2])

@@ -30,6 +30,14 @@ REJECTED = {
         r"pattern\.m=12: fits no prunable layer \(blocks\.0\.attn\.q \[256, 256\] and \d+ more: inputs 256 are not",
     ),
     "pattern's own granularity": (["pattern.granularity=0"], "^pattern.granularity=0: "),
+    "granularity that the file does not read": (
+        ["pattern=vector_wise", "~pattern.granularity", "granularity=8"],
+        r"^granularity=8: .*conf/pattern/vector_wise\.yaml does not read it: add `granularity: \$\{default:\$\{granularity\},32",
+    ),
+    "granularity text that the file does not read": (
+        ["pattern=vector_wise", "~pattern.granularity", "granularity=abc"],
+        "^granularity=abc: .* does not read it",
+    ),
     "expression that finds nothing": (
         ["recipe.ignore=[fc1,nomatch]"],
         r"^recipe\.ignore=nomatch: finds no layer; there are blocks\.N\.attn\.q, .*blocks\.N\.mlp\.fc2 ",
@@ -48,6 +56,11 @@ def test_patterns_without_a_group_size_say_that_they_ignore_granularity(composed
     with caplog.at_level("INFO"):
         validate(composed("pattern=element_wise", "granularity=64"))
     assert "granularity=64: pattern element_wise has no group size and ignores it" in caplog.text
+
+
+@pytest.mark.parametrize("own", ["pattern.granularity=16", "~pattern.granularity"])
+def test_a_granularity_of_the_pattern_s_own_or_the_same_one_is_no_contradiction(composed, own):
+    validate(composed("pattern=vector_wise", "granularity=32", own))
 
 
 def test_a_recipe_may_keep_every_layer_dense_but_then_nothing_is_left(composed):

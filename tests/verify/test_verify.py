@@ -187,6 +187,20 @@ def test_a_speedup_outside_of_its_interval_is_said(row, capsys):
     assert "speedup: DIFFERS" in (said := capsys.readouterr().out) and "not within its interval" in said
 
 
+def test_own_options_are_found_where_the_run_found_them(finished, tmp_path, capsys):
+    own = tmp_path / "conf of mine"
+    (own / "pattern").mkdir(parents=True)
+    (own / "pattern" / "twos.yaml").write_text("_target_: sparsefront.patterns.n_m.NM\nm: 4\n")
+    places = (f"cache_dir={finished.parents[1] / 'cache'}", f"results_dir={tmp_path / 'results'}")
+    search = f"hydra.searchpath=['file://{own}']"
+    folder = sf.run(*TINY, *places, search, "pattern=twos", "sparsity=0.5", "recipe.epochs=4").folder
+    assert main([str(folder)]) == 0, capsys.readouterr().err
+    moved = own.rename(tmp_path / "elsewhere")
+    assert main([str(folder)]) == 2
+    assert f"cannot be verified: {own}: is gone; the run took options from there" in capsys.readouterr().err
+    assert main([str(folder), f"hydra.searchpath=[file://{moved}]"]) == 0, capsys.readouterr().err
+
+
 def test_another_experiment_is_not_compared(row, capsys):
     assert main([str(row), "sparsity=0.75"]) == 2
     assert "cannot be verified: sparsity=0.75: is 0.5 in the record" in capsys.readouterr().err

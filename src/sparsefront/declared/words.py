@@ -46,7 +46,8 @@ def _annotated(base: Any, notes: Iterable[Any]) -> str:
     if any(isinstance(note, MinLen) for note in constraints):
         words = words.replace("a list of", "a list of one or more", 1)
     if bounds := _whole_bounds(constraints) if base is int else _bounds(constraints):
-        words = f"{words} {bounds}"
+        null = " or null" if words.endswith(" or null") else ""
+        words = f"{words.removesuffix(null)} {bounds}{null}"
     described = next((field.description for field in fields if field.description), None)
     return words if described is None else f"{words} ({described})"
 

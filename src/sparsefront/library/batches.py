@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from pytorch_lightning import LightningDataModule
 from torch import nn
-from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.library.inputs import named_inputs
@@ -59,7 +59,8 @@ class NamedBatches(LightningDataModule):
     """A training loader whose batches are dicts.
 
     Args:
-        batches: a DataLoader, whose order stays its own; of any other iterable all batches are read into memory once.
+        batches: a DataLoader, whose order stays its own; of any other iterable, or one over an IterableDataset, all batches are
+            read into memory once.
         net, argument: as of `NamedBatch`.
     Raises:
         InvalidSetting: no iterable, or an empty one.
@@ -69,7 +70,8 @@ class NamedBatches(LightningDataModule):
         super().__init__()
         if isinstance(batches, str) or not isinstance(batches, Iterable):
             raise InvalidSetting(argument, type(batches).__name__, "is a DataLoader or another iterable of batches")
-        if isinstance(batches, DataLoader) and batches.batch_sampler is not None:
+        streamed = isinstance(batches, DataLoader) and isinstance(batches.dataset, IterableDataset)
+        if isinstance(batches, DataLoader) and batches.batch_sampler is not None and not streamed:
             self._loader = batches
             self._collate: Collate = batches.collate_fn
         else:

@@ -3,11 +3,12 @@
 from dataclasses import dataclass, replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.fusion.fuse import fused_dense_graph
 from sparsefront.library.inputs import device_of, named_inputs_on
+from sparsefront.measure.agreement import floating_tensors
 from sparsefront.measure.end_to_end import EndToEnd, time_pair
 from sparsefront.measure.latency import LatencySummary
 from sparsefront.measure.settings import DTYPES, Measure
@@ -77,7 +78,7 @@ def benchmark(
     Returns:
         latencies with p20 and p80, and the speedup with its interval: `print(comparison)`.
     Raises:
-        InvalidSetting: networks on another device than the inputs, or of different dtypes.
+        InvalidSetting: networks on another device than the inputs, of different dtypes, or with outputs of different shapes.
         RuntimeError: no execution mode can run one of the networks.
     """
     inputs = named_inputs_on(dense_net, example_inputs)
@@ -85,6 +86,9 @@ def benchmark(
     dtype, other = _dtype(dense_net), _dtype(net)
     if dtype != other:
         raise InvalidSetting("net", other, f"must be in the dtype of dense_net, {dtype}")
+    shapes, others = (_output_shapes(one, inputs) for one in (dense_net, net))
+    if shapes != others:
+        raise InvalidSetting("net", others, f"must give outputs of the shapes of dense_net's, {shapes}")
     device = device_of(dense_net)
     name = next(name for name, value in DTYPES.items() if value == dtype)
     settings = replace(settings or Measure(), device=device.type, dtype=name)  # type: ignore[arg-type]  # it checks
@@ -95,6 +99,11 @@ def benchmark(
 def _line(name: str, latency: LatencySummary, execution: str) -> str:
     spread = f"p20 {latency.p20_ms:.3f}, p80 {latency.p80_ms:.3f}, {latency.n} samples"
     return f"{name:<7} {latency.median_ms:.3f} ms ({spread}), {execution}"
+
+
+@torch.inference_mode()
+def _output_shapes(net: nn.Module, inputs: dict[str, Tensor]) -> list[list[int]]:
+    return [list(output.shape) for output in floating_tensors(net.eval()(**inputs))]
 
 
 def _dtype(net: nn.Module) -> torch.dtype:

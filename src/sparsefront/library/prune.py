@@ -80,7 +80,11 @@ def prune(
     Raises:
         InvalidSetting: an argument that cannot be used; names it, its value and what is allowed.
     """
+    if not isinstance(net, nn.Module):
+        raise InvalidSetting("net", type(net).__name__, "is a torch.nn.Module")
     pruning = pruning_settings(pattern, sparsity, granularity, importance, allocation, schedule)
+    if not pruning.pattern.prunes:
+        raise InvalidSetting("pattern", pruning.pattern.name, "takes no weights away: leave the network as it is")
     open_loader = open_calibration(net, calibration, pruning.importance)
     inputs = None if example_inputs is None else named_inputs_on(net, example_inputs)
     if inputs is None and layers is None and calibration is not None:
@@ -167,4 +171,7 @@ def _told(pruning: PruningSettings, pruned: int, ignored: Mapping[str, str]) -> 
         layers_of.setdefault(why, []).append(name)
     parts = "; ".join(f"{', '.join(names)} ({why})" for why, names in layers_of.items())
     left_out = f"; left out: {parts}" if parts else ""
-    return f"prune: {pruning.pattern.name} at {pruning.first_sparsity:.4g} in {pruned} layers{left_out}"
+    first, name = pruning.first_sparsity, pruning.schedule.name
+    rising = f", rising to {pruning.sparsity:.4g} (schedule={name})," if first != pruning.sparsity else ""
+    layers = f"{pruned} layer{'s' if pruned != 1 else ''}"
+    return f"prune: {pruning.pattern.name} at {first:.4g}{rising} in {layers}{left_out}"

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import torch
 from sparsefront_kernels import families, labeled
+from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting, keys_of
@@ -48,6 +49,8 @@ def swap(
         RuntimeError: the network's outputs are not the same after the swap.
     """
     choice = kernel_choice(kernel)
+    if any(isinstance(module, SparseLayer) for module in net.modules()):
+        raise InvalidSetting("net", type(net).__name__, "was swapped already: give a copy of the pruned network")
     require_masks_of(net, masks)
     inputs = named_inputs_on(net, example_inputs)
     with sharing(next(iter(inputs.values())).device):

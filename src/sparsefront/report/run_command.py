@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import yaml
 from sparsefront.report.result import Result
 
 OVERRIDES_FILE = Path(".hydra") / "overrides.yaml"
+HYDRA_FILE = Path(".hydra") / "hydra.yaml"
+COMMAND_LINE, SEARCH_PATH = "command-line", "hydra.searchpath in"  # Hydra's names of who added a folder of options
 GROUPS = ("model", "dataset", "pattern", "importance", "allocation", "schedule", "recovery")
 OPTION_OF_FIELD = {"kernel_mode": "kernel"}  # where the record's name is another
 
@@ -40,9 +43,47 @@ def override_text(key: str, value: Any) -> str:
 
 
 def overrides_command(folder: Path) -> str | None:
-    """With the overrides that Hydra kept in a run's folder; None where they are gone."""
+    """With the overrides that Hydra kept in a run's folder, and the folders of a user's own options; None where they are gone."""
     overrides = recorded_overrides(folder)
-    return None if overrides is None else " ".join(["python run.py", *map(shlex.quote, overrides)])
+    if overrides is None:
+        return None
+    sources = own_sources(folder)
+    flags = [word for by, source in sources if by == COMMAND_LINE for word in ("--config-dir", _path(source))]
+    searched = [search_path([source for by, source in sources if by != COMMAND_LINE])]
+    return " ".join(["python run.py", *map(shlex.quote, [*flags, *filter(None, searched), *overrides])])
+
+
+def search_path(sources: Sequence[str]) -> str | None:
+    """The override by which Hydra finds options there; None for none.
+
+    Args:
+        sources: `file://DIR`, `pkg://own.conf`.
+    """
+    quoted = ["'" + source.replace("'", r"\'") + "'" for source in sources]
+    return f"hydra.searchpath=[{','.join(quoted)}]" if quoted else None
+
+
+def own_sources(folder: Path) -> list[tuple[str, str]]:
+    """Where a run found options beside the program's own: who named it, as Hydra says, and `file://DIR` or `pkg://own.conf`."""
+    try:
+        text = (folder / HYDRA_FILE).read_text()
+    except OSError:
+        return []
+    if f"provider: {COMMAND_LINE}" not in text and f"provider: {SEARCH_PATH}" not in text:
+        return []  # nearly always: many times as fast as a parser
+    try:
+        found = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        sources = [
+            (part["provider"], part["schema"], part["path"]) for part in found["hydra"]["runtime"]["config_sources"]
+        ]
+    except (yaml.YAMLError, KeyError, TypeError):
+        return []
+    named = [source for source in sources if str(source[0]).startswith((COMMAND_LINE, SEARCH_PATH))]
+    return [(str(by), f"{schema}://{path}") for by, schema, path in named]
+
+
+def _path(source: str) -> str:
+    return source.partition("://")[2]
 
 
 def recorded_overrides(folder: Path) -> list[str] | None:

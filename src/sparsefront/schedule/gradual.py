@@ -33,6 +33,8 @@ class Gradual(Schedule):
 
     def __post_init__(self) -> None:
         if self.begin >= self.end:
+            if self.begin > 0:
+                raise InvalidSetting("begin", self.begin, f"must lie before end={self.end}")
             raise InvalidSetting("end", self.end, f"must lie after begin={self.begin}")
 
     def round_sparsities(self, final: float) -> tuple[float, ...]:

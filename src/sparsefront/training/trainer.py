@@ -1,5 +1,6 @@
 """Settings of Lightning's Trainer that change what is trained, and the one place that builds it."""
 
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,6 +10,8 @@ from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 
 GPU_BATCHES_SHOWN = 10  # at a time
+
+PROCESSES_A_CORE = 4  # of a CPU, to try out what several GPUs would do; more of them only wait for each other
 
 
 @settings_class()
@@ -53,8 +56,8 @@ class TrainerSettings:
         """Require the GPU that the settings ask for.
 
         Raises:
-            InvalidSetting: accelerator gpu, more devices than there are, fp16 on a CPU, a hook without several GPUs, another
-                exchange of one device, or no compiler.
+            InvalidSetting: accelerator gpu, more devices than there are GPUs or than cores can take, fp16 on a CPU, a hook
+                without several GPUs, another exchange of one device, or no compiler.
         """
         import torch
 
@@ -66,6 +69,11 @@ class TrainerSettings:
             raise InvalidSetting("accelerator", "gpu", "torch finds no CUDA device here; use auto or cpu")
         if self.on_gpu and self.devices > found:
             raise InvalidSetting("devices", self.devices, f"torch finds {found} CUDA device(s) here")
+        most = PROCESSES_A_CORE * (os.cpu_count() or 1)
+        if not self.on_gpu and self.devices > most:
+            raise InvalidSetting(
+                "devices", self.devices, f"trains on the CPU, whose cores take at most {most} processes"
+            )
         if self.precision == "16-mixed" and not self.on_gpu:  # Lightning would take bf16 instead
             raise InvalidSetting("precision", self.precision, "needs a GPU; a CPU takes auto, 32-true or bf16-mixed")
         if self.ddp_comm_hook is not None and (

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sparsefront.composing import configured
-from sparsefront.errors import Edited, InvalidSetting
+from sparsefront.errors import Edited, InvalidSetting, Obstacle
+from sparsefront.report.run_command import own_sources, search_path
 from sparsefront.runs import CONFIG_DIR
 from sparsefront.stages.measure_again import DIFFERS, measure_again
 from sparsefront.stages.stored_experiment import experiment_of
@@ -68,12 +69,26 @@ def _verify(row: Path, options: argparse.Namespace) -> int:
         return 0
     differs = 0
     cache = [] if options.cache_dir is None else [f"cache_dir={options.cache_dir}"]
-    with experiment_of(result, row, [*cache, *options.overrides], _composed) as experiment:
+    overrides = [*_own_options(row.parent, options.overrides), *cache, *options.overrides]
+    with experiment_of(result, row, overrides, _composed) as experiment:
         for finding in measure_again(experiment, result, export):
             print(finding, flush=True)
             differs += finding.decides and finding.verdict == DIFFERS
     print("not verified: measuring again gives something else" if differs else "verified")
     return 1 if differs else 0
+
+
+def _own_options(folder: Path, overrides: Sequence[str]) -> list[str]:
+    """The override that finds a user's own options where the run found them, unless one is among the overrides given here."""
+    if any(text.startswith("hydra.searchpath=") for text in overrides):
+        return []
+    sources = [source for _, source in own_sources(folder)]
+    for source in sources:
+        schema, _, place = source.partition("://")
+        if schema == "file" and not Path(place).is_dir():
+            remedy = "the run took options from there: name where it is now, hydra.searchpath=[file://DIR]"
+            raise Obstacle(place, None, f"is gone; {remedy}")
+    return list(filter(None, [search_path(sources)]))
 
 
 def _parser() -> argparse.ArgumentParser:
