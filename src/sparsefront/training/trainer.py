@@ -10,7 +10,6 @@ from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 
 GPU_BATCHES_SHOWN = 10  # at a time
-
 PROCESSES_A_CORE = 4  # of a CPU, to try out what several GPUs would do; more of them only wait for each other
 
 
