@@ -5,10 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PLAN, FILE = "products.plan", "products.csv"
+OWN_MASKS = "pattern"  # as `distribution`: made by the pattern itself
+NEAR = 0.005  # a sparsity so far from what was asked for is told
 
 
 def product_lines(folder: Path) -> Iterator[str]:
-    """A table of shape by pattern: the fastest right kernel at each sparsity, and the first that is faster than dense."""
+    """A table of shape by pattern: the fastest right kernel at each sparsity, and the first that is faster than dense.
+
+    What runs on other masks than the pattern's, as a peer may, has lines of its own.
+    """
     path = folder / FILE
     if not path.exists():
         yield "No product is timed yet."
@@ -16,19 +21,31 @@ def product_lines(folder: Path) -> Iterator[str]:
     with path.open(newline="") as file:
         lines = [line for line in csv.DictReader(file) if line["speedup"] and line["family"] != "dense"]
     fastest: dict[tuple[str, str], dict[float, float]] = {}
+    others: dict[tuple[str, str, float], str] = {}
     for line in lines:
-        key = (line["shape"], f"{line['pattern']} {line['granularity']}")
-        level = round(float(line["asked_sparsity"] or line["sparsity"]), 3)
+        key = (line["shape"], _label(line))
+        has = float(line["sparsity"])
+        level = round(float(line["asked_sparsity"] or has), 3)
         of_key = fastest.setdefault(key, {})
         of_key[level] = max(of_key.get(level, 0.0), float(line["speedup"]))
+        if abs(has - level) > NEAR:
+            others[*key, level] = f" (has {100 * has:.3g} %)"
     levels = sorted({level for found in fastest.values() for level in found})
     head = ["product", "pattern", *(f"{100 * level:g} %" for level in levels), "faster than dense from"]
     yield f"| {' | '.join(head)} |"
     yield "|" + "---|" * len(head)
     for (shape, pattern), found in sorted(fastest.items()):
         critical = next((f"{100 * level:g} %" for level in levels if found.get(level, 0) > 1), "nowhere here")
-        speedups = [f"{found[level]:.2f}" if level in found else "" for level in levels]
+        told = {level: others.get((shape, pattern, level), "") for level in levels}
+        speedups = [f"{found[level]:.2f}{told[level]}" if level in found else "" for level in levels]
         yield f"| {shape} | {pattern} | {' | '.join(speedups)} | {critical} |"
     places = sorted({f"{line['gpu']}, torch {line['torch']}, commit {line['commit']}" for line in lines})
     yield ""
     yield f"Speedup over the fastest dense product of the same process; {'; '.join(places)}."
+
+
+def _label(line: dict[str, str]) -> str:
+    name = f"{line['pattern']} {line['granularity']}"
+    if line["distribution"] in ("", OWN_MASKS):
+        return name
+    return f"{name}, {line['kernel']} on random masks ({line['distribution']})"

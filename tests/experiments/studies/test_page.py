@@ -143,8 +143,14 @@ def test_the_pages_are_those_of_the_lines(modules, name):
 
 
 def test_products_name_the_sparsity_from_which_they_gain(modules, tmp_path):
-    head = "family,pattern,granularity,shape,sparsity,asked_sparsity,speedup,gpu,torch,commit"
-    lines = [f"gathered,tile_wise,128,A,{s},{s},{gain},H200,2,c" for s, gain in ((0.5, 0.9), (0.75, 1.4), (0.75, 1.2))]
-    (tmp_path / "products.csv").write_text("\n".join([head, *lines]) + "\n")
+    head = "family,kernel,pattern,granularity,distribution,shape,sparsity,asked_sparsity,speedup,gpu,torch,commit"
+    own = [
+        f"gathered,g,tile_wise,128,pattern,A,{s},{s},{gain},H200,2,c"
+        for s, gain in ((0.5, 0.9), (0.75, 1.4), (0.75, 1.2))
+    ]
+    peer = "blocked,triton_bsr,tile_wise,128,equal,A,0.8125,0.75,2.1,H200,2,c"
+    (tmp_path / "products.csv").write_text("\n".join([head, *own, peer]) + "\n")
     found = list(modules["products"].product_lines(tmp_path))
     assert found[2] == "| A | tile_wise 128 | 0.90 | 1.40 | 75 % |"
+    # easier masks than the pattern's: never among its lines
+    assert found[3] == "| A | tile_wise 128, triton_bsr on random masks (equal) |  | 2.10 (has 81.2 %) | 75 % |"
