@@ -1,5 +1,7 @@
 """Swaps beside an assignment: the budget holds for whatever is evaluated, and the network's loss decides."""
 
+from dataclasses import replace
+
 import pytest
 
 from sparsefront.allocation.choice_table import ROW_MAJOR, Assignment, ChoiceTable, Item, Option
@@ -46,6 +48,27 @@ def test_what_no_sum_of_errors_tells_is_found():
 def test_the_same_search_twice():
     first, second = (search(KnownLoss(table()), (1, 1, 1, 1, 1)) for _ in range(2))
     assert first == second
+
+
+def test_what_another_option_beats_is_never_tried():
+    """Slower and less accurate than the first level, slower than dense, a copy of the second level that costs more error."""
+    beaten = [
+        Option(1, 1 / 3, 0.3, {ROW_MAJOR: 7.0}),
+        Option(1, 0.4, 0.1, {ROW_MAJOR: 11.0}),
+        Option(1, 2 / 3, 0.6, {ROW_MAJOR: 3.0}),
+    ]
+    known = table()
+    items = [replace(item, options=[*item.options, *beaten]) for item in known.items]
+    assert all(item.undominated(ROW_MAJOR) == [0, 1, 2] for item in items)
+    loss = KnownLoss(replace(known, items=items))
+    search(loss, (1, 1, 0, 1, 1))
+    tried = {option for assignment, _ in loss.evaluated for option in assignment.options}
+    assert tried == {0, 1, 2}
+
+
+def test_dense_may_always_be_taken():
+    item = Item(("fc",), None, [Option(None, 0.0, 0.0, {ROW_MAJOR: 9.0}), Option(0, 0.5, 0.0, {ROW_MAJOR: 4.0})])
+    assert item.undominated(ROW_MAJOR) == [0, 1]
 
 
 @pytest.mark.parametrize("generations", [0, 1])

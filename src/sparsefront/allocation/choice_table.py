@@ -41,6 +41,15 @@ class Item:
     chain: str | None
     options: Sequence[Option]
 
+    def undominated(self, layout: str) -> list[int]:
+        """Numbers of dense and of the options that no other one beats in time or error without losing in the other."""
+        costs = [(option.times_us[layout], option.error) for option in self.options]
+        return [
+            number
+            for number, (time_us, error) in enumerate(costs)
+            if number == 0 or not any(us <= time_us and e <= error and (us, e) != (time_us, error) for us, e in costs)
+        ]
+
 
 @dataclass(frozen=True)
 class ChoiceTable:

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from sparsefront.allocation.choice_table import Assignment, ChoiceTable
@@ -42,8 +42,9 @@ def refine(
     """Search beside an assignment; whatever is tried keeps the budget, and the layouts stay.
 
     In each generation the best one so far has offspring: up to MOST_SWAPS times an item takes another option, and others faster
-    ones until the budget is kept. All are evaluated on one batch, the better half on two, and so on; the last ones and their
-    parent on all. The best becomes the parent.
+    ones until the budget is kept; all of these are dense or what no other option of the item beats in time and error. The
+    offspring are evaluated on one batch, the better half on two, and so on; the last ones and their parent on all. The best
+    becomes the parent.
 
     Source: Sieberling et al., "EvoPress: Accurate Dynamic Model Compression via Evolutionary Search", 2025: errors of layers
         do not add up, so that the network's own loss must decide. Departure: a swap may change the pattern too, and the
@@ -52,10 +53,11 @@ def refine(
     drawn = random.Random(seed)
     first = best_loss = math.nan
     best, tried, known = start, 0, {start.options}
+    choices = [item.undominated(start.layout_of(item)) for item in table.items]
     for _ in range(generations):
         children = []
         for _ in range(offspring):
-            child = _mutated(table, best, budget_us, drawn)
+            child = _mutated(table, best, budget_us, choices, drawn)
             if child is not None and child.options not in known:
                 known.add(child.options)
                 children.append(child)
@@ -96,12 +98,18 @@ def within(table: ChoiceTable, assignment: Assignment, budget_us: float) -> Assi
     return assignment
 
 
-def _mutated(table: ChoiceTable, parent: Assignment, budget_us: float, drawn: random.Random) -> Assignment | None:
-    """A neighbor within the budget; None where none was found."""
+def _mutated(
+    table: ChoiceTable, parent: Assignment, budget_us: float, choices: Sequence[Sequence[int]], drawn: random.Random
+) -> Assignment | None:
+    """A neighbor within the budget; None where none was found.
+
+    Args:
+        choices: per item the options that it may take.
+    """
     options = list(parent.options)
     for _ in range(drawn.randint(1, MOST_SWAPS)):
         place = drawn.randrange(len(options))
-        options[place] = drawn.randrange(len(table.items[place].options))
+        options[place] = drawn.choice(choices[place])
     for _ in range(TRIES):
         child = replace(parent, options=tuple(options))
         if table.time_us(child) <= budget_us:
@@ -109,7 +117,7 @@ def _mutated(table: ChoiceTable, parent: Assignment, budget_us: float, drawn: ra
         place = drawn.randrange(len(options))
         layout, item = parent.layout_of(table.items[place]), table.items[place]
         now = item.options[options[place]].times_us[layout]
-        faster = [number for number, option in enumerate(item.options) if option.times_us[layout] < now]
+        faster = [number for number in choices[place] if item.options[number].times_us[layout] < now]
         if faster:
             # the one that costs least of those: a large step would leave time unused
             options[place] = min(faster, key=lambda number: item.options[number].error)
