@@ -21,7 +21,7 @@ def product_lines(folder: Path) -> Iterator[str]:
     with path.open(newline="") as file:
         lines = [line for line in csv.DictReader(file) if line["speedup"] and line["family"] != "dense"]
     fastest: dict[tuple[str, str], dict[float, float]] = {}
-    others: dict[tuple[str, str, float], str] = {}
+    notes: dict[tuple[str, str, float], str] = {}
     for line in lines:
         key = (line["shape"], _label(line))
         has = float(line["sparsity"])
@@ -29,17 +29,19 @@ def product_lines(folder: Path) -> Iterator[str]:
         of_key = fastest.setdefault(key, {})
         of_key[level] = max(of_key.get(level, 0.0), float(line["speedup"]))
         if abs(has - level) > NEAR:
-            others[*key, level] = f" (has {100 * has:.3g} %)"
+            notes[*key, level] = f" (has {100 * has:.3g} %)"
     levels = sorted({level for found in fastest.values() for level in found})
     head = ["product", "pattern", *(f"{100 * level:g} %" for level in levels), "faster than dense from"]
     yield f"| {' | '.join(head)} |"
     yield "|" + "---|" * len(head)
     for (shape, pattern), found in sorted(fastest.items()):
         critical = next((f"{100 * level:g} %" for level in levels if found.get(level, 0) > 1), "nowhere here")
-        told = {level: others.get((shape, pattern, level), "") for level in levels}
-        speedups = [f"{found[level]:.2f}{told[level]}" if level in found else "" for level in levels]
+        speedups = [
+            f"{found[level]:.2f}{notes.get((shape, pattern, level), '')}" if level in found else "" for level in levels
+        ]
         yield f"| {shape} | {pattern} | {' | '.join(speedups)} | {critical} |"
-    places = sorted({f"{line['gpu']}, torch {line['torch']}, commit {line['commit']}" for line in lines})
+    facts = "{gpu}, torch {torch}, {dtype}, commit {commit}, {date}"
+    places = sorted({facts.format_map(line) for line in lines})
     yield ""
     yield f"Speedup over the fastest dense product of the same process; {'; '.join(places)}."
 

@@ -143,12 +143,12 @@ def test_the_pages_are_those_of_the_lines(modules, name):
 
 
 def test_products_name_the_sparsity_from_which_they_gain(modules, tmp_path):
-    head = "family,kernel,pattern,granularity,distribution,shape,sparsity,asked_sparsity,speedup,gpu,torch,commit"
+    head = "family,kernel,pattern,granularity,distribution,shape,sparsity,asked_sparsity,speedup,dtype,gpu,torch,commit,date"
     own = [
-        f"gathered,g,tile_wise,128,pattern,A,{s},{s},{gain},H200,2,c"
+        f"gathered,g,tile_wise,128,pattern,A,{s},{s},{gain},fp16,H200,2,c,2026-11-25"
         for s, gain in ((0.5, 0.9), (0.75, 1.4), (0.75, 1.2))
     ]
-    peer = "blocked,triton_bsr,tile_wise,128,equal,A,0.8125,0.75,2.1,H200,2,c"
+    peer = "blocked,triton_bsr,tile_wise,128,equal,A,0.8125,0.75,2.1,fp16,H200,2,c,2026-11-25"
     (tmp_path / "products.csv").write_text("\n".join([head, *own, peer]) + "\n")
     found = list(modules["products"].product_lines(tmp_path))
     assert found[2] == "| A | tile_wise 128 | 0.90 | 1.40 | 75 % |"
