@@ -27,7 +27,7 @@ def outputs() -> Path:
 
 @pytest.mark.parametrize("schedule", ["one_shot", "iterative", "gradual"])
 def test_a_speedup_in_a_model_out(full_run, clock, schedule):
-    row = full_run(*MIXED, *SEARCH, "allocation.speedup=1.4", f"schedule={schedule}")
+    row = full_run(*MIXED, *SEARCH, "allocation.speedup=1.6", f"schedule={schedule}")
     given = row.sparsity.pattern_per_layer
     assert set(given.values()) - {"dense"} == {"n_m", "vector_wise:8"}  # or this looks at one pattern
     assert row.speed.latency_predicted_ms is not None and row.speed.latency_sparse_ms is not None

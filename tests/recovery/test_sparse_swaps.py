@@ -98,6 +98,24 @@ def test_rounds_nest(batches):
     assert sum(record.steps for record in found.rounds) == 8, "the rounds share the budget"
 
 
+def test_a_convolution_stays_within_the_masks_of_the_round_before(monkeypatch):
+    """Its filter lies tap by tap in the matrix of the mask, and channel by channel in its weight."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(2, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 9, 4))
+    batches = [(torch.randn(32, 2, 5, 5), torch.randint(0, 4, (32,))) for _ in range(3)]
+    masks = sf.prune(net, "element_wise", 0.75, schedule="iterative", layers=["0"], tell=len)
+    outside: list[int] = []
+
+    def noted(weight, mask, gram, *, allowed, **more):
+        if allowed is not None:
+            outside.append(int((mask & ~allowed).sum()))
+        return swap_masks(weight, mask, gram, allowed=allowed, **more)
+
+    monkeypatch.setattr("sparsefront.recovery.sparse_swaps.swap_masks", noted)
+    swapped(net, masks, batches, net, along="finetune", epochs=1)
+    assert len(outside) >= 3 and not any(outside)
+
+
 def test_training_goes_on_from_the_new_masks(batches):
     net, dense = network(), network()
     masks = sf.prune(net, "n_m", 0.5, layers=["0", "2"], tell=len)

@@ -19,7 +19,7 @@ class Network(Protocol):
         ...
 
     def loss(self, assignment: Assignment, batches: int) -> float:
-        """Its loss on so many held-out batches, pruned and not recovered."""
+        """Its loss on so many held-out batches, pruned and not trained since."""
         ...
 
 
@@ -54,6 +54,11 @@ class MeasuringAllocation(Allocation):
     @abstractmethod
     def calibration_batches(self) -> int:
         """From how many batches of inputs the errors of a table come; nothing else of its settings changes a table."""
+
+    @property
+    def updates_weights(self) -> bool:
+        """Whether assignments are evaluated with weights that make up for pruned ones; see `Network.loss`."""
+        return False
 
     @abstractmethod
     def assign(self, table: ChoiceTable, network: Network, tell: Callable[[str], None] = lambda line: None) -> Found:

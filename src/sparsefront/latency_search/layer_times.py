@@ -1,12 +1,10 @@
 """Times of single layers outside of blocks that are rewritten, and of the products inside of them, under a candidate."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sparsefront.inference.autotune import autotune_layer, dense_name
 from sparsefront.inference.candidates import find_candidates
@@ -14,6 +12,7 @@ from sparsefront.inference.fusion.call import Unfusable
 from sparsefront.inference.fusion.product_times import Layers, ProductTimes
 from sparsefront.inference.sparse_conv import conv_unsupported_reason
 from sparsefront.latency_search.candidate_masks import CandidateMasks
+from sparsefront.latency_search.other_weights import masked
 from sparsefront.latency_search.timing import Timing
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.cpu_timer import time_where_it_is
@@ -26,25 +25,6 @@ class Timed:
 
     latency_us: float
     kernel: str
-
-
-@contextmanager
-def masked(net: nn.Module, masks: Mapping[str, Tensor]) -> Iterator[None]:
-    """The network with pruned weights, for a while.
-
-    Args:
-        masks: layer -> bool [N, K], True = keep.
-    """
-    weights = {layer: net.get_submodule(layer).weight for layer in masks}
-    dense = {layer: weight.data for layer, weight in weights.items()}
-    try:
-        for layer, weight in weights.items():
-            gone = ~masks[layer].reshape(weight.shape).to(weight.device)
-            weight.data = dense[layer].masked_fill(gone, 0.0)
-        yield
-    finally:
-        for layer, weight in weights.items():
-            weight.data = dense[layer]
 
 
 def product_times(

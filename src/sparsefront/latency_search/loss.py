@@ -1,27 +1,26 @@
 """The loss of a network whose layers are pruned for a while."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import torch
-from torch import Tensor
 
-from sparsefront.latency_search.layer_times import masked
 from sparsefront.tasks.base import Batch, Task
 
 
 @torch.no_grad()
-def pruned_loss(task: Task, masks: Mapping[str, Tensor], batches: Sequence[Batch]) -> float:
+def pruned_loss(task: Task, pruned: AbstractContextManager[None], batches: Sequence[Batch]) -> float:
     """Mean over the batches, in eval mode; the network is then as it was.
 
     Args:
-        masks: layer -> bool [N, K], True = keep.
+        pruned: see `other_weights`; entered once.
         batches: at least one, on the network's device.
     """
     net = task.net
     was_training = net.training
     net.eval()
     try:
-        with masked(net, masks):
+        with pruned:
             found = [float(task.loss(net(**task.net_inputs(batch)), batch)) for batch in batches]
     finally:
         net.train(was_training)

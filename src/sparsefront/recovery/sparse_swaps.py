@@ -135,7 +135,7 @@ class SparseSwaps(Recovery):
             span = None if window is None else window.m
 
         def ordered(mask: torch.Tensor | None) -> torch.Tensor | None:
-            return None if mask is None else mask.reshape(weight.shape).to(weight.device)[:, order]
+            return None if mask is None else as_matrix(mask).to(weight.device)[:, order]
 
         swapped = swap_masks(
             weight[:, order],
