@@ -91,6 +91,20 @@ def test_what_was_only_tried_is_in_no_file_and_not_measured(tunable):
     assert [tunable.measured(None, one) for one in (assumed, slow, kept)] == [False, False, True]
 
 
+def test_a_single_candidate_is_used_and_looked_for_once(tunable):
+    """As where a library's own search finds its default: the search takes long, and there is nothing to time."""
+    asked: list[int] = []
+
+    def only(problem, num_sms):
+        asked.append(problem.m)
+        return [Launch(4)]
+
+    layer = layer_with(replace(tunable, worth_timing=only))
+    problem = Problem(10, 6, 8, torch.float32, torch.device("cpu"))
+    assert all(untried_launches(layer, layer(torch.randn(10, 6))) is None for _ in range(3))
+    assert asked == [10] and launch_of(layer, problem) == Launch(4)
+
+
 def test_what_is_taken_back_leaves_no_trace(tunable):
     layer = layer_with(tunable)
     problem = Problem(10, 6, 8, torch.float32, torch.device("cpu"))

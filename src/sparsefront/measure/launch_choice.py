@@ -62,7 +62,11 @@ def untried_launches(layer: SparseLayer, output: Tensor, known: Sequence[Any] = 
     if tunable.measured(packed, problem) or tunable.on_trial(packed, problem):
         return None
     candidates = tunable.candidates(packed, problem)[:MOST]
-    return LaunchChoice(tunable, packed, problem, candidates) if len(candidates) > 1 else None
+    if len(candidates) > 1:
+        return LaunchChoice(tunable, packed, problem, candidates)
+    if candidates:  # nothing to time; and not to be looked for again, which takes a library's own search seconds
+        tunable.try_out(packed, problem, candidates[0])
+    return None
 
 
 def assume_launch(layer: SparseLayer, problem: Problem, launch: Any) -> None:
