@@ -106,6 +106,20 @@ def test_what_swaps_made_of_it_is_measured_too(extra_us, kept):
     assert found.refined.loss == network.loss(found.assignment, 8)
 
 
+def test_what_runs_faster_than_predicted_keeps_more():
+    """What is pruned for nothing comes back: the latency that was asked for is used."""
+    known, found, networks = table(), {}, {}
+    for corrections in (1, 2):
+        networks[corrections] = network = SlowSomewhere(known, rest_us=0.0)
+        network.extra_us = -12.0
+        found[corrections] = LatencySearch(latency_ms=0.07, corrections=corrections).assign(known, network)
+    once, twice = found[1], found[2]
+    assert once.rounds[-1][1] < 0.9 * 0.07, "or this looks at nothing"
+    assert twice.refined.loss < once.refined.loss and twice.refined.tried > once.refined.tried
+    assert networks[2].measured_us(twice.assignment) <= 70.0 and twice.predicted_ms <= 0.07
+    assert twice.refined.loss_before == once.refined.loss_before
+
+
 def test_a_latency_out_of_reach_names_what_is_in_reach():
     known = table(rest_us=10.0)
     message = (

@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from sparsefront.allocation.choice_table import Assignment, ChoiceTable
 from sparsefront.allocation.measuring import Found, MeasuringAllocation, Network
 from sparsefront.allocation.solve import dense_assignment, least_us, solve
-from sparsefront.allocation.swaps import refine, within
+from sparsefront.allocation.swaps import Refined, refine, within
 from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 
@@ -29,8 +29,8 @@ class LatencySearch(MeasuringAllocation):
         speedup: over the dense network in its fastest version, in place of `latency_ms`.
         bins: totals kept after each layer; more bring the solution closer to the best one.
         batches: of calibration inputs.
-        corrections: how often a solution is measured as a whole to correct the prediction; what the swaps made of it is measured
-            once more. 0: nothing is.
+        corrections: how often a solution is measured as a whole to correct the prediction, and as often what swaps made of it:
+            where that is faster than was asked for, swaps go on from it. 0: nothing is measured.
         generations, offspring: of the search by swaps; 0 generations leave it out.
         held_out_batches: that evaluate an assignment.
         update_weights: the weights that each layer keeps make up for its pruned ones in closed form before an assignment is
@@ -87,27 +87,45 @@ class LatencySearch(MeasuringAllocation):
             assignment = self._solved(corrected.table, budget_us)
             if near:
                 break
-        refined = refine(
-            corrected.table,
-            assignment,
+        refined = self._refined(corrected.table, Refined(assignment), budget_us, network, tell)
+        table, chosen = corrected.table, refined.assignment
+        for round in range(self.corrections):
+            if chosen in corrected.measured:
+                break
+            corrected.by(chosen)
+            kept = within(corrected.table, chosen, budget_us)
+            if kept is None:  # what the swaps led to is slower than anything was predicted to be
+                chosen = assignment
+                break
+            table, chosen, assignment = corrected.table, kept, kept
+            is_last = round == self.corrections - 1  # what is found must be measured
+            if is_last or table.time_us(chosen) >= (1 - CLOSE) * budget_us:
+                break
+            # it is faster than was asked for: what is left of the latency keeps weights
+            refined = self._refined(table, replace(refined, assignment=chosen), budget_us, network, tell)
+            chosen = refined.assignment
+        if chosen != refined.assignment:
+            refined = replace(refined, assignment=chosen, loss=network.loss(chosen, self.held_out_batches))
+        return Found(chosen, table.time_us(chosen) / 1e3, budget_us / 1e3, corrected.rounds, refined)
+
+    def _refined(
+        self, table: ChoiceTable, before: Refined, budget_us: float, network: Network, tell: Callable[[str], None]
+    ) -> Refined:
+        """What swaps make of an assignment; what came before them counts with them."""
+        found = refine(
+            table,
+            before.assignment,
             budget_us,
             network.loss,
             generations=self.generations,
             offspring=self.offspring,
             batches=self.held_out_batches,
         )
-        if refined.loss is not None:
-            tell(f"held-out loss {refined.loss_before:.4g}, {refined.loss:.4g} after {refined.tried} swaps")
-        table, chosen = corrected.table, refined.assignment
-        if self.corrections and chosen not in corrected.measured:
-            corrected.by(chosen)
-            if (kept := within(corrected.table, chosen, budget_us)) is not None:
-                table, chosen = corrected.table, kept
-            else:  # what the swaps led to is slower than anything was predicted to be
-                chosen = assignment
-        if chosen != refined.assignment:
-            refined = replace(refined, assignment=chosen, loss=network.loss(chosen, self.held_out_batches))
-        return Found(chosen, table.time_us(chosen) / 1e3, budget_us / 1e3, corrected.rounds, refined)
+        if found.loss is None:
+            return before
+        tell(f"held-out loss {found.loss_before:.4g}, {found.loss:.4g} after {found.tried} swaps")
+        first = found.loss_before if before.loss_before is None else before.loss_before
+        return replace(found, loss_before=first, tried=before.tried + found.tried)
 
     def _solved(self, table: ChoiceTable, budget_us: float) -> Assignment:
         found = solve(table, budget_us, bins=self.bins)

@@ -17,6 +17,7 @@ from sparsefront.errors import failure_reason
 from sparsefront.gpu_sharing.access import alone
 from sparsefront.measure.agreement import floating_tensors
 from sparsefront.measure.graph_capture import record
+from sparsefront.measure.host_time import require_prompt
 from sparsefront.measure.latency import cuda_ms
 from sparsefront.measure.launch_choice import LaunchChoice, untried_launches
 from sparsefront.measure.memory import stored_bytes
@@ -70,7 +71,8 @@ def time_layer(
     a graph. As many copies of weight, input and output take turns as fill the L2 cache twice, since in a network other
     layers run between two calls. A kernel whose launch parameters were not measured for such a product yet is timed with
     the most promising ones; the best are used from then on, and kept in the user's table. One that fails or gives a wrong
-    result is left out. Kernels are compiled and checked before other processes of ours have to leave the GPU alone.
+    result is left out, as is one that keeps the processor busy. Kernels are compiled and checked before other processes of
+    ours have to leave the GPU alone.
 
     Args:
         layer: on x's CUDA device; copied for the rotation.
@@ -79,13 +81,15 @@ def time_layer(
         launches: launch parameters that were fast for a product like this one; the kernel's own are then not looked for.
         check: layer -> relative error, and why its result is wrong or None: asked with all launch parameters that are timed.
     Raises:
-        RuntimeError: x is not on a CUDA device, or all launch parameters fail or give a wrong result.
+        RuntimeError: x is not on a CUDA device, or all launch parameters fail, give a wrong result or keep the processor busy.
     """
     if not x.is_cuda:
         raise RuntimeError(f"kernels are timed on a CUDA device, not on {x.device}")
     with torch.inference_mode(), torch.cuda.device(x.device):
         calls = _rotation(layer, (x, *more), keywords)
         if not isinstance(layer, SparseLayer) or layer.tunable[0] is None:
+            if isinstance(layer, SparseLayer):
+                require_prompt(calls[0], x.device)
             with alone(x.device):
                 return _time(calls, x.device, at_most_us)
         tried = untried_launches(layer, layer(x, *more, **keywords), launches)
@@ -95,6 +99,7 @@ def time_layer(
         error, wrong = check(layer)
         if wrong is not None:
             raise RuntimeError(wrong)
+        require_prompt(calls[0], x.device)
         with alone(x.device):
             return replace(_time(calls, x.device, at_most_us), relative_error=error)
 
@@ -120,6 +125,7 @@ def _time_launches(
             with _left_out_where_it_fails(launch, left_out):
                 tried.use(launch)
                 calls[0]()  # compiles
+                require_prompt(calls[0], device)
                 error, wrong = check(layer)
                 if wrong is not None:
                     raise RuntimeError(wrong)
