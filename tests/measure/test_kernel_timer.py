@@ -1,6 +1,8 @@
 """How many samples a kernel gets: fewer where it is too slow to be chosen."""
 
 import math
+import re
+import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -78,15 +80,18 @@ class Tried:
 
 
 class Kernel:
-    """What its launches do: fail when first called, fail when timed, or give a wrong result."""
+    """What its launches do: fail when first called, keep the processor busy, fail when timed, or give a wrong result."""
 
-    def __init__(self, monkeypatch, fails=(), fails_later=(), wrong=()):
-        self.tried, self.timed, self.fails, self.fails_later, self.wrong = Tried(), [], fails, fails_later, wrong
+    def __init__(self, monkeypatch, fails=(), busy=(), fails_later=(), wrong=()):
+        self.tried, self.timed = Tried(), []
+        self.fails, self.busy, self.fails_later, self.wrong = fails, busy, fails_later, wrong
         monkeypatch.setattr(kernel_timer, "_time", self.time)
 
     def call(self):
         if self.tried.in_use in self.fails:
             raise RuntimeError("out of resources\nlong trace")
+        if self.tried.in_use in self.busy:
+            time.sleep(0.025)
 
     def time(self, calls, device, at_most_us):
         self.timed.append(self.tried.in_use)
@@ -113,16 +118,18 @@ def test_the_fastest_launch_is_kept_with_its_own_error(monkeypatch):
     ("faults", "reason"),
     [
         ({"fails": (1,)}, "RuntimeError: out of resources"),
+        ({"busy": (1,)}, "RuntimeError: a call keeps the processor busy for .* ms, more than 20"),
         ({"fails_later": (1,)}, "RuntimeError: out of memory"),
         ({"wrong": (1,)}, "RuntimeError: relative error 5.0e-01"),
     ],
-    ids=["fails", "fails later", "wrong"],
+    ids=["fails", "keeps the processor busy", "fails later", "wrong"],
 )
 def test_a_launch_that_fails_or_is_wrong_is_left_out(faults, reason, monkeypatch, caplog):
     kernel = Kernel(monkeypatch, **faults)
     found = kernel.fastest()
     assert kernel.tried.kept == (2, 2.0) and found.relative_error == 2e-6
-    assert found.left_out == {"1": reason} and f"1 is left out: {reason}" in caplog.text
+    assert list(found.left_out) == ["1"] and re.fullmatch(reason, found.left_out["1"])
+    assert f"1 is left out: {found.left_out['1']}" in caplog.text
     assert (1 in kernel.timed) == ("fails_later" in faults), "a wrong one is not timed"
 
 
@@ -200,6 +207,17 @@ def test_a_launch_that_was_chosen_in_another_layout_is_checked_too(layer):
     assert (found.latency_us, found.relative_error) == (3.0, 1e-4)
     with pytest.raises(RuntimeError, match="relative error 5.0e-01"):
         kernel_timer.time_layer(layer, x, check=lambda checked: (0.5, "relative error 5.0e-01"))
+
+
+@pytest.mark.parametrize("tunable", [True, False])
+def test_what_keeps_the_processor_busy_is_not_timed(layer, tunable, monkeypatch):
+    """With launch parameters and without; a dense layer is timed whatever it does: there has to be one."""
+    x = torch.randn(2, 8).as_subclass(OnGpu)
+    monkeypatch.setattr(kernel_timer, "_rotation", lambda *given: [lambda: time.sleep(0.025)])
+    monkeypatch.setattr(SparseLinear, "tunable", (object() if tunable else None, None))
+    with pytest.raises(RuntimeError, match="keeps the processor busy"):
+        kernel_timer.time_layer(layer, x)
+    assert kernel_timer.time_layer(nn.Linear(8, 8), x).latency_us == 3.0
 
 
 def test_what_has_no_launch_parameters_is_checked_once_and_before(layer):
