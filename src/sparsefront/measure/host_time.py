@@ -11,7 +11,7 @@ MOST_MS = 20.0
 
 
 def require_prompt(call: Callable[[], Any], device: torch.device) -> None:
-    """Refuse what each network through it would wait for, layer by layer: cuSPARSELt takes 0.25 s in some calls.
+    """Reject what every network with it waits for whenever it is not replayed: some calls of cuSPARSELt take 0.25 s.
 
     Args:
         call: work for the device, as it is launched outside of a graph.
