@@ -34,8 +34,7 @@ class LatencySearch(MeasuringAllocation):
         generations, offspring: of the search by swaps; 0 generations leave it out.
         held_out_batches: that evaluate an assignment.
         update_weights: the weights that each layer keeps make up for its pruned ones in closed form before an assignment is
-            evaluated, as in EvoPress: a network that is merely pruned hard is broken, and its loss then tells little of what
-            recovery makes of it. false: they stay as they are.
+            evaluated, as in EvoPress. false: they stay as they are. Which leads to better networks is not decided yet.
     """
 
     latency_ms: Annotated[float | None, Field(gt=0, description="milliseconds of one batch")] = None
