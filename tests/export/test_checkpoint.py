@@ -17,6 +17,7 @@ from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.n_m import NM
 from sparsefront.patterns.shuffled_block import ShuffledBlock
 from sparsefront.patterns.tile_wise import SOURCES, TileWise
+from sparsefront.patterns.uniform import Uniform
 from sparsefront.patterns.vector_wise import VectorWise
 from sparsefront.pruning.mask_file import load_masks
 
@@ -141,10 +142,11 @@ def test_a_mask_that_does_not_fit_is_rejected(tmp_path):
         write_export(tmp_path, net, masks | {"0": masks["3"]}, pattern=TILE_WISE, sparsity=0.5)
 
 
-def test_a_mask_of_another_structure_names_its_layer(tmp_path):
+@pytest.mark.parametrize("pattern", [TILE_WISE, Uniform(1)], ids=lambda pattern: pattern.name)
+def test_a_mask_of_another_structure_names_its_layer(pattern, tmp_path):
     net, masks = pruned(ElementWise())
-    with pytest.raises(ValueError, match="0: gathered"):
-        write_export(tmp_path, net, masks, pattern=TILE_WISE, sparsity=0.5)
+    with pytest.raises(ValueError, match=f"0: {pattern.name}: "):  # the format of uniform would take any mask
+        write_export(tmp_path, net, masks, pattern=pattern, sparsity=0.5)
 
 
 class Tied(nn.Module):

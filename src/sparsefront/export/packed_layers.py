@@ -75,8 +75,10 @@ def pack_layers(
         _check_zeros(name, matrix, kept)
         own = (sparsities or {}).get(name)
         layer_pattern = (patterns or {}).get(name, pattern)
+        permutation = (permutations or {}).get(name)
+        _check_structure(name, layer_pattern, kept, sparsity if own is None else own, permutation)
         family, parameters = _storage(layer_pattern, kept, sparsity, own)
-        stored = _store(name, matrix, kept, (family, parameters), (permutations or {}).get(name))
+        stored = _store(name, matrix, kept, (family, parameters), permutation)
         kept_of[name], formats[name] = kept, stored
         nnz, shape = int(kept.sum()), (matrix.shape[0], matrix.shape[1])
         density = nnz / kept.numel()
@@ -107,6 +109,18 @@ def _store(
 ) -> SparseFormat:
     try:
         return store(matrix, mask, storage, permutation)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def _check_structure(
+    name: str, pattern: Pattern | None, mask: Tensor, sparsity: float, permutation: Permutation | None
+) -> None:
+    """A recovery, or a user, may have changed the mask since the pattern made it."""
+    if pattern is None or sparsity == 0:
+        return
+    try:
+        pattern.check(mask, sparsity, permutation)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from sparsefront.allocation.base import Allocation, GlobalAllocation
+from sparsefront.errors import InvalidSetting
 from sparsefront.finite import require_finite
 from sparsefront.masks.groups import Groups
 from sparsefront.masks.selection import select_in_layer
@@ -45,7 +46,8 @@ def make_masks(
         layer name -> bool [N, K] on importance's device, in the network's order, True = keep; the same input gives the
         same masks. A free pattern prunes at most `sparsity`, short of it by less than one group.
     Raises:
-        InvalidSetting: a sparsity out of range, or one that the settings of pattern or allocation cannot express.
+        InvalidSetting: a sparsity out of range, or one that the settings of pattern or allocation cannot express; a pattern
+            whose steps lead to a mask that it does not allow.
         ValueError: importance that is not finite, or a layer that the pattern cannot divide; names the layer.
     """
     final = sparsity if final_sparsity is None else final_sparsity
@@ -60,11 +62,15 @@ def make_masks(
     allowed = {layer: _allowed(layer, values, previous if nested else None) for layer, values in importance.items()}
     if isinstance(allocation, GlobalAllocation):
         structure = final if nested else sparsity
-        return _ranked_together(importance, pattern, allocation, sparsity, structure, allowed, layout)
-    return {
-        layer: _layer_mask(layer, values, pattern, sparsity, final, allowed[layer], layout, nested=nested)
-        for layer, values in importance.items()
-    }
+        masks = _ranked_together(importance, pattern, allocation, sparsity, structure, allowed, layout)
+    else:
+        masks = {
+            layer: _layer_mask(layer, values, pattern, sparsity, final, allowed[layer], layout, nested=nested)
+            for layer, values in importance.items()
+        }
+    if sparsity == final:  # on the way there, groups may still be whole
+        _require_structure(masks, pattern, final, layout)
+    return masks
 
 
 def _layer_mask(
@@ -129,6 +135,20 @@ def _allowed(layer: str, importance: Tensor, previous: Mapping[str, Tensor] | No
     if previous is None:
         return torch.ones_like(importance, dtype=torch.bool)
     return as_matrix(previous[layer]).to(importance.device)
+
+
+def _require_structure(masks: Mapping[str, Tensor], pattern: Pattern, sparsity: float, layout: MaskLayout) -> None:
+    """Raise InvalidSetting naming the first layer whose mask breaks its pattern: one of the user's own may be wrong."""
+    for layer, mask in masks.items():
+        own, of_layer = layout.pattern_of(layer, pattern), layout.sparsity_of(layer, sparsity)
+        if of_layer == 0:
+            continue
+        try:
+            own.check(mask, of_layer, layout.permutation(layer))
+        except ValueError as error:
+            raise InvalidSetting(
+                "pattern", pattern.name, f"has made a mask of {layer} that breaks it: {error}"
+            ) from error
 
 
 def _require_divisible(importance: Mapping[str, Tensor], pattern: Pattern, sparsity: float) -> None:
