@@ -26,7 +26,7 @@ import sparsefront as sf
 from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.measure.agreement import NETWORK_ERROR_LIMIT, output_error
 from sparsefront.provenance import provenance
-from sparsefront.report.run_table import TIMING_NOISE
+from sparsefront.report.speed_verdict import FASTER, SLOWER, UNCLEAR, speed_verdict
 
 HERE = Path(__file__).resolve().parent
 THREAD, OURS = "as in the thread", "kernels here"
@@ -78,7 +78,7 @@ def _measured(
     settings = sf.Measure(execution_modes=modes, **TIMED)
     compared = sf.benchmark(net, sparse, inputs, settings=settings, fuse=None)
     low, high = compared.interval
-    verdict = WIN if low > 1 + TIMING_NOISE else LOSS if high < 1 - TIMING_NOISE else TIE
+    verdict = {FASTER: WIN, SLOWER: LOSS, UNCLEAR: TIE}[speed_verdict(low, high)]
     return found | {
         "verdict": verdict,
         "speedup": compared.speedup,

@@ -15,11 +15,11 @@ from statistics import median
 from points import MODELS, SETTINGS, SIZES, TARGETS, Setting, Target
 
 from sparsefront.artifacts.csv_lines import read_lines
+from sparsefront.report.speed_verdict import LEAST_SPARSE_SHARE
 
 HERE = Path(__file__).resolve().parent
 START, END = "<!-- tables: made by summary.py -->", "<!-- end of tables -->"
 MOST_ERROR_RATIO = 1.5  # of the fp16 masked-dense network's error
-LEAST_SPARSE_SHARE = 0.5  # of the flops, for a win to count
 LEAST_DENSITY = 0.5  # of what was asked for, in every pruned layer
 SAME_BUT_ALLOCATION = (
     *("model", "batch", "sequence_length", "dtype", "pattern", "granularity", "group_m", "sparsity", "kernel_mode"),

@@ -77,9 +77,37 @@ def test_where_nothing_is_faster_it_says_so(run):
     (told,) = sentences([run("n_m", 0.8, 0.0), run("uniform", 0.9, 0.0)], 1.0)
     assert "everything loses to dense; the fastest is uniform" in told and "n_m loses to dense" in told
     (told,) = sentences([run("n_m", 0.8, 0.0), run("uniform", 1.01, 0.0)], 1.0)
-    assert "nothing is surely faster than dense; the fastest is uniform" in told
+    assert "nothing counts as faster than dense; the fastest is uniform" in told
     (told,) = sentences([run("n_m", 2.0, 3.0)], 1.0)
     assert told == "at ≤ 1 point lost nothing that was measured loses so little"
+
+
+def test_what_is_surely_faster_comes_before_a_larger_mean_that_is_not(run):
+    wide = [run("tile_wise", 1.2, 0.1, seed=0), run("tile_wise", 1.02, 0.1, seed=1)]
+    sure = run("n_m", 1.08, 0.1)
+    (told,) = sentences([*wide, sure], 1.0)
+    assert "the fastest that counts as faster than dense is n_m" in told
+    assert "tile_wise is not surely faster than dense" in told
+
+
+def test_a_pattern_is_told_by_its_point_that_is_surely_faster(run):
+    unclear = run("n_m", 1.12, 0.1, importance="other", speedup_low=0.97, speedup_high=1.25)
+    (told,) = sentences([run("tile_wise", 1.5, 0.1), run("n_m", 1.1, 0.1), unclear], 1.0)
+    assert "n_m" not in told, "it does have a point that is surely faster"
+
+
+def test_everything_loses_only_where_nothing_is_unclear(run):
+    unclear = run("n_m", 0.85, 0.0, speedup_low=0.6, speedup_high=1.1)
+    (told,) = sentences([run("uniform", 0.9, 0.0), unclear], 1.0)
+    assert "nothing counts as faster than dense; the fastest is uniform" in told
+    assert "n_m is not surely faster than dense" in told
+
+
+@pytest.mark.parametrize(("speedup", "share"), [(1.056, 0.5), (1.3, 0.0), (1.3, 0.49)])
+def test_noise_and_networks_without_sparse_kernels_do_not_count_as_faster(run, speedup, share):
+    (told,) = sentences([run("n_m", speedup, 0.1, sparse_flops_share=share)], 1.0)
+    assert "nothing counts as faster than dense; the fastest is n_m" in told
+    assert told.endswith("; n_m runs mostly dense kernels") == (share < 0.5)
 
 
 def test_budgets_that_say_the_same_share_a_sentence(run):

@@ -50,6 +50,12 @@ def test_a_win_needs_its_whole_interval(result):
     assert crossover_text(result) == "length 128: from batch 32; length 384: at no batch size"
 
 
+def test_a_win_needs_sparse_kernels_and_more_than_noise(result):
+    by_noise = {"speedup": 1.008, "speedup_low": 1.004, "speedup_high": 1.009}
+    curve = [point(1, 128, 1.5) | {"sparse_flops_share": 0.2}, point(8, 128, 1.0) | by_noise]
+    assert [one.wins for one in curve_points(result.with_values({"curve": curve}))] == [False, False, True]
+
+
 def test_the_table_holds_every_point(result, make_result):
     lines = curve_lines(result)
     assert [line["batch"] for line in lines] == ["1", "8", "32", "128", "1", "32"]

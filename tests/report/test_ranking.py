@@ -54,6 +54,11 @@ def test_dense_is_won_or_lost_against_point_by_point(run):
     assert found["n_m"][FASTER] == "1 / 1 / 2" and found["n_m"]["points"] == "4"
 
 
+def test_too_few_sparse_flops_are_no_point_faster_than_dense(run):
+    found = ranked([run("n_m", 1.5, 0.9, seed=seed, sparse_flops_share=share) for seed, share in enumerate((0.9, 0.2))])
+    assert found["n_m"][FASTER] == "0 / 1 / 0", "the smallest share of its runs"
+
+
 def test_the_held_out_part_picks_what_the_area_is_of(run):
     lucky = run("n_m", 2.0, 0.99, val_sparse=0.5)
     picked = run("n_m", 2.0, 0.91, val_sparse=0.9, importance="other")

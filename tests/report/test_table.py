@@ -82,6 +82,10 @@ def test_a_win_needs_an_interval_beyond_one(make_result, low, high, verdict):
     assert verdict in text_of(run_table(make_result(speedup_low=low, speedup_high=high)))
 
 
+def test_a_win_needs_sparse_kernels(make_result):
+    assert "1.50×, mostly dense kernels" in text_of(run_table(make_result(sparse_flops_share=0.25)))
+
+
 def test_results_table_always_shows_the_promised_columns(make_result):
     text = text_of(results_table([make_result(), make_result(run_id="run-1")]))
     header = "".join(text.split())

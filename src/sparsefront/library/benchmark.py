@@ -44,7 +44,7 @@ class Comparison:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Of the speedup, at 95 %: a win is one whose lower end is above 1."""
+        """Of the speedup, at 95 %; what counts as a win is beyond the noise of the timing too (`report.speed_verdict`)."""
         return self.timed.speedup.speedup_low, self.timed.speedup.speedup_high
 
     def __str__(self) -> str:

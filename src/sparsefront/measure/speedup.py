@@ -7,7 +7,7 @@ import torch
 
 @dataclass(frozen=True)
 class Speedup:
-    """Dense time / sparse time, above 1 = sparse is faster; a win counts when `speedup_low` > 1."""
+    """Dense time / sparse time, above 1 = sparse is faster; `report.speed_verdict` says what counts as a win."""
 
     speedup: float
     speedup_low: float

@@ -1,6 +1,6 @@
 """One sentence per budget of quality: which candidate is the fastest that loses no more, and which patterns lose to dense."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from sparsefront.report.baseline import points_lost
@@ -8,6 +8,7 @@ from sparsefront.report.candidates import Candidate, asked_of
 from sparsefront.report.column_kinds import lost_in_words, percent, times
 from sparsefront.report.comparable import CPU_NOTE, ComparableResults
 from sparsefront.report.points import Point
+from sparsefront.report.speed_verdict import FASTER, MOSTLY_DENSE, SLOWER, UNCLEAR, against_dense
 
 BUDGETS = (0.5, 1.0, 2.0, 5.0)  # percentage points lost against the dense network trained on, else against dense
 
@@ -34,12 +35,6 @@ def lost_for_choice(candidate: Candidate, group: ComparableResults) -> float | N
     return None if None in lost else fmean(lost)
 
 
-def against_dense(point: Point) -> str:
-    """`faster`, `slower` or `unclear`, by the whole interval of its speedup where there is one."""
-    low, high = point.x_interval or (point.x, point.x)
-    return "faster" if low > 1 else "slower" if high < 1 else "unclear"
-
-
 def _budgets_text(budgets: Sequence[float]) -> str:
     """`at ≤ 0.5, 1 or 2 points lost`."""
     *first, last = (f"{budget:g}" for budget in budgets)
@@ -48,31 +43,34 @@ def _budgets_text(budgets: Sequence[float]) -> str:
 
 
 def _found(group: ComparableResults, budget: float, known: Sequence[tuple[float, Point]]) -> str:
-    best: dict[str, Point] = {}
-    for lost, point in known:
-        pattern = point.result.choice.pattern
-        if lost <= budget and (pattern not in best or point.x > best[pattern].x):
-            best[pattern] = point
-    if not best:
+    within = [(against_dense(point), point) for lost, point in known if lost <= budget]
+    if not within:
         return "nothing that was measured loses so little"
-    first = max(best.values(), key=lambda point: point.x)
-    found = {
-        "faster": "the fastest is",
-        "unclear": "nothing is surely faster than dense; the fastest is",
-        "slower": "everything loses to dense; the fastest is",
-    }[against_dense(first)]
-    slower = [pattern for pattern, point in best.items() if point is not first and against_dense(point) == "slower"]
-    unclear = [pattern for pattern, point in best.items() if point is not first and against_dense(point) == "unclear"]
+    best: dict[str, tuple[str, Point]] = {}  # pattern -> its fastest that counts as faster than dense, else its fastest
+    for verdict, point in sorted(within, key=lambda one: (one[0] == FASTER, one[1].x), reverse=True):
+        best.setdefault(point.result.choice.pattern, (verdict, point))
+    (verdict, first), *others = best.values()
+    if verdict == FASTER:
+        is_fastest = first.x == max(point.x for _, point in within)
+        found = "the fastest is" if is_fastest else "the fastest that counts as faster than dense is"
+    elif all(verdict == SLOWER for verdict, _ in within):
+        found = "everything loses to dense; the fastest is"
+    else:
+        found = "nothing counts as faster than dense; the fastest is"
     beyond = dict.fromkeys(point.result.choice.pattern for _, point in known)
-    missed = [pattern for pattern in beyond if pattern not in best]
     ends = (
-        (slower, "loses to dense", "lose to dense"),
-        (unclear, "is not surely faster than dense", "are not surely faster than dense"),
-        (missed, "always loses more", "always lose more"),
+        (_patterns(others, SLOWER), "loses to dense", "lose to dense"),
+        (_patterns(others, UNCLEAR), "is not surely faster than dense", "are not surely faster than dense"),
+        (_patterns(best.values(), MOSTLY_DENSE), "runs mostly dense kernels", "run mostly dense kernels"),
+        ([pattern for pattern in beyond if pattern not in best], "always loses more", "always lose more"),
     )
     rest = [f"{', '.join(names)} {one if len(names) == 1 else many}" for names, one, many in ends if names]
     cpu = f" ({CPU_NOTE})" if group.device == "cpu" else ""
     return "; ".join([f"{found} {_in_words(first)}{cpu}", *rest])
+
+
+def _patterns(points: Iterable[tuple[str, Point]], verdict: str) -> list[str]:
+    return [point.result.choice.pattern for found, point in points if found == verdict]
 
 
 def _in_words(point: Point) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from sparsefront.report.column_kinds import fraction, milliseconds, plain, times
 from sparsefront.report.result import Result
 from sparsefront.report.series_style import DENSE_COLOR, series_styles
+from sparsefront.report.speed_verdict import FASTER, speed_verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,9 +22,11 @@ class CurvePoint:
 
     @property
     def wins(self) -> bool:
-        """Sparse is faster, and surely so."""
-        low = self.values.get("speedup_low")
-        return low is not None and low > 1
+        """Whether sparse counts as faster."""
+        low, high = self.values.get("speedup_low"), self.values.get("speedup_high")
+        if low is None or high is None:
+            return False
+        return speed_verdict(low, high, self.values.get("sparse_flops_share")) == FASTER
 
 
 def curve_points(result: Result) -> list[CurvePoint]:

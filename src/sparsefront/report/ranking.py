@@ -6,12 +6,13 @@ from math import log
 import numpy as np
 
 from sparsefront.report.axis import SPEEDUP
-from sparsefront.report.budgets import against_dense, lost_for_choice
+from sparsefront.report.budgets import lost_for_choice
 from sparsefront.report.candidates import side_of
 from sparsefront.report.column_kinds import times
 from sparsefront.report.comparable import ComparableResults
 from sparsefront.report.pareto import dominated_areas
 from sparsefront.report.points import Point, by_pattern
+from sparsefront.report.speed_verdict import FASTER, SLOWER, against_dense
 
 NEAR_DENSE_POINTS = 1.0  # percentage points below dense that still count as "the same quality"
 DRAWS = 1000
@@ -104,7 +105,8 @@ def _duels(pattern: str, areas: dict[str, np.ndarray]) -> str:
 
 def _against_dense(points: Sequence[Point]) -> str:
     verdicts = [against_dense(point) for point in points]
-    return " / ".join(str(verdicts.count(verdict)) for verdict in ("faster", "unclear", "slower"))
+    faster, slower = verdicts.count(FASTER), verdicts.count(SLOWER)
+    return f"{faster} / {len(verdicts) - faster - slower} / {slower}"
 
 
 def _best_near(group: ComparableResults, points: Sequence[Point]) -> float | None:

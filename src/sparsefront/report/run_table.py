@@ -16,12 +16,8 @@ from sparsefront.report.comparable import CPU_NOTE, model_text, task_text
 from sparsefront.report.conditions import processor_text
 from sparsefront.report.latency_curve import crossover_text
 from sparsefront.report.result import Result, Sparsity
+from sparsefront.report.speed_verdict import speed_verdict
 from sparsefront.report.table import add_row
-
-# Networks with the same layers, timed in turn, have come out up to 0.9 % apart on an H200 (experiments/first_rows):
-# where memory lies does that much, and repeating the timing in one process does not average it out.
-TIMING_NOISE = 0.01
-
 
 QUALITIES = {
     "dense": "dense",
@@ -125,8 +121,7 @@ def _speedup(result: Result) -> str:
     note = f" ({CPU_NOTE})" if speed.latency_device == "cpu" else ""
     if speed.speedup_low is None or speed.speedup_high is None:
         return times(speed.speedup) + note
-    faster, slower = speed.speedup_low > 1 + TIMING_NOISE, speed.speedup_high < 1 - TIMING_NOISE
-    verdict = "faster" if faster else "slower" if slower else "no clear difference"
+    verdict = speed_verdict(speed.speedup_low, speed.speedup_high, result.kernels.sparse_flops_share)
     return f"{times(speed.speedup)}, {verdict}{note}"
 
 
