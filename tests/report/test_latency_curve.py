@@ -1,9 +1,9 @@
-"""Curves of results: their points in order, where sparse begins to win, and what the page and the terminal say."""
+"""Curves of results: their points in order, where sparse wins, and what the page and the terminal say."""
 
 import pytest
 from rich.console import Console
 
-from sparsefront.report.latency_curve import crossover_text, crossovers, curve_figure, curve_lines, curve_points
+from sparsefront.report.latency_curve import curve_figure, curve_lines, curve_points, wins_text, won_batch_sizes
 from sparsefront.report.page.run import write_run_page
 from sparsefront.report.result import Result
 from sparsefront.report.run_table import run_table
@@ -46,8 +46,13 @@ def test_points_are_ordered_with_the_results_own_among_them(result):
 
 
 def test_a_win_needs_its_whole_interval(result):
-    assert crossovers(result) == {128: 32, 384: None}
-    assert crossover_text(result) == "length 128: from batch 32; length 384: at no batch size"
+    assert won_batch_sizes(result) == {128: [32, 128], 384: []}
+    assert wins_text(result) == "length 128: at batch 32, 128; length 384: at no batch size"
+
+
+def test_batch_sizes_that_lose_are_not_among_the_wins(result):
+    curve = [point(1, 128, 1.4), point(8, 128, 0.9), point(128, 128, 0.8)]
+    assert wins_text(result.with_values({"curve": curve})) == "length 128: at batch 1, 32"
 
 
 def test_a_win_needs_sparse_kernels_and_more_than_noise(result):
@@ -71,13 +76,14 @@ def test_one_line_per_side_and_length(result):
 
 def test_page_and_terminal_tell_it(result, make_result, tmp_path):
     page = write_run_page(result, tmp_path / "page.html", title="run").read_text()
-    assert "Latency over batch size" in page and "length 128: from batch 32" in page and "cuda_graph+fused_qkv" in page
+    assert "Latency over batch size" in page and "cuda_graph+fused_qkv" in page
+    assert "sparse wins, with its whole interval, length 128: at batch 32, 128" in page
     assert (
         "Latency over batch size" not in write_run_page(make_result(), tmp_path / "page.html", title="run").read_text()
     )
     console = Console(width=200, record=True)
     console.print(run_table(result))
-    assert "from batch 32" in console.export_text()
+    assert "at batch 32, 128" in console.export_text()
 
 
 def test_a_curve_survives_json_and_csv(result):

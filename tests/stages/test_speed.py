@@ -10,7 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.swap_report import LayerSwap, SwapReport
-from sparsefront.report.latency_curve import crossovers, curve_lines, curve_points
+from sparsefront.report.latency_curve import curve_lines, curve_points, won_batch_sizes
 from sparsefront.stages import measure, speed
 from sparsefront.stages.bench import Bench
 from sparsefront.validate import validate
@@ -68,7 +68,7 @@ def test_lengths_and_batch_sizes_are_combined(run, tmp_path):
     assert (row.speed.batch_size, row.speed.sequence_length) == (2, 16)
     found = [(point["batch_size"], point["sequence_length"]) for point in row.speed.curve]
     assert found == [(4, 16), (2, 24), (4, 24)]
-    assert set(crossovers(row)) == {16, 24}
+    assert set(won_batch_sizes(row)) == {16, 24}
     assert "dense 4x24" in json.loads((folder() / "samples.json").read_text())
 
 
@@ -77,7 +77,7 @@ def test_a_dense_run_has_a_dense_curve(run):
     (point,) = row.speed.curve
     assert point["latency_dense_ms"] > 0 and "latency_sparse_ms" not in point
     assert [line["sparse, ms"] for line in curve_lines(row)] == ["–", "–"]
-    assert crossovers(row) == {None: None}
+    assert won_batch_sizes(row) == {None: []}
 
 
 def test_a_size_without_memory_says_so(run, monkeypatch):

@@ -1,4 +1,4 @@
-"""Latency of the same weights at several batch sizes and sequence lengths, and where sparse begins to win."""
+"""Latency of the same weights at several batch sizes and sequence lengths, and at which of them sparse wins."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -41,21 +41,19 @@ def curve_points(result: Result) -> list[CurvePoint]:
     return sorted(points, key=lambda point: (point.sequence_length or 0, point.batch_size))
 
 
-def crossovers(result: Result) -> dict[int | None, int | None]:
-    """Sequence length -> the smallest measured batch size at which sparse wins; None where it wins at none."""
-    found: dict[int | None, int | None] = {}
+def won_batch_sizes(result: Result) -> dict[int | None, list[int]]:
+    """Sequence length -> the measured batch sizes at which sparse wins, the smallest first."""
+    won: dict[int | None, list[int]] = {}
     for point in curve_points(result):
-        first = found.setdefault(point.sequence_length)
-        if first is None and point.wins:
-            found[point.sequence_length] = point.batch_size
-    return found
+        won.setdefault(point.sequence_length, []).extend([point.batch_size] if point.wins else [])
+    return won
 
 
-def crossover_text(result: Result) -> str:
-    """`length 128: from batch 32; length 384: at no batch size`."""
+def wins_text(result: Result) -> str:
+    """`length 128: at batch 32, 128; length 384: at no batch size`."""
     texts = []
-    for length, batch_size in crossovers(result).items():
-        where = "at no batch size" if batch_size is None else f"from batch {batch_size}"
+    for length, batch_sizes in won_batch_sizes(result).items():
+        where = f"at batch {', '.join(map(str, batch_sizes))}" if batch_sizes else "at no batch size"
         texts.append(where if length is None else f"length {length}: {where}")
     return "; ".join(texts)
 

@@ -14,7 +14,7 @@ from sparsefront.report.column_kinds import fraction, milliseconds, percent, pla
 from sparsefront.report.columns import COLUMNS
 from sparsefront.report.comparable import CPU_NOTE, model_text, task_text
 from sparsefront.report.conditions import processor_text
-from sparsefront.report.latency_curve import crossover_text
+from sparsefront.report.latency_curve import wins_text
 from sparsefront.report.result import Result, Sparsity
 from sparsefront.report.speed_verdict import speed_verdict
 from sparsefront.report.table import add_row
@@ -63,7 +63,7 @@ def run_table(result: Result) -> Table:
     if (interval := _interval(result)) is not None:
         add("its interval", interval, "speedup_low, speedup_high")
     if speed.curve:
-        add("sparse wins", crossover_text(result), "curve")
+        add("sparse wins", wins_text(result), "curve")
     add("device", _device(result), "latency_device")
     add("kernel", plain(speed.latency_kernel), "latency_kernel")
     table.add_section()

@@ -9,7 +9,7 @@ from sparsefront.report.axis import SPEEDUP, Axis
 from sparsefront.report.column_kinds import plain
 from sparsefront.report.columns import COLUMNS, shared_metric
 from sparsefront.report.comparable import split_comparable
-from sparsefront.report.latency_curve import crossover_text, curve_figure, curve_lines
+from sparsefront.report.latency_curve import curve_figure, curve_lines, wins_text
 from sparsefront.report.layer_lines import layer_lines
 from sparsefront.report.page.run_details import picture
 from sparsefront.report.page.template import write_page
@@ -55,8 +55,8 @@ def _values(result: Result) -> list[dict[str, str]]:
 
 
 def _curve(result: Result) -> dict[str, Any]:
-    """The other sizes that it was timed at: a plot, a table, and where sparse begins to win."""
+    """The other sizes that it was timed at: a plot, a table, and where sparse wins."""
     from markupsafe import Markup
 
     plot = Markup(svg_text(curve_figure(result)))
-    return {"plot": plot, "lines": curve_lines(result), "wins": crossover_text(result)}
+    return {"plot": plot, "lines": curve_lines(result), "wins": wins_text(result)}
