@@ -146,6 +146,22 @@ def test_better_is_said_where_the_interval_says_so(run, ours, theirs, said):
     assert said in line and "paired bootstrap 95 %" in line
 
 
+@pytest.mark.parametrize(
+    ("seeds", "said"),
+    [
+        ((1, 1), "; one seed each: not decided between seeds"),
+        ((2, 1), "; one seed of tile_wise 128: not decided between seeds"),
+        ((2, 2), ""),
+    ],
+)
+def test_better_by_one_seed_says_so(run, seeds, said):
+    kept = {"n_m": outcomes([1] * 90 + [0] * 10), "tile_wise": outcomes([1] * 60 + [0] * 40)}
+    sides = zip((("n_m", 0.9), ("tile_wise", 0.8)), seeds)
+    results = [run(name, val, val, seed=seed) for (name, val), count in sides for seed in range(count)]
+    (line,) = verdicts(candidates_of(results), lambda result: {"sparse": kept[result.choice.pattern]})
+    assert "n_m 128 is better" in line and line.endswith(f"){said}")
+
+
 def test_other_samples_are_not_compared(run):
     kept = {"n_m": outcomes([1] * 9), "tile_wise": outcomes([0] * 9, samples="other")}
     results = [run("n_m", 0.9, 0.9), run("tile_wise", 0.8, 0.8)]
@@ -169,6 +185,13 @@ def test_runs_widen_the_interval():
     theirs = [outcomes(generator.rand(2000) < 0.78) for _ in range(3)]
     assert not paired_difference(ours, theirs, same_seeds=False).clear
     assert paired_difference(ours[1:2], [outcomes(np.zeros(2000))], same_seeds=False).clear
+
+
+def test_few_runs_vary_as_much_as_runs_do():
+    """Two runs 100 points apart, over samples that leave nothing to chance: half of that, times √2, either way."""
+    ours = [outcomes([right] * 50) for right in (1, 0)]
+    found = paired_difference(ours, [outcomes([0] * 50)], same_seeds=False)
+    assert (found.low, found.high) == pytest.approx((0.5 - 0.5 * 2**0.5, 0.5 + 0.5 * 2**0.5))
 
 
 def test_the_interval_holds_the_truth_as_often_as_it_says():

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import sqrt
 
 import numpy as np
 
@@ -28,7 +29,9 @@ def paired_difference(ours: Sequence[Outcomes], theirs: Sequence[Outcomes], *, s
     """Difference of the means over runs.
 
     Each draw takes samples with replacement, the same ones for both sides, and of each side's runs as many as there are,
-    with replacement: the same ones for both where the runs are paired by their seeds.
+    with replacement: the same ones for both where the runs are paired by their seeds. Means of n drawn runs vary by (n - 1) / n
+    of what means of n runs do, so how far they lie from the mean of all runs is widened by √(n / (n - 1)). One run tells nothing
+    about how runs differ: then the interval is that of the samples alone.
 
     Args:
         ours, theirs: one entry per run, over the same samples.
@@ -46,13 +49,20 @@ def paired_difference(ours: Sequence[Outcomes], theirs: Sequence[Outcomes], *, s
         chosen = draw.randint(n, size=n)
         our_runs = draw.randint(len(ours), size=len(ours))
         their_runs = our_runs if same_seeds else draw.randint(len(theirs), size=len(theirs))
-        drawn.append(_mean(ours, our_runs, chosen) - _mean(theirs, their_runs, chosen))
+        drawn.append(_drawn_mean(ours, our_runs, chosen) - _drawn_mean(theirs, their_runs, chosen))
     every = np.arange(n)
-    value = _mean(ours, range(len(ours)), every) - _mean(theirs, range(len(theirs)), every)
+    value = float(_scores(ours, every).mean() - _scores(theirs, every).mean())
     low, high = np.quantile(drawn, (0.025, 0.975))
     return Difference(value, float(low), float(high))
 
 
-def _mean(runs: Sequence[Outcomes], chosen_runs: Sequence[int], samples: np.ndarray) -> float:
-    scores = {run: runs[run].metric_over(samples) for run in set(chosen_runs)}
-    return float(np.mean([scores[run] for run in chosen_runs]))
+def _drawn_mean(runs: Sequence[Outcomes], chosen_runs: np.ndarray, samples: np.ndarray) -> float:
+    """Over some samples: the mean of the chosen runs, moved away from that of all runs by what drawing takes from it."""
+    scores, n = _scores(runs, samples), len(runs)
+    widened = sqrt(n / (n - 1)) if n > 1 else 0.0
+    return float(scores.mean() + widened * (scores[chosen_runs].mean() - scores.mean()))
+
+
+def _scores(runs: Sequence[Outcomes], samples: np.ndarray) -> np.ndarray:
+    """[runs]: the metric of each over some samples."""
+    return np.array([run.metric_over(samples) for run in runs])

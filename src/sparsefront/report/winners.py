@@ -85,7 +85,7 @@ def verdicts(candidates: Sequence[Candidate], outcomes_of: OutcomesOf) -> list[s
             if isinstance(told, str):
                 unclaimed.setdefault(told, []).append(line)
             else:
-                lines.append(f"{line}: {_in_words(told, *names)}")
+                lines.append(f"{line}: {_in_words(told, *names)}{_single_seeds(told, first, other, names)}")
     for why, pairs in unclaimed.items():
         few = len(pairs) <= MOST_UNCLAIMED
         lines += [f"{pair}: {why}" for pair in pairs] if few else [f"of {len(pairs)} pairs of candidates: {why}"]
@@ -113,6 +113,14 @@ def _in_words(found: Difference, first: str, other: str) -> str:
     if not found.clear:
         return f"no clear difference ({interval})"
     return f"{first if points > 0 else other} is better ({interval})"
+
+
+def _single_seeds(found: Difference, first: Candidate, other: Candidate, names: tuple[str, str]) -> str:
+    """What is missing from a claim whose interval holds no difference between seeds."""
+    single = [name for name, one in zip(names, (first, other)) if len(one.results) == 1]
+    if not found.clear or not single:
+        return ""
+    return f"; {'one seed each' if len(single) == 2 else f'one seed of {single[0]}'}: not decided between seeds"
 
 
 def _names(first: Candidate, other: Candidate) -> tuple[str, str]:
