@@ -99,6 +99,70 @@ def test_several_stores_become_one(study, tmp_path, make_result, capsys):
     assert len(read_results([study, other]).results) == 5, "what compare reads of both"
 
 
+@pytest.fixture
+def damaged(make_result):
+    """damaged(store) leaves three lines that cannot be read: edited, of a newer version with its columns, and one edited
+    whose row.json is there.
+    """
+
+    def damage(store: Path) -> None:
+        for run_id in ("edited", "newer"):
+            append_result(store, make_result(run_id=run_id))
+        with store.open(newline="") as file:
+            lines = list(csv.DictReader(file))
+        for line in lines:
+            if line["run_id"] in ("edited", "run-1"):
+                line |= {"speedup": "9.0", "record_sha256": "0" * 64}
+            if line["run_id"] == "newer":
+                line |= {"schema_version": "99", "brand_new": "kept"}
+        with store.open("w", newline="") as file:
+            writer = csv.DictWriter(file, [*lines[0], "brand_new"])
+            writer.writeheader()
+            writer.writerows(lines)
+
+    return damage
+
+
+def test_lines_that_cannot_be_read_are_kept_as_they_are(study, damaged, capsys):
+    store = study / "rows.csv"
+    damaged(store)
+    for _ in range(2):
+        assert main(["--rebuild", str(study)]) == 0
+        said = capsys.readouterr()
+        assert said.out == f"{store}: 3 runs, and 2 lines kept that cannot be read\n"
+        assert said.err.count("kept as it is: ") == 2 and "edited was edited after it was stored" in said.err
+        with store.open(newline="") as file:
+            lines = {line["run_id"]: line for line in csv.DictReader(file)}
+        assert list(lines) == ["run-0", "run-1", "run-2", "edited", "newer"]
+        assert lines["edited"]["speedup"] == "9.0" and lines["newer"]["brand_new"] == "kept"
+        assert [one.identity.run_id for one in read_results([store]).results] == ["run-0", "run-1", "run-2"]
+
+
+def test_a_merged_file_keeps_its_lines_that_cannot_be_read(study, damaged, tmp_path, capsys):
+    store = tmp_path / "all.csv"
+    damaged(store)
+    assert main(["--rebuild", str(study), f"store={store}"]) == 0
+    assert runs_of(store) == ["run-0", "run-1", "run-2", "edited", "newer"]
+    assert "3 runs, and 2 lines kept that cannot be read" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["name,price\napple,1\n", "one line without an end", '{"identity": {}}\n'])
+def test_a_file_that_is_no_table_of_results_is_not_overwritten(study, tmp_path, capsys, text):
+    mine = tmp_path / "mine.csv"
+    for store, arguments in ((mine, [f"store={mine}"]), (study / "rows.csv", [])):
+        store.write_text(text)
+        assert main(["--rebuild", str(study), *arguments]) == 1
+        assert f"{store}: is not overwritten: no table of results" in capsys.readouterr().err
+        assert store.read_text() == text
+
+
+def test_a_record_is_not_overwritten_by_a_table(study, capsys):
+    record = study / "0" / "row.json"
+    before = record.read_text()
+    assert main(["--rebuild", str(study), f"store={record}"]) == 1
+    assert "row.json: must end in .csv" in capsys.readouterr().err and record.read_text() == before
+
+
 def test_a_folder_without_runs_is_no_store(tmp_path, capsys):
     empty = tmp_path / "empty"
     empty.mkdir()

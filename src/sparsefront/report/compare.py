@@ -112,23 +112,25 @@ def _sweep(request: Request) -> str | None:
 def _rebuild(request: Request) -> None:
     paths = request.paths or [Path("results")]
     if request.store is None:
-        readings = {folder / STORE_FILE: rebuild_store(folder, processes=_readers()) for folder in paths}
+        stores = {folder / STORE_FILE: rebuild_store(folder, processes=_readers()) for folder in paths}
     else:
         store = Path(request.store)
         try:
             if store.is_dir():  # so is the empty name
                 raise InvalidSetting("store", request.store, "names no file")
-            readings = {store: merge_stores(paths, store, processes=_readers())}
+            stores = {store: merge_stores(paths, store, processes=_readers())}
         except OSError as error:
             raise InvalidSetting("store", request.store, f"cannot be written: {error}") from None
-    for store, reading in readings.items():
-        for problem in reading.problems:
+    for store, rebuilt in stores.items():
+        for problem in rebuilt.problems:
             print(f"left out: {problem}", file=sys.stderr)
-        runs = {result.identity.run_id for result in reading.results}
-        kept = set() if request.store is not None else runs - reading.folders.keys()
+        for problem in rebuilt.kept:
+            print(f"kept as it is: {problem}", file=sys.stderr)
         why = f"kept since their {RESULT_FILE} is missing or cannot be read"
-        told = f", {len(kept)} of them old lines, {why}" if kept else ""
-        print(f"{store}: {runs_text(len(runs))}{told}")
+        old = f", {len(rebuilt.old)} of them old lines, {why}" if rebuilt.old else ""
+        lines = f"{len(rebuilt.kept)} line{'' if len(rebuilt.kept) == 1 else 's'}"
+        kept = f", and {lines} kept that cannot be read" if rebuilt.kept else ""
+        print(f"{store}: {runs_text(len(rebuilt.runs))}{old}{kept}")
 
 
 def _readers() -> int:

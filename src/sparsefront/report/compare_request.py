@@ -33,8 +33,9 @@ filters that stay in the page's address, a ranking, missing cells, all runs as C
                group of a sweep's runs where its folder alone is compared; project=sparsefront unless named; offline without
                an account
 
-python compare.py --rebuild [results ...] [store=FILE] compares nothing: it writes rows.csv of each folder anew from the row.json
-of its runs, or, with store=FILE, one CSV file of the results of all these folders and files.
+python compare.py --rebuild [results ...] [store=FILE.csv] compares nothing: it writes rows.csv of each folder anew from the
+row.json of its runs, or, with store=FILE.csv, one CSV file of the results of all these folders and files. Lines that cannot be
+read stay.
 """
 
 

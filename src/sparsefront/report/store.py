@@ -166,27 +166,45 @@ def _read_files(files: list[Path], processes: int) -> Iterator[tuple[Path, list[
 
 
 def _read_file(file: Path) -> tuple[Path, list[Result], list[str]]:
-    results, problems = [], []
     try:
-        text = file.read_text(**TEXT)
-        if file.suffix != ".csv":
-            return file, [_unedited(Result.from_json(text))], []
+        if file.suffix == ".csv":
+            table = read_table(file)
+            return file, table.results, [*table.problems, *table.unreadable]
+        return file, [_unedited(Result.from_json(file.read_text(**TEXT)))], []
     except json.JSONDecodeError as error:
         return file, [], [f"{file}: not JSON ({error})"]
     except (OSError, ValueError, RecursionError) as error:
         return file, [], [f"{file}: {error}"]
+
+
+@dataclass
+class Table:
+    """A CSV file of results: what was read, `unreadable`: why a line cannot be -> its cells, and other problems."""
+
+    results: list[Result] = field(default_factory=list)
+    unreadable: dict[str, dict[str, str]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+def read_table(file: Path) -> Table:
+    """Every line of a CSV file of results; an empty file is a table without lines.
+
+    Raises:
+        ValueError: it holds something else.
+    """
+    text, table = file.read_text(**TEXT), Table()
     whole = whole_lines(text)
     header, lines = parse_lines(whole)
-    if header and (missing := missing_columns(header)):
-        return file, [], [f"{file}: {_no_table(missing)}"]
+    if text and (missing := missing_columns(header)):
+        raise ValueError(_no_table(missing))
     if whole != text:
-        problems.append(f"{file}: ends in half a line, left out")
+        table.problems.append(f"{file}: ends in half a line, left out")
     for number, cells in enumerate(lines, start=1):
         try:
-            results.append(_unedited(Result.from_flat(cells)))
+            table.results.append(_unedited(Result.from_flat(cells)))
         except ValueError as error:
-            problems.append(f"{file}, result {number}: {error}")
-    return file, results, problems
+            table.unreadable[f"{file}, result {number}: {error}"] = cells
+    return table
 
 
 def _no_table(missing: list[str]) -> str:
