@@ -77,6 +77,7 @@ def test_the_configuration_shows_the_allocation_that_runs(tmp_path, finish):
         (["recovery=[distill]"], "recovery=[distill]: takes one option: recovery=NAME"),
         (["trainer.devices=4096"], "trainer.devices=4096: trains on the CPU, whose cores take at most"),
         (["-m", "sparsity=interval(0.5,0.9)"], "sparsity=interval(0.5,0.9): needs hydra/sweeper=optuna"),
+        (["-m", "sparsity=0.5,1.7", "seed=1,2"], "sparsity=1.7: must be a number of at least 0 and below 1"),
         (["-m", "experiment=glob(nothing_*)"], "experiment=glob(nothing_*): finds no option of the group; there are "),
     ],
     ids=lambda value: str(value)[:24],

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 from typing import Any
 
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import CompactHydraException
@@ -19,8 +20,9 @@ from omegaconf import DictConfig
 from sparsefront.arguments import understood
 from sparsefront.errors import InvalidSetting
 from sparsefront.run_folder import discard_if_empty, make_writable, occupied, record_failure
-from sparsefront.sweep_checks import check_sweep
+from sparsefront.sweep_checks import check_sweep, overrides_of_sweep
 from sparsefront.sweep_progress import begin_sweep, count_points, point_of_sweep
+from sparsefront.sweep_values import check_values, point_check
 
 # The presets of conf/hydra/launcher are called as the plugins' own options are, on purpose: `hydra/launcher=ray` stays what it
 # is, and is checked by the plugin's schema. The message begins with a line end.
@@ -57,9 +59,7 @@ def job() -> Iterator[Path]:
         BadInput: for an `InvalidSetting`, with its message.
     """
     directory = Path(HydraConfig.get().runtime.output_dir)
-    # Read by OpenMP when torch is first imported. Threads that spin while they wait make runs that share cores, such as the
-    # points of a sweep, many times slower.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    _let_waiting_threads_sleep()
     try:
         with occupied(directory), _counted():
             yield directory
@@ -92,6 +92,7 @@ class Sweep(Callback):
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         try:
             check_sweep(config)
+            _check_values(config)
         except InvalidSetting as error:
             raise SystemExit(str(error)) from error
         Sweep.directory = _made(config.results_dir, Path(config.hydra.sweep.dir))
@@ -111,6 +112,21 @@ def sweep_summary() -> Iterator[None]:
             discard_if_empty(Sweep.single_run, log_counts=True)
         if Sweep.directory is not None and Sweep.directory.is_dir():
             _close_sweep(Sweep.directory)
+
+
+def _check_values(config: DictConfig) -> None:
+    """Each value of a sweep whose points are written as overrides; other sweepers have ways of their own to write them."""
+    if str(config.hydra.sweeper.get("_target_")).endswith((".BasicSweeper", ".OptunaSweeper")):
+        _let_waiting_threads_sleep()
+        loader = GlobalHydra.instance().config_loader()
+        check_values(overrides_of_sweep(config), point_check(config, loader), loader)
+
+
+def _let_waiting_threads_sleep() -> None:
+    """Read by OpenMP when torch is first imported. Threads that spin while they wait make runs that share cores, such as the
+    points of a sweep, many times slower.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def _made(results_dir: str, folder: Path) -> Path:

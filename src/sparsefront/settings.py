@@ -21,13 +21,26 @@ KEYS_OF_THE_RUN = {"recovery": ("seed",)}
 def build_settings(group: str, node: DictConfig | None, chosen: str | None = None) -> Any:
     """Instantiate a group's settings.
 
+    Args and Raises: as `typed_settings`, and InvalidSetting for values that the class itself rejects.
+    """
+    target, values = typed_settings(group, node, chosen)
+    with keys_of(group):
+        try:
+            return target(**values)
+        except ValidationError as error:  # of a user's own class that pydantic checks
+            raise rejection(error, values, _parameters(target)) from error
+
+
+def typed_settings(group: str, node: DictConfig | None, chosen: str | None = None) -> tuple[type, dict[str, Any]]:
+    """The class of a group's settings and their values, each checked by its own type and range.
+
     Args:
         group: name of the group, for messages.
         node: its configuration, with `_target_` and that class's parameters.
         chosen: name of the option, for messages.
     Raises:
         InvalidSetting: nothing chosen, a class that cannot be imported, a key that the class does not take, a value of the
-            wrong type, NaN or infinity, or one that the class itself rejects; the key is written from the root.
+            wrong type, NaN or infinity; the key is written from the root.
     """
     if chosen is not None and (node is None or (OmegaConf.is_dict(node) and "_target_" not in node)):
         line = "its file lacks the line `_target_: package.module.Class`, which names the class of the option"
@@ -51,11 +64,8 @@ def build_settings(group: str, node: DictConfig | None, chosen: str | None = Non
     for key in _missing(target, values):
         raise InvalidSetting(f"{group}.{key}", None, f"is required by {target.__name__}: set {group}.{key}")
     with keys_of(group):
-        try:
-            # A class that is no settings class, as one of a user's own may be, would take any type.
-            return target(**checked_values(values, accepted))
-        except ValidationError as error:  # of a user's own class that pydantic checks
-            raise rejection(error, values, accepted) from error
+        # A class that is no settings class, as one of a user's own may be, would take any type.
+        return target, checked_values(values, accepted)
 
 
 def _target_class(group: str, name: Any) -> type:

@@ -36,9 +36,15 @@ def check_sweep(config: DictConfig) -> None:
         _require_values(override, key, value, folders)
 
 
+def overrides_of_sweep(config: DictConfig) -> list[str]:
+    """Those of the sweeper's configuration, where it holds any by key, and those that were typed."""
+    params = config.hydra.sweeper.get("params")
+    given = [f"{key}={value}" for key, value in params.items()] if OmegaConf.is_dict(params) else []
+    return [*given, *config.hydra.overrides.task]
+
+
 def _swept(config: DictConfig) -> Iterator[Override]:
-    given = [f"{key}={value}" for key, value in (config.hydra.sweeper.get("params") or {}).items()]
-    for override in OverridesParser.create().parse_overrides([*given, *config.hydra.overrides.task]):
+    for override in OverridesParser.create().parse_overrides(overrides_of_sweep(config)):
         if override.is_sweep_override():
             yield override
 

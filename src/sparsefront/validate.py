@@ -2,6 +2,8 @@
 
 import logging
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,7 +23,7 @@ from sparsefront.pruning.layers import nothing_fits, plan_pruning, require_match
 from sparsefront.report.renamed_fields import new_name
 from sparsefront.report.result import result_fields
 from sparsefront.search.objective import field_of
-from sparsefront.settings import build_settings
+from sparsefront.settings import build_settings, typed_settings
 from sparsefront.stages.budget_checks import check_checkpoint, with_possible_control
 from sparsefront.stages.latency_search import check_search
 from sparsefront.stages.optimized_values import require_optimized_values
@@ -83,12 +85,30 @@ def validate(config: DictConfig) -> Experiment:
     return _at_commits(experiment)
 
 
+def check_types(config: DictConfig, choices: dict[str, str]) -> None:
+    """Each value of a configuration by its own type and range alone: what goes together is not looked at, nothing is built.
+
+    Args:
+        choices: group -> the name of its option.
+    Raises:
+        InvalidSetting: the first value that no other setting could make right.
+    """
+    _check_root_types(config)
+    for group in GROUPS:
+        with _told_where_typed(config):
+            typed_settings(group, config[group], choices.get(group))
+
+
+def _check_root_types(config: DictConfig) -> None:
+    checked_values({key: _plain(OmegaConf.select(config, key)) for key in ROOT_TYPES}, ROOT_TYPES)
+
+
 def _check_root(config: DictConfig) -> None:
     known = [f.name for f in fields(Config)]
     for key in config:
         if key not in known:
             raise InvalidSetting(str(key), config[key], f"unknown key; the root takes {', '.join(known)}")
-    checked_values({key: _plain(OmegaConf.select(config, key)) for key in ROOT_TYPES}, ROOT_TYPES)
+    _check_root_types(config)
     names = [field.name for field in result_fields()]
     for name in map(field_of, config.optimize):
         if (renamed := new_name(name)) is not None:
@@ -139,17 +159,24 @@ def _sweep_name() -> str | None:
 
 def _build(group: str, config: DictConfig, choices: dict[str, str]) -> Any:
     try:
-        part = build_settings(group, config[group], choices.get(group))
+        with _told_where_typed(config):
+            part = build_settings(group, config[group], choices.get(group))
     except UnknownKey as error:
         raise say_where(error, choices[group], _option_folders()) from error
-    except InvalidSetting as error:
-        # the pattern reads the root's granularity: the user typed it there
-        typed_at_root = error.key == "pattern.granularity" and config.granularity is not None
-        raise InvalidSetting("granularity", error.value, error.allowed) if typed_at_root else error from error
     if not isinstance(part, base := BASES[group]):
         derives = f"must derive from {base.__module__}.{base.__name__}"
         raise InvalidSetting(f"{group}._target_", config[group]["_target_"], derives)
     return part
+
+
+@contextmanager
+def _told_where_typed(config: DictConfig) -> Iterator[None]:
+    """A pattern reads the root's granularity: a complaint about it names the key that the user typed."""
+    try:
+        yield
+    except InvalidSetting as error:
+        typed_at_root = error.key == "pattern.granularity" and config.granularity is not None
+        raise InvalidSetting("granularity", error.value, error.allowed) if typed_at_root else error from error
 
 
 def _plain(node: Any) -> Any:

@@ -1,0 +1,80 @@
+"""A value that can be right in no point of a sweep ends it before the first one; points that do not go together do not."""
+
+import pytest
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
+
+import sparsefront.config  # noqa: F401  (registers the schema and the resolvers)
+from sparsefront.errors import InvalidSetting
+from sparsefront.runs import CONFIG_DIR
+from sparsefront.sweep_values import check_values, point_check
+
+
+@pytest.fixture
+def check():
+    """check(*overrides) -> the points that were looked at."""
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3", job_name="run"):
+        loader = GlobalHydra.instance().config_loader()
+        config = loader.load_configuration("config", [], run_mode=RunMode.MULTIRUN)
+
+        def checked(*overrides: str) -> list[list[str]]:
+            looked_at, check_point = [], point_check(config, loader)
+
+            def noted(point):
+                looked_at.append(list(point))
+                check_point(point)
+
+            check_values(overrides, noted, loader)
+            return looked_at
+
+        yield checked
+
+
+REJECTED = {
+    "the last of a list": (
+        ["seed=1,2", "sparsity=0.5,1.7"],
+        "sparsity=1.7: must be a number of at least 0 and below 1",
+    ),
+    "the first of a list": (["sparsity=1.7,0.5", "seed=1,2"], "sparsity=1.7: must be"),
+    "the end of an interval": (["sparsity=interval(0.5,1.2)"], "sparsity=1.2: must be"),
+    "the begin of one": (["recipe.lr=tag(log, interval(-1,1))"], "recipe.lr=-1.0: must be a number greater than 0"),
+    "the end of a range": (["measure.samples=range(9,-9,-3)"], "measure.samples=-6: must be"),
+    "read from the root": (["granularity=8,0", "pattern=tile_wise,block_wise"], "granularity=0: must be"),
+    "of one option": (["pattern=n_m", "pattern.m=4,-8"], "pattern.m=-8: must be"),
+    "what holds for all": (["seed=1,2", "recipe.lr=-1"], "recipe.lr=-1: must be"),
+}
+
+
+@pytest.mark.parametrize(("overrides", "message"), REJECTED.values(), ids=REJECTED)
+def test_a_value_out_of_its_range_is_rejected(check, overrides, message):
+    with pytest.raises(InvalidSetting) as rejected:
+        check(*overrides)
+    assert str(rejected.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["pattern=tile_wise,block_wise", "granularity=4x64,128"],
+        ["pattern=block_wise,tile_wise", "granularity=4x64,128", "seed=1,2"],
+        ["pattern=n_m", "sparsity=0.5", "pattern.m=4,5,8"],
+        ["pattern=glob(*)", "~recipe.ema", "experiment=glob(distribution_*)"],
+        ["pattern=n_m,tile_wize"],
+        ["seed=1"],
+    ],
+    ids=["one option takes it", "another option takes it", "not together", "globs", "a typo", "one point"],
+)
+def test_what_may_be_right_in_some_point_passes(check, overrides):
+    check(*overrides)
+
+
+def test_as_many_points_are_looked_at_as_there_are_values(check):
+    looked_at = check("sparsity=0.5,0.75", "pattern=n_m,tile_wise", "seed=range(10000)", "sparsity=0.5,0.75,0.9")
+    assert sorted(looked_at) == [
+        ["pattern=n_m", "seed=0", "sparsity=0.5"],
+        ["pattern=n_m", "seed=0", "sparsity=0.75"],
+        ["pattern=n_m", "seed=0", "sparsity=0.9"],
+        ["pattern=n_m", "seed=9999", "sparsity=0.5"],
+        ["pattern=tile_wise", "seed=0", "sparsity=0.5"],
+    ]
