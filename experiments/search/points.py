@@ -118,7 +118,7 @@ def line_of(point: Point, record: "Result") -> dict[str, str]:
     """The line of a point, from the record of its run."""
     found = {name: record.value_of(name) for name in MEASURED}
     for name, digits in (("commit", COMMIT_DIGITS), ("dense_weights_sha256", WEIGHTS_DIGITS)):
-        found[name] = found[name][:digits]
+        found[name] = (found[name] or "")[:digits]  # there is no commit outside a checkout
     return point.cells | {name: _text(value) for name, value in found.items()}
 
 

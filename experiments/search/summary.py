@@ -44,10 +44,16 @@ def all_choices(rows: Sequence[Row]) -> list[str]:
         for split in ("val_", ""):
             accuracies = [100 * float(row[f"{split}sparse"]) for row in of_level]
             spread = f" ± {stdev(accuracies):.2f}" if len(accuracies) > 1 else ""
-            lost = 100 * (_mean(of_level, f"{split}sparse") - _mean(of_level, f"{split}dense_continued"))
-            cells += [f"{mean(accuracies):.2f} %{spread}", f"{lost:+.2f}"]
+            cells += [f"{mean(accuracies):.2f} %{spread}", _against_continued(of_level, split)]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def _against_continued(rows: Sequence[Row], split: str) -> str:
+    """Percentage points above dense trained on, the mean over the seeds that have it."""
+    pairs = [(row[f"{split}sparse"], row[f"{split}dense_continued"]) for row in rows]
+    differences = [100 * (float(sparse) - float(continued)) for sparse, continued in pairs if continued]
+    return f"{mean(differences):+.2f}" if differences else "–"
 
 
 def _speedup(rows: Sequence[Row]) -> str:

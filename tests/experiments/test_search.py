@@ -120,6 +120,21 @@ def test_the_search_stands_beside_the_best_single_pattern_that_is_as_fast(module
     assert cells[10:] == ["96.00%", "60%", "60"]  # (4 + 2) of the 6 + 4 points that the single pattern loses
 
 
+def test_seeds_without_the_control_are_left_out_of_what_is_against_it(modules):
+    rows = [row("n_m", "0.5", 0, 1.0, 0.94, val_dense_continued="0.95"), row("n_m", "0.5", 1, 1.0, 0.90)]
+    rows[1] |= {"dense_continued": "", "val_dense_continued": ""}
+    cells = [cell.strip() for cell in modules["summary"].all_choices(rows)[2].strip("|").split("|")]
+    assert cells[5:] == ["92.00 % ± 2.83", "-1.00", "92.00 % ± 2.83", "-2.00"]
+    cells = [cell.strip() for cell in modules["summary"].all_choices(rows[1:])[2].strip("|").split("|")]
+    assert (cells[6], cells[8]) == ("–", "–")
+
+
+def test_a_point_of_a_tree_without_commits_has_a_line(modules):
+    record = SimpleNamespace(value_of={"dense_weights_sha256": "a" * 64, "sparse": 0.9}.get)
+    line = modules["points"].line_of(modules["points"].Point("n_m", 0.5, 0), record)
+    assert (line["commit"], line["sparse"]) == ("", "0.9") and set(line["dense_weights_sha256"]) == {"a"}
+
+
 def test_a_single_pattern_at_just_the_speed_of_the_search(modules):
     """By straight lines between its sparsities; the best one by held-out data; of rows of another machine by speedup."""
     searched = row("search", "1.6", 0, 1.25, 0.94)  # 1.6 times as fast as dense
