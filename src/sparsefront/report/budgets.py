@@ -18,7 +18,9 @@ def budget_sentences(group: ComparableResults, budgets: Sequence[float] = BUDGET
     reporting split is told. Empty where nothing was timed, or nothing may be picked.
     """
     known = [
-        (lost, point) for point in group.speedup_points if (lost := lost_for_choice(point.candidate, group)) is not None
+        (lost, against_dense(point), point)
+        for point in group.speedup_points
+        if (lost := lost_for_choice(point.candidate, group)) is not None
     ]
     said: dict[str, list[float]] = {}
     for budget in budgets if known else ():
@@ -42,8 +44,8 @@ def _budgets_text(budgets: Sequence[float]) -> str:
     return f"at ≤ {numbers} point{'' if numbers == '1' else 's'} lost"
 
 
-def _found(group: ComparableResults, budget: float, known: Sequence[tuple[float, Point]]) -> str:
-    within = [(against_dense(point), point) for lost, point in known if lost <= budget]
+def _found(group: ComparableResults, budget: float, known: Sequence[tuple[float, str, Point]]) -> str:
+    within = [(verdict, point) for lost, verdict, point in known if lost <= budget]
     if not within:
         return "nothing that was measured loses so little"
     best: dict[str, tuple[str, Point]] = {}  # pattern -> its fastest that counts as faster than dense, else its fastest
@@ -57,7 +59,7 @@ def _found(group: ComparableResults, budget: float, known: Sequence[tuple[float,
         found = "everything loses to dense; the fastest is"
     else:
         found = "nothing counts as faster than dense; the fastest is"
-    beyond = dict.fromkeys(point.result.choice.pattern for _, point in known)
+    beyond = dict.fromkeys(point.result.choice.pattern for *_, point in known)
     ends = (
         (_patterns(others, SLOWER), "loses to dense", "lose to dense"),
         (_patterns(others, UNCLEAR), "is not surely faster than dense", "are not surely faster than dense"),

@@ -29,9 +29,9 @@ def paired_difference(ours: Sequence[Outcomes], theirs: Sequence[Outcomes], *, s
     """Difference of the means over runs.
 
     Each draw takes samples with replacement, the same ones for both sides, and of each side's runs as many as there are,
-    with replacement: the same ones for both where the runs are paired by their seeds. Means of n drawn runs vary by (n - 1) / n
-    of what means of n runs do, so how far they lie from the mean of all runs is widened by √(n / (n - 1)). One run tells nothing
-    about how runs differ: then the interval is that of the samples alone.
+    with replacement: the same ones for both where the runs are paired by their seeds. Means of n drawn runs have
+    (n - 1) / n of the variance that means of n runs have, so how far they lie from the mean of all runs is widened by
+    √(n / (n - 1)). One run tells nothing about how runs differ: then the interval is that of the samples alone.
 
     Args:
         ours, theirs: one entry per run, over the same samples.
