@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.setting_types import check_types
 
 Check = Callable[[Sequence[str]], None]
 
@@ -59,7 +60,6 @@ def point_check(config: DictConfig, loader: ConfigLoader) -> Check:
     Args:
         config: of the multirun, Hydra's own part included.
     """
-    from sparsefront.validate import check_types  # imports torch
 
     def check(overrides: Sequence[str]) -> None:
         composed = loader.load_sweep_config(config, list(overrides))

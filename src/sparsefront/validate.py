@@ -2,20 +2,15 @@
 
 import logging
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
-from pydantic import Field
+from omegaconf import DictConfig
 
 from sparsefront.config import CONTROLS, GROUPS, STAGES, Config
-from sparsefront.declared.types import Fraction, OneOrMore
-from sparsefront.declared.values import checked_values
 from sparsefront.errors import InvalidSetting, UnknownKey
 from sparsefront.experiment import Experiment
 from sparsefront.group_options import options_of, say_where, searched_folders
@@ -23,21 +18,14 @@ from sparsefront.pruning.layers import nothing_fits, plan_pruning, require_match
 from sparsefront.report.renamed_fields import new_name
 from sparsefront.report.result import result_fields
 from sparsefront.search.objective import field_of
-from sparsefront.settings import build_settings, typed_settings
+from sparsefront.setting_types import check_root_types, plain, told_where_typed
+from sparsefront.settings import build_settings
 from sparsefront.stages.budget_checks import check_checkpoint, with_possible_control
 from sparsefront.stages.latency_search import check_search
 from sparsefront.stages.optimized_values import require_optimized_values
 from sparsefront.stages.untimed import check_untimed
 
 log = logging.getLogger(__name__)
-Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what NumPy's generators take
-# What the typed root cannot say: OmegaConf knows types, and no ranges.
-ROOT_TYPES = {
-    "seed": Seed,
-    "recovery.seed": Seed,
-    "sparsity": Annotated[Fraction, Field(description="the fraction of zeros")],
-    "stages": OneOrMore[Literal[STAGES]],
-}
 BASES = {f.name: f.type for f in fields(Experiment) if f.name in GROUPS}
 
 
@@ -59,7 +47,7 @@ def validate(config: DictConfig) -> Experiment:
     parts["allocation"].check_pattern(parts["pattern"])
     experiment = Experiment(
         choices=choices,
-        settings={group: _plain(config[group]) for group in GROUPS},
+        settings={group: plain(config[group]) for group in GROUPS},
         sparsity=float(config.sparsity) if parts["pattern"].prunes else 0.0,
         granularity=config.granularity,
         seed=config.seed,
@@ -85,30 +73,12 @@ def validate(config: DictConfig) -> Experiment:
     return _at_commits(experiment)
 
 
-def check_types(config: DictConfig, choices: dict[str, str]) -> None:
-    """Each value of a configuration by its own type and range alone: what goes together is not looked at, nothing is built.
-
-    Args:
-        choices: group -> the name of its option.
-    Raises:
-        InvalidSetting: the first value that no other setting could make right.
-    """
-    _check_root_types(config)
-    for group in GROUPS:
-        with _told_where_typed(config):
-            typed_settings(group, config[group], choices.get(group))
-
-
-def _check_root_types(config: DictConfig) -> None:
-    checked_values({key: _plain(OmegaConf.select(config, key)) for key in ROOT_TYPES}, ROOT_TYPES)
-
-
 def _check_root(config: DictConfig) -> None:
     known = [f.name for f in fields(Config)]
     for key in config:
         if key not in known:
             raise InvalidSetting(str(key), config[key], f"unknown key; the root takes {', '.join(known)}")
-    _check_root_types(config)
+    check_root_types(config)
     names = [field.name for field in result_fields()]
     for name in map(field_of, config.optimize):
         if (renamed := new_name(name)) is not None:
@@ -159,7 +129,7 @@ def _sweep_name() -> str | None:
 
 def _build(group: str, config: DictConfig, choices: dict[str, str]) -> Any:
     try:
-        with _told_where_typed(config):
+        with told_where_typed(config):
             part = build_settings(group, config[group], choices.get(group))
     except UnknownKey as error:
         raise say_where(error, choices[group], _option_folders()) from error
@@ -167,20 +137,6 @@ def _build(group: str, config: DictConfig, choices: dict[str, str]) -> Any:
         derives = f"must derive from {base.__module__}.{base.__name__}"
         raise InvalidSetting(f"{group}._target_", config[group]["_target_"], derives)
     return part
-
-
-@contextmanager
-def _told_where_typed(config: DictConfig) -> Iterator[None]:
-    """A pattern reads the root's granularity: a complaint about it names the key that the user typed."""
-    try:
-        yield
-    except InvalidSetting as error:
-        typed_at_root = error.key == "pattern.granularity" and config.granularity is not None
-        raise InvalidSetting("granularity", error.value, error.allowed) if typed_at_root else error from error
-
-
-def _plain(node: Any) -> Any:
-    return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
 
 
 def _call(group: str, check: Any, *arguments: Any) -> Any:

@@ -5,9 +5,8 @@ from sparsefront.report.points import Point
 # Networks with the same layers, timed in turn, have come out up to 0.9 % apart on an H200 (experiments/first_rows):
 # where memory lies does that much, and repeating the timing in one process does not average it out.
 TIMING_NOISE = 0.01
-LEAST_SPARSE_SHARE = (
-    0.5  # of the dense flops of the prunable layers, by sparse kernels, for a speedup to count as theirs
-)
+# Of the dense flops of the prunable layers, by sparse kernels: for a speedup to count as theirs.
+LEAST_SPARSE_SHARE = 0.5
 
 FASTER, SLOWER, UNCLEAR, MOSTLY_DENSE = "faster", "slower", "no clear difference", "mostly dense kernels"
 
