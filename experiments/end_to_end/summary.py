@@ -15,7 +15,7 @@ from statistics import median
 from points import MODELS, SETTINGS, SIZES, TARGETS, Setting, Target
 
 from sparsefront.artifacts.csv_lines import read_lines
-from sparsefront.report.speed_verdict import LEAST_SPARSE_SHARE
+from sparsefront.report.speed_verdict import FASTER, LEAST_SPARSE_SHARE, speed_verdict
 
 HERE = Path(__file__).resolve().parent
 START, END = "<!-- tables: made by summary.py -->", "<!-- end of tables -->"
@@ -213,9 +213,10 @@ def write_between_marks(page: Path, text: str) -> None:
 
 
 def _outcome(row: Row) -> str:
-    if float(row["speedup_low"]) > 1:
-        return "win" if float(row["sparse_flops_share"]) >= LEAST_SPARSE_SHARE else "tie"
-    return "loss" if float(row["speedup_high"]) < 1 else "tie"
+    low, high = float(row["speedup_low"]), float(row["speedup_high"])
+    if speed_verdict(low, high, float(row["sparse_flops_share"])) == FASTER:
+        return "win"
+    return "loss" if high < 1 else "tie"  # also where noise of the timing may be all of it
 
 
 def _cell(rows: Sequence[Row], setting: Setting) -> str:
