@@ -5,6 +5,7 @@ from collections.abc import Hashable, Mapping
 from sparsefront_kernels import SparseFormat
 from torch import Tensor, nn
 
+from sparsefront.inference.fusion.attribute_reads import plain_attributes, structure
 from sparsefront.inference.fusion.call import Unfusable, call_key, call_tensors
 from sparsefront.inference.fusion.capture import Captured, capture, skeleton
 from sparsefront.inference.fusion.find import BlockCall
@@ -21,7 +22,9 @@ class BlockCaptures:
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
-        self._captured: dict[Group, tuple[nn.Module, Captured]] = {}
+        self._skeletons: dict[str, nn.Module] = {}
+        # structure and call -> graphs, each with the values of the attributes that it depends on
+        self._captured: dict[Hashable, list[tuple[Hashable, Captured]]] = {}
 
     def prepare(
         self,
@@ -44,12 +47,21 @@ class BlockCaptures:
         if call is None:
             raise Unfusable("is not called in the observed forward")
         block = net.get_submodule(name)
+        if name not in self._skeletons:
+            self._skeletons[name] = skeleton(block)
+        bare = self._skeletons[name]
         key = call_key(call.args, call.kwargs)
-        sizes = tuple(tuple(tensor.shape) for tensor in call_tensors(call.args, call.kwargs))
-        group = (type(block), repr(block), key, sizes)
-        if group not in self._captured:
-            bare = skeleton(block)
-            self._captured[group] = bare, capture(bare, call.args, call.kwargs)
-        self.groups[name] = group
-        bare, captured = self._captured[group]
+        self.groups[name], captured = self._graph(block, bare, key, call)
         return prepare_block(block, bare, key, captured, weights_of(block, name, formats, masks), parts)
+
+    def _graph(self, block: nn.Module, bare: nn.Module, key: Hashable, call: BlockCall) -> tuple[Group, Captured]:
+        """The graph of a block built alike, whose attributes have the same values as far as the graph depends on them."""
+        sizes = tuple(tuple(tensor.shape) for tensor in call_tensors(call.args, call.kwargs))
+        alike = structure(block), key, sizes
+        graphs = self._captured.setdefault(alike, [])
+        for place, (attributes, captured) in enumerate(graphs):
+            if plain_attributes(block, captured.reads) == attributes:
+                return (alike, place), captured
+        captured = capture(bare, call.args, call.kwargs)
+        graphs.append((plain_attributes(block, captured.reads), captured))
+        return (alike, len(graphs) - 1), captured

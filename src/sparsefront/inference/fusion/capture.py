@@ -13,6 +13,7 @@ from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 from sparsefront.errors import failure_reason
+from sparsefront.inference.fusion.attribute_reads import Attribute, attribute_reads
 from sparsefront.inference.fusion.call import Unfusable, call_tensors, with_tensors
 
 aten = torch.ops.aten
@@ -31,10 +32,12 @@ class Captured:
         graph: placeholders are the tensors of `call_tensors`; parameters are `get_attr` nodes named as in the block. It
             has no dropout and no checks, and reshapes where the block views.
         out_spec: how its outputs are put together again.
+    reads: attributes of the block's modules on which the graph may depend.
     """
 
     graph: fx.Graph
     out_spec: pytree.TreeSpec
+    reads: frozenset[Attribute]
 
 
 def skeleton(block: nn.Module) -> nn.Module:
@@ -56,7 +59,7 @@ def capture(bare: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     tensors = [torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for tensor in _example(args, kwargs)]
     dynamic = (tuple(tuple(Dim.AUTO for _ in tensor.shape) for tensor in tensors),)
     try:
-        with _silent(), torch.no_grad():
+        with _silent(), torch.no_grad(), attribute_reads(bare) as reads:
             flat = _Flat(bare, args, kwargs)
             exported = torch.export.export(flat, tuple(tensors), dynamic_shapes=dynamic, strict=False)
             module = _module_of(exported)
@@ -67,7 +70,7 @@ def capture(bare: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     graph.set_codegen(fx.graph.CodeGen())
     _simplify(graph)
     _require_dynamic(graph)
-    return Captured(graph, out_spec)
+    return Captured(graph, out_spec, frozenset(reads))
 
 
 class _Flat(nn.Module):
