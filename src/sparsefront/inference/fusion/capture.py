@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from sparsefront.errors import failure_reason
 from sparsefront.inference.fusion.attribute_reads import Attribute, attribute_reads
 from sparsefront.inference.fusion.call import Unfusable, call_tensors, with_tensors
+from sparsefront.inference.fusion.graph_sizes import GraphSizes, graph_sizes
 
 aten = torch.ops.aten
 IDENTITIES = (aten.alias.default, aten.detach.default, aten.detach_.default, aten.lift_fresh_copy.default)
@@ -32,11 +33,13 @@ class Captured:
         graph: placeholders are the tensors of `call_tensors`; parameters are `get_attr` nodes named as in the block. It
             has no dropout and no checks, and reshapes where the block views.
         out_spec: how its outputs are put together again.
-    reads: attributes of the block's modules on which the graph may depend.
+        sizes: of its tensors, for which it is right.
+        reads: attributes of the block's modules on which the graph may depend.
     """
 
     graph: fx.Graph
     out_spec: pytree.TreeSpec
+    sizes: GraphSizes
     reads: frozenset[Attribute]
 
 
@@ -48,13 +51,14 @@ def skeleton(block: nn.Module) -> nn.Module:
 
 
 def capture(bare: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Captured:
-    """Export one way of calling a block; sizes of its tensors other than 1 stay free.
+    """Export one way of calling a block; sizes of its tensors other than 1 stay free, as far as the block treats them alike.
 
     Args:
         bare: from `skeleton`, in eval mode.
         args, kwargs: of a call; shapes, dtypes and constants are read, no values.
     Raises:
-        Unfusable: the block cannot be exported, or its graph holds what depends on the device or on values.
+        Unfusable: the block cannot be exported, or its graph holds what depends on the device, on values, or on sizes otherwise
+            than `GraphSizes` can say.
     """
     tensors = [torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for tensor in _example(args, kwargs)]
     dynamic = (tuple(tuple(Dim.AUTO for _ in tensor.shape) for tensor in tensors),)
@@ -65,12 +69,15 @@ def capture(bare: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
             module = _module_of(exported)
     except Exception as error:  # export may fail in any way; the block then stays as it is
         raise Unfusable(f"cannot be exported: {failure_reason(error)}") from error
+    sizes = graph_sizes(exported)
+    if not sizes.allow(call_tensors(args, kwargs)):
+        raise Unfusable("does something else for a batch of 1")
     graph = module.graph
     out_spec = exported.call_spec.out_spec
     graph.set_codegen(fx.graph.CodeGen())
     _simplify(graph)
     _require_dynamic(graph)
-    return Captured(graph, out_spec, frozenset(reads))
+    return Captured(graph, out_spec, sizes, frozenset(reads))
 
 
 class _Flat(nn.Module):

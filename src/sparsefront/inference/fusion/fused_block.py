@@ -13,6 +13,7 @@ from sparsefront.inference.fusion.call import Key, Unfusable, call_key, call_ten
 from sparsefront.inference.fusion.capture import Captured, capture
 from sparsefront.inference.fusion.fused_norm import FusedNorm
 from sparsefront.inference.fusion.fused_product import FusedProduct
+from sparsefront.inference.fusion.graph_sizes import GraphSizes
 from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
 from sparsefront.inference.fusion.rewrite import copied, place_layouts, place_norms, place_products
 from sparsefront.inference.fusion.sites import ProductSite, find_sites, merged
@@ -23,8 +24,8 @@ Layers = tuple[str, ...]
 class FusedBlock(nn.Module):
     """The forward of a block, with its signature.
 
-    A graph serves any batch and length. Calls of another kind (with another mask, or none) are captured when they come, from
-    the code of the block.
+    A graph serves any batch and length that the block treats alike. Calls of another kind (with another mask, or none) are
+    captured when they come, from the code of the block.
 
     Args:
         bare: the block without weights, from `capture.skeleton`.
@@ -64,7 +65,8 @@ class FusedBlock(nn.Module):
         for place, bias in enumerate(norm_biases.values()):
             self.register_buffer(f"norm_bias_{place}", bias, persistent=False)
         self.graphs = nn.ModuleList()
-        self._graph_of: dict[Key, int] = {}
+        self._graphs_of: dict[Key, list[int]] = {}
+        self._sizes: list[GraphSizes] = []
         self._out_specs: list[pytree.TreeSpec] = []
 
     @property
@@ -94,22 +96,34 @@ class FusedBlock(nn.Module):
         modules |= {node.target: kept[node.target] for node in graph.find_nodes(op="get_attr")}
         graph.lint()
         self.graphs.append(fx.GraphModule(modules, graph))
-        self._graph_of[key] = len(self.graphs) - 1
+        self._graphs_of.setdefault(key, []).append(len(self.graphs) - 1)
+        self._sizes.append(captured.sizes)
         self._out_specs.append(captured.out_spec)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         key = call_key(args, kwargs)
-        if key not in self._graph_of:
+        tensors = call_tensors(args, kwargs)
+        place = self._graph_for(key, tensors)
+        if place is None:
             self._capture(key, args, kwargs)
-        place = self._graph_of[key]
-        outputs = self.graphs[place](*call_tensors(args, kwargs))
+            place = len(self.graphs) - 1
+        outputs = self.graphs[place](*tensors)
         spec = self._out_specs[place]
         return outputs[0] if spec.is_leaf() else pytree.tree_unflatten(outputs, spec)
 
+    def _graph_for(self, key: Key, tensors: list[Tensor]) -> int | None:
+        """Which graph is right for such a call, if one is."""
+        return next((place for place in self._graphs_of.get(key, ()) if self._sizes[place].allow(tensors)), None)
+
     @torch.compiler.disable
     def _capture(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        with torch.inference_mode(False):
-            self.add_call(key, capture(self._bare[0], args, kwargs))
+        try:
+            with torch.inference_mode(False):
+                self.add_call(key, capture(self._bare[0], args, kwargs))
+        except Unfusable as reason:
+            raise Unfusable(
+                f"no graph of this block serves the call, and the block {reason}; fuse=False leaves blocks as they are"
+            ) from reason
 
     def _kept(self) -> dict[str, Tensor]:
         return {name: getattr(self, f"kept_{place}") for place, name in enumerate(self._kept_names)}

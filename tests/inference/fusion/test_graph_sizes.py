@@ -1,0 +1,99 @@
+"""Blocks that treat some sizes otherwise: a graph runs only where it is right, or the block stays."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.fusion.call import Unfusable
+from sparsefront.inference.fusion.capture import capture, skeleton
+from sparsefront.inference.fusion.fuse import fuse_blocks
+from sparsefront.inference.fusion.graph_sizes import GraphSizes
+from sparsefront.measure.agreement import output_error
+from sparsefront.patterns.tile_wise import TileWise
+
+
+class Branches(nn.Module):
+    """Doubles where the sizes of x [batch, length, 32] are such."""
+
+    def __init__(self, doubled):
+        super().__init__()
+        self.up, self.down, self.doubled = nn.Linear(32, 48), nn.Linear(48, 32), doubled
+
+    def forward(self, x):
+        y = self.down(self.up(x))
+        return x + 2 * y if self.doubled(*x.shape[:2]) else x + y
+
+
+def fused(pruned):
+    net = copy.deepcopy(pruned.net)
+    return net, fuse_blocks(net, pruned.formats, pruned.masks, pruned.inputs[0], KernelChoice())
+
+
+@pytest.mark.parametrize(
+    ("doubled", "graphs"),
+    [
+        (lambda batch, length: length > 6, 2),
+        (lambda batch, length: length >= 6, 2),
+        (lambda batch, length: length < 10, 1),
+    ],
+    ids=["longer", "at least", "shorter"],
+)
+def test_other_branches_are_other_graphs(doubled, graphs, stack):
+    pruned = stack([Branches(doubled)], TileWise(8))
+    net, report = fused(pruned)
+    assert not report.unsupported
+    with torch.inference_mode():
+        for inputs in pruned.inputs * 2:
+            assert output_error(net(**inputs), pruned.net(**inputs)) < 1e-5
+    assert len(net.blocks[0].graphs) == graphs
+
+
+@pytest.mark.parametrize(
+    ("doubled", "why"),
+    [
+        (lambda batch, length: length % 2 == 0, r"unless Eq\(Mod\(tensor0.shape\[1\], 2\), 0\)"),
+        (lambda batch, length: length > batch, r"unless tensor0.shape\[1\] > tensor0.shape\[0\]"),
+        (lambda batch, length: length == 5, r"unless Ne\(tensor0.shape\[1\], 5\)"),
+        (lambda batch, length: length == 2 * batch, "a function of others"),
+    ],
+    ids=["even", "above another", "not", "twice another"],
+)
+def test_blocks_stay_where_limits_cannot_say_it(doubled, why, stack):
+    pruned = stack([Branches(doubled)], TileWise(8))
+    _, report = fused(pruned)
+    with pytest.raises(Unfusable, match=why):
+        raise Unfusable(report.unsupported["blocks.0"])
+
+
+def test_a_call_that_no_graph_can_serve_is_an_error(stack):
+    pruned = stack([Branches(lambda batch, length: length == 6)], TileWise(8))
+    net, report = fused(pruned)
+    assert report.blocks and net(torch.zeros(1, 6, 32)).shape == (1, 6, 32)
+    with pytest.raises(Unfusable, match=r"no graph .* does something else unless Ne\(.*, 6\); fuse=False"):
+        net(torch.zeros(1, 7, 32))
+
+
+def test_a_batch_of_1_is_no_larger_one():
+    bare = skeleton(Branches(lambda batch, length: batch == 2).eval())
+    assert capture(bare, (torch.zeros(2, 5, 32),), {}).sizes.shapes[0][0] == 2
+    with pytest.raises(Unfusable, match="batch of 1"):
+        capture(bare, (torch.zeros(1, 5, 32),), {})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "allowed"),
+    [
+        ((3, 5, 32), (3, 1), True),
+        ((1, 7, 32), (1, 1), True),
+        ((3, 5, 16), (3, 1), False),
+        ((3, 5, 32), (2, 1), False),
+        ((3, 4, 32), (3, 1), False),
+        ((3, 8, 32), (3, 1), False),
+    ],
+)
+def test_what_sizes_allow(one, other, allowed):
+    sizes = GraphSizes((("batch", "length", 32), ("batch", 1)), {"length": (5, 7)})
+    assert sizes.allow([torch.empty(one), torch.empty(other)]) == allowed
