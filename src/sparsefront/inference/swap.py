@@ -17,8 +17,9 @@ from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.fusion.report import FusionReport
 from sparsefront.inference.fusion.timed_products import TimedProducts
 from sparsefront.inference.network_modules import replace_module
-from sparsefront.inference.sparse_conv import SparseConv2d, conv_unsupported_reason
+from sparsefront.inference.sparse_conv import SparseConv2d
 from sparsefront.inference.swap_report import KEEPS_ALL, LayerSwap, SwapReport, fused_layer
+from sparsefront.inference.unsupported_layer import layer_unsupported_reason
 from sparsefront.measure.endings import adds_shortcut
 from sparsefront.measure.launch_choice import launch_in_use
 from sparsefront.measure.memory import stored_bytes
@@ -120,10 +121,8 @@ def _stays_dense(
         return KEEPS_ALL
     if export.manifest.layers[name].family == "dense":
         return f"pattern {export.manifest.pattern} is stored dense"
-    if isinstance(layer, nn.Conv2d) and (reason := conv_unsupported_reason(layer)) is not None:
+    if (reason := layer_unsupported_reason(layer)) is not None:
         return reason
-    if not isinstance(layer, nn.Linear | nn.Conv2d):
-        return f"a {type(layer).__name__} is neither Linear nor Conv2d"
     return None if called else "not called in the observed forward"
 
 

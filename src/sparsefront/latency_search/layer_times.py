@@ -10,7 +10,7 @@ from sparsefront.inference.autotune import autotune_layer, dense_name
 from sparsefront.inference.candidates import find_candidates
 from sparsefront.inference.fusion.call import Unfusable
 from sparsefront.inference.fusion.product_times import Layers, ProductTimes
-from sparsefront.inference.sparse_conv import conv_unsupported_reason
+from sparsefront.inference.unsupported_layer import layer_unsupported_reason
 from sparsefront.latency_search.candidate_masks import CandidateMasks
 from sparsefront.latency_search.other_weights import masked
 from sparsefront.latency_search.timing import Timing
@@ -80,7 +80,7 @@ def layer_time(
     x = torch.randn(received.input_shape, device=device, dtype=timing.dtype)
     if pattern is None:
         return Timed(time_where_it_is(module, x).latency_us, dense_name(module))
-    if isinstance(module, nn.Conv2d) and conv_unsupported_reason(module) is not None:
+    if layer_unsupported_reason(module) is not None:
         return None
     mask = masks.mask(layer, pattern, sparsity)
     with masked(net, {layer: mask}):
