@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import shorten
 
 import sympy
 import torch
@@ -77,7 +78,7 @@ def _require_limits_only(env: ShapeEnv, ranges: Mapping[sympy.Symbol, ValueRange
         condition = env.replace(guard.expr)
         if bound_sympy(condition, ranges).lower != sympy.true:
             names = {symbol: sympy.Symbol(places.get(str(symbol), str(symbol))) for symbol in condition.free_symbols}
-            raise Unfusable(f"does something else unless {condition.xreplace(names)}")
+            raise Unfusable(f"does something else unless {shorten(str(condition.xreplace(names)), 100)}")
 
 
 def _places(shapes: Iterable[tuple[int | str, ...]]) -> dict[str, str]:
