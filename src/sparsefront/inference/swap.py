@@ -12,6 +12,7 @@ from sparsefront.export.packed_layers import PackedWeights
 from sparsefront.inference.autotune import Autotuned, autotune_layer, dense_name
 from sparsefront.inference.candidates import find_candidates
 from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.encoder_fast_path import leave_fast_path, nested_tensor_reason
 from sparsefront.inference.fusion.fuse import fuse_blocks
 from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.fusion.report import FusionReport
@@ -72,7 +73,7 @@ def swap(
             if reason is not None:
                 dense_layers[name] = reason
             continue
-        reason = _stays_dense(layer, export, name, choice, called=name in problems)
+        reason = _stays_dense(layer, export, name, choice, called=name in problems) or nested_tensor_reason(net, name)
         tuned = (
             Autotuned(dense_name(layer))
             if reason is not None
@@ -84,6 +85,7 @@ def swap(
             dense_layers[name] = reason or tuned.why_dense()
         else:
             replace_module(net, layer, tuned.modules[chosen])
+    leave_fast_path(net)
     _require_forced_kernel_runs(choice, layers)
     if any(
         isinstance(module, SparseConv2d) for module in net.modules()

@@ -8,6 +8,7 @@ from torch import nn
 
 from sparsefront.inference.autotune import autotune_layer, dense_name
 from sparsefront.inference.candidates import find_candidates
+from sparsefront.inference.encoder_fast_path import nested_tensor_reason
 from sparsefront.inference.fusion.call import Unfusable
 from sparsefront.inference.fusion.product_times import Layers, ProductTimes
 from sparsefront.inference.unsupported_layer import layer_unsupported_reason
@@ -80,7 +81,7 @@ def layer_time(
     x = torch.randn(received.input_shape, device=device, dtype=timing.dtype)
     if pattern is None:
         return Timed(time_where_it_is(module, x).latency_us, dense_name(module))
-    if layer_unsupported_reason(module) is not None:
+    if layer_unsupported_reason(module) or nested_tensor_reason(net, layer):
         return None
     mask = masks.mask(layer, pattern, sparsity)
     with masked(net, {layer: mask}):

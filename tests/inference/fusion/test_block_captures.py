@@ -25,8 +25,9 @@ def groups(net, inputs):
     captures = BlockCaptures()
     (blocks,) = find_chains(net).values()
     calls = observe_calls(net, blocks, inputs)
+    linears = {name for name, module in net.named_modules() if isinstance(module, nn.Linear)}
     for name in blocks:
-        captures.prepare(net, name, calls[name], {}, {})
+        captures.prepare(net, name, calls[name], linears, {}, {})
     return [captures.groups[name] for name in blocks]
 
 

@@ -4,9 +4,12 @@ import copy
 
 import pytest
 import torch
+import torchvision
 import transformers
 
+from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.fuse import fuse_dense
+from sparsefront.inference.fusion.product_times import ProductTimes
 from sparsefront.measure.agreement import output_error
 
 WIDTHS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
@@ -54,3 +57,16 @@ def test_blocks_that_are_called_with_more_than_tensors_stay():
     report = fuse_dense(net, TOKENS | {"use_cache": False})
     assert not report.blocks and len(report.unsupported) == 2
     assert all("is called with a tuple" in reason for reason in report.unsupported.values())
+
+
+def test_blocks_that_read_a_weight_without_a_call_stay():
+    """As nn.MultiheadAttention does, of which no forward says what its product is."""
+    net = torchvision.models.VisionTransformer(16, 8, num_layers=2, num_heads=2, hidden_dim=32, mlp_dim=64).eval()
+    inputs = {"x": torch.randn(2, 3, 16, 16)}
+    assert not ProductTimes(net, inputs, KernelChoice()).chains
+    report = fuse_dense(net, inputs)
+    assert not report.blocks and len(report.unsupported) == 2
+    assert all(
+        reason == "reads the weight of self_attention.out_proj without a call of that layer"
+        for reason in report.unsupported.values()
+    )

@@ -1,6 +1,6 @@
 """Blocks of a network as graphs: those that are built and called alike are captured once."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Container, Hashable, Mapping
 
 from sparsefront_kernels import SparseFormat
 from torch import Tensor, nn
@@ -31,6 +31,7 @@ class BlockCaptures:
         net: nn.Module,
         name: str,
         call: BlockCall | None,
+        called: Container[str],
         formats: Mapping[str, SparseFormat],
         masks: Mapping[str, Tensor],
         parts: FusionParts = ALL_PARTS,
@@ -40,6 +41,7 @@ class BlockCaptures:
         Args:
             net: that holds the block; in eval mode.
             call: what it received; None where it was not called.
+            called: names of the Linears of the net that the observed forward calls as modules.
             formats, masks: as of `fuse_blocks`.
         Raises:
             Unfusable: it cannot be.
@@ -51,8 +53,13 @@ class BlockCaptures:
             self._skeletons[name] = skeleton(block)
         bare = self._skeletons[name]
         key = call_key(call.args, call.kwargs)
-        self.groups[name], captured = self._graph(block, bare, key, call)
-        return prepare_block(block, bare, key, captured, weights_of(block, name, formats, masks), parts)
+        group, captured = self._graph(block, bare, key, call)
+        prepared = prepare_block(block, bare, key, captured, weights_of(block, name, formats, masks), parts)
+        for layer in (layer for spec in prepared.specs for layer in spec.weight.layers):
+            if layer not in called:
+                raise Unfusable(f"reads the weight of {layer.removeprefix(f'{name}.')} without a call of that layer")
+        self.groups[name] = group
+        return prepared
 
     def _graph(self, block: nn.Module, bare: nn.Module, key: Hashable, call: BlockCall) -> tuple[Group, Captured]:
         """The graph of a block built alike, whose attributes have the same values as far as the graph depends on them."""

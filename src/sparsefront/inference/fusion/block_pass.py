@@ -99,7 +99,9 @@ class BlockPass:
         """The block taken apart; None where it stays as it is, which is noted."""
         give_way(self.device)
         try:
-            return self._captures.prepare(self.net, name, calls.get(name), self.formats, self.masks, self.parts)
+            return self._captures.prepare(
+                self.net, name, calls.get(name), self._rows, self.formats, self.masks, self.parts
+            )
         except Unfusable as reason:
             self.report.unsupported[name] = str(reason)
             return None

@@ -46,7 +46,7 @@ class ProductTimes:
         self.products: dict[str, list[Layers]] = {}
         for name in blocks:
             try:
-                prepared = self._captures.prepare(net, name, self._calls.get(name), {}, {})
+                prepared = self._captures.prepare(net, name, self._calls.get(name), self._rows, {}, {})
             except Unfusable:
                 continue
             self.products[name] = [spec.weight.layers for spec in prepared.specs]
@@ -68,7 +68,7 @@ class ProductTimes:
         Raises:
             Unfusable: no kernel is right, or the block cannot be rewritten with these masks.
         """
-        prepared = self._captures.prepare(self._net, block, self._calls[block], formats, masks)
+        prepared = self._captures.prepare(self._net, block, self._calls[block], self._rows, formats, masks)
         feature_major = layout == "feature_major"
         return [
             self._chooser.choose(spec, self._rows[spec.weight.layers[0]], feature_major=feature_major).report
