@@ -76,6 +76,28 @@ def test_a_network_in_training_mode_is_swapped_for_inference():
     assert not net.training
 
 
+class NormInFloat32(nn.Module):
+    """Products in bfloat16 and a norm in float32, as many networks have them."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(32), nn.Linear(32, 64).bfloat16(), nn.Linear(64, 16).bfloat16()
+
+    def forward(self, x):
+        return self.down(self.up(self.norm(x.float()).bfloat16()).relu())
+
+
+@pytest.mark.parametrize("kernel", ["none", "sparse"])
+def test_every_module_keeps_its_dtype(kernel):
+    net, x = NormInFloat32().eval(), torch.randn(4, 32)
+    masks = sf.prune(net, "n_m", 0.5, layers=["up", "down"], tell=len)
+    expected = net(x)
+    report = sf.swap(net, masks, (x,), kernel=kernel)
+    assert all(layer.is_sparse == (kernel == "sparse") for layer in report.layers.values())
+    assert [part.weight.dtype for part in (net.norm, net.up, net.down)] == [torch.float32, *[torch.bfloat16] * 2]
+    torch.testing.assert_close(net(x), expected, rtol=2e-2, atol=2e-2)
+
+
 def test_what_cannot_work_is_one_line(cnn):
     masks = pruned(cnn)
     options = [

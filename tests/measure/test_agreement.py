@@ -5,10 +5,13 @@ import math
 import pytest
 import torch
 from sparsefront_kernels.bench.precision import products_in
+from torch import nn
 
 from sparsefront.measure.agreement import (
+    NETWORK_ERROR_LIMIT,
     PRODUCT_ERROR_LIMIT,
     TF32_ERROR_LIMIT,
+    network_error_limit,
     output_error,
     product_error_limit,
     relative_error,
@@ -77,3 +80,9 @@ def test_the_old_switch_and_that_of_all_backends_count_too(programs):
     done = programs.run(["-c", OLD_SWITCH])
     assert done.returncode == 0, done.stderr
     assert [float(line) for line in done.stdout.split()] == [4e-6, 1e-3, 1e-3, 4e-6, 1e-3]
+
+
+def test_the_coarsest_dtype_says_what_rounding_may_do():
+    norm, product = nn.LayerNorm(4), nn.Linear(4, 4).bfloat16()
+    assert network_error_limit(norm) == NETWORK_ERROR_LIMIT[torch.float32]
+    assert network_error_limit(nn.Sequential(norm, product)) == NETWORK_ERROR_LIMIT[torch.bfloat16]

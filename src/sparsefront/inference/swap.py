@@ -35,7 +35,7 @@ def swap(
     choice: KernelChoice,
     *,
     device: torch.device,
-    dtype: torch.dtype,
+    dtype: torch.dtype | None,
     inputs: Mapping[str, Tensor] | None = None,
     plan: FusionPlan | None = None,
     timed: TimedProducts | None = None,
@@ -48,6 +48,7 @@ def swap(
 
     Args:
         net: the architecture that was exported; afterwards on `device`, in `dtype`, in eval mode.
+        dtype: None: each weight keeps its own, as in networks whose norms are float32 and whose products are bfloat16.
         problems: what the prunable layers receive, from `observe_problems`; those that stay dense count in the shares.
         choice: which kernels may run.
         inputs: keyword arguments of the net, the batch that is measured; None: no block is rewritten.

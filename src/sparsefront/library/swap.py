@@ -16,7 +16,7 @@ from sparsefront.inference.swap import swap as swap_layers
 from sparsefront.inference.swap_report import SwapReport
 from sparsefront.library.inputs import named_inputs_on
 from sparsefront.library.masks import Masks, require_masks_of
-from sparsefront.measure.agreement import NETWORK_ERROR_LIMIT, output_error
+from sparsefront.measure.agreement import network_error_limit, output_error
 from sparsefront.measure.problems import observe_problems
 
 
@@ -35,7 +35,7 @@ def swap(
     rewritten as a whole. On a CPU the reference of the pattern's storage family runs, untimed.
 
     Args:
-        net: pruned; it stays on its device and in its dtype, and is in eval mode afterwards.
+        net: pruned; its tensors stay on their device and in their dtypes, and it is in eval mode afterwards.
         masks: from `prune`, `recover` or `load`; or any dict of layer name -> bool mask, whose structure then decides how
             a layer is stored.
         example_inputs: what the network is called with, such as (x,), of the batch size that is wanted.
@@ -63,20 +63,20 @@ def _swap(
     net.eval()
     with torch.inference_mode():
         before = net(**inputs)
-    dtype = next(parameter.dtype for parameter in net.parameters() if parameter.is_floating_point())
+    limit = network_error_limit(net)
     packed = packed or _packed(net, known)
     layers = [*packed.manifest.layers, *packed.manifest.dense_layers]
     problems = observe_problems(net, inputs, layers)
     device = next(iter(inputs.values())).device
     with keys_of("kernel"):
-        report = swap_layers(net, packed, problems, choice, device=device, dtype=dtype, inputs=inputs)
+        report = swap_layers(net, packed, problems, choice, device=device, dtype=None, inputs=inputs)
     release_formats(net)
     with torch.inference_mode():
         error = output_error(net(**inputs), before)
-    if not error <= NETWORK_ERROR_LIMIT[dtype]:
+    if not error <= limit:
         raise RuntimeError(
             f"the swapped network disagrees with the masked one: relative error {error:.1e}, at most "
-            f"{NETWORK_ERROR_LIMIT[dtype]:.0e} is rounding; nothing is measured"
+            f"{limit:.0e} is rounding; nothing is measured"
         )
     return report
 

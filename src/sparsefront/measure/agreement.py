@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 # One product, kernel against the fp64 product of the same rounded weights. fp16 and bf16 leave room for the rounding of
 # the output and fp32 accumulation; fp32 for another order of summation only.
@@ -20,6 +20,12 @@ def product_error_limit(dtype: torch.dtype) -> float:
     # get_float32_matmul_precision fails once fp32_precision was set; this one knows of either
     rounded = dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision == "tf32"
     return TF32_ERROR_LIMIT if rounded else PRODUCT_ERROR_LIMIT[dtype]
+
+
+def network_error_limit(net: nn.Module) -> float:
+    """What rounding may do to the outputs of a network: as in the coarsest dtype of its parameters."""
+    dtypes = {parameter.dtype for parameter in net.parameters()}
+    return max(limit for dtype, limit in NETWORK_ERROR_LIMIT.items() if dtype in dtypes)
 
 
 def relative_error(actual: Tensor, expected: Tensor) -> float:
