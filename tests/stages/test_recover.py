@@ -193,6 +193,16 @@ def test_a_killed_run_goes_on_after_its_last_round(composed, fits, tmp_path, mon
     assert 1000 < cost < 1100, "what the first two rounds took before the kill is part of the cost"
 
 
+def test_a_training_that_could_not_be_stored_is_not_lost(composed, tmp_path, monkeypatch):
+    def full_disk(*_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("sparsefront.stages.recover.save_masks", full_disk)
+    with pytest.raises(OSError, match="no space left"):
+        run_experiment(composed(*TRAIN, "recovery.epochs=2"))
+    assert list((tmp_path / "cache" / "recover").glob("*.unfinished/round_000/epoch.ckpt"))
+
+
 KILLED = {
     "cast": ["recovery=cast", "pattern=n_m", "recovery.mask_every=4", "recovery.decay=1e-2"],
     "sparse_swaps": ["recovery=sparse_swaps", "recovery.along=finetune", "pattern=n_m", "recovery.batches=2"],

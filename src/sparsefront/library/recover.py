@@ -70,7 +70,9 @@ def recover(
         epoch_weights: epoch of the dense training, from 0 -> the weights at its start, for weight_rewind.
         prunable: the layers that could have been pruned; of their blocks distill may compare hidden states.
         task: in place of `loss`, for tasks of this package: (net, optimization) -> task.
-        place: folders, loggers and seeds of a training that outlives a killed process.
+        place: folders, loggers and seeds of a training that outlives a killed process: the same call then goes on from
+            `place.unfinished`, if `trainer.checkpoint` is on. A call with other weights, masks or settings is rejected there;
+            data and loss are not compared. Nothing is left there at the end.
     Returns:
         the masks that the network ends with, and in `rounds` what each round took and did. Of a schedule that tightens them
         they are new ones; otherwise those that were given.

@@ -1,8 +1,9 @@
-"""What outlives a killed run of several rounds: the end of the last round that was done."""
+"""What outlives a killed recovery: whose it is, the end of the last round that was done, and the training of the next one."""
 
 import json
 import logging
 import shutil
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -11,17 +12,20 @@ from torch import nn
 
 from sparsefront import distributed
 from sparsefront.artifacts.content_digest import checksums, find_damage
-from sparsefront.artifacts.durable import rename_synced, sync_tree
+from sparsefront.artifacts.durable import rename_synced, sync_tree, whole_file
 from sparsefront.artifacts.lease import require_all
 from sparsefront.artifacts.owner import process_tag
+from sparsefront.errors import InvalidSetting
 from sparsefront.pruning.mask_file import MASKS, load_masks, save_masks
 from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.pruning.movement import AccumulateMovement
 from sparsefront.recovery.base import RoundRecord
+from sparsefront.recovery.identity import Identity
 from sparsefront.training.epoch_weights import WEIGHTS, save_weights
 
 log = logging.getLogger(__name__)
 RECORDS, MOVEMENT, CHECKSUMS = "rounds.json", "movement.safetensors", "checksums.json"
+IDENTITY = "identity.json"
 
 
 class FinishedRounds:
@@ -48,6 +52,41 @@ class FinishedRounds:
     def training_of(self, index: int) -> Path | None:
         """Where the training of a round, counted from 0, keeps its own state."""
         return self.folder and self.folder / f"round_{index:03d}"
+
+    def begin(self, identity: Identity) -> None:
+        """Require that what the folder holds is of this recovery, before anything is restored.
+
+        Raises:
+            InvalidSetting: it is of another one; names in what they differ.
+        """
+        assert self.folder is not None
+        file = self.folder / IDENTITY
+        found = json.loads(file.read_text()) if file.exists() else {}
+        if found == identity:
+            return
+        if self._states():
+            differing = [name for name in {**identity, **found} if identity.get(name) != found.get(name)]
+            what = f"what another recovery left there differs in {', '.join(differing)}"
+            allowed = f"{what}: repeat that one to go on with it, name another folder, or remove this one to begin anew"
+            raise InvalidSetting("place.unfinished", self.folder, allowed)
+        if distributed.rank() == 0:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with whole_file(file) as new:
+                new.write_text(json.dumps(identity))
+
+    def forget(self) -> None:
+        """After the last round, on rank 0: what comes next in this folder begins anew. Other files stay."""
+        if self.folder is None or distributed.rank() != 0:
+            return
+        for state in self._states():
+            shutil.rmtree(state, ignore_errors=True)
+        (self.folder / IDENTITY).unlink(missing_ok=True)
+        with suppress(OSError):  # it holds other files
+            self.folder.rmdir()
+
+    def _states(self) -> list[Path]:
+        """Folders of finished rounds and of the trainings of rounds."""
+        return sorted(path for kind in ("after_*_rounds", "round_*") for path in self.folder.glob(kind))
 
     def restore(self) -> list[RoundRecord]:
         """Put the network where the last finished round left it.

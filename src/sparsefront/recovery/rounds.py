@@ -17,6 +17,7 @@ from sparsefront.pruning.masked_weights import MaskedWeights
 from sparsefront.pruning.movement import AccumulateMovement
 from sparsefront.recovery.base import LayerMasks, Recovery, RecoverySetup, Round, RoundRecord, StateDict
 from sparsefront.recovery.finished_rounds import FinishedRounds
+from sparsefront.recovery.identity import identity_of
 from sparsefront.tasks.base import Task
 from sparsefront.training.optimization import Optimization
 
@@ -38,6 +39,11 @@ class Source:
     initial_net: Callable[[], nn.Module]
     epoch_weights: Mapping[int, StateDict]
 
+    @property
+    def networks(self) -> dict[str, Callable[[], nn.Module]]:
+        """By their names in `Recovery.needs`."""
+        return {"dense_net": self.dense_net, "initial_net": self.initial_net}
+
 
 @dataclass(frozen=True)
 class Place:
@@ -45,15 +51,18 @@ class Place:
 
     Args:
         folder: exists; the training may write below it.
-        unfinished: outlives a killed run, which goes on from it; None = nothing is kept.
+        unfinished: outlives a killed run: the same recovery goes on from it, another one ends with an error. Empty at the end;
+            None = nothing is kept.
         loggers: Lightning's, of every fit.
         begin_round: called with the number of each round, from 0, before it draws anything: to seed.
+        keep_finished: `unfinished` stays at the end too, for a caller that removes it once the network is stored.
     """
 
     folder: Path
     unfinished: Path | None = None
     loggers: list = field(default_factory=list)
     begin_round: Callable[[int], object] = lambda index: None
+    keep_finished: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,7 +94,7 @@ def run_rounds(
         masks: of the first round, layer name -> bool, [N, K] or shaped like the weight.
         layout: fixed before the first masks.
     Raises:
-        InvalidSetting: a recovery that leaves weights that are not finite.
+        InvalidSetting: a recovery that leaves weights that are not finite, or the state of another one in `place.unfinished`.
     """
     pruning = setup.pruning
     masked, layers = MaskedWeights(net, masks), list(masks)
@@ -96,6 +105,9 @@ def run_rounds(
     finished = FinishedRounds(
         place.unfinished if setup.trainer.checkpoint else None, net=net, masked=masked, movement=movement
     )
+    if finished.folder is not None:
+        nets = {name: make() for name, make in source.networks.items() if name in recovery.needs}
+        finished.begin(identity_of({"net": net, **nets}, masks, layout, recovery, setup))
     records = finished.restore()
     for index in range(len(records), len(levels)):
         place.begin_round(index)
@@ -140,6 +152,8 @@ def run_rounds(
             finished.keep(records)
     left = masked.masks()
     masked.remove()
+    if not place.keep_finished:
+        finished.forget()
     return Recovered(left, tuple(records))
 
 

@@ -104,7 +104,11 @@ def train_body(experiment: Experiment, paths: RecoverInputs, unfinished: Path, f
             prunable=experiment.model.prunable,
             task=partial(make_task, experiment),
             place=Place(
-                folder, unfinished, loggers, lambda index: reseed(recovery_stage_seed(experiment, f"recover {index}"))
+                folder,
+                unfinished,
+                loggers,
+                begin_round=lambda index: reseed(recovery_stage_seed(experiment, f"recover {index}")),
+                keep_finished=True,  # the store removes it once the stage is whole
             ),
         )
     save_masks(masks, folder / MASKS)
