@@ -17,6 +17,7 @@ from sparsefront.gpu_sharing.access import sharing
 from sparsefront.gpu_sharing.callback import GiveWay
 from sparsefront.tasks.base import Task
 from sparsefront.time_use import TRAINING, spent_on
+from sparsefront.training.accumulation import AverageLastStep
 from sparsefront.training.averaging import AverageWeights
 from sparsefront.training.budget import CountBudget, Trained
 from sparsefront.training.compilation import CompileSteps
@@ -67,6 +68,8 @@ def fit(
     """
     # First the averages, so that the masks are checked after these took the weights' place.
     averages = () if recipe.ema is None else (AverageWeights(recipe.ema),)
+    batches = trainer.accumulate_grad_batches
+    accumulated = () if batches == 1 else (AverageLastStep(batches),)
     count, keep = CountBudget(steps), KeepEpochs(unfinished if trainer.checkpoint else None)
     require_room(
         task.net,
@@ -93,7 +96,7 @@ def fit(
         lightning = trainer.build(
             epochs=epochs,
             gradient_clip=recipe.gradient_clip,
-            callbacks=[GiveWay(device), finite, *averages, *callbacks, *compiled, count, keep],
+            callbacks=[GiveWay(device), finite, *accumulated, *averages, *callbacks, *compiled, count, keep],
             loggers=loggers,
             directory=directory,
         )

@@ -32,7 +32,8 @@ class TrainerSettings:
         deterministic: equal runs on GPUs of one kind end with equal weights, to the bit, with the same versions: sums have one
             order, which some operations are slower in and a few do not have (training then ends with a message).
         precision: auto is 32-true on a CPU, bf16-mixed on a GPU that has bf16, 16-mixed on an older one.
-        accumulate_grad_batches: batches whose gradients are averaged into one optimizer step; schedules count optimizer steps.
+        accumulate_grad_batches: batches whose gradients are averaged into one optimizer step, fewer in an epoch's last step where
+            they do not divide its batches; schedules count optimizer steps.
         limit_batches: train and validate on this many batches an epoch at most; null = all (for trials and tests).
         checkpoint: keep the state after every epoch, so that a killed training goes on from there.
         progress_bar: false silences all bars, also those of evaluation and tokenization. Without a terminal there are none.
