@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 
 import torch
 
+from sparsefront.module_modes import in_eval_mode
 from sparsefront.tasks.base import Batch, Task
 
 
@@ -17,11 +18,6 @@ def pruned_loss(task: Task, pruned: AbstractContextManager[None], batches: Seque
         batches: at least one, on the network's device.
     """
     net = task.net
-    was_training = net.training
-    net.eval()
-    try:
-        with pruned:
-            found = [float(task.loss(net(**task.net_inputs(batch)), batch)) for batch in batches]
-    finally:
-        net.train(was_training)
+    with in_eval_mode(net), pruned:
+        found = [float(task.loss(net(**task.net_inputs(batch)), batch)) for batch in batches]
     return sum(found) / len(found)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.forward_calls import before_forward
+from sparsefront.module_modes import in_eval_mode
 
 Layers = str | Sequence[str] | Callable[[str, nn.Module], bool]
 """Names of layers or glob patterns of them, or a predicate of name and module."""
@@ -69,13 +70,8 @@ def called_layers(net: nn.Module, inputs: dict[str, Tensor]) -> list[str]:
     """The Linear and Conv2d layers in the order of their first call in one forward, which leaves no trace."""
     modules = {name: net.get_submodule(name) for name in weighted_layers(net)}
     called: dict[str, None] = {}
-    was_training = net.training
-    net.eval()
-    try:
-        with before_forward(modules, lambda name, *_: called.setdefault(name)), torch.no_grad():
-            net(**inputs)
-    finally:
-        net.train(was_training)
+    with in_eval_mode(net), before_forward(modules, lambda name, *_: called.setdefault(name)), torch.no_grad():
+        net(**inputs)
     return list(called)
 
 

@@ -17,6 +17,7 @@ from sparsefront.library.layers import weighted_layers
 from sparsefront.library.masks import Masks, require_masks_of
 from sparsefront.library.options import option
 from sparsefront.library.plain_task import Loss, PlainTask
+from sparsefront.module_modes import keep_modes
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.pruning.settings import PruningSettings
 from sparsefront.recovery.base import Recovery, RecoverySetup, StateDict
@@ -52,7 +53,9 @@ def recover(
     """Train the surviving weights (or update them in closed form) in place, while pruned ones stay exactly zero.
 
     Args:
-        net: as `prune` left it; obs_update, sparse_swaps and cast put the dense weights back first.
+        net: as `prune` left it; obs_update, sparse_swaps and cast put the dense weights back first. In training mode it trains
+            as it is: a module that is in eval mode, such as a frozen BatchNorm, stays so. In eval mode all of it trains. Every
+            module is left in the mode in which it was.
         masks: from `prune` or `load`; or any dict of layer name -> bool mask, which then never changes.
         train_dataloader: batches (inputs, target), inputs alone, or dicts by name. A DataLoader is read as it is; of another
             iterable all batches are held in memory. Or a function: number of a round, from 0 -> its data module.
@@ -113,10 +116,10 @@ def recover(
         initial_net=partial(_fresh, initial),
         epoch_weights=epoch_weights or {},
     )
-    device, was_training = device_of(net), net.training
-    with tempfile.TemporaryDirectory(prefix="sparsefront-") as scratch:
+    device = device_of(net)
+    with keep_modes(net), tempfile.TemporaryDirectory(prefix="sparsefront-") as scratch:
         found = run_rounds(net, dict(known), known.layout, chosen, setup, source, place or Place(folder=Path(scratch)))
-    net.to(device).train(was_training)
+    net.to(device)
     left = {name: mask.to(device) for name, mask in found.masks.items()}
     # the schedule has come to its end: what is trained from here on keeps these masks
     done = known.pruning and replace(known.pruning, schedule=OneShot())

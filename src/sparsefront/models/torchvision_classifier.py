@@ -12,6 +12,7 @@ from sparsefront.models.attention import replace_multihead_attention, split_pack
 from sparsefront.models.base import Model, linear_and_conv_layers
 from sparsefront.models.checkpoint import load_weights
 from sparsefront.models.torchvision_source import TorchvisionSource
+from sparsefront.module_modes import in_eval_mode
 
 if TYPE_CHECKING:
     from sparsefront.datasets.info import DataInfo
@@ -109,16 +110,13 @@ class TorchvisionClassifier(Model):
         Raises:
             InvalidSetting: images that it cannot take.
         """
-        was_training = net.training
         images = torch.empty(2, info.channels, info.image_size, info.image_size, device="meta")
         try:
-            with torch.no_grad():
-                net.eval()(x=images)
+            with in_eval_mode(net), torch.no_grad():
+                net(x=images)
         except (RuntimeError, ValueError, AssertionError) as error:
             why = f"cannot take images of {info.image_size} pixels ({first_line(error)})"
             raise InvalidSetting("name", self.name, why) from error
-        finally:
-            net.train(was_training)
 
 
 def _head(net: nn.Module) -> str:

@@ -1,7 +1,6 @@
 """What scores ask of a network and its training data, in one process or over the ranks of a distributed run."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import Tensor
 from sparsefront import distributed
 from sparsefront.gpu_sharing.access import give_way
 from sparsefront.importance.base import Importance
+from sparsefront.module_modes import in_eval_mode
 from sparsefront.pruning.layer_inputs import in_order_of_use, sum_over_inputs
 from sparsefront.pruning.movement import AccumulateMovement
 from sparsefront.tasks.base import Batch, Task
@@ -66,7 +66,7 @@ class NetworkCalibration:
     def gradients(self, batches: int) -> Iterator[Mapping[str, Tensor]]:
         """See `Calibration`."""
         weights = [module.weight for module in self._modules.values()]
-        with self._in_eval_mode():
+        with in_eval_mode(self._task.net):
             for batch in self.batches(batches):
                 # Left before yielding: a suspended generator would restore the gradient mode at the wrong time.
                 with torch.enable_grad():
@@ -87,12 +87,12 @@ class NetworkCalibration:
     ) -> dict[str, Tensor]:
         """`input_sums` of some of the layers over batches of this rank that were read before."""
         modules = {name: self._modules[name] for name in layers}
-        with self._in_eval_mode():
+        with in_eval_mode(self._task.net):
             return sum_over_inputs(self._forward, batches, modules, statistic, real_positions=real_positions)
 
     def order_of_use(self) -> list[list[str]]:
         """The layers in groups, in the order of the network: see `layer_inputs.in_order_of_use`. The same on every rank."""
-        with self._in_eval_mode():
+        with in_eval_mode(self._task.net):
             return in_order_of_use(self._forward, self._on_device(next(self._all_batches())), self._modules)
 
     def movement(self) -> dict[str, Tensor]:
@@ -135,16 +135,6 @@ class NetworkCalibration:
 
     def _forward(self, batch: Batch) -> Any:
         return self._task.net(**self._task.net_inputs(batch))
-
-    @contextmanager
-    def _in_eval_mode(self) -> Iterator[None]:
-        """The network in eval mode, for a while."""
-        was_training = self._task.net.training
-        self._task.net.eval()
-        try:
-            yield
-        finally:
-            self._task.net.train(was_training)
 
 
 def real_positions(batch: Batch) -> Tensor | None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sparsefront import distributed
+from sparsefront.module_modes import in_eval_mode
 from sparsefront.pruning.calibration import NetworkCalibration
 from sparsefront.recovery.base import Round
 
@@ -34,22 +35,21 @@ def retake_batch_norm(round: Round, batches: int | None) -> None:
     round.net.to(torch.device(round.setup.trainer.device))
     task = round.make_task(None)
     calibration = NetworkCalibration(task, list(round.masks), round.data.train_dataloader)
-    was_training, momenta = round.net.training, [norm.momentum for norm in norms]
+    momenta = [norm.momentum for norm in norms]
     before = [(norm.running_mean.clone(), norm.running_var.clone()) for norm in norms]
-    round.net.eval()
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # of a cumulative average
-        norm.train()
     read = 0
-    for batch in calibration.batches(min(batches, len(round.data.train_dataloader()))):
-        inputs = task.net_inputs(batch)
-        if len(next(value for value in inputs.values() if isinstance(value, Tensor))) > 1:
-            round.net(**inputs)
-            read += 1
+    with in_eval_mode(round.net):
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # of a cumulative average
+            norm.train()
+        for batch in calibration.batches(min(batches, len(round.data.train_dataloader()))):
+            inputs = task.net_inputs(batch)
+            if len(next(value for value in inputs.values() if isinstance(value, Tensor))) > 1:
+                round.net(**inputs)
+                read += 1
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
-    round.net.train(was_training)
     _average_over_ranks(norms, read)
     if sum(distributed.all_gather(read)) == 0:
         log.warning("BatchNorm statistics stay those of the dense network: every training batch has one row")

@@ -157,7 +157,8 @@ class Task(LightningModule, ABC):
             nn.utils.clip_grad_norm_(trained, gradient_clip_val)
 
     def on_fit_start(self) -> None:
-        self.net.train()  # pretrained networks arrive in eval mode, which would train them without dropout
+        if not self.net.training:  # pretrained networks arrive in eval mode, which would train them without dropout
+            self.net.train()  # of a network in training mode frozen modules stay in eval mode
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         output = self.net(**with_square_mask(self.net_inputs(batch), self.net))
