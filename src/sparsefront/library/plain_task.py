@@ -49,13 +49,25 @@ class PlainTask(Task):
 
     def logits(self, output: Any) -> tuple[Tensor, ...]:
         if isinstance(output, Tensor):
-            return (output,)
+            return (predictions(output),)
         named = dict(output).items() if isinstance(output, Mapping) else vars(output).items()
         found = tuple(value for name, value in named if name.endswith("logits") and isinstance(value, Tensor))
         if not found:
             needed = "returns logits, or a tensor of them, for recovery=distill and recipe.label_smoothing"
             raise InvalidSetting("net", type(self.net).__name__, needed)
-        return found
+        return tuple(predictions(value) for value in found)
 
     def evaluator(self, data: LightningDataModule, split: str) -> Evaluator:
         raise NotImplementedError("a plain task evaluates nothing")
+
+
+def predictions(logits: Tensor) -> Tensor:
+    """Logits as [predictions, classes], so that means are over all predictions.
+
+    Args:
+        logits: [B, classes]; of tokens [B, T, classes]; of pixels [B, classes, H, W], or with further dims, as in torch's
+            cross_entropy; or scores [B].
+    """
+    if logits.dim() == 1:
+        return logits.unsqueeze(-1)
+    return (logits if logits.dim() <= 3 else logits.movedim(1, -1)).flatten(0, -2)

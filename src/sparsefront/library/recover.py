@@ -68,7 +68,8 @@ def recover(
             as that of the dense training.
         trainer: accelerator, precision, gradient accumulation; None = Lightning's choice, and nothing kept on disk.
         dense_net: the trained network before pruning: the teacher of distill, square_head and cast; obs_update, sparse_swaps
-            and cast start from it.
+            and cast start from it. What it teaches is the mean over all predictions: classes are the last dim of outputs
+            [B, classes] and [B, T, classes], and dim 1 of [B, classes, H, W].
         initial_net: the network before the dense training, where sr_ste starts.
         epoch_weights: epoch of the dense training, from 0 -> the weights at its start, for weight_rewind.
         prunable: the layers that could have been pruned; of their blocks distill may compare hidden states.

@@ -10,13 +10,13 @@ from sparsefront.tasks.base import Batch, Task
 
 
 def soft_target_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """T^2 * KL(teacher || student) of the distributions softmax(logits / T), mean over the batch, in fp32.
+    """T^2 * KL(teacher || student) of the distributions softmax(logits / T), mean over the predictions, in fp32.
 
     The factor T^2 keeps the size of the gradient when T changes. A single column is a score and no distribution: its
     squared difference is taken.
 
     Args:
-        student, teacher: logits [B, classes], any float dtype.
+        student, teacher: logits [predictions, classes], any float dtype.
     Source: Hinton, Vinyals and Dean, "Distilling the Knowledge in a Neural Network", 2015, section 2.
     """
     student, teacher = student.float(), teacher.float()

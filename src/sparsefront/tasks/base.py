@@ -106,7 +106,7 @@ class Task(LightningModule, ABC):
 
     @abstractmethod
     def logits(self, output: Any) -> tuple[Tensor, ...]:
-        """Each distribution that the net predicts, as logits [B, classes]; one column is a score, not a distribution.
+        """Each distribution that the net predicts, as logits [predictions, classes]; one column is a score, not a distribution.
 
         Args:
             output: what the net returned.
