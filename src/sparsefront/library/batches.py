@@ -10,8 +10,9 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.library.inputs import named_inputs
+from sparsefront.library.inputs import forward_names, inputs_by_name
 from sparsefront.tasks.base import Batch
+from sparsefront.training.loader_settings import similar_loader
 
 TARGET = "__target__"
 """Key of what a batch (inputs, target) has beside the inputs."""
@@ -24,12 +25,12 @@ class NamedBatch:
     """Makes a dict of a batch: (inputs, target), inputs alone, or a mapping as Hugging Face's collators give.
 
     Args:
-        net: whose forward names the inputs.
+        names: of the inputs, as the network's forward has them; workers are sent these, not the network.
         collate: makes the batch of samples.
         argument: what the batches are called in messages.
     """
 
-    net: nn.Module
+    names: tuple[str, ...] | None
     collate: Collate
     argument: str
 
@@ -45,12 +46,12 @@ class NamedBatch:
         if isinstance(batch, Mapping):
             return dict(batch)
         if isinstance(batch, Sequence) and len(batch) == 1:
-            return named_inputs(self.net, batch, argument=self.argument)
+            return inputs_by_name(self.names, batch, argument=self.argument)
         if isinstance(batch, Sequence) and len(batch) == 2:
             inputs, target = batch
-            return {**named_inputs(self.net, inputs, argument=self.argument), TARGET: target}
+            return {**inputs_by_name(self.names, inputs, argument=self.argument), TARGET: target}
         if isinstance(batch, torch.Tensor):
-            return named_inputs(self.net, batch, argument=self.argument)
+            return inputs_by_name(self.names, batch, argument=self.argument)
         given = f"{type(batch).__name__} of {len(batch)}" if isinstance(batch, Sequence) else type(batch).__name__
         raise InvalidSetting(self.argument, given, "holds batches (inputs, target), inputs alone, or dicts by name")
 
@@ -59,9 +60,10 @@ class NamedBatches(LightningDataModule):
     """A training loader whose batches are dicts.
 
     Args:
-        batches: a DataLoader, whose order stays its own; of any other iterable, or one over an IterableDataset, all batches are
-            read into memory once.
-        net, argument: as of `NamedBatch`.
+        batches: a DataLoader, whose order and settings stay its own, and whose workers are seeded from its generator, else from
+            torch's; of any other iterable, or one over an IterableDataset, all batches are read into memory once.
+        net: whose forward names the inputs.
+        argument: as of `NamedBatch`.
     Raises:
         InvalidSetting: no iterable, or an empty one.
     """
@@ -81,21 +83,14 @@ class NamedBatches(LightningDataModule):
             self._collate = _first
         if len(self._loader) == 0:
             raise InvalidSetting(argument, "empty", "must give at least one batch")
-        self._named = NamedBatch(net, self._collate, argument)
+        self._named = NamedBatch(forward_names(net), self._collate, argument)
+        self._seed = _next_seed()
 
     def train_dataloader(self) -> DataLoader:
         """A fresh loader over the same batches."""
         given = self._loader
-        generator = given.generator or torch.Generator().manual_seed(0)
-        return DataLoader(
-            given.dataset,
-            batch_sampler=given.batch_sampler,
-            collate_fn=self._named,
-            num_workers=given.num_workers,
-            persistent_workers=given.persistent_workers,
-            pin_memory=given.pin_memory,
-            generator=generator,
-        )
+        generator = given.generator or torch.Generator().manual_seed(self._seed)
+        return similar_loader(given, batch_sampler=given.batch_sampler, collate_fn=self._named, generator=generator)
 
     def val_dataloader(self) -> DataLoader:
         """Of no batch: a plain training loop validates nothing."""
@@ -114,6 +109,13 @@ class _Read(Dataset):
 
     def __getitem__(self, index: int) -> object:
         return self.batches[index]
+
+
+def _next_seed() -> int:
+    """What a DataLoader without a generator would draw next, from torch's own, which does not move."""
+    generator = torch.Generator()
+    generator.set_state(torch.get_rng_state())
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator))
 
 
 def _first(samples: list) -> object:

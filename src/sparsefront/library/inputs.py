@@ -21,7 +21,12 @@ def named_inputs(net: nn.Module, inputs: object, *, argument: str = "example_inp
     Raises:
         InvalidSetting: none, something else than tensors, or positional ones that the forward does not name.
     """
-    named = _by_name(net, inputs, argument)
+    return inputs_by_name(forward_names(net), inputs, argument=argument)
+
+
+def inputs_by_name(names: tuple[str, ...] | None, inputs: object, *, argument: str) -> dict[str, Tensor]:
+    """`named_inputs` of a network whose `forward_names` are given."""
+    named = _by_name(names, inputs, argument)
     for name, value in named.items():
         if not isinstance(value, Tensor):
             raise InvalidSetting(f"{argument}[{name!r}]", type(value).__name__, "must be a tensor")
@@ -56,14 +61,14 @@ def forward_names(net: nn.Module) -> tuple[str, ...] | None:
     return tuple(parameter.name for parameter in parameters if parameter.kind in by_keyword) or None
 
 
-def _by_name(net: nn.Module, inputs: object, argument: str) -> dict[str, Tensor]:
+def _by_name(names: tuple[str, ...] | None, inputs: object, argument: str) -> dict[str, Tensor]:
     if isinstance(inputs, Mapping):
         return dict(inputs)
     positional = (inputs,) if isinstance(inputs, Tensor) else inputs
     if not isinstance(positional, Sequence):
         given = type(inputs).__name__
         raise InvalidSetting(argument, given, "is a tensor, a sequence of tensors, or tensors by argument name")
-    names = forward_names(net) or ()
+    names = names or ()
     if len(positional) > len(names):
         takes = f"names {', '.join(names)}" if names else "names none of its arguments"
         raise InvalidSetting(argument, f"{len(positional)} tensors", f"the network's forward {takes}")

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from sparsefront import distributed
 from sparsefront.tasks.padding import without_full_mask
+from sparsefront.training.loader_settings import similar_loader
 
 
 class RankBatches(Sampler[list[int]]):
@@ -43,7 +44,7 @@ class TrainingData(LightningDataModule):
     """A data module as one rank trains on it; everything but its training loader is the module's own.
 
     Every rank validates on the whole split: each then holds the right metric, and none waits longer than it would for a
-    single process. The state is that of the training order's generator.
+    single process. The state is that of two generators: of the training order, and of the seeds of the loader's workers.
 
     Args:
         data: its training loader draws the order from a generator of its own.
@@ -52,8 +53,8 @@ class TrainingData(LightningDataModule):
     def __init__(self, data: LightningDataModule) -> None:
         super().__init__()
         self.data = data
-        self._order: torch.Generator | None = None
-        self._resumed_at: torch.Tensor | None = None
+        self._generators: dict[str, torch.Generator] = {}
+        self._resumed_at: dict[str, torch.Tensor] = {}
 
     def __getattr__(self, name: str) -> Any:
         """What the task's evaluator asks of the data, such as its rows."""
@@ -66,18 +67,15 @@ class TrainingData(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader:
         loader = self.data.train_dataloader()
-        self._order = loader.generator
-        if self._resumed_at is not None:
-            self._order.set_state(self._resumed_at)
         # Iterators draw a seed for their workers; from the order's own generator it would shift the order of a resumed run.
         workers = torch.Generator().manual_seed(loader.generator.initial_seed())
-        return DataLoader(
-            loader.dataset,
+        self._generators = {"order": loader.generator, "workers": workers}
+        for name, state in self._resumed_at.items():
+            self._generators[name].set_state(state)
+        return similar_loader(
+            loader,
             batch_sampler=RankBatches(loader.batch_sampler, distributed.rank(), distributed.world_size()),
             collate_fn=loader.collate_fn,
-            num_workers=loader.num_workers,
-            persistent_workers=loader.persistent_workers,
-            pin_memory=loader.pin_memory,
             generator=workers,
         )
 
@@ -92,7 +90,7 @@ class TrainingData(LightningDataModule):
         return without_full_mask(batch, self.trainer.lightning_module.net)
 
     def state_dict(self) -> dict[str, Any]:
-        return {} if self._order is None else {"order": self._order.get_state()}
+        return {name: generator.get_state() for name, generator in self._generators.items()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._resumed_at = state_dict.get("order")
+        self._resumed_at = state_dict
