@@ -126,6 +126,16 @@ def test_the_mode_and_the_device_of_the_network_stay(trained):
     assert not net.training and all(mask.device.type == "cpu" for mask in masks.values())
 
 
+def test_one_that_fails_leaves_no_mask_for_the_next(trained):
+    def broken(output, target):
+        raise RuntimeError("a mistake in the loss")
+
+    net = trained.net()
+    with pytest.raises(RuntimeError, match="a mistake"):
+        sf.recover(net, sf.prune(net, "n_m", 0.5, importance="random", tell=len), trained.loader, broken, **SETTINGS)
+    assert not list(net.buffers())
+
+
 BAD = {
     "recovery=fine: is one of cast, distill, finetune, ": {"recovery": "fine"},
     "dense_net=None: recovery=distill needs it": {"recovery": "distill"},

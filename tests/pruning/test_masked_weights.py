@@ -77,6 +77,13 @@ def test_a_mask_of_another_shape_is_rejected(net):
         MaskedWeights(net, ["2"]).set({"2": torch.ones(3, 16)})
 
 
+def test_a_context_removes_them_also_where_something_fails(net):
+    with pytest.raises(KeyboardInterrupt), MaskedWeights(net, ["0", "2"]) as masked:
+        masked.set(random_masks(net))
+        raise KeyboardInterrupt
+    assert not list(net.buffers())
+
+
 def test_remove_leaves_the_zeros(net):
     masks = random_masks(net)
     masked = MaskedWeights(net, masks)

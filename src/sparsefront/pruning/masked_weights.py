@@ -1,6 +1,7 @@
 """The one object that applies the masks of a network."""
 
 from collections.abc import Iterable
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ class MaskedWeights:
     A mask is a bool buffer `weight_mask` on its layer, shaped like the weight, True = keep. As a buffer it moves with the
     network to other devices and is copied with it; it is not part of the state dict, so checkpoints stay plain. Weights
     are zeroed in place after every optimizer step, so neither momentum nor weight decay nor an AMP scaler can revive them.
+    As a context it takes the masks off the network at its end, also where something fails.
 
     Args:
         net: the network; masks already on it are taken over.
@@ -27,6 +29,12 @@ class MaskedWeights:
     def __init__(self, net: nn.Module, layers: Iterable[str]) -> None:
         self._modules = {name: net.get_submodule(name) for name in layers}
         self._inverses: dict[str, tuple[Tensor, int, Tensor]] = {}  # layer -> its mask, that one's version, the inverse
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
 
     def set(self, masks: dict[str, Tensor]) -> None:
         """Replace masks and zero what they prune. In a distributed training rank 0's masks count on every rank.

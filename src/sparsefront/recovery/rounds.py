@@ -96,62 +96,61 @@ def run_rounds(
     Raises:
         InvalidSetting: a recovery that leaves weights that are not finite, or the state of another one in `place.unfinished`.
     """
-    pruning = setup.pruning
-    masked, layers = MaskedWeights(net, masks), list(masks)
-    movement = AccumulateMovement(net, layers) if pruning.importance.source == "training" else None
-    task = source.make_task(None)
-    levels = pruning.schedule.round_sparsities(pruning.sparsity)
-    tightens = bool(pruning.schedule.updates_of(1, pruning.sparsity))
-    finished = FinishedRounds(
-        place.unfinished if setup.trainer.checkpoint else None, net=net, masked=masked, movement=movement
-    )
-    if finished.folder is not None:
-        nets = {name: make() for name, make in source.networks.items() if name in recovery.needs}
-        finished.begin(identity_of({"net": net, **nets}, masks, layout, recovery, setup))
-    records = finished.restore()
-    for index in range(len(records), len(levels)):
-        place.begin_round(index)
-        data = source.data_of_round(index)
-        make_masks = MaskMaker(pruning, task, layers, layout, data.train_dataloader, movement)
-        if index > 0:
-            net.to(torch.device(setup.trainer.device))
-            masks = make_masks(levels[index], masked.masks())
-        log.info(
-            "recover: %s at %.4g, round %d of %d%s",
-            recovery.name,
-            levels[index],
-            index + 1,
-            len(levels),
-            f"; masks tighten to {pruning.sparsity:.4g} on the way" if tightens else "",
+    pruning, layers = setup.pruning, list(masks)
+    with MaskedWeights(net, layers) as masked:
+        movement = AccumulateMovement(net, layers) if pruning.importance.source == "training" else None
+        task = source.make_task(None)
+        levels = pruning.schedule.round_sparsities(pruning.sparsity)
+        tightens = bool(pruning.schedule.updates_of(1, pruning.sparsity))
+        finished = FinishedRounds(
+            place.unfinished if setup.trainer.checkpoint else None, net=net, masked=masked, movement=movement
         )
-        done = recovery.recover(
-            Round(
-                setup=setup,
-                sparsity=levels[index],
-                net=net,
-                masks=masks,
-                masked=masked,
-                layout=layout,
-                data=data,
-                make_masks=make_masks,
-                make_task=source.make_task,
-                initial_net=source.initial_net,
-                dense_net=source.dense_net,
-                epoch_weights=source.epoch_weights,
-                folder=place.folder,
-                unfinished=finished.training_of(index),
-                loggers=place.loggers,
-                callbacks=() if movement is None else (movement,),
+        if finished.folder is not None:
+            nets = {name: make() for name, make in source.networks.items() if name in recovery.needs}
+            finished.begin(identity_of({"net": net, **nets}, masks, layout, recovery, setup))
+        records = finished.restore()
+        for index in range(len(records), len(levels)):
+            place.begin_round(index)
+            data = source.data_of_round(index)
+            make_masks = MaskMaker(pruning, task, layers, layout, data.train_dataloader, movement)
+            if index > 0:
+                net.to(torch.device(setup.trainer.device))
+                masks = make_masks(levels[index], masked.masks())
+            log.info(
+                "recover: %s at %.4g, round %d of %d%s",
+                recovery.name,
+                levels[index],
+                index + 1,
+                len(levels),
+                f"; masks tighten to {pruning.sparsity:.4g} on the way" if tightens else "",
             )
-        )
-        masked.check()
-        if (found := first_non_finite(dict(net.named_parameters()))) is not None:
-            raise InvalidSetting("recovery", recovery.name, f"left {found.name} with {found.counts} values")
-        records.append(_with_sparsity(done, levels[index], masked))
-        if index + 1 < len(levels):
-            finished.keep(records)
-    left = masked.masks()
-    masked.remove()
+            done = recovery.recover(
+                Round(
+                    setup=setup,
+                    sparsity=levels[index],
+                    net=net,
+                    masks=masks,
+                    masked=masked,
+                    layout=layout,
+                    data=data,
+                    make_masks=make_masks,
+                    make_task=source.make_task,
+                    initial_net=source.initial_net,
+                    dense_net=source.dense_net,
+                    epoch_weights=source.epoch_weights,
+                    folder=place.folder,
+                    unfinished=finished.training_of(index),
+                    loggers=place.loggers,
+                    callbacks=() if movement is None else (movement,),
+                )
+            )
+            masked.check()
+            if (found := first_non_finite(dict(net.named_parameters()))) is not None:
+                raise InvalidSetting("recovery", recovery.name, f"left {found.name} with {found.counts} values")
+            records.append(_with_sparsity(done, levels[index], masked))
+            if index + 1 < len(levels):
+                finished.keep(records)
+        left = masked.masks()
     if not place.keep_finished:
         finished.forget()
     return Recovered(left, tuple(records))
