@@ -148,6 +148,9 @@ BAD = {
     r"lr=0.01: give it to Finetune\(...\), not beside recovery=": {"recovery": Finetune(lr=0.1)},
     "lr=-1: must be a number greater than 0": {"lr": -1},
     "train_dataloader=int: is a DataLoader or another iterable": {"train_dataloader": 3},
+    r"masks\['0'\]=torch.bool \[16, 64\]: must be bool \[64, 16\], as the weight$": {
+        "masks": {"0": torch.ones(16, 64).bool()}
+    },
     r"masks\['9'\]=given: names no layer": {"masks": {"9": torch.ones(2, 2).bool()}},
 }
 
@@ -163,6 +166,19 @@ def test_a_bad_argument_is_one_clear_line(trained, message):
     }
     with pytest.raises(sf.InvalidSetting, match=message):
         sf.recover(net, **arguments | BAD[message])
+
+
+def test_masks_of_a_convolution_are_shaped_like_it_or_like_its_matrix(cnn):
+    weight = cnn.body.weight  # [16, 8, 3, 3]
+    keep = torch.rand(weight.shape) < 0.5
+    data = [(torch.randn(2, 3, 6, 6), torch.randint(0, 3, (2,)))]
+    settings = SETTINGS | {"epochs": 1}
+    sf.recover(cnn, {"body": keep.movedim(1, -1).flatten(1)}, data, F.cross_entropy, **settings)
+    assert torch.equal(weight != 0, keep)
+    with pytest.raises(
+        sf.InvalidSetting, match=r"masks\['body'\].*\[16, 8, 3, 3\], as the weight or \[16, 72\], as its matrix"
+    ):
+        sf.recover(cnn, {"body": keep.permute(2, 3, 1, 0)}, data, F.cross_entropy, **settings)
 
 
 @pytest.mark.parametrize("own", [{"epochs": 2, "lr": 1e-2}, {"epochs": 2}, {}])

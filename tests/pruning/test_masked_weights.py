@@ -75,6 +75,10 @@ def test_a_mask_of_another_shape_is_rejected(net):
         MaskedWeights(net, ["2"]).set({"2": torch.ones(3, 15, dtype=torch.bool)})
     with pytest.raises(ValueError, match="mask of 2"):
         MaskedWeights(net, ["2"]).set({"2": torch.ones(3, 16)})
+    with pytest.raises(ValueError, match="mask of 2"):
+        MaskedWeights(net, ["2"]).set({"2": torch.ones(16, 3, dtype=torch.bool)})
+    with pytest.raises(ValueError, match="mask of 0"):
+        MaskedWeights(net, ["0"]).set({"0": torch.ones(3, 3, 2, 4, dtype=torch.bool)})
 
 
 def test_a_context_removes_them_also_where_something_fails(net):

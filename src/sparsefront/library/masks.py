@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.masks.weight_view import fits
 from sparsefront.pruning.layout_search import SearchRecord
 from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.pruning.settings import PruningSettings
@@ -64,10 +65,11 @@ class Masks(dict[str, Tensor]):
 
 
 def require_masks_of(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
-    """Every mask must belong to a layer of the network and fit its weight.
+    """Every mask must belong to a layer of the network and be shaped like its weight, or like the matrix [N, K] of it, in whose
+    columns the taps of a filter come one after the other, each with all of its input channels (`masks.weight_view`).
 
     Raises:
-        InvalidSetting: no masks, no such layer, or a mask that is not bool or has another size; names the layer.
+        InvalidSetting: no masks, no such layer, or a mask that is not bool or has another shape; names the layer.
     """
     if not isinstance(masks, Mapping) or not masks:
         raise InvalidSetting("masks", masks, "is a dict with at least one layer name and its bool mask")
@@ -77,6 +79,7 @@ def require_masks_of(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
         weight = getattr(modules.get(name), "weight", None)
         if not isinstance(weight, Tensor):
             raise InvalidSetting(key, "given", "names no layer of the network that has a weight")
-        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.numel() != weight.numel():
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or not fits(mask, weight):
             given = f"{mask.dtype} {list(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
-            raise InvalidSetting(key, given, f"must be bool {list(weight.shape)}, as the weight")
+            matrix = f" or {[weight.shape[0], weight[0].numel()]}, as its matrix" if weight.dim() > 2 else ""
+            raise InvalidSetting(key, given, f"must be bool {list(weight.shape)}, as the weight{matrix}")

@@ -27,13 +27,18 @@ def as_matrix(weight: Tensor) -> Tensor:
 def like_weight(matrix: Tensor, weight: Tensor) -> Tensor:
     """The way back: a matrix [N, K] (a mask, scores) in the shape of `weight`, contiguous where the weight is.
 
-    What has that shape already is itself.
+    What has that shape already is itself; of any other shape `fits` tells.
     """
     if matrix.shape == weight.shape:
         return matrix
     outputs, inputs, *kernel_size = weight.shape
     shaped = matrix.reshape(outputs, *kernel_size, inputs).movedim(-1, 1)
     return shaped.contiguous() if weight.is_contiguous() else shaped
+
+
+def fits(matrix: Tensor, weight: Tensor) -> bool:
+    """Whether `like_weight` takes it: shaped like the weight, or as its matrix [N, K]."""
+    return matrix.shape in (weight.shape, (weight.shape[0], weight[0].numel()))
 
 
 def pixel_rows(

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from sparsefront import distributed
-from sparsefront.masks.weight_view import like_weight
+from sparsefront.masks.weight_view import fits, like_weight
 from sparsefront.pruning.mask_buffers import BUFFER
 
 
@@ -46,7 +46,7 @@ class MaskedWeights:
         """
         for name, mask in masks.items():
             module = self._modules[name]
-            if mask.dtype != torch.bool or mask.numel() != module.weight.numel():
+            if mask.dtype != torch.bool or not fits(mask, module.weight):
                 raise ValueError(
                     f"mask of {name}: {mask.dtype} {tuple(mask.shape)} does not fit weight {tuple(module.weight.shape)}"
                 )
