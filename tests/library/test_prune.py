@@ -164,3 +164,21 @@ def test_a_network_whose_layers_are_all_left_out_says_so():
         sf.InvalidSetting, match=r"layers=None: leaves no layer to prune \(0: the last Linear, the head\)"
     ):
         sf.prune(nn.Sequential(nn.Linear(4, 4)), "element_wise", 0.5)
+
+
+COMPUTED = {
+    "weight_norm": nn.utils.parametrizations.weight_norm,
+    "spectral_norm": nn.utils.parametrizations.spectral_norm,
+    "by a hook": nn.utils.spectral_norm,
+}
+
+
+@pytest.mark.parametrize("norm", COMPUTED.values(), ids=COMPUTED)
+def test_a_weight_that_is_computed_is_left_out(norm):
+    net = nn.Sequential(norm(nn.Linear(8, 16)), nn.ReLU(), nn.Linear(16, 16), nn.Linear(16, 4))
+    masks = sf.prune(net, "element_wise", 0.5, tell=len)
+    assert list(masks) == ["2"] and masks.ignored["0"] == "its weight is computed from other parameters"
+    with pytest.raises(sf.InvalidSetting, match=r"prunes no layer \(0 \[16, 8\]: its weight is computed"):
+        sf.prune(net, "element_wise", 0.5, layers="0", tell=len)
+    with pytest.raises(sf.InvalidSetting, match=r"masks\['0'\]=given: names a layer whose weight is computed"):
+        sf.recover(net, {"0": torch.ones(16, 8).bool()}, [(torch.randn(2, 8), torch.arange(2))], F.cross_entropy)

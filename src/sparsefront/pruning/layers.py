@@ -42,11 +42,18 @@ def plan_pruning(
         shapes[name] = (module.weight.shape[0], module.weight[0].numel())
         if name in ignored:
             reasons[name] = ignored[name]
+        elif not has_own_weight(module):
+            reasons[name] = "its weight is computed from other parameters"  # zeros in it would not last
         elif getattr(module, "groups", 1) != 1:
             reasons[name] = f"convolution in {module.groups} groups"
         elif (reason := pattern.unsupported_reason(shapes[name], sparsity)) is not None:
             reasons[name] = reason
     return PruningPlan(shapes, reasons)
+
+
+def has_own_weight(module: nn.Module) -> bool:
+    """Whether `weight` is a parameter, and not computed as by weight_norm, spectral_norm and other parametrizations."""
+    return "weight" in module._parameters
 
 
 def nothing_fits(plan: PruningPlan, pattern: Pattern, ignore: Sequence[str]) -> InvalidSetting:
