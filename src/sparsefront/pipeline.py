@@ -129,6 +129,8 @@ def _run_stages(experiment: Experiment, store: ArtifactStore, keys: StageKeys, l
             continued = _train_control(experiment, store, keys, trained, loggers, wait=False)
             recovered = recover.run(experiment, store, keys.recover, trained, pruned, loggers)
             continued = continued or _train_control(experiment, store, keys, trained, loggers, wait=True)
+            if continued is not None:
+                control.require_same_steps(continued, recovered)
         if experiment.goes_on_to("export"):
             exported = export.run(experiment, store, keys.export, pruned, recovered)
     if not experiment.goes_on_to("measure"):

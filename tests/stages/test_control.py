@@ -89,6 +89,23 @@ def test_rewinding_in_rounds_is_matched_round_by_round(run, fits):
     assert continued == first + second and len(continued) == row.cost.recovery_steps == 8
 
 
+def test_more_rounds_than_steps_are_a_control_of_their_own(run, tmp_path):
+    short = [*CONTROL, "recipe.recovery_epochs=1"]  # of two steps
+    rows = [run(*short, *rounds) for rounds in ([], ["schedule=iterative", "schedule.rounds=3"])]
+    steps = sorted(json.loads((folder / "training.json").read_text())["steps"] for folder in stored(tmp_path))
+    assert steps == [row.cost.recovery_steps for row in rows] == [2, 3]
+
+
+def test_a_control_of_other_steps_is_no_control(run):
+    """Of data that are a single batch, as no key can tell."""
+    short = [*CONTROL, "recipe.recovery_epochs=1", "trainer.limit_batches=null", "recipe.batch_size=2000"]
+    assert run(*short).cost.recovery_steps == 1
+    with pytest.raises(
+        InvalidSetting, match="control=dense_continued: took 1 steps and the recovery 2, one for each round"
+    ):
+        run(*short, "schedule=iterative", "schedule.rounds=2")
+
+
 def test_it_starts_from_the_dense_weights_and_ends_where_plain_training_does(composed, tmp_path, monkeypatch):
     """The loop below is all that it may do: the recipe's optimizer on the whole network."""
     started, fit = [], control.fit

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
+from sparsefront.errors import InvalidSetting
 from sparsefront.experiment import Experiment
 from sparsefront.recovery.training import TrainingPlan
 from sparsefront.stages.bench import Bench
@@ -120,6 +121,17 @@ def train_body(experiment: Experiment, dense: Path, unfinished: Path, folder: Pa
     save_weights(net, folder / WEIGHTS)
     (folder / "training.json").write_text(json.dumps(asdict(trained)))
     return trained.earlier_seconds
+
+
+def require_same_steps(continued: Artifact, recovered: Artifact) -> None:
+    """Raises:
+    InvalidSetting: the control took other steps than the recovery, whose budget has fewer steps than rounds.
+    """
+    given = sum(record["steps"] for record in recovered.read_json("training.json")["rounds"])
+    taken = continued.read_json("training.json")["steps"]
+    if taken != given:
+        allowed = f"took {taken} steps and the recovery {given}, one for each round: give it as many steps as rounds"
+        raise InvalidSetting("control", KIND, allowed)
 
 
 def measure(

@@ -4,6 +4,7 @@ Keys follow from the configuration and the sources alone, so a finished run is r
 are those that a stage can reach by imports from the classes that the configuration names and from the stage itself.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,13 +175,23 @@ def _control(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any] | 
         "dense": digest(dense),
         "recipe": {key: value for key, value in recipe.items() if key not in AFTER_PRUNING},
         "epochs": [plan.epochs, curve.total_steps, curve.first_step],
-        "rounds": experiment.recovery_rounds if recovery.repeats else 1,
+        "rounds": experiment.recovery_rounds if recovery.repeats or _step_a_round(experiment, plan.epochs) else 1,
         "lr": curve.lr,
         "trainer": experiment.trainer.cache_key(),
         "seeds": [experiment.seed, experiment.recovery_seed],
         "code": code_digest(stage_modules(experiment, ("recipe",), "sparsefront.stages.control")),
         "versions": versions("torch", "pytorch-lightning"),
     }
+
+
+def _step_a_round(experiment: Experiment, epochs: int) -> bool:
+    """Whether rounds that share a budget take more steps than it has, since each takes one. Without a limit of batches no key
+    can tell: see `control.require_same_steps`.
+    """
+    limit = experiment.trainer.limit_batches
+    if limit is None:
+        return False
+    return epochs * math.ceil(limit / experiment.trainer.accumulate_grad_batches) < experiment.recovery_rounds
 
 
 def _prune(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any]:
