@@ -74,6 +74,17 @@ def test_one_step_by_hand():
     assert through.masks()["0"].tolist() == [[True, True, False, False]], "the step brought back -1.395 for 1.2"
 
 
+def test_a_frozen_layer_is_masked_and_not_changed():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
+    frozen, trained = net[0].weight.detach().clone(), net[1].weight.detach().clone()
+    net[0].requires_grad_(False)
+    through = StraightThrough(net, ["0", "1"], make_masks=masks_of(0.5), decay=DECAY)
+    train(Regression(net), through, [(torch.randn(5, 8), torch.randn(5, 4))])
+    assert torch.equal(net[0].weight, frozen) and not torch.equal(net[1].weight, trained)
+    assert torch.equal(through.masks()["0"], two_of_four(frozen))
+
+
 def two_of_four(weight: torch.Tensor) -> torch.Tensor:
     """The mask by loops; ties to the lower index."""
     mask = torch.zeros(weight.shape, dtype=torch.bool)

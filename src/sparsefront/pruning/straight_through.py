@@ -52,6 +52,8 @@ class StraightThrough(pl.Callback):
     @torch.no_grad()
     def on_before_optimizer_step(self, trainer: pl.Trainer, module: pl.LightningModule, optimizer: Optimizer) -> None:
         for name, weight in self._weights.items():
+            if weight.grad is None:  # a frozen layer, which no step changes
+                continue
             pruned = self._dense[name].masked_fill(self._masks[name], 0.0)
             weight.grad.add_(pruned, alpha=self.decay)
         self._unmask()
