@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from sparsefront.errors import InvalidSetting
 from sparsefront.tasks.label_evaluator import METRICS, LabelEvaluator
 
 pytestmark = pytest.mark.filterwarnings("ignore:Metric `SpearmanCorrcoef` will save")
@@ -48,6 +49,18 @@ def test_scores() -> None:
     product = sum(x * y for x, y in zip(*deviations, strict=True))
     norms = math.prod(math.sqrt(sum(x * x for x in values)) for values in deviations)
     assert found == pytest.approx({"pearson": product / norms, "spearman": 0.8})
+
+
+@pytest.mark.filterwarnings("ignore:The variance")
+@pytest.mark.parametrize("classes", [1, 2])
+def test_outputs_that_are_no_numbers_predict_nothing(classes) -> None:
+    logits = LOGITS[:, :classes].clone()
+    logits[2, -1] = logits[5, 0] = math.nan
+    metric = "pearson" if classes == 1 else "accuracy"
+    with pytest.raises(InvalidSetting, match="outputs=NaN for 2 of 8 inputs: must be numbers"):
+        computed((metric,), logits, LABELS.float() if classes == 1 else LABELS, classes=classes)
+    masked = LOGITS.masked_fill(LOGITS < 0, -math.inf)
+    assert computed(("accuracy",), masked, LABELS, classes=2)["accuracy"] < 1, "a class may be ruled out"
 
 
 @pytest.mark.filterwarnings("ignore:The variance of predictions")

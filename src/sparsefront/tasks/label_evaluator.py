@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torchmetrics import MetricCollection
 
+from sparsefront.errors import InvalidSetting
 from sparsefront.tasks.label_metrics import METRICS
 from sparsefront.tasks.outcomes import Outcomes, samples_digest
 from sparsefront.tasks.standard_error import error_by_bootstrap, error_of_proportion
@@ -29,6 +30,7 @@ class LabelEvaluator:
         self._num_classes = num_classes
         self._logits_of = logits_of
         self._seen: list[tuple[Tensor, Tensor]] = []  # predicted, labels; where they are, so that nothing waits
+        self._undefined: list[Tensor] = []  # of each batch how many inputs have NaN among their logits
 
     @torch.no_grad()
     def update(self, output: Any, batch: dict[str, Tensor]) -> None:
@@ -36,10 +38,21 @@ class LabelEvaluator:
         predicted = logits.squeeze(-1).float() if self._num_classes == 1 else logits.argmax(-1)
         # On the logits' device: nothing waits for a GPU here, and several processes can add up their counts.
         self._seen.append((predicted, batch["labels"].to(predicted.device)))
+        self._undefined.append(logits.isnan().any(-1).sum())  # `argmax` takes NaN for the largest
         self._metrics.to(predicted.device).update(*self._seen[-1])
 
     def compute(self) -> dict[str, float]:
-        """As `Evaluator.compute`; a correlation with a constant output, which is not defined, counts as 0."""
+        """As `Evaluator.compute`; a correlation with a constant output, which is not defined, counts as 0.
+
+        Raises:
+            InvalidSetting: outputs that are NaN, which predict nothing.
+        """
+        if undefined := sum(map(int, self._undefined)):
+            given = f"NaN for {undefined} of {self.samples} inputs"
+            allowed = (
+                "must be numbers: look for NaN in weights and data, or values too large for the dtype (measure.dtype)"
+            )
+            raise InvalidSetting("outputs", given, allowed)
         values = {name: float(value) for name, value in self._metrics.compute().items()}
         return {name: 0.0 if math.isnan(value) else value for name, value in values.items()}
 
