@@ -1,9 +1,11 @@
 """recover: every recovery on a plain training loop, with pruned weights exactly zero."""
 
 import pytest
+import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.data import DataLoader
 
 import sparsefront as sf
 from sparsefront.recovery import Finetune, SquareHead
@@ -193,6 +195,40 @@ def test_a_recovery_that_does_not_go_with_the_schedule_says_so(trained):
     masks = sf.prune(net, "element_wise", 0.5, schedule="gradual", tell=len)
     with pytest.raises(sf.InvalidSetting, match="recovery=lr_rewind: goes with schedule iterative, one_shot, not with"):
         recovered(trained, masks, net, recovery="lr_rewind")
+
+
+class UserData(pl.LightningDataModule):
+    """Its data are there once it is set up; batches are dicts."""
+
+    def __init__(self, problem) -> None:
+        super().__init__()
+        self.problem, self.prepared = problem, False
+
+    def prepare_data(self) -> None:
+        self.prepared = True
+
+    def setup(self, stage: str) -> None:
+        assert self.prepared and stage == "fit"
+        self.rows = [{"input": x, "y": y} for x, y in zip(self.problem.x, self.problem.y, strict=True)]
+
+    def train_dataloader(self) -> DataLoader:
+        return DataLoader(self.rows, batch_size=32, shuffle=True)
+
+    def val_dataloader(self) -> DataLoader:
+        raise AssertionError("a plain training loop validates nothing")
+
+
+@pytest.mark.parametrize(
+    "given", [UserData, lambda problem: lambda index: UserData(problem)], ids=["module", "of rounds"]
+)
+def test_a_data_module_of_one_s_own_trains_too(trained, given):
+    net = trained.net()
+    masks = sf.prune(net, "n_m", 0.75, layers=["0", "2"], tell=len)
+    pruned = trained.loss(net)
+    masks = sf.recover(
+        net, masks, given(trained), lambda output, batch: F.cross_entropy(output, batch["y"]), **SETTINGS
+    )
+    assert trained.loss(net) < pruned and masks.rounds[0].samples == 2 * len(trained.x)
 
 
 def test_a_loader_without_a_length_trains_too(trained):

@@ -98,6 +98,13 @@ class NamedBatches(LightningDataModule):
         return DataLoader(_Read([]))
 
 
+def training_loader(module: LightningDataModule) -> Iterable:
+    """What a data module trains on: all that is used of it."""
+    module.prepare_data()
+    module.setup("fit")
+    return module.train_dataloader()
+
+
 class _Read(Dataset):
     """Batches that were read already."""
 

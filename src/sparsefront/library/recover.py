@@ -11,7 +11,7 @@ import pytorch_lightning as pl
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.library.batches import NamedBatches
+from sparsefront.library.batches import NamedBatches, training_loader
 from sparsefront.library.inputs import device_of
 from sparsefront.library.layers import weighted_layers
 from sparsefront.library.masks import Masks, require_masks_of
@@ -31,11 +31,14 @@ from sparsefront.training.trainer import TrainerSettings
 Network = nn.Module | Callable[[], nn.Module]
 """A network, or a function that gives a fresh copy of it."""
 
+Data = Iterable | pl.LightningDataModule | Callable[[int], Iterable | pl.LightningDataModule]
+"""Training batches, or a function that gives those of each round, counted from 0."""
+
 
 def recover(
     net: nn.Module,
     masks: Mapping[str, Tensor],
-    train_dataloader: Iterable | pl.LightningDataModule | Callable[[int], pl.LightningDataModule],
+    train_dataloader: Data,
     loss: Loss | None = None,
     *,
     recovery: str | Recovery = "finetune",
@@ -58,7 +61,8 @@ def recover(
             module is left in the mode in which it was.
         masks: from `prune` or `load`; or any dict of layer name -> bool mask, which then never changes.
         train_dataloader: batches (inputs, target), inputs alone, or dicts by name. A DataLoader is read as it is; of another
-            iterable all batches are held in memory. Or a function: number of a round, from 0 -> its data module.
+            iterable all batches are held in memory. A LightningDataModule is prepared and set up, and its training loader is
+            read. Or a function: number of a round, from 0 -> one of these.
         loss: (output, target) -> scalar; of a dict batch the target is the batch. None: the output's own `loss`.
         recovery: finetune, lr_rewind, weight_rewind, distill, square_head, obs_update, sparse_swaps, sr_ste, cast or
             none, or one with its settings.
@@ -73,7 +77,7 @@ def recover(
         initial_net: the network before the dense training, where sr_ste starts.
         epoch_weights: epoch of the dense training, from 0 -> the weights at its start, for weight_rewind.
         prunable: the layers that could have been pruned; of their blocks distill may compare hidden states.
-        task: in place of `loss`, for tasks of this package: (net, optimization) -> task.
+        task: in place of `loss`, for tasks of this package and its data modules: (net, optimization) -> task.
         place: folders, loggers and seeds of a training that outlives a killed process: the same call then goes on from
             `place.unfinished`, if `trainer.checkpoint` is on. A call with other weights, masks or settings is rejected there;
             data and loss are not compared. Nothing is left there at the end.
@@ -104,14 +108,12 @@ def recover(
     chosen.check_schedule(pruning.schedule, pruning.sparsity)
     chosen.check(setup)
     setup.trainer.check()
-    data = train_dataloader
-    if not isinstance(data, pl.LightningDataModule) and not callable(data):
-        data = NamedBatches(data, net, argument="train_dataloader")
+    data_of_round = _data_of_round(train_dataloader, net, named=task is not None)
     trained, initial = (net if given is None else given for given in (dense_net, initial_net))
     if chosen.starts_dense:
         net.load_state_dict(_fresh(trained).state_dict())
     source = Source(
-        data_of_round=data if callable(data) else lambda index: data,
+        data_of_round=data_of_round,
         make_task=partial(task or partial(_plain_task, loss), net),
         dense_net=partial(_fresh, trained),
         initial_net=partial(_fresh, initial),
@@ -125,6 +127,24 @@ def recover(
     # the schedule has come to its end: what is trained from here on keeps these masks
     done = known.pruning and replace(known.pruning, schedule=OneShot())
     return Masks(left, pruning=done, layout=known.layout, ignored=known.ignored, rounds=found.records)
+
+
+def _data_of_round(given: Data, net: nn.Module, *, named: bool) -> Callable[[int], pl.LightningDataModule]:
+    """Number of a round, from 0 -> its data.
+
+    Args:
+        named: data modules are of this package, whose batches have the names that the network takes.
+    """
+
+    def opened(data: Iterable | pl.LightningDataModule) -> pl.LightningDataModule:
+        if not isinstance(data, pl.LightningDataModule):
+            return NamedBatches(data, net, argument="train_dataloader")
+        return data if named else NamedBatches(training_loader(data), net, argument="train_dataloader")
+
+    if callable(given):
+        return lambda index: opened(given(index))
+    made = opened(given)
+    return lambda index: made
 
 
 def _require_heeded(name: str, value: float | None, recovery: Recovery) -> None:
