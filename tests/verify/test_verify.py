@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny_files import write_cifar
 
 import sparsefront as sf
 from sparsefront.artifacts.record_digest import record_digest
@@ -204,6 +205,25 @@ def test_own_options_are_found_where_the_run_found_them(finished, tmp_path, caps
 def test_another_experiment_is_not_compared(row, capsys):
     assert main([str(row), "sparsity=0.75"]) == 2
     assert "cannot be verified: sparsity=0.75: is 0.5 in the record" in capsys.readouterr().err
+
+
+def test_nothing_is_measured_on_other_data(tmp_path, capsys):
+    places = (f"cache_dir={tmp_path / 'cache'}", f"results_dir={tmp_path / 'results'}")
+    data, same = write_cifar(tmp_path / "data"), write_cifar(tmp_path / "moved")
+    folder = sf.run(*TINY, *places, "pattern=dense", "dataset=cifar10", f"dataset.path={data}").folder
+    assert main([str(folder), f"dataset.path={same}"]) == 0, capsys.readouterr().err
+    assert "data: holds, dataset_digest " in capsys.readouterr().out
+    more = write_cifar(tmp_path / "more", train=60)
+    assert main([str(folder), f"dataset.path={more}"]) == 2, "its test part is the same"
+    found = capsys.readouterr()
+    assert "cannot be verified: data: is not what the result was measured on" in found.err
+    assert "accuracy" not in found.out and "verified" not in found.out
+
+
+def test_a_record_that_does_not_say_which_data_is_verified_without(row, capsys):
+    edit(row, "identity", "dataset_digest", None, forge=True)
+    assert main([str(row)]) == 0
+    assert "data: not verified, the record is of an earlier version" in capsys.readouterr().out
 
 
 def test_a_record_alone_is_verified_with_its_overrides(row, tmp_path, capsys):

@@ -8,7 +8,9 @@ from typing import Any
 
 from torch import nn
 
+from sparsefront.artifacts.digest import digest
 from sparsefront.artifacts.store import ArtifactStore
+from sparsefront.errors import Obstacle
 from sparsefront.experiment import Experiment
 from sparsefront.export.checkpoint import Export
 from sparsefront.inference.fusion.fuse import fused_dense_graph
@@ -52,7 +54,10 @@ def measure_again(experiment: Experiment, result: Result, export: Export | None)
     Args:
         experiment: the one that the result is of.
         export: its network, checked against the record; None for pattern=dense.
+    Raises:
+        Obstacle: the data is not what the result was measured on.
     """
+    yield _data(experiment, result)
     dense = _dense_net(experiment, result)
     if export is None:
         if dense is None:
@@ -87,6 +92,17 @@ def measure_again(experiment: Experiment, result: Result, export: Export | None)
     sparse, speed, _ = measured_swap(bench, beside, lambda: copy.deepcopy(masked), export, fused_dense_graph)
     yield from _compare("sparse", evaluate_splits(bench, sparse.net, "sparse"), result)
     yield _speedup(result, speed)
+
+
+def _data(experiment: Experiment, result: Result) -> Finding:
+    """Whether the data is the record's: on other data no metric says anything about the result."""
+    stored, found = result.identity.dataset_digest, digest(experiment.dataset.content())
+    if stored is None:
+        return Finding("data", SKIPPED, "the record is of an earlier version, which held no dataset_digest")
+    if found != stored:
+        how = f"is not what the result was measured on: dataset_digest is {stored} in the record, {found} here"
+        raise Obstacle("data", None, f"{how}; name the run's own data (dataset.path=...), in the same files")
+    return Finding("data", HOLDS, f"dataset_digest {stored}")
 
 
 def _dense_net(experiment: Experiment, result: Result) -> nn.Module | None:

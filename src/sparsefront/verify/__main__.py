@@ -21,21 +21,21 @@ DESCRIPTION = """\
 Whether a stored result still is what was measured, and whether measuring again gives the same.
 
 First the record: its own sha256, those of its files, masks and weights; pruned weights are zero, and the compressed form
-that kernels read is the same weights. One that was edited is refused, and nothing is measured. Then the weights are
-evaluated again, and timed where the result's GPU (or processor) is: the metric must be equal, up to a tenth of a point or
-one sample; the speedup lies within the record's interval, or it is said that it does not. Without that GPU, that is said,
-and all else is verified on the CPU.
+that kernels read is the same weights. One that was edited is refused, and nothing is measured. Then the data: it must be
+what the result was measured on. Then the weights are evaluated again, and timed where the result's GPU (or processor) is: the
+metric must be equal, up to a tenth of a point or one sample; the speedup lies within the record's interval, or it is said that
+it does not. Without that GPU, that is said, and all else is verified on the CPU.
 
 Digests show that a record was edited. They do not show who made it: who edits a result can also write a new sha256 into
 it. Against forging only measuring again helps, and that compares nothing but what can be measured here.
 
   python -m sparsefront.verify results/RUN/row.json
-  python -m sparsefront.verify results/RUN/row.json dataset.path=DIR     data that lies elsewhere here
+  python -m sparsefront.verify results/RUN/row.json dataset.path=DIR     the same data, which lies elsewhere here
   python -m sparsefront.verify row.json --checkpoint DIR pattern=n_m ... a record without its run's folder
   python -m sparsefront.verify results/RUN/row.json --record-only        digests alone, nothing is measured
 
 Status 0: what could be looked at holds (a speedup that does not is only said). 1: edited, or another metric. 2: cannot be
-verified.
+verified, for instance on other data.
 """
 
 
