@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -222,3 +223,21 @@ def test_a_stage_that_was_made_again_while_it_was_read(filled, capsys):
     del again
     assert cache.command("remove", "--older-than", "0h", "--stage", "dense", "--yes") == 0
     assert not newer.exists() and not paths["dense"].exists()
+
+
+def test_a_removal_that_was_killed_half_way_is_finished_by_the_next(filled, capsys, monkeypatch):
+    cache, paths = filled
+    cache.open()
+    reader = cache.store.find("dense", {"seed": 0})
+    again = ArtifactStore(cache.root, reuse=False, runnable=("dense",))
+    again.get_or_create("dense", {"seed": 0}, lambda folder: (folder / "weights").write_bytes(bytes(10)))
+    del again, reader
+    cache.close()
+    with monkeypatch.context() as killed:
+        killed.setattr(shutil, "rmtree", lambda path: None)
+        assert cache.command("remove", "--older-than", "0h", "--stage", "dense", "--yes") == 0
+    assert list(cache.root.glob("dense/*.again-1.removed-*")) and not paths["dense"].exists()
+    assert read_inventory(cache.root).half_written
+    for command in (("show",), ("check",), ("remove", "--older-than", "0h", "--yes")):
+        assert cache.command(*command) == 0
+    assert "0 damaged" in capsys.readouterr().out and not list(cache.root.rglob("*removed*"))

@@ -65,11 +65,13 @@ def read_inventory(root: Path) -> Inventory:
     stored, half_written = [], []
     stages = sorted((path for path in _folders(root) if path.name != DATA), key=_place)
     for folder in stages:
-        for path in sorted(_folders(folder), key=lambda path: (_key(path), number(path))):
+        found = []
+        for path in _folders(folder):
             if PARTIAL in path.name or REMOVED in path.name:
                 half_written += _files(path)
             elif path.name.endswith(UNFINISHED) or (path / RECORD).exists():
-                stored.append(_stored(folder.name, path))
+                found.append(path)
+        stored += (_stored(folder.name, path) for path in sorted(found, key=lambda path: (_key(path), number(path))))
     by_key = {item.key: item for item in stored if item.finished}
     return Inventory(root, tuple(stored), tuple(half_written), tuple(_files(root / DATA)), by_key)
 
