@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from sparsefront.artifacts.code_digest import BOOKKEEPING, code_digest
 from sparsefront.artifacts.import_closure import import_closure
 from sparsefront.artifacts.python_modules import counts_by_version, find_module
-from sparsefront.stages.stage_code import BOOKKEEPING, code_digest
 
 USER = {
     "mine/__init__.py": "from mine.pattern import Mine\nfrom mine.other import Other\n",

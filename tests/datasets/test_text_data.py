@@ -1,11 +1,15 @@
 """Tokenized once, then read; padded as asked."""
 
+import copy
+import importlib.metadata
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
+from sparsefront.datasets import held_out, length_grouped, sentence_tokens, squad_windows
 from sparsefront.datasets.encoded_text import EncodedText, TextPart
 from sparsefront.datasets.glue import Glue, GlueSource
 from sparsefront.datasets.text_data import tokenizer_digest
@@ -31,9 +35,9 @@ def test_second_run_does_not_tokenize(tiny: Any, opened: Any, monkeypatch: pytes
             assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
 
-@pytest.mark.parametrize("changed", ["file", "max_length", "valid_fraction", "tokenizer"])
+@pytest.mark.parametrize("changed", ["file", "max_length", "valid_fraction", "tokenizer", "its version", "code"])
 def test_whatever_determines_the_rows_makes_new_ones(
-    changed: str, tiny: Any, opened: Any, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    changed: str, tiny: Any, opened: Any, tokenizer: Any, edit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = tiny("glue")
     opened(settings).part("train")
@@ -46,13 +50,18 @@ def test_whatever_determines_the_rows_makes_new_ones(
         with settings.files()["train"].open("a") as lines:
             lines.write("one more\t1\n")
     elif changed == "tokenizer":
-        import copy
-
         other = copy.deepcopy(tokenizer)
         other.add_tokens(["greenish"])
         settings.data_module(
             batch_size=2, seed=0, cache_dir=tmp_path / "cache", tokenizer_from=lambda texts: other
         ).part("train")
+    elif changed == "its version":
+        installed = importlib.metadata.version
+        monkeypatch.setattr(
+            importlib.metadata, "version", lambda name: "99" if name == "tokenizers" else installed(name)
+        )
+    elif changed == "code":
+        edit(Path(sentence_tokens.__file__), "\n\n\n", "\n\nADDED = 1\n\n\n")
     if changed in ("max_length", "valid_fraction"):
         settings = tiny("glue", **{changed: {"max_length": 16, "valid_fraction": 0.3}[changed]})
     opened(settings).part("train")
@@ -63,6 +72,33 @@ def test_padding_and_place_do_not_make_new_rows(tiny: Any, opened: Any, tmp_path
     for settings in (tiny("glue"), tiny("glue", pad="max_length"), tiny("glue", num_workers=2)):
         opened(settings).part("train")
     assert len(list((tmp_path / "cache" / "features").glob("*.safetensors"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "counts"),
+    [(squad_windows, False), (length_grouped, False), (held_out, True)],
+    ids=["of another", "of batches", "of the split"],
+)
+def test_only_code_that_makes_rows_of_this_text_counts(
+    module: ModuleType, counts: bool, tiny: Any, opened: Any, edit: Any, tmp_path: Path
+) -> None:
+    opened(tiny("glue")).part("train")
+    edit(Path(module.__file__), "\n\n\n", "\n\nADDED = 1\n\n\n")
+    opened(tiny("glue")).part("train")
+    assert len(list((tmp_path / "cache" / "features").glob("*.safetensors"))) == 1 + counts
+
+
+def test_a_tokenizer_that_cuts_on_the_other_side_makes_rows_of_its_own(
+    tiny: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    settings = tiny("glue", max_length=8)
+    rows = []
+    for side in ("right", "left"):
+        other = copy.deepcopy(tokenizer)
+        other.truncation_side = side
+        data = settings.data_module(batch_size=2, seed=0, cache_dir=tmp_path, tokenizer_from=lambda texts, it=other: it)
+        rows.append(data.part("train").text)
+    assert not torch.equal(rows[0].tokens["input_ids"], rows[1].tokens["input_ids"])
 
 
 def test_digest_of_a_tokenizer_does_not_follow_its_last_call(tokenizer: Any) -> None:

@@ -1,6 +1,5 @@
 """Which stages an edited source makes again: those that it can change, and no others."""
 
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -49,21 +48,6 @@ EDITS = {
     "a docstring": (SPARSEFRONT / "patterns/tile_wise.py", '"""', '"""(Revised) ', set()),
     "blank lines": (SPARSEFRONT / "training/fit.py", "\n\n", "\n\n\n", set()),
 }
-
-
-@pytest.fixture
-def edit(monkeypatch: pytest.MonkeyPatch, new_process: Callable) -> Callable:
-    """edit(file, old, new): from now on the file reads so, in what is as good as a new process."""
-
-    def change(file: Path, old: str, new: str) -> None:
-        content = file.read_bytes()
-        edited = content.replace(old.encode(), new.encode(), 1)
-        assert edited != content
-        read = Path.read_bytes
-        monkeypatch.setattr(Path, "read_bytes", lambda self: edited if self == file else read(self))
-        new_process()
-
-    return change
 
 
 def digests(config) -> dict[str, str]:

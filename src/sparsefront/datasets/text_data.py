@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch.utils.data import Sampler
 
-from sparsefront.artifacts.digest import digest
+from sparsefront.artifacts.code_digest import BOOKKEEPING, code_digest
+from sparsefront.artifacts.digest import digest, versions
+from sparsefront.artifacts.import_closure import import_closure
 from sparsefront.datasets.base import TokenizerFrom
 from sparsefront.datasets.build_once import build_once
 from sparsefront.datasets.encoded_text import EncodedText, TextPart
@@ -31,7 +33,7 @@ class TextSource(Protocol):
     name: str
 
     def key(self) -> dict[str, Any]:
-        """Everything that the encoded rows depend on apart from split and tokenizer; JSON-able."""
+        """Everything that the encoded rows depend on apart from split, tokenizer and code; JSON-able."""
 
     def texts(self) -> Iterable[str]:
         """The texts of train, for a tokenizer that learns its vocabulary; nothing is read before the first is taken."""
@@ -93,13 +95,25 @@ class TextData(SplitData):
         """The rows of a split: from the cache, or tokenized now and put there."""
         from safetensors.torch import load_file, save_file
 
-        key = {"format": FORMAT, "split": split, "tokenizer": tokenizer_digest(self.tokenizer)} | self.source.key()
+        key = {
+            "format": FORMAT,
+            "split": split,
+            "tokenizer": tokenizer_digest(self.tokenizer),
+            "code": self._code,
+            "versions": versions("tokenizers", "transformers"),
+            **self.source.key(),
+        }
 
         def make(file: Path) -> None:
             save_file(self.source.encode(split, self.tokenizer).to_tensors(), file, metadata={"key": json.dumps(key)})
 
         file = build_once(self._features / f"{self.source.name}-{split}-{digest(key)}.safetensors", make)
         return EncodedText.from_tensors(load_file(file))
+
+    @cached_property
+    def _code(self) -> str:
+        """Digest of the code that makes rows of the text; this module stores them as they are."""
+        return code_digest(import_closure(((type(self.source).__module__, None),), without=(*BOOKKEEPING, __name__)))
 
     def training_batches(self, part: Part, *, drop_last: bool, generator: torch.Generator) -> Sampler[list[int]]:
         if not self._group_by_length:
@@ -114,6 +128,10 @@ class TextData(SplitData):
 
 
 def tokenizer_digest(tokenizer: "PreTrainedTokenizerFast") -> str:
-    """Digest of what a tokenizer does to a text; the truncation and padding of its last call are no part of it."""
-    definition = json.loads(tokenizer.backend_tokenizer.to_str())
-    return digest(definition | {"truncation": None, "padding": None, "pad_token_id": tokenizer.pad_token_id})
+    """Digest of what a tokenizer does to a text, and of the token that stands behind its end in a batch.
+
+    The truncation and padding of its last call are no part of it, nor is the side on which it would pad: rows are padded here.
+    """
+    definition = json.loads(tokenizer.backend_tokenizer.to_str()) | {"truncation": None, "padding": None}
+    beside = ("truncation_side", "split_special_tokens", "pad_token_id")
+    return digest(definition | {name: getattr(tokenizer, name) for name in beside})

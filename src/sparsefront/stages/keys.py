@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from sparsefront.allocation.measuring import MeasuringAllocation
+from sparsefront.artifacts.code_digest import code_digest
 from sparsefront.artifacts.content_digest import by_content
 from sparsefront.artifacts.digest import digest, versions
 from sparsefront.artifacts.digest_memo import remembering
@@ -18,7 +19,7 @@ from sparsefront.artifacts.native_sources import SOURCES, TABLES, native_digest,
 from sparsefront.artifacts.python_modules import find_module
 from sparsefront.experiment import Experiment
 from sparsefront.provenance import processor_facts
-from sparsefront.stages.stage_code import code_digest, stage_modules
+from sparsefront.stages.stage_code import stage_modules
 
 # keys of the recipe that only matter after pruning
 AFTER_PRUNING = ("recovery_epochs", "recovery_lr", "ignore")
