@@ -1,11 +1,14 @@
 """Which stages a change makes again: all that depend on it, and no others."""
 
 import gc
+import importlib.metadata
 import time
 from dataclasses import asdict
+from functools import partial
 
 import pytest
 from stages_from import ALL, FROM_MEASURE, FROM_PRUNE, FROM_RECOVER, FROM_SWAP
+from tiny_files import write_glue, write_imagenet
 
 from sparsefront.artifacts.digest import digest
 from sparsefront.stages.keys import stage_keys
@@ -57,6 +60,33 @@ def test_a_change_makes_anew_what_depends_on_it(composed, change):
     on_cpu = ["trainer=cpu", "measure.device=cpu"]
     before, after = digests(composed(*on_cpu)), digests(composed(*on_cpu, change))
     assert {stage for stage in before if before[stage] != after[stage]} == CHANGES[change]
+
+
+TEXT = ("model=bert", "model.size=tiny", "dataset=glue")
+PHOTOGRAPHS = ("model=torchvision", "dataset=imagenet")
+
+
+@pytest.mark.parametrize(
+    ("library", "settings", "expected"),
+    [
+        ("torchmetrics", (), {"dense_quality"} | FROM_MEASURE),
+        ("tokenizers", TEXT, ALL),
+        ("tokenizers", PHOTOGRAPHS, set()),
+        ("pillow", PHOTOGRAPHS, ALL),
+        ("pillow", TEXT, set()),
+        ("pillow", (), set()),
+    ],
+)
+def test_another_version_of_a_library_makes_anew_what_it_computes(
+    composed, tmp_path, monkeypatch, library, settings, expected
+):
+    write = {TEXT: partial(write_glue, task="sst2"), PHOTOGRAPHS: write_imagenet}.get(settings)
+    data = [] if write is None else [f"dataset.path={write(tmp_path / 'data')}"]
+    overrides = ["trainer=cpu", "measure.device=cpu", *settings, *data]
+    before, installed = digests(composed(*overrides)), importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "99" if name == library else installed(name))
+    after = digests(composed(*overrides))
+    assert {stage for stage in before if before[stage] != after[stage]} == expected
 
 
 @pytest.mark.parametrize("change", ["sparsity=0.5", "recovery=none", "importance=taylor", "kernel=sparse"])

@@ -33,6 +33,8 @@ class Dataset(ABC):
     name: ClassVar[str]
     elsewhere: ClassVar[frozenset[str]] = frozenset({"path", "num_workers"})
     """Settings that do not change what is trained on: where it lies and how fast it is read."""
+    libraries: ClassVar[tuple[str, ...]] = ()
+    """Distributions that decode the files: their versions are part of the keys, as those of torch and transformers are."""
 
     num_workers: NonNegativeInt = 0
     valid_fraction: Annotated[float, Field(ge=0, le=0.5, description="of train")] = 0.1

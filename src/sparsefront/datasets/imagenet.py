@@ -41,6 +41,7 @@ class ImageNet(Dataset):
     """
 
     name: ClassVar[str] = "imagenet"
+    libraries: ClassVar[tuple[str, ...]] = ("pillow",)
 
     path: str | None = None
     image_size: Annotated[int, Field(ge=32, description="pixels; torchvision's networks are made for 224")] = 224

@@ -31,6 +31,7 @@ class TextDataset(Dataset):
     hub_id: ClassVar[str]
     """owner/name of the data on the hub."""
     elsewhere: ClassVar[frozenset[str]] = Dataset.elsewhere | {"revision"}  # what came from there names it in `content`
+    libraries: ClassVar[tuple[str, ...]] = ("tokenizers",)
 
     path: str | None = None
     revision: str = "main"

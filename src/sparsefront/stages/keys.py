@@ -101,7 +101,7 @@ def _stage_keys(experiment: Experiment) -> StageKeys:
         "batch_size": experiment.measure.batch_sizes[0],  # text is padded to the longest of its batch
         "limit": experiment.measure.evaluate_limit,
         "device": _device(experiment),
-        "versions": versions("torch"),
+        "versions": versions("torch", "torchmetrics"),
         "code": code_digest(stage_modules(experiment, ("measure",), "sparsefront.stages.bench")),
     }
     control = _control(experiment, dense)
@@ -155,7 +155,9 @@ def _dense(experiment: Experiment) -> dict[str, Any]:
                 "sparsefront.stages.dense",
             )
         ),
-        "versions": versions("torch", "torchvision", "transformers", "pytorch-lightning"),
+        "versions": versions(
+            "torch", "torchvision", "transformers", "pytorch-lightning", *experiment.dataset.libraries
+        ),
     }
 
 
