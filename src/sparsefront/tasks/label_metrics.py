@@ -3,13 +3,15 @@
 from collections.abc import Callable
 
 from torchmetrics import Metric
-from torchmetrics.classification import BinaryF1Score, MulticlassAccuracy, MulticlassMatthewsCorrCoef
+from torchmetrics.classification import BinaryF1Score, MulticlassAccuracy
 from torchmetrics.regression import PearsonCorrCoef, SpearmanCorrCoef
+
+from sparsefront.tasks.matthews_correlation import MatthewsCorrelation
 
 METRICS: dict[str, Callable[[int], Metric]] = {
     "accuracy": lambda classes: MulticlassAccuracy(classes, average="micro"),
     "f1": lambda classes: BinaryF1Score(),
-    "matthews_correlation": lambda classes: MulticlassMatthewsCorrCoef(classes),
+    "matthews_correlation": lambda classes: MatthewsCorrelation(classes),
     "pearson": lambda classes: PearsonCorrCoef(),
     "spearman": lambda classes: SpearmanCorrCoef(),
 }
