@@ -1,9 +1,13 @@
 """Any text encoder of transformers, from a folder."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from sparsefront.datasets.info import DataInfo
 from sparsefront.errors import InvalidSetting
@@ -25,6 +29,26 @@ def distilbert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     DistilBertModel(config).save_pretrained(folder)
     train_wordpiece(["red green blue", "abcdefghij"], vocabulary_size=100, max_length=32).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture
+def roberta(tmp_path: Path) -> Callable[..., Path]:
+    """roberta(class_name, **more) -> folder of a network of two layers, whose file holds these tensors too."""
+
+    def make(class_name: str, **more: Tensor) -> Path:
+        import transformers
+
+        from sparsefront.models.wordpiece import train_wordpiece
+
+        sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+        config = transformers.RobertaConfig(vocab_size=200, max_position_embeddings=40, pad_token_id=0, **sizes)
+        getattr(transformers, class_name)(config).save_pretrained(tmp_path)
+        file = tmp_path / "model.safetensors"
+        save_file(load_file(file) | more, file, metadata={"format": "pt"})
+        train_wordpiece(["red green blue"], vocabulary_size=100, max_length=32).save_pretrained(tmp_path)
+        return tmp_path
+
+    return make
 
 
 def test_every_linear_of_the_encoder_is_prunable(distilbert: Path):
@@ -49,7 +73,6 @@ def test_the_weights_are_the_folders_and_the_head_is_new(distilbert: Path, info:
 
 
 def test_an_export_is_loaded_by_transformers(distilbert: Path, tmp_path: Path):
-    from safetensors.torch import save_file
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     model = HuggingFace(path=str(distilbert))
@@ -71,6 +94,25 @@ def test_what_cannot_work_is_refused(distilbert: Path, tmp_path: Path):
     (tmp_path / "config.json").write_text('{"model_type": "no_such"}')
     with pytest.raises(InvalidSetting, match="its config.json cannot be used"):
         HuggingFace(path=str(tmp_path)).skeleton(SENTENCES)
+
+
+@pytest.mark.parametrize("class_name", ["RobertaModel", "RobertaForMaskedLM"])  # without a prefix and with one
+def test_a_checkpoint_of_more_layers_is_a_misfit(roberta: Callable[..., Path], class_name: str):
+    folder = roberta(class_name)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
+    with pytest.raises(
+        InvalidSetting, match="does not fit the model; unexpected keys: .*encoder.layer.1.* and 13 more"
+    ):
+        HuggingFace(path=str(folder)).build(SENTENCES)
+
+
+@pytest.mark.parametrize("info", [SENTENCES, QUESTIONS], ids=["sentences", "questions"])
+def test_other_heads_poolers_and_indices_of_old_files_are_no_misfit(roberta: Callable[..., Path], info: DataInfo):
+    indices = {name: torch.arange(40)[None] for name in ("position_ids", "token_type_ids")}
+    old = {f"roberta.embeddings.{name}": value for name, value in indices.items()}
+    folder = roberta("RobertaForMaskedLM", **old, **{"roberta.pooler.dense.weight": torch.ones(16, 16)})
+    assert HuggingFace(path=str(folder)).build(info).training
 
 
 def test_a_run(run, distilbert: Path, tmp_path: Path):

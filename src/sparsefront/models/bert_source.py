@@ -121,12 +121,12 @@ class BertSource:
                 )
         except Exception as error:  # of json, safetensors, the unpickler, transformers: nothing here is ours
             raise self.invalid(f"its weights cannot be read: {why_unreadable(error)}") from error
-        note_new_layers(net, self._require_fit(report, head))
+        note_new_layers(net, self._require_fit(net, report, head))
         if complaint := non_finite(dict(net.named_parameters()), _weights_in(folder)):
             raise self.invalid(complaint)
         return net.train()  # from_pretrained leaves it in evaluation mode, without dropout
 
-    def _require_fit(self, report: dict[str, Any], head: tuple[str, ...]) -> list[str]:
+    def _require_fit(self, net: nn.Module, report: dict[str, Any], head: tuple[str, ...]) -> list[str]:
         """The tensors of the head that are newly initialized."""
 
         def of_head(key: str) -> bool:
@@ -135,7 +135,7 @@ class BertSource:
         reshaped = {key: f"{key} {list(given)} for {list(own)}" for key, given, own in report["mismatched_keys"]}
         complaint = misfit(
             missing=[key for key in report["missing_keys"] if not of_head(key)],
-            unexpected=[key for key in report["unexpected_keys"] if _of_trunk(key)],
+            unexpected=[key for key in report["unexpected_keys"] if _of_trunk(key, net)],
             reshaped=[text for key, text in reshaped.items() if not of_head(key)],
         )
         if complaint:
@@ -170,11 +170,18 @@ class BertSource:
         return content
 
 
-def _of_trunk(key: str) -> bool:
-    """Whether a key of a checkpoint belongs to encoder or embeddings; heads of other tasks are no misfit."""
-    if key.endswith("position_ids"):  # an index that old files hold
+def _of_trunk(key: str, net: nn.Module) -> bool:
+    """Whether a key of a checkpoint holds a weight of the net's trunk, whose own checkpoints have no prefix.
+
+    Heads of other tasks are none, nor is a pooler, which some tasks have no use for, nor what old files hold and networks
+    now make by themselves, such as position_ids.
+    """
+    prefix, trunk = f"{net.base_model_prefix}.", net.base_model
+    name = key.removeprefix(prefix)
+    part = name.partition(".")[0]
+    if part == "pooler" or name in dict(trunk.named_buffers()):
         return False
-    return key.removeprefix("bert.").startswith(("encoder.", "embeddings."))
+    return key.startswith(prefix) or part in dict(trunk.named_children())
 
 
 def _weights_in(folder: Path) -> str:
