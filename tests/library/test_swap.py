@@ -140,6 +140,20 @@ def test_networks_of_other_outputs_are_not_compared():
         sf.benchmark(nn.Linear(4, 8), nn.Linear(4, 3), (torch.randn(2, 4),))
 
 
+def test_a_network_whose_outputs_cannot_be_compared_is_neither_swapped_nor_timed():
+    class Classes(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x).argmax(-1)
+
+    net, x = Classes(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8)).eval(), torch.randn(4, 8)
+    masks = pruned(net, layers=["0"])
+    with pytest.raises(sf.InvalidSetting, match="net=Tensor: must return a floating-point tensor"):
+        sf.swap(net, masks, x)
+    assert type(net[0]) is nn.Linear, "found before anything is swapped"
+    with pytest.raises(sf.InvalidSetting, match="net=Tensor: must return a floating-point tensor"):
+        sf.benchmark(net, copy.deepcopy(net), x)
+
+
 def test_networks_of_two_dtypes_are_not_compared(cnn):
     with pytest.raises(sf.InvalidSetting, match="net=torch.float16: must be in the dtype of dense_net, torch.float32"):
         sf.benchmark(cnn, copy.deepcopy(cnn).half(), (IMAGES,))

@@ -1,12 +1,14 @@
 """Distances between outputs: NaN, other shapes and other structures never count as agreement."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from sparsefront_kernels.bench.precision import products_in
 from torch import nn
 
+from sparsefront.errors import InvalidSetting
 from sparsefront.measure.agreement import (
     NETWORK_ERROR_LIMIT,
     PRODUCT_ERROR_LIMIT,
@@ -52,6 +54,20 @@ def test_the_worst_tensor_of_an_output_counts():
 def test_outputs_of_different_structure_are_an_error():
     with pytest.raises(ValueError):
         output_error((torch.ones(1),), (torch.ones(1), torch.ones(1)))
+
+
+@pytest.mark.parametrize(
+    ("output", "of_type"),
+    [
+        (SimpleNamespace(logits=torch.ones(3)), "SimpleNamespace"),
+        (torch.arange(3), "Tensor"),
+        ({"classes": torch.arange(3), "state": None}, "dict"),
+        ((), "tuple"),
+    ],
+)
+def test_outputs_without_a_floating_tensor_never_agree(output, of_type):
+    with pytest.raises(InvalidSetting, match=f"net={of_type}: must return a floating-point tensor, or a mapping, data"):
+        output_error(output, output)
 
 
 @pytest.mark.parametrize(("precision", "limit"), [("fp32", 4e-6), ("tf32", TF32_ERROR_LIMIT)])

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from sparsefront.errors import InvalidSetting
 from sparsefront.measure import execution_mode
 from sparsefront.measure.execution_mode import EXECUTION_MODES, fastest_execution_mode
 
@@ -99,6 +100,21 @@ def test_an_execution_mode_that_fails_leaves_its_reason_and_the_next_is_used(net
     )
     assert found.name == "cuda_graph"
     assert found.not_timed == {"compile": "NotImplementedError: no backend"}
+
+
+def test_a_network_whose_outputs_cannot_be_compared_is_not_timed(inputs, pretend_gpu):
+    class Classes(Net):
+        def forward(self, x):
+            return super().forward(x).argmax(-1)
+
+    with pytest.raises(InvalidSetting, match="net=Tensor: must return a floating-point tensor"):
+        fastest_execution_mode(
+            Classes(),
+            inputs,
+            execution_modes=["eager", "compile"],
+            device=pretend_gpu(lambda name, net, static: eager_of(net, static)),
+            dtype=torch.float32,
+        )
 
 
 @pytest.mark.gpu

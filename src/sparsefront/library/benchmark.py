@@ -78,7 +78,8 @@ def benchmark(
     Returns:
         latencies with p20 and p80, and the speedup with its interval: `print(comparison)`.
     Raises:
-        InvalidSetting: networks on another device than the inputs, of different dtypes, or with outputs of different shapes.
+        InvalidSetting: networks on another device than the inputs, of different dtypes, or with outputs of different shapes
+            or without a floating-point tensor.
         RuntimeError: no execution mode can run one of the networks.
     """
     inputs = named_inputs_on(dense_net, example_inputs)

@@ -16,7 +16,7 @@ from sparsefront.inference.swap import swap as swap_layers
 from sparsefront.inference.swap_report import SwapReport
 from sparsefront.library.inputs import named_inputs_on
 from sparsefront.library.masks import Masks, require_masks_of
-from sparsefront.measure.agreement import network_error_limit, output_error
+from sparsefront.measure.agreement import floating_tensors, network_error_limit, output_error
 from sparsefront.measure.problems import observe_problems
 
 
@@ -44,7 +44,8 @@ def swap(
     Returns:
         which kernel runs each layer, and what stayed dense and why: `print(report)`.
     Raises:
-        InvalidSetting: an argument that cannot be used; or a kernel asked for by name that runs on none of the layers.
+        InvalidSetting: an argument that cannot be used; a network that returns no floating-point tensor; or a kernel asked
+            for by name that runs on none of the layers.
         ValueError: a pruned weight is not zero, or a mask breaks its pattern; names the layer.
         RuntimeError: the network's outputs are not the same after the swap.
     """
@@ -62,7 +63,7 @@ def _swap(
 ) -> SwapReport:
     net.eval()
     with torch.inference_mode():
-        before = net(**inputs)
+        expected = floating_tensors(net(**inputs))
     limit = network_error_limit(net)
     packed = packed or _packed(net, known)
     layers = [*packed.manifest.layers, *packed.manifest.dense_layers]
@@ -72,7 +73,7 @@ def _swap(
         report = swap_layers(net, packed, problems, choice, device=device, dtype=None, inputs=inputs)
     release_formats(net)
     with torch.inference_mode():
-        error = output_error(net(**inputs), before)
+        error = output_error(net(**inputs), expected)
     if not error <= limit:
         raise RuntimeError(
             f"the swapped network disagrees with the masked one: relative error {error:.1e}, at most "

@@ -6,6 +6,8 @@ from dataclasses import fields, is_dataclass
 import torch
 from torch import Tensor, nn
 
+from sparsefront.errors import InvalidSetting
+
 # One product, kernel against the fp64 product of the same rounded weights. fp16 and bf16 leave room for the rounding of
 # the output and fp32 accumulation; fp32 for another order of summation only.
 PRODUCT_ERROR_LIMIT = {torch.float64: 1e-12, torch.float32: 4e-6, torch.float16: 1e-3, torch.bfloat16: 5e-3}
@@ -41,13 +43,30 @@ def relative_error(actual: Tensor, expected: Tensor) -> float:
 
 
 def output_error(actual: object, expected: object) -> float:
-    """The largest relative error among the floating tensors of two outputs of the same structure."""
+    """The largest relative error among the floating tensors of two outputs of the same structure.
+
+    Raises:
+        InvalidSetting: there is no such tensor, so that any two outputs would agree.
+        ValueError: they have different numbers of them.
+    """
     pairs = zip(floating_tensors(actual), floating_tensors(expected), strict=True)
-    return max((relative_error(one, other) for one, other in pairs), default=0.0)
+    return max(relative_error(one, other) for one, other in pairs)
 
 
 def floating_tensors(output: object) -> list[Tensor]:
-    """The floating tensors of what a network returns: a tensor, a mapping (Hugging Face), a dataclass or a sequence."""
+    """The floating tensors of what a network returns: a tensor, a mapping (Hugging Face), a dataclass or a sequence.
+
+    Raises:
+        InvalidSetting: there is none.
+    """
+    found = _floating_tensors(output)
+    if not found:
+        needed = "must return a floating-point tensor, or a mapping, dataclass, list or tuple that holds one"
+        raise InvalidSetting("net", type(output).__name__, f"{needed}: by these its outputs are compared")
+    return found
+
+
+def _floating_tensors(output: object) -> list[Tensor]:
     if isinstance(output, Tensor):
         return [output] if output.is_floating_point() else []
     if isinstance(output, Mapping):
@@ -56,4 +75,4 @@ def floating_tensors(output: object) -> list[Tensor]:
         parts = [getattr(output, field.name) for field in fields(output)]
     else:
         parts = list(output) if isinstance(output, list | tuple) else []
-    return [tensor for part in parts for tensor in floating_tensors(part)]
+    return [tensor for part in parts for tensor in _floating_tensors(part)]

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsefront.errors import failure_reason
+from sparsefront.errors import InvalidSetting, failure_reason
 from sparsefront.gpu_sharing.access import alone, give_way
 from sparsefront.measure.agreement import NETWORK_ERROR_LIMIT, output_error
 from sparsefront.measure.compilation import compile_unshared, first_call
@@ -90,6 +90,7 @@ def fastest_execution_mode(
         dtype: bounds how far a mode's output may lie from eager's.
     Raises:
         NothingRuns: none of them ran; the message holds each one's reason.
+        InvalidSetting: the network returns nothing that can be compared.
     """
     with torch.inference_mode():
         static = {name: value.clone() for name, value in inputs.items()}
@@ -104,6 +105,8 @@ def fastest_execution_mode(
                     ready[name] = call_in_mode(name, net, static)
                     if name != "eager" or original is not None:
                         reason = _disagreement(ready[name], original or net, static, dtype)
+            except InvalidSetting:  # nothing to compare is no fault of a mode
+                raise
             except Exception as error:  # a compiler or a capture may fail in any way; the reason stands in the result
                 reason = failure_reason(error)
                 log.warning("execution mode %s failed: %s", name, reason)
