@@ -22,10 +22,11 @@ def test_every_sample_is_kept_and_warm_up_is_not():
     assert all(sample > 0 for samples in taken.values() for sample in samples)
 
 
-def test_functions_take_turns_and_the_order_turns_round():
+@pytest.mark.parametrize(("names", "turns"), [("ab", "abbaab"), ("abc", "abcbcacab"), ("a", "aaa")])
+def test_functions_take_turns_and_the_order_moves_on(names, turns):
     order = []
-    time_interleaved({name: lambda name=name: order.append(name) for name in "abc"}, device=CPU, warmup=0, samples=3)
-    assert "".join(order) == "abccbaabc"
+    time_interleaved({name: lambda name=name: order.append(name) for name in names}, device=CPU, warmup=0, samples=3)
+    assert "".join(order) == turns
 
 
 def test_durations_are_milliseconds():

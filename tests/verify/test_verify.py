@@ -83,6 +83,12 @@ def test_edited_numbers_are_refused(row, capsys, group, name, value):
     assert found.err.startswith("refused: record: was edited") and found.out == "", "nothing is measured"
 
 
+def test_a_number_that_is_stated_twice_is_refused(row, capsys):
+    row.write_text(row.read_text().replace('"sparse":', '"sparse": 0.9999, "sparse":', 1))
+    assert main([str(row)]) == 1
+    assert "refused: record: was edited after it was stored: it states sparse twice" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["samples.json", "outcomes.npz"])
 def test_edited_files_are_refused(row, capsys, name):
     file = row.parent / name
@@ -262,9 +268,13 @@ def test_a_dense_run_is_verified_too(finished, tmp_path, capsys):
 PARTS = "dense,prune,recover,export,measure,report"
 WITHOUT_SWAP = ("pattern=n_m", "sparsity=0.5", f"stages=[{PARTS}]")
 FOUND = {
-    "the kernel, where none is swapped in": (WITHOUT_SWAP, "kernel=none"),
-    "how the data is read": (WITHOUT_SWAP, "dataset.num_workers=1"),
-    "a dense network's recovery": (("pattern=dense",), "recipe.recovery_epochs=3"),
+    "the kernel, where none is swapped in": (WITHOUT_SWAP, ["kernel=none"]),
+    "how the data is read": (WITHOUT_SWAP, ["dataset.num_workers=1"]),
+    "a dense network's recovery": (("pattern=dense",), ["recipe.recovery_epochs=3"]),
+    "the name of an equal recipe": (
+        WITHOUT_SWAP,
+        ["recipe=default", "recipe.batch_size=64", "recipe.weight_decay=0.05", "recipe.decay=cosine"],
+    ),
 }
 
 
@@ -272,7 +282,7 @@ FOUND = {
 def test_a_result_that_another_run_made_is_verified(finished, tmp_path, capsys, settings, more):
     """The two differ in nothing that the result depends on."""
     places = (f"cache_dir={finished.parents[1] / 'cache'}", f"results_dir={tmp_path}", "recipe.epochs=4")
-    first, found = (sf.run(*TINY, *places, *settings, *overrides).folder for overrides in ((), (more,)))
+    first, found = (sf.run(*TINY, *places, *settings, *overrides).folder for overrides in ((), more))
     assert (found / "row.json").read_text() == (first / "row.json").read_text()
     for folder in (first, found):
         assert main([str(folder)]) == 0, capsys.readouterr().err

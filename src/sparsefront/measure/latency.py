@@ -35,7 +35,8 @@ def time_interleaved(
     """Time functions in turn, so that clocks, heat and neighbors weigh on all of them alike.
 
     A sample starts on an idle device and ends when the device has finished: what a caller that waits for the answer
-    would see, launches included. The order turns round after every round, since the first tends to look slower. Other
+    would see, launches included. The order moves on by one place after every round, since the first tends to look slower; and
+    since what ran just before is still in the caches, of three none follows itself, and of two both do, every other time. Other
     processes of ours leave the GPU alone meanwhile.
 
     Args:
@@ -51,10 +52,11 @@ def time_interleaved(
     """
     timer = _timer(device)
     taken: dict[str, list[float]] = {name: [] for name in functions}
-    forwards, backwards = list(functions.items()), list(reversed(functions.items()))
+    order = list(functions.items())
     with alone(device):
         for turn in range(warmup + samples):
-            for name, function in forwards if turn % 2 == 0 else backwards:
+            first = turn % len(order)
+            for name, function in order[first:] + order[:first]:
                 duration_ms = timer(function)
                 if turn >= warmup:
                     taken[name].append(duration_ms)

@@ -86,7 +86,8 @@ def _require_same(experiment: Experiment, result: Result) -> None:
     composed |= {"sparsity": experiment.sparsity, "seed": experiment.seed}
     stored |= {"sparsity": result.sparsity.sparsity_target, "seed": result.identity.seed}
     for name, value in stored.items():
-        if name != "trainer_parameters" and composed[name] != value:
+        # a recipe is what its parameters say: equal ones under two names share their result
+        if name not in ("trainer_parameters", "recipe") and composed[name] != value:
             key, here, there = _first_difference(name, composed[name], value)
             raise InvalidSetting(key, here, f"is {there} in the record: add the run's own overrides to the command")
 

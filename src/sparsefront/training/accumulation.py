@@ -19,14 +19,13 @@ class AverageLastStep(pl.Callback):
 
     def __init__(self, batches: int) -> None:
         self.batches = batches
-        self._last = False
+        self._accumulated = 0
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
-        self._last = batch_idx + 1 == trainer.num_training_batches
+        self._accumulated = batch_idx % self.batches + 1  # of this step, this batch among them
 
     @torch.no_grad()
     def on_before_optimizer_step(self, trainer: pl.Trainer, module: pl.LightningModule, optimizer: Optimizer) -> None:
-        left = int(trainer.num_training_batches) % self.batches
-        if self._last and left:
+        if self._accumulated < self.batches:
             trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            torch._foreach_mul_([one.grad for one in trained if one.grad is not None], self.batches / left)
+            torch._foreach_mul_([one.grad for one in trained if one.grad is not None], self.batches / self._accumulated)

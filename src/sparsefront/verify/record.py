@@ -1,7 +1,9 @@
 """What a stored result says of itself and of its files, against what is there now."""
 
 import json
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -26,7 +28,9 @@ def read_record(file: Path) -> Result:
     """
     try:
         text = file.read_text()
-        result, content = Result.from_json(text), json.loads(text)
+        result, content = Result.from_json(text), json.loads(text, object_pairs_hook=_once_each)
+    except Edited:
+        raise
     except (OSError, ValueError) as error:
         raise InvalidSetting("row", file, f"is no result that can be read: {error}") from error
     identity = result.identity
@@ -39,6 +43,15 @@ def read_record(file: Path) -> Result:
         if name is not None and (path := file.parent / Path(name).name).is_file() and file_digest(path) != stored:
             raise Edited(path.name, "was edited after it was stored: its sha256 is not the one of the record")
     return result
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of a record. Of two entries of one name a reader sees the first and a program the last."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise Edited("record", f"was edited after it was stored: it states {twice} twice")
+    return content
 
 
 def find_export(result: Result, row: Path, checkpoint: Path | None, cache_dir: Path | None) -> Export | None:
