@@ -33,8 +33,6 @@ class LatencySearch(MeasuringAllocation):
             where that is faster than was asked for, swaps go on from it. 0: nothing is measured.
         generations, offspring: of the search by swaps; 0 generations leave it out.
         held_out_batches: that evaluate an assignment.
-        update_weights: the weights that each layer keeps make up for its pruned ones in closed form before an assignment is
-            evaluated, as in EvoPress. false: they stay as they are. Which leads to better networks is not decided yet.
     """
 
     latency_ms: Annotated[float | None, Field(gt=0, description="milliseconds of one batch")] = None
@@ -45,16 +43,11 @@ class LatencySearch(MeasuringAllocation):
     generations: NonNegativeInt = 30
     offspring: PositiveInt = 8
     held_out_batches: PositiveInt = 8
-    update_weights: bool = True
     name: ClassVar[str] = "latency_search"
 
     @property
     def calibration_batches(self) -> int:
         return self.batches
-
-    @property
-    def updates_weights(self) -> bool:
-        return self.update_weights
 
     def check_sparsity(self, sparsity: float) -> None:
         if (self.latency_ms is None) == (self.speedup is None):

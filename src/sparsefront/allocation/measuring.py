@@ -55,11 +55,6 @@ class MeasuringAllocation(Allocation):
     def calibration_batches(self) -> int:
         """From how many batches of inputs the errors of a table come; nothing else of its settings changes a table."""
 
-    @property
-    def updates_weights(self) -> bool:
-        """Whether assignments are evaluated with weights that make up for pruned ones; see `Network.loss`."""
-        return False
-
     @abstractmethod
     def assign(self, table: ChoiceTable, network: Network, tell: Callable[[str], None] = lambda line: None) -> Found:
         """Choose.

@@ -13,7 +13,7 @@ from sparsefront.inference.fusion.call import Unfusable
 from sparsefront.inference.fusion.product_times import Layers, ProductTimes
 from sparsefront.inference.unsupported_layer import layer_unsupported_reason
 from sparsefront.latency_search.candidate_masks import CandidateMasks
-from sparsefront.latency_search.other_weights import masked
+from sparsefront.latency_search.masked_layers import masked
 from sparsefront.latency_search.timing import Timing
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.measure.cpu_timer import time_where_it_is

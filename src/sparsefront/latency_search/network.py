@@ -16,9 +16,7 @@ from sparsefront.inference.network_modules import release_formats
 from sparsefront.inference.swap import swap
 from sparsefront.latency_search.candidate_masks import CandidateMasks
 from sparsefront.latency_search.loss import pruned_loss
-from sparsefront.latency_search.other_weights import masked, replaced
 from sparsefront.latency_search.timing import Timing
-from sparsefront.latency_search.updated_weights import UpdatedWeights
 from sparsefront.masks.weight_view import like_weight
 from sparsefront.measure.problems import observe_problems
 from sparsefront.measure.search import Execution
@@ -41,7 +39,6 @@ class SearchedNetwork:
         pattern: that the candidates are of.
         timing: of the whole network.
         held_out: opens a loader of batches that evaluate assignments; the same ones each time.
-        updated: the weights by which assignments are evaluated; None: the dense network's, masked.
 
     Attributes:
         seconds: spent on what, without waiting for other processes.
@@ -55,10 +52,9 @@ class SearchedNetwork:
         pattern: Pattern,
         timing: Timing,
         held_out: Callable[[], Iterable[Batch]],
-        updated: UpdatedWeights | None = None,
     ) -> None:
         self._task, self._table, self._masks, self._pattern, self._timing = task, table, masks, pattern, timing
-        self._open, self._read, self._updated = held_out, 0, updated
+        self._open, self._read = held_out, 0
         self._batches: list[Batch] = []
         self._kept: dict[tuple[str, int | None, float], Tensor] = {}
         self.seconds = dict.fromkeys((DENSE, SWAP, TIMING, LOSS), 0.0)
@@ -114,20 +110,9 @@ class SearchedNetwork:
             return self._timing.dense_execution(net, self._table.dense_versions)
 
     def loss(self, assignment: Assignment, batches: int) -> float:
-        net, chosen = self._task.net, self.chosen(assignment)
         with self._timed(LOSS):
-            if self._updated is None:
-                pruned = masked(net, {layer: self._mask(layer, option) for layer, option in chosen.items()})
-            else:
-                pruned = replaced(
-                    net,
-                    {
-                        layer: self._updated.weight(layer, option.pattern, option.sparsity)
-                        for layer, option in chosen.items()
-                        if option.pattern is not None
-                    },
-                )
-            return pruned_loss(self._task, pruned, self._held_out(batches))
+            made = {layer: self._mask(layer, option) for layer, option in self.chosen(assignment).items()}
+            return pruned_loss(self._task, made, self._held_out(batches))
 
     @contextmanager
     def _timed(self, what: str) -> Iterator[None]:

@@ -14,10 +14,8 @@ from sparsefront.latency_search.candidate_masks import CandidateMasks
 from sparsefront.latency_search.evaluating import with_errors
 from sparsefront.latency_search.loss import pruned_loss
 from sparsefront.latency_search.network import SearchedNetwork
-from sparsefront.latency_search.other_weights import masked
 from sparsefront.latency_search.table import measure_times
 from sparsefront.latency_search.timing import Timing
-from sparsefront.latency_search.updated_weights import UpdatedWeights
 from sparsefront.obs.hessian import input_hessian
 from sparsefront.pruning.calibration import NetworkCalibration
 from sparsefront.pruning.mask_layout import MaskLayout
@@ -115,12 +113,7 @@ class Search:
         masks = CandidateMasks(scores, pruning.pattern.parts)
         table = self.stored(lambda: self._table(task, masks, pruning, calibration))
         start = working_time()
-        updated = None
-        if _measuring(pruning).updates_weights:
-            updated = UpdatedWeights(
-                task.net, masks, lambda: _hessians(task, masks, _batches(task, masks, pruning, calibration))
-            )
-        network = SearchedNetwork(task, table, masks, pruning.pattern, self.timing, self.held_out, updated)
+        network = SearchedNetwork(task, table, masks, pruning.pattern, self.timing, self.held_out)
         with keys_of("allocation"):
             found = _measuring(pruning).assign(table, network, lambda line: tell(f"search: {line}"))
         tell(f"search: {_told(table, found.assignment)}; predicted {found.predicted_ms:.3f} ms")
@@ -139,26 +132,15 @@ class Search:
                 timing=self.timing,
             )
         )
-        batches = _batches(task, masks, pruning, calibration)
+        seen = NetworkCalibration(task, layers, calibration)
+        batches = list(seen.batches(_measuring(pruning).calibration_batches))
         return with_errors(
             times,
             task.net,
             masks,
-            hessians=_hessians(task, masks, batches),
-            loss=lambda made: pruned_loss(task, masked(task.net, made), batches[:WEIGHED_BY]),
+            hessians=seen.sums_over(layers, batches, input_hessian),
+            loss=lambda made: pruned_loss(task, made, batches[:WEIGHED_BY]),
         )
-
-
-def _batches(task: Task, masks: CandidateMasks, pruning: PruningSettings, calibration: Loader) -> list[Batch]:
-    """Those of calibration inputs."""
-    seen = NetworkCalibration(task, list(masks.scores), calibration)
-    return list(seen.batches(_measuring(pruning).calibration_batches))
-
-
-def _hessians(task: Task, masks: CandidateMasks, batches: list[Batch]) -> dict[str, Tensor]:
-    """Layer -> [K, K] over these batches, in the dense network."""
-    layers = list(masks.scores)
-    return NetworkCalibration(task, layers, lambda: batches).sums_over(layers, batches, input_hessian)
 
 
 def _measuring(pruning: PruningSettings) -> MeasuringAllocation:
