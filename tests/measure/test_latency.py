@@ -22,11 +22,10 @@ def test_every_sample_is_kept_and_warm_up_is_not():
     assert all(sample > 0 for samples in taken.values() for sample in samples)
 
 
-@pytest.mark.parametrize(("names", "turns"), [("ab", "abbaab"), ("abc", "abcbcacab"), ("a", "aaa")])
-def test_functions_take_turns_and_the_order_moves_on(names, turns):
+def test_functions_take_turns_and_none_follows_itself():
     order = []
-    time_interleaved({name: lambda name=name: order.append(name) for name in names}, device=CPU, warmup=0, samples=3)
-    assert "".join(order) == turns
+    time_interleaved({name: lambda name=name: order.append(name) for name in "abc"}, device=CPU, warmup=0, samples=3)
+    assert "".join(order) == "abcbacabc"
 
 
 def test_durations_are_milliseconds():

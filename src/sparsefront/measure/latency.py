@@ -3,10 +3,12 @@
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import cycle, islice
 
 import torch
 
 from sparsefront.gpu_sharing.access import alone
+from sparsefront.measure.turn_order import balanced_orders
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,8 @@ def time_interleaved(
     """Time functions in turn, so that clocks, heat and neighbors weigh on all of them alike.
 
     A sample starts on an idle device and ends when the device has finished: what a caller that waits for the answer
-    would see, launches included. The order moves on by one place after every round, since the first tends to look slower; and
-    since what ran just before is still in the caches, of three none follows itself, and of two both do, every other time. Other
-    processes of ours leave the GPU alone meanwhile.
+    would see, launches included. The order changes from round to round, so that each function follows each other one
+    equally often (see `balanced_orders`). Other processes of ours leave the GPU alone meanwhile.
 
     Args:
         functions: name -> what to time; called without arguments.
@@ -52,12 +53,11 @@ def time_interleaved(
     """
     timer = _timer(device)
     taken: dict[str, list[float]] = {name: [] for name in functions}
-    order = list(functions.items())
+    rounds = islice(cycle(balanced_orders(list(functions))), warmup + samples)
     with alone(device):
-        for turn in range(warmup + samples):
-            first = turn % len(order)
-            for name, function in order[first:] + order[:first]:
-                duration_ms = timer(function)
+        for turn, order in enumerate(rounds):
+            for name in order:
+                duration_ms = timer(functions[name])
                 if turn >= warmup:
                     taken[name].append(duration_ms)
     return taken
