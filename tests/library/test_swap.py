@@ -140,6 +140,25 @@ def test_networks_of_other_outputs_are_not_compared():
         sf.benchmark(nn.Linear(4, 8), nn.Linear(4, 3), (torch.randn(2, 4),))
 
 
+class ReadsWeight(nn.Module):
+    """Its `read` is multiplied without being called, once for each of three tokens; its `idle` is not used at all."""
+
+    def __init__(self):
+        super().__init__()
+        self.called, self.read, self.idle = nn.Linear(16, 32), nn.Linear(32, 32), nn.Linear(32, 32)
+
+    def forward(self, x):
+        return nn.functional.linear(self.called(x), self.read.weight, self.read.bias)
+
+
+def test_layers_whose_weight_is_read_without_a_call_count_as_dense():
+    net, x = ReadsWeight().eval(), torch.randn(4, 3, 16)
+    report = sf.swap(net, pruned(net, layers=["called", "read", "idle"]), x)
+    assert report.dense_layers == dict.fromkeys(("read", "idle"), "not called in the observed forward")
+    assert report.sparse_layer_share == pytest.approx(1 / 3)
+    assert report.sparse_flops_share == pytest.approx(16 / (16 + 32)), "of 32 outputs each, and as many rows"
+
+
 def test_a_network_whose_outputs_cannot_be_compared_is_neither_swapped_nor_timed():
     class Classes(nn.Sequential):
         def forward(self, x):

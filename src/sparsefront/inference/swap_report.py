@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from sparsefront_kernels import Problem
+
 from sparsefront.inference.fusion.candidates import DENSE
 from sparsefront.inference.fusion.plan import FusionPlan
 from sparsefront.inference.fusion.report import FusionReport, ProductReport
-from sparsefront.measure.problems import LayerInput
+from sparsefront.measure.problems import LayerInput, theoretical_dense_flops
 
 KEEPS_ALL = "it keeps every weight"
 
@@ -59,7 +61,8 @@ class SwapReport:
         layers: every pruned layer, also where dense turned out best.
         dense_layers: every prunable layer that runs dense -> why.
         sparse_layer_share: of the prunable layers, the fraction that runs a sparse kernel.
-        sparse_flops_share: the same, each layer weighted by its dense flops in the observed forward.
+        sparse_flops_share: the same, each layer weighted by its dense flops in the observed forward, also where
+            its weight is read there and it is not called.
         fusion: what was done to whole blocks.
         problems: prunable layer -> the product that it was asked for; a layer that is not called is absent.
     """
@@ -85,6 +88,17 @@ class SwapReport:
             *(layer for name in blocks.faster_dense for layer in self.fusion.layers_of(name)),
         }
         return replace(blocks, layers={name: layer.kernel for name, layer in self.layers.items() if name not in inside})
+
+    def counting(self, uncalled: Mapping[str, Problem]) -> "SwapReport":
+        """With the flops of layers that are not called, and therefore run dense, in the share of flops.
+
+        Args:
+            uncalled: prunable layer -> the product with its weight that another module computes.
+        """
+        prunable = {*self.layers, *self.dense_layers}
+        called = sum(theoretical_dense_flops(seen.problem) for name, seen in self.problems.items() if name in prunable)
+        total = called + sum(map(theoretical_dense_flops, uncalled.values()))
+        return replace(self, sparse_flops_share=self.sparse_flops_share * (called / total)) if total else self
 
     def __str__(self) -> str:
         """A line per layer: what runs it, and why it stayed dense where it did."""

@@ -18,6 +18,7 @@ from sparsefront.library.inputs import named_inputs_on
 from sparsefront.library.masks import Masks, require_masks_of
 from sparsefront.measure.agreement import floating_tensors, network_error_limit, output_error
 from sparsefront.measure.problems import observe_problems
+from sparsefront.measure.uncalled_layers import UncalledLayers
 
 
 def swap(
@@ -62,12 +63,13 @@ def _swap(
     net: nn.Module, known: Masks, inputs: dict[str, Tensor], choice: KernelChoice, packed: PackedWeights | None
 ) -> SwapReport:
     net.eval()
-    with torch.inference_mode():
-        expected = floating_tensors(net(**inputs))
     limit = network_error_limit(net)
     packed = packed or _packed(net, known)
     layers = [*packed.manifest.layers, *packed.manifest.dense_layers]
     problems = observe_problems(net, inputs, layers)
+    uncalled = UncalledLayers(net, [name for name in layers if name not in problems])
+    with torch.inference_mode(), uncalled:
+        expected = floating_tensors(net(**inputs))
     device = next(iter(inputs.values())).device
     with keys_of("kernel"):
         report = swap_layers(net, packed, problems, choice, device=device, dtype=None, inputs=inputs)
@@ -79,7 +81,7 @@ def _swap(
             f"the swapped network disagrees with the masked one: relative error {error:.1e}, at most "
             f"{limit:.0e} is rounding; nothing is measured"
         )
-    return report
+    return report.counting(uncalled.problems)
 
 
 def kernel_choice(kernel: str | KernelChoice) -> KernelChoice:
