@@ -8,6 +8,7 @@ import torch
 from torchvision.models import get_model
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.library.layers import called_layers
 from sparsefront.models.torchvision_classifier import TorchvisionClassifier
 
 LEFT_OUT = {
@@ -30,6 +31,16 @@ def test_all_but_the_first_convolution_and_the_head_are_prunable(images: Callabl
     with_head = TorchvisionClassifier(name, prune_head=True).prunable(net)
     assert [layer for layer in weighted if layer not in with_head] == LEFT_OUT[name][:1]
     assert all(parameter.device.type == "meta" for parameter in net.parameters())
+
+
+@pytest.mark.parametrize("name", ["swin_t", "swin_v2_t"])
+def test_layers_whose_weight_is_read_without_a_call_stay_dense(images: Callable, name: str):
+    model = TorchvisionClassifier(name)
+    net = model.skeleton(images(size=32))
+    called = called_layers(net, {"x": torch.empty(1, 3, 32, 32, device="meta")})
+    prunable = model.prunable(net)
+    assert set(prunable) == set(called) - {"features.0.0", "head"}
+    assert "features.1.0.mlp.0" in prunable and "features.1.0.attn.qkv" not in prunable
 
 
 def test_a_checkpoint_gives_torchvisions_outputs_and_another_head_is_new(images: Callable, tmp_path: Path):

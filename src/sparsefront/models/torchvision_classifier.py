@@ -84,9 +84,13 @@ class TorchvisionClassifier(Model):
         return self._net(info)
 
     def prunable(self, net: nn.Module) -> list[str]:
-        """Every Linear and Conv2d but the first convolution, which reads the image, and the head unless prune_head."""
+        """Every Linear and Conv2d but the first convolution, which reads the image, and the head unless prune_head.
+
+        Projections of shifted-window attention (Swin) stay dense: torchvision multiplies by their weights without calling
+        them, so that no kernel could run there.
+        """
         layers = linear_and_conv_layers(net, inside=("",))
-        dense = {next(name for name in layers if isinstance(net.get_submodule(name), nn.Conv2d))}
+        dense = {next(name for name in layers if isinstance(net.get_submodule(name), nn.Conv2d)), *_uncalled(net)}
         dense |= set() if self.prune_head else {_head(net)}
         return [name for name in layers if name not in dense]
 
@@ -124,6 +128,14 @@ def _head(net: nn.Module) -> str:
     layers = linear_and_conv_layers(net, inside=("",))
     linears = [name for name in layers if isinstance(net.get_submodule(name), nn.Linear)]
     return (linears or layers)[-1]
+
+
+def _uncalled(net: nn.Module) -> set[str]:
+    """Query, key and value as one Linear, and the output projection, of every shifted-window attention."""
+    from torchvision.models.swin_transformer import ShiftedWindowAttention
+
+    attentions = [name for name, module in net.named_modules() if isinstance(module, ShiftedWindowAttention)]
+    return {f"{name}.{projection}" for name in attentions for projection in ("qkv", "proj")}
 
 
 def _fitting(weights: dict[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
