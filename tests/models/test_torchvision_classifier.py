@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torchvision.models import get_model
+from torchvision.models import WeightsEnum, get_model
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.library.layers import called_layers
@@ -53,6 +53,21 @@ def test_a_checkpoint_gives_torchvisions_outputs_and_another_head_is_new(images:
     assert model.build(images(classes=4)).fc.out_features == 4
 
 
+@pytest.mark.parametrize("name", ["googlenet", "inception_v3"])
+def test_torchvisions_weights_get_the_input_that_they_were_trained_on(
+    images: Callable, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    weights = get_model(name, aux_logits=True, init_weights=False).state_dict()
+    monkeypatch.setattr(WeightsEnum, "get_state_dict", lambda self, *args, **kwargs: dict(weights))
+    theirs = get_model(name, weights="DEFAULT").eval()
+    ours = TorchvisionClassifier(name, weights="DEFAULT").build(images(size=96, classes=1000)).eval()
+    x = torch.randn(2, 3, 96, 96)
+    with torch.no_grad():
+        assert torch.equal(ours(x=x), theirs(x))
+    assert ours.transform_input and theirs.transform_input
+    assert not TorchvisionClassifier(name).skeleton(images(size=96)).transform_input
+
+
 def test_the_first_convolution_follows_the_channels(images: Callable):
     first = TorchvisionClassifier("resnet18").build(images(channels=1)).conv1
     assert first.weight.shape == (64, 1, 7, 7) and first.stride == (2, 2) and first.bias is None
@@ -63,6 +78,8 @@ def test_what_cannot_work_is_told_before_training(images: Callable):
         TorchvisionClassifier("resnet19").check()
     with pytest.raises(InvalidSetting, match="name=alexnet: cannot take images of 8 pixels"):
         TorchvisionClassifier("alexnet").skeleton(images(size=8))
+    with pytest.raises(InvalidSetting, match="weights=DEFAULT: are for 3 channels and the dataset has 1"):
+        TorchvisionClassifier("googlenet", weights="DEFAULT").skeleton(images(channels=1))
     with pytest.raises(InvalidSetting, match="name=vit_b_32: cannot be built for this data"):
         TorchvisionClassifier("vit_b_32").skeleton(images(size=40))
 

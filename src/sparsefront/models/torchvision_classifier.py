@@ -63,7 +63,6 @@ class TorchvisionClassifier(Model):
         return {"model": "torchvision", "name": self.name, "weights": self.source.fingerprint()}
 
     def build(self, info: "DataInfo") -> nn.Module:
-        self.source.validate_channels(info.channels)
         net = self._net(info)
         weights = self.source.state_dict()
         if weights is not None:
@@ -97,11 +96,13 @@ class TorchvisionClassifier(Model):
     def _net(self, info: "DataInfo") -> nn.Module:
         from torchvision.models import get_model
 
-        sizes: dict[str, Any] = {"image_size": info.image_size} if self.name.startswith("vit_") else {}
+        self.source.validate_channels(info.channels)
+        arguments: dict[str, Any] = {"image_size": info.image_size} if self.name.startswith("vit_") else {}
         if self.name in WITH_AUXILIARY_HEADS:
-            sizes = {"aux_logits": False, "init_weights": False}
+            # torchvision's weights were trained on pixels in -1 ... 1, to which the network itself brings normalized ones
+            arguments = {"aux_logits": False, "init_weights": False, "transform_input": self.weights is not None}
         try:
-            net = get_model(self.name, weights=None, num_classes=info.num_classes, **sizes)
+            net = get_model(self.name, weights=None, num_classes=info.num_classes, **arguments)
         except (ValueError, AssertionError) as error:  # torch._assert, of a size that patches do not divide
             raise InvalidSetting("name", self.name, f"cannot be built for this data: {error}") from error
         replace_multihead_attention(net)
