@@ -1,5 +1,6 @@
-"""The one exception for input that a user can fix, and what any exception says in one line."""
+"""The exceptions for input that a user can fix and for SIGTERM, and what any exception says in one line."""
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -42,6 +43,16 @@ class Edited(Obstacle):
 
     def __init__(self, part: str, how: str) -> None:
         super().__init__(part, None, how)
+
+
+class Terminated(SystemExit):
+    """SIGTERM ended a training. The exit status is 143, as shells tell it."""
+
+    def __init__(self) -> None:
+        super().__init__(128 + signal.SIGTERM)
+
+    def __str__(self) -> str:
+        return "ended by SIGTERM"
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from sparsefront.training.determinism import deterministic_algorithms
 from sparsefront.training.disk_need import require_room
 from sparsefront.training.divergence import Diverged, StopAtDivergence
 from sparsefront.training.epoch_weights import SaveEpochWeights
+from sparsefront.training.interruption import told_as_it_was
 from sparsefront.training.optimization import Optimization
 from sparsefront.training.recipe import Recipe
 from sparsefront.training.resume import KeepEpochs, checkpoint_of
@@ -65,6 +66,8 @@ def fit(
         stage: what trains, and `lr_key`: the setting of its learning rate, for messages.
     Raises:
         Diverged: the loss or the weights are not finite; `unfinished` is then removed.
+        KeyboardInterrupt: Ctrl-C.
+        Terminated: SIGTERM; it ends with the step that it came in.
     """
     # First the averages, so that the masks are checked after these took the weights' place.
     averages = () if recipe.ema is None else (AverageWeights(recipe.ema),)
@@ -89,6 +92,7 @@ def fit(
     with (
         _quiet_lightning(),
         _discarded_where_diverged(unfinished),
+        told_as_it_was(),
         spent_on(TRAINING, stage),
         sharing(device),
         deterministic_algorithms(trainer.deterministic),
