@@ -175,6 +175,12 @@ def test_the_slider_names_the_best_that_is_fast_enough_and_its_command(shown, mi
     assert "budget=" in page.evaluate("location.hash")
 
 
+def test_dense_networks_alone_are_a_page_too(shown, make_result):
+    dense = {"pattern": "dense", "recovery": None, "masked": None, "sparse": None, "val_dense": 0.98}
+    page = shown([make_result(**dense, speedup=None, latency_sparse_ms=None, granularity=None)])
+    assert page.evaluate("now.view.points.length") == 0 and "dense" in page.evaluate("document.body.innerText")
+
+
 def test_what_is_better_than_dense_gained_points(shown, make_result):
     better = {"dense": 0.9, "sparse": 0.9008, "val_dense": 0.9, "val_sparse": 0.9012, "latency_device": "cuda"}
     page = shown([make_result(**better)])

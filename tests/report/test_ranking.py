@@ -66,6 +66,11 @@ def test_the_held_out_part_picks_what_the_area_is_of(run):
     assert float(ranked([lucky, picked, corner])["n_m"][AREA].split()[0]) == pytest.approx(2.0)
 
 
+def test_dense_networks_alone_are_no_ranking(make_result):
+    dense = {"pattern": "dense", "recovery": None, "masked": None, "sparse": None, "val_dense": 0.98}
+    assert ranked([make_result(**dense, speedup=None, latency_sparse_ms=None)]) == {}
+
+
 def test_nothing_is_ranked_where_nothing_may_be_picked(run):
     found = ranked([run("n_m", 2.0, 0.9, dataset_parameters={"valid_fraction": 0.0})])
     assert found["n_m"][AREA] == found["n_m"][DUELS] == "–"

@@ -25,10 +25,12 @@ def pattern_ranking(group: ComparableResults) -> list[dict[str, str]]:
     points of its own front dominate (the two-dimensional hypervolume) with its interval, and wins, ties and losses.
 
     The front is picked by the held-out part, the area is that of the reporting split. It ends at the dense baseline and at one
-    point below the worst quality here, the same corner for all patterns.
+    point below the worst quality here, the same corner for all patterns. Empty where only dense networks were measured.
     """
-    dense, front = group.dense_point(), set(group.front())
     series = by_pattern(group.points())
+    if not series:
+        return []
+    dense, front = group.dense_point(), set(group.front())
     areas = {} if dense is None else _areas(group, series, dense[0])
     timed = by_pattern(group.speedup_points)
     order = sorted(series, key=lambda pattern: -areas[pattern][0] if pattern in areas else 1.0)
