@@ -46,3 +46,20 @@ def test_points_that_share_a_result_are_counted_as_points(tmp_path, capsys, make
         write_result_json(tmp_path / f"00{number}_element_wise" / "row.json", make_result(**changes))
     print_sweep(tmp_path)
     assert "3 points finished with 2 different results, 0 failed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("columns", ["80", "130", "400"])
+def test_no_terminal_loses_digits(tmp_path, capsys, monkeypatch, make_result, columns):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", columns)
+    errors = dict.fromkeys(("dense_standard_error", "masked_standard_error", "sparse_standard_error"), 0.0321)
+    tile_wise = {"pattern": "tile_wise", "importance": "taylor", "allocation": "erk", "sparse": 0.8125}
+    n_m = {"pattern": "n_m", "granularity": None, "recovery": "distill", "schedule": "iterative", "sparse": 0.7777}
+    for number, changes in enumerate((tile_wise, n_m)):
+        write_result_json(
+            tmp_path / f"00{number}" / "row.json", make_result(run_id=f"run-{number}", **errors, **changes)
+        )
+    print_sweep(tmp_path)
+    shown = capsys.readouterr().out
+    assert all(whole in shown for whole in ("tile_wise", "distill", "81.25", "77.77", "98.00"))
+    assert columns != "400" or "81.25 ± 3.21 %" in shown

@@ -17,10 +17,10 @@ SHOWN = ("pattern", "sparsity", "recovery")  # a line's settings are told where 
 
 
 def compact_table(group: ComparableResults, most: int | None = None) -> Table:
-    """The points of a group, the best on the held-out part first.
+    """The points of a group, the best on the held-out part first, above the dense networks that they were made from.
 
     Args:
-        most: lines; None: all.
+        most: lines of points; None: all.
     """
     table = Table(
         title=Text(group.title), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0
@@ -35,6 +35,8 @@ def compact_table(group: ComparableResults, most: int | None = None) -> Table:
     order = sorted(group.points(), key=lambda point: -(point.quality if point.val is None else point.val))
     for point in order[:most]:
         add_row(table, *_cells(point, apart[point.candidate.runs]), picked.get(point.candidate.runs, ""))
+    if (dense := group.dense_quality()) is not None:
+        add_row(table, "dense", "0", "", "", f"{dense:.2f}", "", "", "")
     return table
 
 

@@ -6,8 +6,7 @@ from sparsefront.artifacts.walk import below
 from sparsefront.report.failed_runs import failure_message
 from sparsefront.report.run_command import recorded_overrides
 from sparsefront.report.store import RESULT_FILE, read_results
-from sparsefront.report.table import results_table, table_console
-from sparsefront.report.terminal import Failure, print_failures
+from sparsefront.report.terminal import Failure, print_failures, print_results
 from sparsefront.run_folder import FAILURE_FILE
 
 
@@ -27,7 +26,7 @@ def print_sweep(directory: Path) -> None:
         by_pattern = sorted(
             reading.results, key=lambda result: (result.choice.pattern, result.sparsity.sparsity_target)
         )
-        table_console().print(results_table(by_pattern))
+        print_results(by_pattern)
     for problem in reading.problems:
         print(problem)
     if failures:

@@ -13,15 +13,28 @@ from sparsefront.report.columns import shared_metric, shown_columns
 from sparsefront.report.comparable import CPU_NOTE
 from sparsefront.report.result import Result
 
-LEAST_WIDTH = 110  # below this the columns of numbers lose digits: a narrower terminal wraps the lines instead
+LEAST_WIDTH = 110  # a narrower terminal wraps the lines of a table rather than that its names are folded to pieces
 PIPED_WIDTH = 200  # a table that goes to a file or a pipe is not squeezed into 80 characters
+UNLIMITED_WIDTH = 100_000
 
 
-def table_console() -> Console:
-    """A console on stdout that is wide enough for `results_table`."""
+def table_console(table: Table | None = None) -> Console:
+    """A console on stdout that is wide enough for a table, so that no digit is lost; a narrower terminal wraps its lines.
+
+    Args:
+        table: None: any of `records_table`, whose columns all fold.
+    """
     console = Console()
     console.width = max(console.width, LEAST_WIDTH) if console.is_terminal else PIPED_WIDTH
+    if table is not None:
+        console.width = max(console.width, least_width(table))
     return console
+
+
+def least_width(table: Table) -> int:
+    """In characters: with fewer, columns that must stay whole lose characters."""
+    console = Console(width=UNLIMITED_WIDTH)
+    return console.measure(table).minimum
 
 
 def results_table(
@@ -49,21 +62,22 @@ def results_table(
     below = "\n".join([*([f"speedup: {CPU_NOTE}"] if timed_on_cpu else []), *notes])
     table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.caption, table.caption_justify = Text(below) if below else None, "left"
-    for column in shown:
+    lines = [[column.cell(result) for column in shown] for result in results[:most]]
+    for place, column in enumerate(shown):
         # Headings fold at their underscores, so that a dozen columns fit and stay the names that `sort=` takes.
         # Numbers stay whole; where the terminal is narrow it is names (run, kernel) that fold.
         justify, whole = ("right", True) if column.numeric else ("left", column.field == "pattern")
         words = re.split("[_ ]", heading := column.heading(metric))
-        narrowest = max(map(len, words))
+        cells = [line[place] for line in lines] if whole else []
         table.add_column(
             heading.replace("_", "_\n").replace(" ", "\n"),
             justify=justify,
             no_wrap=whole,
-            min_width=narrowest,
+            min_width=max(map(len, [*words, *cells])),
             overflow="fold",
         )
-    for result in results[:most]:
-        add_row(table, *(column.cell(result) for column in shown))
+    for line in lines:
+        add_row(table, *line)
     return table
 
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
+from rich.table import Table
 
 from sparsefront.report.budgets import budget_sentences
 from sparsefront.report.compact_table import compact_table
-from sparsefront.report.comparable import ComparableResults
+from sparsefront.report.comparable import CPU_NOTE, ComparableResults, split_comparable
 from sparsefront.report.result import Result
 from sparsefront.report.run_table import run_table
-from sparsefront.report.table import LEAST_WIDTH, PIPED_WIDTH, records_table, results_table, table_console
+from sparsefront.report.table import PIPED_WIDTH, least_width, records_table, results_table, table_console
 from sparsefront.report.winners import CHOICES, candidate_table
 
 MOST_ROWS = 40
@@ -31,19 +32,20 @@ def print_run(result: Result, paths: Sequence[Path]) -> None:
 
 
 def print_group(group: ComparableResults, verdicts: Sequence[str], *, most: int | None = MOST_ROWS) -> None:
-    """Comparable results: tables of runs and of what may be chosen, then what they say; in a narrow terminal one table.
+    """Comparable results: tables of runs and of what may be chosen, then what they say; in a terminal that is too narrow for
+    the first one table of what decides.
 
     Args:
         verdicts: how sure the reporting split is of what was picked.
         most: lines of a table; None: all.
     """
-    narrow = Console()
-    if narrow.is_terminal and narrow.width < LEAST_WIDTH:
+    narrow, table = Console(), results_table(group.results, group.notes(), most=most, columns=group.columns)
+    if _is_too_narrow(narrow, table):
         narrow.print(compact_table(group, most))
         _print_left_out(len(group.points()), most, "candidates")
     else:
-        console = table_console()
-        console.print(results_table(group.results, group.notes(), most=most, columns=group.columns))
+        console = table_console(table)
+        console.print(table)
         _print_left_out(len(group.results), most, "runs")
         if chosen := candidate_table(group.candidates):
             console.print(records_table(chosen[:most], CHOICES, verdicts))
@@ -51,6 +53,25 @@ def print_group(group: ComparableResults, verdicts: Sequence[str], *, most: int 
     for sentence in budget_sentences(group):
         narrow.print(f"- {sentence}", highlight=False, markup=False)
     print()
+
+
+def print_results(results: Sequence[Result]) -> None:
+    """Results, comparable or not, in one table; in a terminal that is too narrow for it a table of what decides for those that
+    may be compared.
+    """
+    narrow, table = Console(), results_table(results)
+    if not _is_too_narrow(narrow, table):
+        table_console(table).print(table)
+        return
+    groups = split_comparable(results)
+    for group in groups:
+        narrow.print(compact_table(group))
+    if any(group.device == "cpu" for group in groups):
+        print(f"speedup: {CPU_NOTE}")
+
+
+def _is_too_narrow(console: Console, table: Table) -> bool:
+    return console.is_terminal and console.width < least_width(table)
 
 
 def _print_left_out(count: int, most: int | None, what: str) -> None:
