@@ -36,6 +36,8 @@ def test_a_speedup_in_a_model_out(full_run, clock, schedule):
     assert {layer for layer, sparsity in row.sparsity.sparsity_per_layer.items() if not sparsity} == {
         layer for layer, pattern in given.items() if pattern == "dense"
     }
+    left_dense = {layer: "it keeps every weight" for layer, pattern in given.items() if pattern == "dense"}
+    assert row.sparsity.dense_layers == left_dense and set(row.sparsity.dense_weight_shares) == set(left_dense)
     assert set(row.sparsity.sparsity_per_layer.values()) <= {0.0, 0.5, 0.75}
     export = read_export(outputs() / "checkpoint")
     families = {"n_m": "n_m", "vector_wise:8": "gathered", "dense": "dense"}

@@ -18,7 +18,7 @@ from sparsefront.export.checkpoint import Export, read_export
 from sparsefront.export.tensors_digest import tensors_digest
 from sparsefront.gpu_sharing.access import sharing
 from sparsefront.inference.saved_swap import save_choices
-from sparsefront.inference.swap_report import SwapReport
+from sparsefront.inference.swap_report import KEEPS_ALL, SwapReport
 from sparsefront.measure.memory import dense_layer_bytes, peak_memory_bytes, resident_bytes, weight_bytes
 from sparsefront.measure.roofline import measured_rates, roofline_fraction
 from sparsefront.measure.sparsity import AchievedSparsity, achieved_sparsity
@@ -80,7 +80,9 @@ def run(
             digests["weights_sha256"] = weights_digest(masked)
             masked = bench.ready(masked)
             qualities["masked"] = evaluate_splits(bench, masked, "masked")
-            achieved, reasons = achieved_sparsity(masked, export.masks, prunable), export.manifest.dense_layers
+            achieved = achieved_sparsity(masked, export.masks, prunable)
+            whole = [name for name, sparsity in achieved.layers.items() if sparsity == 0]
+            reasons = dict.fromkeys(whole, KEEPS_ALL) | export.manifest.dense_layers
             if experiment.swaps:
                 make_net = partial(load_net, experiment, recovered.path / WEIGHTS)
                 found = _side_by_side(bench, dense_net, masked, make_net, export, fuse, folder)
