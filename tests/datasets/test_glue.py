@@ -115,7 +115,8 @@ def test_another_tasks_files(tiny: Any) -> None:
 
 
 def test_folder_without_the_task(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSetting, match="set dataset.path to a folder with train.tsv and dev_matched.tsv of MNLI"):
+    remedy = "set dataset.path to a folder with train.tsv and dev_matched.tsv of MNLI"
+    with pytest.raises(InvalidSetting, match=f"does not have the files; {remedy}"):
         Glue(task="mnli", path=str(tmp_path)).check()
 
 

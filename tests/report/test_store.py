@@ -90,7 +90,7 @@ def test_half_a_line_is_dropped_and_the_rest_kept(tmp_path, make_result, caplog,
     append_result(store, make_result(run_id="torn"))
     store.write_bytes(whole + store.read_bytes()[len(whole) :][:kept_of_last_line])
     assert [result.identity.run_id for result in read_results([store]).results] == ["whole"]
-    assert "half a line" in read_results([store]).problems[0]
+    assert f"{store}, last line: it is half a line" in read_results([store]).problems[0], "the file is read"
     append_result(store, make_result(run_id="next"))
     assert [line["run_id"] for line in lines_of(store)] == ["whole", "next"]
     assert "half a line" in caplog.text

@@ -77,7 +77,7 @@ class Glue(TextDataset):
             files = {part: folder / name for part, name in names.items()}
             if all(file.is_file() for file in files.values()):
                 return files
-        raise InvalidSetting("path", self.path, f"holds neither; set dataset.path to {expected}")
+        raise InvalidSetting("path", self.path, f"does not have the files; set dataset.path to {expected}")
 
 
 class GlueSource:

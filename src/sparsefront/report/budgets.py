@@ -47,7 +47,7 @@ def _budgets_text(budgets: Sequence[float]) -> str:
 def _found(group: ComparableResults, budget: float, known: Sequence[tuple[float, str, Point]]) -> str:
     within = [(verdict, point) for lost, verdict, point in known if lost <= budget]
     if not within:
-        return "nothing that was measured loses so little"
+        return f"nothing that was measured loses so little{', held out' if group.picked_by == 'val' else ''}"
     best: dict[str, tuple[str, Point]] = {}  # pattern -> its fastest that counts as faster than dense, else its fastest
     for verdict, point in sorted(within, key=lambda one: (one[0] == FASTER, one[1].x), reverse=True):
         best.setdefault(point.result.choice.pattern, (verdict, point))

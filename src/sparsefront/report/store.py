@@ -198,7 +198,7 @@ def read_table(file: Path) -> Table:
     if text and (missing := missing_columns(header)):
         raise ValueError(_no_table(missing))
     if whole != text:
-        table.problems.append(f"{file}: ends in half a line, left out")
+        table.problems.append(f"{file}, last line: it is half a line, as a killed run leaves it")
     for number, cells in enumerate(lines, start=1):
         try:
             table.results.append(_unedited(Result.from_flat(cells)))
