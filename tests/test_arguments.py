@@ -30,6 +30,17 @@ def test_flags_may_stand_between_overrides(flags):
     assert understood(["seed=1", *flags, "pattern=n_m"]) == [*flags, "seed=1", "pattern=n_m"]
 
 
+@pytest.mark.parametrize("typed", ["sparsty=0.5", "patern.n=2", "hydr.run.dir=x", "models/bert=tiny"])
+def test_an_unknown_root_key_is_told_with_those_that_there_are(typed):
+    with pytest.raises(InvalidSetting, match=f"^{typed}: unknown key; the root takes sparsity, .*pattern, .*logger$"):
+        understood(["seed=1", typed])
+
+
+def test_a_root_of_ones_own_may_have_further_groups():
+    typed = ["--config-name", "own", "studies=first"]
+    assert understood(typed) == typed
+
+
 def test_no_experiment_and_no_debugging_are_the_default():
     assert understood(["experiment=null", "debug=null", "granularity=null"]) == ["granularity=null"]
 

@@ -72,7 +72,7 @@ def test_the_configuration_shows_the_allocation_that_runs(tmp_path, finish):
         (["sparsity=${nowhere}"], "sparsity: Interpolation key 'nowhere' not found"),
         (["+pattern=tile_wize"], "Available options in 'pattern'"),
         (["pattern=tile_wize"], "Available options in 'pattern'"),
-        (["sparsty=0.5"], "Key 'sparsty' not in 'Config'"),
+        (["sparsty=0.5"], "sparsty=0.5: unknown key; the root takes sparsity, granularity, seed, "),
         (["pattern.n=3"], "Key 'n' is not in struct"),
         (["recovery=[distill]"], "recovery=[distill]: takes one option: recovery=NAME"),
         (["trainer.devices=4096"], "trainer.devices=4096: trains on the CPU, whose cores take at most"),

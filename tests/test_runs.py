@@ -60,7 +60,7 @@ def test_stages_that_end_before_the_report_give_no_record(places):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("patern=n_m", "overrides=patern=n_m: Could not override 'patern'"),
+        ("patern=n_m", "patern=n_m: unknown key; the root takes sparsity, "),
         ("pattern=nm", "overrides=pattern=nm: .*Could not find 'pattern/nm' Available options in 'pattern': block_2_4"),
         ("sparsity=half", "overrides=sparsity=half: .*Value 'half' of type 'str' could not be converted to Float"),
         ("sparsity=2", r"sparsity=2.0: must be a number of at least 0 and below 1"),

@@ -16,6 +16,7 @@ from sparsefront.group_options import RENAMED_KEYS, renamed_key
 # of the defaults list in conf/config.yaml; Hydra takes GROUP=NAME for these, and +GROUP=NAME for none of them
 OPTIONAL = ("experiment", "debug")
 GROUPS = (*config.GROUPS, *OPTIONAL)
+ROOT_KEYS = tuple(vars(config.Config()))
 # group of Hydra's own and option -> the distribution that brings it, and our extra with versions that go together
 PLUGINS = {
     ("sweeper", "optuna"): ("optuna", "sweep"),
@@ -27,6 +28,7 @@ PLUGINS = {
 SLURM_COMMANDS = ("sbatch", "srun")  # what submitit starts jobs with
 
 CONFIG_DIR = ("--config-dir", "-cd")
+OWN_ROOT = ("--config-name", "-cn", "--config-path", "-cp")  # of somebody's own, which may choose among further groups
 WITH_VALUE = ("--config-dir", "-cd", "--config-name", "-cn", "--config-path", "-cp", "--package", "-p", "--info", "-i")
 WITH_VALUE += ("--cfg", "-c", "--experimental-rerun")
 
@@ -42,7 +44,7 @@ def understood(arguments: Sequence[str]) -> list[str]:
     Raises:
         InvalidSetting: a plugin of Hydra's that is not installed, with the command that installs it; a sweep on Slurm where
             there is none; a group without an option, or with a list of them; an option whose file is no YAML; a key that was
-            renamed, with its new name.
+            renamed, with its new name; a root key that there is not.
     """
     _require_plugins(arguments)
     _require_slurm(arguments)
@@ -54,11 +56,15 @@ def understood(arguments: Sequence[str]) -> list[str]:
     added = re.compile(rf"\+({'|'.join(GROUPS)})=")
     plain = [added.sub(r"\1=", argument, count=1) if added.match(argument) else argument for argument in arguments]
     _require_readable_files(plain)
-    return _flags_first([argument for argument in plain if argument not in [f"{group}=null" for group in OPTIONAL]])
+    absent = [f"{group}=null" for group in OPTIONAL]
+    flags, overrides = _parted([argument for argument in plain if argument not in absent])
+    if not any(flag.partition("=")[0] in OWN_ROOT for flag in flags):
+        _require_root_keys(overrides)
+    return flags + overrides
 
 
-def _flags_first(arguments: Sequence[str]) -> list[str]:
-    """Hydra takes overrides in one piece only: `a=1 --config-dir DIR b=2` would not be recognized."""
+def _parted(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Flags and overrides. Hydra takes overrides in one piece only: `a=1 --config-dir DIR b=2` would not be recognized."""
     flags: list[str] = []
     overrides: list[str] = []
     rest = iter(arguments)
@@ -69,7 +75,16 @@ def _flags_first(arguments: Sequence[str]) -> list[str]:
         flags.append(argument)
         if argument in WITH_VALUE and (value := next(rest, None)) is not None:
             flags.append(value)
-    return flags + overrides
+    return flags, overrides
+
+
+def _require_root_keys(overrides: Sequence[str]) -> None:
+    """Hydra would advise to add the key, without a word of those that there are."""
+    for override in overrides:
+        key, _, value = override.partition("=")
+        root = re.match(r"\w+", key)  # none of an addition (+) or a removal (~): these wait until all is composed
+        if root and root[0] not in (*ROOT_KEYS, *OPTIONAL, "hydra"):
+            raise InvalidSetting(key, value, f"unknown key; the root takes {', '.join(ROOT_KEYS)}")
 
 
 def _require_plugins(arguments: Sequence[str]) -> None:

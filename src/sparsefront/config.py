@@ -33,7 +33,7 @@ STAGES = ("dense", "prune", "recover", "export", "swap", "measure", "report")
 
 @dataclass
 class Config:
-    """Root keys, typed: a wrong type or an unknown key is rejected by Hydra itself; groups are checked by `validate`."""
+    """Root keys, typed: Hydra itself rejects a wrong type, `arguments` an unknown key; groups are checked by `validate`."""
 
     sparsity: float = 0.75
     granularity: int | str | None = None
