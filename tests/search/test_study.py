@@ -271,6 +271,16 @@ def test_a_study_of_which_every_point_failed_begins_anew(tmp_path, monkeypatch):
         search(tmp_path, "kernel=none")
 
 
+@pytest.mark.parametrize("optimize", [("latency_sparse_ms",), ("val_sparse", "latency_sparse_ms")])
+def test_a_study_of_which_every_point_failed_keeps_its_directions(tmp_path, monkeypatch, optimize):
+    with monkeypatch.context() as context, pytest.raises(RuntimeError, match="no such kernel"):
+        context.setattr(Launcher, "launch", launch_failing)
+        search(tmp_path, optimize=("val_sparse",))
+    differs = f"this study has optimize=val_sparse, not {','.join(optimize)}: name another study"
+    with pytest.raises(InvalidSetting, match=differs):
+        search(tmp_path, optimize=optimize)
+
+
 def test_a_study_with_all_its_points_says_so(tmp_path, caplog):
     assert len(search(tmp_path, "seed=3")) == 2 and "are taken" not in caplog.text
     assert search(tmp_path, "seed=3") == []

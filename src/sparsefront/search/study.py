@@ -67,12 +67,13 @@ class Study:
         folder.mkdir(parents=True, exist_ok=True)
         with held_alone(self.place):
             self._study = _open(self.place, name, storage, list(directions))
-            self._join(dict(fixed or {}))
+            self._join(dict(fixed or {}), directions)
 
-    def _join(self, fixed: dict[str, str]) -> None:
+    def _join(self, fixed: dict[str, str], directions: Sequence[str]) -> None:
         """Bind the study to its settings and its space.
 
-        One of which every point failed begins anew, since a setting may have been wrong; Optuna takes no other categories for it.
+        One of which every point failed begins anew, since a setting may have been wrong; Optuna takes no other categories and no
+        other directions for it.
         """
         fixed |= in_overrides(self.space)
         trials, attributes = self._study.get_trials(deepcopy=False), self._study.user_attrs
@@ -84,7 +85,8 @@ class Study:
         known = {key: text for point in searched for key, text in point.items()} | attributes[FIXED]
         if known == fixed:
             return
-        if self._all_failed(trials):
+        same_directions = [one.name.lower() for one in self._study.directions] == list(directions)
+        if same_directions and self._all_failed(trials):
             self._study.set_user_attr(FIXED, fixed)
             self._study.set_user_attr(BEGAN, len(trials))
         else:
