@@ -180,10 +180,11 @@ class Returned:
 
 class Launcher:
     def __init__(self) -> None:
-        self.jobs = []
+        self.jobs, self.numbers = [], []
 
     def launch(self, jobs, initial_job_idx):
         self.jobs += jobs
+        self.numbers += range(initial_job_idx, initial_job_idx + len(jobs))
         return [Returned(Path("results") / str(initial_job_idx + place)) for place in range(len(jobs))]
 
 
@@ -205,6 +206,31 @@ def search(
     launcher, space = Launcher(), ["sparsity=interval(0.5,0.95)"]
     run_search([*space, *overrides], settings | {"params": {}} | other, config, launcher, compose)
     return launcher.jobs
+
+
+def test_no_two_runs_of_a_process_have_one_folder(tmp_path, monkeypatch):
+    """Its first batch is points 0 and 2, and the next one begins with point 1 of a process that was killed meanwhile."""
+    ask, launch = Study.ask, Launcher.launch
+    elsewhere, launched = [], []
+
+    def ask_beside_another(here: Study):
+        asked = ask(here)
+        if asked is not None and not launched and not elsewhere:
+            elsewhere.append(ask(here))
+        return asked
+
+    def launch_while_it_is_killed(launcher, jobs, initial_job_idx):
+        elsewhere.clear()
+        found = launch(launcher, jobs, initial_job_idx)
+        launched[:] = launcher.numbers
+        return found
+
+    monkeypatch.setattr(Study, "ask", ask_beside_another)
+    monkeypatch.setattr(Launcher, "launch", launch_while_it_is_killed)
+    search(tmp_path, n_trials=4, batch=2)
+    assert launched == [0, 1, 2, 3]
+    front = (tmp_path / "studies" / "s.front.txt").read_text().splitlines()[1:]
+    assert len(set(front)) == len(front) == 4, "all points are equal here, and none took the folder of another"
 
 
 def test_a_search_of_other_settings_does_not_join_a_study(tmp_path):

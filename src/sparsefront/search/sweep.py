@@ -1,7 +1,7 @@
 """The points of a search, launched one after the other, or as many at a time as the launcher takes."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +57,12 @@ def run_search(
         n_trials=search.n_trials,
         fixed=_same_everywhere(fixed) | {"optimize": ",".join(config.optimize)},
     )
-    failures, launched = [], 0
+    failures, launched = [], set[int]()
     while batch := _ask(study, search.batch):
-        launched += len(batch)
+        numbers = _job_numbers(batch, launched)
+        launched.update(numbers)
         jobs = [_overrides(asked.trial.params, fixed) for asked in batch]
-        for asked, returned in zip(batch, _launch(launcher, jobs, study, batch), strict=True):
+        for asked, returned in zip(batch, _launch(launcher, jobs, study, batch, numbers), strict=True):
             failed = returned.status is not JobStatus.COMPLETED
             study.tell(asked, None if failed else _values(returned, len(objectives)), _folder(returned))
             failures += [returned] if failed else []
@@ -88,10 +89,23 @@ def _ask(study: Study, most: int) -> list[Asked]:
     return asked
 
 
-def _launch(launcher: Launcher, jobs: list[list[str]], study: Study, batch: list[Asked]) -> Sequence[JobReturn]:
+def _job_numbers(batch: Sequence[Asked], launched: Collection[int]) -> range:
+    """What Hydra counts the runs of a batch by, and names their folders: in a row from the number of the first point on, or
+    behind all that this process launched where that would name a folder again. Points that other processes took, or lost, lie
+    between those of a batch.
+    """
+    numbers = range(batch[0].number, batch[0].number + len(batch))
+    if not launched.isdisjoint(numbers):
+        numbers = range(max(launched) + 1, max(launched) + 1 + len(batch))
+    return numbers
+
+
+def _launch(
+    launcher: Launcher, jobs: list[list[str]], study: Study, batch: list[Asked], numbers: range
+) -> Sequence[JobReturn]:
     """What the runs returned. Where the launcher itself fails, the points failed: going on with them would fail again."""
     try:
-        return launcher.launch(jobs, initial_job_idx=batch[0].number)
+        return launcher.launch(jobs, initial_job_idx=numbers.start)
     except Exception:
         for asked in batch:
             study.tell(asked, None)
