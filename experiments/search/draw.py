@@ -1,4 +1,4 @@
-"""The front that the search finds beside those of the single patterns: accuracy against latency, means over the seeds.
+"""The search beside the single patterns: accuracy against latency, means over the seeds, and the front of all of them.
 
 python experiments/search/draw.py [rows.csv ...]
 """
@@ -17,16 +17,21 @@ from sparsefront.artifacts.csv_lines import read_lines
 from sparsefront.report.series_style import DENSE_COLOR, FRONT_COLOR, pattern_color
 
 HERE = Path(__file__).resolve().parent
-SPLITS = {"val_": "held-out part of train, which decides", "": "test, which is reported"}
+HELD_OUT = "val_"
+SPLITS = {HELD_OUT: "held-out part of train, which decides", "": "test, which is reported"}
 SPARSE_METRIC = "sparse"
+FRONT = "front, picked on held-out data"
 
 
 class Place(NamedTuple):
-    """Latency in ms, accuracy, and the error of the latter: of the samples, or over the seeds where that is larger."""
+    """Latency in ms, accuracy, and the error of the latter: of the samples, or over the seeds where that is larger; and the
+    accuracy on the held-out part, by which fronts are picked.
+    """
 
     latency: float
     accuracy: float
-    error: float = 0.0
+    error: float
+    held_out: float
 
 
 def series(rows: Sequence[dict[str, str]], split: str = "") -> dict[str, list[Place]]:
@@ -44,20 +49,30 @@ def series(rows: Sequence[dict[str, str]], split: str = "") -> dict[str, list[Pl
 
 
 def _place(rows: Sequence[dict[str, str]], split: str) -> Place:
-    accuracies = [float(row[split + SPARSE_METRIC]) for row in rows]
+    accuracies, held_out = ([float(row[name + SPARSE_METRIC]) for row in rows] for name in (split, HELD_OUT))
     errors = [float(row.get(f"{split}{SPARSE_METRIC}_standard_error") or 0) for row in rows]
-    over_seeds = stdev(accuracies) if len(accuracies) > 1 else 0.0
-    return Place(mean(float(row["latency_sparse_ms"]) for row in rows), mean(accuracies), max(mean(errors), over_seeds))
+    deviation = stdev(accuracies) if len(accuracies) > 1 else 0.0
+    latency = mean(float(row["latency_sparse_ms"]) for row in rows)
+    return Place(latency, mean(accuracies), max(mean(errors), deviation), mean(held_out))
 
 
 def front(places: Sequence[Place]) -> list[Place]:
-    """Those that no other is both faster and more accurate than, by latency."""
+    """Those that no other is both faster and on the held-out part more accurate than, by latency: test chooses nothing."""
     best, kept = float("-inf"), []
-    for place in sorted(places, key=lambda place: (place.latency, -place.accuracy)):
-        if place.accuracy > best:
+    for place in sorted(places, key=lambda place: (place.latency, -place.held_out)):
+        if place.held_out > best:
             kept.append(place)
-            best = place.accuracy
+            best = place.held_out
     return kept
+
+
+def over_seeds(rows: Sequence[dict[str, str]], name: str) -> float | None:
+    """Mean of a column of the dense network, which all rows of a seed share; None where no row has it."""
+    of_seed: dict[str, list[float]] = {}
+    for row in rows:
+        if row.get(name):
+            of_seed.setdefault(row["seed"], []).append(float(row[name]))
+    return mean(map(mean, of_seed.values())) if of_seed else None
 
 
 def draw(rows: Sequence[dict[str, str]], out: Path) -> None:
@@ -75,7 +90,7 @@ def draw(rows: Sequence[dict[str, str]], out: Path) -> None:
 def _panel(axes: Axes, rows: Sequence[dict[str, str]], split: str) -> None:
     found = series(rows, split)
     for choice, places in found.items():
-        latency, accuracy, error = zip(*places, strict=True)
+        latency, accuracy, error, _ = zip(*places, strict=True)
         style = {"color": pattern_color("mixed" if choice == SEARCH else choice.partition(":")[0]), "capsize": 2}
         per_cent = [100 * value for value in accuracy]
         axes.errorbar(
@@ -83,12 +98,12 @@ def _panel(axes: Axes, rows: Sequence[dict[str, str]], split: str) -> None:
         )
     best = front([place for places in found.values() for place in places])
     steps = {"where": "post", "color": FRONT_COLOR, "linestyle": "--", "zorder": 0}
-    axes.step([place.latency for place in best], [100 * place.accuracy for place in best], label="front", **steps)
-    dense_ms = mean(float(row["latency_dense_ms"]) for row in rows)
+    axes.step([place.latency for place in best], [100 * place.accuracy for place in best], label=FRONT, **steps)
+    dense_ms = over_seeds(rows, "latency_dense_ms")
     for name, label, face in (("dense", "dense", DENSE_COLOR), ("dense_continued", "dense, trained on", "none")):
-        if values := [100 * float(row[split + name]) for row in rows if row.get(split + name)]:
+        if (value := over_seeds(rows, split + name)) is not None:
             star = {"marker": "*", "s": 130, "facecolors": face, "edgecolors": DENSE_COLOR, "zorder": 3}
-            axes.scatter([dense_ms], [mean(values)], label=label, **star)
+            axes.scatter([dense_ms], [100 * value], label=label, **star)
 
 
 if __name__ == "__main__":

@@ -183,11 +183,15 @@ def test_presets_of_the_fronts(composed, name, batch):
 
 def test_fronts(modules, tmp_path):
     draw = modules["draw"]
-    places = [draw.Place(*place) for place in ((2.0, 0.9), (1.0, 0.8), (3.0, 0.85), (4.0, 0.95))]
-    assert draw.front(places) == [(1.0, 0.8, 0.0), (2.0, 0.9, 0.0), (4.0, 0.95, 0.0)]
+    tested = ((2.0, 0.7, 0.9), (1.0, 0.8, 0.8), (3.0, 0.99, 0.85), (4.0, 0.6, 0.95))
+    places = [draw.Place(latency, accuracy, 0.0, held_out) for latency, accuracy, held_out in tested]
+    assert [place.latency for place in draw.front(places)] == [1.0, 2.0, 4.0], "the most accurate on test is not on it"
     rows = [row("search", "2", 0, 1.0, 0.94), row("search", "2", 1, 3.0, 0.96), row("n_m", "0.5", 0, 1.5, 0.9)]
     rows[2]["sparse_standard_error"] = "0.03"
     error = pytest.approx(0.02 / 2**0.5)  # over the seeds; of the samples where there is one seed
-    assert draw.series(rows) == {"search": [(2.0, pytest.approx(0.95), error)], "n_m": [(1.5, 0.9, 0.03)]}
+    mean = pytest.approx(0.95)
+    assert draw.series(rows) == {"search": [(2.0, mean, error, mean)], "n_m": [(1.5, 0.9, 0.03, 0.9)]}
+    dense = [{"seed": seed, "dense": value} for seed, value in (("0", "0.9"), ("0", "0.9"), ("1", "0.8"), ("1", ""))]
+    assert draw.over_seeds(dense, "dense") == pytest.approx(0.85) and draw.over_seeds(dense, "dense_continued") is None
     draw.draw(rows, tmp_path / "fronts.png")
     assert (tmp_path / "fronts.png").stat().st_size > 0
