@@ -15,6 +15,7 @@ from sparsefront.artifacts.csv_lines import read_lines
 
 Row = dict[str, str]
 NOT_SLOWER = 1.02  # a single pattern may take this much longer than the search and still stand beside it
+ROUNDING = 1e-3  # points: rows and pairs are written with six digits
 HEAD = (
     "| speedup asked | seeds | reached (95 %) | predicted latency, off by | test | best single as fast | its speedup | "
     "its test | difference (95 %) | single at just that speed | dense trained on | part of the gap closed | search, s |"
@@ -71,17 +72,19 @@ def table(rows: Sequence[Row], pairs: Sequence[Row] = ()) -> list[str]:
 
     Args:
         pairs: lines of `pairs.py`, whose intervals stand with the differences.
+    Raises:
+        ValueError: an interval is of other rows than these.
     """
-    intervals = {float(pair["level"]): [100 * float(pair[end]) for end in ("low", "high")] for pair in pairs}
+    pair_of = {float(pair["level"]): pair for pair in pairs}
     lines = [HEAD, "|" + "---|" * (HEAD.count("|") - 1)]
     levels = sorted({float(row["level"]) for row in rows if row["choice"] == SEARCH})
     for level in levels:
         searched = [row for row in rows if row["choice"] == SEARCH and float(row["level"]) == level]
-        lines.append(f"| {level:g} | {len(searched)} | {' | '.join(_cells(searched, rows, intervals.get(level)))} |")
+        lines.append(f"| {level:g} | {len(searched)} | {' | '.join(_cells(searched, rows, pair_of.get(level)))} |")
     return lines
 
 
-def _cells(searched: Sequence[Row], rows: Sequence[Row], interval: Sequence[float] | None) -> list[str]:
+def _cells(searched: Sequence[Row], rows: Sequence[Row], pair: Row | None) -> list[str]:
     off = sorted(float(row["latency_predicted_ms"]) / float(row["latency_sparse_ms"]) - 1 for row in searched)
     between = " to ".join(dict.fromkeys(f"{share:+.1%}" for share in (off[0], off[-1])))
     cells = [_speedup(searched), between, f"{mean(map(_accuracy, searched)):.2%}"]
@@ -90,7 +93,7 @@ def _cells(searched: Sequence[Row], rows: Sequence[Row], interval: Sequence[floa
         singles = [single for _, single in beside]
         names = sorted({f"{single['choice']} at {single['level']}" for single in singles})
         differences = [100 * (_accuracy(row) - _accuracy(single)) for row, single in beside]
-        ends = f" ({interval[0]:+.2f} to {interval[1]:+.2f})" if interval else ""
+        ends = "" if pair is None else f" ({_interval(pair, differences)})"
         cells += [", ".join(names), f"{_mean(singles, 'speedup'):.2f}", f"{mean(map(_accuracy, singles)):.2%}"]
         cells.append(f"{mean(differences):+.2f}{ends}")
     else:
@@ -98,6 +101,18 @@ def _cells(searched: Sequence[Row], rows: Sequence[Row], interval: Sequence[floa
     continued = [float(row["dense_continued"]) for row in searched if row["dense_continued"]]
     cells += [_at_speeds(searched, rows), f"{mean(continued):.2%}" if continued else "–", _closed(beside)]
     return [*cells, f"{mean(float(row['prune_seconds']) for row in searched):.0f}"]
+
+
+def _interval(pair: Row, differences: Sequence[float]) -> str:
+    """The ends of the interval of the mean of these differences, in points."""
+    seeds, found, low, high = int(pair["seeds"]), *(100 * float(pair[name]) for name in ("difference", "low", "high"))
+    if seeds != len(differences) or abs(found - mean(differences)) > ROUNDING:
+        ours = f"{mean(differences):+.2f} over {len(differences)}"
+        raise ValueError(
+            f"speedup {pair['level']}: the interval is of a difference of {found:+.2f} points over {seeds} seeds, while the rows "
+            f"have {ours}: run pairs.py again"
+        )
+    return f"{low:+.2f} to {high:+.2f}"
 
 
 def best_single(searched: Row, rows: Sequence[Row]) -> Row | None:
@@ -163,4 +178,7 @@ def _held_out(row: Row) -> float:
 if __name__ == "__main__":
     for path in map(Path, sys.argv[1:] or [Path(__file__).resolve().parent / "rows.csv"]):
         found, pairs = read_lines(path), read_lines(path.with_suffix(".pairs.csv"))
-        print("\n".join([path.stem, "", *all_choices(found), "", *table(found, pairs), ""]))
+        try:
+            print("\n".join([path.stem, "", *all_choices(found), "", *table(found, pairs), ""]))
+        except ValueError as error:
+            raise SystemExit(f"{path}: {error}") from error

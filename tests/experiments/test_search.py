@@ -167,6 +167,22 @@ def test_the_gain_is_paired_over_samples_and_seeds(modules):
     assert f"| +10.00 ({100 * low:+.2f} to {100 * high:+.2f}) |" in searched
 
 
+@pytest.mark.parametrize(
+    ("later", "told"),
+    [
+        ([("search", "2", 1, 1.0, 0.9), ("n_m", "0.75", 1, 1.0, 0.8)], r"\+10.00 over 2"),
+        ([("tile_wise:128", "0.75", 0, 1.0, 0.85)], r"\+5.00 over 1"),
+    ],
+    ids=["another seed", "a better single pattern"],
+)
+def test_an_interval_of_other_rows_is_rejected(modules, later, told):
+    rows = [row("search", "2", 0, 1.0, 0.9), row("n_m", "0.75", 0, 1.0, 0.8)]
+    pair = {"level": "2", "seeds": "1", "difference": "0.1", "low": "0.05", "high": "0.15"}
+    assert "| +10.00 (+5.00 to +15.00) |" in modules["summary"].table(rows, [pair])[-1]
+    with pytest.raises(ValueError, match=rf"of \+10.00 points over 1 seeds, while the rows have {told}: run pairs.py"):
+        modules["summary"].table([*rows, *(row(*cells) for cells in later)], [pair])
+
+
 @pytest.mark.parametrize("name", ["bert_base", "minilm"])
 def test_the_page_holds_the_tables_of_its_lines(modules, name):
     lines, page = read_lines(FOLDER / f"{name}.csv"), (FOLDER / "README.md").read_text()
