@@ -1,8 +1,9 @@
 """The lines of a study: one per finished point, added as soon as it is finished."""
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,14 @@ FACTS = (
     "dense_weights_sha256",
     "run_id",
 )
+# overrides of all points, which stand behind a point's own
+QUIET = (
+    "logger=none",
+    "trainer.progress_bar=false",
+    "trainer.checkpoint=false",
+    "report.html=false",
+    "report.plot=false",
+)
 KERNEL, SECONDS, UNSUPPORTED, OVERRIDES = "kernel", "seconds", "unsupported", "overrides"
 COLUMNS = (*IDENTITY, KERNEL, UNSUPPORTED, *FACTS, SECONDS, OVERRIDES)
 FILE = "points.csv"
@@ -66,16 +75,24 @@ def read_lines(path: Path) -> dict[Key, Line]:
 
 
 def current_lines(study: Study, path: Path) -> dict[Key, Line]:
-    """The lines that were measured as the study says now; what it says of the trainer alone makes no other point."""
-    is_current = _current(study)
-    return {key: line for key, line in read_lines(path).items() if is_current(line)}
+    """The lines that were measured as the study says now; what it says of the trainer alone makes no other point. Of a point that
+    was run again the last one counts.
+    """
+    return {key: lines[-1] for key, lines in _current_lines(study, path).items()}
 
 
 def repeated_lines(study: Study, path: Path) -> dict[Key, list[Line]]:
     """All such lines of the points that were run again, the one that counts last."""
-    is_current = _current(study)
-    found = {key: [line for line in lines if is_current(line)] for key, lines in _all_lines(path).items()}
-    return {key: lines for key, lines in found.items() if len(lines) > 1}
+    return {key: lines for key, lines in _current_lines(study, path).items() if len(lines) > 1}
+
+
+def _current_lines(study: Study, path: Path) -> dict[Key, list[Line]]:
+    asked = {point: _settings(point.overrides) for point in every_point(study)}
+    found = {}
+    for key, lines in _all_lines(path).items():
+        if current := [line for line in lines if _settings(_own_overrides(line)) == asked.get(key[0])]:
+            found[key] = current
+    return found
 
 
 def _all_lines(path: Path) -> dict[Key, list[Line]]:
@@ -85,16 +102,13 @@ def _all_lines(path: Path) -> dict[Key, list[Line]]:
     return lines
 
 
-def _current(study: Study) -> Callable[[Line], bool]:
-    asked = {
-        point: {text for text in point.overrides if not text.startswith("trainer.")} for point in every_point(study)
-    }
+def _own_overrides(line: Line) -> Iterator[str]:
+    """Those of the point itself, which stand in front."""
+    return takewhile(lambda text: text != QUIET[0], shlex.split(line[OVERRIDES]))
 
-    def is_current(line: Line) -> bool:
-        point = point_of(line)
-        return point in asked and asked[point] <= set(shlex.split(line[OVERRIDES]))
 
-    return is_current
+def _settings(overrides: Iterable[str]) -> set[str]:
+    return {text for text in overrides if not text.startswith("trainer.")}
 
 
 def append_line(path: Path, point: Point, kernel: str, found: Mapping[str, Any], *, overrides: str) -> None:
@@ -102,7 +116,7 @@ def append_line(path: Path, point: Point, kernel: str, found: Mapping[str, Any],
 
     Args:
         found: facts by name, `seconds`, or `unsupported` with the reason; what is absent stays empty.
-        overrides: of run.py, as one text.
+        overrides: of run.py, as one text: those of the point, then `QUIET` and whatever else the call gave.
     """
     line = {name: getattr(point, name) for name in IDENTITY} | {KERNEL: kernel, OVERRIDES: overrides} | dict(found)
     csv_lines.append_line(path, {name: _text(line.get(name)) for name in COLUMNS})

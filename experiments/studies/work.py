@@ -13,13 +13,6 @@ from definition import Point, Study
 from finish import finish
 
 ACCURACY = "none"  # the kernel option of points that are not timed
-QUIET = (
-    "logger=none",
-    "trainer.progress_bar=false",
-    "trainer.checkpoint=false",
-    "report.html=false",
-    "report.plot=false",
-)
 UNTIMED = ("kernel=none", "measure.latency=false", "measure.batch_size=256", "optimize=[val_masked]")
 
 DIGEST = "dense_weights_sha256"
@@ -96,7 +89,7 @@ def queue_of(
         else:
             how = (f"kernel={kernel}", *definition.networks()[point.network].latency)
         where = f"results_dir={results / point.study}"
-        return [*point.overrides, *QUIET, *how, where, *shared[point.network]]
+        return [*point.overrides, *rows.QUIET, *how, where, *shared[point.network]]
 
     for point in sorted(wanted, key=lambda point: point.turn):
         dense = definition.dense_point(of_name[point.study], point)

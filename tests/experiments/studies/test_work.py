@@ -43,6 +43,22 @@ def test_lines_of_other_settings_do_not_count(modules, study, tmp_path, monkeypa
         assert len(lines) == 7 + 2 - left
 
 
+def test_lines_of_a_setting_that_the_study_dropped_do_not_count(modules, study, tmp_path, monkeypatch):
+    """Until the study has it again: then they count, though lines without it were added since."""
+    rows = modules["rows"]
+    run = {"pool": InlinePool(), "out": tmp_path, "workers": 1, "say": lambda line: None, "ends_at": float("inf")}
+    larger = replace(study, overrides=("recipe.epochs=9",))
+    for version, accuracy in ((larger, 0.9), (study, 0.8)):
+        monkeypatch.setattr(modules["work"], "finish", lambda overrides, accuracy=accuracy: line_of(accuracy))
+        queue = queue_of(modules, version, tmp_path)
+        assert len(queue.jobs) == 7 + 2
+        modules["work"].run(queue, **run)
+    for version, accuracy in ((study, 0.8), (larger, 0.9)):
+        assert not queue_of(modules, version, tmp_path).jobs
+        lines = rows.current_lines(version, tmp_path / study.name / rows.FILE)
+        assert {rows.number(line, "masked") for line in lines.values()} == {accuracy}
+
+
 def test_points_of_other_dense_weights_are_done_again_first_and_places_are_not_kept(
     modules, study, tmp_path, monkeypatch
 ):
