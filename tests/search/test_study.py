@@ -82,6 +82,22 @@ def test_a_key_that_is_taken_out_of_the_configuration_is_taken_out_of_every_poin
     assert parse_space(["seed=1,2", "~recipe.ema", "+recipe.x=3"])[1] == ["~recipe.ema", "+recipe.x=3"]
 
 
+def test_of_a_key_that_is_given_again_the_later_one_counts(tmp_path):
+    space, fixed = parse_space(
+        ["sparsity=interval(0.5,0.95)", "seed=1", "pattern=n_m", "sparsity=0.7", "pattern=n_m,uniform"]
+    )
+    assert set(space) == {"pattern"} and fixed == ["seed=1", "sparsity=0.7"]
+    jobs = search(tmp_path, "sparsity=0.7", params={"recipe.lr": "interval(0.1,0.2)"})
+    assert all("sparsity=0.7" in job and not job[-1].startswith("sparsity=") for job in jobs)
+
+
+def test_a_range_by_its_logarithm_is_rejected():
+    with pytest.raises(
+        InvalidSetting, match=r"granularity=tag\(log, range\(1,9\)\): goes by a logarithm as an interval"
+    ):
+        parse_space(["granularity=tag(log, range(1,9))"])
+
+
 @pytest.mark.parametrize("sampler", [TPE, NSGA2], ids=["tpe", "nsgaii"])
 @pytest.mark.parametrize("database", [False, True], ids=["journal", "sqlite"])
 def test_a_study_that_is_gone_on_with_has_the_points_of_one_that_was_not(tmp_path, sampler, database):

@@ -18,23 +18,28 @@ def parse_space(overrides: Sequence[str]) -> tuple[dict[str, "BaseDistribution"]
 
     `a,b` and `choice(a,b)` are categories, `range(8,65,8)` whole numbers in steps without the last one, `interval(0.5,0.9)` any
     number between, `int(interval(1,9))` whole ones; `tag(log, interval(...))` by their logarithm. A range of fractions, or one
-    that falls, is the categories of its numbers.
+    that falls, is the categories of its numbers. Where a key is given again the later one counts.
 
     Raises:
-        InvalidSetting: nothing is searched, a range without a number, an interval that falls, or one from 0 by its logarithm.
+        InvalidSetting: nothing is searched, a range without a number, an interval that falls, one from 0 by its logarithm, or a
+            range by its logarithm.
     """
-    distributions, fixed = {}, []
+    distributions: dict[str, BaseDistribution] = {}
+    fixed: dict[str, str] = {}
     for override in OverridesParser.create().parse_overrides(list(overrides)):
+        key = override.get_key_element()
+        distributions.pop(key, None)
+        fixed.pop(key, None)
         if override.is_sweep_override():
-            distributions[override.get_key_element()] = _distribution(override)
+            distributions[key] = _distribution(override)
         elif override.is_delete():
-            fixed.append(override.input_line)
+            fixed[key] = str(override.input_line)
         else:
-            fixed.append(f"{override.get_key_element()}={override.get_value_element_as_str()}")
+            fixed[key] = f"{key}={override.get_value_element_as_str()}"
     if not distributions:
         example = "'sparsity=interval(0.5,0.95)' or pattern=n_m,tile_wise"
         raise InvalidSetting("hydra/sweeper", "optuna", f"nothing to search among: give a space, such as {example}")
-    return distributions, fixed
+    return distributions, list(fixed.values())
 
 
 def in_overrides(space: "Mapping[str, BaseDistribution]") -> dict[str, str]:
@@ -86,6 +91,8 @@ def _distribution(override: Override) -> "BaseDistribution":
         if isinstance(start, int) and isinstance(end, int):
             return IntDistribution(start, end, log=log)
         return FloatDistribution(start, end, log=log)
+    if isinstance(swept, RangeSweep) and "log" in swept.tags:
+        raise InvalidSetting(key, text, "goes by a logarithm as an interval alone: tag(log, int(interval(1,8)))")
     if isinstance(swept, RangeSweep) and (numbers := _rising_whole_numbers(swept)):
         return IntDistribution(numbers[0], numbers[-1], step=numbers.step)
     if not isinstance(swept, ChoiceSweep | RangeSweep):
