@@ -10,7 +10,8 @@ NEAR = 0.005  # a sparsity so far from what was asked for is told
 
 
 def product_lines(folder: Path) -> Iterator[str]:
-    """A table of shape by pattern: the fastest right kernel at each sparsity, and the first that is faster than dense.
+    """A table of shape by pattern: the fastest right kernel at each sparsity, and the sparsity from which on all that were
+    measured are faster than dense.
 
     What runs on other masks than the pattern's, as a peer may, has lines of its own.
     """
@@ -35,7 +36,8 @@ def product_lines(folder: Path) -> Iterator[str]:
     yield f"| {' | '.join(head)} |"
     yield "|" + "---|" * len(head)
     for (shape, pattern), found in sorted(fastest.items()):
-        critical = next((f"{100 * level:g} %" for level in levels if found.get(level, 0) > 1), "nowhere here")
+        slower = max((level for level, speedup in found.items() if speedup <= 1), default=0)
+        critical = next((f"{100 * level:g} %" for level in sorted(found) if level > slower), "nowhere here")
         speedups = [
             f"{found[level]:.2f}{notes.get((shape, pattern, level), '')}" if level in found else "" for level in levels
         ]

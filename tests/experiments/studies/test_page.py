@@ -148,9 +148,16 @@ def test_products_name_the_sparsity_from_which_they_gain(modules, tmp_path):
         f"gathered,g,tile_wise,128,pattern,A,{s},{s},{gain},fp16,H200,2,c,2026-11-25"
         for s, gain in ((0.5, 0.9), (0.75, 1.4), (0.75, 1.2))
     ]
+    dip = [
+        f"gathered,g,tile_wise,64,pattern,A,{s},{s},{gain},fp16,H200,2,c,2026-11-25"
+        for s, gain in ((0.5, 1.1), (0.75, 0.9))
+    ]
     peer = "blocked,triton_bsr,tile_wise,128,equal,A,0.8125,0.75,2.1,fp16,H200,2,c,2026-11-25"
-    (tmp_path / "products.csv").write_text("\n".join([head, *own, peer]) + "\n")
+    (tmp_path / "products.csv").write_text("\n".join([head, *own, *dip, peer]) + "\n")
     found = list(modules["products"].product_lines(tmp_path))
     assert found[2] == "| A | tile_wise 128 | 0.90 | 1.40 | 75 % |"
+    assert found[4] == "| A | tile_wise 64 | 1.10 | 0.90 | nowhere here |", (
+        "what loses further up gains from nowhere on"
+    )
     # easier masks than the pattern's: never among its lines
     assert found[3] == "| A | tile_wise 128, triton_bsr on random masks (equal) |  | 2.10 (has 81.2 %) | 75 % |"
