@@ -18,7 +18,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.search.space import in_overrides, parse_space, points_of_each_option
+from sparsefront.search.space import parse_space
 from sparsefront.search.study import Study
 from sparsefront.search.sweep import run_search
 
@@ -46,42 +46,6 @@ def work(root: Path, **settings) -> list[dict]:
     return done
 
 
-def test_space():
-    space, fixed = parse_space([*SPACE, "recipe.lr=tag(log, interval(1e-4,1e-2))", "recipe.epochs=int(interval(1,9))"])
-    assert fixed == ["seed=3"] and set(space) == {"sparsity", "pattern", "granularity", "recipe.lr", "recipe.epochs"}
-    assert space["pattern"].choices == ("n_m", "tile_wise")
-    assert (space["granularity"].low, space["granularity"].high, space["granularity"].step) == (8, 64, 8)
-    assert space["recipe.lr"].log and not space["sparsity"].log and isinstance(space["recipe.epochs"].high, int)
-    assert in_overrides(space)["recipe.epochs"] == "int(interval(1,9))"
-    assert in_overrides(space)["recipe.lr"] == "tag(log,interval(0.0001,0.01))"
-    with pytest.raises(InvalidSetting, match="nothing to search among: give a space"):
-        parse_space(["seed=3"])
-
-
-@pytest.mark.parametrize(
-    ("text", "choices"),
-    [("range(0.5,2.5,1)", (0.5, 1.5)), ("range(0,2,0.5)", (0.0, 0.5, 1.0, 1.5)), ("range(10,0,-4)", (10, 6, 2))],
-)
-def test_a_range_that_is_no_row_of_whole_numbers_has_categories(text, choices):
-    space, _ = parse_space([f"recipe.weight_decay={text}"])
-    assert space["recipe.weight_decay"].choices == choices
-
-
-def test_a_range_ends_with_the_last_of_its_numbers():
-    space, _ = parse_space(["granularity=range(8,30,8)"])
-    assert (space["granularity"].low, space["granularity"].high) == (8, 24)
-
-
-@pytest.mark.parametrize("text", ["range(10,0)", "range(0,10,0)"])
-def test_a_range_without_a_number_is_rejected(text):
-    with pytest.raises(InvalidSetting, match=f"granularity={re.escape(text)}: holds no number"):
-        parse_space([f"granularity={text}"])
-
-
-def test_a_key_that_is_taken_out_of_the_configuration_is_taken_out_of_every_point():
-    assert parse_space(["seed=1,2", "~recipe.ema", "+recipe.x=3"])[1] == ["~recipe.ema", "+recipe.x=3"]
-
-
 def test_of_a_key_that_is_given_again_the_later_one_counts(tmp_path):
     space, fixed = parse_space(
         ["sparsity=interval(0.5,0.95)", "seed=1", "pattern=n_m", "sparsity=0.7", "pattern=n_m,uniform"]
@@ -89,13 +53,6 @@ def test_of_a_key_that_is_given_again_the_later_one_counts(tmp_path):
     assert set(space) == {"pattern"} and fixed == ["seed=1", "sparsity=0.7"]
     jobs = search(tmp_path, "sparsity=0.7", params={"recipe.lr": "interval(0.1,0.2)"})
     assert all("sparsity=0.7" in job and not job[-1].startswith("sparsity=") for job in jobs)
-
-
-def test_a_range_by_its_logarithm_is_rejected():
-    with pytest.raises(
-        InvalidSetting, match=r"granularity=tag\(log, range\(1,9\)\): goes by a logarithm as an interval"
-    ):
-        parse_space(["granularity=tag(log, range(1,9))"])
 
 
 @pytest.mark.parametrize("sampler", [TPE, NSGA2], ids=["tpe", "nsgaii"])
@@ -334,16 +291,6 @@ def test_a_mistyped_option_begins_no_study(tmp_path):
         search(tmp_path, "pattern=n_m,tilewise")
     assert not list(tmp_path.iterdir())
     assert len(search(tmp_path, "pattern=n_m,tile_wise")) == 2
-
-
-def test_each_option_is_composed_before_the_first_point():
-    space, _ = parse_space(
-        ["pattern=n_m,tile_wise,block", "model=a,b", "granularity=8,16", "sparsity=interval(0.5,0.9)"]
-    )
-    points = points_of_each_option(space)
-    assert [point["pattern"] for point in points] == ["n_m", "tile_wise", "block"]
-    assert {point["model"] for point in points} == {"a", "b"}
-    assert all(point["granularity"] == 8 and point["sparsity"] == 0.5 for point in points), "numbers are no options"
 
 
 @pytest.mark.parametrize(
