@@ -12,6 +12,7 @@ from sparsefront.export.packed_layers import PackedWeights
 from sparsefront.inference.autotune import Autotuned, autotune_layer, dense_name
 from sparsefront.inference.candidates import find_candidates
 from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.compiler_messages import shorten_compiler_messages
 from sparsefront.inference.encoder_fast_path import leave_fast_path, nested_tensor_reason
 from sparsefront.inference.fusion.fuse import fuse_blocks
 from sparsefront.inference.fusion.plan import FusionPlan
@@ -87,6 +88,7 @@ def swap(
         else:
             replace_module(net, layer, tuned.modules[chosen])
     leave_fast_path(net)
+    shorten_compiler_messages()
     _require_forced_kernel_runs(choice, layers)
     if any(
         isinstance(module, SparseConv2d) for module in net.modules()

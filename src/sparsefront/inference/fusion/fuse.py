@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.compiler_messages import shorten_compiler_messages
 from sparsefront.inference.fusion.block_pass import BlockPass
 from sparsefront.inference.fusion.plan import ALL_PARTS, LAYOUTS, FusionParts, FusionPlan
 from sparsefront.inference.fusion.product_choice import ProductChooser
@@ -81,6 +82,7 @@ def fused_dense_graph(net: nn.Module, inputs: dict[str, Tensor]) -> nn.Module:
     Raises:
         DoesNotApply: no block can be rewritten.
     """
+    shorten_compiler_messages()
     fused = copy_sharing_weights(net)
     report = fuse_dense(fused, inputs)
     if not report.rewritten:

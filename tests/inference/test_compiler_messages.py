@@ -1,0 +1,71 @@
+"""A deep network of our operators is compiled without texts that double with each block."""
+
+import logging
+import random
+
+import torch
+from torch import Tensor
+from torch._inductor.exc import OperatorIssue
+
+from sparsefront.datasets.info import DataInfo
+from sparsefront.inference.choice import KernelChoice
+from sparsefront.inference.compiler_messages import shorten_compiler_messages
+from sparsefront.inference.fusion.fuse import fused_dense_graph
+from sparsefront.inference.swap import swap
+from sparsefront.measure.problems import observe_problems
+from sparsefront.models.vit_small import VitSmall
+from sparsefront.patterns.n_m import NM
+
+BLOCKS = 8
+
+
+@torch.library.custom_op("sparsefront_tests::added", mutates_args=())
+def added(x: Tensor, residual: Tensor) -> Tensor:
+    return x + residual
+
+
+@torch.library.custom_op("sparsefront_tests::scaled", mutates_args=())
+def scaled(x: Tensor, factor: int) -> Tensor:
+    return x * factor
+
+
+@added.register_fake
+def _(x, residual):
+    return torch.empty_like(x)
+
+
+@scaled.register_fake
+def _(x, factor):
+    return torch.empty_like(x)
+
+
+def test_an_operator_deep_in_a_network_has_a_short_message(caplog):
+    factor = random.randrange(2, 1_000_000)  # another graph each time: one that is cached is compiled without a word
+
+    def forward(x):
+        for _ in range(BLOCKS):
+            x = added(added(x, x), x)
+        return scaled(x, factor)
+
+    shorten_compiler_messages()
+    with caplog.at_level(logging.INFO, logger="torch._inductor.graph"), torch.no_grad():
+        y = torch.compile(forward, fullgraph=True)(torch.ones(2, dtype=torch.float64))
+    assert y.tolist() == [factor * 3**BLOCKS] * 2
+    messages = [message for message in caplog.messages if "sparsefront_tests.scaled" in message]
+    assert messages and max(map(len, messages)) < 300
+
+
+def test_a_swapped_network_shortens_them(mlp, exported, monkeypatch):
+    monkeypatch.setattr(OperatorIssue, "operator_str", None)
+    export = exported(mlp(), NM(), 0.5, ["first"])
+    net, inputs = mlp(), {"x": torch.randn(4, 64)}
+    problems = observe_problems(net, inputs, ["first"])
+    swap(net, export, problems, KernelChoice(), device=torch.device("cpu"), dtype=torch.float32)
+    assert OperatorIssue.operator_str is not None
+
+
+def test_a_fused_dense_graph_shortens_them(monkeypatch):
+    monkeypatch.setattr(OperatorIssue, "operator_str", None)
+    net = VitSmall(dim=64, depth=1).build(DataInfo("image_classification", 10, 16, 3)).eval()
+    fused_dense_graph(net, {"x": torch.randn(2, 3, 16, 16)})
+    assert OperatorIssue.operator_str is not None
