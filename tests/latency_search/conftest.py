@@ -5,6 +5,7 @@ import torch
 from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import nn
 
+from sparsefront.allocation.measuring import Measured
 from sparsefront.inference.fusion import product_choice
 from sparsefront.latency_search import layer_times
 from sparsefront.latency_search.timing import Timing
@@ -35,6 +36,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(product_choice, "time_where_it_is", layer)
     monkeypatch.setattr(layer_times, "time_where_it_is", layer)
-    monkeypatch.setattr(Timing, "network_us", lambda self, net, **how: network_us(net))
+    monkeypatch.setattr(Timing, "network_us", lambda self, net: network_us(net))
+    monkeypatch.setattr(Timing, "in_turn", lambda self, net, dense: Measured(network_us(net), dense))
     monkeypatch.setattr(Timing, "dense", lambda self, net: (network_us(net), ("eager",)))
-    monkeypatch.setattr(Timing, "dense_execution", lambda self, net, versions: None)
+    monkeypatch.setattr(Timing, "dense_execution", lambda self, net, versions: network_us(net))

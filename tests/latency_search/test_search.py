@@ -153,8 +153,10 @@ class AllSparse(MeasuringAllocation):
     def assign(self, table, network, tell=lambda line: None):
         layouts = {chain: next(iter(layouts)) for chain, layouts in table.layouts_us.items()}
         assignment = Assignment(tuple(len(item.options) - 1 for item in table.items), layouts)
-        measured_ms = network.measured_us(assignment) / 1e3
-        return Found(assignment, table.time_us(assignment) / 1e3, measured_ms, [(0.0, measured_ms)])
+        measured = network.measure(assignment)
+        assert measured.dense_us > 0
+        measured_ms, dense_ms = measured.network_us / 1e3, measured.dense_us / 1e3
+        return Found(assignment, table.time_us(assignment) / 1e3, measured_ms, dense_ms, [(0.0, measured_ms)])
 
 
 @pytest.mark.parametrize("fuse", [True, False])
@@ -195,17 +197,22 @@ def test_by_the_clock_of_this_processor(vit, batches, fuse):
 def test_what_is_timed_runs_as_it_will_be_used(vit, batches, clock, monkeypatch):
     """A deterministic pruning lacks the fastest attention; its errors and losses are deterministic all the same."""
     timed, evaluated = [], []
-    network_us = Timing.network_us
+    network_us, in_turn = Timing.network_us, Timing.in_turn
 
-    def noted(self, net, **how):
+    def noted(self, net):
         timed.append(torch.are_deterministic_algorithms_enabled())
-        return network_us(self, net, **how)
+        return network_us(self, net)
+
+    def noted_in_turn(self, net, dense):
+        timed.append(torch.are_deterministic_algorithms_enabled())
+        return in_turn(self, net, dense)
 
     def loss(*pair):
         evaluated.append(torch.are_deterministic_algorithms_enabled())
         return F.cross_entropy(*pair)
 
     monkeypatch.setattr(Timing, "network_us", noted)
+    monkeypatch.setattr(Timing, "in_turn", noted_in_turn)
     monkeypatch.setattr(Timing, "dense", lambda self, net: (noted(self, net), ("eager",)))
     with deterministic_algorithms(True):
         searched(vit, batches, speedup=1.6, loss=loss)

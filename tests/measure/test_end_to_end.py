@@ -65,7 +65,9 @@ def test_a_network_is_timed_beside_all_that_a_pair_is_timed_beside(monkeypatch):
     dense, fused, sparse = Layers(2, scale=0.0).eval(), Layers(24, scale=0.0).eval(), WithKernel(2, scale=0.0).eval()
     time_pair(dense, sparse, inputs, settings, fuse=lambda net, inputs: fused)
     execution = find_dense(dense, inputs, settings, lambda net, inputs: fused)
-    assert time_beside(sparse, execution, inputs, settings).n == 6
+    pruned, beside = time_beside(sparse, execution, inputs, settings)
+    assert pruned.n == beside.n == 6
+    assert beside.median_ms < execution.fused.fastest.median_ms / 2, "of the dense versions the fastest counts"
     assert turns == [{"dense", "fused_dense", "sparse"}] * 2
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from statistics import fmean
 from typing import Annotated, ClassVar
 
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -67,15 +68,16 @@ class LatencySearch(MeasuringAllocation):
         Raises:
             InvalidSetting: key `latency_ms` or `speedup`, with what can be reached.
         """
-        budget_us = self.latency_ms * 1e3 if self.latency_ms is not None else table.dense_us / (self.speedup or 1.0)
+        budget_us = self._budget_us(table.dense_us)
         if (
             budget_us >= table.dense_us
         ):  # rewritten for sparse products, the dense network may be slower than in its fastest version
-            return Found(dense_assignment(table), table.dense_us / 1e3, budget_us / 1e3)
+            return Found(dense_assignment(table), table.dense_us / 1e3, budget_us / 1e3, table.dense_us / 1e3)
         corrected = _Corrected(table, network, tell)
         assignment = self._solved(table, budget_us)
         for _ in range(self.corrections):
             near = corrected.by(assignment) <= CLOSE
+            budget_us = self._budget_us(corrected.table.dense_us)
             assignment = self._solved(corrected.table, budget_us)
             if near:
                 break
@@ -85,6 +87,7 @@ class LatencySearch(MeasuringAllocation):
             if chosen in corrected.measured:
                 break
             corrected.by(chosen)
+            budget_us = self._budget_us(corrected.table.dense_us)
             kept = within(corrected.table, chosen, budget_us)
             if kept is None:  # what the swaps led to is slower than anything was predicted to be
                 chosen = assignment
@@ -98,7 +101,11 @@ class LatencySearch(MeasuringAllocation):
             chosen = refined.assignment
         if chosen != refined.assignment:
             refined = replace(refined, assignment=chosen, loss=network.loss(chosen, self.held_out_batches))
-        return Found(chosen, table.time_us(chosen) / 1e3, budget_us / 1e3, corrected.rounds, refined)
+        dense_ms = corrected.table.dense_us / 1e3
+        return Found(chosen, table.time_us(chosen) / 1e3, budget_us / 1e3, dense_ms, corrected.rounds, refined)
+
+    def _budget_us(self, dense_us: float) -> float:
+        return self.latency_ms * 1e3 if self.latency_ms is not None else dense_us / (self.speedup or 1.0)
 
     def _refined(
         self, table: ChoiceTable, before: Refined, budget_us: float, network: Network, tell: Callable[[str], None]
@@ -136,7 +143,8 @@ class LatencySearch(MeasuringAllocation):
 
 
 class _Corrected:
-    """A table whose prediction is shifted by what networks take that are measured.
+    """A table whose prediction is shifted by what networks take that are measured, and whose dense network is the one that was
+    timed in turn with them: by itself it may take longer, on a GPU that it makes hotter.
 
     Attributes:
         rounds: (predicted, measured) milliseconds of each.
@@ -147,12 +155,17 @@ class _Corrected:
         self.table, self._network, self._tell = table, network, tell
         self.rounds: list[tuple[float, float]] = []
         self.measured: list[Assignment] = []
+        self._dense_us: list[float] = []
 
     def by(self, assignment: Assignment) -> float:
         """Measure; how far the prediction was off, as a share of the measurement."""
-        predicted, measured = self.table.time_us(assignment), self._network.measured_us(assignment)
+        predicted, found = self.table.time_us(assignment), self._network.measure(assignment)
+        measured = found.network_us
         self.rounds.append((predicted / 1e3, measured / 1e3))
         self.measured.append(assignment)
-        self._tell(f"predicted {predicted / 1e3:.3f} ms, measured {measured / 1e3:.3f} ms")
-        self.table = replace(self.table, rest_us=self.table.rest_us + measured - predicted)
+        self._dense_us.append(found.dense_us)
+        told = f"predicted {predicted / 1e3:.3f} ms, measured {measured / 1e3:.3f} ms"
+        self._tell(f"{told} beside {found.dense_us / 1e3:.3f} ms of the dense network")
+        rest_us = self.table.rest_us + measured - predicted
+        self.table = replace(self.table, rest_us=rest_us, dense_us=fmean(self._dense_us))
         return abs(measured - predicted) / measured

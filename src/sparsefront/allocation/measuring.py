@@ -11,11 +11,19 @@ from sparsefront.allocation.swaps import Refined
 from sparsefront.patterns.base import Pattern
 
 
+@dataclass(frozen=True)
+class Measured:
+    """Microseconds of a whole network, pruned and with kernels swapped in, and of the dense one in turn with it."""
+
+    network_us: float
+    dense_us: float
+
+
 class Network(Protocol):
     """The network that is searched, as far as a search asks it."""
 
-    def measured_us(self, assignment: Assignment) -> float:
-        """Microseconds of the whole network, pruned and with kernels swapped in."""
+    def measure(self, assignment: Assignment) -> Measured:
+        """Both, as a result will have them."""
         ...
 
     def loss(self, assignment: Assignment, batches: int) -> float:
@@ -30,7 +38,9 @@ class Found:
     Args:
         assignment: of all items.
         predicted_ms: of the whole network.
-        budget_ms: that was asked for.
+        budget_ms: that was asked for; of a speedup, what the dense network allows.
+        dense_ms: of the dense network, which a speedup is asked of: in turn with those that were measured, on average, or as the
+            table has it where none was.
         rounds: (predicted, measured) milliseconds of each solution that the prediction was corrected by.
         refined: what swaps brought.
     """
@@ -38,6 +48,7 @@ class Found:
     assignment: Assignment
     predicted_ms: float
     budget_ms: float
+    dense_ms: float
     rounds: list[tuple[float, float]] = field(default_factory=list)
     refined: Refined | None = None
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sparsefront.allocation.choice_table import Assignment, ChoiceTable, Option
+from sparsefront.allocation.measuring import Measured
 from sparsefront.errors import keys_of
 from sparsefront.export.packed_layers import pack_layers
 from sparsefront.inference.network_modules import release_formats
@@ -78,7 +79,7 @@ class SearchedNetwork:
         return MaskLayout(orders, sparsities, patterns)
 
     @fastest_algorithms()
-    def measured_us(self, assignment: Assignment) -> float:
+    def measure(self, assignment: Assignment) -> Measured:
         timing, net = self._timing, copy.deepcopy(self._task.net)
         made = {layer: self._mask(layer, option) for layer, option in self.chosen(assignment).items()}
         layout = self.layout(assignment, made)
@@ -101,7 +102,7 @@ class SearchedNetwork:
         release_formats(net)
         dense = self._dense
         with self._timed(TIMING):
-            return timing.network_us(net, beside=dense)
+            return timing.in_turn(net, dense)
 
     @cached_property
     def _dense(self) -> Execution:

@@ -62,7 +62,7 @@ class SearchRecord:
         return {
             "latency_predicted_ms": found.predicted_ms,
             "latency_budget_ms": found.budget_ms,
-            "latency_dense_ms": self.table.dense_us / 1e3,
+            "latency_dense_ms": found.dense_ms,
             "corrections": [
                 {"predicted_ms": predicted, "measured_ms": measured} for predicted, measured in found.rounds
             ],

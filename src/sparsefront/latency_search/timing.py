@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from sparsefront.allocation.measuring import Measured
 from sparsefront.inference.choice import KernelChoice
 from sparsefront.inference.fusion.fuse import fused_dense_graph
 from sparsefront.measure.end_to_end import find_dense, rebuild_dense, time_alone, time_beside
@@ -55,16 +56,22 @@ class Timing:
         found = time_alone(net, self.inputs, self.settings, fuse=fused_dense_graph)
         return found.latency.median_ms * 1e3, found.versions
 
-    def network_us(self, net: nn.Module, *, beside: Execution | None = None) -> float:
+    def network_us(self, net: nn.Module) -> float:
         """Microseconds of a forward in its fastest execution mode.
 
         Args:
             net: ready.
-            beside: the dense network, timed in turn with it as in a measurement.
         """
-        if beside is None:
-            return time_alone(net, self.inputs, self._quick).latency.median_ms * 1e3
-        return time_beside(net, beside, self.inputs, self._quick).median_ms * 1e3
+        return time_alone(net, self.inputs, self._quick).latency.median_ms * 1e3
+
+    def in_turn(self, net: nn.Module, dense: Execution) -> Measured:
+        """A network and the dense one, as in a measurement.
+
+        Args:
+            net: ready.
+        """
+        pruned, beside = time_beside(net, dense, self.inputs, self._quick)
+        return Measured(pruned.median_ms * 1e3, beside.median_ms * 1e3)
 
     def dense_execution(self, net: nn.Module, versions: Sequence[str] = ()) -> Execution:
         """The dense network in its fastest version, to be timed beside sparse ones.

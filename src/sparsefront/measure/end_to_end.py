@@ -125,18 +125,22 @@ def time_pair(
     )
 
 
-def time_beside(net: nn.Module, dense: Execution, inputs: dict[str, Tensor], settings: Measure) -> LatencySummary:
+def time_beside(
+    net: nn.Module, dense: Execution, inputs: dict[str, Tensor], settings: Measure
+) -> tuple[LatencySummary, LatencySummary]:
     """Find the fastest way to run a network, then time it in turn with all that `time_pair` would time beside it: a network that
     does little work leaves a GPU so cool by itself that its clock rises.
 
     Args:
         dense: from `find_dense`, for many such networks: nothing that was compiled for it is forgotten.
+    Returns:
+        of the network, and of the fastest dense version in turn with it.
     Raises:
         as `time_pair`.
     """
     execution = find_execution(net, inputs, settings)
     samples_ms, _ = _time(_dense_calls(dense) | {"sparse": execution}, inputs, settings)
-    return summarise(sum(samples_ms["sparse"], []))
+    return summarise(sum(samples_ms["sparse"], [])), _dense(dense, samples_ms, inputs).latency
 
 
 def find_dense(net: nn.Module, inputs: dict[str, Tensor], settings: Measure, fuse: Fuse | None = None) -> Execution:
