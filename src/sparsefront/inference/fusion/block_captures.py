@@ -6,7 +6,7 @@ from sparsefront_kernels import SparseFormat
 from torch import Tensor, nn
 
 from sparsefront.inference.fusion.attribute_reads import plain_attributes, structure
-from sparsefront.inference.fusion.call import Unfusable, call_key, call_tensors
+from sparsefront.inference.fusion.call import Key, Unfusable, call_key, call_tensors
 from sparsefront.inference.fusion.capture import Captured, capture, skeleton
 from sparsefront.inference.fusion.find import BlockCall
 from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts
@@ -49,9 +49,7 @@ class BlockCaptures:
         if call is None:
             raise Unfusable("is not called in the observed forward")
         block = net.get_submodule(name)
-        if name not in self._skeletons:
-            self._skeletons[name] = skeleton(block)
-        bare = self._skeletons[name]
+        bare = self._skeleton(name, block)
         key = call_key(call.args, call.kwargs)
         group, captured = self._graph(block, bare, key, call)
         prepared = prepare_block(block, bare, key, captured, weights_of(block, name, formats, masks), parts)
@@ -60,6 +58,20 @@ class BlockCaptures:
                 raise Unfusable(f"reads the weight of {layer.removeprefix(f'{name}.')} without a call of that layer")
         self.groups[name] = group
         return prepared
+
+    def another_call(self, block: nn.Module, name: str, call: BlockCall) -> tuple[Key, Captured]:
+        """The graph of one more way of calling a block that was prepared.
+
+        Raises:
+            Unfusable: it has none.
+        """
+        key = call_key(call.args, call.kwargs)
+        return key, self._graph(block, self._skeleton(name, block), key, call)[1]
+
+    def _skeleton(self, name: str, block: nn.Module) -> nn.Module:
+        if name not in self._skeletons:
+            self._skeletons[name] = skeleton(block)
+        return self._skeletons[name]
 
     def _graph(self, block: nn.Module, bare: nn.Module, key: Hashable, call: BlockCall) -> tuple[Group, Captured]:
         """The graph of a block built alike, whose attributes have the same values as far as the graph depends on them."""

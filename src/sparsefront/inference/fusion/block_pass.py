@@ -27,6 +27,7 @@ from sparsefront.inference.fusion.plan import ALL_PARTS, FusionParts, FusionPlan
 from sparsefront.inference.fusion.prepared_block import PreparedBlock, stored_as
 from sparsefront.inference.fusion.product_choice import ChosenProduct, ProductChooser
 from sparsefront.inference.fusion.report import BlockReport, FusionReport, ProductReport
+from sparsefront.inference.fusion.traced_calls import observe_traced_calls
 from sparsefront.inference.network_modules import replace_module
 from sparsefront.measure.agreement import NETWORK_ERROR_LIMIT, output_error
 from sparsefront.measure.problems import LayerInput, observe_problems
@@ -67,6 +68,7 @@ class BlockPass:
         chains = find_chains(self.net)
         wanted = [name for blocks in chains.values() for name in blocks if self._is_wanted(name)]
         calls = observe_calls(self.net, wanted, self.inputs)
+        traced = observe_traced_calls(self.net, wanted, self.inputs) if wanted else {}
         self._rows = {name: seen.problem.m for name, seen in self._problems(wanted).items()}
         for chain, blocks in chains.items():
             prepared = {name: found for name in blocks if name in wanted and (found := self._prepare(name, calls))}
@@ -74,6 +76,8 @@ class BlockPass:
                 continue
             chosen = self._choose(chain, blocks, prepared, calls, layouts, plain)
             for name, block in chosen.blocks.items():
+                if name in traced:
+                    self._serve(block, name, traced[name])
                 self._put(name, block, chosen.products[name], calls[name])
         for line, count in self.report.summary().items():
             log.info("%d blocks: %s", count, line)
@@ -194,6 +198,14 @@ class BlockPass:
             rows = self._rows[spec.weight.layers[0]]
             made.append(self.chooser.choose(spec, rows, feature_major=feature_major, kernel=kernels.get(names)))
         return made
+
+    def _serve(self, block: FusedBlock, name: str, call: BlockCall) -> None:
+        """One more call, whose graph must be there before the network is traced."""
+        try:
+            if not block.serves(call.args, call.kwargs):
+                block.add_call(*self._captures.another_call(self.net.get_submodule(name), name, call))
+        except Unfusable as reason:  # the block says so if it is ever called so
+            log.debug("block %s, as it is called while traced, %s", name, reason)
 
     def _put(self, name: str, block: FusedBlock, products: list[ProductReport], call: BlockCall) -> None:
         """Replace the block if it computes the same."""

@@ -1,6 +1,6 @@
 """A block rewritten: it is called as the block was, and runs a graph of fused products."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -99,6 +99,14 @@ class FusedBlock(nn.Module):
         self._graphs_of.setdefault(key, []).append(len(self.graphs) - 1)
         self._sizes.append(captured.sizes)
         self._out_specs.append(captured.out_spec)
+
+    def serves(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether there is a graph for such a call.
+
+        Raises:
+            Unfusable: an argument is neither a tensor nor a plain constant.
+        """
+        return self._graph_for(call_key(args, kwargs), call_tensors(args, kwargs)) is not None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         key = call_key(args, kwargs)
