@@ -158,10 +158,12 @@ def test_what_the_correction_puts_out_of_reach_is_named_too():
 
 def test_a_latency_that_dense_keeps_prunes_nothing():
     known = table()
-    network = Timed(known, 0.0)
-    found = LatencySearch(latency_ms=0.1).assign(known, network)
+    network, told = Timed(known, 0.0), []
+    found = LatencySearch(latency_ms=0.1).assign(known, network, told.append)
     assert set(sparsities(found, known).values()) == {0.0} and found.predicted_ms == 0.1
     assert found.refined is None and not network.measured
+    (line,) = told
+    assert line.startswith("the dense network takes 0.100 ms, within the 0.100 asked for: nothing is pruned")
 
 
 def test_dense_counts_in_its_fastest_version():

@@ -72,6 +72,10 @@ class LatencySearch(MeasuringAllocation):
         if (
             budget_us >= table.dense_us
         ):  # rewritten for sparse products, the dense network may be slower than in its fastest version
+            tell(
+                f"the dense network takes {table.dense_us / 1e3:.3f} ms, within the {budget_us / 1e3:.3f} asked for: nothing is "
+                "pruned, and a recovery only trains it on"
+            )
             return Found(dense_assignment(table), table.dense_us / 1e3, budget_us / 1e3, table.dense_us / 1e3)
         corrected = _Corrected(table, network, tell)
         assignment = self._solved(table, budget_us)
