@@ -1,6 +1,6 @@
 """What the page says of one cell: the lines of its seeds, taken together."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import mean, stdev
@@ -40,6 +40,10 @@ class Cell:
     def unsupported(self) -> str | None:
         """Why there is no such network."""
         return next((line[rows.UNSUPPORTED] for line in self.accuracy if line[rows.UNSUPPORTED]), None)
+
+    def seeds_among(self, seeds: Iterable[int]) -> int:
+        """How many of these have an accuracy; retrainings at a crossing have others."""
+        return sum(self.of_seed(seed) is not None for seed in seeds)
 
     def per_cent(self, name: str) -> float | None:
         """Mean of a metric over the seeds, in per cent; None where no line has it."""

@@ -144,7 +144,8 @@ def _conditions(found: list[Cell], blocks: Mapping[str, Block]) -> str:
 def target_lines(study: Study, cells: Cells) -> Iterator[str]:
     """Of every column with a target: which line is chosen by val, and what it reaches on test.
 
-    The first seed chooses the finalists, their means over all seeds the line. A target is open until each of them has all seeds.
+    The first seed chooses the finalists, their means over all seeds the line. A target is open until each of them has all seeds
+    of headlines.
     """
     for network, targets in study.targets.items():
         for column, target in targets.items():
@@ -153,12 +154,13 @@ def target_lines(study: Study, cells: Cells) -> Iterator[str]:
                 yield f"- {network}, {column}: no line yet (to reach: {target:g})"
                 continue
             wanted = len(study.headline_seeds)
-            decided = all(cells[point].seeds == wanted for point in places)
+            had = {point: cells[point].seeds_among(study.headline_seeds) for point in places}
+            decided = all(count == wanted for count in had.values())
             place = max(places, key=lambda point: cells[point].per_cent("val_masked")) if decided else places[0]
             best = cells[place]
             verdict = "reached" if best.per_cent("masked") >= target else "not reached"
             if not decided:
-                counts = ", ".join(f"*{point.row}* {cells[point].seeds}" for point in places)
+                counts = ", ".join(f"*{point.row}* {count}" for point, count in had.items())
                 verdict += f" so far: of {wanted} seeds {'finalists have' if len(places) > 1 else 'it has'} {counts}"
             seeds = f"{best.seeds} seed{'s' if best.seeds > 1 else ''}"
             text = f"{best.text('val_masked')} on val, {best.text('masked')} on test"

@@ -3,7 +3,7 @@
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -115,15 +115,42 @@ def run(queue: Queue, pool: Executor, *, out: Path, workers: int, ends_at: float
     Args:
         out: folder of the studies' folders, where lines go.
         ends_at: `time.monotonic()` after which nothing is begun any more.
+    Raises:
+        SystemExit: the system killed a process of the pool, which ends them all.
     """
     running: dict[Future, Job] = {}
+    try:
+        _work(queue, pool, running, out=out, workers=workers, ends_at=ends_at, say=say)
+    except BrokenExecutor as error:
+        points = "; ".join(f"{point}, kernel={kernel}" for (point, kernel), _ in running.values())
+        why = "a process of the pool was killed, by the system where memory ran out"
+        raise SystemExit(f"{why}; what was running is left for the next call: {points}") from error
+
+
+def _work(
+    queue: Queue,
+    pool: Executor,
+    running: dict[Future, Job],
+    *,
+    out: Path,
+    workers: int,
+    ends_at: float,
+    say: Callable[[str], None],
+) -> None:
+    """`run`; `running` holds what has begun and has no line yet.
+
+    Raises:
+        BrokenExecutor: a process of the pool was killed.
+    """
     while queue.jobs or running:
         while len(running) < workers and time.monotonic() < ends_at and (job := queue.take()):
             running[pool.submit(finish, job[1])] = job
         if not running:
             say(f"out of time: {len(queue.jobs)} points are left for the next call")
             return
-        for done in wait(running, return_when=FIRST_COMPLETED).done:
+        for done in sorted(wait(running, return_when=FIRST_COMPLETED).done, key=_lost):  # first what has a line
+            if _lost(done):
+                done.result()
             (point, kernel), overrides = running.pop(done)
             if (error := done.exception()) is not None:
                 say(f"{point}: FAILED, {type(error).__name__}: {error}")
@@ -141,6 +168,11 @@ def run(queue: Queue, pool: Executor, *, out: Path, workers: int, ends_at: float
                 rows.append_line(path, point, kernel, found, overrides=shlex.join(chosen))
             say(f"{point}, kernel={kernel}: {_told(found)}")
             queue.finished(point, digest)
+
+
+def _lost(done: Future) -> bool:
+    """Whether it ended because a process of the pool did, be it another one's."""
+    return isinstance(done.exception(), BrokenExecutor)
 
 
 def _names_a_place(override: str) -> bool:

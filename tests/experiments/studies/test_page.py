@@ -42,6 +42,19 @@ def test_a_bar_is_decided_by_all_seeds_of_its_finalists(modules, study, tmp_path
     assert f"best on val is *{chosen}*" in text and f"to reach 80: {verdict}" in text
 
 
+def test_retrainings_at_a_crossing_do_not_keep_a_bar_open(modules, levels, tmp_path):
+    """They have seeds that headlines have not; a headline's own seeds decide."""
+    study = replace(levels, headline_seeds=(0, 1), targets={levels.networks[0]: {"50 %": 80.0}})
+    assert study.seeds == (0, 1, 2)
+    path = tmp_path / "points.csv"
+    for row in ("uniform", "EW"):
+        for seed in (0, 2, 1):
+            point = point_of(modules, study, row, seed)
+            modules["rows"].append_line(path, point, "none", line_of(0.9), overrides=shlex.join(point.overrides))
+            verdict = "reached\n" if (row, seed) == ("EW", 1) else "reached so far"
+            assert row == "uniform" or f"to reach 80: {verdict}" in modules["page"].page(study, tmp_path)
+
+
 def test_a_line_says_where_the_network_is_less_sparse_than_asked(modules, study, tmp_path):
     point = next(modules["definition"].points(study))
     modules["rows"].append_line(

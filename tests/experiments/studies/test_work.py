@@ -1,7 +1,9 @@
 """The work of a call and what it leaves for the next; and two points on digits."""
 
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 
+import pytest
 from inline_pool import InlinePool
 from made_study import FOLDER, ON_CPU, ROOT, line_of, lines_of, queue_of
 
@@ -115,6 +117,24 @@ def test_without_its_dense_network_no_point_has_a_line(modules, study, tmp_path,
         assert not modules["rows"].read_lines(tmp_path / study.name / "points.csv")
     assert sum("need that network" in line for line in said) == 4
     assert any("no such folder" in line for line in said) and any("RuntimeError: broken" in line for line in said)
+
+
+def test_a_killed_process_names_the_points_that_are_left(modules, study, tmp_path, monkeypatch):
+    """What ended in the same moment still gets its line."""
+    work = modules["work"]
+    results = iter([line_of(0.9), BrokenProcessPool("killed")])
+
+    def finish(overrides):
+        if isinstance(found := next(results), Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(work, "finish", finish)
+    run = {"pool": InlinePool(), "out": tmp_path, "workers": 2, "ends_at": float("inf"), "say": lambda line: None}
+    left = f"{study.name} {study.networks[0]}: dense, seed 1, kernel=none"
+    with pytest.raises(SystemExit, match=f"was killed.*is left for the next call: {left}$"):
+        work.run(queue_of(modules, study, tmp_path), **run)
+    assert len(lines_of(modules, study, tmp_path)) == 1
 
 
 def test_two_points_of_a_study_from_the_command_line(tmp_path, programs):
