@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
 
 COMMIT_DIGITS, WEIGHTS_DIGITS = 7, 8
 SEARCH, DENSE = "search", "dense"
+OVERRIDES = "overrides"
+PLACES = ("model.path", "dataset.path", "cache_dir", "results_dir")  # folders of a machine
 STAGES = ("dense", "prune", "recover", "export")
 QUIET = ("logger=none", "report.html=false", "report.plot=false", "trainer.progress_bar=false")
 MEASURED = (
@@ -111,15 +114,20 @@ def finish(
             return " ".join(str(error).split())
     if record is None:
         return None
-    return line_of(point, record)
+    return line_of(point, record, overrides)
 
 
-def line_of(point: Point, record: "Result") -> dict[str, str]:
-    """The line of a point, from the record of its run."""
+def line_of(point: Point, record: "Result", overrides: Sequence[str]) -> dict[str, str]:
+    """The line of a point, from the record of its run and the overrides of all points."""
     found = {name: record.value_of(name) for name in MEASURED}
     for name, digits in (("commit", COMMIT_DIGITS), ("dense_weights_sha256", WEIGHTS_DIGITS)):
         found[name] = (found[name] or "")[:digits]  # there is no commit outside a checkout
-    return point.cells | {name: _text(value) for name, value in found.items()}
+    return point.cells | {name: _text(value) for name, value in found.items()} | {OVERRIDES: settings_of(overrides)}
+
+
+def settings_of(overrides: Sequence[str]) -> str:
+    """Overrides as a line has them: in one order, without folders, which say nothing about a point."""
+    return shlex.join(sorted(text for text in overrides if text.partition("=")[0] not in PLACES))
 
 
 def _text(value: object) -> str:

@@ -5,15 +5,16 @@
 --overrides are those of `run.py`, for all points, such as measure.batch_size=128. Every point trains its recovery, beside
 the dense network trained on for the same budget. Processes share the GPU: the dense network of each seed comes first, and
 the first search of a seed before its others, which take its times. A line is added to --out as soon as its point is
-finished, so that a killed study goes on where it was; a search that is out of reach is named and left out. `--until export`
-trains and times nothing but what a search asks for, and writes no line: the call without it finds all trainings stored.
+finished, so that a killed study goes on where it was; lines of other --overrides are no points of it, and need another file.
+A search that is out of reach is named and left out. `--until export` trains and times nothing but what a search asks for, and
+writes no line: the call without it finds all trainings stored.
 `draw.py` draws the fronts, `summary.py` makes the page's table.
 """
 
 import argparse
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
@@ -81,6 +82,19 @@ def finish(
     return left
 
 
+def require_same_overrides(path: Path, lines: Sequence[Mapping[str, str]], overrides: Sequence[str]) -> None:
+    """Raises SystemExit where lines were measured with other overrides: they are no points of this study."""
+    ours = points.settings_of(overrides)
+    for theirs in (line.get(points.OVERRIDES) for line in lines):
+        if theirs != ours:
+            told = (
+                "do not say with which --overrides they were measured"
+                if theirs is None
+                else f"are of --overrides {theirs}"
+            )
+            raise SystemExit(f"--out {path}: its lines {told}, not of {ours or 'none'}: name another file")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=HERE / "rows.csv")
@@ -97,7 +111,9 @@ def main() -> None:
     arguments = parser.parse_args()
     ends_at = time.monotonic() + 60 * arguments.minutes
     points_wanted = wanted(arguments.singles, arguments.sparsities, arguments.speedups, arguments.seeds)
-    todo = points.unfinished(points_wanted, read_lines(arguments.out))
+    lines = read_lines(arguments.out)
+    require_same_overrides(arguments.out, lines, arguments.overrides)
+    todo = points.unfinished(points_wanted, lines)
     with worker_processes(arguments.workers) as pool:
         if left := finish(todo, pool, arguments, ends_at):
             print(f"{len(left)} points are left for the next call", flush=True)

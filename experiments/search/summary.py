@@ -137,11 +137,13 @@ def single_at_speed(searched: Row, rows: Sequence[Row]) -> tuple[str, float] | N
         for slower, faster in pairwise(line):
             ends = float(slower["speedup"]), float(faster["speedup"])
             if ends[0] <= speedup <= ends[1]:
-                share = (speedup - ends[0]) / (ends[1] - ends[0])
-                held_out, test = (
-                    value(slower) + share * (value(faster) - value(slower)) for value in (_held_out, _accuracy)
-                )
-                best = max(best or (held_out, choice, test), (held_out, choice, test))
+                # two sparsities of the very same speed are both ends of the line: each counts by itself
+                shares = [(speedup - ends[0]) / (ends[1] - ends[0])] if ends[0] < ends[1] else [0.0, 1.0]
+                for share in shares:
+                    held_out, test = (
+                        value(slower) + share * (value(faster) - value(slower)) for value in (_held_out, _accuracy)
+                    )
+                    best = max(best or (held_out, choice, test), (held_out, choice, test))
     return None if best is None else best[1:]
 
 

@@ -55,6 +55,20 @@ def test_a_study_goes_on_behind_its_last_line(modules, tmp_path):
     assert left == [wanted[2], *wanted[3:]]
 
 
+def test_a_study_goes_on_in_a_file_of_its_own_overrides_alone(modules, tmp_path):
+    points, study = modules["points"], modules["study"]
+    record, out = SimpleNamespace(value_of={"dense_weights_sha256": "a"}.get), tmp_path / "rows.csv"
+    given = ["recipe.lr=1e-4", "experiment=bert_sst2", "dataset.path=/here"]
+    line = points.line_of(points.Point("n_m", 0.5, 0), record, given)
+    assert line["overrides"] == "experiment=bert_sst2 recipe.lr=1e-4"
+    study.require_same_overrides(out, [], given)
+    study.require_same_overrides(out, [line], ["experiment=bert_sst2", "recipe.lr=1e-4", "dataset.path=/there"])
+    with pytest.raises(SystemExit, match="rows.csv: its lines are of --overrides experiment=bert_sst2 .*name another"):
+        study.require_same_overrides(out, [line], given[1:])
+    with pytest.raises(SystemExit, match="do not say with which --overrides they were measured"):
+        study.require_same_overrides(out, [row("n_m", "0.5", 0, 1.0, 0.9)], given)
+
+
 def test_the_dense_network_comes_first_and_searches_take_the_times_of_one(modules, monkeypatch, tmp_path, capsys):
     points, study = modules["points"], modules["study"]
     ended = []
@@ -131,7 +145,7 @@ def test_seeds_without_the_control_are_left_out_of_what_is_against_it(modules):
 
 def test_a_point_of_a_tree_without_commits_has_a_line(modules):
     record = SimpleNamespace(value_of={"dense_weights_sha256": "a" * 64, "sparse": 0.9}.get)
-    line = modules["points"].line_of(modules["points"].Point("n_m", 0.5, 0), record)
+    line = modules["points"].line_of(modules["points"].Point("n_m", 0.5, 0), record, [])
     assert (line["commit"], line["sparse"]) == ("", "0.9") and set(line["dense_weights_sha256"]) == {"a"}
 
 
@@ -146,6 +160,8 @@ def test_a_single_pattern_at_just_the_speed_of_the_search(modules):
         row("uniform", "0.75", 0, 1.0, 0.8, val_sparse="0.99"),
     ]
     assert modules["summary"].single_at_speed(searched, rows + better) == ("uniform", pytest.approx(0.8))
+    same = [row("uniform", level, 0, 1.25, value, speedup="1.6") for level, value in (("0.5", 0.95), ("0.75", 0.7))]
+    assert modules["summary"].single_at_speed(searched, rows + same) == ("uniform", 0.95)
     slower_machine = row("n_m", "0.75", 0, 2.5, 0.8, speedup="1.7")
     assert modules["summary"].best_single(searched, [*rows[:1], slower_machine]) == slower_machine
 
