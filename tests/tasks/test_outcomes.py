@@ -31,6 +31,22 @@ def test_the_metric_over_some_samples_is_the_evaluator_s_of_these_alone(metric, 
         assert outcomes.metric_over(chosen) == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.filterwarnings("error:The variance of predictions")
+@pytest.mark.parametrize(("metric", "classes"), METRICS.items())
+@pytest.mark.parametrize("label", [0, 1])
+@pytest.mark.parametrize("samples", [8, 1])
+def test_labels_that_are_all_the_same_have_a_metric(metric, classes, label, samples):
+    """As of few samples that were held out; no correlation with them is defined, which counts as 0."""
+    evaluator = LabelEvaluator((metric,), classes, logits_of=lambda output: output)
+    logits = torch.randn(samples, classes, generator=torch.Generator().manual_seed(0))
+    labels = torch.full((samples,), label)
+    evaluator.update(logits, {"labels": labels if classes > 1 else labels.float()})
+    found = evaluator.compute()[metric]
+    assert evaluator.outcomes(metric).metric_over(np.arange(samples)) == pytest.approx(found)
+    assert found == 0 or metric in ("accuracy", "f1")
+    assert evaluator.standard_errors()[metric] >= 0
+
+
 @pytest.mark.parametrize(("metric", "classes"), METRICS.items())
 def test_a_file_gives_back_what_went_in(tmp_path, metric, classes):
     outcomes = evaluated(metric, classes).outcomes(metric)

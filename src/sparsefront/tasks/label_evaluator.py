@@ -1,7 +1,6 @@
 """Evaluating one label per input, for images and sentences alike."""
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor
 from torchmetrics import MetricCollection
 
 from sparsefront.errors import InvalidSetting
-from sparsefront.tasks.label_metrics import METRICS
+from sparsefront.tasks.label_metrics import METRICS, constants_allowed
 from sparsefront.tasks.outcomes import Outcomes, samples_digest
 from sparsefront.tasks.standard_error import error_by_bootstrap, error_of_proportion
 
@@ -53,7 +52,8 @@ class LabelEvaluator:
                 "must be numbers: look for NaN in weights and data, or values too large for the dtype (measure.dtype)"
             )
             raise InvalidSetting("outputs", given, allowed)
-        values = {name: float(value) for name, value in self._metrics.compute().items()}
+        with constants_allowed():
+            values = {name: float(value) for name, value in self._metrics.compute().items()}
         return {name: 0.0 if math.isnan(value) else value for name, value in values.items()}
 
     @property
@@ -77,6 +77,5 @@ class LabelEvaluator:
         if name == "accuracy":
             return error_of_proportion(float((predicted == labels).double().mean()), len(labels))
         metric = METRICS[name](self._num_classes)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of draws without any spread
+        with constants_allowed():  # in a draw
             return error_by_bootstrap(lambda chosen: float(metric(predicted[chosen], labels[chosen])), len(labels))

@@ -1,6 +1,8 @@
 """The metrics of one label per input."""
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from torchmetrics import Metric
 from torchmetrics.classification import BinaryF1Score, MulticlassAccuracy
@@ -16,3 +18,11 @@ METRICS: dict[str, Callable[[int], Metric]] = {
     "spearman": lambda classes: SpearmanCorrCoef(),
 }
 """Name -> metric for that many classes. `f1` is of class 1 of two; correlations of scores need one output."""
+
+
+@contextmanager
+def constants_allowed() -> Iterator[None]:
+    """A correlation with what is all the same is not defined: NaN, without torchmetrics' warning."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The variance of predictions or target is close to zero")
+        yield

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 SAMPLES, METRIC, LABELS = "samples", "metric", "labels"
+FEWEST_CLASSES = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,10 +38,13 @@ class Outcomes:
             return float(self.values[chosen].mean())
         import torch
 
-        from sparsefront.tasks.label_metrics import METRICS
+        from sparsefront.tasks.label_metrics import METRICS, constants_allowed
 
-        metric = METRICS[self.metric](int(self.labels.max()) + 1)
-        found = float(metric(torch.from_numpy(self.values[chosen]), torch.from_numpy(self.labels[chosen])))
+        # labels may all be of one class, and predictions of others
+        classes = [int(part.max()) + 1 for part in (self.labels, self.values) if part.dtype.kind in "iu"]
+        metric = METRICS[self.metric](max([FEWEST_CLASSES, *classes]))
+        with constants_allowed():
+            found = float(metric(torch.from_numpy(self.values[chosen]), torch.from_numpy(self.labels[chosen])))
         return 0.0 if math.isnan(found) else found
 
 
