@@ -194,6 +194,25 @@ def test_by_the_clock_of_this_processor(vit, batches, fuse):
     }
 
 
+class Normed(nn.Module):
+    """Its norm stays float32, its products are bfloat16."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(32), nn.Linear(32, 64).bfloat16(), nn.Linear(64, 32).bfloat16()
+
+    def forward(self, x):
+        return self.down(torch.relu(self.up(self.norm(x.float()).bfloat16())))
+
+
+def test_a_network_of_two_dtypes_is_searched_in_both():
+    net, x = Normed(), torch.randn(8, 32).bfloat16()
+    given = {"allocation": AllSparse(), "layers": ["up", "down"], "loss": F.cross_entropy, "tell": len}
+    masks = sf.prune(net, MIXED, 0.75, calibration=[(x, torch.randint(0, 32, (8,)))], **given)
+    assert masks.search.found.rounds[0][1] > 0 and not masks["up"].all()
+    assert (net.norm.weight.dtype, net.up.weight.dtype) == (torch.float32, torch.bfloat16)
+
+
 def test_what_is_timed_runs_as_it_will_be_used(vit, batches, clock, monkeypatch):
     """A deterministic pruning lacks the fastest attention; its errors and losses are deterministic all the same."""
     timed, evaluated = [], []

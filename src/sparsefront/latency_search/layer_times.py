@@ -78,7 +78,7 @@ def layer_time(
     """The time of a layer by itself, row-major on both sides, under a candidate; None where no kernel runs it."""
     module, (pattern, sparsity) = net.get_submodule(layer), choice
     device = timing.device
-    x = torch.randn(received.input_shape, device=device, dtype=timing.dtype)
+    x = torch.randn(received.input_shape, device=device, dtype=received.problem.dtype)
     if pattern is None:
         return Timed(time_where_it_is(module, x).latency_us, dense_name(module))
     if layer_unsupported_reason(module) or nested_tensor_reason(net, layer):
@@ -86,7 +86,7 @@ def layer_time(
     mask = masks.mask(layer, pattern, sparsity)
     with masked(net, {layer: mask}):
         stored = masks.stored(layer, as_matrix(module.weight), mask, pattern, sparsity)
-        stored = stored.to(device=device, dtype=timing.dtype)
+        stored = stored.to(device=device, dtype=module.weight.dtype)
         wants = partial(timing.products.wants, canonical=stored.family, device=device)
         candidates = find_candidates(stored, mask.to(device), received.problem, wants)
         tuned = autotune_layer(module, candidates, received)

@@ -23,13 +23,14 @@ log = logging.getLogger(__name__)
 class Timing:
     """Args:
     inputs: keyword arguments of the network: the batch that is timed, on the device and in the dtype of the measurement.
-    dtype: of weights and activations.
+    dtype: of weights and activations; None: each keeps its own, as in networks whose norms are float32 and whose products are
+        bfloat16.
     settings: of the measurement.
     kernel: which kernels may run.
     """
 
     inputs: dict[str, Tensor]
-    dtype: torch.dtype
+    dtype: torch.dtype | None
     settings: Measure
     kernel: KernelChoice
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.fusion.fuse import fused_dense_graph
 from sparsefront.library.inputs import device_of, named_inputs_on
+from sparsefront.library.measured_dtype import measured_dtype
 from sparsefront.measure.agreement import floating_tensors
 from sparsefront.measure.end_to_end import EndToEnd, time_pair
 from sparsefront.measure.latency import LatencySummary
@@ -70,7 +71,8 @@ def benchmark(
     """Find the fastest execution mode of each network (eager, CUDA graph, compiled), then time both in turn.
 
     Args:
-        dense_net, net: on the same device, in the same dtype; both are in eval mode afterwards.
+        dense_net, net: on the same device, in the same dtype, which is the coarsest of their weights; both are in eval mode
+            afterwards.
         example_inputs: what both are called with, such as (x,): this batch is timed.
         settings: of `sf.Measure` what concerns timing: warmup, samples, repeats, execution modes, variants and seconds of
             the search; device, dtype and sizes are those of the networks and inputs.
@@ -84,14 +86,13 @@ def benchmark(
     """
     inputs = named_inputs_on(dense_net, example_inputs)
     named_inputs_on(net, example_inputs)
-    dtype, other = _dtype(dense_net), _dtype(net)
-    if dtype != other:
-        raise InvalidSetting("net", other, f"must be in the dtype of dense_net, {dtype}")
+    name, other = measured_dtype(dense_net), measured_dtype(net)
+    if name != other:
+        raise InvalidSetting("net", DTYPES[other], f"must be in the dtype of dense_net, {DTYPES[name]}")
     shapes, others = (_output_shapes(one, inputs) for one in (dense_net, net))
     if shapes != others:
         raise InvalidSetting("net", others, f"must give outputs of the shapes of dense_net's, {shapes}")
     device = device_of(dense_net)
-    name = next(name for name, value in DTYPES.items() if value == dtype)
     settings = replace(settings or Measure(), device=device.type, dtype=name)  # type: ignore[arg-type]  # it checks
     timed = time_pair(dense_net.eval(), net.eval(), inputs, settings, fuse=fuse)
     return Comparison("cpu" if device.type == "cpu" else torch.cuda.get_device_name(device), timed)
@@ -105,10 +106,3 @@ def _line(name: str, latency: LatencySummary, execution: str) -> str:
 @torch.inference_mode()
 def _output_shapes(net: nn.Module, inputs: dict[str, Tensor]) -> list[list[int]]:
     return [list(output.shape) for output in floating_tensors(net.eval()(**inputs))]
-
-
-def _dtype(net: nn.Module) -> torch.dtype:
-    found = next((parameter.dtype for parameter in net.parameters() if parameter.is_floating_point()), torch.float32)
-    if found not in DTYPES.values():
-        raise InvalidSetting("net", found, f"is timed in {', '.join(DTYPES)}")
-    return found
