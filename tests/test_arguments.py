@@ -36,6 +36,41 @@ def test_an_unknown_root_key_is_told_with_those_that_there_are(typed):
         understood(["seed=1", typed])
 
 
+SEEDS = "must be a whole number from 0 to 4294967295"
+WRONG_TYPES = {
+    "seed=1.5": f"seed=1.5: {SEEDS}",
+    "seed=1,2.5,3": f"seed=2.5: {SEEDS}",
+    "seed=range(0.5,4)": f"seed=0.5: {SEEDS}",
+    "++sparsity=null": "sparsity=null: must be a number of at least 0 and below 1 (the fraction of zeros)",
+    "stages=dense": "stages=dense: must be a list of one or more names out of dense, prune, ",
+    "optimize=[[a]],[b]": "optimize=[[a]]: must be a list of texts",
+    "reuse=maybe": "reuse=maybe: must be true or false",
+    "granularity=[4]": "granularity=[4]: must be a whole number or text or null",
+    "results_dir=null": "results_dir=null: must be text",
+}
+
+
+@pytest.mark.parametrize(("typed", "message"), WRONG_TYPES.items())
+def test_a_root_value_of_another_type_is_told_with_what_its_key_takes(typed, message):
+    with pytest.raises(InvalidSetting, match=f"^{re.escape(message)}"):
+        understood(["-m", "pattern=n_m", typed])
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "seed='5'",
+        "sparsity=0,'0.5'",
+        "sparsity=interval(0,0.9)",
+        "seed=${recovery.seed}",
+        "granularity=4x64,null",
+        "seed=[1",
+    ],
+)
+def test_what_the_typed_root_takes_or_hydra_tells_stays_what_it_is(typed):
+    assert understood(["-m", typed]) == ["-m", typed]
+
+
 def test_a_root_of_ones_own_may_have_further_groups():
     typed = ["--config-name", "own", "studies=first"]
     assert understood(typed) == typed

@@ -62,8 +62,9 @@ def test_stages_that_end_before_the_report_give_no_record(places):
     [
         ("patern=n_m", "patern=n_m: unknown key; the root takes sparsity, "),
         ("pattern=nm", "overrides=pattern=nm: .*Could not find 'pattern/nm' Available options in 'pattern': block_2_4"),
-        ("sparsity=half", "overrides=sparsity=half: .*Value 'half' of type 'str' could not be converted to Float"),
+        ("sparsity=half", r"^sparsity=half: must be a number of at least 0 and below 1 \(the fraction of zeros\)$"),
         ("sparsity=2", r"sparsity=2.0: must be a number of at least 0 and below 1"),
+        ("pattern.n=3", "pattern.n=3: unknown key of pattern=tile_wise; choose pattern=n_m, which takes it"),
         ("+pattern.n=3", "pattern.n=3: unknown key of pattern=tile_wise; choose pattern=n_m, which takes it"),
         ("recipe.history=true", r"recipe\.history=true: is recipe\.save_epoch_weights now"),
         ("pattern=null", "pattern=null: choose an option of the group"),

@@ -43,6 +43,14 @@ REJECTED = {
     "read from the root": (["granularity=8,0", "pattern=tile_wise,block_wise"], "granularity=0: must be"),
     "of one option": (["pattern=n_m", "pattern.m=4,-8"], "pattern.m=-8: must be"),
     "what holds for all": (["seed=1,2", "recipe.lr=-1"], "recipe.lr=-1: must be"),
+    "a key of no option": (
+        ["seed=1,2", "recipe.lrr=1"],
+        "recipe.lrr=1: unknown key; recipe takes batch_size, epochs, lr, ",
+    ),
+    "a key of one option alone": (
+        ["pattern=n_m,tile_wise", "pattern.n=1"],
+        "pattern.n=1: unknown key of pattern=tile_wise; choose pattern=n_m, which takes it",
+    ),
 }
 
 

@@ -4,14 +4,19 @@ import importlib.metadata
 import re
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from yaml import YAMLError
 
 from sparsefront import config
 from sparsefront.errors import InvalidSetting, first_line, yaml_complaint
 from sparsefront.group_options import RENAMED_KEYS, renamed_key
+from sparsefront.setting_types import require_root_type
+from sparsefront.sweep_values import values_of
 
 # of the defaults list in conf/config.yaml; Hydra takes GROUP=NAME for these, and +GROUP=NAME for none of them
 OPTIONAL = ("experiment", "debug")
@@ -44,7 +49,7 @@ def understood(arguments: Sequence[str]) -> list[str]:
     Raises:
         InvalidSetting: a plugin of Hydra's that is not installed, with the command that installs it; a sweep on Slurm where
             there is none; a group without an option, or with a list of them; an option whose file is no YAML; a key that was
-            renamed, with its new name; a root key that there is not.
+            renamed, with its new name; a root key that there is not; a value of another type than its root key's.
     """
     _require_plugins(arguments)
     _require_slurm(arguments)
@@ -60,6 +65,7 @@ def understood(arguments: Sequence[str]) -> list[str]:
     flags, overrides = _parted([argument for argument in plain if argument not in absent])
     if not any(flag.partition("=")[0] in OWN_ROOT for flag in flags):
         _require_root_keys(overrides)
+        _require_root_types(overrides)
     return flags + overrides
 
 
@@ -85,6 +91,19 @@ def _require_root_keys(overrides: Sequence[str]) -> None:
         root = re.match(r"\w+", key)  # none of an addition (+) or a removal (~): these wait until all is composed
         if root and root[0] not in (*ROOT_KEYS, *OPTIONAL, "hydra"):
             raise InvalidSetting(key, value, f"unknown key; the root takes {', '.join(ROOT_KEYS)}")
+
+
+def _require_root_types(overrides: Sequence[str]) -> None:
+    """Hydra would tell of its own types, without a word of what the key takes."""
+    parser = OverridesParser.create()
+    for text in overrides:
+        key = text.lstrip("+").partition("=")[0]
+        if key not in ROOT_KEYS or key in config.GROUPS:
+            continue
+        with suppress(HydraException):  # of what Hydra cannot read, which it tells itself
+            override = parser.parse_override(text)
+            for given in values_of(override) if override.is_sweep_override() else [override.get_value_string()]:
+                require_root_type(key, parser.parse_override(f"{key}={given}").value(), given)
 
 
 def _require_plugins(arguments: Sequence[str]) -> None:

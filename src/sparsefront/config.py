@@ -33,7 +33,7 @@ STAGES = ("dense", "prune", "recover", "export", "swap", "measure", "report")
 
 @dataclass
 class Config:
-    """Root keys, typed: Hydra itself rejects a wrong type, `arguments` an unknown key; groups are checked by `validate`."""
+    """Root keys, typed: `arguments` rejects a wrong type and an unknown key; groups are checked by `validate`."""
 
     sparsity: float = 0.75
     granularity: int | str | None = None
@@ -102,11 +102,12 @@ def ray_num_gpus(address: str) -> int:
 
 
 def _schema() -> DictConfig:
-    """The typed root. A key of another allocation than the chosen one passes Hydra, which would advise to append it;
-    `validate` says which option takes it.
+    """The typed root. An unknown key of a group passes Hydra, which would advise to append it; `validate` says which there
+    are, or which option takes it.
     """
     schema = OmegaConf.structured(Config)
-    schema.allocation = DictConfig({}, flags={"struct": False})
+    for group in GROUPS:
+        schema[group] = DictConfig({}, flags={"struct": False})
     return schema
 
 

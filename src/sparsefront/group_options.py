@@ -1,7 +1,7 @@
 """The options of a configuration group: where their files are, and which of them takes a key that the chosen one does not."""
 
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,18 +51,18 @@ def options_of(group: str, folders: Iterable[Path]) -> list[str]:
     return list(dict.fromkeys(file.stem for folder in folders for file in sorted((folder / group).glob("*.yaml"))))
 
 
-def say_where(error: UnknownKey, chosen: str, folders: Iterable[Path]) -> InvalidSetting:
+def say_where(error: UnknownKey, choices: Mapping[str, str], folders: Iterable[Path]) -> InvalidSetting:
     """The same complaint, with what to type where the key was renamed, or belongs to other options of its group.
 
     Args:
         error: its key is written from the root.
-        chosen: name of the option that does not take the key.
+        choices: group -> the name of its option, which does not take the key.
         folders: those that Hydra searches for options.
     """
     if (renamed := renamed_key(error.key)) is not None:
         return InvalidSetting(error.key, error.value, renamed)
     group, _, key = error.key.partition(".")
-    options = _options_with(group, key, folders)
+    chosen, options = choices[group], _options_with(group, key, folders)
     if not options or chosen in options:
         return error
     typed = " or ".join(f"{group}={option}" for option in options)

@@ -1,16 +1,20 @@
 """Each value of a configuration by its own type and range, whatever stands beside it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from pydantic import Field
 
-from sparsefront.config import GROUPS, STAGES
+from sparsefront.config import GROUPS, STAGES, Config
 from sparsefront.declared.types import Fraction, OneOrMore
 from sparsefront.declared.values import checked_values
-from sparsefront.errors import InvalidSetting
+from sparsefront.declared.words import in_words
+from sparsefront.errors import InvalidSetting, UnknownKey
+from sparsefront.group_options import say_where
 from sparsefront.settings import typed_settings
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what NumPy's generators take
@@ -23,17 +27,34 @@ ROOT_TYPES = {
 }
 
 
-def check_types(config: DictConfig, choices: dict[str, str]) -> None:
+def require_root_type(key: str, value: Any, typed: str) -> None:
+    """A value for a root key must be what the typed root takes: the text "5" for a whole number too.
+
+    Args:
+        value: as Hydra reads it.
+        typed: the same as the user wrote it.
+    Raises:
+        InvalidSetting: a value of another type; says what the key takes.
+    """
+    try:
+        OmegaConf.structured(Config)[key] = value
+    except OmegaConfBaseException as error:
+        hints = get_type_hints(Config) | ROOT_TYPES
+        raise InvalidSetting(key, typed, f"must be {in_words(hints[key])}") from error
+
+
+def check_types(config: DictConfig, choices: dict[str, str], folders: Sequence[Path]) -> None:
     """Each value of a configuration by its own type and range alone: what goes together is not looked at, nothing is built.
 
     Args:
         choices: group -> the name of its option.
+        folders: those that Hydra searches for options.
     Raises:
         InvalidSetting: the first value that no other setting could make right.
     """
     check_root_types(config)
     for group in GROUPS:
-        with told_where_typed(config):
+        with told_where_typed(config, choices, folders):
             typed_settings(group, config[group], choices.get(group))
 
 
@@ -47,10 +68,18 @@ def check_root_types(config: DictConfig) -> None:
 
 
 @contextmanager
-def told_where_typed(config: DictConfig) -> Iterator[None]:
-    """A pattern reads the root's granularity: a complaint about it names the key that the user typed."""
+def told_where_typed(config: DictConfig, choices: Mapping[str, str], folders: Sequence[Path]) -> Iterator[None]:
+    """A complaint about a group names what the user types: the root's granularity, which a pattern reads, and for an unknown
+    key the options that take it.
+
+    Args:
+        choices: group -> the name of its option.
+        folders: those that Hydra searches for options.
+    """
     try:
         yield
+    except UnknownKey as error:
+        raise say_where(error, choices, folders) from error
     except InvalidSetting as error:
         typed_at_root = error.key == "pattern.granularity" and config.granularity is not None
         raise InvalidSetting("granularity", error.value, error.allowed) if typed_at_root else error from error

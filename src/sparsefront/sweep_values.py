@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from sparsefront.errors import InvalidSetting
+from sparsefront.group_options import searched_folders
 from sparsefront.setting_types import check_types
 
 Check = Callable[[Sequence[str]], None]
@@ -61,9 +62,11 @@ def point_check(config: DictConfig, loader: ConfigLoader) -> Check:
         config: of the multirun, Hydra's own part included.
     """
 
+    folders = searched_folders(config.hydra.runtime.get("config_sources") or ())
+
     def check(overrides: Sequence[str]) -> None:
         composed = loader.load_sweep_config(config, list(overrides))
-        check_types(composed, dict(composed.hydra.runtime.choices))
+        check_types(composed, dict(composed.hydra.runtime.choices), folders)
 
     return check
 
@@ -77,15 +80,16 @@ def _split(overrides: Sequence[str], loader: ConfigLoader) -> tuple[list[str], d
         fixed.pop(key, None)
         swept.pop(key, None)
         if override.is_sweep_override():
-            swept[key] = _values(override)
+            swept[key] = values_of(override)
         else:
             fixed[key] = str(override.input_line)
     return list(fixed.values()), swept
 
 
-def _values(override: Override) -> list[str]:
+def values_of(override: Override) -> list[str]:
+    """What a sweep gives to its key, as typed; of an interval and a range both ends."""
     sweep: Any = override.value()
     if isinstance(sweep, IntervalSweep):
         return [str(sweep.start), str(sweep.end)]
     values = list(override.sweep_string_iterator())
-    return [values[0], values[-1]] if isinstance(sweep, RangeSweep) else values
+    return [*values[:1], *values[-1:]] if isinstance(sweep, RangeSweep) else values

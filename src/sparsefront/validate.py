@@ -11,9 +11,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from sparsefront.config import CONTROLS, GROUPS, STAGES, Config
-from sparsefront.errors import InvalidSetting, UnknownKey
+from sparsefront.errors import InvalidSetting
 from sparsefront.experiment import Experiment
-from sparsefront.group_options import options_of, say_where, searched_folders
+from sparsefront.group_options import options_of, searched_folders
 from sparsefront.pruning.layers import nothing_fits, plan_pruning, require_matches
 from sparsefront.report.renamed_fields import new_name
 from sparsefront.report.result import result_fields
@@ -128,11 +128,8 @@ def _sweep_name() -> str | None:
 
 
 def _build(group: str, config: DictConfig, choices: dict[str, str]) -> Any:
-    try:
-        with told_where_typed(config):
-            part = build_settings(group, config[group], choices.get(group))
-    except UnknownKey as error:
-        raise say_where(error, choices[group], _option_folders()) from error
+    with told_where_typed(config, choices, _option_folders()):
+        part = build_settings(group, config[group], choices.get(group))
     if not isinstance(part, base := BASES[group]):
         derives = f"must derive from {base.__module__}.{base.__name__}"
         raise InvalidSetting(f"{group}._target_", config[group]["_target_"], derives)
