@@ -20,6 +20,7 @@ def main(cfg: DictConfig) -> float | tuple[float, ...] | None:
 
 
 if __name__ == "__main__":
-    sys.argv[1:] = command_line.understood_or_exit(sys.argv[1:])
-    with command_line.sweep_summary():
-        main()
+    with command_line.interrupt_in_one_line():
+        sys.argv[1:] = command_line.understood_or_exit(sys.argv[1:])
+        with command_line.sweep_summary():
+            main()

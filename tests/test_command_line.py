@@ -233,3 +233,16 @@ def test_a_disk_that_fills_up_leaves_nothing_half_written(tmp_path, programs):
     assert not [path for path in tmp_path.rglob("*") if "partial" in path.name or path.name == ".running"]
     assert not list(tmp_path.glob("cache/dense/*/"))
     assert {path.name for path in tmp_path.glob("results/*/*/*.json")} == {"failure.json"}
+
+
+@pytest.mark.parametrize("sweep", [[], ["-m", "sparsity=0.5,0.75"]], ids=["a run", "a sweep"])
+def test_ctrl_c_ends_the_program_with_a_line(tmp_path, programs, sweep):
+    interrupted = (
+        "import os, runpy, signal, sys; from sparsefront import pipeline; "
+        "pipeline.run_experiment = lambda config: os.kill(os.getpid(), signal.SIGINT)"
+    )
+    main = "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    done = programs.run(["-c", f"{interrupted}; {main}", *command(tmp_path, *sweep)])
+    said = "interrupted: what is finished is stored, and the same command goes on from there\n"
+    assert done.returncode == 130 and done.stderr.startswith(said) and "Traceback" not in done.stderr
+    assert ("0 points finished, 1 failed" in done.stdout) == bool(sweep)

@@ -1,7 +1,10 @@
-"""What surrounds a job on the command line: one message for bad input, a record of each failure, a table after a sweep."""
+"""What surrounds a job on the command line: one message for bad input or Ctrl-C, a record of each failure, a table after a
+sweep.
+"""
 
 import os
 import shutil
+import signal
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -46,6 +49,16 @@ def understood_or_exit(arguments: Sequence[str]) -> list[str]:
         return understood(arguments)
     except InvalidSetting as error:
         raise SystemExit(str(error)) from error
+
+
+@contextmanager
+def interrupt_in_one_line() -> Iterator[None]:
+    """Ctrl-C ends the program with a line and status 130, as shells tell it; Python would print where it was."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("interrupted: what is finished is stored, and the same command goes on from there", file=sys.stderr)
+        raise SystemExit(128 + signal.SIGINT) from None
 
 
 @contextmanager
