@@ -14,7 +14,7 @@ from sparsefront.config import CONTROLS, GROUPS, STAGES, Config
 from sparsefront.errors import InvalidSetting
 from sparsefront.experiment import Experiment
 from sparsefront.group_options import options_of, searched_folders
-from sparsefront.pruning.layers import nothing_fits, plan_pruning, require_matches
+from sparsefront.pruning.layers import larger_than_layers, nothing_fits, plan_pruning, require_matches
 from sparsefront.report.renamed_fields import new_name
 from sparsefront.report.result import result_fields
 from sparsefront.search.objective import field_of
@@ -217,9 +217,9 @@ def _check_granularity(experiment: Experiment) -> None:
 def _check_pattern(experiment: Experiment) -> None:
     """The pattern must fit at least one layer, and a forced kernel must be able to run what it makes."""
     pattern = experiment.pattern
+    _check_granularity(experiment)
     if not pattern.prunes:
         return
-    _check_granularity(experiment)
     _call("pattern", pattern.check_sparsity, experiment.sparsity)
     _call("allocation", experiment.allocation.check_sparsity, experiment.sparsity)
     net = _call("model", experiment.model.skeleton, experiment.dataset.info)
@@ -230,6 +230,8 @@ def _check_pattern(experiment: Experiment) -> None:
     )
     if not plan.layers:
         raise nothing_fits(plan, pattern, experiment.recipe.ignore)
+    if (large := larger_than_layers(plan, pattern)) is not None:
+        log.warning("%s", large)
     shapes = {name: plan.shapes[name] for name in plan.layers}
     _call("report", experiment.report.check_layers, shapes)
     _call("allocation", experiment.allocation.check_layers, pattern, shapes, experiment.sparsity)

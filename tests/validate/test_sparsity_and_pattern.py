@@ -52,10 +52,22 @@ def test_rejected_with_its_key(composed, overrides, message):
         validate(composed(*overrides))
 
 
-def test_patterns_without_a_group_size_say_that_they_ignore_granularity(composed, caplog):
+@pytest.mark.parametrize("pattern", ["element_wise", "dense"])
+def test_patterns_without_a_group_size_say_that_they_ignore_granularity(composed, caplog, pattern):
     with caplog.at_level("INFO"):
-        validate(composed("pattern=element_wise", "granularity=64"))
-    assert "granularity=64: pattern element_wise has no group size and ignores it" in caplog.text
+        validate(composed(f"pattern={pattern}", "granularity=64"))
+    assert f"granularity=64: pattern {pattern} has no group size and ignores it" in caplog.text
+
+
+@pytest.mark.parametrize("pattern", ["tile_wise", "tile_2_4"])
+def test_tiles_larger_than_all_layers_are_told(composed, caplog, pattern):
+    """The default network's widest layer has 1024 outputs."""
+    validate(composed(f"pattern={pattern}", "granularity=1024"))
+    assert not caplog.records
+    validate(composed(f"pattern={pattern}", "granularity=1025"))
+    (warning,) = caplog.records
+    said = "granularity=1025: the pruned layers have at most 1024 outputs, so that it does what granularity=1024 does"
+    assert (warning.levelname, warning.getMessage()) == ("WARNING", said)
 
 
 @pytest.mark.parametrize("own", ["pattern.granularity=16", "~pattern.granularity"])

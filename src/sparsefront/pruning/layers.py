@@ -82,6 +82,14 @@ def nothing_fits(plan: PruningPlan, pattern: Pattern, ignore: Sequence[str]) -> 
     return InvalidSetting(key, value, f"fits no prunable layer ({'; '.join(reasons)})")
 
 
+def larger_than_layers(plan: PruningPlan, pattern: Pattern) -> str | None:
+    """A line about groups of more outputs than any pruned layer has, which only a pattern of tiles takes; None of others."""
+    size, most = getattr(pattern, "granularity", None), max(plan.shapes[name][0] for name in plan.layers)
+    if not isinstance(size, int) or size <= most:
+        return None
+    return f"granularity={size}: the pruned layers have at most {most} outputs, so that it does what granularity={most} does"
+
+
 def require_matches(ignore: Iterable[str], net: nn.Module, prunable: list[str]) -> None:
     """Each expression of layers to ignore must find a layer of the network.
 
