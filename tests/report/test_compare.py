@@ -159,6 +159,11 @@ def test_paths_sort_and_out_are_taken_from_the_command_line(tmp_path, make_resul
         (("axis=seconds",), "axis=seconds: is one of speedup, latency_ms"),
         (("store=a.csv",), "store=a.csv: is a file that --rebuild writes"),
         (("--rebuild", "nowhere"), "results=nowhere: no such folder"),
+        (
+            ("--rebuild", "notes.md"),
+            "results=notes.md: is a file: name the folder whose rows.csv is made anew, or with store=",
+        ),
+        (("notes.md",), "notes.md: holds no results; take a folder of results, its rows.csv, or the row.json of a run"),
         (("--rebuild", "store="), "store=: names no file"),
         (("--rebuild", "store=."), "store=.: names no file"),
         (("--rebuild", "store=/dev/null/x.csv"), "store=/dev/null/x.csv: cannot be written: "),
@@ -169,6 +174,7 @@ def test_paths_sort_and_out_are_taken_from_the_command_line(tmp_path, make_resul
     ],
 )
 def test_what_cannot_work_ends_with_one_message(tmp_path, arguments, message, compare):
+    (tmp_path / "notes.md").write_text("# Notes\n")
     done = compare(*arguments, cwd=tmp_path)
     assert done.returncode == 1
     assert message in done.stderr and "Traceback" not in done.stderr

@@ -9,7 +9,7 @@ from sparsefront.report.column_kinds import percent, points, times
 from sparsefront.report.comparable import ComparableResults
 from sparsefront.report.points import Point
 from sparsefront.report.table import add_row
-from sparsefront.report.winners import picked_as, settings_apart
+from sparsefront.report.winners import PICKED, picked_as, settings_apart
 
 HEADINGS = ("pattern", "sparsity", "recovery", "runs", "test", "lost", "speedup", "picked")
 FOLDED = {"pattern": 17, "recovery": 13, "picked": 8}  # characters at most: numbers need room in 80 columns
@@ -17,7 +17,8 @@ SHOWN = ("pattern", "sparsity", "recovery")  # a line's settings are told where 
 
 
 def compact_table(group: ComparableResults, most: int | None = None) -> Table:
-    """The points of a group, the best on the held-out part first, above the dense networks that they were made from.
+    """The points of a group, the best on the held-out part first, above the dense networks that they were made from; below them
+    what the words in the last column mean.
 
     Args:
         most: lines of points; None: all.
@@ -37,6 +38,8 @@ def compact_table(group: ComparableResults, most: int | None = None) -> Table:
         add_row(table, *_cells(point, apart[point.candidate.runs]), picked.get(point.candidate.runs, ""))
     if (dense := group.dense_quality()) is not None:
         add_row(table, "dense", "0", "", "", f"{dense:.2f}", "", "", "")
+    if {"winner", "recipe"} & set(picked.values()):
+        table.caption, table.caption_justify = Text(PICKED), "left"
     return table
 
 

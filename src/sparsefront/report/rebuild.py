@@ -33,9 +33,12 @@ def rebuild_store(folder: Path, *, processes: int = 1) -> Rebuilt:
     delete the file first.
 
     Raises:
-        InvalidSetting: there is no `row.json` below the folder that can be read, or its `rows.csv` is no table of results.
+        InvalidSetting: no folder, no `row.json` below it that can be read, or its `rows.csv` is no table of results.
     """
     store = folder / STORE_FILE
+    if folder.is_file():
+        allowed = f"is a file: name the folder whose {STORE_FILE} is made anew, or with store=FILE.csv a new file for its results"
+        raise InvalidSetting("results", folder, allowed)
     if not folder.is_dir():
         raise InvalidSetting("results", folder, "no such folder")
     with held_alone(store):

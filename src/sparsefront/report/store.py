@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 RESULT_FILE = "row.json"
 STORE_FILE = "rows.csv"
 FILES_FOR_PROCESSES = 2000  # fewer are read before a process has started
+NO_RESULTS = f"holds no results; take a folder of results, its {STORE_FILE}, or the {RESULT_FILE} of a run"
 # Ends the name of a search's list: the folders of the runs that no other run beats, a line each; "#" starts a line about them.
 FRONT_FILE = ".front.txt"
 
@@ -172,7 +173,8 @@ def _read_file(file: Path) -> tuple[Path, list[Result], list[str]]:
             return file, table.results, [*table.problems, *table.unreadable]
         return file, [_unedited(Result.from_json(file.read_text(**TEXT)))], []
     except json.JSONDecodeError as error:
-        return file, [], [f"{file}: not JSON ({error})"]
+        what = f"not JSON ({error})" if file.suffix == ".json" else NO_RESULTS
+        return file, [], [f"{file}: {what}"]
     except (OSError, ValueError, RecursionError) as error:
         return file, [], [f"{file}: {error}"]
 

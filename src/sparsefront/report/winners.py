@@ -11,6 +11,7 @@ from sparsefront.report.run_command import override_text
 from sparsefront.tasks.outcomes import Outcomes
 
 CHOICES = "over seeds: mean ± standard deviation; the held-out part of train picks, test reports"
+PICKED = "winner: best of its sparsity on held-out data\nrecipe: best of its pattern there"  # see `picked_as`
 MOST_UNCLAIMED = 3  # pairs of which each is told
 OutcomesOf = Callable[[Result], dict[str, Outcomes] | None]
 """Outcomes of a result's networks by side; None where they were not kept."""
