@@ -38,7 +38,7 @@ def test_a_failure_that_says_nothing_does_not_cost_the_table(tmp_path, capsys, m
     write_result_json(tmp_path / "002_n_m_0.75" / "row.json", make_result(pattern="n_m"))
     print_sweep(tmp_path)
     shown = capsys.readouterr().out
-    assert "1 points finished, 1 failed" in shown and "failure.json cannot be read" in shown and "n_m" in shown
+    assert "1 point finished, 1 failed" in shown and "failure.json cannot be read" in shown and "n_m" in shown
 
 
 def test_points_that_share_a_result_are_counted_as_points(tmp_path, capsys, make_result):

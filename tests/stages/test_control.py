@@ -101,7 +101,7 @@ def test_a_control_of_other_steps_is_no_control(run):
     short = [*CONTROL, "recipe.recovery_epochs=1", "trainer.limit_batches=null", "recipe.batch_size=2000"]
     assert run(*short).cost.recovery_steps == 1
     with pytest.raises(
-        InvalidSetting, match="control=dense_continued: took 1 steps and the recovery 2, one for each round"
+        InvalidSetting, match="control=dense_continued: took 1 step and the recovery 2, one for each round"
     ):
         run(*short, "schedule=iterative", "schedule.rounds=2")
 

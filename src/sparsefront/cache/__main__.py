@@ -18,6 +18,7 @@ from sparsefront.cache.results import Results, read_results, remembered_results
 from sparsefront.cache.selection import Selection, seconds_of
 from sparsefront.cache.tables import items_table, runs_table, stages_table
 from sparsefront.cache.usage import find_usage
+from sparsefront.counted import counted
 from sparsefront.errors import InvalidSetting
 from sparsefront.report.table import table_console
 from sparsefront.standard_output import ending_with_its_reader
@@ -58,7 +59,7 @@ def _check(options: argparse.Namespace) -> int:
             unknown += 1
     without = f", {unknown} of them without checksums (stored by an earlier version)" if unknown else ""
     size = decimal(disk_bytes(file for item in items for file in item.files))
-    print(f"{len(items)} stages, {size}: {len(damaged)} damaged{without}")
+    print(f"{counted(len(items), 'stage')}, {size}: {len(damaged)} damaged{without}")
     if damaged:
         print("a run that meets a damaged stage makes it again; `remove --damaged --yes` removes them now")
     return 1 if damaged else 0
@@ -84,13 +85,15 @@ def _remove(options: argparse.Namespace) -> int:
         return 0
     if not options.yes:
         table_console().print(items_table("Would be removed", items, usage))
-        print(f"{len(items)} stages, {decimal(freed_bytes(items))} would be free; nothing was removed: add --yes")
+        print(
+            f"{counted(len(items), 'stage')}, {decimal(freed_bytes(items))} would be free; nothing was removed: add --yes"
+        )
         return 0
     remove_leftovers(inventory.root)
     removal = remove(items)
     for path, why in removal.kept.items():
         print(f"kept: {path}: {why}")
-    print(f"{len(removal.removed)} stages removed, {decimal(freed_bytes(removal.removed))} free again")
+    print(f"{counted(len(removal.removed), 'stage')} removed, {decimal(freed_bytes(removal.removed))} free again")
     return 1 if any("cannot" in why for why in removal.kept.values()) else 0
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 from sparsefront.cache.inventory import Inventory, Stored, bytes_by_stage, disk_bytes, freed_bytes
 from sparsefront.cache.results import Run
 from sparsefront.cache.usage import Usage, only_of
+from sparsefront.counted import counted
 
 DAY_S = 86400.0
 
@@ -58,7 +59,7 @@ def runs_table(inventory: Inventory, usage: Usage, runs: Sequence[Run], *, most:
         _add(table, f"and {len(lines) - most} more: --all", "", "", "")
     unused = [item for item in inventory.by_key.values() if not usage[item.key]]
     table.add_section()
-    _add(table, f"used by no result: {len(unused)} stages", "", decimal(freed_bytes(unused)), "")
+    _add(table, f"used by no result: {counted(len(unused), 'stage')}", "", decimal(freed_bytes(unused)), "")
     return table
 
 
@@ -77,7 +78,7 @@ def items_table(title: str, items: Sequence[Stored], usage: Usage | None = None)
 
 
 def _users(runs: Sequence[Run]) -> str:
-    return "no result" if not runs else "1 result" if len(runs) == 1 else f"{len(runs)} results"
+    return counted(len(runs), "result") if runs else "no result"
 
 
 def _ago(seconds: float) -> str:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sparsefront.allocation.choice_table import Assignment, ChoiceTable, Item
 from sparsefront.allocation.measuring import Found, MeasuringAllocation
+from sparsefront.counted import counted
 from sparsefront.errors import keys_of
 from sparsefront.latency_search.candidate_masks import CandidateMasks
 from sparsefront.latency_search.evaluating import with_errors
@@ -156,4 +157,4 @@ def _told(table: ChoiceTable, assignment: Assignment) -> str:
         name = "dense" if option.pattern is None else f"{table.patterns[option.pattern]} at {option.sparsity:g}"
         counts[name] = counts.get(name, 0) + len(item.layers)
     ordered = sorted(counts.items(), key=lambda pair: -pair[1])
-    return ", ".join(f"{count} layers {name}" for name, count in ordered)
+    return ", ".join(f"{counted(count, 'layer')} {name}" for name, count in ordered)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from sparsefront.allocation.choice_table import ROW_MAJOR, ChoiceTable, Item, Option
+from sparsefront.counted import counted
 from sparsefront.inference.fusion.fuse import fuse_dense
 from sparsefront.inference.fusion.plan import LAYOUTS
 from sparsefront.inference.fusion.product_times import ProductTimes
@@ -51,7 +52,8 @@ def measure_times(
         layouts, rest_us = measuring.layouts_and_rest(items)
         dense_us, versions = timing.dense(timed_net)
     names = [label(part) for part in masks.patterns]
-    log.info("search: %d products, %d choices each at most", len(items), max(len(item.options) for item in items))
+    most = counted(max(len(item.options) for item in items), "choice")
+    log.info("search: %s, %s each at most", counted(len(items), "product"), most)
     return ChoiceTable(names, items, layouts, rest_us, dense_us, working_time() - start, versions)
 
 

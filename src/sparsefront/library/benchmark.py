@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from sparsefront.counted import counted
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.fusion.fuse import fused_dense_graph
 from sparsefront.library.inputs import device_of, named_inputs_on
@@ -99,7 +100,7 @@ def benchmark(
 
 
 def _line(name: str, latency: LatencySummary, execution: str) -> str:
-    spread = f"p20 {latency.p20_ms:.3f}, p80 {latency.p80_ms:.3f}, {latency.n} samples"
+    spread = f"p20 {latency.p20_ms:.3f}, p80 {latency.p80_ms:.3f}, {counted(latency.n, 'sample')}"
     return f"{name:<7} {latency.median_ms:.3f} ms ({spread}), {execution}"
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from sparsefront.counted import counted
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import fits
 from sparsefront.pruning.layers import has_own_weight
@@ -62,7 +63,7 @@ class Masks(dict[str, Tensor]):
 
     def __repr__(self) -> str:
         how = "unknown" if self.pruning is None else self.pruning.pattern.name
-        return f"Masks({len(self)} layers, pattern={how}, sparsity={self.sparsity:.4g}, {len(self.ignored)} ignored)"
+        return f"Masks({counted(len(self), 'layer')}, pattern={how}, sparsity={self.sparsity:.4g}, {len(self.ignored)} ignored)"
 
 
 def require_masks_of(net: nn.Module, masks: Mapping[str, Tensor]) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from sparsefront.allocation.base import Allocation
 from sparsefront.allocation.measuring import MeasuringAllocation
+from sparsefront.counted import counted
 from sparsefront.errors import InvalidSetting
 from sparsefront.finite import require_finite
 from sparsefront.importance.base import Importance
@@ -173,5 +174,5 @@ def _told(pruning: PruningSettings, pruned: int, ignored: Mapping[str, str]) -> 
     left_out = f"; left out: {parts}" if parts else ""
     first, name = pruning.first_sparsity, pruning.schedule.name
     rising = f", rising to {pruning.sparsity:.4g} (schedule={name})," if first != pruning.sparsity else ""
-    layers = f"{pruned} layer{'s' if pruned != 1 else ''}"
+    layers = counted(pruned, "layer")
     return f"prune: {pruning.pattern.name} at {first:.4g}{rising} in {layers}{left_out}"

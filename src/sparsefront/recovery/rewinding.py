@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, PositiveInt
 
+from sparsefront.counted import counted
 from sparsefront.errors import InvalidSetting
 from sparsefront.recovery.training import TrainingPlan
 from sparsefront.training.optimization import Optimization
@@ -25,7 +26,7 @@ def first_epoch(epochs: int | None, recipe: Recipe) -> int:
     if recipe.epochs == 0:
         raise InvalidSetting("recipe.epochs", 0, "trains no dense network, so there are no learning rates to rewind to")
     if rewound is not None and rewound > recipe.epochs:
-        raise InvalidSetting(key, rewound, f"cannot rewind past the {recipe.epochs} epochs of the dense run")
+        raise InvalidSetting(key, rewound, f"cannot rewind past the {counted(recipe.epochs, 'epoch')} of the dense run")
     return 0 if rewound is None else recipe.epochs - rewound
 
 

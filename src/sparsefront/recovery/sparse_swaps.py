@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import PositiveFloat, PositiveInt
 
+from sparsefront.counted import counted
 from sparsefront.declared.settings_class import settings_class
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import as_matrix
@@ -109,7 +110,11 @@ class SparseSwaps(Recovery):
         before, after = (sum(getattr(one, key) for one in found.values()) for key in ("error_before", "error_after"))
         swaps = sum(one.swaps for one in found.values())
         log.info(
-            "sparse_swaps: %d swaps in %d layers, squared output error %.3g -> %.3g", swaps, len(found), before, after
+            "sparse_swaps: %s in %s, squared output error %.3g -> %.3g",
+            counted(swaps, "swap"),
+            counted(len(found), "layer"),
+            before,
+            after,
         )
         return {layer: found[layer].mask for layer in layers}
 

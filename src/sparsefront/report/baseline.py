@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from sparsefront.counted import counted
 from sparsefront.report.result import Result
 
 
@@ -32,9 +33,8 @@ def two_baselines(results: Sequence[Result]) -> list[str]:
     held = sum(result.quality.dense_continued is not None for result in results)
     if held in (0, len(results)):
         return []
-    runs = f"{held} run{'' if held == 1 else 's'}"
     return [
-        f"points lost are against dense trained on in {runs}, and against dense as it was before pruning in the "
+        f"points lost are against dense trained on in {counted(held, 'run')}, and against dense as it was before pruning in the "
         f"{len(results) - held} without control=dense_continued"
     ]
 

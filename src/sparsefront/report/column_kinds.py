@@ -32,11 +32,6 @@ def lost_in_words(value: float, unit: str = " points") -> str:
     return f"{abs(value):.2f}{unit} {'gained' if round(value, 2) < 0 else 'lost'}"
 
 
-def runs_text(count: int) -> str:
-    """`1 run`, `2 runs`."""
-    return f"{count} run{'' if count == 1 else 's'}"
-
-
 def fraction(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 

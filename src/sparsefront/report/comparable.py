@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 
+from sparsefront.counted import counted
 from sparsefront.report.axis import SPEEDUP, Axis
 from sparsefront.report.baseline import two_baselines
 from sparsefront.report.candidates import Candidate, candidates_of, is_pruned, offers_no_choice, why_not_picked
-from sparsefront.report.column_kinds import Column, runs_text
+from sparsefront.report.column_kinds import Column
 from sparsefront.report.columns import shown_columns
 from sparsefront.report.conditions import BUDGET, conditions
 from sparsefront.report.differences import differences
@@ -88,7 +89,7 @@ class ComparableResults:
         drawn = [result for candidate in self.candidates for result in candidate.results]
         again = sum(map(is_pruned, self.results)) - len(drawn)
         repeated = (
-            f"{runs_text(again)} {'was' if again == 1 else 'were'} repeated with the same seeds: "
+            f"{counted(again, 'run')} {'was' if again == 1 else 'were'} repeated with the same seeds: "
             "the newest of each counts, of those with the control"
         )
         lines = [*differences(self.results), *([repeated] if again else [])]

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+from sparsefront.counted import counted
 from sparsefront.errors import InvalidSetting
 from sparsefront.packages import missing_package
 from sparsefront.report.axis import axis_named
-from sparsefront.report.column_kinds import runs_text
 from sparsefront.report.columns import sort_results
 from sparsefront.report.comparable import ComparableResults, split_comparable
 from sparsefront.report.compare_request import USAGE, Request, parse
@@ -88,7 +88,7 @@ def _compare(request: Request) -> None:
             write_comparison(
                 results,
                 out / "compare.html",
-                title="; ".join([f"{runs_text(len(results))} compared", *request.picked_before]),
+                title="; ".join([f"{counted(len(results), 'run')} compared", *request.picked_before]),
                 axis=axis,
                 verdicts_of=verdicts_of,
                 folder_of=reading.folder_of,
@@ -128,9 +128,8 @@ def _rebuild(request: Request) -> None:
             print(f"kept as it is: {problem}", file=sys.stderr)
         why = f"kept since their {RESULT_FILE} is missing or cannot be read"
         old = f", {len(rebuilt.old)} of them old lines, {why}" if rebuilt.old else ""
-        lines = f"{len(rebuilt.kept)} line{'' if len(rebuilt.kept) == 1 else 's'}"
-        kept = f", and {lines} kept that cannot be read" if rebuilt.kept else ""
-        print(f"{store}: {runs_text(len(rebuilt.runs))}{old}{kept}")
+        kept = f", and {counted(len(rebuilt.kept), 'line')} kept that cannot be read" if rebuilt.kept else ""
+        print(f"{store}: {counted(len(rebuilt.runs), 'run')}{old}{kept}")
 
 
 def _readers() -> int:

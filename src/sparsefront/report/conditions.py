@@ -4,6 +4,7 @@ Each makes a quality or a speedup another quantity. What a result does not hold,
 that is known.
 """
 
+from sparsefront.counted import counted
 from sparsefront.report.candidates import holds_nothing_out
 from sparsefront.report.result import Result
 
@@ -53,7 +54,7 @@ def _budget(result: Result) -> str:
         return "no recovery steps"
     of_a_step = _samples_of_a_step(result)
     on = f"on {result.cost.recovery_samples} samples" if of_a_step is None else f"of {of_a_step}"
-    return f"recovery of {steps} steps {on}"
+    return f"recovery of {counted(steps, 'step')} {on}"
 
 
 def _samples_of_a_step(result: Result) -> str | None:
@@ -77,4 +78,4 @@ def processor_text(result: Result) -> str:
     processor, threads = result.identity.processor, result.identity.threads
     if processor is None or threads is None:
         return "processor not recorded"
-    return f"{processor}, {threads} thread{'' if threads == 1 else 's'}"
+    return f"{processor}, {counted(threads, 'thread')}"

@@ -13,6 +13,7 @@ from statistics import median_low
 from typing import Any
 
 from sparsefront.allocation.latency_table import LayerTime, read_table, write_table
+from sparsefront.counted import counted
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.dense_kernels import DENSE_KERNELS
 from sparsefront.report.result import Result, result_fields
@@ -178,7 +179,7 @@ def _show(out: Path) -> None:
     times = read_table(str(out)).times
     dense = sum(levels[0.0] for levels in times.values())
     fastest = sum(min(levels.values()) for levels in times.values())
-    print(f"{out}: {len(times)} layers, dense together {dense:.1f} us")
+    print(f"{out}: {counted(len(times), 'layer')}, dense together {dense:.1f} us")
     for level in sorted({level for levels in times.values() for level in levels} - {0.0}):
         together = sum(levels.get(level, levels[0.0]) for levels in times.values())
         print(f"  every layer at sparsity {level:g}: {dense / together:.3f}x")

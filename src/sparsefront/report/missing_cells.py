@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from sparsefront.counted import counted
 from sparsefront.report.candidates import Candidate, budget_of
 
 MISSING = "missing"
@@ -48,4 +49,4 @@ def _chosen(candidate: Candidate, name: str) -> str:
 
 
 def _cell(seeds: Sequence) -> str:
-    return f"{len(seeds)} seed{'' if len(seeds) == 1 else 's'}" if seeds else MISSING
+    return counted(len(seeds), "seed") if seeds else MISSING

@@ -7,6 +7,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from sparsefront.counted import counted
 from sparsefront.pruning.collapse import collapse_text, collapsed_layers
 from sparsefront.report.baseline import points_lost
 from sparsefront.report.candidates import asked_of
@@ -130,7 +131,7 @@ def _interval(result: Result) -> str | None:
     speed = result.speed
     if None in (speed.speedup, speed.speedup_low, speed.speedup_high):
         return None
-    repeats = "" if speed.repeats is None else f" over {speed.repeats} repeat{'' if speed.repeats == 1 else 's'}"
+    repeats = "" if speed.repeats is None else f" over {counted(speed.repeats, 'repeat')}"
     return f"{times(speed.speedup_low)} – {times(speed.speedup_high)}, bootstrap 95 % interval of the ratio of medians{repeats}"
 
 
@@ -166,7 +167,8 @@ def _budget(result: Result) -> str:
     cost = result.cost
     if not cost.recovery_steps:
         return "no training"
-    return f"{cost.recovery_steps} steps, {cost.recovery_epochs:.3g} epochs, {cost.recovery_samples} samples"
+    counts = {"step": cost.recovery_steps, "epoch": f"{cost.recovery_epochs:.3g}", "sample": cost.recovery_samples}
+    return ", ".join(counted(number, noun) for noun, number in counts.items())
 
 
 def _weights(result: Result) -> str:
@@ -179,7 +181,7 @@ def _resident(result: Result) -> str:
         f"{_megabytes(result.size.resident_bytes_dense)} dense, {_megabytes(result.size.resident_bytes_sparse)} sparse"
     )
     held = result.size.dense_bytes_per_layer
-    return text + (f" ({_megabytes(sum(held.values()))} in {len(held)} layers left dense)" if held else "")
+    return text + (f" ({_megabytes(sum(held.values()))} in {counted(len(held), 'layer')} left dense)" if held else "")
 
 
 def _megabytes(size: int | None) -> str:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from sparsefront.artifacts.walk import below
+from sparsefront.counted import counted
 from sparsefront.report.failed_runs import failure_message
 from sparsefront.report.run_command import recorded_overrides
 from sparsefront.report.store import RESULT_FILE, read_results
@@ -34,4 +35,4 @@ def print_sweep(directory: Path) -> None:
     finished, distinct = len(files) - len(reading.problems), len(reading.results)
     # points whose settings mean the same share one result
     shared = f" with {distinct} different results" if distinct < finished else ""
-    print(f"{finished} points finished{shared}, {len(failures)} failed: {directory}")
+    print(f"{counted(finished, 'point')} finished{shared}, {len(failures)} failed: {directory}")

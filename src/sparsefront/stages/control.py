@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
+from sparsefront.counted import counted
 from sparsefront.errors import InvalidSetting
 from sparsefront.experiment import Experiment
 from sparsefront.recovery.training import TrainingPlan
@@ -104,7 +105,7 @@ def train_body(experiment: Experiment, dense: Path, unfinished: Path, folder: Pa
     data = open_data(experiment, seed=recovery_stage_seed(experiment, "recover 0, order"))
     plan = control_plan(experiment, steps_per_epoch(data, experiment.trainer))
     reseed(recovery_stage_seed(experiment, "recover 0"))
-    log.info("control: training the dense network on for %d steps", plan.steps)
+    log.info("control: training the dense network on for %s", counted(plan.steps, "step"))
     trained = fit(
         make_task(experiment, net, plan.optimization),
         data,
@@ -130,7 +131,7 @@ def require_same_steps(continued: Artifact, recovered: Artifact) -> None:
     given = sum(record["steps"] for record in recovered.read_json("training.json")["rounds"])
     taken = continued.read_json("training.json")["steps"]
     if taken != given:
-        allowed = f"took {taken} steps and the recovery {given}, one for each round: give it as many steps as rounds"
+        allowed = f"took {counted(taken, 'step')} and the recovery {given}, one for each round: give it as many steps as rounds"
         raise InvalidSetting("control", KIND, allowed)
 
 

@@ -10,6 +10,7 @@ import pytorch_lightning as pl
 from torch import nn
 
 from sparsefront.artifacts.store import Artifact, ArtifactStore
+from sparsefront.counted import counted
 from sparsefront.errors import InvalidSetting
 from sparsefront.experiment import Experiment
 from sparsefront.models.checkpoint import new_layers
@@ -84,10 +85,10 @@ def _train(
     optimization = Optimization(recipe, lr=recipe.lr, total_steps=recipe.epochs * steps)
     reseed(stage_seed(experiment.seed, "dense"))
     log.info(
-        "dense: training %s on %s for %d epochs",
+        "dense: training %s on %s for %s",
         experiment.choices["model"],
         experiment.choices["dataset"],
-        recipe.epochs,
+        counted(recipe.epochs, "epoch"),
     )
     return fit(
         make_task(experiment, net, optimization),

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from sparsefront.counted import counted
 from sparsefront.experiment import Experiment
 from sparsefront.export.checkpoint import Export
 from sparsefront.inference.kept_dense import kept_dense, why_dense
@@ -59,7 +60,7 @@ def swap_in(bench: Bench, net: nn.Module, export: Export) -> SparseNetwork:
     Raises:
         RuntimeError: the sparse network computes something else than the masked one.
     """
-    log.info("swap: kernels for %d layers on %s", len(export.manifest.layers), bench.device.type)
+    log.info("swap: kernels for %s on %s", counted(len(export.manifest.layers), "layer"), bench.device.type)
     report = swap(bench.ready(net), export.masks, bench.inputs, kernel=bench.experiment.kernel, packed=export)
     return SparseNetwork(net, report)
 

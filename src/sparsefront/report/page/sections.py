@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sparsefront.counted import counted
 from sparsefront.report.axis import LATENCY, SPEEDUP
 from sparsefront.report.budgets import budget_sentences
 from sparsefront.report.candidates import recovery_of
-from sparsefront.report.column_kinds import runs_text
 from sparsefront.report.comparable import CPU_NOTE, ComparableResults
 from sparsefront.report.missing_cells import measured_cells
 from sparsefront.report.provenance import unlike_the_rest
@@ -27,7 +27,7 @@ def section_text(group: ComparableResults, verdicts: Sequence[str]) -> dict[str,
     """
     return {
         "title": group.title,
-        "runs": runs_text(len(group.results)),
+        "runs": counted(len(group.results), "run"),
         "sentences": budget_sentences(group),
         "decided_on": "held-out data"
         if group.picked_by == "val"

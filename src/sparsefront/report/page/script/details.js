@@ -33,7 +33,7 @@ function provenanceList(run) {
 function layersTable(run) {
   const lines = DATA.layers[run];
   if (!lines) return `<p class="note">Its layers are not in this page: see its row.json.</p>`;
-  return `<details><summary>${lines.length - 1} layers</summary>${tableOf(lines)}</details>`;
+  return `<details><summary>${counted(lines.length - 1, "layer")}</summary>${tableOf(lines)}</details>`;
 }
 
 function picturesOf(run) {

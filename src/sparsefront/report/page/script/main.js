@@ -34,7 +34,7 @@ function show() {
   showBudget(view, movedBudget);
   showTable(view, { select, changed });
   showDetails(view.selected);
-  document.getElementById("shown").textContent = `${view.points.length} of ${view.section.points.length} points`;
+  document.getElementById("shown").textContent = `${view.points.length} of ${counted(view.section.points.length, "point")}`;
   return { view, select };
 }
 

@@ -11,6 +11,7 @@ const pointsText = or((value) => value.toFixed(2));
 const lostText = (value) => `${pointsText(value && Math.abs(value))} points ${value?.toFixed(2) < 0 ? "gained" : "lost"}`;
 const timesText = or((value) => `${value.toFixed(2)}×`);
 const millisecondsText = or((value) => `${milliseconds(value)} ms`);
+const counted = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 const fractionText = or((value) => value.toFixed(3));
 
 function qualityText(point) {
