@@ -9,6 +9,7 @@ import torch
 from sparsefront_kernels import SparseFormat
 from torch import Tensor, nn
 
+from sparsefront.counted import counted
 from sparsefront.gpu_sharing.access import give_way
 from sparsefront.inference.fusion.block_captures import BlockCaptures
 from sparsefront.inference.fusion.call import Unfusable
@@ -79,8 +80,10 @@ class BlockPass:
                 if name in traced:
                     self._serve(block, name, traced[name])
                 self._put(name, block, chosen.products[name], calls[name])
+        for line in self.report.headlines():
+            log.info(line)
         for line, count in self.report.summary().items():
-            log.info("%d blocks: %s", count, line)
+            log.debug("%s: %s", counted(count, "block"), line)
         if self.chooser.timed.products:
             log.info(self.chooser.timed.summary())
         return self.report

@@ -4,7 +4,10 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from sparsefront.counted import counted
 from sparsefront.inference.fusion.plan import BlockPlan, FusionPlan
+
+MOST_KERNELS = 2  # that a headline names: a line of a terminal
 
 
 @dataclass(frozen=True)
@@ -174,6 +177,23 @@ class FusionReport:
         kept = Counter(f"as they are: {why}" for why in self.faster_dense.values())
         done = Counter(block.describe() for block in self.rewritten.values())
         return dict(done + kept + unfused)
+
+    def headlines(self) -> list[str]:
+        """The same in short, for a terminal: of rewritten blocks how many have which layout, and what runs their products."""
+        layouts = Counter(block.layout for block in self.rewritten.values())
+        counts = {f"rewritten, {layout}: {self._kernels_of(layout)}": count for layout, count in layouts.items()}
+        counts |= Counter(f"left as before: {why}" for why in self.faster_dense.values())
+        counts |= Counter(f"not rewritten: it {why}" for why in self.unsupported.values())
+        return [f"{counted(count, 'block')} {what}" for what, count in counts.items()]
+
+    def _kernels_of(self, layout: str) -> str:
+        """`12 products by gathered_cuda, 4 by dense_linear, 2 by others`."""
+        blocks = [block for block in self.rewritten.values() if block.layout == layout]
+        kernels = Counter(product.kernel for block in blocks for product in block.products)
+        (first, most), *rest = kernels.most_common(MOST_KERNELS)
+        others = kernels.total() - most - sum(count for _, count in rest)
+        parts = [f"{counted(most, 'product')} by {first}", *(f"{count} by {kernel}" for kernel, count in rest)]
+        return ", ".join(parts + [f"{others} by others"] * bool(others))
 
     def to_json(self) -> dict[str, Any]:
         """What the result says of it: a line per distinct block, times of ways to run them, and kernels of their norms."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from sparsefront_kernels import Problem
 
+from sparsefront.counted import counted
 from sparsefront.inference.fusion.candidates import DENSE, tile_lengths, work_grain
 from sparsefront.inference.fusion.prepared_block import ProductSpec
 from sparsefront.inference.fusion.product_weight import stored_parameters
@@ -134,7 +135,7 @@ class TimedProducts:
     def summary(self) -> str:
         narrowed = sum(known.like is not None for known in self.products)
         return (
-            f"{len(self.products)} products timed, {narrowed} of them only with the kernels that were fast in a nearly equal "
+            f"{counted(len(self.products), 'product')} timed, {narrowed} only with the kernels that were fast in a nearly equal "
             f"one; {self.timings} times of a product with a kernel"
         )
 
