@@ -45,7 +45,7 @@ def run_search(
     search = search_settings(settings)
     params = [f"{key}={value}" for key, value in search.params.items()]
     space, fixed = parse_space([*params, *arguments])
-    # A mistyped option or key ends the search here, and no study remembers it.
+    # A mistyped option ends the search here, and no study remembers it.
     compose([_overrides(point, fixed) for point in points_of_each_option(space)])
     study = Study(
         Path(config.results_dir) / STUDIES,
