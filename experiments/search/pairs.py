@@ -26,11 +26,11 @@ def pairs_file(rows: Path) -> Path:
     return rows.with_suffix(".pairs.csv")
 
 
-def pairs(rows: Sequence[Row], outcomes_of: Callable[[str], Outcomes]) -> list[dict[str, str]]:
-    """A line for each speedup that was searched for, where each of its seeds has a single pattern as fast.
+def pairs(rows: Sequence[Row], outcomes_of: Callable[[str], Outcomes | None]) -> list[dict[str, str]]:
+    """A line for each speedup that was searched for, where each of its seeds has a single pattern as fast and both have outcomes.
 
     Args:
-        outcomes_of: gives those of the sparse network of a run, by `run_id`.
+        outcomes_of: gives those of the sparse network of a run, by `run_id`; None where they are not kept.
     Returns:
         accuracy of the search minus that of the single pattern, and the ends of its 95 % interval, as fractions.
     """
@@ -41,6 +41,8 @@ def pairs(rows: Sequence[Row], outcomes_of: Callable[[str], Outcomes]) -> list[d
         if None in singles:
             continue
         ours, theirs = ([outcomes_of(row["run_id"]) for row in side] for side in (searched, singles))
+        if any(outcomes is None for outcomes in (*ours, *theirs)):
+            continue
         found = paired_difference(ours, theirs, same_seeds=True)
         values = (level, len(searched), *(f"{value:.6g}" for value in (found.value, found.low, found.high)))
         lines.append(dict(zip(COLUMNS, map(str, values), strict=True)))
@@ -55,10 +57,12 @@ def main() -> None:
     reading = read_results(arguments.results)
     results = {result.identity.run_id: result for result in reading.results}
 
-    def outcomes_of(run_id: str) -> Outcomes:
+    def outcomes_of(run_id: str) -> Outcomes | None:
         found = reading.outcomes_of(results[run_id]) if run_id in results else None
         if found is None:
-            raise SystemExit(f"run {run_id}: its folder with its outcomes is not below {arguments.results}")
+            folders = ", ".join(map(str, arguments.results))
+            print(f"run {run_id}: no folder with its outcomes below {folders}; its speedup gets no interval")
+            return None
         return found["sparse"]
 
     found = pairs(read_lines(arguments.rows), outcomes_of)

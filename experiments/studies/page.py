@@ -44,10 +44,10 @@ def _lines(study: Study, cells: Cells, folder: Path, *, drawn: bool, earlier: in
     yield from (f"# {study.title}", "", study.about.strip(), "")
     if drawn:
         yield from (f"![Accuracy on test]({PLOT})", "")
-    yield from _missing(study, cells)
+    yield from _counts(study, cells)
     if earlier:
         yield from ("", f"{earlier} lines of {rows.FILE} were measured with other settings and are not shown.")
-    if told := tables.swap_line(cells):
+    for told in tables.timed_lines(cells):
         yield from ("", told)
     if study.targets:
         yield from ("", "## Targets", "", *tables.target_lines(study, cells))
@@ -87,15 +87,15 @@ def _lines(study: Study, cells: Cells, folder: Path, *, drawn: bool, earlier: in
     yield f"    python compare.py results/experiments/{study.name}    # the runs themselves"
 
 
-def _missing(study: Study, cells: Cells) -> Iterator[str]:
-    """How many points of each network have no line yet."""
-    yield "Points without a line yet:"
+def _counts(study: Study, cells: Cells) -> Iterator[str]:
+    """How many points of each network have a line, and how many of them a latency."""
+    yield "Points with a line:"
     yield ""
     for name in study.networks:
         of_network = [cell for point, cell in cells.items() if point.network == name]
-        missing = sum(not cell.accuracy for cell in of_network)
+        found = sum(bool(cell.accuracy) for cell in of_network)
         timed = sum(bool(cell.timed["auto"]) for cell in of_network)
-        yield f"- {definition.networks()[name].title}: {missing} of {len(of_network)}; {timed} are timed"
+        yield f"- {definition.networks()[name].title}: {found} of {len(of_network)}, {timed} of them timed"
 
 
 def main() -> None:

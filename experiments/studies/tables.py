@@ -1,11 +1,13 @@
 """The tables of a study's page, in Markdown, and what is read from them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import rows  # beside this file
 from blocks import Block, block_lines, blocks_of, letters, mixed
 from cells import Cell, Cells, finalists, of_table, spread
 from definition import Study, Table
+
+from sparsefront.counted import counted
 
 DAY, COMMIT_DIGITS = len("2026-11-24"), 7
 LEAST_SHORTFALL = 0.02  # of the sparsity: below it is rounding
@@ -81,13 +83,20 @@ def has_lines(table: Table, network: str, cells: Cells) -> bool:
     return any(cell.accuracy for _, cell in of_table(cells, table, network))
 
 
-def swap_line(cells: Cells) -> str | None:
-    """How far the metric with the sparse kernels running is from that of the same weights in dense layers; None untimed."""
-    lines = [line for cell in cells.values() for timed in cell.timed.values() for line in timed]
-    apart = [100 * abs(float(line["sparse"]) - float(line["masked"])) for line in lines if line["sparse"]]
-    if not apart:
-        return None
-    return f"With the sparse kernels running the metric differs by at most {max(apart):.2f} points ({len(apart)} timed points)."
+def timed_lines(cells: Cells) -> Iterator[str]:
+    """What the speedups of the tables are of, and how far the metric with the sparse kernels running is from that of the same
+    weights in dense layers; nothing where nothing is timed.
+    """
+    lines = [line for cell in cells.values() for timed in cell.timed.values() for line in timed if line["sparse"]]
+    if not lines:
+        return
+    problems = sorted({f"{line['batch_size']} x {line['sequence_length'] or 'an image'}" for line in lines})
+    seeds = sorted({line["seed"] for line in lines}, key=int)
+    told = f"Speedups are end to end, over the fastest dense version of the same process ({_places(lines)}; samples x tokens: "
+    yield told + f"{', '.join(problems)}; seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)})."
+    apart = max(100 * abs(float(line["sparse"]) - float(line["masked"])) for line in lines)
+    points = counted(len(lines), "timed point")
+    yield f"With the sparse kernels running the metric differs by at most {apart:.2f} points ({points})."
 
 
 def dense_text(study: Study, table: Table, network: str, cells: Cells) -> str | None:
@@ -124,6 +133,16 @@ def _conditions(found: list[Cell], blocks: Mapping[str, Block]) -> str:
     lines = [line for cell in found for line in cell.measured]
     if not lines:
         return ""
+    steps = sorted({int(line["recovery_steps"]) for line in lines if line["recovery_steps"]})
+    told = f"Measured on {_places(lines)}; steps of recovery: {', '.join(map(str, steps))}."
+    for seed in sorted({block.seed for block in blocks.values()}):
+        count = sum(block.seed == seed for block in blocks.values())
+        told += f" **Lines of seed {seed} are of {count} dense networks: compare within a block only.**"
+    return told
+
+
+def _places(lines: Sequence[rows.Line]) -> str:
+    """Device, dtype, version, days and commits of some lines."""
     places = sorted(
         {
             f"{line['gpu'] or line['processor'] or 'CPU'}, {line['dtype']}, torch {line['torch_version']}"
@@ -132,13 +151,8 @@ def _conditions(found: list[Cell], blocks: Mapping[str, Block]) -> str:
     )
     days = sorted({line["time"][:DAY] for line in lines})
     commits = sorted({line["commit"][:COMMIT_DIGITS] for line in lines})
-    steps = sorted({int(line["recovery_steps"]) for line in lines if line["recovery_steps"]})
-    told = f"Measured on {'; '.join(places)}; {' to '.join(dict.fromkeys((days[0], days[-1])))}, "
-    told += f"commit{'s' if len(commits) > 1 else ''} {', '.join(commits)}; steps of recovery: {', '.join(map(str, steps))}."
-    for seed in sorted({block.seed for block in blocks.values()}):
-        count = sum(block.seed == seed for block in blocks.values())
-        told += f" **Lines of seed {seed} are of {count} dense networks: compare within a block only.**"
-    return told
+    told = f"{'; '.join(places)}; {' to '.join(dict.fromkeys((days[0], days[-1])))}, "
+    return told + f"commit{'s' if len(commits) > 1 else ''} {', '.join(commits)}"
 
 
 def target_lines(study: Study, cells: Cells) -> Iterator[str]:

@@ -170,16 +170,20 @@ def test_the_gain_is_paired_over_samples_and_seeds(modules):
     rows = [row("search", "2", seed, 1.0, 0.9, run_id=f"ours{seed}") for seed in (0, 1)]
     rows += [row("n_m", "0.75", seed, 1.0, 0.8, run_id=f"theirs{seed}") for seed in (0, 1)]
     rows.append(row("search", "3", 0, 0.5, 0.7, run_id="alone"))  # nothing is as fast
+    rows.append(row("search", "1.5", 0, 1.2, 0.9, run_id="kept"))  # its single pattern's outcomes are not
     right = {f"ours{seed}": [1] * 9 + [0] for seed in (0, 1)} | {f"theirs{seed}": [0] * 2 + [1] * 8 for seed in (0, 1)}
 
     def outcomes_of(run_id):
+        if run_id not in right:
+            return None
         return Outcomes("accuracy", np.array(right[run_id], dtype=np.uint8), None, "the same")
 
     (line,) = found = modules["pairs"].pairs(rows, outcomes_of)
     assert (line["level"], line["seeds"]) == ("2", "2") and float(line["difference"]) == pytest.approx(0.1)
     low, high = float(line["low"]), float(line["high"])
     assert -0.3 <= low < 0.1 < high <= 0.5  # it loses the last sample and gains the first two
-    (searched, _) = modules["summary"].table(rows, found)[2:]
+    (without, searched, _) = modules["summary"].table(rows, found)[2:]
+    assert "| +10.00 |" in without, "no interval where outcomes are not kept"
     assert f"| +10.00 ({100 * low:+.2f} to {100 * high:+.2f}) |" in searched
 
 
