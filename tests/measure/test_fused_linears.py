@@ -35,7 +35,7 @@ def x():
 def test_an_attention_multiplies_once_for_q_k_and_v(x, bias):
     net = Encoder(bias).eval()
     before = copy.deepcopy(net.state_dict())
-    fused = fuse_linears(net, {"x": x})
+    fused = fuse_linears(net, x=x)
     torch.testing.assert_close(fused(x), net(x))
     parts = [module for module in fused.modules() if isinstance(module, FusedPart)]
     assert len(parts) == 6 and len({part.fused for part in parts}) == 2
@@ -54,8 +54,8 @@ def test_layers_that_are_called_by_name_share_a_product_too(x):
             return self.one(x) + self.two(input=x) + self.three(input=x)
 
     net = ByName().eval()
-    assert shared_input_linears(net, {"x": x}) == [["one", "two", "three"]]
-    torch.testing.assert_close(fuse_linears(net, {"x": x})(x), net(x))
+    assert shared_input_linears(net, x=x) == [["one", "two", "three"]]
+    torch.testing.assert_close(fuse_linears(net, x=x)(x), net(x))
 
 
 NETWORKS = {
@@ -71,15 +71,15 @@ def test_the_models_attentions_are_found(name):
     net = model.build(info).eval()
     ids = torch.randint(0, 99, (2, 16))
     inputs = {"x": torch.randn(2, 3, info.image_size, info.image_size)} if info.image_size else {"input_ids": ids}
-    groups = shared_input_linears(net, inputs)
+    groups = shared_input_linears(net, **inputs)
     layers = [layer for layer in model.prunable(net) if layer.endswith(query)]
     assert [group[0] for group in groups] == layers and {len(group) for group in groups} == {3}
     with torch.inference_mode():
-        assert output_error(fuse_linears(net, inputs)(**inputs), net(**inputs)) < 1e-5
+        assert output_error(fuse_linears(net, **inputs)(**inputs), net(**inputs)) < 1e-5
 
 
 def test_nothing_outlives_a_forward_pass(x):
-    fused = fuse_linears(Encoder().eval(), {"x": x})
+    fused = fuse_linears(Encoder().eval(), x=x)
     fused(x)
     products = [module for module in fused.modules() if isinstance(module, FusedLinears)]
     assert all(product._input is None and product._outputs == () for product in products)
@@ -88,7 +88,7 @@ def test_nothing_outlives_a_forward_pass(x):
 def test_inputs_of_inference_mode_are_fine(x):
     with torch.inference_mode():
         static = x.clone()
-    assert len(shared_input_linears(Encoder().eval(), {"x": static})) == 2
+    assert len(shared_input_linears(Encoder().eval(), x=static)) == 2
 
 
 def test_some_biases_may_be_missing(x):
@@ -101,7 +101,7 @@ def test_some_biases_may_be_missing(x):
             return torch.cat([self.one(x), self.two(x)], dim=-1)
 
     net = Net().eval()
-    torch.testing.assert_close(fuse_linears(net, {"x": x})(x), net(x))
+    torch.testing.assert_close(fuse_linears(net, x=x)(x), net(x))
 
 
 class Changed(nn.Module):
@@ -120,8 +120,8 @@ class Changed(nn.Module):
 
 def test_a_tensor_that_was_changed_in_between_is_another_input(x):
     net = Changed().eval()
-    assert shared_input_linears(net, {"x": x}) == [["one", "three"]]
-    fused = fuse_linears(net, {"x": x})
+    assert shared_input_linears(net, x=x) == [["one", "three"]]
+    fused = fuse_linears(net, x=x)
     torch.testing.assert_close(fused(x), net(x))
     torch.testing.assert_close(fused(x, swap=True), net(x, swap=True))  # not the order that was watched
 
@@ -141,12 +141,12 @@ def test_layers_that_do_more_are_left_alone(x, kind):
         def forward(self, x):
             return self.one(x) + self.two(x) + (self.two(x) if kind == "called twice" else 0)
 
-    assert fuse_linears(Net().eval(), {"x": x}) is None
+    assert fuse_linears(Net().eval(), x=x) is None
 
 
 def test_it_compiles_without_a_graph_break(x):
     net = Encoder().eval()
-    fused = fuse_linears(net, {"x": x})
+    fused = fuse_linears(net, x=x)
     with torch.inference_mode():
         torch.testing.assert_close(torch.compile(fused, backend="aot_eager", fullgraph=True)(x), net(x))
 
@@ -158,7 +158,7 @@ def test_it_is_replayed_from_a_graph_with_new_values():
     device, dtype = torch.device("cuda"), torch.float16
     net = Encoder().eval().to(device, dtype)
     inputs = {"x": torch.randn(3, 5, 16, device=device, dtype=dtype)}
-    fused = fuse_linears(net, inputs)
+    fused = fuse_linears(net, **inputs)
     modes = ["eager", "cuda_graph", "compile", "compile_cuda_graph"]
     found = fastest_execution_mode(fused, inputs, execution_modes=modes, device=device, dtype=dtype, original=net)
     assert found.not_timed == {} and set(found.medians_ms) == set(modes)

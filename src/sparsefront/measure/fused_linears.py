@@ -65,16 +65,16 @@ class FusedPart(nn.Module):
         return self.fused.part(input, self.index)
 
 
-def fuse_linears(net: nn.Module, inputs: dict[str, Tensor]) -> nn.Module | None:
+def fuse_linears(net: nn.Module, /, *args: Any, **inputs: Any) -> nn.Module | None:
     """A network with the same outputs in which Linear layers that read the same tensor are one product.
 
     Args:
         net: in eval mode; left as it is, all other parameters are shared with it.
-        inputs: keyword arguments of one forward pass, in which the layers are watched.
+        args, inputs: arguments of one forward pass, in which the layers are watched.
     Returns:
         None where no two layers read the same tensor.
     """
-    groups = shared_input_linears(net, inputs)
+    groups = shared_input_linears(net, *args, **inputs)
     if not groups:
         return None
     fused_net = copy_sharing_weights(net)
@@ -92,13 +92,13 @@ class _Call:
     version: int
 
 
-def shared_input_linears(net: nn.Module, inputs: dict[str, Tensor]) -> list[list[str]]:
+def shared_input_linears(net: nn.Module, /, *args: Any, **inputs: Any) -> list[list[str]]:
     """Names of Linear layers that one forward pass calls once each with the same unchanged tensor, in call order."""
     calls: list[_Call] = []
     linears = {name: module for name, module in net.named_modules() if _is_plain(module)}
     # outside of inference mode, whose tensors do not count their changes
     with before_forward(linears, partial(_note, calls)), torch.inference_mode(False), torch.no_grad():
-        net(**{name: value.clone() for name, value in inputs.items()})
+        net(*map(_cloned, args), **{name: _cloned(value) for name, value in inputs.items()})
     names = [call.name for call in calls]
     groups: dict[tuple[Any, ...], list[str]] = {}
     for call in calls:
@@ -114,6 +114,10 @@ def copy_sharing_weights(net: nn.Module) -> nn.Module:
         net.parameters(), net.buffers(), (module for module in net.modules() if isinstance(module, SparseLayer))
     )
     return copy.deepcopy(net, {id(part): part for part in shared})
+
+
+def _cloned(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
 
 
 def _is_plain(module: nn.Module) -> bool:

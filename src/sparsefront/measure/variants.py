@@ -71,7 +71,7 @@ def _rewritten(name: str, net: nn.Module) -> nn.Module:
 
 
 def _fused_qkv(net: nn.Module, inputs: dict[str, Tensor]) -> nn.Module:
-    fused = fuse_linears(net, inputs)
+    fused = fuse_linears(net, **inputs)
     if fused is None:
         raise DoesNotApply("no two Linear layers read the same tensor")
     return fused

@@ -17,6 +17,7 @@ from sparsefront.export.stored_weight import store
 from sparsefront.inference.fusion import chain_choice, product_choice
 from sparsefront.inference.fusion.fused_block import FusedBlock
 from sparsefront.inference.fusion.product_choice import ProductChooser
+from sparsefront.measure.fused_linears import FusedPart
 from sparsefront.measure.kernel_timer import KernelTime
 from sparsefront.models.bert import Bert
 from sparsefront.models.vit_small import VitSmall
@@ -117,7 +118,7 @@ class Clock:
 
     def __init__(self):
         self.products_us = {"gathered_reference": 10.0, "dense_linear": 20.0}
-        self.blocks_ms = {"feature_major": 1.0, "row_major": 2.0, "plain": 3.0}
+        self.blocks_ms = {"feature_major": 1.0, "row_major": 2.0, "plain": 3.0, "plain, q k v in one": 3.0}
         self.timed_products, self.timed_blocks = [], []
         # kernel -> what it says when it is timed; relative error of the launch that it has then
         self.failures, self.errors = {}, {}
@@ -133,6 +134,8 @@ class Clock:
         if isinstance(block, FusedBlock):
             assert block.feature_major == feature_major
             kind = "feature_major" if feature_major else "row_major"
+        elif any(isinstance(part, FusedPart) for part in block.modules()):
+            kind = "plain, q k v in one"
         self.timed_blocks.append(kind)
         return self.blocks_ms[kind]
 

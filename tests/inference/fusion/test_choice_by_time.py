@@ -127,6 +127,16 @@ def test_blocks_stay_as_they_are_where_that_is_faster(bert, clock):
     assert not second.blocks and not any(isinstance(part, FusedBlock) for part in again.modules())
 
 
+def test_blocks_as_they_are_multiply_once_for_q_k_and_v_as_dense_does(bert, clock):
+    clock.blocks_ms["plain, q k v in one"] = 0.1
+    _, report = fused(bert(TileWise(32)), KernelChoice())
+    assert len(report.faster_dense) == 2
+    (times,) = report.variants_ms.values()
+    assert times[AS_THEY_ARE] == pytest.approx(0.2)
+    plain = [kind for kind in clock.timed_blocks if kind.startswith("plain")]
+    assert plain == ["plain", "plain, q k v in one", "plain, q k v in one"], "the faster form alone is compiled"
+
+
 @pytest.mark.parametrize(("plain_ms", "stays"), [(0.99, True), (1.01, True), (1.03, False)])
 def test_a_tie_goes_to_dense(plain_ms, stays, bert, clock):
     clock.blocks_ms["plain"] = plain_ms
