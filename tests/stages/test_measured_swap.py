@@ -14,14 +14,16 @@ WITH_KERNELS, MASKED = SimpleNamespace(), SimpleNamespace()
 def measured(monkeypatch):
     """measured(sparse_ms, ...) -> the network that is reported; the dense one takes 1 ms."""
 
-    def measure(sparse_ms: float, *, dense_allowed: bool = True, device: str = "cuda", share: float = 1.0):
+    def measure(
+        sparse_ms: float, *, dense_allowed: bool = True, device: str = "cuda", share: float = 1.0, rewritten=()
+    ):
         timed = []
 
         def sparse_speed(bench, dense_net, sparse, fuse):
             timed.append(sparse.net)
             return {"latency_sparse_ms": sparse_ms, "latency_dense_ms": 1.0}, {}
 
-        report = SimpleNamespace(sparse_flops_share=share)
+        report = SimpleNamespace(sparse_flops_share=share, fusion=SimpleNamespace(rewritten=rewritten))
         monkeypatch.setattr(speed, "swap_in", lambda *_: speed.SparseNetwork(WITH_KERNELS, report))
         monkeypatch.setattr(speed, "sparse_speed", sparse_speed)
         monkeypatch.setattr(speed, "kept_dense", lambda report, masked, why: SimpleNamespace(why=why))
@@ -53,5 +55,10 @@ def test_references_on_a_cpu_stay(measured):
     assert measured(3.0, device="cpu").net is WITH_KERNELS
 
 
-def test_a_network_without_kernels_is_not_timed_twice(measured):
+def test_slower_blocks_of_dense_products_stay_as_they_are(measured):
+    assert measured(1.1, share=0.0, rewritten=("block",)).net is MASKED
+    assert measured(1.01, share=0.0, rewritten=("block",)).net is WITH_KERNELS
+
+
+def test_a_network_that_nothing_was_changed_in_is_not_timed_twice(measured):
     assert measured(3.0, share=0.0).net is WITH_KERNELS

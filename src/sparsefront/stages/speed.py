@@ -112,7 +112,8 @@ def measured_swap(
     """
     sparse = swap_in(bench, make_net(), export)
     speed, samples_ms = sparse_speed(bench, dense_net, sparse, fuse)
-    if bench.device.type != "cuda" or not bench.experiment.kernel.dense_allowed or not sparse.report.sparse_flops_share:
+    changed = sparse.report.sparse_flops_share or sparse.report.fusion.rewritten
+    if bench.device.type != "cuda" or not bench.experiment.kernel.dense_allowed or not changed:
         return sparse, speed, samples_ms
     if (why := why_dense(speed["latency_sparse_ms"], speed["latency_dense_ms"])) is None:
         return sparse, speed, samples_ms
