@@ -96,6 +96,12 @@ def test_more_rounds_than_steps_are_a_control_of_their_own(run, tmp_path):
     assert steps == [row.cost.recovery_steps for row in rows] == [2, 3]
 
 
+def test_every_step_of_such_a_control_trains(run, fits):
+    run(*CONTROL, "recipe.recovery_epochs=1", "schedule=iterative", "schedule.rounds=4")
+    _, continued, *rounds = fits
+    assert len(continued) == len(rounds) == 4 and min(continued) > 0
+
+
 def test_a_control_of_other_steps_is_no_control(run):
     """Of data that are a single batch, as no key can tell."""
     short = [*CONTROL, "recipe.recovery_epochs=1", "trainer.limit_batches=null", "recipe.batch_size=2000"]

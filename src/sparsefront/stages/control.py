@@ -8,7 +8,7 @@ labels, also where the recovery has a teacher.
 import json
 import logging
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,8 @@ def control_plan(experiment: Experiment, steps: int) -> TrainingPlan:
     curve = plan.optimization
     if recovery.repeats and rounds > 1:
         curve = RepeatedCurve(curve.recipe, curve.lr, curve.total_steps, curve.first_step, plan.total_steps(steps))
+    elif rounds > 1:
+        curve = replace(curve, total_steps=total)  # more than the budget's where rounds outnumber its steps
     return TrainingPlan(math.ceil(total / steps), curve, plan.lr_key, total)
 
 
