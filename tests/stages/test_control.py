@@ -102,6 +102,13 @@ def test_every_step_of_such_a_control_trains(run, fits):
     assert len(continued) == len(rounds) == 4 and min(continued) > 0
 
 
+def test_rounds_of_a_step_and_rounds_that_repeat_a_budget_share_no_control(run, tmp_path):
+    rounds = [*CONTROL, "recipe.epochs=1", "recipe.recovery_epochs=1", "schedule=iterative", "schedule.rounds=3"]
+    rows = [run(*rounds, f"recovery={recovery}") for recovery in ("finetune", "lr_rewind")]
+    steps = sorted(json.loads((folder / "training.json").read_text())["steps"] for folder in stored(tmp_path))
+    assert steps == [row.cost.recovery_steps for row in rows] == [3, 6]
+
+
 def test_a_control_of_other_steps_is_no_control(run):
     """Of data that are a single batch, as no key can tell."""
     short = [*CONTROL, "recipe.recovery_epochs=1", "trainer.limit_batches=null", "recipe.batch_size=2000"]

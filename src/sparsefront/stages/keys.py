@@ -174,16 +174,19 @@ def _control(experiment: Experiment, dense: dict[str, Any]) -> dict[str, Any] | 
         return None
     plan, recipe = recovery.plan(experiment.recipe, 1), _settings(experiment, "recipe")
     curve = plan.optimization
+    more_steps = not recovery.repeats and _step_a_round(experiment, plan.epochs)
+    step_a_round = {"steps": experiment.recovery_rounds} if more_steps else {}
     return {
         "dense": digest(dense),
         "recipe": {key: value for key, value in recipe.items() if key not in AFTER_PRUNING},
         "epochs": [plan.epochs, curve.total_steps, curve.first_step],
-        "rounds": experiment.recovery_rounds if recovery.repeats or _step_a_round(experiment, plan.epochs) else 1,
+        "rounds": experiment.recovery_rounds if recovery.repeats else 1,
         "lr": curve.lr,
         "trainer": experiment.trainer.cache_key(),
         "seeds": [experiment.seed, experiment.recovery_seed],
         "code": code_digest(stage_modules(experiment, ("recipe",), "sparsefront.stages.control")),
         "versions": versions("torch", "pytorch-lightning"),
+        **step_a_round,
     }
 
 
