@@ -270,6 +270,13 @@ def test_a_study_of_which_every_point_failed_begins_anew(tmp_path, monkeypatch):
         search(tmp_path, "kernel=none")
 
 
+def test_it_does_so_with_the_same_settings_once_it_has_all_its_points(tmp_path, monkeypatch):
+    with monkeypatch.context() as context, pytest.raises(RuntimeError, match="no such kernel"):
+        context.setattr(Launcher, "launch", launch_failing)
+        search(tmp_path, "dataset.path=mistyped")
+    assert len(search(tmp_path, "dataset.path=right")) == 2 and search(tmp_path, "dataset.path=right") == []
+
+
 @pytest.mark.parametrize("optimize", [("latency_sparse_ms",), ("val_sparse", "latency_sparse_ms")])
 def test_a_study_of_which_every_point_failed_keeps_its_directions(tmp_path, monkeypatch, optimize):
     with monkeypatch.context() as context, pytest.raises(RuntimeError, match="no such kernel"):

@@ -73,7 +73,8 @@ class Study:
         """Bind the study to its settings and its space.
 
         One of which every point failed begins anew, since a setting may have been wrong; Optuna takes no other categories and no
-        other directions for it.
+        other directions for it. With the same settings it does so once it has all its points: what was wrong lay elsewhere, such
+        as in a path.
         """
         fixed |= in_overrides(self.space)
         trials, attributes = self._study.get_trials(deepcopy=False), self._study.user_attrs
@@ -83,13 +84,13 @@ class Study:
         # Studies of before the space was stored have it in their points alone.
         searched = [in_overrides(trial.distributions) for trial in trials[attributes.get(BEGAN, 0) :]]
         known = {key: text for point in searched for key, text in point.items()} | attributes[FIXED]
-        if known == fixed:
+        if known == fixed and len(self._points(trials)) < self.n_trials:
             return
         same_directions = [one.name.lower() for one in self._study.directions] == list(directions)
         if same_directions and self._all_failed(trials):
             self._study.set_user_attr(FIXED, fixed)
             self._study.set_user_attr(BEGAN, len(trials))
-        else:
+        elif known != fixed:
             keys = sorted(key for key in known.keys() | fixed.keys() if known.get(key) != fixed.get(key))
             differ = ", ".join(
                 f"{key}={known.get(key, '(default)')}, not {fixed.get(key, '(default)')}" for key in keys
@@ -109,14 +110,17 @@ class Study:
             return False
         return all(trial.state == TrialState.FAIL for trial in trials)
 
+    def _points(self, trials: "Sequence[optuna.trial.FrozenTrial]") -> "list[optuna.trial.FrozenTrial]":
+        """Those since the study began, without the abandoned ones, which are asked for again."""
+        return [trial for trial in trials[self._study.user_attrs.get(BEGAN, 0) :] if ABANDONED not in trial.user_attrs]
+
     def ask(self) -> Asked | None:
         """The next point, abandoned ones first; None where all were taken."""
         from optuna.trial import TrialState
 
         with held_alone(self.place):
             self._take_back_abandoned()
-            trials = self._study.get_trials(deepcopy=False)[self._study.user_attrs.get(BEGAN, 0) :]
-            points = [trial for trial in trials if ABANDONED not in trial.user_attrs]
+            points = self._points(self._study.get_trials(deepcopy=False))
             waiting = [trial for trial in points if trial.state == TrialState.WAITING]
             taken = len(points) - len(waiting)
             if taken >= self.n_trials:
