@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from safetensors.torch import load_file
 from sparsefront.pipeline import run_experiment
 from sparsefront.pruning.mask_file import load_masks
 from sparsefront.pruning.mask_maker import MaskMaker
-from sparsefront.training.epoch_weights import epoch_weights_file
+from sparsefront.training.epoch_weights import epoch_weights_file, save_weights
 from sparsefront.training.trainer import TrainerSettings
 
 ON_CPU = ["trainer=cpu", "measure.device=cpu", "pattern=element_wise", "model.dim=64", "model.depth=1"]
@@ -179,7 +180,7 @@ def test_a_killed_run_goes_on_after_its_last_round(composed, fits, tmp_path, mon
     with pytest.raises((KeyboardInterrupt, SystemExit)):
         run_experiment(composed(*TRAIN, *rounds))
     monkeypatch.setattr(Watch, "on_train_epoch_start", begin)
-    (records,) = (tmp_path / "cache" / "recover").glob("*.unfinished/after_002_rounds/rounds.json")
+    (records,) = (tmp_path / "cache" / "recover").glob("*.unfinished/*/after_002_rounds/rounds.json")
     lasted = [{**record, "seconds": 500.0} for record in json.loads(records.read_text())]
     records.write_text(json.dumps(lasted))
     run_experiment(composed(*TRAIN, *rounds))
@@ -200,7 +201,7 @@ def test_a_training_that_could_not_be_stored_is_not_lost(composed, tmp_path, mon
     monkeypatch.setattr("sparsefront.stages.recover.save_masks", full_disk)
     with pytest.raises(OSError, match="no space left"):
         run_experiment(composed(*TRAIN, "recovery.epochs=2"))
-    assert list((tmp_path / "cache" / "recover").glob("*.unfinished/round_000/epoch.ckpt"))
+    assert list((tmp_path / "cache" / "recover").glob("*.unfinished/*/round_000/epoch.ckpt"))
 
 
 KILLED = {
@@ -233,6 +234,32 @@ def test_a_killed_recovery_goes_on_to_the_same_bits(composed, fits, tmp_path, mo
         assert list(first) == list(second) and all(torch.equal(first[name], second[name]) for name in first)
     costs = [json.loads((folder / "training.json").read_text())["rounds"][0] for folder in folders]
     assert [cost["steps"] for cost in costs] == [18, 18] and costs[0]["samples"] == costs[1]["samples"]
+
+
+@pytest.mark.parametrize("control", ["null", "dense_continued"])
+def test_a_killed_training_does_not_go_on_from_another_dense_network(composed, fits, tmp_path, monkeypatch, control):
+    """Of the same key, but of other bits: it was removed and made again, as by another processor."""
+    run = [*TRAIN, "recipe.recovery_epochs=3", f"control={control}"]
+    begin = Watch.on_train_epoch_start
+
+    def die_in_the_last_epoch(self, trainer, module):
+        if len(fits) == 2 and trainer.current_epoch == 2:
+            raise KeyboardInterrupt
+        begin(self, trainer, module)
+
+    def save_other_bits(net, file):
+        with torch.no_grad():
+            next(net.parameters()).mul_(1.001)
+        save_weights(net, file)
+
+    with monkeypatch.context() as context, pytest.raises((KeyboardInterrupt, SystemExit)):
+        context.setattr(Watch, "on_train_epoch_start", die_in_the_last_epoch)
+        run_experiment(composed(*run))
+    shutil.rmtree(finished(tmp_path / "cache", "dense"))
+    monkeypatch.setattr("sparsefront.stages.dense.save_weights", save_other_bits)
+    run_experiment(composed(*run))
+    killed, again = fits[1], fits[3]
+    assert len(killed.weights) == 2 and len(again.weights) == 3, "all epochs are trained"
 
 
 def test_history_is_whole_after_a_kill(composed, fits, tmp_path, monkeypatch):

@@ -20,6 +20,7 @@ from sparsefront.recovery.training import TrainingPlan
 from sparsefront.stages.bench import Bench
 from sparsefront.stages.network import load_net, make_task, open_data, weights_digest
 from sparsefront.stages.seeds import recovery_stage_seed, reseed
+from sparsefront.stages.unfinished import unfinished_from
 from sparsefront.training.epoch_weights import WEIGHTS, save_weights
 from sparsefront.training.fit import fit, steps_per_epoch
 from sparsefront.training.optimization import Optimization
@@ -63,7 +64,7 @@ def run(
             train_body,
             experiment,
             dense.path,
-            store.unfinished(KIND, cache_key),
+            unfinished_from(store, KIND, cache_key, dense.path / WEIGHTS),
             trainer=experiment.trainer,
             folder=folder,
             loggers=loggers,

@@ -21,6 +21,7 @@ from sparsefront.recovery.rounds import Place
 from sparsefront.stages.network import build_net, device_of, load_net, make_task, open_data
 from sparsefront.stages.seeds import recovery_stage_seed, reseed
 from sparsefront.stages.stored_masks import load_masks_of
+from sparsefront.stages.unfinished import unfinished_from
 from sparsefront.training.determinism import deterministic_algorithms
 from sparsefront.training.epoch_weights import EPOCH_WEIGHTS, WEIGHTS, epoch_weights_file, save_weights
 from sparsefront.training.rank_processes import on_every_rank
@@ -71,7 +72,7 @@ def run(
             train_body,
             experiment,
             RecoverInputs(dense.path, pruned.path),
-            store.unfinished("recover", cache_key),
+            unfinished_from(store, "recover", cache_key, dense.path / WEIGHTS, pruned.path / MASKS),
             trainer=experiment.trainer,
             folder=folder,
             loggers=loggers,
