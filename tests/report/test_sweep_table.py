@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,9 @@ def test_points_that_share_a_result_are_counted_as_points(tmp_path, capsys, make
         write_result_json(tmp_path / f"00{number}_element_wise" / "row.json", make_result(**changes))
     print_sweep(tmp_path)
     assert "3 points finished with 2 different results, 0 failed" in capsys.readouterr().out
+    shutil.rmtree(tmp_path / "002_element_wise")
+    print_sweep(tmp_path)
+    assert "2 points finished with 1 different result, 0 failed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("columns", ["80", "130", "400"])

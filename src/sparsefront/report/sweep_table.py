@@ -34,5 +34,5 @@ def print_sweep(directory: Path) -> None:
         print_failures(failures)
     finished, distinct = len(files) - len(reading.problems), len(reading.results)
     # points whose settings mean the same share one result
-    shared = f" with {distinct} different results" if distinct < finished else ""
+    shared = f" with {counted(distinct, 'different result')}" if distinct < finished else ""
     print(f"{counted(finished, 'point')} finished{shared}, {len(failures)} failed: {directory}")
