@@ -1,5 +1,6 @@
 """One kernel of the registry: what it supports, how it packs a weight, how it runs."""
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,9 @@ from sparsefront_kernels.format import SparseFormat
 from sparsefront_kernels.kernel_label import label
 from sparsefront_kernels.problem import X_FEATURE_MAJOR, Problem
 from sparsefront_kernels.tuning.tunable import Tunable
+
+# Imported by name: it imports all kernels, on whose code no single one depends.
+REGISTRY = "sparsefront_kernels.registry"
 
 
 class UnsupportedProblem(ValueError):
@@ -72,6 +76,13 @@ class KernelEntry:
     fastest_from: int = 1
     slow_in: tuple[torch.dtype, ...] = ()
     convolving: Convolving | None = None
+
+    def __reduce__(self) -> tuple[Callable[[str], "KernelEntry"], tuple[str]]:
+        """A file of a layer names its kernel, whose functions are no part of it."""
+        return _registered, (self.name,)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "KernelEntry":
+        return self
 
     def run(
         self, x: Tensor, packed: Any, bias: Tensor | None = None, *, layout: str | None = None, **epilogue: Any
@@ -139,3 +150,8 @@ class KernelEntry:
 
     def _other_layouts(self, layout: str) -> str:
         return f"takes {' or '.join(self.layouts)} activations, not {layout}"
+
+
+def _registered(name: str) -> KernelEntry:
+    found: KernelEntry = importlib.import_module(REGISTRY).entry(name)
+    return found

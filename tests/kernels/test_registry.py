@@ -1,5 +1,8 @@
 """The registry: names, what is found, and a reason for everything that is not."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from sparsefront_kernels import (
@@ -82,6 +85,11 @@ def test_every_family_has_a_reference_that_needs_no_gpu():
         assert reference(family).is_reference
         assert not reference(family).requires_cuda
         assert FORMATS[family].family == family
+
+
+@pytest.mark.parametrize("kernel", entries(), ids=lambda kernel: kernel.name)
+def test_files_and_copies_hold_the_kernel_itself(kernel):
+    assert pickle.loads(pickle.dumps(kernel)) is kernel and copy.deepcopy(kernel) is kernel
 
 
 def test_each_kernel_has_one_label_in_each_layout():

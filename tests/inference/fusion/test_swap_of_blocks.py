@@ -1,6 +1,7 @@
 """The swap rewrites blocks: its report knows every layer, shares stay right, a plan is kept."""
 
 import copy
+import io
 from functools import partial
 
 import pytest
@@ -96,6 +97,18 @@ def test_a_saved_swap_is_loaded_and_times_nothing(case, monkeypatch):
     assert (again.sparse_layer_share, again.sparse_flops_share) == (1.0, 1.0)
     with torch.inference_mode():
         assert output_error(loaded(**TOKENS), net(**TOKENS)) == 0
+
+
+def test_a_swapped_network_comes_back_from_a_file(case):
+    net, _ = swapped(case)
+    again = net
+    for _ in range(2):  # what was read is written again
+        file = io.BytesIO()
+        torch.save(again, file)
+        file.seek(0)
+        again = torch.load(file, weights_only=False)
+        with torch.inference_mode():
+            assert output_error(again(**TOKENS), net(**TOKENS)) == 0
 
 
 def test_choices_that_are_missing_or_of_another_version_are_rejected(case):

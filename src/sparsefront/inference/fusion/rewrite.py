@@ -117,8 +117,7 @@ def place_layouts(graph: fx.Graph, modules: Sequence[str], *, row_major_exit: bo
         if not readers:
             continue
         with graph.inserting_after(node):
-            entered = graph.call_function(activation_in_layout, (node,), {"feature_major": True})
-            entered.meta = dict(node.meta)
+            entered = _in_layout(graph, node, feature_major=True)
         node.replace_all_uses_with(entered, delete_user_cb=lambda user, entered=entered: user is not entered)
     if row_major_exit:
         output = graph.output_node()
@@ -130,7 +129,14 @@ def _leaving(graph: fx.Graph, node: fx.Node) -> fx.Node:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.dim() < 2 or not value.is_floating_point():
         return node
-    return graph.call_function(activation_in_layout, (node,), {"feature_major": False})
+    return _in_layout(graph, node, feature_major=False)
+
+
+def _in_layout(graph: fx.Graph, node: fx.Node, *, feature_major: bool) -> fx.Node:
+    """One call that stays one call where the graph is read from a file, which traces it anew: it looks at strides."""
+    called = graph.call_function(activation_in_layout, (node,), {"feature_major": feature_major})
+    called.meta = {**node.meta, "is_wrapped": True}  # as fx.wrap
+    return called
 
 
 def _parameter(parameters: Mapping[str, torch.Tensor], node: fx.Node, place: int) -> torch.Tensor | None:
