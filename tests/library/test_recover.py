@@ -170,6 +170,15 @@ def test_a_bad_argument_is_one_clear_line(trained, message):
         sf.recover(net, **arguments | BAD[message])
 
 
+def test_a_frozen_network_is_updated_in_closed_form_and_not_trained(trained):
+    net = trained.net().requires_grad_(False)
+    masks = sf.prune(net, "n_m", 0.5, layers="2", tell=len)
+    with pytest.raises(sf.InvalidSetting, match="net=Sequential: has no parameter with requires_grad"):
+        recovered(trained, masks, net)
+    after = sf.recover(net, masks, trained.loader, recovery="obs_update", dense_net=trained.dense)
+    assert zeros_where_pruned(net, after)
+
+
 def test_masks_of_a_convolution_are_shaped_like_it_or_like_its_matrix(cnn):
     weight = cnn.body.weight  # [16, 8, 3, 3]
     keep = torch.rand(weight.shape) < 0.5

@@ -63,6 +63,16 @@ def test_taylor_sums_weight_times_gradient_over_batches():
     torch.testing.assert_close(scores["layer"], expected)
 
 
+@pytest.mark.parametrize("importance", [Taylor(batches=2), Fisher(batches=2)])
+def test_frozen_weights_are_scored_as_others_are(importance):
+    task, batches = setting()
+    expected = score_weights(task, ["layer"], importance=importance, open_loader=lambda: batches)
+    task.net.requires_grad_(False)
+    scores = score_weights(task, ["layer"], importance=importance, open_loader=lambda: batches)
+    torch.testing.assert_close(scores, expected)
+    assert not any(parameter.requires_grad for parameter in task.net.parameters())
+
+
 def test_the_data_go_round_where_there_are_too_few():
     task, batches = setting()
     scores = score_weights(task, ["layer"], importance=Taylor(batches=6), open_loader=lambda: batches)

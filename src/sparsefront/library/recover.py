@@ -97,6 +97,7 @@ def recover(
             raise InvalidSetting(name, None, f"recovery={chosen.name} needs it: see sf.recover")
     for name, value in (("epochs", epochs), ("lr", lr)):
         _require_heeded(name, value, chosen)
+    _require_trainable(net, chosen)
     setup = RecoverySetup(
         pruning=pruning,
         recipe=_recipe(recipe, epochs, lr),
@@ -155,6 +156,14 @@ def _require_heeded(name: str, value: float | None, recovery: Recovery) -> None:
         raise InvalidSetting(name, value, f"recovery={recovery.name} trains nothing: leave {name} out")
     if getattr(recovery.training, name, None) not in (None, value):
         raise InvalidSetting(name, value, f"give it to {type(recovery).__name__}(...), not beside recovery=")
+
+
+def _require_trainable(net: nn.Module, recovery: Recovery) -> None:
+    """Raises InvalidSetting where the recovery trains and every parameter is frozen."""
+    if recovery.training is not None and not any(parameter.requires_grad for parameter in net.parameters()):
+        raise InvalidSetting(
+            "net", type(net).__name__, f"has no parameter with requires_grad, and recovery={recovery.name} trains"
+        )
 
 
 def _recipe(recipe: Recipe | None, epochs: int | None, lr: float | None) -> Recipe:

@@ -1,6 +1,7 @@
 """What scores ask of a network and its training data, in one process or over the ranks of a distributed run."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -69,7 +70,7 @@ class NetworkCalibration:
         with in_eval_mode(self._task.net):
             for batch in self.batches(batches):
                 # Left before yielding: a suspended generator would restore the gradient mode at the wrong time.
-                with torch.enable_grad():
+                with torch.enable_grad(), _requiring_gradients(weights):
                     loss = self._task.loss(self._forward(batch), batch)
                     gradients = torch.autograd.grad(loss, weights, allow_unused=True)
                 yield dict(zip(self._modules, gradients, strict=True))
@@ -135,6 +136,19 @@ class NetworkCalibration:
 
     def _forward(self, batch: Batch) -> Any:
         return self._task.net(**self._task.net_inputs(batch))
+
+
+@contextmanager
+def _requiring_gradients(weights: list[Tensor]) -> Iterator[None]:
+    """Frozen weights are scored as others are, and are frozen afterwards."""
+    frozen = [weight for weight in weights if not weight.requires_grad]
+    try:
+        for weight in frozen:
+            weight.requires_grad_(True)
+        yield
+    finally:
+        for weight in frozen:
+            weight.requires_grad_(False)
 
 
 def real_positions(batch: Batch) -> Tensor | None:
