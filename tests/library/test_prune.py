@@ -117,6 +117,14 @@ def test_an_allocation_ranks_layers_together(trained):
     assert max(shares) - min(shares) > 0.1 and masks.sparsity == pytest.approx(0.5, abs=1e-3)
 
 
+def test_of_tied_weights_as_much_goes_as_was_asked():
+    net = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16), nn.Linear(16, 4))
+    net[2].weight = net[0].weight
+    inputs = [torch.randn(32, 16) * torch.linspace(0.1, 3, 16)]
+    masks = sf.prune(net, "element_wise", 0.5, importance="wanda", calibration=inputs, tell=len)
+    assert (net[0].weight == 0).float().mean() == masks.sparsity == 0.5
+
+
 BAD = {
     "pattern=tile: is one of block_2_4, block_wise, ": {"pattern": "tile"},
     "pattern=dense: takes no weights away": {"pattern": "dense"},

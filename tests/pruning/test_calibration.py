@@ -11,6 +11,7 @@ from torch import nn
 from sparsefront.importance.fisher import Fisher
 from sparsefront.importance.magnitude import Magnitude
 from sparsefront.importance.obs import OptimalBrainSurgeon
+from sparsefront.importance.random import Random
 from sparsefront.importance.taylor import Taylor
 from sparsefront.importance.wanda import Wanda
 from sparsefront.pruning.calibration import NetworkCalibration, score_weights
@@ -71,6 +72,29 @@ def test_frozen_weights_are_scored_as_others_are(importance):
     scores = score_weights(task, ["layer"], importance=importance, open_loader=lambda: batches)
     torch.testing.assert_close(scores, expected)
     assert not any(parameter.requires_grad for parameter in task.net.parameters())
+
+
+class Tied(Net):
+    """Two layers of one weight, which are given different inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.layer(self.second(self.first(x.flatten(1)).relu()))
+
+
+@pytest.mark.parametrize("importance", [Wanda(batches=2), Random(), Magnitude()], ids=lambda chosen: chosen.name)
+def test_layers_of_one_weight_have_one_score(importance):
+    _, batches = setting()
+    task = ImageClassification(Tied(), num_classes=3)
+    tied = score_weights(task, ["first", "second"], importance=importance, open_loader=lambda: batches)
+    assert torch.equal(tied["first"], tied["second"])
+    if importance.source == "inputs":
+        parts = [score_weights(task, [name], importance=importance, open_loader=lambda: batches) for name in tied]
+        torch.testing.assert_close(tied["first"], (parts[0]["first"] + parts[1]["second"]) / 2)
 
 
 def test_the_data_go_round_where_there_are_too_few():

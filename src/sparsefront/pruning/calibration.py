@@ -25,7 +25,7 @@ def score_weights(
     open_loader: Callable[[], Iterable[Batch]],
     movement: AccumulateMovement | None = None,
 ) -> dict[str, Tensor]:
-    """Scores of the layers' weights as they are now; the same on every rank of a distributed run.
+    """Scores of the layers' weights as they are now; the same on every rank of a distributed run, and for tied weights.
 
     Args:
         task: the network and its loss, on the device where scores are wanted.
@@ -34,8 +34,22 @@ def score_weights(
     Returns:
         layer name -> float32 [N, K], larger = more worth keeping.
     """
-    weights = {name: task.net.get_submodule(name).weight.detach() for name in layers}
-    return importance.scores(weights, NetworkCalibration(task, layers, open_loader, movement))
+    weights = {name: task.net.get_submodule(name).weight for name in layers}
+    detached = {name: weight.detach() for name, weight in weights.items()}
+    scores = importance.scores(detached, NetworkCalibration(task, layers, open_loader, movement))
+    return _joined_where_tied(scores, weights)
+
+
+def _joined_where_tied(scores: dict[str, Tensor], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Layers that share one weight have the mean of their scores: what one of their masks prunes is gone in all of them."""
+    sharing: dict[int, list[str]] = {}
+    for name, weight in weights.items():
+        sharing.setdefault(id(weight), []).append(name)
+    for names in sharing.values():
+        if len(names) > 1:
+            mean = torch.stack([scores[name] for name in names]).mean(0)
+            scores.update(dict.fromkeys(names, mean))
+    return scores
 
 
 class NetworkCalibration:
