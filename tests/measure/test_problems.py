@@ -38,6 +38,16 @@ def test_layers_that_are_called_by_name_are_seen_too():
     assert seen["conv"].input_shape == (2, 3, 8, 8) and seen["fc"].problem.m == 32
 
 
+def test_a_layer_that_gives_more_than_its_product_is_seen():
+    class WithBias(nn.Linear):
+        def forward(self, x):
+            return super().forward(x), self.bias
+
+    net = nn.Sequential(nn.Linear(4, 6), WithBias(6, 3)).eval()
+    seen = observe_problems(net, {"input": torch.randn(5, 4)}, ["0", "1"])
+    assert (seen["1"].problem.m, seen["1"].problem.k, seen["1"].problem.n) == (5, 6, 3)
+
+
 def test_no_hook_stays_behind():
     net = Net().eval()
     observe_problems(net, {"x": torch.randn(1, 3, 8, 8)}, ["conv", "fc"])

@@ -9,6 +9,7 @@ from sparsefront_kernels import Problem
 from torch import Tensor, nn
 
 from sparsefront.forward_calls import after_forward, first_argument
+from sparsefront.measure.agreement import floating_tensors
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,10 @@ def observe_problems(net: nn.Module, inputs: dict[str, Tensor], layers: Iterable
     seen: dict[str, LayerInput] = {}
     modules = {name: net.get_submodule(name) for name in layers}
 
-    def note(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+    def note(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         received, weight = first_argument(args, kwargs), modules[name].weight
         n, k = weight.shape[0], weight[0].numel()
-        m = output.numel() // n
+        m = floating_tensors(output)[0].numel() // n  # a subclass may give more beside its product
         if name not in seen or m > seen[name].problem.m:
             problem = Problem(m=m, k=k, n=n, dtype=received.dtype, device=received.device)
             seen[name] = LayerInput(problem, tuple(received.shape))
