@@ -106,5 +106,5 @@ def test_what_cannot_work_is_one_line(cnn, tmp_path):
     ):
         sf.load(tmp_path, nn.Sequential(nn.Linear(4, 4)))
     sf.swap(cnn, masks, (IMAGES,))
-    with pytest.raises(sf.InvalidSetting, match="net=mlp: was swapped already: save the network before sf.swap"):
+    with pytest.raises(sf.InvalidSetting, match=r"masks\['mlp'\]=given: .*after sf.swap, give a copy from before"):
         sf.save(tmp_path, cnn, masks)

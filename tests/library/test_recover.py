@@ -179,6 +179,14 @@ def test_a_frozen_network_is_updated_in_closed_form_and_not_trained(trained):
     assert zeros_where_pruned(net, after)
 
 
+def test_a_network_that_was_swapped_is_not_trained(trained):
+    net = trained.net()
+    masks = sf.prune(net, "n_m", 0.5, tell=len)
+    sf.swap(net, masks, (trained.x,))
+    with pytest.raises(sf.InvalidSetting, match=r"masks\['0'\]=given: .*after sf.swap, give a copy from before it"):
+        recovered(trained, masks, net)
+
+
 def test_masks_of_a_convolution_are_shaped_like_it_or_like_its_matrix(cnn):
     weight = cnn.body.weight  # [16, 8, 3, 3]
     keep = torch.rand(weight.shape) < 0.5

@@ -42,8 +42,6 @@ def save(
         ValueError: a pruned weight is not zero, or a mask breaks its pattern; names the layer.
     """
     require_masks_of(net, masks)
-    if absent := [name for name in masks if f"{name}.weight" not in net.state_dict()]:
-        raise InvalidSetting("net", absent[0], "was swapped already: save the network before sf.swap")
     known, directory = Masks.of(masks), Path(folder)
     directory.mkdir(parents=True, exist_ok=True)
     write_export(

@@ -71,8 +71,8 @@ def require_masks_of(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
     columns the taps of a filter come one after the other, each with all of its input channels (`masks.weight_view`).
 
     Raises:
-        InvalidSetting: no masks, no such layer, one whose weight is computed, or a mask that is not bool or has another shape;
-            names the layer.
+        InvalidSetting: no masks, no such layer, one whose weight is computed, a network that was swapped, or a mask that is
+            not bool or has another shape; names the layer.
     """
     if not isinstance(masks, Mapping) or not masks:
         raise InvalidSetting("masks", masks, "is a dict with at least one layer name and its bool mask")
@@ -80,10 +80,11 @@ def require_masks_of(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
     for name, mask in masks.items():
         key = f"masks[{name!r}]"
         weight = getattr(modules.get(name), "weight", None)
-        if not isinstance(weight, Tensor):
-            raise InvalidSetting(key, "given", "names no layer of the network that has a weight")
-        if isinstance(modules[name], nn.Linear | nn.Conv2d) and not has_own_weight(modules[name]):
+        if isinstance(modules.get(name), nn.Linear | nn.Conv2d) and not has_own_weight(modules[name]):
             raise InvalidSetting(key, "given", "names a layer whose weight is computed from other parameters")
+        if not isinstance(weight, nn.Parameter):
+            allowed = "names no layer of the network that has a weight; after sf.swap, give a copy from before it"
+            raise InvalidSetting(key, "given", allowed)
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool or not fits(mask, weight):
             given = f"{mask.dtype} {list(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
             matrix = f" or {[weight.shape[0], weight[0].numel()]}, as its matrix" if weight.dim() > 2 else ""
