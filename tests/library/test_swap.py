@@ -102,6 +102,8 @@ def test_what_cannot_work_is_one_line(cnn):
     masks = pruned(cnn)
     options = [
         ({"kernel": "fastest"}, "kernel=fastest: is one of auto, sparse, none, reference, dense, gathered"),
+        ({"kernel": None}, "kernel=None: is one of auto, sparse"),
+        ({"kernel": ["gathered"]}, r"kernel=\['gathered'\]: is one of auto, sparse"),
         ({"kernel": "ell"}, "kernel.family=ell: runs on none of the pruned layers"),
         ({"masks": {}}, "masks={}: is a dict with at least one layer name"),
         ({"masks": {"mpl": masks["mlp"]}}, r"masks\['mpl'\]=given: names no layer of the network that has a weight"),

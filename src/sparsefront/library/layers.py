@@ -1,7 +1,7 @@
 """Which layers of a network are pruned, and why the others are not."""
 
 import fnmatch
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,7 @@ def choose_layers(
         if not wanted:
             raise InvalidSetting("layers", getattr(layers, "__name__", layers), f"chooses no layer of {_few(weighted)}")
         return wanted, {}
-    patterns = [layers] if isinstance(layers, str) else list(layers)
+    patterns = [layers] if not isinstance(layers, Iterable) or isinstance(layers, str) else list(layers)
     chosen: dict[str, None] = {}
     for pattern in patterns:
         if not isinstance(pattern, str):
@@ -100,16 +100,20 @@ def ignored_layers(chosen: Sequence[str], ignore: str | Sequence[str] | Mapping[
     """Of the chosen layers those that stay dense all the same -> why.
 
     Args:
-        ignore: names or glob patterns, or a dict of layer -> why.
+        ignore: names or glob patterns, or a dict of them -> why.
     Raises:
         InvalidSetting: a name or a pattern that finds none of the chosen layers.
     """
-    if isinstance(ignore, Mapping):
-        return dict(ignore)
+    names = [ignore] if not isinstance(ignore, Iterable) or isinstance(ignore, str) else ignore
+    reasons = ignore if isinstance(ignore, Mapping) else {pattern: f"ignore={pattern}" for pattern in names}
     found: dict[str, str] = {}
-    for pattern in [ignore] if isinstance(ignore, str) else ignore:
-        matches = fnmatch.filter(chosen, pattern)
+    for pattern, why in reasons.items():
+        if not isinstance(pattern, str):
+            raise InvalidSetting(
+                "ignore", pattern, "is a name, a glob pattern, a list of them, or a dict of them -> why"
+            )
+        matches = [pattern] if pattern in chosen else fnmatch.filter(chosen, pattern)
         if not matches:
             raise InvalidSetting("ignore", pattern, f"finds none of the layers to prune: {_few(list(chosen))}")
-        found |= dict.fromkeys(matches, f"ignore={pattern}")
+        found |= dict.fromkeys(matches, why)
     return found

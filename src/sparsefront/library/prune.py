@@ -69,7 +69,7 @@ def prune(
         loss: (output, target) -> scalar; None where the network returns its own.
         layers: names, glob patterns, or a predicate of (name, module); None = every Linear and Conv2d but the first
             convolution and the last Linear that the example inputs reach.
-        ignore: names or glob patterns of layers that stay dense; or a dict of layer -> why.
+        ignore: names or glob patterns of layers that stay dense; or a dict of them -> why.
         example_inputs: what the network is called with, such as (x,); None: the first batch of `calibration`, and where
             there is none either, the order of the modules stands for the order of the calls.
         task: in place of `loss`, for tasks of this package.

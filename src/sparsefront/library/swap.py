@@ -92,6 +92,10 @@ def kernel_choice(kernel: str | KernelChoice) -> KernelChoice:
     """
     if isinstance(kernel, KernelChoice):
         return kernel
+    offered = ", ".join((*MODES, *families()))
+    unknown = InvalidSetting("kernel", kernel, f"is one of {offered}, the name of a kernel, or a KernelChoice")
+    if not isinstance(kernel, str):
+        raise unknown
     if kernel in MODES:
         return KernelChoice(kernel)
     if kernel in families():
@@ -99,9 +103,7 @@ def kernel_choice(kernel: str | KernelChoice) -> KernelChoice:
     try:
         labeled(kernel)
     except ValueError:
-        offered = ", ".join((*MODES, *families()))
-        reason = f"is one of {offered}, the name of a kernel, or a KernelChoice"
-        raise InvalidSetting("kernel", kernel, reason) from None
+        raise unknown from None
     return KernelChoice("sparse", name=kernel)
 
 
