@@ -67,9 +67,12 @@ def test_subclasses_without_a_forward_of_their_own_are_supported(layer):
     assert layer_unsupported_reason(layer) is None
 
 
-def test_a_forward_of_one_object_counts_too():
+def test_what_one_object_does_of_its_own_counts_too():
     layer = nn.Linear(4, 4)
     layer.forward = MethodType(lambda self, x: 2 * functional.linear(x, self.weight), layer)
     assert "forward of its own" in layer_unsupported_reason(layer)
+    layer = nn.Linear(4, 4)
+    layer.register_forward_hook(lambda *_: None)
+    assert "a Linear with forward hooks" in layer_unsupported_reason(layer)
     assert "neither Linear nor Conv2d" in layer_unsupported_reason(nn.Conv1d(4, 4, 3))
     assert "groups" in layer_unsupported_reason(nn.Conv2d(4, 4, 3, groups=2))

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from transformers import BertConfig, BertModel
 
 import sparsefront as sf
 
@@ -159,6 +160,29 @@ def test_layers_whose_weight_is_read_without_a_call_count_as_dense():
     assert report.dense_layers == dict.fromkeys(("read", "idle"), "not called in the observed forward")
     assert report.sparse_layer_share == pytest.approx(1 / 3)
     assert report.sparse_flops_share == pytest.approx(16 / (16 + 32)), "of 32 outputs each, and as many rows"
+
+
+def test_hooks_are_called_after_the_swap_as_before(cnn):
+    given = []
+    cnn.mlp.register_forward_hook(lambda module, args, output: given.append(output))
+    report = sf.swap(cnn, pruned(cnn), (IMAGES,))
+    given.clear()
+    cnn(IMAGES)
+    assert len(given) == 1 and "forward hooks" in report.dense_layers["mlp"] and report.layers["body"].is_sparse
+
+
+def test_hidden_states_that_a_transformers_network_records_are_those_of_the_masked_one():
+    widths = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    net = BertModel(BertConfig(**widths, vocab_size=50, output_hidden_states=True)).eval()
+    inputs = {"input_ids": torch.arange(12).reshape(2, 6)}
+    masks = pruned(net, layers="encoder.*")
+    masked = copy.deepcopy(net)
+    report = sf.swap(net, masks, inputs)
+    with torch.inference_mode():
+        states, expected = net(**inputs).hidden_states, masked(**inputs).hidden_states
+    assert len(states) == len(expected) == 3 and report.sparse_layer_share == 1
+    for one, other in zip(states, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_a_network_whose_outputs_cannot_be_compared_is_neither_swapped_nor_timed():

@@ -12,6 +12,7 @@ from sparsefront_kernels.sparse_layer import SparseLayer
 from torch import Tensor, nn
 
 from sparsefront.forward_calls import before_forward, first_argument
+from sparsefront.forward_hooks import has_forward_hooks
 
 
 class FusedLinears(nn.Module):
@@ -122,7 +123,7 @@ def _cloned(value: Any) -> Any:
 
 def _is_plain(module: nn.Module) -> bool:
     """A Linear that does nothing but its product: no subclass, no parametrization, no hooks."""
-    return type(module) is nn.Linear and not module._forward_hooks and not module._forward_pre_hooks
+    return type(module) is nn.Linear and not has_forward_hooks(module)
 
 
 def _note(calls: list[_Call], name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from sparsefront.forward_hooks import has_forward_hooks
 from sparsefront.measure.fused_linears import copy_sharing_weights
 
 
@@ -57,7 +58,7 @@ def _cuts_patches(module: nn.Module) -> bool:
         and not any(_pads(module.padding))
         and module.groups == 1
         and set(module.dilation) == {1}
-        and not (module._forward_hooks or module._forward_pre_hooks)
+        and not has_forward_hooks(module)
     )
 
 

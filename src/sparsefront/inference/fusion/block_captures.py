@@ -5,6 +5,7 @@ from collections.abc import Container, Hashable, Mapping
 from sparsefront_kernels import SparseFormat
 from torch import Tensor, nn
 
+from sparsefront.forward_hooks import has_forward_hooks
 from sparsefront.inference.fusion.attribute_reads import plain_attributes, structure
 from sparsefront.inference.fusion.call import Key, Unfusable, call_key, call_tensors
 from sparsefront.inference.fusion.capture import Captured, capture, skeleton
@@ -49,6 +50,8 @@ class BlockCaptures:
         if call is None:
             raise Unfusable("is not called in the observed forward")
         block = net.get_submodule(name)
+        if any(has_forward_hooks(part) for part in block.modules()):
+            raise Unfusable("has forward hooks, which a graph would not call")
         bare = self._skeleton(name, block)
         key = call_key(call.args, call.kwargs)
         group, captured = self._graph(block, bare, key, call)
