@@ -146,6 +146,12 @@ BAD = {
         "calibration": [(torch.randn(2, 3, 8, 8), torch.tensor([0, 1]))],
         "layers": ["mlp"],
     },
+    r"loss=\[2\]: must be the mean over the batch": {
+        "importance": "taylor",
+        "calibration": [(torch.randn(2, 3, 8, 8), torch.tensor([0, 1]))],
+        "loss": torch.nn.CrossEntropyLoss(reduction="none"),
+        "layers": ["mlp"],
+    },
     r"layers=body.*: finds no Linear or Conv2d layer; there are head, stem, body, mlp, unused": {"layers": "body.*"},
     "layers=<lambda>: chooses no layer": {"layers": lambda name, module: False},
     "layers=3: is a name, a glob pattern": {"layers": 3},

@@ -153,6 +153,8 @@ BAD = {
     r"masks\['0'\]=torch.bool \[16, 64\]: must be bool \[64, 16\], as the weight$": {
         "masks": {"0": torch.ones(16, 64).bool()}
     },
+    r"loss=\[32\]: must be the mean over the batch": {"loss": nn.CrossEntropyLoss(reduction="none")},
+    "loss=float: must be the mean over the batch": {"loss": lambda output, target: 1.0},
     r"masks\['9'\]=given: names no layer": {"masks": {"9": torch.ones(2, 2).bool()}},
 }
 

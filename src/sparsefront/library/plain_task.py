@@ -39,6 +39,13 @@ class PlainTask(Task):
         return {name: value for name, value in batch.items() if name in wanted}
 
     def loss(self, output: Any, batch: Batch) -> Tensor:
+        found = self._loss_of(output, batch)
+        if not isinstance(found, Tensor) or found.numel() != 1:
+            given = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise InvalidSetting("loss", given, "must be the mean over the batch, a tensor of one number")
+        return found
+
+    def _loss_of(self, output: Any, batch: Batch) -> Any:
         if self._loss is not None:
             return self._loss(output, batch[TARGET] if TARGET in batch else batch)
         found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
