@@ -176,6 +176,15 @@ def test_views_of_one_buffer_get_memory_of_their_own():
     assert plain["right"].tolist() == [4, 5, 6, 7]
 
 
+def test_a_state_that_is_no_tensor_is_told():
+    class WithState(nn.Linear):
+        def get_extra_state(self):
+            return {"steps": 3}
+
+    with pytest.raises(InvalidSetting, match="net=WithState: has '_extra_state' in its state dict, a dict"):
+        plain_state_dict(WithState(4, 4))
+
+
 def test_layers_that_nest_keep_their_tensors_apart(tmp_path):
     net = nn.Linear(16, 16)
     net.inner = nn.Linear(16, 16)

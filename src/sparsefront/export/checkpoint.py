@@ -105,10 +105,16 @@ def plain_state_dict(net: nn.Module) -> dict[str, Tensor]:
     """The state dict on the CPU, every key with memory of its own: safetensors rejects tensors that share any.
 
     A weight with two names (tied, or of a module with two parents) is thus written twice: strict loading finds both.
+
+    Raises:
+        InvalidSetting: an entry that is no tensor, such as what `get_extra_state` of a module gives.
     """
     own: dict[str, Tensor] = {}
     taken: set[int] = set()
     for name, tensor in net.state_dict().items():
+        if not isinstance(tensor, Tensor):
+            allowed = f"has {name!r} in its state dict, a {type(tensor).__name__}: safetensors holds tensors alone"
+            raise InvalidSetting("net", type(net).__name__, allowed)
         tensor = tensor.detach().cpu().contiguous()
         storage = tensor.untyped_storage().data_ptr()
         own[name] = tensor.clone() if storage in taken else tensor
