@@ -162,6 +162,24 @@ def test_layers_whose_weight_is_read_without_a_call_count_as_dense():
     assert report.sparse_flops_share == pytest.approx(16 / (16 + 32)), "of 32 outputs each, and as many rows"
 
 
+class ConvolvingBlock(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+        self.part = nn.ModuleDict({"mix": nn.Conv2d(16, 16, 1)})
+
+    def forward(self, x):
+        y = self.down(self.up(x).relu())  # [B, T, 16]
+        return x + self.part["mix"](y.mT.unsqueeze(-1)).squeeze(-1).mT
+
+
+def test_a_pruned_convolution_in_a_block_runs_its_kernel():
+    net = nn.Sequential(*(ConvolvingBlock() for _ in range(2))).eval()
+    report = sf.swap(net, pruned(net, layers="*"), (torch.randn(2, 5, 16),))
+    assert report.sparse_layer_share == 1 and type(net[0].part["mix"]).__name__ == "SparseConv2d"
+    assert "has a pruned convolution, part.mix" in report.fusion.unsupported["0"]
+
+
 def test_hooks_are_called_after_the_swap_as_before(cnn):
     given = []
     cnn.mlp.register_forward_hook(lambda module, args, output: given.append(output))

@@ -52,6 +52,10 @@ class BlockCaptures:
         block = net.get_submodule(name)
         if any(has_forward_hooks(part) for part in block.modules()):
             raise Unfusable("has forward hooks, which a graph would not call")
+        for layer, part in block.named_modules():
+            mask = masks.get(f"{name}.{layer}")
+            if isinstance(part, nn.Conv2d) and mask is not None and not mask.all():
+                raise Unfusable(f"has a pruned convolution, {layer}, which its graph would run dense")
         bare = self._skeleton(name, block)
         key = call_key(call.args, call.kwargs)
         group, captured = self._graph(block, bare, key, call)
