@@ -180,6 +180,14 @@ def test_a_pruned_convolution_in_a_block_runs_its_kernel():
     assert "has a pruned convolution, part.mix" in report.fusion.unsupported["0"]
 
 
+def test_a_forward_may_read_the_settings_of_its_layers(cnn):
+    settings = ["in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode"]
+    expected = [getattr(cnn.body, name) for name in settings]
+    sf.swap(cnn, pruned(cnn), (IMAGES,))
+    assert [getattr(cnn.body, name) for name in settings] == expected
+    assert (cnn.mlp.in_features, cnn.mlp.out_features) == (16, 16)
+
+
 def test_hooks_are_called_after_the_swap_as_before(cnn):
     given = []
     cnn.mlp.register_forward_hook(lambda module, args, output: given.append(output))

@@ -26,6 +26,7 @@ class SparseConv2d(SparseLayer):
         self.in_channels, self.out_channels = layer.in_channels, layer.out_channels
         self.kernel_size, self.stride = layer.kernel_size, layer.stride
         self.padding, self.dilation = layer.padding, layer.dilation
+        self.padding_mode, self.groups = layer.padding_mode, layer.groups
         self.relu = False
         self.convolution = Convolution(layer.kernel_size, layer.stride, layer.padding, layer.dilation)
 
