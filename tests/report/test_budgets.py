@@ -105,6 +105,16 @@ def test_everything_loses_only_where_nothing_is_unclear(run):
     assert "n_m is not surely faster than dense" in told
 
 
+def test_a_pattern_loses_only_where_none_of_its_points_is_unclear(run):
+    """Of several seeds the interval is wide: the point with the larger speedup may be the one that surely loses."""
+    slower = run("n_m", 0.95, 0.0, speedup_low=0.94, speedup_high=0.96)
+    unclear = run("n_m", 0.94, 0.0, importance="other", speedup_low=0.7, speedup_high=1.2)
+    (told,) = sentences([run("tile_wise", 1.5, 0.0), slower], 1.0)
+    assert told.endswith("; n_m loses to dense")
+    (told,) = sentences([run("tile_wise", 1.5, 0.0), slower, unclear], 1.0)
+    assert told.endswith("; n_m is not surely faster than dense")
+
+
 @pytest.mark.parametrize(("speedup", "share"), [(1.056, 0.5), (1.3, 0.0), (1.3, 0.49)])
 def test_noise_and_networks_without_sparse_kernels_do_not_count_as_faster(run, speedup, share):
     (told,) = sentences([run("n_m", speedup, 0.1, sparse_flops_share=share)], 1.0)

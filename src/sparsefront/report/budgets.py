@@ -52,6 +52,7 @@ def _found(group: ComparableResults, budget: float, known: Sequence[tuple[float,
     for verdict, point in sorted(within, key=lambda one: (one[0] == FASTER, one[1].x), reverse=True):
         best.setdefault(point.result.choice.pattern, (verdict, point))
     (verdict, first), *others = best.values()
+    unclear = {point.result.choice.pattern for found, point in within if found == UNCLEAR}
     if verdict == FASTER:
         is_fastest = first.x == max(point.x for _, point in within)
         found = "the fastest is" if is_fastest else "the fastest that counts as faster than dense is"
@@ -61,8 +62,16 @@ def _found(group: ComparableResults, budget: float, known: Sequence[tuple[float,
         found = "nothing counts as faster than dense; the fastest is"
     beyond = dict.fromkeys(point.result.choice.pattern for *_, point in known)
     ends = (
-        (_patterns(others, SLOWER), "loses to dense", "lose to dense"),
-        (_patterns(others, UNCLEAR), "is not surely faster than dense", "are not surely faster than dense"),
+        (
+            [pattern for pattern in _patterns(others, SLOWER) if pattern not in unclear],
+            "loses to dense",
+            "lose to dense",
+        ),
+        (
+            [pattern for pattern in _patterns(others, SLOWER, UNCLEAR) if pattern in unclear],
+            "is not surely faster than dense",
+            "are not surely faster than dense",
+        ),
         (_patterns(best.values(), MOSTLY_DENSE), "runs mostly dense kernels", "run mostly dense kernels"),
         ([pattern for pattern in beyond if pattern not in best], "always loses more", "always lose more"),
     )
@@ -71,8 +80,8 @@ def _found(group: ComparableResults, budget: float, known: Sequence[tuple[float,
     return "; ".join([f"{found} {_in_words(first)}{cpu}", *rest])
 
 
-def _patterns(points: Iterable[tuple[str, Point]], verdict: str) -> list[str]:
-    return [point.result.choice.pattern for found, point in points if found == verdict]
+def _patterns(points: Iterable[tuple[str, Point]], *verdicts: str) -> list[str]:
+    return [point.result.choice.pattern for found, point in points if found in verdicts]
 
 
 def _in_words(point: Point) -> str:
