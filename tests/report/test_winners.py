@@ -203,3 +203,19 @@ def test_the_interval_holds_the_truth_as_often_as_it_says():
         found = paired_difference([ours], [theirs], same_seeds=True)
         held += found.low <= 0.05 <= found.high
     assert held >= 88
+
+
+def test_pairs_have_names_of_their_own(run):
+    """Two candidates of one pattern stood in lines that said the opposite of one and the same pair."""
+    share = {"n_m": 90, 0.0: 60, 0.05: 90}
+    results = [run("n_m", 0.9, 0.9)]
+    results += [run("tile_wise", 0.8, 0.8, pattern_parameters={"element_overlay": one}) for one in (0.0, 0.05)]
+
+    def kept(result):
+        choice = result.choice
+        right = share[choice.pattern_parameters.get("element_overlay", choice.pattern)]
+        return {"sparse": outcomes([1] * right + [0] * (100 - right))}
+
+    better, unclear = verdicts(candidates_of(results), kept)
+    assert "n_m 128 picked before tile_wise 128 pattern.element_overlay=0.0: n_m 128 is better" in better
+    assert "n_m 128 picked before tile_wise 128 pattern.element_overlay=0.05: no clear difference" in unclear

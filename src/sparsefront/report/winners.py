@@ -79,8 +79,9 @@ def verdicts(candidates: Sequence[Candidate], outcomes_of: OutcomesOf) -> list[s
     lines: list[str] = []
     unclaimed: dict[str, list[str]] = {}  # why -> pairs
     for sparsity, (first, *others) in winners(candidates).items():
+        name_of = _names([first, *others])
         for other in others:
-            names = _names(first, other)
+            names = name_of[first.runs], name_of[other.runs]
             told = _difference(first, other, outcomes_of)
             line = f"sparsity {sparsity:g}, {names[0]} picked before {names[1]}"
             if isinstance(told, str):
@@ -124,12 +125,10 @@ def _single_seeds(found: Difference, first: Candidate, other: Candidate, names: 
     return f"; {'one seed each' if len(single) == 2 else f'one seed of {single[0]}'}: not decided between seeds"
 
 
-def _names(first: Candidate, other: Candidate) -> tuple[str, str]:
-    """Patterns; with what else makes another network where these are the same."""
-    if first.pattern != other.pattern:
-        return first.pattern, other.pattern
-    told = settings_apart([first, other])
-    return tuple(" ".join((one.pattern, *told[one.runs].values())) for one in (first, other))
+def _names(rivals: Sequence[Candidate]) -> dict[tuple[str, ...], str]:
+    """Runs of a candidate -> its pattern; with the settings in which they differ where several have that pattern."""
+    told = settings_apart(rivals, ("pattern",))
+    return {one.runs: " ".join((one.pattern, *told[one.runs].values())) for one in rivals}
 
 
 def settings_apart(
