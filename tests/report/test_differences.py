@@ -42,6 +42,23 @@ def test_each_difference_is_told_in_one_line(make_result, change, told):
     assert lines == [f"differs between these runs: {told}"]
 
 
+def test_what_a_dense_network_has_no_setting_for_is_no_difference(make_result):
+    """Its record holds no recipe parameters of what comes after pruning; of a checkpoint as it is, `epochs` alone."""
+    dense = make_result(
+        **ALIKE | {"pattern": "dense", "masked": None, "sparse": None, "recipe_parameters": {"epochs": 10}}
+    )
+    assert differences([make_result(**ALIKE), dense]) == []
+    other = make_result(**ALIKE | {"recipe_parameters": {"lr": 0.003, "epochs": 10}})
+    assert differences([make_result(**ALIKE), dense, other]) == ["differs between these runs: recipe.lr 0.001, 0.003"]
+
+
+def test_a_parameter_that_is_null_is_known(make_result):
+    null, half = (
+        make_result(**ALIKE | {"recipe_parameters": {"recovery_lr": rate, "epochs": 10}}) for rate in (None, 0.5)
+    )
+    assert differences([null, half]) == ["differs between these runs: recipe.recovery_lr null, 0.5"]
+
+
 def test_several_differences_share_the_line(make_result):
     (line,) = differences([make_result(**ALIKE), make_result(**ALIKE | {"repeats": 5, "torch_version": "2.14.0"})])
     assert "repeats 3, 5; torch 2.15.0, 2.14.0" in line

@@ -1,7 +1,9 @@
 """In what results that share a plot still differ, in words: a reader must not take them for runs of one protocol unsaid."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from sparsefront.report.candidates import is_pruned
 from sparsefront.report.column_kinds import milliseconds
 from sparsefront.report.result import Result
 
@@ -51,8 +53,17 @@ def _parameters(results: Sequence[Result]) -> list[str]:
     for part in PARTS:
         held = [result.value_of(f"{part}_parameters") for result in results]
         for key in dict.fromkeys(key for parameters in held for key in parameters):
-            values[f"{part}.{key}"] = [parameters.get(key) for parameters in held]
+            values[f"{part}.{key}"] = [
+                _parameter(parameters, key)
+                for result, parameters in zip(results, held)
+                if key in parameters or is_pruned(result)  # of a dense network only what its training used is recorded
+            ]
     return _where_they_differ(values)
+
+
+def _parameter(parameters: Mapping[str, Any], key: str) -> Any:
+    """As `run.py` takes it where it is null; None where it is not recorded."""
+    return "null" if parameters.get(key, key) is None else parameters.get(key)
 
 
 def _where_they_differ(values: dict[str, list]) -> list[str]:
