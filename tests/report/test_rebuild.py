@@ -174,4 +174,4 @@ def test_several_processes_read_what_one_reads(study, monkeypatch):
     monkeypatch.setattr("sparsefront.report.store.FILES_FOR_PROCESSES", 2)
     (study / "1" / "row.json").write_text("{")
     one, two = read_results([study]), read_results([study], processes=2)
-    assert (one.results, one.problems, one.folders) == (two.results, two.problems, two.folders)
+    assert (one.results, one.problems, one.places) == (two.results, two.problems, two.places)

@@ -182,3 +182,25 @@ def test_outcomes_that_were_edited_prove_nothing(tmp_path, make_result):
         result = make_result(outcomes_file="outcomes.npz", outcomes_sha256=digest)
         reading = read_results([write_result_json(tmp_path / "row.json", result)])
         assert (reading.outcomes_of(result) is not None) == held
+
+
+def test_a_run_with_and_without_the_control_has_two_folders(tmp_path, make_result):
+    """Their run_id is the same: the page told the command and the folder of one for both."""
+    results = {"a": make_result(dense_continued=0.9), "b": make_result(dense_continued=None)}
+    for name, result in results.items():
+        write_result_json(tmp_path / name / "row.json", result)
+    reading = read_results([tmp_path])
+    assert [reading.folder_of(result) for result in reading.results] == [tmp_path / "a", tmp_path / "b"]
+    assert reading.finished == [tmp_path / "a", tmp_path / "b"]
+
+
+@pytest.mark.parametrize("stores", [("whole", "rows"), ("rows", "whole")])
+def test_of_several_copies_the_one_with_outcomes_counts(tmp_path, make_result, stores):
+    result = make_result(outcomes_file="outcomes.npz")
+    for name in stores:
+        write_result_json(tmp_path / name / "row.json", result)
+    outcomes = {"sparse": Outcomes("accuracy", np.ones(4, dtype=np.uint8), None, "dev")}
+    save_outcomes(tmp_path / "whole" / "outcomes.npz", outcomes)
+    reading = read_results([tmp_path / name for name in stores])
+    assert reading.results == [result] and reading.folder_of(result) == tmp_path / "whole"
+    assert reading.outcomes_of(result) is not None

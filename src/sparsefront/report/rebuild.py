@@ -43,13 +43,13 @@ def rebuild_store(folder: Path, *, processes: int = 1) -> Rebuilt:
         raise InvalidSetting("results", folder, "no such folder")
     with held_alone(store):
         reading = read_results([folder], processes=processes)
-        if not reading.folders:
+        if not reading.places:
             raise InvalidSetting("results", folder, f"holds no {RESULT_FILE} to make {STORE_FILE} from")
         before = _table_before(store, key="results")
-        old = [one for one in before.results if one.identity.run_id not in reading.folders]
+        old = [one for one in before.results if one.identity.run_id not in reading.places]
         kept = _write(store, [*reading.results, *old], before.unreadable)
     runs = {one.identity.run_id for one in old}
-    return Rebuilt(runs | reading.folders.keys(), runs, kept, [*reading.problems, *before.problems])
+    return Rebuilt(runs | reading.places.keys(), runs, kept, [*reading.problems, *before.problems])
 
 
 def merge_stores(paths: Sequence[Path], store: Path, *, processes: int = 1) -> Rebuilt:

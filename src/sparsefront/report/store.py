@@ -90,23 +90,30 @@ def _header_of_a_store_without(store_csv: Path, run_id: str) -> list[str] | None
 class Reading:
     """What was found: results without exact duplicates, and what could not be read, each with its reason.
 
-    `folders`: run_id -> the folder of its row.json, where the files that a result names lie. `failures`: the files of runs
-    that ended without a result. `finished`: the folders of all that have one, where `folders` holds one of each run.
+    `places`: run_id -> its results, each with the folder of a row.json that holds it, where the files that it names lie.
+    `failures`: the files of runs that ended without a result.
     """
 
     results: list[Result] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    folders: dict[str, Path] = field(default_factory=dict)
+    places: dict[str, list[tuple[Result, Path]]] = field(default_factory=dict)
     failures: list[Path] = field(default_factory=list)
-    finished: list[Path] = field(default_factory=list)
 
     def folder_of(self, result: Result) -> Path | None:
-        """Where the files of a result lie; None where it was read from a table."""
-        return self.folders.get(result.identity.run_id)
+        """Where the files of a result lie, of several folders the first with its outcomes; None of one from a table."""
+        found = [folder for one, folder in self.places.get(result.identity.run_id, ()) if one == result]
+        if len(found) < 2 or (file := result.quality.outcomes_file) is None:
+            return found[0] if found else None
+        return next((folder for folder in found if (folder / Path(file).name).is_file()), found[0])
+
+    @property
+    def finished(self) -> list[Path]:
+        """The folders of all runs that have a result."""
+        return [folder for found in self.places.values() for _, folder in found]
 
     def outcomes_of(self, result: Result) -> dict[str, Outcomes] | None:
         """What each sample added to the metric, of each of a result's networks; None where that is not at hand, or was edited."""
-        folder, file = self.folders.get(result.identity.run_id), result.quality.outcomes_file
+        folder, file = self.folder_of(result), result.quality.outcomes_file
         if folder is None or file is None:
             return None
         path, stored = folder / Path(file).name, result.identity.outcomes_sha256
@@ -136,13 +143,12 @@ def read_results(paths: Iterable[Path], *, processes: int = 1) -> Reading:
         for file, results, problems in _read_files(files, processes):
             reading.problems += problems
             for result in results:
-                if file.suffix != ".csv":
-                    reading.folders[result.identity.run_id] = file.parent
-                    reading.finished.append(file.parent)
                 of_this_run = seen.setdefault(result.identity.run_id, [])
                 if result not in of_this_run:
                     of_this_run.append(result)
                     reading.results.append(result)
+                if file.suffix != ".csv":
+                    reading.places.setdefault(result.identity.run_id, []).append((result, file.parent))
     return reading
 
 
