@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from sparsefront.report.compact_table import compact_table
-from sparsefront.report.comparable import split_comparable
+from sparsefront.report.comparable import CPU_NOTE, split_comparable
 from sparsefront.report.csv_text import format_lines
 from sparsefront.report.result import result_fields
 from sparsefront.report.store import append_result
@@ -130,3 +130,16 @@ def test_a_narrow_terminal_gets_the_table_that_fits(mixed, capsys, monkeypatch):
     assert "- at ≤ 1 point lost the fastest is" in shown
     print_group(group, [], most=None)
     assert "more candidates" not in capsys.readouterr().out
+
+
+def test_a_narrow_terminal_is_told_what_a_wide_one_is(make_result, capsys, monkeypatch):
+    """That nothing may be picked, and which is better, stood below the wide tables alone."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    full = {"dataset_parameters": {"valid_fraction": 0}, "val_sparse": None}
+    (group,) = split_comparable([make_result(**full, run_id=name, pattern=name) for name in ("n_m", "tile_wise")])
+    told = [CPU_NOTE, "2 of 2 results hold nothing out (dataset.valid_fraction=0)", "[n_m] is better (+1.00 points"]
+    for columns in ("80", "400"):
+        monkeypatch.setenv("COLUMNS", columns)
+        print_group(group, ["[n_m] is better (+1.00 points)"])
+        shown = " ".join(capsys.readouterr().out.split())
+        assert all(text in shown for text in told), columns

@@ -43,6 +43,8 @@ def print_group(group: ComparableResults, verdicts: Sequence[str], *, most: int 
     if _is_too_narrow(narrow, table):
         narrow.print(compact_table(group, most))
         _print_left_out(len(group.points()), most, "candidates")
+        for line in [*([f"speedup: {CPU_NOTE}"] if group.device == "cpu" else []), *group.notes(), *verdicts]:
+            narrow.print(line, highlight=False, markup=False)
     else:
         console = table_console(table)
         console.print(table)
