@@ -215,6 +215,37 @@ def test_the_held_out_part_may_be_drawn(shown, mixed):
     assert page.evaluate("location.hash") == "#split=val"
 
 
+def test_without_a_held_out_part_the_reporting_split_is_drawn(shown, mixed, make_result):
+    """The choice of what is drawn is kept from one section to the next, where it left empty charts and could not be changed."""
+    full = {"model": "bert", "val_sparse": None, "val_dense": None, "dataset_parameters": {"valid_fraction": 0}}
+    page = shown([*mixed(30), *(make_result(**full, run_id=name, pattern=name) for name in ("n_m", "uniform"))])
+    chosen = (
+        "{{ const box = document.getElementById('{}'); box.value = '{}'; box.dispatchEvent(new Event('change')); }}"
+    )
+    drawn = "spotsOf.get(document.getElementById('chart-speed')).filter(({ point }) => !point.dense).length"
+    label = "document.querySelector('#chart-speed text:last-of-type').textContent"
+    page.evaluate(chosen.format("split", "val"))
+    page.evaluate(chosen.format("section", 1))
+    assert page.evaluate(drawn) == 2 and page.evaluate(label) == "accuracy, %"
+    page.evaluate(chosen.format("section", 0))
+    assert page.evaluate(drawn) > 2 and page.evaluate(label) == "accuracy, %, held out"
+
+
+def test_a_value_of_a_link_that_no_run_has_can_be_taken_back(shown, mixed):
+    """As of a page that was written anew from other runs."""
+    page = shown(mixed(60), "#pattern=gone")
+    assert page.evaluate(LINES) == 0
+    page.evaluate(CLICK.format('[data-field="pattern"] [data-value="gone"]'))
+    assert page.evaluate(LINES) == page.evaluate("DATA.sections[0].points.length") > 0
+
+
+def test_a_link_that_was_cut_short_still_opens(shown, mixed):
+    page = shown(mixed(60), "#pattern=tile_wise,1%253A4%2")
+    assert page.evaluate("[...state.filters.pattern]") == ["tile_wise", "1%3A4%2"]
+    assert page.evaluate("now.view.points.every((point) => point.pattern === 'tile_wise')")
+    assert page.evaluate(LINES) > 0
+
+
 def test_the_axis_may_be_milliseconds(shown, mixed):
     page = shown(mixed(100), "#axis=latency_ms")
     assert "at most" in page.evaluate("document.querySelector('#budget output').textContent")

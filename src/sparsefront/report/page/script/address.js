@@ -23,7 +23,16 @@ function readAddress() {
 
 // A value may hold a comma itself: it is written encoded, so that only ours part the list.
 function parts(text) {
-  return text ? text.split(",").map(decodeURIComponent) : [];
+  return text ? text.split(",").map(decoded) : [];
+}
+
+// Of a link that was cut short, what is there.
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 function address() {

@@ -5,7 +5,7 @@ const NEAR_PIXELS = 24;
 const spotsOf = new Map(); // svg -> where its points were drawn
 
 function drawCharts(view) {
-  const { points, dense, section } = view, { axis } = state, split = SPLITS[state.split], quality = split.value;
+  const { points, dense, section } = view, { axis } = state, split = splitOf(section), quality = split.value;
   const all = [...points, ...dense].filter((point) => near(point, view));
   const timed = all.filter((point) => point[axis] !== null);
   const values = timed.map((point) => point[axis]);
@@ -30,6 +30,10 @@ function levelsOf(dense, value) {
   return levels.filter(({ value }) => value !== null);
 }
 
+// What the reader chose, where the section has it.
+const splitOf = (section) => SPLITS[hasHeldOut(section) ? state.split : "test"];
+const hasHeldOut = (section) => section.picked_by === "val";
+
 function draw(name, chart) {
   const svg = document.getElementById(`chart-${name}`);
   svg.closest("figure").hidden = chart.points.length === 0;
@@ -38,7 +42,7 @@ function draw(name, chart) {
 
 // Whether a point is shown though the reader looks close to dense only.
 function near(point, view) {
-  const baseline = view.dense.at(-1), { value } = SPLITS[state.split];
+  const baseline = view.dense.at(-1), { value } = splitOf(view.section);
   return state.within === null || !baseline || value(point) >= value(baseline) - state.within;
 }
 

@@ -1,4 +1,4 @@
-// Buttons that choose among values in which the runs of a section differ; none pressed means all.
+// Buttons that choose among values in which the runs of a section differ, and of those that a link chose; none pressed means all.
 function runsThatPass(runs) {
   const active = FILTERS.filter((name) => state.filters[name].size);
   return runs.filter((run) => active.every((name) => state.filters[name].has(textOf(name, run))));
@@ -10,7 +10,8 @@ const textOf = (name, run) => String(valueOf(columnOf(name), run) ?? DASH);
 
 function showFilters(section, changed) {
   const runs = section.points.flatMap((point) => point.runs);
-  const fields = FILTERS.map((name) => [name, [...new Set(runs.map((run) => textOf(name, run)))].sort(byNumberOrText)]);
+  const valuesOf = (name) => new Set([...state.filters[name], ...runs.map((run) => textOf(name, run))]);
+  const fields = FILTERS.map((name) => [name, [...valuesOf(name)].sort(byNumberOrText)]);
   const differs = ([name, values]) => values.length > 1 && !(name === "recovery_seed" && recoveredBySeed(runs));
   const several = fields.filter((field) => differs(field) || state.filters[field[0]].size);
   const box = document.getElementById("filters");
@@ -33,7 +34,7 @@ function recoveredBySeed(runs) {
 }
 
 function iconOf(name, value) {
-  if (name === "pattern") return symbolIcon("circle", DATA.styles.patterns[value]);
+  if (name === "pattern") return symbolIcon("circle", DATA.styles.patterns[value] ?? GREY);
   return name === "recovery" ? symbolIcon(DATA.styles.recoveries[value] ?? "circle", "#555") : "";
 }
 

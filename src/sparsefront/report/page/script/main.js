@@ -59,7 +59,7 @@ function showSection() {
   document.getElementById("section").value = state.section;
   document.getElementById("axis").value = state.axis;
   document.getElementById("split").value = state.split;
-  document.getElementById("split").closest("label").hidden = DATA.sections[state.section].picked_by !== "val";
+  document.getElementById("split").closest("label").hidden = !hasHeldOut(DATA.sections[state.section]);
   document.getElementById("within").value = state.within ?? "";
   showFilters(DATA.sections[state.section], changed);
   changed();
