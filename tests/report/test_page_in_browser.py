@@ -269,6 +269,20 @@ def test_a_point_tells_its_runs_and_layers_and_downloads_are_whole(shown, mixed)
         assert [record[field] for record in records] == [result.value_of(field) for result in results]
 
 
+def test_headings_and_lines_are_pressed_by_the_keyboard_too(shown, mixed):
+    page = shown(mixed(60))
+    press = (
+        "{{ document.querySelector('{}').focus(); document.activeElement.dispatchEvent("
+        "new KeyboardEvent('keydown', {{ key: '{}', bubbles: true, cancelable: true }})); }}"
+    )
+    page.evaluate(press.format("#points th:nth-child(10)", "Enter"))
+    assert page.evaluate("state.sort") == "speedup"
+    assert page.evaluate("document.activeElement.innerText") == "speedup ▲", "though the headings were drawn anew"
+    page.evaluate(press.format("#points tbody tr:nth-child(3)", " "))
+    assert page.evaluate("document.activeElement.matches('tr.chosen:nth-child(3)')")
+    assert "python run.py" in page.evaluate("document.querySelector('#details').innerText")
+
+
 def test_pictures_of_masks_are_in_the_page(browser, make_result, tmp_path):
     (tmp_path / "masks").mkdir()
     (tmp_path / "masks" / "fc1.png").write_bytes(base64.b64decode(PIXEL))

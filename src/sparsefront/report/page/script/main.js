@@ -77,6 +77,7 @@ function start() {
   on("split", "change", (event) => ((state.split = event.target.value), changed()));
   on("within", "change", (event) => ((state.within = event.target.value ? Number(event.target.value) : null), changed()));
   on("csv", "click", () => download("runs.csv", csvOf(shownRuns()), "text/csv"));
+  on("points", "keydown", pressed);
   on("json", "click", () => download("runs.json", JSON.stringify(recordsOf(shownRuns()), null, 1), "application/json"));
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-copy]");

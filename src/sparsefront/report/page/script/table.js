@@ -19,9 +19,9 @@ let linesShown = LINES_AT_ONCE;
 
 function showTable(view, { select, changed }) {
   const table = document.getElementById("points"), lines = sorted(view.points);
-  table.tHead.innerHTML = `<tr>${TABLE.map(({ head }) => `<th>${head}${arrow(head)}</th>`).join("")}</tr>`;
+  table.tHead.innerHTML = `<tr>${TABLE.map(({ head }) => `<th tabindex="0">${head}${arrow(head)}</th>`).join("")}</tr>`;
   table.tBodies[0].innerHTML = lines.slice(0, linesShown).map((point, place) =>
-    `<tr data-place="${place}" class="${point === view.selected ? "chosen" : ""}">${TABLE.map((column) => cellOf(column, point)).join("")}</tr>`).join("");
+    `<tr tabindex="0" data-place="${place}" class="${point === view.selected ? "chosen" : ""}">${TABLE.map((column) => cellOf(column, point)).join("")}</tr>`).join("");
   table.tHead.onclick = (event) => {
     const head = TABLE[event.target.closest("th")?.cellIndex]?.head;
     if (!head) return;
@@ -36,6 +36,17 @@ function showTable(view, { select, changed }) {
     linesShown += 10 * LINES_AT_ONCE;
     changed();
   };
+}
+
+// A heading or a line that has the focus, by the keyboard; what was pressed is drawn anew and gets it back.
+function pressed(event) {
+  const part = event.target.closest("th, tbody tr");
+  if (!part || !["Enter", " "].includes(event.key)) return;
+  event.preventDefault();
+  const { rowIndex } = part.closest("tr"), { cellIndex } = part;
+  part.click();
+  const row = document.getElementById("points").rows[rowIndex];
+  (cellIndex === undefined ? row : row.cells[cellIndex]).focus();
 }
 
 function cellOf(column, point) {
