@@ -283,6 +283,21 @@ def test_headings_and_lines_are_pressed_by_the_keyboard_too(shown, mixed):
     assert "python run.py" in page.evaluate("document.querySelector('#details').innerText")
 
 
+def test_a_narrow_window_scrolls_down_alone(shown, browser, make_result):
+    long = {"latency_kernel": "+".join(["gathered_cuda_feature_major"] * 9), "gpu": "NVIDIA H100 80GB HBM3"}
+    reason = {"unsupported": {f"kernel_{number}": "takes float32, not torch.float16" for number in range(40)}}
+    runs = [make_result(run_id=name, model=name, kernel_per_layer={"fc": reason}, **long) for name in ("bert", "vit")]
+    browser.call("Emulation.setDeviceMetricsOverride", width=400, height=800, deviceScaleFactor=1, mobile=False)
+    try:
+        page = shown(runs)
+        page.evaluate(CLICK.format("#points tbody tr"))
+        page.evaluate(CLICK.format("#details summary"))
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert page.evaluate("document.querySelector('#details td.reason').offsetWidth") < 1000, "it folds"
+    finally:
+        browser.call("Emulation.clearDeviceMetricsOverride")
+
+
 def test_pictures_of_masks_are_in_the_page(browser, make_result, tmp_path):
     (tmp_path / "masks").mkdir()
     (tmp_path / "masks" / "fc1.png").write_bytes(base64.b64decode(PIXEL))

@@ -41,7 +41,9 @@ function picturesOf(run) {
     `<figure><img alt="${escaped(name)}" src="data:image/png;base64,${base64}"><figcaption>${escaped(name)}</figcaption></figure>`).join("");
 }
 
+// Cells are marked as those of the page of one run: long reasons fold, collapsed layers stand out.
 function tableOf([head, ...lines]) {
-  const line = (tag, cells) => `<tr>${cells.map((cell) => `<${tag}>${escaped(cell)}</${tag}>`).join("")}</tr>`;
+  const mark = (cell, place) => (head[place].includes("because") ? "reason" : String(cell).endsWith("(collapsed)") ? "collapsed" : "");
+  const line = (tag, cells) => `<tr>${cells.map((cell, place) => `<${tag} class="${mark(cell, place)}">${escaped(cell)}</${tag}>`).join("")}</tr>`;
   return `<div class="wide"><table>${line("th", head)}${lines.map((cells) => line("td", cells)).join("")}</table></div>`;
 }
