@@ -381,6 +381,14 @@ def test_old_records_and_nothing_timed_are_still_shown(shown, make_result):
     assert page.evaluate("document.getElementById('budget').hidden") and page.evaluate(LINES) == 1
 
 
+def test_what_was_not_timed_is_hollow_since_nothing_beats_it(shown, mixed):
+    nothing = dict.fromkeys(("latency_dense_ms", "latency_sparse_ms", "speedup", "speedup_low", "speedup_high"))
+    page = shown([result.with_values(nothing | {"latency_device": None}) for result in mixed(30)])
+    assert page.evaluate("document.querySelector('#chart-quality .dominated').getAttribute('d')") == ""
+    marks = "[...document.querySelectorAll('#chart-quality .mark')].map((mark) => mark.getAttribute('fill'))"
+    assert page.evaluate(marks) == ["#fff"] * page.evaluate("now.view.points.length")
+
+
 @pytest.mark.parametrize("runs", [1000, 10_000])
 def test_many_rows_stay_fluid(shown, mixed, runs):
     """A step of the slider and a filter in the time of a few frames of a slow machine."""

@@ -17,8 +17,8 @@ function drawChart(svg, chart) {
   for (const { value, dash } of chart.levels) {
     parts.push(`<line class="level" stroke-dasharray="${dash}" x1="${left}" x2="${width - right}" y1="${y(value)}" y2="${y(value)}"/>`);
   }
-  const grey = placed.filter(({ point }) => !chart.front.has(point) && !point.dense);
-  const bright = placed.filter(({ point }) => chart.front.has(point) || point.dense);
+  const isBright = ({ point }) => chart.front.has(point) || point.dense || chart.hollow(point);
+  const grey = placed.filter((spot) => !isBright(spot)), bright = placed.filter(isBright);
   parts.push(`<path class="bars" stroke="${GREY}" d="${grey.map((spot) => barsOf(spot, chart, x, y)).join("")}"/>`);
   parts.push(`<path class="dominated" d="${grey.map(({ point, ...at }) => outline(point, at, 3.5)).join("")}"/>`);
   for (const line of chart.lines) parts.push(lineOf(line, chart, x, y));
