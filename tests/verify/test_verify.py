@@ -113,6 +113,11 @@ def larger_weight(tensors: dict[str, torch.Tensor]) -> None:
     kept[kept.nonzero()[0]] *= 1.001
 
 
+def edit_manifest(folder: Path, without: str) -> None:
+    file = folder / "manifest.json"
+    file.write_text(json.dumps({key: value for key, value in json.loads(file.read_text()).items() if key != without}))
+
+
 def broken_file(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"nothing")
 
@@ -128,6 +133,8 @@ EDITED_NETWORKS = {
         ),
     ),
     "a file": ("cannot be read", broken_file),
+    "its manifest": ("cannot be read", lambda folder: (folder / "manifest.json").write_text("{")),
+    "a part of its manifest": ("cannot be read", lambda folder: edit_manifest(folder, "layers")),
 }
 
 
@@ -211,6 +218,12 @@ def test_own_options_are_found_where_the_run_found_them(finished, tmp_path, caps
 def test_another_experiment_is_not_compared(row, capsys):
     assert main([str(row), "sparsity=0.75"]) == 2
     assert "cannot be verified: sparsity=0.75: is 0.5 in the record" in capsys.readouterr().err
+
+
+def test_overrides_that_cannot_be_read_are_those_of_the_command_line(row, capsys):
+    (row.parent / ".hydra" / "overrides.yaml").write_text("{")
+    assert main([str(row)]) == 2
+    assert "in the record: add the run's own overrides to the command" in capsys.readouterr().err
 
 
 def test_nothing_is_measured_on_other_data(tmp_path, capsys):

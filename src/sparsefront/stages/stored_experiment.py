@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.experiment import Experiment
 from sparsefront.report.result import Result
+from sparsefront.report.run_command import recorded_overrides
 from sparsefront.stages.keys import dense_recipe
 from sparsefront.stages.network import build_net
 from sparsefront.stages.report import choice_of
@@ -39,16 +39,15 @@ def experiment_of(
     """
     given = [*_without_gpu(result), *overrides]
     replaced = {text.partition("=")[0].lstrip("+~") for text in given}
-    recorded = [text for text in recorded_overrides(row) if not _is_replaced(text, replaced)]
+    recorded = [text for text in _deciding_overrides(row) if not _is_replaced(text, replaced)]
     with composed([*recorded, *given, "logger=none"]) as experiment:
         _require_same(experiment, result)
         yield experiment
 
 
-def recorded_overrides(row: Path) -> list[str]:
+def _deciding_overrides(row: Path) -> list[str]:
     """What the command line of the run said, of what decides the result; empty where its folder does not tell."""
-    file = row.parent / ".hydra" / "overrides.yaml"
-    told = [str(text) for text in OmegaConf.load(file)] if file.is_file() else []
+    told = recorded_overrides(row.parent) or []
     return [text for text in told if _key(text).partition(".")[0].partition("/")[0] not in LEFT_OUT]
 
 

@@ -63,6 +63,7 @@ def find_export(result: Result, row: Path, checkpoint: Path | None, cache_dir: P
         cache_dir: of the run.
     Raises:
         InvalidSetting: it is not there.
+        Edited: it cannot be read.
     """
     if result.identity.checkpoint is None:
         return None
@@ -73,7 +74,12 @@ def find_export(result: Result, row: Path, checkpoint: Path | None, cache_dir: P
     if folder is None:
         allowed = "is not there any more: name the exported network with --checkpoint, or make it again with run.py"
         raise InvalidSetting("checkpoint", checkpoint or result.identity.checkpoint, allowed)
-    return read_export(folder)
+    try:
+        return read_export(folder)
+    except InvalidSetting:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Edited(str(folder), f"cannot be read: {error}") from error
 
 
 def check_export(result: Result, export: Export) -> None:
