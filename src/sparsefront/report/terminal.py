@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from sparsefront.counted import counted
 from sparsefront.report.budgets import budget_sentences
 from sparsefront.report.compact_table import compact_table
 from sparsefront.report.comparable import CPU_NOTE, ComparableResults, split_comparable
@@ -42,16 +43,16 @@ def print_group(group: ComparableResults, verdicts: Sequence[str], *, most: int 
     narrow, table = Console(), results_table(group.results, group.notes(), most=most, columns=group.columns)
     if _is_too_narrow(narrow, table):
         narrow.print(compact_table(group, most))
-        _print_left_out(len(group.points()), most, "candidates")
+        _print_left_out(len(group.points()), most, "candidate")
         for line in [*([f"speedup: {CPU_NOTE}"] if group.device == "cpu" else []), *group.notes(), *verdicts]:
             narrow.print(line, highlight=False, markup=False)
     else:
         console = table_console(table)
         console.print(table)
-        _print_left_out(len(group.results), most, "runs")
+        _print_left_out(len(group.results), most, "run")
         if chosen := candidate_table(group.candidates):
             console.print(records_table(chosen[:most], CHOICES, verdicts))
-            _print_left_out(len(chosen), most, "candidates")
+            _print_left_out(len(chosen), most, "candidate")
     for sentence in budget_sentences(group):
         narrow.print(f"- {sentence}", highlight=False, markup=False)
     print()
@@ -78,7 +79,7 @@ def _is_too_narrow(console: Console, table: Table) -> bool:
 
 def _print_left_out(count: int, most: int | None, what: str) -> None:
     if most is not None and count > most:
-        print(f"{count - most} more {what}: in compare.html, or rows=all")
+        print(f"{counted(count - most, f'more {what}')}: in compare.html, or rows=all")
 
 
 @dataclass(frozen=True)
