@@ -239,6 +239,18 @@ def test_a_value_of_a_link_that_no_run_has_can_be_taken_back(shown, mixed):
     assert page.evaluate(LINES) == page.evaluate("DATA.sections[0].points.length") > 0
 
 
+def test_a_link_to_a_point_finds_it_in_a_page_of_more_runs(shown, mixed):
+    results = mixed(60)
+    page = shown(results[20:])
+    page.evaluate(CLICK.format("#points tbody tr"))
+    page.evaluate(WAIT)
+    told, address = (
+        page.evaluate(what) for what in ("document.querySelector('#details h3').textContent", "location.hash")
+    )
+    again = shown(results, address)
+    assert again.evaluate("document.querySelector('#details h3').textContent") == told
+
+
 def test_a_link_that_was_cut_short_still_opens(shown, mixed):
     page = shown(mixed(60), "#pattern=tile_wise,1%253A4%2")
     assert page.evaluate("[...state.filters.pattern]") == ["tile_wise", "1%3A4%2"]

@@ -15,7 +15,7 @@ function readAddress() {
     split: given.get("split") in SPLITS ? given.get("split") : "test",
     within: number("within"),
     budget: number("budget"),
-    point: number("point"),
+    point: given.get("point"), // a run_id: places of runs are others in a page that was written anew
     sort: given.get("sort"),
     filters: Object.fromEntries(FILTERS.map((name) => [name, new Set(parts(given.get(name)))])),
   };

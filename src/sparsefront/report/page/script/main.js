@@ -11,7 +11,7 @@ function viewOf() {
     range: budgetRange(candidates, axis),
     front: paretoFront(candidates, axis),
     series: [...groupBy(points, (point) => point.pattern)].map(([pattern, own]) => [pattern, paretoFront(own, axis)]),
-    selected: points.find((point) => point.runs.includes(state.point)) ?? null,
+    selected: points.find((point) => point.runs.some((run) => valueOf("run_id", run) === state.point)) ?? null,
   });
 }
 
@@ -26,7 +26,7 @@ const middleOf = ([low, high]) => (low + high) / 2;
 function show() {
   const view = viewOf();
   const select = (point) => {
-    state.point = point.run;
+    state.point = valueOf("run_id", point.run);
     changed();
     document.getElementById("details").scrollIntoView({ block: "nearest" });
   };
