@@ -196,6 +196,17 @@ def test_what_is_better_than_dense_gained_points(shown, make_result):
     ]
 
 
+def test_numbers_are_rounded_as_in_the_terminal(shown, make_result):
+    """21 of 32 samples were 65.62 % in the sentence and 65.63 % in the table."""
+    page = shown([make_result(sparse=21 / 32, sparsity_achieved=0.8125, latency_device="cuda")])
+    assert page.evaluate("qualityText(now.view.points[0])") == "65.62 %"
+    assert page.evaluate("fractionText(now.view.points[0].sparsity)") == "0.812"
+    values = [number / 16 for number in range(-40, 40)] + [1.005, 1.385, 0.285, -2.675, 53.124999, 99.995, 100.5]
+    for digits in (0, 2, 3):
+        written = page.evaluate(f"{values}.map((value) => fixed(value, {digits}))")
+        assert [float(text) for text in written] == [float(f"{value:.{digits}f}") for value in values]
+
+
 def test_the_held_out_part_may_be_drawn(shown, mixed):
     page = shown(mixed(200))
     label = "document.querySelector('#chart-speed text:last-of-type').textContent"

@@ -1,22 +1,28 @@
 // How values are written; the same as in the tables of the terminal.
 const DASH = "–";
 
+// As Python rounds: of two equally near texts the even one, where toFixed has the larger.
+function fixed(value, digits) {
+  const scale = 10 ** digits, isBetween = Math.abs(value * 2 ** (digits + 1)) % 2 === 1;
+  return (isBetween ? (2 * Math.round((value * scale) / 2)) / scale : value).toFixed(digits);
+}
+
 function milliseconds(value) {
-  return value >= 100 ? value.toFixed(0) : value.toPrecision(3);
+  return value >= 100 ? fixed(value, 0) : value.toPrecision(3);
 }
 
 const or = (write) => (value) => (value === null || value === undefined ? DASH : write(value));
-const percentText = or((value) => `${value.toFixed(2)} %`);
-const pointsText = or((value) => value.toFixed(2));
+const percentText = or((value) => `${fixed(value, 2)} %`);
+const pointsText = or((value) => fixed(value, 2));
 const lostText = (value) => `${pointsText(value && Math.abs(value))} points ${value?.toFixed(2) < 0 ? "gained" : "lost"}`;
-const timesText = or((value) => `${value.toFixed(2)}×`);
+const timesText = or((value) => `${fixed(value, 2)}×`);
 const millisecondsText = or((value) => `${milliseconds(value)} ms`);
 const counted = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
-const fractionText = or((value) => value.toFixed(3));
+const fractionText = or((value) => fixed(value, 3));
 
 function qualityText(point) {
   if (point.error === null || point.error === undefined) return percentText(point.quality);
-  return `${point.quality.toFixed(2)} ± ${point.error.toFixed(2)} %`;
+  return `${fixed(point.quality, 2)} ± ${fixed(point.error, 2)} %`;
 }
 
 const ESCAPES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };
