@@ -306,19 +306,30 @@ def test_headings_and_lines_are_pressed_by_the_keyboard_too(shown, mixed):
     assert "python run.py" in page.evaluate("document.querySelector('#details').innerText")
 
 
-def test_a_narrow_window_scrolls_down_alone(shown, browser, make_result):
+@pytest.fixture
+def narrow(browser):
+    """The window is as narrow as that of a phone."""
+    browser.call("Emulation.setDeviceMetricsOverride", width=400, height=800, deviceScaleFactor=1, mobile=False)
+    yield
+    browser.call("Emulation.clearDeviceMetricsOverride")
+
+
+def test_plots_of_a_run_fit_a_narrow_window(narrow, browser, make_result, tmp_path):
+    curve = [{"batch_size": 4, "sequence_length": None, "latency_dense_ms": 1.0, "latency_sparse_ms": 0.5}]
+    browser.open(write_run_page(make_result(curve=curve), tmp_path / "report.html", title="one"))
+    assert browser.evaluate(COUNT.format("body > svg")) == 2
+    assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_narrow_window_scrolls_down_alone(narrow, shown, make_result):
     long = {"latency_kernel": "+".join(["gathered_cuda_feature_major"] * 9), "gpu": "NVIDIA H100 80GB HBM3"}
     reason = {"unsupported": {f"kernel_{number}": "takes float32, not torch.float16" for number in range(40)}}
     runs = [make_result(run_id=name, model=name, kernel_per_layer={"fc": reason}, **long) for name in ("bert", "vit")]
-    browser.call("Emulation.setDeviceMetricsOverride", width=400, height=800, deviceScaleFactor=1, mobile=False)
-    try:
-        page = shown(runs)
-        page.evaluate(CLICK.format("#points tbody tr"))
-        page.evaluate(CLICK.format("#details summary"))
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        assert page.evaluate("document.querySelector('#details td.reason').offsetWidth") < 1000, "it folds"
-    finally:
-        browser.call("Emulation.clearDeviceMetricsOverride")
+    page = shown(runs)
+    page.evaluate(CLICK.format("#points tbody tr"))
+    page.evaluate(CLICK.format("#details summary"))
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.evaluate("document.querySelector('#details td.reason').offsetWidth") < 1000, "it folds"
 
 
 def test_pictures_of_masks_are_in_the_page(browser, make_result, tmp_path):
