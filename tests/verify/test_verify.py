@@ -145,6 +145,17 @@ def test_edited_networks_are_refused(row, capsys, message, change):
     assert re.search(f"refused: .*{message}", capsys.readouterr().err)
 
 
+@pytest.mark.parametrize("configuration", [None, "{", "cache_dir: ${nothing}", "[]"])
+def test_a_run_that_was_moved_away_from_its_link_is_found_in_the_cache(row, capsys, configuration):
+    shutil.rmtree(row.parent / "checkpoint")
+    if configuration is not None:
+        (row.parent / ".hydra" / "config.yaml").write_text(configuration)
+    assert main([str(row), "--record-only"]) == (0 if configuration is None else 2)
+    found = capsys.readouterr()
+    assert ("masks and weights: hold" in found.out) == (configuration is None)
+    assert ("name the exported network with --checkpoint" in found.err) == (configuration is not None)
+
+
 def test_the_control_is_measured_again_too(finished, tmp_path, capsys):
     """Points lost are against it: a forged one would make any pattern look good."""
     cache = finished.parents[1] / "cache"

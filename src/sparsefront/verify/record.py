@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from safetensors import SafetensorError
 from torch import Tensor
+from yaml import YAMLError
 
 from sparsefront.artifacts.content_digest import file_digest
 from sparsefront.artifacts.record_digest import record_digest
@@ -60,7 +63,7 @@ def find_export(result: Result, row: Path, checkpoint: Path | None, cache_dir: P
     Args:
         row: file of the result, in whose folder a link may lead to it.
         checkpoint: the folder, where it was named.
-        cache_dir: of the run.
+        cache_dir: of the run; None: what the run recorded.
     Raises:
         InvalidSetting: it is not there.
         Edited: it cannot be read.
@@ -68,8 +71,10 @@ def find_export(result: Result, row: Path, checkpoint: Path | None, cache_dir: P
     if result.identity.checkpoint is None:
         return None
     places = [checkpoint] if checkpoint else [linked_checkpoint(row.parent)]
-    if not checkpoint and cache_dir:
-        places.append(cache_dir / result.identity.checkpoint)
+    if not checkpoint and (cache := cache_dir or _recorded_cache(row.parent)):
+        places.append(
+            cache / result.identity.checkpoint
+        )  # a link may be relative: it ends where the run's folder is moved
     folder = next((place for place in places if place is not None and place.is_dir()), None)
     if folder is None:
         allowed = "is not there any more: name the exported network with --checkpoint, or make it again with run.py"
@@ -80,6 +85,14 @@ def find_export(result: Result, row: Path, checkpoint: Path | None, cache_dir: P
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise Edited(str(folder), f"cannot be read: {error}") from error
+
+
+def _recorded_cache(folder: Path) -> Path | None:
+    """`cache_dir` of the configuration that Hydra kept in a run's folder; None where that does not tell."""
+    try:
+        return Path(OmegaConf.load(folder / ".hydra" / "config.yaml").cache_dir)
+    except (OSError, YAMLError, OmegaConfBaseException, AttributeError, TypeError):
+        return None
 
 
 def check_export(result: Result, export: Export) -> None:
