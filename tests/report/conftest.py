@@ -1,11 +1,13 @@
-"""Results made up for the tests of the report."""
+"""Results made up for the tests of the report, and a browser that shows their page."""
 
 import random
 from collections.abc import Callable
 from itertools import islice, product
 
 import pytest
+from headless_browser import headless_page
 
+from sparsefront.report.page.comparison import write_comparison
 from sparsefront.report.result import Choice, Cost, Identity, Kernels, Quality, Result, Size, Sparsity, Speed
 
 
@@ -129,3 +131,24 @@ def mixed_results(count: int, make: Callable[..., Result]) -> list[Result]:
 def mixed(make_result) -> Callable[[int], list[Result]]:
     """mixed(count) -> runs as a study of several patterns has them."""
     return lambda count: mixed_results(count, make_result)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with headless_page(tmp_path_factory.mktemp("browser")) as page:
+        yield page
+
+
+@pytest.fixture
+def shown(browser, tmp_path):
+    """shown(results, fragment, given to write_comparison) -> the page; at the end nothing may have gone wrong in it."""
+
+    def show(results, fragment: str = "", **given):
+        browser.problems.clear(), browser.requests.clear()
+        browser.open(write_comparison(results, tmp_path / "compare.html", title="compared", **given), fragment)
+        return browser
+
+    yield show
+    assert browser.problems == []
+    fetched = [url for url in browser.requests if not url.startswith(("data:", "blob:", "file:", "about:"))]
+    assert fetched == [] and sum(url.startswith("file:") for url in browser.requests) <= 1
