@@ -165,9 +165,11 @@ def test_the_result_that_wandb_was_given_comes_back(no_account, monkeypatch, mak
     log_result([WandbLogger(experiment=run)], make_result())
     assert logged["summary_table"].columns[0] == "run_id" and finished == [0]
     assert run.summary["latency_sparse_ms"] == 3.5
+    edited = make_result(sparse=0.99, record_sha256="0" * 64).to_json()
     others = [
         types.SimpleNamespace(id="b", state="running", summary={}),
         types.SimpleNamespace(id="c", state="finished", summary={"result": "{}"}),
+        types.SimpleNamespace(id="d", state="finished", summary={"row": edited}),
     ]
     asked = []
     api = types.SimpleNamespace(runs=lambda path: asked.append(path) or [run, *others])
@@ -175,4 +177,5 @@ def test_the_result_that_wandb_was_given_comes_back(no_account, monkeypatch, mak
     monkeypatch.setattr(wandb, "Api", lambda timeout: api)
     reading = read_wandb_results(entity="e", project="p")
     assert asked == ["e/p"] and reading.results == [make_result()]
-    assert [problem.split()[2].strip(":") for problem in reading.problems] == ["b", "c"]
+    assert [problem.split()[2].strip(":") for problem in reading.problems] == ["b", "c", "d"]
+    assert "was edited after it was stored" in reading.problems[-1]

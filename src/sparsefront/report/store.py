@@ -177,7 +177,7 @@ def _read_file(file: Path) -> tuple[Path, list[Result], list[str]]:
         if file.suffix == ".csv":
             table = read_table(file)
             return file, table.results, [*table.problems, *table.unreadable]
-        return file, [_unedited(Result.from_json(file.read_text(**TEXT)))], []
+        return file, [unedited(Result.from_json(file.read_text(**TEXT)))], []
     except json.JSONDecodeError as error:
         what = f"not JSON ({error})" if file.suffix == ".json" else NO_RESULTS
         return file, [], [f"{file}: {what}"]
@@ -209,7 +209,7 @@ def read_table(file: Path) -> Table:
         table.problems.append(f"{file}, last line: it is half a line, as a killed run leaves it")
     for number, cells in enumerate(lines, start=1):
         try:
-            table.results.append(_unedited(Result.from_flat(cells)))
+            table.results.append(unedited(Result.from_flat(cells)))
         except ValueError as error:
             table.unreadable[f"{file}, result {number}: {error}"] = cells
     return table
@@ -221,7 +221,7 @@ def _no_table(missing: list[str]) -> str:
     return f"no table of results, since {lacks}; take {STORE_FILE} of a results folder, or that folder"
 
 
-def _unedited(result: Result) -> Result:
+def unedited(result: Result) -> Result:
     """The result; what has no digest, being of an older version, is not looked at. Raises ValueError where it was edited."""
     stored = result.identity.record_sha256
     if stored not in (None, record_digest({group: vars(fields) for group, fields in vars(result).items()})):

@@ -6,15 +6,15 @@ from typing import Any
 from sparsefront.errors import InvalidSetting, first_line
 from sparsefront.report.loggers import COMPARE_JOB, RESULT_KEY
 from sparsefront.report.result import Result
-from sparsefront.report.store import Reading
+from sparsefront.report.store import Reading, unedited
 from sparsefront.report.wandb_account import has_api_key
 
 TIMEOUT_S = 30
 
 
 def read_wandb_results(*, entity: str | None, project: str | None) -> Reading:
-    """The result of every run of a project; runs without one (failed, or still going) are listed as problems, comparisons
-    are not.
+    """The result of every run of a project; runs without one (failed, or still going), and results that were edited, are
+    listed as problems, comparisons are not.
 
     Raises:
         InvalidSetting: no project, no wandb, no API key, or W&B cannot be reached or rejects the request.
@@ -48,6 +48,6 @@ def _read_run(run: Any, reading: Reading) -> None:
         reading.problems.append(f"W&B run {run.id} ({run.state}): its summary has no {RESULT_KEY!r}")
         return
     try:
-        reading.results.append(Result.from_json(text))
+        reading.results.append(unedited(Result.from_json(text)))
     except ValueError as error:
         reading.problems.append(f"W&B run {run.id}: {error}")
