@@ -38,6 +38,17 @@ def test_of_a_convolution_the_channels_of_a_tap_go_together(cnn, pattern):
         assert torch.equal(blocks.all(dim=3).all(dim=1), blocks.any(dim=3).any(dim=1))
 
 
+def test_a_function_may_open_the_batches(cnn):
+    """In the forms of a training loop."""
+    batches = [(torch.randn(2, 3, 8, 8), torch.tensor([0, 1]))]
+    scored = {"importance": "taylor", "loss": F.cross_entropy, "tell": len}
+    weights = {name: tensor.clone() for name, tensor in cnn.state_dict().items()}
+    first = sf.prune(cnn, "element_wise", 0.5, calibration=batches, **scored)
+    cnn.load_state_dict(weights)
+    opened = sf.prune(cnn, "element_wise", 0.5, calibration=lambda: batches, **scored)
+    assert first.keys() == opened.keys() and all(torch.equal(first[name], opened[name]) for name in first)
+
+
 def test_without_inputs_the_order_of_the_modules_counts(cnn):
     masks = sf.prune(cnn, "element_wise", 0.5, tell=lambda line: None)
     assert masks.ignored == {

@@ -2,18 +2,19 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.importance.base import Importance
-from sparsefront.library.batches import NamedBatches
-from sparsefront.library.inputs import device_of
+from sparsefront.library.batches import NamedBatch, NamedBatches
+from sparsefront.library.inputs import device_of, forward_names
 from sparsefront.library.plain_task import PlainTask
 from sparsefront.tasks.base import Batch
 
-Batches = Iterable | Callable[[], Iterable[Batch]]
-"""Batches as a training loop has them; or a function that opens a loader of batches by name, as this package's data do."""
+Batches = Iterable | Callable[[], Iterable]
+"""Batches as a training loop has them; or a function that opens a loader of such, as this package's data do."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,10 +40,15 @@ def open_calibration(net: nn.Module, batches: Batches | None, importance: Import
         InvalidSetting: none are given, and the importance needs them; or they have another form.
     """
     if callable(batches):
-        return Calibration(net, batches)
+        by_name = NamedBatch(forward_names(net), list, argument="calibration")
+        return Calibration(net, partial(_opened, batches, by_name))
     if batches is not None:
         return Calibration(net, NamedBatches(batches, net, argument="calibration").train_dataloader)
     if importance.source in ("gradients", "inputs"):
         allowed = f"importance={importance.name} comes from {importance.source}: give batches, such as a DataLoader"
         raise InvalidSetting("calibration", None, allowed)
     return Calibration(net, list)
+
+
+def _opened(open_loader: Callable[[], Iterable], by_name: NamedBatch) -> Iterator[Batch]:
+    return map(by_name.named, open_loader())

@@ -65,7 +65,8 @@ def prune(
         importance: name or object: what a weight is worth. Some need `calibration`, and taylor and fisher a `loss`.
         allocation: name or object: how much of each layer goes.
         schedule: name or object; the masks are those that it begins with, and `recover` goes on from there.
-        calibration: batches as a training loop has them: (inputs, target), inputs alone, or dicts by name.
+        calibration: batches as a training loop has them: (inputs, target), inputs alone, or dicts by name; or a function that
+            opens a loader of such.
         loss: (output, target) -> scalar; None where the network returns its own.
         layers: names, glob patterns, or a predicate of (name, module); None = every Linear and Conv2d but the first
             convolution and the last Linear that the example inputs reach.

@@ -37,7 +37,7 @@ class Measure:
         execution_modes: ways to run a network, each tried, the fastest kept; the same for dense and sparse.
         variants: other forms of a network with the same outputs, tried likewise; none where the list is empty.
         search_seconds: of the search for the fastest way, for each network; see `fastest_execution`.
-        evaluate_limit: evaluations stop after this many samples; null = the whole split.
+        evaluate_limit: evaluations stop after the batch with which they have this many samples; null = the whole split.
         latency: false: nothing is timed, so that runs may share the device; the result then holds accuracy alone.
     Raises:
         InvalidSetting: a value that cannot be used, or a device that is not here.

@@ -18,7 +18,7 @@ modes searched), with what differs inside a set below it; where there is somethi
 deviation over seeds, what the held-out part of train picks, and whether the reporting split agrees (paired bootstrap). Below
 them a sentence per budget: the fastest that loses at most so many points. A terminal that is too narrow for the first table
 gets one of what decides. Writes compare.png and compare.html: fronts, a latency budget that names the winner and its command,
-filters that stay in the page's address, a ranking, missing cells, all runs as CSV and JSON; the same sets apart.
+filters that stay in the page's address, a ranking, missing cells, the runs as CSV and JSON; the same sets apart.
 
   results      folders (searched for row.json; where there is none, for rows.csv), CSV files or row.json files, or the
                NAME.front.txt of a search; default: results
