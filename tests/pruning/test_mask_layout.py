@@ -1,5 +1,7 @@
 """What is fixed before the first mask: permutations and sparsities of layers, on disk and in use."""
 
+import math
+import re
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -10,6 +12,7 @@ from sparsefront.allocation.base import PerLayerAllocation
 from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.latency_search import LatencySearch
 from sparsefront.allocation.per_layer import PerLayer
+from sparsefront.errors import InvalidSetting
 from sparsefront.masks.permutation import Permutation
 from sparsefront.patterns.element_wise import ElementWise
 from sparsefront.patterns.mixed import Mixed
@@ -156,3 +159,23 @@ def test_what_a_layer_would_lose_is_in_the_order_that_it_would_have():
         pruned = importance["a"][~pattern.mask(importance["a"], sparsity)]
         assert lost("a", sparsity) == pytest.approx(float(pruned.sum()))
     assert torch.equal(layout.permutation("a").inputs, pattern.find_permutation(importance["a"], 0.75).inputs)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"a": 0.5}, "gives layer b no sparsity"),
+        ({"a": 0.5, "b": 1.5}, r"gives layer b a sparsity of 1.5; it must lie in [0, 1)"),
+        ({"a": math.nan, "b": 0.5}, r"gives layer a a sparsity of nan; it must lie in [0, 1)"),
+    ],
+)
+def test_an_own_allocation_that_breaks_its_promise_is_named(given, why):
+    importance = {"a": scores(), "b": scores()}
+    with pytest.raises(InvalidSetting, match=f"^allocation=given: {re.escape(why)}"):
+        fix_layout(importance, ElementWise(), Given(given, []), 0.5)
+
+
+def test_sparsities_that_an_own_allocation_gives_as_tensors_can_be_stored(tmp_path):
+    layout = fix_layout({"a": scores()}, ElementWise(), Given({"a": torch.tensor(0.5)}, []), 0.5)
+    layout.save(tmp_path)
+    assert MaskLayout.load(tmp_path).sparsities == {"a": 0.5}

@@ -1,7 +1,7 @@
 """What is fixed before the first mask, for the whole schedule: of each layer its permutation, sparsity and pattern."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from sparsefront.allocation.base import Allocation, PerLayerAllocation
+from sparsefront.errors import InvalidSetting
 from sparsefront.masks.permutation import Permutation
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.records import from_record, to_record
@@ -92,7 +93,8 @@ def fix_layout(
         sparsity: the final one.
         weight_shapes: layer name -> the weight's own shape, where it is not [N, K]: convolutions.
     Raises:
-        InvalidSetting: an allocation that cannot reach what it is asked for with these layers.
+        InvalidSetting: an allocation that cannot reach what it is asked for with these layers, or gives one of them no
+            sparsity in [0, 1).
     """
     searched: dict[tuple[str, float], Permutation | None] = {}
 
@@ -115,6 +117,17 @@ def fix_layout(
     sparsities = None
     if isinstance(allocation, PerLayerAllocation):
         shapes = weight_shapes or {layer: tuple(scores.shape) for layer, scores in importance.items()}
-        sparsities = allocation.layer_sparsities(shapes, sparsity, lost)
+        sparsities = _per_layer(allocation, allocation.layer_sparsities(shapes, sparsity, lost), shapes)
     orders = {layer: permutation(layer, (sparsities or {}).get(layer, sparsity)) for layer in importance}
     return MaskLayout({layer: order for layer, order in orders.items() if order is not None}, sparsities)
+
+
+def _per_layer(allocation: Allocation, given: Mapping[str, float], layers: Iterable[str]) -> dict[str, float]:
+    """What an allocation gives the layers, as plain numbers: a user's own may return tensors, or forget a layer."""
+    for layer in layers:
+        if layer not in given:
+            raise InvalidSetting("allocation", allocation.name, f"gives layer {layer} no sparsity")
+        if not 0 <= given[layer] < 1:
+            allowed = f"gives layer {layer} a sparsity of {given[layer]:g}; it must lie in [0, 1)"
+            raise InvalidSetting("allocation", allocation.name, allowed)
+    return {layer: float(given[layer]) for layer in layers}
