@@ -1,5 +1,9 @@
 """recover: every recovery on a plain training loop, with pruned weights exactly zero."""
 
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -8,7 +12,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import sparsefront as sf
+from sparsefront.errors import InvalidSetting
 from sparsefront.recovery import Finetune, SquareHead
+from sparsefront.recovery.base import Recovery
 
 SETTINGS = {"epochs": 2, "lr": 1e-2, "trainer": sf.TrainerSettings(accelerator="cpu", checkpoint=False)}
 TRAINS_NOTHING = {"epochs": None, "lr": None}
@@ -64,6 +70,32 @@ def test_every_recovery_runs(trained, recovery):
     assert not any("mask" in name for name, _ in net.named_buffers()), "nothing is left on the network"
     assert list(net.state_dict()) == list(trained.dense.state_dict())
     assert sf.swap(net, after, trained.x[:4]).layers["2"].is_sparse
+
+
+@dataclass(frozen=True)
+class Forgetful(Recovery):
+    """A user's own recovery that breaks what `recover` promises."""
+
+    sets: tuple[str, ...]
+    name: ClassVar[str] = "forgetful"
+
+    def recover(self, round):
+        round.masked.set({layer: round.masks[layer] for layer in self.sets})
+
+
+@pytest.mark.parametrize(
+    ("sets", "why"),
+    [
+        ((), "left 0 without a mask: `recover` passes the round's masks to round.masked.set"),
+        (("0",), "left 2 without a mask"),
+        (("0", "2"), "returned NoneType from `recover`, which returns a RoundRecord"),
+    ],
+)
+def test_an_own_recovery_that_breaks_its_promise_is_named(trained, sets, why):
+    net = trained.net()
+    masks = sf.prune(net, "n_m", 0.5, layers=["0", "2"], tell=len)
+    with pytest.raises(InvalidSetting, match=f"^recovery=forgetful: {re.escape(why)}"):
+        recovered(trained, masks, net, recovery=Forgetful(sets), **TRAINS_NOTHING)
 
 
 def test_the_dense_network_stays_as_it_is(trained):

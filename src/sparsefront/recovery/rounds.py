@@ -1,7 +1,7 @@
 """Round by round, a network is pruned and its accuracy brought back."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -94,7 +94,8 @@ def run_rounds(
         masks: of the first round, layer name -> bool, [N, K] or shaped like the weight.
         layout: fixed before the first masks.
     Raises:
-        InvalidSetting: a recovery that leaves weights that are not finite, or the state of another one in `place.unfinished`.
+        InvalidSetting: a recovery that leaves layers without masks, returns no record or leaves weights that are not finite,
+            or the state of another one in `place.unfinished`.
     """
     pruning, layers = setup.pruning, list(masks)
     with MaskedWeights(net, layers) as masked:
@@ -144,6 +145,7 @@ def run_rounds(
                     callbacks=() if movement is None else (movement,),
                 )
             )
+            _require_contract(recovery, done, masked.masks(), layers)
             masked.check()
             if (found := first_non_finite(dict(net.named_parameters()))) is not None:
                 raise InvalidSetting("recovery", recovery.name, f"left {found.name} with {found.counts} values")
@@ -154,6 +156,16 @@ def run_rounds(
     if not place.keep_finished:
         finished.forget()
     return Recovered(left, tuple(records))
+
+
+def _require_contract(recovery: Recovery, done: object, masks: LayerMasks, layers: Sequence[str]) -> None:
+    """What `Recovery.recover` promises, which a user's own may forget."""
+    if without := [layer for layer in layers if layer not in masks]:
+        allowed = f"left {without[0]} without a mask: `recover` passes the round's masks to round.masked.set"
+        raise InvalidSetting("recovery", recovery.name, allowed)
+    if not isinstance(done, RoundRecord):
+        allowed = f"returned {type(done).__name__} from `recover`, which returns a RoundRecord"
+        raise InvalidSetting("recovery", recovery.name, allowed)
 
 
 def _with_sparsity(done: RoundRecord, sparsity: float, masked: MaskedWeights) -> RoundRecord:
