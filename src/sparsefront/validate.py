@@ -190,6 +190,7 @@ def _check_recovery(experiment: Experiment) -> None:
     recovery.check_schedule(schedule, experiment.sparsity)
     if experiment.pattern.prunes:
         schedule.check_sparsity(experiment.sparsity)
+        schedule.check_rounds(experiment.sparsity)
         schedule.check_pattern(experiment.pattern)
         recovery.check(experiment.recovery_setup())
         experiment.importance.check(experiment.pruning)

@@ -1,8 +1,17 @@
 """When masks change."""
 
-import pytest
+from dataclasses import dataclass
+from typing import ClassVar
 
+import pytest
+import torch
+from torch import nn
+
+import sparsefront as sf
 from sparsefront.errors import InvalidSetting
+from sparsefront.pruning.callback import ApplyMasks
+from sparsefront.pruning.masked_weights import MaskedWeights
+from sparsefront.schedule.base import Schedule
 from sparsefront.schedule.gradual import Gradual
 from sparsefront.schedule.iterative import Iterative
 from sparsefront.schedule.one_shot import OneShot
@@ -112,3 +121,60 @@ def test_masks_that_end_before_they_begin_name_what_was_given(given, line):
 def test_impossible_schedules_are_rejected(bad):
     with pytest.raises(InvalidSetting):
         Gradual(**bad)
+
+
+@dataclass(frozen=True)
+class Rounds(Schedule):
+    """A user's own schedule, with rounds that are written down."""
+
+    levels: tuple[float, ...]
+    name: ClassVar[str] = "rounds"
+
+    def round_sparsities(self, final):
+        return self.levels
+
+    def sparsity_at(self, progress, final):
+        return self.levels[0]
+
+
+@dataclass(frozen=True)
+class InTraining(Rounds):
+    """The same with updates, of which the last is `last`."""
+
+    last: float | None
+
+    def updates_of(self, total_steps, final):
+        return {} if self.last is None else {0: 0.0, total_steps - 1: self.last}
+
+
+@pytest.mark.parametrize(
+    ("levels", "why"),
+    [
+        ((0.25, 0.375), "ends at 0.375: must end at sparsity=0.5"),
+        ((), r"has rounds at \[\]"),
+        ((0.4, 0.25, 0.5), r"has rounds at \[0.4, 0.25, 0.5\]: must be .* that never fall"),
+        ((0.6, 0.6), r"has rounds at \[0.6, 0.6\]: must be .* from 0 to sparsity=0.5"),
+    ],
+)
+def test_an_own_schedule_with_wrong_rounds_is_rejected(levels, why):
+    net = nn.Sequential(nn.Linear(8, 8))
+    with pytest.raises(InvalidSetting, match=f"^schedule=rounds: {why}"):
+        sf.prune(net, "element_wise", 0.5, layers=["0"], schedule=Rounds(levels), tell=len)
+
+
+@pytest.mark.parametrize(("last", "reached"), [(0.45, "0.45"), (None, "0.0")])
+def test_an_own_schedule_whose_updates_stop_short_is_rejected_before_it_trains(last, reached):
+    net = nn.Sequential(nn.Linear(8, 8))
+    with pytest.raises(InvalidSetting, match=f"^schedule=rounds: ends at {reached}: must end at sparsity=0.5"):
+        ApplyMasks(
+            MaskedWeights(net, ["0"]),
+            schedule=InTraining((0.0,), last),
+            sparsity=0.5,
+            make_masks=lambda *_: {"0": torch.ones(8, 8, dtype=torch.bool)},
+            total_steps=10,
+        )
+
+
+def test_rounds_may_repeat_a_level_and_differ_from_the_last_by_a_rounding_error():
+    Rounds((0.25, 0.25, 0.1 * 3)).check_rounds(0.3)
+    InTraining((0.0,), None).check_rounds(0.5)  # how its updates end is known with the steps

@@ -153,6 +153,7 @@ def pruning_settings(
     made.pattern.check_sparsity(sparsity)
     made.allocation.check_sparsity(sparsity)
     made.schedule.check_sparsity(sparsity)
+    made.schedule.check_rounds(sparsity)
     made.schedule.check_pattern(made.pattern)
     made.importance.check(made)
     return made

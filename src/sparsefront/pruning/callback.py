@@ -20,6 +20,8 @@ class ApplyMasks(pl.Callback):
         make_masks: (sparsity, previous masks, shaped like the weights) -> masks for the network's weights as they are at that
             moment, nested in the previous ones.
         total_steps: optimizer steps of this training.
+    Raises:
+        InvalidSetting: a schedule that does not end at the final sparsity.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class ApplyMasks(pl.Callback):
     ) -> None:
         self.masked, self.make_masks = masked, make_masks
         self.due = schedule.updates_of(total_steps, sparsity)
+        schedule.check_end(self.due[max(self.due)] if self.due else schedule.round_sparsities(sparsity)[-1], sparsity)
         self.reached: list[tuple[int, float]] = []
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
