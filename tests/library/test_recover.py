@@ -15,6 +15,7 @@ import sparsefront as sf
 from sparsefront.errors import InvalidSetting
 from sparsefront.recovery import Finetune, SquareHead
 from sparsefront.recovery.base import Recovery
+from sparsefront.schedule.base import Schedule
 
 SETTINGS = {"epochs": 2, "lr": 1e-2, "trainer": sf.TrainerSettings(accelerator="cpu", checkpoint=False)}
 TRAINS_NOTHING = {"epochs": None, "lr": None}
@@ -112,6 +113,25 @@ def test_a_plain_dict_of_masks_is_kept(trained):
     mask = torch.rand(64, 16) < 0.5
     after = recovered(trained, {"0": mask}, net)
     assert torch.equal(after["0"], mask) and zeros_where_pruned(net, after)
+
+
+class HalfTwice(Schedule):
+    """A user's own: two rounds at half of the sparsity."""
+
+    name: ClassVar[str] = "half_twice"
+
+    def round_sparsities(self, final):
+        return (final / 2, final / 2, final)
+
+    def sparsity_at(self, progress, final):
+        return final if progress >= 2 / 3 else final / 2
+
+
+def test_rounds_of_one_level_have_shares_of_their_own(trained):
+    net = trained.net()
+    masks = sf.prune(net, "element_wise", 0.5, layers=["0"], schedule=HalfTwice(), tell=len)
+    after = recovered(trained, masks, net, epochs=1)
+    assert [round.steps for round in after.rounds] == [2, 3, 3], "all 8 steps of an epoch"
 
 
 @pytest.mark.parametrize("schedule", ["iterative", "gradual"])

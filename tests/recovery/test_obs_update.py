@@ -68,6 +68,7 @@ def round_of(net, masks, batches, *, pattern=None, sparsity=0.5, masked=None, la
             prunable=lambda net: LAYERS,
             epoch_weights=False,
         ),
+        index=0,
         sparsity=sparsity,
         net=net,
         masks=masks,

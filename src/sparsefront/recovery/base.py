@@ -51,6 +51,7 @@ class Round:
 
     Args:
         setup: see `RecoverySetup`.
+        index: which round this is, from 0.
         sparsity: of `masks`.
         net: fp32; in the first round the dense weights, unpruned; later what the round before left.
         masks: layer name -> bool, shaped like the weight or [N, K]; not applied yet, within those of the round before where the
@@ -70,6 +71,7 @@ class Round:
     """
 
     setup: RecoverySetup
+    index: int
     sparsity: float
     net: nn.Module
     masks: LayerMasks
@@ -90,11 +92,6 @@ class Round:
     def levels(self) -> tuple[float, ...]:
         """The sparsities of all rounds."""
         return self.setup.pruning.schedule.round_sparsities(self.setup.pruning.sparsity)
-
-    @property
-    def index(self) -> int:
-        """Which round this is, from 0."""
-        return self.levels.index(self.sparsity)
 
 
 @dataclass(frozen=True)

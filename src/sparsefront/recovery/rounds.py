@@ -128,6 +128,7 @@ def run_rounds(
             done = recovery.recover(
                 Round(
                     setup=setup,
+                    index=index,
                     sparsity=levels[index],
                     net=net,
                     masks=masks,
