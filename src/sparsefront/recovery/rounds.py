@@ -146,10 +146,10 @@ def run_rounds(
                     callbacks=() if movement is None else (movement,),
                 )
             )
-            _require_contract(recovery, done, masked.masks(), layers)
             masked.check()
             if (found := first_non_finite(dict(net.named_parameters()))) is not None:
                 raise InvalidSetting("recovery", recovery.name, f"left {found.name} with {found.counts} values")
+            _require_contract(recovery, done, masked.masks(), layers)
             records.append(_with_sparsity(done, levels[index], masked))
             if index + 1 < len(levels):
                 finished.keep(records)
