@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sparsefront.datasets.split_data import NoRows, SplitData
 from sparsefront.errors import InvalidSetting
 from sparsefront.pipeline import run_experiment
 
@@ -59,6 +60,26 @@ def test_one_class_is_rejected_with_its_number_and_rows(composed, tmp_path, writ
     line = rf"^dataset\.path=\S+: {split} holds 1 of (10|2) classes, number 1, in all of its {rows} rows: .*100 %$"
     with pytest.raises(InvalidSetting, match=line):
         run_experiment(config)
+
+
+@pytest.mark.parametrize(
+    ("split", "allowed"),
+    [
+        ("train", "train holds no rows"),
+        ("val", "val holds no rows; dataset.valid_fraction=0 holds nothing out"),
+        ("test", "test holds no rows"),
+    ],
+)
+def test_a_split_that_an_own_data_set_leaves_empty_is_rejected(composed, monkeypatch, split, allowed):
+    load = SplitData.part
+    monkeypatch.setattr(SplitData, "part", lambda data, name: NoRows() if name == split else load(data, name))
+    with pytest.raises(InvalidSetting, match=f"^dataset=digits: {allowed}$"):
+        run_experiment(composed(*ON_CPU))
+
+
+def test_nothing_held_out_is_no_error(composed):
+    with pytest.raises(AssertionError, match="trained"):
+        run_experiment(composed(*ON_CPU, "dataset.valid_fraction=0"))
 
 
 @pytest.mark.parametrize("write", [cifar10, glue, imagenet])

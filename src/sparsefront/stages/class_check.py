@@ -1,4 +1,4 @@
-"""Labels of one class teach and test nothing: whatever answers that class scores 100 %."""
+"""Labels of one class teach and test nothing: whatever answers that class scores 100 %. Nor do splits without rows."""
 
 import math
 
@@ -12,7 +12,7 @@ KINDS = ("image_classification", "sequence_classification")
 
 
 def require_classes(experiment: Experiment, data: pl.LightningDataModule, split: str) -> None:
-    """A split must hold at least two classes; of `val` and `test`, the part that is evaluated.
+    """A split must hold rows, of at least two classes; of `val` and `test`, the part that is evaluated.
 
     Regression, and data whose parts tell no `labels`, is left alone. So is a `val` of one class: classes are held out in
     their proportions, so it is only too small for a second one.
@@ -21,19 +21,24 @@ def require_classes(experiment: Experiment, data: pl.LightningDataModule, split:
         data: its `part(split)` is read.
         split: train, val or test.
     Raises:
-        InvalidSetting: one class; names it and how many rows there are.
+        InvalidSetting: no rows, other than of a `val` into which nothing is to be held out; one class, with its number and how
+            many rows there are.
     """
-    info = experiment.dataset.info
-    labels = getattr(data.part(split), "labels", None) if hasattr(data, "part") else None
+    if not hasattr(data, "part"):
+        return
+    info, part = experiment.dataset.info, data.part(split)
+    if len(part) == 0 and (split != "val" or experiment.dataset.valid_fraction):
+        remedy = "; dataset.valid_fraction=0 holds nothing out" if split == "val" else ""
+        raise InvalidSetting(*_source(experiment), f"{split} holds no rows{remedy}")
+    labels = getattr(part, "labels", None)
     if info.kind not in KINDS or info.num_classes < 2 or labels is None or len(labels) == 0:
         return
     labels = torch.as_tensor(labels)
     if len(classes := labels.unique()) < 2:
         if split == "val":
             return
-        path = getattr(experiment.dataset, "path", None)
-        key, value = ("dataset", experiment.choices["dataset"]) if path is None else ("dataset.path", path)
-        raise InvalidSetting(key, value, _alone(int(classes[0]), f"{split} holds", len(labels), info.num_classes))
+        alone = _alone(int(classes[0]), f"{split} holds", len(labels), info.num_classes)
+        raise InvalidSetting(*_source(experiment), alone)
     limit = experiment.measure.evaluate_limit
     if split != "train" and limit is not None:
         batch_size = experiment.measure.batch_sizes[0]
@@ -41,6 +46,12 @@ def require_classes(experiment: Experiment, data: pl.LightningDataModule, split:
         if len(seen.unique()) < 2:
             alone = _alone(int(seen[0]), f"what is evaluated of {split} holds", len(seen), info.num_classes)
             raise InvalidSetting("measure.evaluate_limit", limit, f"{alone}; raise it, or null for the whole split")
+
+
+def _source(experiment: Experiment) -> tuple[str, str]:
+    """Key and value of the setting that says where the rows come from."""
+    path = getattr(experiment.dataset, "path", None)
+    return ("dataset", experiment.choices["dataset"]) if path is None else ("dataset.path", path)
 
 
 def _alone(label: int, what: str, rows: int, classes: int) -> str:
