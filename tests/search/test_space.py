@@ -63,3 +63,24 @@ def test_each_option_is_composed_before_the_first_point():
     assert [point["pattern"] for point in points] == ["n_m", "tile_wise", "block"]
     assert {point["model"] for point in points} == {"a", "b"}
     assert all(point["granularity"] == 8 and point["sparsity"] == 0.5 for point in points), "numbers are no options"
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed"),
+    [
+        ("interval(0.9,0.5)", "must be finite numbers, the smaller one first"),
+        ("interval(9,5)", "must be finite numbers, the smaller one first"),
+        ("interval(0,inf)", "must be finite numbers, the smaller one first"),
+        ("tag(log,interval(0,1e-2))", "must begin above 0, as by a logarithm"),
+        ("tag(log,int(interval(0,9)))", "must begin above 0, as by a logarithm"),
+        ("glob(*)", "cannot be searched: write the options out"),
+    ],
+)
+def test_a_space_that_nothing_can_be_drawn_from_is_one_line(text, allowed):
+    with pytest.raises(InvalidSetting, match=re.escape(f"recipe.lr={text}: {allowed}")):
+        parse_space([f"recipe.lr={text}"])
+
+
+@pytest.mark.parametrize("text", ["shuffle(n_m,tile_wise,uniform)", "shuffle(range(0,30,10))"])
+def test_all_processes_have_a_shuffled_space_in_the_same_order(text):
+    assert all(parse_space([f"x={text}"]) == parse_space([f"x={text}"]) for _ in range(9))

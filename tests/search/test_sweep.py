@@ -1,0 +1,263 @@
+"""A search, as the sweeper runs it: its points go to the launcher, and its settings stay those of its study."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("optuna", minversion="4.5", reason="optuna is not installed: it comes with the extra `sweep`")
+
+from hydra.core.utils import JobReturn, JobStatus
+from omegaconf import OmegaConf
+
+from sparsefront.errors import InvalidSetting
+from sparsefront.search.space import parse_space
+from sparsefront.search.study import Study
+from sparsefront.search.sweep import run_search
+
+TPE = {"_target_": "optuna.samplers.TPESampler", "n_startup_trials": 3, "seed": 0}
+NSGA2 = {"_target_": "optuna.samplers.NSGAIISampler", "population_size": 4, "seed": 0}
+
+
+class Returned:
+    """What Hydra returns of a run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.status, self.return_value = JobStatus.COMPLETED, (0.9, 2.0)
+        self.hydra_cfg = OmegaConf.create({"hydra": {"runtime": {"output_dir": str(folder)}}})
+
+
+class Launcher:
+    def __init__(self) -> None:
+        self.jobs, self.numbers = [], []
+
+    def launch(self, jobs, initial_job_idx):
+        self.jobs += jobs
+        self.numbers += range(initial_job_idx, initial_job_idx + len(jobs))
+        return [Returned(Path("results") / str(initial_job_idx + place)) for place in range(len(jobs))]
+
+
+def compose(jobs: list[list[str]]) -> None:
+    """As Hydra does, of which `tilewise` is no option."""
+    if any("pattern=tilewise" in job for job in jobs):
+        raise LookupError("Could not find 'pattern/tilewise'")
+
+
+def search(
+    root: Path,
+    *overrides: str,
+    optimize: tuple[str, ...] = ("val_sparse", "latency_sparse_ms"),
+    sampler: dict = TPE,
+    **other: Any,
+) -> list[list[str]]:
+    settings = {"study": "s", "storage": None, "sampler": OmegaConf.create(sampler), "n_trials": 2, "batch": 1}
+    config = OmegaConf.create({"optimize": list(optimize), "results_dir": str(root)})
+    launcher, space = Launcher(), ["sparsity=interval(0.5,0.95)"]
+    run_search([*space, *overrides], settings | {"params": {}} | other, config, launcher, compose)
+    return launcher.jobs
+
+
+def test_of_a_key_that_is_given_again_the_later_one_counts(tmp_path):
+    space, fixed = parse_space(
+        ["sparsity=interval(0.5,0.95)", "seed=1", "pattern=n_m", "sparsity=0.7", "pattern=n_m,uniform"]
+    )
+    assert set(space) == {"pattern"} and fixed == ["seed=1", "sparsity=0.7"]
+    jobs = search(tmp_path, "sparsity=0.7", params={"recipe.lr": "interval(0.1,0.2)"})
+    assert all("sparsity=0.7" in job and not job[-1].startswith("sparsity=") for job in jobs)
+
+
+def test_no_two_runs_of_a_process_have_one_folder(tmp_path, monkeypatch):
+    """Its first batch is points 0 and 2, and the next one begins with point 1 of a process that was killed meanwhile."""
+    ask, launch = Study.ask, Launcher.launch
+    elsewhere, launched = [], []
+
+    def ask_beside_another(here: Study):
+        asked = ask(here)
+        if asked is not None and not launched and not elsewhere:
+            elsewhere.append(ask(here))
+        return asked
+
+    def launch_while_it_is_killed(launcher, jobs, initial_job_idx):
+        elsewhere.clear()
+        found = launch(launcher, jobs, initial_job_idx)
+        launched[:] = launcher.numbers
+        return found
+
+    monkeypatch.setattr(Study, "ask", ask_beside_another)
+    monkeypatch.setattr(Launcher, "launch", launch_while_it_is_killed)
+    search(tmp_path, n_trials=4, batch=2)
+    assert launched == [0, 1, 2, 3]
+    front = (tmp_path / "studies" / "s.front.txt").read_text().splitlines()[1:]
+    assert len(set(front)) == len(front) == 4, "all points are equal here, and none took the folder of another"
+
+
+def test_a_search_of_other_settings_does_not_join_a_study(tmp_path):
+    assert len(search(tmp_path, "pattern=n_m", "seed=3", "dataset.path=one")) == 2
+    for overrides, differs in (
+        (["pattern=uniform", "seed=3"], "pattern=n_m, not uniform"),
+        (["pattern=n_m"], r"seed=3, not \(default\)"),
+        (["pattern=n_m", "seed=3", "recipe.lr=0.1"], r"recipe.lr=\(default\), not 0.1"),
+    ):
+        with pytest.raises(
+            InvalidSetting, match=rf"hydra.sweeper.study=s: this study has {differs}: name another study"
+        ):
+            search(tmp_path, *overrides, n_trials=4)
+    elsewhere = ["pattern=n_m", "seed=3", "dataset.path=two", "cache_dir=three"]
+    assert len(search(tmp_path, *elsewhere, n_trials=4)) == 2, "another host may keep its data elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("optimize", "message"),
+    [
+        (
+            ("val_sparse", "sparse"),
+            "sparse: is of the reporting split, by which OptunaSweeper must not choose: take val_sp",
+        ),
+        (
+            ("maximize:dense",),
+            "dense: is of the reporting split, by which OptunaSweeper must not choose: take val_dense",
+        ),
+        (("minimize:pattern",), "pattern: is no number, so OptunaSweeper would have nothing to optimize"),
+        ((), r"\[\]: OptunaSweeper needs at least one value of the record"),
+    ],
+    ids=["reporting split", "with a direction", "no number", "nothing"],
+)
+def test_a_value_that_nothing_may_be_chosen_by_is_refused_before_the_first_point(
+    tmp_path, monkeypatch, optimize, message
+):
+    monkeypatch.setattr(Launcher, "launch", None)
+    with pytest.raises(InvalidSetting, match=f"^optimize={message}"):
+        search(tmp_path, optimize=optimize)
+    assert not list(tmp_path.iterdir()), "no study begins"
+
+
+def launch_failing(launcher: Launcher, jobs: list, initial_job_idx: int) -> list[JobReturn]:
+    error, config = RuntimeError("no such kernel"), Returned(Path("results")).hydra_cfg
+    return [JobReturn(_return_value=error, status=JobStatus.FAILED, hydra_cfg=config) for _ in jobs]
+
+
+def test_a_study_without_a_finished_point_has_no_front(tmp_path, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    with monkeypatch.context() as context, pytest.raises(RuntimeError, match="no such kernel"):
+        context.setattr(Launcher, "launch", launch_failing)
+        search(tmp_path, "seed=3")
+    assert "compare.py" not in caplog.text and not list(tmp_path.rglob("*.front.txt"))
+    search(tmp_path, "seed=4")
+    assert f"no other beats: python compare.py {tmp_path / 'studies' / 's.front.txt'}" in caplog.text
+
+
+def test_a_study_of_which_every_point_failed_begins_anew(tmp_path, monkeypatch):
+    with monkeypatch.context() as context, pytest.raises(RuntimeError, match="no such kernel"):
+        context.setattr(Launcher, "launch", launch_failing)
+        search(tmp_path, "kernel=none")
+    assert len(search(tmp_path, "kernel=auto")) == 2, "the wrong setting took neither the name nor the points"
+    with pytest.raises(InvalidSetting, match="name another study with hydra.sweeper.study="):
+        search(tmp_path, "kernel=none")
+
+
+def test_it_does_so_with_the_same_settings_once_it_has_all_its_points(tmp_path, monkeypatch):
+    with monkeypatch.context() as context, pytest.raises(RuntimeError, match="no such kernel"):
+        context.setattr(Launcher, "launch", launch_failing)
+        search(tmp_path, "dataset.path=mistyped")
+    assert len(search(tmp_path, "dataset.path=right")) == 2 and search(tmp_path, "dataset.path=right") == []
+
+
+@pytest.mark.parametrize("optimize", [("latency_sparse_ms",), ("val_sparse", "latency_sparse_ms")])
+def test_a_study_of_which_every_point_failed_keeps_its_directions(tmp_path, monkeypatch, optimize):
+    with monkeypatch.context() as context, pytest.raises(RuntimeError, match="no such kernel"):
+        context.setattr(Launcher, "launch", launch_failing)
+        search(tmp_path, optimize=("val_sparse",))
+    differs = f"this study has optimize=val_sparse, not {','.join(optimize)}: name another study"
+    with pytest.raises(InvalidSetting, match=differs):
+        search(tmp_path, optimize=optimize)
+
+
+def test_a_study_with_all_its_points_says_so(tmp_path, caplog):
+    assert len(search(tmp_path, "seed=3")) == 2 and "are taken" not in caplog.text
+    assert search(tmp_path, "seed=3") == []
+    assert "all 2 points of study s are taken: raise hydra.sweeper.n_trials, or name another" in caplog.text
+
+
+def test_a_mistyped_option_begins_no_study(tmp_path):
+    with pytest.raises(LookupError, match="Could not find"):
+        search(tmp_path, "pattern=n_m,tilewise")
+    assert not list(tmp_path.iterdir())
+    assert len(search(tmp_path, "pattern=n_m,tile_wise")) == 2
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "differs"),
+    [
+        ("pattern=n_m,tile_wise", "pattern=n_m,tile_wise,block", "pattern=n_m,tile_wise, not n_m,tile_wise,block"),
+        ("pattern=n_m,tile_wise", "pattern=n_m", "pattern=n_m,tile_wise, not n_m"),
+        (
+            "recipe.lr=interval(0.1,0.2)",
+            "recipe.lr=interval(0.1,0.3)",
+            "recipe.lr=interval(0.1,0.2), not interval(0.1,0.3)",
+        ),
+        ("granularity=range(8,65,8)", "granularity=range(8,33,8)", "granularity=range(8,65,8), not range(8,33,8)"),
+        ("recipe.lr=interval(0.1,0.2)", "seed=3", "recipe.lr=interval(0.1,0.2), not (default); seed=(default), not 3"),
+    ],
+)
+@pytest.mark.parametrize("stored", [True, False], ids=["stored", "of before the space was stored"])
+def test_a_search_of_another_space_does_not_join_a_study(tmp_path, monkeypatch, before, after, differs, stored):
+    with monkeypatch.context() as context:
+        if not stored:
+            context.setattr("sparsefront.search.study.in_overrides", lambda space: {})
+        search(tmp_path, before)
+    assert len(search(tmp_path, before, n_trials=3)) == 1
+    with pytest.raises(InvalidSetting, match=re.escape(f"this study has {differs.replace('; ', ', ')}: name another")):
+        search(tmp_path, after, n_trials=4)
+
+
+def test_a_study_without_a_finished_point_takes_another_interval_but_no_other_categories(tmp_path, monkeypatch):
+    with monkeypatch.context() as context, pytest.raises(RuntimeError, match="no such kernel"):
+        context.setattr(Launcher, "launch", launch_failing)
+        search(tmp_path, "pattern=n_m,tile_wise", "recipe.lr=interval(8,9)")
+    with pytest.raises(InvalidSetting, match="pattern=n_m,tile_wise, not n_m,block: name another study"):
+        search(tmp_path, "pattern=n_m,block", "recipe.lr=interval(8,9)")
+    assert len(search(tmp_path, "pattern=n_m,tile_wise", "recipe.lr=interval(0.1,0.2)")) == 2
+
+
+def test_points_that_the_launcher_could_not_start_have_failed(tmp_path, monkeypatch):
+    def launch_nothing(launcher: Launcher, jobs: list, initial_job_idx: int) -> None:
+        raise OSError("no queue")
+
+    with monkeypatch.context() as context, pytest.raises(OSError, match="no queue"):
+        context.setattr(Launcher, "launch", launch_nothing)
+        search(tmp_path, "seed=3")
+    assert len(search(tmp_path, "seed=3")) == 1, "the second point, and the first not again"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"batch": 0}, "batch=0: must be a whole number of at least 1"),
+        ({"batch": -1}, "batch=-1: must be a whole number of at least 1"),
+        ({"n_trials": 0}, "n_trials=0: must be a whole number of at least 1"),
+        ({"n_trials": "abc"}, "n_trials=abc: must be a whole number of at least 1"),
+        ({"n_trials": 1.5}, "n_trials=1.5: must be a whole number of at least 1"),
+        ({"study": "a/b"}, "study=a/b: must be a file name: without /"),
+        ({"study": ".."}, "study=..: must be a file name: without /, with no dot in front"),
+        ({"study": None}, "study=None: must be text"),
+        ({"storage": 3}, "storage=3: must be text or null"),
+        ({"storage": "foo://me:secret@host"}, "storage=foo://me:***@host: must be null or the URL of a database"),
+        ({"storage": "sqlite:////nope/x.db"}, "storage=sqlite:////nope/x.db: must be null or the URL of a database"),
+        ({"params": "x"}, "params=x: must hold overrides by key"),
+        ({"jobs": 2}, "jobs=2: is no setting; there are study, storage, n_trials, batch, params, sampler"),
+        ({"sampler": TPE | {"seed": "abc"}}, "sampler.seed=abc: must be a whole number from 0 to 2147483647 or null"),
+        ({"sampler": TPE | {"seed": -1}}, "sampler.seed=-1: must be a whole number from 0 to"),
+        (
+            {"sampler": NSGA2 | {"population_size": 0}},
+            "sampler=optuna.samplers.NSGAIISampler: does not take its settings",
+        ),
+        ({"sampler": {"seed": 0}}, "sampler={'seed': 0}: is no sampler: choose one with hydra/sweeper/sampler=tpe"),
+    ],
+    ids=str,
+)
+def test_a_setting_that_is_wrong_is_one_line_and_begins_nothing(tmp_path, settings, message):
+    with pytest.raises(InvalidSetting) as raised:
+        search(tmp_path, **settings)
+    assert str(raised.value).startswith(f"hydra.sweeper.{message}") and "\n" not in str(raised.value)
+    assert "secret" not in str(raised.value) and not list(tmp_path.iterdir())
