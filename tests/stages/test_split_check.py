@@ -1,4 +1,4 @@
-"""Data of a single class is rejected before training, and again where something else is evaluated."""
+"""Data without rows or of a single class is rejected before training, and again where something else is evaluated."""
 
 from pathlib import Path
 

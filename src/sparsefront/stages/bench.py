@@ -12,8 +12,8 @@ from sparsefront.gpu_sharing.access import sharing
 from sparsefront.measure.accuracy import Evaluation, evaluate
 from sparsefront.measure.inputs import timed_inputs
 from sparsefront.measure.settings import DTYPES
-from sparsefront.stages.class_check import require_classes
 from sparsefront.stages.network import make_task, open_data
+from sparsefront.stages.split_check import require_rows_and_classes
 from sparsefront.tasks.base import Task
 
 
@@ -38,7 +38,7 @@ class Bench:
         settings = experiment.measure
         data = open_data(experiment, batch_size=settings.batch_sizes[0])
         for split in ("val", "test"):
-            require_classes(experiment, data, split)
+            require_rows_and_classes(experiment, data, split)
         bench = cls(experiment, data, make_task(experiment, net), {}, settings.torch_device, settings.torch_dtype)
         return bench.at(settings.batch_sizes[0], settings.sequence_lengths[0])
 

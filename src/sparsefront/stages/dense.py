@@ -14,9 +14,9 @@ from sparsefront.counted import counted
 from sparsefront.errors import InvalidSetting
 from sparsefront.experiment import Experiment
 from sparsefront.models.checkpoint import new_layers
-from sparsefront.stages.class_check import require_classes
 from sparsefront.stages.network import build_net, make_task, open_data
 from sparsefront.stages.seeds import reseed, stage_seed
+from sparsefront.stages.split_check import require_rows_and_classes
 from sparsefront.training.budget import Trained
 from sparsefront.training.epoch_weights import WEIGHTS, SaveEpochWeights, save_weights
 from sparsefront.training.fit import fit, steps_per_epoch
@@ -62,10 +62,10 @@ def train_body(experiment: Experiment, unfinished: Path, folder: Path, loggers: 
     data = open_data(experiment, seed=stage_seed(experiment.seed, "dense, order"))
     # All that is needed later, now: a test part that cannot be read is reported before the training, not after it.
     data.setup(None if experiment.goes_on_to("measure") else "fit")
-    require_classes(experiment, data, "train")
+    require_rows_and_classes(experiment, data, "train")
     if experiment.goes_on_to("measure"):
         for split in ("val", "test"):
-            require_classes(experiment, data, split)
+            require_rows_and_classes(experiment, data, split)
     trained = _train(experiment, net, data, unfinished, folder, loggers) if recipe.epochs else Trained()
     save_weights(net, folder / WEIGHTS)
     (folder / "training.json").write_text(json.dumps(asdict(trained)))

@@ -1,4 +1,4 @@
-"""Labels of one class teach and test nothing: whatever answers that class scores 100 %. Nor do splits without rows."""
+"""Splits that teach or test nothing: without rows, or with labels of one class, where whatever answers it scores 100 %."""
 
 import math
 
@@ -11,7 +11,7 @@ from sparsefront.experiment import Experiment
 KINDS = ("image_classification", "sequence_classification")
 
 
-def require_classes(experiment: Experiment, data: pl.LightningDataModule, split: str) -> None:
+def require_rows_and_classes(experiment: Experiment, data: pl.LightningDataModule, split: str) -> None:
     """A split must hold rows, of at least two classes; of `val` and `test`, the part that is evaluated.
 
     Regression, and data whose parts tell no `labels`, is left alone. So is a `val` of one class: classes are held out in
