@@ -90,13 +90,18 @@ def timed_lines(cells: Cells) -> Iterator[str]:
     lines = [line for cell in cells.values() for timed in cell.timed.values() for line in timed if line["sparse"]]
     if not lines:
         return
-    problems = sorted({f"{line['batch_size']} x {line['sequence_length'] or 'an image'}" for line in lines})
+    batches = sorted({_batch(line) for line in lines})
     seeds = sorted({line["seed"] for line in lines}, key=int)
-    told = f"Speedups are end to end, over the fastest dense version of the same process ({_places(lines)}; samples x tokens: "
-    yield told + f"{', '.join(problems)}; seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)})."
+    told = f"Speedups are end to end, over the fastest dense version of the same process ({_places(lines)}; batches of "
+    yield told + f"{' and '.join(batches)}; seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)})."
     apart = max(100 * abs(float(line["sparse"]) - float(line["masked"])) for line in lines)
     points = counted(len(lines), "timed point")
     yield f"With the sparse kernels running the metric differs by at most {apart:.2f} points ({points})."
+
+
+def _batch(line: rows.Line) -> str:
+    length = line["sequence_length"]
+    return line["batch_size"] + (f" samples of {length} tokens" if length else " images")
 
 
 def dense_text(study: Study, table: Table, network: str, cells: Cells) -> str | None:

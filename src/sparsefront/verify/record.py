@@ -71,10 +71,9 @@ def find_export(result: Result, row: Path, checkpoint: Path | None, cache_dir: P
     if result.identity.checkpoint is None:
         return None
     places = [checkpoint] if checkpoint else [linked_checkpoint(row.parent)]
+    # a link may be relative, and leads nowhere once the run's folder is moved
     if not checkpoint and (cache := cache_dir or _recorded_cache(row.parent)):
-        places.append(
-            cache / result.identity.checkpoint
-        )  # a link may be relative: it ends where the run's folder is moved
+        places.append(cache / result.identity.checkpoint)
     folder = next((place for place in places if place is not None and place.is_dir()), None)
     if folder is None:
         allowed = "is not there any more: name the exported network with --checkpoint, or make it again with run.py"

@@ -18,7 +18,7 @@ def test_the_page_sets_ours_beside_the_source_and_names_what_is_missing(modules,
     assert "missing" in lines["BW", "50 %"] and lines["BW", "50 %"].endswith("| 80 |")
     assert "unsupported: no layer fits" in lines["BW", "75 %"]
     assert "5 of 6, 1 of them timed" in text, "cells without any line"
-    assert "the same process (" in text and "; samples x tokens: 8 x 128; seed 0)" in text
+    assert "the same process (" in text and "; batches of 8 samples of 128 tokens; seed 0)" in text
     assert "best on val is *EW*, 88.50 ± 0.00 on val, 88.50 ± 0.00 on test (2 seeds" in text
     assert "to reach 80: reached so far: of 2 seeds finalists have *EW* 2, *2:4* 1" in text
     assert (tmp_path / "accuracy.png").stat().st_size > 1000

@@ -1,7 +1,6 @@
 """Which way a chain of blocks runs: as it is, with fused row-major products, or feature-major; by the time of whole blocks."""
 
 import logging
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -102,10 +101,9 @@ def _plain_block_time_ms(block: nn.Module, call: BlockCall) -> float | None:
     forms = [block]
     if (fused := fuse_linears(block, *call.args, **call.kwargs)) is not None:
         forms.append(fused)
-    times = [block_time_ms(form, call) for form in forms]
-    fastest = min(range(len(forms)), key=lambda place: math.inf if times[place] is None else times[place])
-    times.append(block_time_ms(_Compiled(forms[fastest]), call))
-    return min((time for time in times if time is not None), default=None)
+    eager = {form: time for form in forms if (time := block_time_ms(form, call)) is not None}
+    compiled = block_time_ms(_Compiled(min(eager, key=eager.__getitem__, default=block)), call)
+    return min((time for time in (*eager.values(), compiled) if time is not None), default=None)
 
 
 def block_time_ms(block: nn.Module, call: BlockCall, *, feature_major: bool = False) -> float | None:
