@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import io
 
 import pytest
 import torch
@@ -87,6 +88,19 @@ def test_auto_takes_the_fastest_dense_included(pattern, exported):
         assert layer.latency_us == min(layer.candidates.values())
         assert isinstance(net.get_submodule(name), SparseLayer) == layer.is_sparse
         assert (name in report.dense_layers) != layer.is_sparse
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_swapped_network_comes_back_from_a_file(pattern, exported):
+    _, net, inputs, _ = swapped(exported, PATTERNS[pattern], KernelChoice("sparse"))
+    with torch.inference_mode():
+        expected = net(**inputs)  # operands are packed by now
+        file = io.BytesIO()
+        torch.save(net, file)
+        file.seek(0)
+        again = torch.load(file, weights_only=False)
+        assert again.up.kernel_name == net.up.kernel_name
+        assert output_error(again(**inputs), expected) < 1e-3
 
 
 @pytest.mark.parametrize("family", ["n_m", "semi_structured"])

@@ -1,6 +1,7 @@
 """On a GPU: rewritten networks agree with the masked ones, live in compiled code and CUDA graphs, and are chosen by time."""
 
 import copy
+import io
 
 import pytest
 import torch
@@ -92,6 +93,20 @@ def test_a_sparse_network_computes_the_masked_one(model, pattern, dtype):
             )
     assert set(next(iter(report.variants_ms.values()))) == {"feature_major", "row_major"}
     within(net, masked, inputs, dtype)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("model", ["bert", "vit"])
+def test_a_rewritten_network_comes_back_from_a_file(model, pattern):
+    masked, formats, masks, inputs = pruned(model, PATTERNS[pattern], torch.float16)
+    net = copy.deepcopy(masked)
+    fuse_blocks(net, formats, masks, inputs[0], KernelChoice("sparse"))
+    with torch.inference_mode():
+        expected = net(**inputs[0])
+        file = io.BytesIO()
+        torch.save(net, file)
+        file.seek(0)
+        assert output_error(torch.load(file, weights_only=False)(**inputs[0]), expected) < 1e-3
 
 
 @pytest.mark.parametrize("model", ["bert", "vit"])
