@@ -4,7 +4,7 @@ import shlex
 from dataclasses import replace
 
 import pytest
-from made_study import FOLDER, STUDIES, filled, line_of, point_of
+from made_study import FOLDER, OF_A_BATCH, STUDIES, filled, line_of, point_of
 
 
 def test_the_page_sets_ours_beside_the_source_and_names_what_is_missing(modules, study, tmp_path):
@@ -24,6 +24,19 @@ def test_the_page_sets_ours_beside_the_source_and_names_what_is_missing(modules,
     assert (tmp_path / "accuracy.png").stat().st_size > 1000
     (tmp_path / "reading.md").write_text("What it says.")
     assert "## Reading\n\nWhat it says." in modules["page"].page(study, tmp_path)
+
+
+def test_a_speedup_of_another_dense_network_is_told(modules, study, tmp_path):
+    path = filled(modules, study, tmp_path)
+    assert "trained anew" not in modules["page"].page(study, tmp_path)
+    point = point_of(modules, study, "EW", 0)
+    timed = line_of(0.883, speedup=0.9, speedup_low=0.8, speedup_high=1.0, gpu="H100", sparse=0.883, **OF_A_BATCH)
+    timed |= {"masked": 0.88, "sparse": 0.88, "dense_weights_sha256": "another"}
+    modules["rows"].append_line(path, point, "auto", timed, overrides=shlex.join(point.overrides))
+    text = modules["page"].page(study, tmp_path)
+    assert "0.90 (0.80–1.00)" in text and "(H100" in text
+    assert "1 of these networks was trained anew, from other dense weights" in text
+    assert "the metrics lie at most 0.20 (val) and 0.50 points (test) apart" in text
 
 
 @pytest.mark.parametrize(
