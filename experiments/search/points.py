@@ -71,9 +71,8 @@ class Point:
             return [f"seed={self.seed}", "pattern=dense", "stages=[dense]", *QUIET]
         shared = [f"seed={self.seed}", "control=dense_continued", *QUIET]
         if self.choice == SEARCH:
-            listed = f"pattern.candidates=[{','.join(candidates)}]"
-            search = ["pattern=mixed", listed, "allocation=latency_search", f"allocation.speedup={self.level:g}"]
-            return [*shared, *search, f"sparsity={ceiling:g}"]
+            search = ["pattern=mixed", "allocation=latency_search", f"allocation.speedup={self.level:g}"]
+            return [*shared, *search, *_of_search(candidates, ceiling)]
         name, _, granularity = self.choice.partition(":")
         unit = [f"granularity={granularity}"] if granularity else []
         return [*shared, f"pattern={name}", *unit, f"sparsity={self.level:g}"]
@@ -114,20 +113,29 @@ def finish(
             return " ".join(str(error).split())
     if record is None:
         return None
-    return line_of(point, record, overrides)
+    return line_of(point, record, settings_of(point.choice, candidates, ceiling, overrides))
 
 
-def line_of(point: Point, record: "Result", overrides: Sequence[str]) -> dict[str, str]:
-    """The line of a point, from the record of its run and the overrides of all points."""
+def line_of(point: Point, record: "Result", settings: str) -> dict[str, str]:
+    """The line of a point, from the record of its run and the settings that it shares with others."""
     found = {name: record.value_of(name) for name in MEASURED}
     for name, digits in (("commit", COMMIT_DIGITS), ("dense_weights_sha256", WEIGHTS_DIGITS)):
         found[name] = (found[name] or "")[:digits]  # there is no commit outside a checkout
-    return point.cells | {name: _text(value) for name, value in found.items()} | {OVERRIDES: settings_of(overrides)}
+    return point.cells | {name: _text(value) for name, value in found.items()} | {OVERRIDES: settings}
 
 
-def settings_of(overrides: Sequence[str]) -> str:
-    """Overrides as a line has them: in one order, without folders, which say nothing about a point."""
-    return shlex.join(sorted(text for text in overrides if text.partition("=")[0] not in PLACES))
+def settings_of(choice: str, candidates: Sequence[str], ceiling: float, overrides: Sequence[str]) -> str:
+    """What all points of a choice share, as a line has it: overrides in one order, without folders, which say nothing about a
+    point; those of a search with its candidates, in one order too, and its ceiling.
+    """
+    shared = [text for text in overrides if text.partition("=")[0] not in PLACES]
+    if choice == SEARCH:
+        shared += _of_search(sorted(candidates), ceiling)
+    return shlex.join(sorted(shared))
+
+
+def _of_search(candidates: Sequence[str], ceiling: float) -> list[str]:
+    return [f"pattern.candidates=[{','.join(candidates)}]", f"sparsity={ceiling:g}"]
 
 
 def _text(value: object) -> str:

@@ -5,7 +5,8 @@
 --overrides are those of `run.py`, for all points, such as measure.batch_size=128. Every point trains its recovery, beside
 the dense network trained on for the same budget. Processes share the GPU: the dense network of each seed comes first, and
 the first search of a seed before its others, which take its times. A line is added to --out as soon as its point is
-finished, so that a killed study goes on where it was; lines of other --overrides are no points of it, and need another file.
+finished, so that a killed study goes on where it was; lines of other --overrides, and those of searches among other
+--candidates or below another --ceiling, are no points of it, and need another file.
 A search that is out of reach is named and left out. `--until export` trains and times nothing but what a search asks for, and
 writes no line: the call without it finds all trainings stored.
 `draw.py` draws the fronts, `summary.py` makes the page's table.
@@ -53,7 +54,7 @@ def finish(
     todo: Sequence[Point], pool: Executor, arguments: argparse.Namespace, ends_at: float = float("inf")
 ) -> list[Point]:
     """Run the points, write their lines, and return those that are left for the next call."""
-    candidates = arguments.candidates or arguments.singles
+    candidates = candidates_of(arguments)
     after = order(todo)
     jobs = [*dict.fromkeys(Point(DENSE, 0.0, point.seed) for point in todo), *todo]
     work = functools.partial(
@@ -82,17 +83,26 @@ def finish(
     return left
 
 
-def require_same_overrides(path: Path, lines: Sequence[Mapping[str, str]], overrides: Sequence[str]) -> None:
-    """Raises SystemExit where lines were measured with other overrides: they are no points of this study."""
-    ours = points.settings_of(overrides)
-    for theirs in (line.get(points.OVERRIDES) for line in lines):
-        if theirs != ours:
+def candidates_of(arguments: argparse.Namespace) -> list[str]:
+    """The search's patterns: the single ones where none are named."""
+    return arguments.candidates or arguments.singles
+
+
+def require_same_settings(path: Path, lines: Sequence[Mapping[str, str]], arguments: argparse.Namespace) -> None:
+    """Raises SystemExit where lines were measured with other overrides, or their searches with others: they are no points of this
+    study.
+    """
+    candidates = candidates_of(arguments)
+    for line in lines:
+        ours = points.settings_of(line["choice"], candidates, arguments.ceiling, arguments.overrides)
+        if (theirs := line.get(points.OVERRIDES)) != ours:
+            whose = "those of searches" if line["choice"] == SEARCH else "its lines"
             told = (
                 "do not say with which --overrides they were measured"
                 if theirs is None
-                else f"are of --overrides {theirs}"
+                else f"are of {theirs or 'none'}"
             )
-            raise SystemExit(f"--out {path}: its lines {told}, not of {ours or 'none'}: name another file")
+            raise SystemExit(f"--out {path}: {whose} {told}, not of {ours or 'none'}: name another file")
 
 
 def main() -> None:
@@ -112,7 +122,7 @@ def main() -> None:
     ends_at = time.monotonic() + 60 * arguments.minutes
     points_wanted = wanted(arguments.singles, arguments.sparsities, arguments.speedups, arguments.seeds)
     lines = read_lines(arguments.out)
-    require_same_overrides(arguments.out, lines, arguments.overrides)
+    require_same_settings(arguments.out, lines, arguments)
     todo = points.unfinished(points_wanted, lines)
     with worker_processes(arguments.workers) as pool:
         if left := finish(todo, pool, arguments, ends_at):

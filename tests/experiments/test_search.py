@@ -55,18 +55,33 @@ def test_a_study_goes_on_behind_its_last_line(modules, tmp_path):
     assert left == [wanted[2], *wanted[3:]]
 
 
-def test_a_study_goes_on_in_a_file_of_its_own_overrides_alone(modules, tmp_path):
+def test_a_study_goes_on_in_a_file_of_its_own_settings_alone(modules, tmp_path):
     points, study = modules["points"], modules["study"]
     record, out = SimpleNamespace(value_of={"dense_weights_sha256": "a"}.get), tmp_path / "rows.csv"
-    given = ["recipe.lr=1e-4", "experiment=bert_sst2", "dataset.path=/here"]
-    line = points.line_of(points.Point("n_m", 0.5, 0), record, given)
-    assert line["overrides"] == "experiment=bert_sst2 recipe.lr=1e-4"
-    study.require_same_overrides(out, [], given)
-    study.require_same_overrides(out, [line], ["experiment=bert_sst2", "recipe.lr=1e-4", "dataset.path=/there"])
-    with pytest.raises(SystemExit, match="rows.csv: its lines are of --overrides experiment=bert_sst2 .*name another"):
-        study.require_same_overrides(out, [line], given[1:])
+
+    def given(*overrides, candidates=None, ceiling=0.95):
+        singles = ["n_m", "tile_wise:32"]
+        return SimpleNamespace(overrides=overrides, candidates=candidates, singles=singles, ceiling=ceiling)
+
+    ours = given("recipe.lr=1e-4", "experiment=bert_sst2", "dataset.path=/here")
+    settings = {
+        choice: points.settings_of(choice, ours.singles, ours.ceiling, ours.overrides) for choice in ("n_m", "search")
+    }
+    single = points.line_of(points.Point("n_m", 0.5, 0), record, settings["n_m"])
+    search = points.line_of(points.Point("search", 2.0, 0), record, settings["search"])
+    assert single["overrides"] == "experiment=bert_sst2 recipe.lr=1e-4"
+    study.require_same_settings(out, [], ours)
+    again = given("experiment=bert_sst2", "recipe.lr=1e-4", "dataset.path=/there", candidates=["tile_wise:32", "n_m"])
+    study.require_same_settings(out, [single, search], again)
+    with pytest.raises(SystemExit, match="rows.csv: its lines are of experiment=bert_sst2 .*name another"):
+        study.require_same_settings(out, [single], given(*ours.overrides[1:]))
     with pytest.raises(SystemExit, match="do not say with which --overrides they were measured"):
-        study.require_same_overrides(out, [row("n_m", "0.5", 0, 1.0, 0.9)], given)
+        study.require_same_settings(out, [row("n_m", "0.5", 0, 1.0, 0.9)], ours)
+    others = given(*ours.overrides, candidates=["n_m"]), given(*ours.overrides, ceiling=0.9)
+    for other, theirs in zip(others, ("candidates=.n_m,tile_wise:32", "sparsity=0.95")):
+        study.require_same_settings(out, [single], other)
+        with pytest.raises(SystemExit, match=f"those of searches are of .*{theirs}.*, not of "):
+            study.require_same_settings(out, [single, search], other)
 
 
 def test_the_dense_network_comes_first_and_searches_take_the_times_of_one(modules, monkeypatch, tmp_path, capsys):
