@@ -4,10 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from every_pattern import UNIT, VARIANTS
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 import sparsefront.config  # noqa: F401  registers the resolver that the YAML files use
+from sparsefront.patterns.base import Pattern
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
@@ -22,3 +24,10 @@ def from_yaml() -> Callable:
         return instantiate(root.pattern, _convert_="all")
 
     return build
+
+
+@pytest.fixture(params=VARIANTS, ids=lambda variant: "-".join([variant[0], *map(str, variant[1].values())]))
+def pattern(request: pytest.FixtureRequest, from_yaml: Callable) -> Pattern:
+    """Every pattern of every YAML file, in each of its distributions."""
+    name, keys = request.param
+    return from_yaml(name, **{"granularity": UNIT, **keys})
