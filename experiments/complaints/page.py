@@ -13,7 +13,8 @@ HEAD = """# Threads that say "sparse is not faster"
 
 Eight public threads, their shapes run again with random weights, each in two ways beside dense: as the thread ran it, through
 PyTorch alone and launch by launch; and with the kernels here, the fastest that is not dense, both sides in the fastest of
-eager and a CUDA graph. Timings are interleaved in one process; the interval is a 95 % bootstrap one of the ratio of medians.
+eager and a CUDA graph. Timings are interleaved in one process; a speedup is the median over the repeats of dense's median
+over the other's, which need not be the ratio of the two times told, and its interval a 95 % bootstrap one.
 **win** and **loss** need an interval that ends beyond 1 % of 1, everything between is a **tie**; **unsupported** was not
 timed, and says why. A loss is what `kernel=auto` avoids: it runs such a layer dense. MB are what each network holds on the
 device, each storage once.
