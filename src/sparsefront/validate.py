@@ -13,7 +13,9 @@ from omegaconf import DictConfig
 from sparsefront.config import CONTROLS, GROUPS, STAGES, Config
 from sparsefront.errors import InvalidSetting
 from sparsefront.experiment import Experiment
+from sparsefront.export.storage_check import require_storable
 from sparsefront.group_options import options_of, searched_folders
+from sparsefront.models.prunable import prunable_layers
 from sparsefront.pruning.layers import larger_than_layers, nothing_fits, plan_pruning, require_matches
 from sparsefront.report.renamed_fields import new_name
 from sparsefront.report.result import result_fields
@@ -219,13 +221,14 @@ def _check_pattern(experiment: Experiment) -> None:
     """The pattern must fit at least one layer, and a forced kernel must be able to run what it makes."""
     pattern = experiment.pattern
     _check_granularity(experiment)
+    if pattern.prunes:
+        _call("pattern", pattern.check_sparsity, experiment.sparsity)
+        _call("allocation", experiment.allocation.check_sparsity, experiment.sparsity)
+    net = _call("model", experiment.model.skeleton, experiment.dataset.info)
+    prunable = _call("model", prunable_layers, experiment.model, net)
     if not pattern.prunes:
         return
-    _call("pattern", pattern.check_sparsity, experiment.sparsity)
-    _call("allocation", experiment.allocation.check_sparsity, experiment.sparsity)
-    net = _call("model", experiment.model.skeleton, experiment.dataset.info)
-    _call("recipe", require_matches, experiment.recipe.ignore, net, experiment.model.prunable(net))
-    prunable = experiment.model.prunable(net)
+    _call("recipe", require_matches, experiment.recipe.ignore, net, prunable)
     plan = plan_pruning(
         net, prunable, pattern=pattern, sparsity=experiment.sparsity, ignored=experiment.recipe.ignored(prunable)
     )
@@ -236,6 +239,7 @@ def _check_pattern(experiment: Experiment) -> None:
     shapes = {name: plan.shapes[name] for name in plan.layers}
     _call("report", experiment.report.check_layers, shapes)
     _call("allocation", experiment.allocation.check_layers, pattern, shapes, experiment.sparsity)
+    require_storable(pattern, shapes.values(), experiment.sparsity)
     check_search(experiment)
     try:
         experiment.kernel.check_against(

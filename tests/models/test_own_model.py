@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from sparsefront.errors import InvalidSetting
 from sparsefront.models.base import Model
+from sparsefront.validate import validate
 
 MODEL = """
 import torch
@@ -57,11 +59,48 @@ def test_the_class_has_every_abstract_method_and_no_more(own: str):
     assert defined == {*Model.__abstractmethods__, "kinds"}
 
 
-def test_a_whole_run(run, own: str, tmp_path: Path):
+@pytest.fixture
+def searched(tmp_path: Path) -> str:
     options = tmp_path / "conf" / "model"
     options.mkdir(parents=True)
     (options / "own.yaml").write_text("_target_: own_model.Own\n")
-    searched = f"hydra.searchpath=[file://{options.parent}]"
+    return f"hydra.searchpath=[file://{options.parent}]"
+
+
+def test_a_whole_run(run, own: str, searched: str):
     row = run(searched, "model=own", "recipe=default", "trainer=cpu", "measure.device=cpu")
     assert set(row.sparsity.sparsity_per_layer) == {"first", "second"}
     assert row.choice.model_parameters == {}
+
+
+THERE = r"there are first, second, head$"
+WRONG = {
+    "a string": (
+        "'first'",
+        r"^model\._target_=own_model\.Own: prunable returns 'first', where it returns a list of names",
+    ),
+    "nothing": ("None", r"^model\._target_=own_model\.Own: prunable returns None, where it returns a list of names"),
+    "no such layer": ("['first', 'third']", rf"^model\._target_=own_model\.Own: prunable names 'third', .*; {THERE}"),
+    "the network": ("['']", rf"^model\._target_=own_model\.Own: prunable names '', .*; {THERE}"),
+    "modules": ("[net.first]", r"^model\._target_=own_model\.Own: prunable names Linear\(.* is no Linear"),
+    "twice": ("['first', 'second', 'first']", r"^model\._target_=own_model\.Own: prunable names 'first' twice$"),
+}
+
+
+@pytest.mark.parametrize("pattern", ["element_wise", "dense"])
+@pytest.mark.parametrize(("returned", "message"), WRONG.values(), ids=WRONG)
+def test_layers_that_cannot_be_pruned_are_told_before_anything_runs(
+    composed, own_modules, searched, returned, message, pattern
+):
+    own_modules({"own_model.py": MODEL.replace('["first", "second"]', returned)})
+    with pytest.raises(InvalidSetting, match=message):
+        validate(composed(searched, "model=own", "recipe=default", f"pattern={pattern}"))
+
+
+def test_a_model_that_names_no_layer_can_only_be_trained(composed, own_modules, searched):
+    own_modules({"own_model.py": MODEL.replace('["first", "second"]', "[]")})
+    with pytest.raises(
+        InvalidSetting, match="^pattern=element_wise: finds no layer: prunable of the model names none$"
+    ):
+        validate(composed(searched, "model=own", "recipe=default", "pattern=element_wise"))
+    validate(composed(searched, "model=own", "recipe=default", "pattern=dense"))

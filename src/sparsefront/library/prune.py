@@ -33,8 +33,9 @@ from sparsefront.schedule.base import Schedule
 from sparsefront.tasks.base import Task
 
 log = logging.getLogger(__name__)
-# Imported by name: it times kernels, on whose code the masks of a run without a search do not depend.
+# Imported by name: they read kernels, on whose code the masks of a run without a search do not depend.
 DEFAULT_SEARCH = "sparsefront.library.search"
+STORAGE_CHECK = "sparsefront.export.storage_check"
 
 
 def prune(
@@ -165,6 +166,7 @@ def _require_layers(plan: PruningPlan, pruning: PruningSettings) -> None:
         raise InvalidSetting("pattern", pruning.pattern.name, f"prunes no layer ({reasons})")
     shapes = {name: plan.shapes[name] for name in plan.layers}
     pruning.allocation.check_layers(pruning.pattern, shapes, pruning.sparsity)
+    importlib.import_module(STORAGE_CHECK).require_storable(pruning.pattern, shapes.values(), pruning.sparsity)
 
 
 def _told(pruning: PruningSettings, pruned: int, ignored: Mapping[str, str]) -> str:

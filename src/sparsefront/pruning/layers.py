@@ -62,6 +62,8 @@ def nothing_fits(plan: PruningPlan, pattern: Pattern, ignore: Sequence[str]) -> 
     Args:
         ignore: expressions of layers that stay dense, as in `recipe.ignore`.
     """
+    if not plan.shapes:
+        return InvalidSetting("pattern", pattern.name, "finds no layer: prunable of the model names none")
     layers_of: dict[str, list[str]] = {}
     for name, reason in plan.dense_reasons.items():
         layers_of.setdefault(reason, []).append(name)
