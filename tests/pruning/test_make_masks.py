@@ -1,8 +1,11 @@
 """Masks of a whole network."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
+from sparsefront.allocation.erk import Erk
 from sparsefront.allocation.global_threshold import GlobalThreshold
 from sparsefront.allocation.per_layer import PerLayer
 from sparsefront.errors import InvalidSetting
@@ -132,3 +135,42 @@ class TornBlocks(BlockWise):
 def test_a_pattern_that_breaks_its_own_masks_is_named_with_the_layer():
     with pytest.raises(InvalidSetting, match="pattern=block_wise: has made a mask of layer0 that breaks it: .*block"):
         make_masks(importance((8, 16)), TornBlocks(4), PerLayer(), 0.5)
+
+
+@dataclass(frozen=True)
+class Returning(ElementWise):
+    """A pattern of somebody's own whose step returns something else than a mask."""
+
+    returned: str = "float"
+
+    def steps(self, sparsity, shape, final_sparsity=None):
+        (step,) = super().steps(sparsity, shape, final_sparsity)
+        return (ReturningStep(step, self.returned),)
+
+
+class ReturningStep:
+    def __init__(self, step, returned: str):
+        self.step, self.returned, self.target = step, returned, step.target
+
+    def groups(self, importance, mask):
+        return self.step.groups(importance, mask)
+
+    def to_mask(self, kept, importance, mask):
+        made = self.step.to_mask(kept, importance, mask)
+        return {"float": made.float(), "transposed": made.T, "flat": made.flatten(), "nothing": None}[self.returned]
+
+
+@pytest.mark.parametrize("allocation", [PerLayer(), GlobalThreshold(), Erk()], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    ("returned", "given"),
+    [
+        ("float", r"torch\.float32 \[8, 16\]"),
+        ("transposed", r"torch\.bool \[16, 8\]"),
+        ("flat", r"torch\.bool \[128\]"),
+        ("nothing", "NoneType"),
+    ],
+)
+def test_a_step_that_makes_no_mask_is_named_with_what_it_returned(returned, given, allocation):
+    message = rf"^pattern=ReturningStep: to_mask returns {given}, where a mask is bool \[8, 16\], as the weight$"
+    with pytest.raises(InvalidSetting, match=message):
+        make_masks(importance((8, 16)), Returning(returned), allocation, 0.5)

@@ -206,10 +206,18 @@ def step_groups(step: Step, scores: Tensor, mask: Tensor, allowed: Tensor) -> Gr
 
 
 def new_mask(step: Step, kept: Tensor, scores: Tensor, mask: Tensor, allowed: Tensor) -> Tensor:
-    """The mask that follows from the survivors of a step."""
-    if regrows(step):
-        return step.to_mask(kept, scores, mask, allowed=allowed) & allowed
-    return step.to_mask(kept, scores, mask)
+    """The mask that follows from the survivors of a step.
+
+    Raises:
+        InvalidSetting: the step, which may be a user's own, makes no bool [N, K].
+    """
+    again = {"allowed": allowed} if regrows(step) else {}
+    made = step.to_mask(kept, scores, mask, **again)
+    if not isinstance(made, Tensor) or made.dtype != torch.bool or made.shape != mask.shape:
+        given = f"{made.dtype} {list(made.shape)}" if isinstance(made, Tensor) else type(made).__name__
+        wanted = f"to_mask returns {given}, where a mask is bool {list(mask.shape)}, as the weight"
+        raise InvalidSetting("pattern", type(step).__qualname__, wanted)
+    return made & allowed if regrows(step) else made
 
 
 def regrows(step: Step) -> bool:

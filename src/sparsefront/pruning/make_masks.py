@@ -9,6 +9,7 @@ from sparsefront.allocation.base import Allocation, GlobalAllocation
 from sparsefront.errors import InvalidSetting
 from sparsefront.finite import require_finite
 from sparsefront.masks.groups import Groups
+from sparsefront.masks.permutation import Permutation
 from sparsefront.masks.selection import select_in_layer
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.patterns.base import Pattern, new_mask, require_divisible, step_groups, validate_sparsity
@@ -138,17 +139,19 @@ def _allowed(layer: str, importance: Tensor, previous: Mapping[str, Tensor] | No
 
 
 def _require_structure(masks: Mapping[str, Tensor], pattern: Pattern, sparsity: float, layout: MaskLayout) -> None:
-    """Raise InvalidSetting naming the first layer whose mask breaks its pattern: one of the user's own may be wrong."""
+    """`require_structure` of all layers: a pattern of the user's own may be wrong."""
     for layer, mask in masks.items():
         own, of_layer = layout.pattern_of(layer, pattern), layout.sparsity_of(layer, sparsity)
-        if of_layer == 0:
-            continue
-        try:
-            own.check(mask, of_layer, layout.permutation(layer))
-        except ValueError as error:
-            raise InvalidSetting(
-                "pattern", pattern.name, f"has made a mask of {layer} that breaks it: {error}"
-            ) from error
+        if of_layer > 0:
+            require_structure(layer, mask, own, of_layer, layout.permutation(layer))
+
+
+def require_structure(layer: str, mask: Tensor, pattern: Pattern, sparsity: float, permutation: Permutation) -> None:
+    """Raise InvalidSetting where a layer's mask [N, K], in the network's order, breaks the pattern that made it."""
+    try:
+        pattern.check(mask, sparsity, permutation)
+    except ValueError as error:
+        raise InvalidSetting("pattern", pattern.name, f"has made a mask of {layer} that breaks it: {error}") from error
 
 
 def _require_divisible(importance: Mapping[str, Tensor], pattern: Pattern, sparsity: float) -> None:
