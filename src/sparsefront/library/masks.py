@@ -1,7 +1,7 @@
 """Masks of a network, and what is known of how they came about."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -9,10 +9,14 @@ from torch import Tensor, nn
 from sparsefront.counted import counted
 from sparsefront.errors import InvalidSetting
 from sparsefront.masks.weight_view import fits
+from sparsefront.patterns.base import Pattern
+from sparsefront.patterns.mixed import Candidate, Mixed
+from sparsefront.patterns.records import to_record
 from sparsefront.pruning.layers import has_own_weight
 from sparsefront.pruning.layout_search import SearchRecord
 from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.pruning.settings import PruningSettings
+from sparsefront.schedule.one_shot import OneShot
 
 if TYPE_CHECKING:
     from sparsefront.recovery.base import RoundRecord
@@ -61,9 +65,80 @@ class Masks(dict[str, Tensor]):
         total = sum(mask.numel() for mask in self.values())
         return 1 - sum(int(mask.sum()) for mask in self.values()) / total if total else 0.0
 
+    def __or__(self, other: Any) -> Any:
+        """The layers of two prunings, each in its own pattern; of a layer in both, the second one's. Beside a plain dict: a
+        plain dict.
+
+        Raises:
+            InvalidSetting: they differ, and the schedule of one is still to go on.
+        """
+        if not isinstance(other, Masks):
+            return super().__or__(other)
+        merged = Masks({**self, **other})
+        merged.ignored = {name: why for name, why in (self.ignored | other.ignored).items() if name not in merged}
+        _join(merged, self, other)
+        return merged
+
+    def __ior__(self, other: Any) -> Self:  # type: ignore[override,misc]  # a dict's takes pairs too
+        self.update(other)
+        return self
+
+    def update(self, *given: Any, **named: Tensor) -> None:
+        """As of a dict; of the masks of another pruning as `|`."""
+        if len(given) == 1 and isinstance(given[0], Masks):
+            merged = self | given[0]
+            super().update(merged)
+            vars(self).update(vars(merged))
+            given = ()
+        super().update(*given, **named)
+
     def __repr__(self) -> str:
         how = "unknown" if self.pruning is None else self.pruning.pattern.name
         return f"Masks({counted(len(self), 'layer')}, pattern={how}, sparsity={self.sparsity:.4g}, {len(self.ignored)} ignored)"
+
+
+def _join(merged: Masks, *parts: Masks) -> None:
+    """Give merged masks what is known of all of their parts; of one of which nothing is known, the structure of its masks
+    would have to say it, and so it does of all.
+    """
+    known = [part.pruning for part in parts if part.pruning is not None]
+    if any(one != known[0] for one in known) or len(known) < len(parts):
+        if (going_on := next((one for one in known if one.schedule != OneShot()), None)) is not None:
+            allowed = "goes on in recover, which masks of another pruning cannot join: recover each by itself first"
+            raise InvalidSetting("masks", f"schedule={going_on.schedule.name}", allowed)
+    if len(known) < len(parts):
+        return
+    part_of = {name: part for part in parts for name in part}
+    orders, sparsities, patterns = {}, {}, {}
+    for name in merged:
+        layout, pruning = part_of[name].layout, part_of[name].pruning
+        assert pruning is not None
+        sparsities[name] = layout.sparsity_of(name, pruning.sparsity)
+        if sparsities[name] > 0:
+            patterns[name] = layout.pattern_of(name, pruning.pattern)
+        if name in layout.permutations:
+            orders[name] = layout.permutations[name]
+    if all(one == known[0] for one in known):
+        merged.pruning = known[0]
+        if all(part.layout.sparsities is None for part in parts):
+            merged.layout = MaskLayout(orders)
+            return
+    else:
+        merged.pruning = PruningSettings(
+            _pattern_of_all(known, patterns, sparsities), max(one.sparsity for one in known)
+        )
+    merged.layout = MaskLayout(orders, sparsities, patterns if merged.pruning.pattern.mixed else None)
+
+
+def _pattern_of_all(
+    known: Sequence[PruningSettings], patterns: Mapping[str, Pattern], sparsities: Mapping[str, float]
+) -> Pattern:
+    """The pattern that all pruned layers have, or one that is made of theirs."""
+    records: list[Candidate] = [to_record(pattern) for pattern in patterns.values()]
+    different = [record for place, record in enumerate(records) if record not in records[:place]]
+    if len(different) > 1:
+        return Mixed(candidates=different, sparsities=sorted({share for share in sparsities.values() if share > 0}))
+    return next(iter(patterns.values()), known[0].pattern)
 
 
 def require_masks_of(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
