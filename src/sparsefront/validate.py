@@ -240,7 +240,7 @@ def _check_pattern(experiment: Experiment) -> None:
     _call("report", experiment.report.check_layers, shapes)
     _call("allocation", experiment.allocation.check_layers, pattern, shapes, experiment.sparsity)
     require_storable(pattern, shapes.values(), experiment.sparsity)
-    check_search(experiment)
+    check_search(experiment, net, plan.layers)
     try:
         experiment.kernel.check_against(
             pattern=pattern,

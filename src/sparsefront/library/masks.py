@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from sparsefront.counted import counted
 from sparsefront.errors import InvalidSetting
-from sparsefront.masks.weight_view import fits
+from sparsefront.masks.weight_view import as_matrix, fits
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.mixed import Candidate, Mixed
 from sparsefront.patterns.records import to_record
@@ -16,6 +16,7 @@ from sparsefront.pruning.layers import has_own_weight
 from sparsefront.pruning.layout_search import SearchRecord
 from sparsefront.pruning.mask_layout import MaskLayout
 from sparsefront.pruning.settings import PruningSettings
+from sparsefront.pruning.shared_weights import sharing_layers
 from sparsefront.schedule.one_shot import OneShot
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def require_masks_of(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
 
     Raises:
         InvalidSetting: no masks, no such layer, one whose weight is computed, a network that was swapped, or a mask that is
-            not bool or has another shape; names the layer.
+            not bool, has another shape, or differs from that of a layer with the same weight; names the layer.
     """
     if not isinstance(masks, Mapping) or not masks:
         raise InvalidSetting("masks", masks, "is a dict with at least one layer name and its bool mask")
@@ -164,3 +165,7 @@ def require_masks_of(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
             given = f"{mask.dtype} {list(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
             matrix = f" or {[weight.shape[0], weight[0].numel()]}, as its matrix" if weight.dim() > 2 else ""
             raise InvalidSetting(key, given, f"must be bool {list(weight.shape)}, as the weight{matrix}")
+    for name, (first, *others) in sharing_layers(net, masks).items():
+        if name in others and not torch.equal(*(as_matrix(masks[one]).cpu() for one in (first, name))):
+            allowed = f"is another mask than that of {first}, whose weight it shares"
+            raise InvalidSetting(f"masks[{name!r}]", "given", allowed)

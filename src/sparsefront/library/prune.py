@@ -29,6 +29,7 @@ from sparsefront.pruning.make_masks import make_masks
 from sparsefront.pruning.mask_layout import fix_layout
 from sparsefront.pruning.movement import AccumulateMovement
 from sparsefront.pruning.settings import PruningSettings
+from sparsefront.pruning.shared_weights import require_none_shared, require_one_sparsity
 from sparsefront.schedule.base import Schedule
 from sparsefront.tasks.base import Task
 
@@ -94,7 +95,7 @@ def prune(
         inputs = open_loader.first_inputs()
     chosen, left_out = choose_layers(net, layers, inputs)
     plan = plan_pruning(net, chosen, pattern=pruning.pattern, sparsity=sparsity, ignored=ignored_layers(chosen, ignore))
-    _require_layers(plan, pruning)
+    _require_layers(net, plan, pruning)
     ignored = left_out | plan.dense_reasons
     tell(_told(pruning, len(plan.layers), ignored))
     task = PlainTask(net, loss) if task is None else task
@@ -109,6 +110,7 @@ def prune(
         layout, record = chosen_search.layout(task, scores, pruning, open_loader, tell)
     else:
         layout = fix_layout(scores, pruning.pattern, pruning.allocation, sparsity, weight_shapes=shapes)
+        require_one_sparsity(net, plan.layers, pruning.allocation.name, layout.sparsities)
     first = pruning.first_sparsity
     made = make_masks(
         scores,
@@ -160,12 +162,14 @@ def pruning_settings(
     return made
 
 
-def _require_layers(plan: PruningPlan, pruning: PruningSettings) -> None:
+def _require_layers(net: nn.Module, plan: PruningPlan, pruning: PruningSettings) -> None:
     if not plan.layers:
         reasons = "; ".join(f"{name} {list(plan.shapes[name])}: {why}" for name, why in plan.dense_reasons.items())
         raise InvalidSetting("pattern", pruning.pattern.name, f"prunes no layer ({reasons})")
     shapes = {name: plan.shapes[name] for name in plan.layers}
     pruning.allocation.check_layers(pruning.pattern, shapes, pruning.sparsity)
+    if isinstance(pruning.allocation, MeasuringAllocation):
+        require_none_shared(net, plan.layers, pruning.allocation.name)
     importlib.import_module(STORAGE_CHECK).require_storable(pruning.pattern, shapes.values(), pruning.sparsity)
 
 

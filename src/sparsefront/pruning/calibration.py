@@ -14,6 +14,7 @@ from sparsefront.importance.base import Importance
 from sparsefront.module_modes import in_eval_mode
 from sparsefront.pruning.layer_inputs import in_order_of_use, sum_over_inputs
 from sparsefront.pruning.movement import AccumulateMovement
+from sparsefront.pruning.shared_weights import sharing_layers
 from sparsefront.tasks.base import Batch, Task
 
 
@@ -25,7 +26,8 @@ def score_weights(
     open_loader: Callable[[], Iterable[Batch]],
     movement: AccumulateMovement | None = None,
 ) -> dict[str, Tensor]:
-    """Scores of the layers' weights as they are now; the same on every rank of a distributed run, and for tied weights.
+    """Scores of the layers' weights as they are now; the same on every rank of a distributed run. Layers that share one weight
+    have the mean of theirs.
 
     Args:
         task: the network and its loss, on the device where scores are wanted.
@@ -34,21 +36,11 @@ def score_weights(
     Returns:
         layer name -> float32 [N, K], larger = more worth keeping.
     """
-    weights = {name: task.net.get_submodule(name).weight for name in layers}
-    detached = {name: weight.detach() for name, weight in weights.items()}
-    scores = importance.scores(detached, NetworkCalibration(task, layers, open_loader, movement))
-    return _joined_where_tied(scores, weights)
-
-
-def _joined_where_tied(scores: dict[str, Tensor], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Layers that share one weight have the mean of their scores: what one of their masks prunes is gone in all of them."""
-    sharing: dict[int, list[str]] = {}
-    for name, weight in weights.items():
-        sharing.setdefault(id(weight), []).append(name)
-    for names in sharing.values():
+    weights = {name: task.net.get_submodule(name).weight.detach() for name in layers}
+    scores = importance.scores(weights, NetworkCalibration(task, layers, open_loader, movement))
+    for names in sharing_layers(task.net, layers).values():
         if len(names) > 1:
-            mean = torch.stack([scores[name] for name in names]).mean(0)
-            scores.update(dict.fromkeys(names, mean))
+            scores.update(dict.fromkeys(names, torch.stack([scores[name] for name in names]).mean(0)))
     return scores
 
 

@@ -15,6 +15,7 @@ from sparsefront.obs.hessian import input_hessian
 from sparsefront.obs.swaps import Swapped, swap_masks
 from sparsefront.option_classes import options_where
 from sparsefront.pruning.calibration import NetworkCalibration
+from sparsefront.pruning.shared_weights import sharing_layers
 from sparsefront.recovery.base import LayerMasks, Recovery, RecoverySetup, Round, RoundRecord
 from sparsefront.recovery.batch_norm import retake_batch_norm
 from sparsefront.recovery.finetune import Finetune
@@ -30,7 +31,8 @@ class SparseSwaps(Recovery):
     """Settings of `recovery=sparse_swaps`: the dense weights stay, the masks get better. Layer by layer, in the order in which
     the network calls them, a few batches of training data give the Gram matrix of the layer's inputs, and each row takes the
     best exchange of a kept for a pruned weight until none lowers the squared error of its output (`obs.swaps`). Rows, and
-    windows of n:m, keep their counts. Whatever importance made the masks is where the search starts.
+    windows of n:m, keep their counts. Whatever importance made the masks is where the search starts. Layers that share one
+    weight have one mask, for the inputs of all of them; it is searched where the first of them is called.
 
     Args:
         batches: calibration batches of training data, held in memory while the layers are gone through.
@@ -101,14 +103,20 @@ class SparseSwaps(Recovery):
         calibration = NetworkCalibration(round.make_task(None), layers, round.data.train_dataloader)
         batches = list(calibration.batches(self.batches))
         previous = round.masked.masks() if round.setup.pruning.schedule.masks_nest else {}
+        sharing = sharing_layers(round.net, layers)
         found: dict[str, Swapped] = {}
         for group in calibration.order_of_use() if self.sequential else [layers]:
-            grams = calibration.total(calibration.sums_over(group, batches, input_hessian))
-            for layer in group:
-                found[layer] = self._swap_layer(round, layer, grams.pop(layer), previous.get(layer))
-            round.masked.set({layer: found[layer].mask for layer in group})
-        before, after = (sum(getattr(one, key) for one in found.values()) for key in ("error_before", "error_after"))
-        swaps = sum(one.swaps for one in found.values())
+            first = {sharing[layer][0]: None for layer in group if layer not in found}
+            seen = [layer for one in first for layer in sharing[one]]
+            grams = calibration.total(calibration.sums_over(seen, batches, input_hessian))
+            for layer in first:  # outputs of layers that share a weight come closer together
+                gram = torch.stack([grams.pop(one) for one in sharing[layer]]).sum(0)
+                swapped = self._swap_layer(round, layer, gram, previous.get(layer))
+                found |= dict.fromkeys(sharing[layer], swapped)
+            round.masked.set({layer: found[layer].mask for layer in seen})
+        each = list({id(one): one for one in found.values()}.values())
+        before, after = (sum(getattr(one, key) for one in each) for key in ("error_before", "error_after"))
+        swaps = sum(one.swaps for one in each)
         log.info(
             "sparse_swaps: %s in %s, squared output error %.3g -> %.3g",
             counted(swaps, "swap"),

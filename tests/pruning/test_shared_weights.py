@@ -1,0 +1,121 @@
+"""Layers that share one weight have one mask, whatever makes it; what would give them two is told."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import sparsefront as sf
+from sparsefront.allocation.base import PerLayerAllocation
+from sparsefront.validate import validate
+
+LAYERS = ["first", "between", "second"]
+
+
+class Tied(nn.Module):
+    """Two layers of one weight, which are given different inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.between, self.second = (nn.Linear(16, 16) for _ in range(3))
+        self.head = nn.Linear(16, 4)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.head(self.second(self.between(self.first(x).relu()).relu()).relu())
+
+
+@pytest.fixture
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return Tied()
+
+
+@pytest.fixture
+def batches() -> list:
+    generator = torch.Generator().manual_seed(0)
+    mix = torch.randn(6, 16, generator=generator)
+    return [(torch.randn(32, 6, generator=generator) @ mix, torch.randint(0, 4, (32,))) for _ in range(4)]
+
+
+@pytest.mark.parametrize("sequential", [True, False])
+@pytest.mark.parametrize("pattern", ["n_m", "element_wise"])
+def test_swaps_find_one_mask_that_brings_the_outputs_of_both_closer(net, batches, pattern, sequential):
+    dense = copy.deepcopy(net)
+    masks = sf.prune(net, pattern, 0.5, layers=LAYERS, tell=len)
+    found = sf.recover(
+        net,
+        masks,
+        batches,
+        F.cross_entropy,
+        recovery=sf.recovery.SparseSwaps(batches=4, sequential=sequential),
+        dense_net=dense,
+        trainer=sf.TrainerSettings(accelerator="cpu", checkpoint=False),
+    )
+    assert torch.equal(found["first"], found["second"]) and not torch.equal(found["first"], masks["first"])
+    assert (net.first.weight == 0).float().mean() == found.sparsity == 0.5
+    inputs: list[torch.Tensor] = []
+    for layer in (dense.first, dense.second):
+        layer.register_forward_pre_hook(lambda _, given: inputs.append(given[0]))
+    x = torch.cat([x for x, _ in batches])
+
+    def lost(mask):
+        gone = dense.first.weight.masked_fill(mask, 0.0)
+        return sum((x @ gone.T).square().sum() for x in inputs)
+
+    with torch.no_grad():
+        dense(x)
+        assert lost(found["first"]) < lost(masks["first"])
+
+
+class ByName(PerLayerAllocation):
+    """More of some layers, by their names."""
+
+    name = "by_name"
+    fixed_by_first_scores = False
+
+    def layer_sparsities(self, weight_shapes, sparsity, lost):
+        return {layer: 0.75 if layer == "second" else 0.25 for layer in weight_shapes}
+
+
+def test_an_allocation_that_gives_them_two_sparsities_is_told(net):
+    message = "^allocation=by_name: gives first a sparsity of 0.25 and second, which shares its weight, one of 0.75: they need"
+    with pytest.raises(sf.InvalidSetting, match=message):
+        sf.prune(net, "element_wise", 0.5, allocation=ByName(), layers=LAYERS, tell=len)
+    assert net.first.weight.all()
+    sf.prune(net, "element_wise", 0.5, allocation=ByName(), layers=LAYERS, ignore="second", tell=len)
+
+
+SHARED = r"^allocation=latency_search: chooses layer by layer, and {0}, {1} share one weight: leave them dense$"
+
+
+def test_a_search_chooses_for_each_layer_by_itself(net, batches):
+    mixed = sf.patterns.Mixed(["n_m", "element_wise"], sparsities=[0.5])
+    given = {"allocation": sf.allocation.LatencySearch(speedup=1.1), "calibration": batches, "loss": F.cross_entropy}
+    with pytest.raises(sf.InvalidSetting, match=SHARED.format("first", "second")):
+        sf.prune(net, mixed, 0.5, layers=LAYERS, tell=len, **given)
+
+
+def test_of_a_run_before_anything_is_trained(composed, monkeypatch):
+    from sparsefront.models.vit_small import VitSmall
+
+    def shared(self, info, skeleton=VitSmall.skeleton):
+        net = skeleton(self, info)
+        net.blocks[1].mlp.fc1.weight = net.blocks[0].mlp.fc1.weight
+        return net
+
+    monkeypatch.setattr(VitSmall, "skeleton", shared)
+    searched = ["pattern=mixed", "allocation=latency_search", "allocation.speedup=1.1", "recovery=none"]
+    with pytest.raises(sf.InvalidSetting, match=SHARED.format(r"blocks\.0\.mlp\.fc1", r"blocks\.1\.mlp\.fc1")):
+        validate(composed(*searched))
+    validate(composed(*searched, "recipe.ignore=[fc1]"))
+
+
+def test_masks_of_ones_own_that_differ_are_told(net):
+    masks = dict(sf.prune(net, "element_wise", 0.5, layers=LAYERS, tell=len))
+    sf.swap(copy.deepcopy(net), masks, (torch.randn(2, 16),))
+    masks["second"] = ~masks["second"]
+    with pytest.raises(sf.InvalidSetting, match=r"^masks\['second'\]=given: is another mask than that of first, whose"):
+        sf.swap(net, masks, (torch.randn(2, 16),))
