@@ -170,6 +170,14 @@ def test_added_later_it_trains_and_times_nothing_else(run, tmp_path):
     assert without.quality.dense_continued is None and row.quality.dense_continued is not None
 
 
+def test_reported_alone_it_is_told_that_the_control_is_what_is_missing(run):
+    """Stage recover has its own part of what it makes: the masks and weights are there."""
+    run(*[item for item in CONTROL if not item.startswith("control")])
+    message = r"^stages=\['report'\]: dense_continued, which stage recover makes, was never finished .*: add recover to"
+    with pytest.raises(InvalidSetting, match=message):
+        run(*CONTROL, "stages=[report]")
+
+
 SKIPPED = {
     "recovery=none": ["recovery=none"],
     "recovery=obs_update": ["recovery=obs_update"],

@@ -118,7 +118,7 @@ class ArtifactStore:
             raise InvalidSetting(
                 "stages",
                 list(self.runnable),
-                self._why_absent(folder, stage) + f": add {stage} to stages",
+                self._why_absent(folder, kind, stage) + f": add {stage} to stages",
             )
         folder.parent.mkdir(parents=True, exist_ok=True)
         what = f"{kind} {key}"
@@ -190,7 +190,9 @@ class ArtifactStore:
         self._used[key] = held
         return Artifact(held.path, key, reused=True, seconds=read_record(held.path)["seconds"], held=held)
 
-    def _why_absent(self, folder: Path, stage: str) -> str:
+    def _why_absent(self, folder: Path, kind: str, stage: str) -> str:
+        """`kind` tells apart what one stage makes: the masks may be there, and the times of a search for them not."""
+        what = f"stage {stage}" if kind == stage else f"{kind}, which stage {stage} makes,"
         if folder in self._damaged:
-            return f"stage {stage} is damaged ({self._damaged[folder]})"
-        return f"stage {stage} was never finished for this configuration"
+            return f"{what} is damaged ({self._damaged[folder]})"
+        return f"{what} was never finished for this configuration"
