@@ -111,7 +111,8 @@ def test_each_step_minimizes_the_formula(hidden, soft):
 
 def test_texts_are_compared_where_they_are_no_padding():
     """What the callback makes of a batch with an attention mask."""
-    task = SimpleNamespace(label_loss=lambda output, batch: torch.zeros(()))
+    net = nn.Sequential(nn.Identity())
+    task = SimpleNamespace(net=net, label_loss=lambda output, batch: torch.zeros(()))
     student, teacher = torch.ones(1, 2, 3), torch.full((1, 2, 3), 2.0)
     teacher[:, 1] = 1e6
     loss = SquareHeadDistillation(nn.Identity(), ["0"]).loss(

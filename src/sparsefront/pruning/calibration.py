@@ -12,6 +12,7 @@ from sparsefront import distributed
 from sparsefront.gpu_sharing.access import give_way
 from sparsefront.importance.base import Importance
 from sparsefront.module_modes import in_eval_mode
+from sparsefront.pruning.encoder_text import given_encoder_text
 from sparsefront.pruning.layer_inputs import in_order_of_use, sum_over_inputs
 from sparsefront.pruning.movement import AccumulateMovement
 from sparsefront.pruning.shared_weights import sharing_layers
@@ -94,8 +95,15 @@ class NetworkCalibration:
     ) -> dict[str, Tensor]:
         """`input_sums` of some of the layers over batches of this rank that were read before."""
         modules = {name: self._modules[name] for name in layers}
-        with in_eval_mode(self._task.net):
-            return sum_over_inputs(self._forward, batches, modules, statistic, real_positions=real_positions)
+        with in_eval_mode(self._task.net), given_encoder_text(self._task.net, modules) as of_that_text:
+            return sum_over_inputs(
+                self._forward,
+                batches,
+                modules,
+                statistic,
+                real_positions=real_positions,
+                of_that_text=of_that_text,
+            )
 
     def order_of_use(self) -> list[list[str]]:
         """The layers in groups, in the order of the network: see `layer_inputs.in_order_of_use`. The same on every rank."""
@@ -158,5 +166,7 @@ def _requiring_gradients(weights: list[Tensor]) -> Iterator[None]:
 
 
 def real_positions(batch: Batch) -> Tensor | None:
-    """Bool [B, length], the tokens of a text batch that are no padding; None where batches are not text."""
+    """Bool [B, length], the tokens of a text batch that are no padding, of two texts (see `encoder_text`) the first's; None where
+    batches are not text.
+    """
     return batch["attention_mask"].bool() if "attention_mask" in batch else None

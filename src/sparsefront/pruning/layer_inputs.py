@@ -52,12 +52,14 @@ def sum_over_inputs(
     statistic: Callable[[Tensor], Tensor],
     *,
     real_positions: Callable[[Any], Tensor | None] = lambda batch: None,
+    of_that_text: Callable[[str, Tensor], bool] = lambda name, x: True,
 ) -> dict[str, Tensor]:
     """Per layer the sum of `statistic(X)` over all its calls; no X outlives its call.
 
     Args:
         forward: runs the network on a batch.
         real_positions: of a batch: `real` of `as_rows`.
+        of_that_text: whether what a layer is given has these positions, where its shape says that it may.
         modules: layer name -> module; one that is called several times in a forward adds up all of them.
         statistic: of X, float32 [rows, K]; adds up over rows.
     Raises:
@@ -73,7 +75,8 @@ def sum_over_inputs(
 
     def add(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         reached.add(name)
-        sums[name] += statistic(as_rows(modules[name], first_argument(args, kwargs), real))
+        x = first_argument(args, kwargs)
+        sums[name] += statistic(as_rows(modules[name], x, real if of_that_text(name, x) else None))
 
     with before_forward(modules, add):
         for batch in batches:

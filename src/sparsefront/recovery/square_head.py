@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from sparsefront.declared.settings_class import settings_class
 from sparsefront.declared.types import OneOrMore
 from sparsefront.pruning.calibration import real_positions
+from sparsefront.pruning.encoder_text import in_encoder
 from sparsefront.recovery.base import Round
 from sparsefront.recovery.distillation import prediction_loss
 from sparsefront.recovery.taught import TaughtRecovery
@@ -104,7 +105,11 @@ class SquareHeadDistillation(TeacherCallback):
         self.hidden_states, self.soft_targets, self.temperature = hidden_states, soft_targets, temperature
 
     def loss(self, task: Task, output: Any, target: Any, states: StatePairs, batch: Batch) -> Tensor:
-        loss = task.label_loss(output, batch) + self.hidden_states * square_head_loss(states, real_positions(batch))
+        real, of_that_text = real_positions(batch), in_encoder(task.net)
+        lost = torch.zeros((), device=states[0][0].device)
+        for name, pair in zip(self.hidden_layers, states, strict=True):
+            lost = lost + square_head_loss([pair], real if of_that_text(task.net.get_submodule(name)) else None)
+        loss = task.label_loss(output, batch) + self.hidden_states * lost
         if not self.soft_targets:
             return loss
         return loss + self.soft_targets * prediction_loss(task, output, target, self.temperature)
