@@ -108,3 +108,10 @@ def test_what_cannot_work_is_one_line(cnn, tmp_path):
     sf.swap(cnn, masks, (IMAGES,))
     with pytest.raises(sf.InvalidSetting, match=r"masks\['mlp'\]=given: .*after sf.swap, give a copy from before"):
         sf.save(tmp_path, cnn, masks)
+
+
+def test_a_file_in_place_of_the_folder_is_told(cnn, tmp_path):
+    masks = sf.prune(cnn, "n_m", 0.5, layers=["body"], tell=len)
+    (tmp_path / "taken").touch()
+    with pytest.raises(sf.InvalidSetting, match=r"^folder=\S+taken: cannot be written \(File exists\); name another"):
+        sf.save(tmp_path / "taken", cnn, masks)

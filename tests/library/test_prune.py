@@ -1,5 +1,6 @@
 """prune on a network of one's own: which layers, which masks, and what is said."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -136,6 +137,32 @@ def test_of_tied_weights_as_much_goes_as_was_asked():
     assert (net[0].weight == 0).float().mean() == masks.sparsity == 0.5
 
 
+def test_numbers_of_numpy_are_numbers(cnn):
+    masks = sf.prune(
+        cnn, "block_wise", np.float32(0.75), granularity=np.int64(4), layers=["body"], tell=lambda line: None
+    )
+    assert masks.pruning.pattern == sf.patterns.BlockWise(4) and type(masks.pruning.sparsity) is float
+    assert masks.sparsity == 0.75
+
+
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (lambda net, masks, x, folder: sf.prune(net, "n_m", 0.5), "net"),
+        (lambda net, masks, x, folder: sf.recover(net, masks, [x]), "net"),
+        (lambda net, masks, x, folder: sf.swap(net, masks, (x,)), "net"),
+        (lambda net, masks, x, folder: sf.save(folder, net, masks), "net"),
+        (lambda net, masks, x, folder: sf.load(folder, net), "net"),
+        (lambda net, masks, x, folder: sf.benchmark(net, nn.Linear(8, 8), (x,)), "dense_net"),
+        (lambda net, masks, x, folder: sf.benchmark(nn.Linear(8, 8), net, (x,)), "net"),
+    ],
+    ids=["prune", "recover", "swap", "save", "load", "benchmark dense", "benchmark"],
+)
+def test_what_is_no_network_is_told(call, argument, tmp_path):
+    with pytest.raises(sf.InvalidSetting, match=f"^{argument}=dict: is a torch.nn.Module$"):
+        call({}, {"0": torch.ones(8, 8).bool()}, torch.randn(2, 8), tmp_path)
+
+
 BAD = {
     "pattern=tile: is one of block_2_4, block_wise, ": {"pattern": "tile"},
     "pattern=dense: takes no weights away": {"pattern": "dense"},
@@ -151,6 +178,14 @@ BAD = {
     "calibration=None: importance=wanda comes from inputs: give batches": {"importance": "wanda"},
     "calibration=int: is a DataLoader or another iterable": {"importance": "wanda", "calibration": 3},
     "calibration=empty: must give at least one batch": {"importance": "wanda", "calibration": []},
+    "calibration=a function that returns list: opens a loader anew at each call: this one is empty": {
+        "importance": "wanda",
+        "calibration": lambda: [],
+    },
+    "calibration=a function that returns NoneType: opens a DataLoader or another iterable of batches": {
+        "importance": "wanda",
+        "calibration": lambda: None,
+    },
     "calibration=list of 3: holds batches": {"importance": "wanda", "calibration": [[1, 2, 3]]},
     "loss=None: may be left out only where the network returns its loss": {
         "importance": "taylor",

@@ -208,6 +208,20 @@ BAD = {
     r"loss=\[32\]: must be the mean over the batch": {"loss": nn.CrossEntropyLoss(reduction="none")},
     "loss=float: must be the mean over the batch": {"loss": lambda output, target: 1.0},
     r"masks\['9'\]=given: names no layer": {"masks": {"9": torch.ones(2, 2).bool()}},
+    "loss=cross_entropy: is a function": {"loss": "cross_entropy"},
+    r"recipe=\{'lr': 0.1\}: is a sf.Recipe\(...\), or None": {"recipe": {"lr": 0.1}},
+    r"trainer=\{\}: is a sf.TrainerSettings\(...\), or None": {"trainer": {}},
+    "dense_net=int: is a torch.nn.Module, or a function that gives one": {"recovery": "distill", "dense_net": 3},
+    r"dense_net\(\)=NoneType: is a torch.nn.Module": {"recovery": "distill", "dense_net": lambda: None},
+    "dense_net=given: does not fit the model; missing keys: 0.bias, ": {
+        **dict.fromkeys(("epochs", "lr")),
+        "recovery": "obs_update",
+        "dense_net": nn.Linear(1, 1),
+    },
+    "epoch_weights=of epochs 1, 2: lacks the weights at the start of epoch 0, counted from 0": {
+        "recovery": "weight_rewind",
+        "epoch_weights": {1: {}, 2: {}},
+    },
 }
 
 

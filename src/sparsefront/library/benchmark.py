@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from sparsefront.counted import counted
 from sparsefront.errors import InvalidSetting
 from sparsefront.inference.fusion.fuse import fused_dense_graph
-from sparsefront.library.inputs import device_of, named_inputs_on
+from sparsefront.library.inputs import device_of, named_inputs_on, require_network
 from sparsefront.library.measured_dtype import measured_dtype
 from sparsefront.measure.agreement import floating_tensors
 from sparsefront.measure.end_to_end import EndToEnd, time_pair
@@ -85,6 +85,8 @@ def benchmark(
             or without a floating-point tensor.
         RuntimeError: no execution mode can run one of the networks.
     """
+    require_network(dense_net, argument="dense_net")
+    require_network(net)
     inputs = named_inputs_on(dense_net, example_inputs)
     named_inputs_on(net, example_inputs)
     name, other = measured_dtype(dense_net), measured_dtype(net)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 from torch import Tensor, nn
 
@@ -51,4 +52,18 @@ def open_calibration(net: nn.Module, batches: Batches | None, importance: Import
 
 
 def _opened(open_loader: Callable[[], Iterable], by_name: NamedBatch) -> Iterator[Batch]:
-    return map(by_name.named, open_loader())
+    """The batches that a function opens a loader of, in the forms of a training loop.
+
+    Raises:
+        InvalidSetting: it returns no loader, or one without a batch, such as an iterator that was read before.
+    """
+    loader = open_loader()
+    if isinstance(loader, str) or not isinstance(loader, Iterable):
+        allowed = "opens a DataLoader or another iterable of batches at each call"
+        raise InvalidSetting("calibration", f"a function that returns {type(loader).__name__}", allowed)
+    batches = iter(loader)
+    first = next(batches, None)
+    if first is None:
+        allowed = "opens a loader anew at each call: this one is empty"
+        raise InvalidSetting("calibration", f"a function that returns {type(loader).__name__}", allowed)
+    return map(by_name.named, chain([first], batches))

@@ -8,11 +8,12 @@ from torch import Tensor, nn
 from sparsefront.errors import InvalidSetting
 from sparsefront.export.checkpoint import Export, read_export, write_export
 from sparsefront.export.manifest import Manifest
+from sparsefront.library.fitting import misfit_of
+from sparsefront.library.inputs import require_network
 from sparsefront.library.layers import weight_of
 from sparsefront.library.masks import Masks, require_masks_of
 from sparsefront.masks.weight_view import like_weight
 from sparsefront.models.base import Model
-from sparsefront.models.checkpoint import misfit
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.records import CLASS, from_record, named_pattern
 from sparsefront.pruning.mask_layout import MaskLayout
@@ -38,12 +39,15 @@ def save(
         model: adds what its own library wants beside the weights.
         weights: a safetensors file with the network's state dict, shared where the file system can.
     Raises:
-        InvalidSetting: no masks, or masks of other layers than the network's.
+        InvalidSetting: no masks, or masks of other layers than the network's; or a folder that cannot be made.
         ValueError: a pruned weight is not zero, or a mask breaks its pattern; names the layer.
     """
     require_masks_of(net, masks)
     known, directory = Masks.of(masks), Path(folder)
-    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidSetting("folder", folder, f"cannot be written ({error.strerror}); name another folder") from error
     write_export(
         directory,
         net,
@@ -71,6 +75,7 @@ def load(folder: Path | str, net: nn.Module) -> Masks:
     Raises:
         InvalidSetting: no export in the folder, or one of another architecture; names the first few differences.
     """
+    require_network(net)
     try:
         export = read_export(Path(folder))
     except InvalidSetting as error:
@@ -90,17 +95,8 @@ def load(folder: Path | str, net: nn.Module) -> Masks:
 
 
 def _load_weights(net: nn.Module, export: Export, folder: Path | str) -> None:
-    weights, own = export.state_dict(), net.state_dict()
-    complaint = misfit(
-        missing=[key for key in own if key not in weights],
-        unexpected=[key for key in weights if key not in own],
-        reshaped=[
-            f"{key} {list(value.shape)} for {list(own[key].shape)}"
-            for key, value in weights.items()
-            if key in own and value.shape != own[key].shape
-        ],
-    )
-    if complaint:
+    weights = export.state_dict()
+    if complaint := misfit_of(weights, net.state_dict()):
         raise InvalidSetting("folder", folder, complaint)
     net.load_state_dict(weights)
 

@@ -49,6 +49,14 @@ def named_inputs_on(net: nn.Module, inputs: object, *, argument: str = "example_
     return named
 
 
+def require_network(net: object, *, argument: str = "net") -> None:
+    """Raises:
+    InvalidSetting: something else than a network.
+    """
+    if not isinstance(net, nn.Module):
+        raise InvalidSetting(argument, type(net).__name__, "is a torch.nn.Module")
+
+
 def device_of(net: nn.Module) -> torch.device:
     """Where the network's first parameter lies; the CPU where it has none."""
     return next((parameter.device for parameter in net.parameters()), torch.device("cpu"))

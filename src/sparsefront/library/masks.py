@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from sparsefront.counted import counted
 from sparsefront.errors import InvalidSetting
+from sparsefront.library.inputs import require_network
 from sparsefront.masks.weight_view import as_matrix, fits
 from sparsefront.patterns.base import Pattern
 from sparsefront.patterns.mixed import Candidate, Mixed
@@ -147,9 +148,10 @@ def require_masks_of(net: nn.Module, masks: Mapping[str, Tensor]) -> None:
     columns the taps of a filter come one after the other, each with all of its input channels (`masks.weight_view`).
 
     Raises:
-        InvalidSetting: no masks, no such layer, one whose weight is computed, a network that was swapped, or a mask that is
-            not bool, has another shape, or differs from that of a layer with the same weight; names the layer.
+        InvalidSetting: no network, no masks, no such layer, one whose weight is computed, a network that was swapped, or a mask
+            that is not bool, has another shape, or differs from that of a layer with the same weight; names the layer.
     """
+    require_network(net)
     if not isinstance(masks, Mapping) or not masks:
         raise InvalidSetting("masks", masks, "is a dict with at least one layer name and its bool mask")
     modules = dict(net.named_modules())

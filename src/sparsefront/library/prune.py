@@ -3,6 +3,7 @@
 import importlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from sparsefront.errors import InvalidSetting
 from sparsefront.finite import require_finite
 from sparsefront.importance.base import Importance
 from sparsefront.library.calibration import Batches, Calibration, open_calibration
-from sparsefront.library.inputs import named_inputs_on
+from sparsefront.library.inputs import named_inputs_on, require_network
 from sparsefront.library.layers import Layers, choose_layers, ignored_layers, weight_of
 from sparsefront.library.masks import Masks
 from sparsefront.library.options import option
@@ -84,9 +85,9 @@ def prune(
     Raises:
         InvalidSetting: an argument that cannot be used; names it, its value and what is allowed.
     """
-    if not isinstance(net, nn.Module):
-        raise InvalidSetting("net", type(net).__name__, "is a torch.nn.Module")
+    require_network(net)
     pruning = pruning_settings(pattern, sparsity, granularity, importance, allocation, schedule)
+    sparsity = pruning.sparsity
     if not pruning.pattern.prunes:
         raise InvalidSetting("pattern", pruning.pattern.name, "takes no weights away: leave the network as it is")
     open_loader = open_calibration(net, calibration, pruning.importance)
@@ -143,8 +144,11 @@ def pruning_settings(
     Raises:
         InvalidSetting: names the argument.
     """
-    if isinstance(sparsity, bool) or not isinstance(sparsity, int | float) or not 0 <= sparsity < 1:
+    if isinstance(sparsity, bool) or not isinstance(sparsity, Real) or not 0 <= sparsity < 1:
         raise InvalidSetting("sparsity", sparsity, "is the fraction of zeros, in [0, 1)")
+    sparsity = float(sparsity)  # what NumPy counts with is a number too
+    if isinstance(granularity, Integral) and not isinstance(granularity, bool):
+        granularity = int(granularity)
     made = PruningSettings(
         pattern=option("pattern", pattern, Pattern, granularity=granularity),
         sparsity=sparsity,

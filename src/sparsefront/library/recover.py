@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from sparsefront.errors import InvalidSetting
 from sparsefront.library.batches import NamedBatches, training_loader
-from sparsefront.library.inputs import device_of
+from sparsefront.library.fitting import misfit_of
+from sparsefront.library.inputs import device_of, require_network
 from sparsefront.library.layers import weighted_layers
 from sparsefront.library.masks import Masks, require_masks_of
 from sparsefront.library.options import option
@@ -89,9 +90,13 @@ def recover(
         Diverged: the loss or the weights are not finite.
     """
     require_masks_of(net, masks)
+    _require_types(loss, recipe, trainer)
     known, chosen = Masks.of(masks), option("recovery", recovery, Recovery)
     pruning = known.pruning or PruningSettings(ElementWise(), known.sparsity)
     given = {"dense_net": dense_net, "initial_net": initial_net, "epoch_weights": epoch_weights}
+    for name in ("dense_net", "initial_net"):
+        if given[name] is not None and not callable(given[name]):
+            raise InvalidSetting(name, type(given[name]).__name__, "is a torch.nn.Module, or a function that gives one")
     for name in chosen.needs:
         if given[name] is None:
             raise InvalidSetting(name, None, f"recovery={chosen.name} needs it: see sf.recover")
@@ -112,12 +117,12 @@ def recover(
     data_of_round = _data_of_round(train_dataloader, net, named=task is not None)
     trained, initial = (net if given is None else given for given in (dense_net, initial_net))
     if chosen.starts_dense:
-        net.load_state_dict(_fresh(trained).state_dict())
+        _start_dense(net, trained)
     source = Source(
         data_of_round=data_of_round,
         make_task=partial(task or partial(_plain_task, loss), net),
-        dense_net=partial(_fresh, trained),
-        initial_net=partial(_fresh, initial),
+        dense_net=partial(_fresh, trained, "dense_net"),
+        initial_net=partial(_fresh, initial, "initial_net"),
         epoch_weights=epoch_weights or {},
     )
     device = device_of(net)
@@ -158,6 +163,25 @@ def _require_heeded(name: str, value: float | None, recovery: Recovery) -> None:
         raise InvalidSetting(name, value, f"give it to {type(recovery).__name__}(...), not beside recovery=")
 
 
+def _require_types(loss: object, recipe: object, trainer: object) -> None:
+    """Raises InvalidSetting naming the first argument of another type."""
+    if loss is not None and not callable(loss):
+        raise InvalidSetting(
+            "loss", loss, "is a function (output, target) -> scalar, or None where the network has its own"
+        )
+    for name, value, kind in (("recipe", recipe, Recipe), ("trainer", trainer, TrainerSettings)):
+        if value is not None and not isinstance(value, kind):
+            raise InvalidSetting(name, value, f"is a sf.{kind.__name__}(...), or None")
+
+
+def _start_dense(net: nn.Module, trained: Network) -> None:
+    """Put the dense weights into the network, in place; raises InvalidSetting where they are of another architecture."""
+    weights, own = _fresh(trained, "dense_net").state_dict(), net.state_dict()
+    if complaint := misfit_of(weights, own):
+        raise InvalidSetting("dense_net", "given", complaint)
+    net.load_state_dict(weights)
+
+
 def _require_trainable(net: nn.Module, recovery: Recovery) -> None:
     """Raises InvalidSetting where the recovery trains and every parameter is frozen."""
     if recovery.training is not None and not any(parameter.requires_grad for parameter in net.parameters()):
@@ -176,9 +200,11 @@ def _recipe(recipe: Recipe | None, epochs: int | None, lr: float | None) -> Reci
     return chosen if lr is None else replace(chosen, lr=lr, recovery_lr=None)
 
 
-def _fresh(network: Network) -> nn.Module:
+def _fresh(network: Network, argument: str) -> nn.Module:
     """A copy that may be trained, or moved to another device."""
-    return copy.deepcopy(network) if isinstance(network, nn.Module) else network()
+    made = copy.deepcopy(network) if isinstance(network, nn.Module) else network()
+    require_network(made, argument=f"{argument}()")
+    return made
 
 
 def _plain_task(loss: Loss | None, net: nn.Module, optimization: Optimization | None) -> PlainTask:

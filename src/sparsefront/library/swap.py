@@ -14,7 +14,7 @@ from sparsefront.inference.choice import MODES, KernelChoice
 from sparsefront.inference.network_modules import release_formats
 from sparsefront.inference.swap import swap as swap_layers
 from sparsefront.inference.swap_report import SwapReport
-from sparsefront.library.inputs import named_inputs_on
+from sparsefront.library.inputs import named_inputs_on, require_network
 from sparsefront.library.masks import Masks, require_masks_of
 from sparsefront.measure.agreement import floating_tensors, network_error_limit, output_error
 from sparsefront.measure.problems import observe_problems
@@ -51,6 +51,7 @@ def swap(
         RuntimeError: the network's outputs are not the same after the swap.
     """
     choice = kernel_choice(kernel)
+    require_network(net)
     if any(isinstance(module, SparseLayer) for module in net.modules()):
         raise InvalidSetting("net", type(net).__name__, "was swapped already: give a copy of the pruned network")
     require_masks_of(net, masks)

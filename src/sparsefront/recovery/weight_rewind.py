@@ -44,5 +44,16 @@ class WeightRewind(TrainingRecovery):
         return rewound_plan(self.epochs, recipe, steps_per_epoch)
 
     def set_weights(self, round: Round) -> None:
-        """Those of the dense run at the start of epoch T - K."""
-        round.net.load_state_dict(round.epoch_weights[first_epoch(self.epochs, round.setup.recipe)])
+        """Those of the dense run at the start of epoch T - K.
+
+        Raises:
+            InvalidSetting: they are not there.
+        """
+        epoch = first_epoch(self.epochs, round.setup.recipe)
+        try:
+            weights = round.epoch_weights[epoch]
+        except KeyError as error:
+            there = f"of epochs {', '.join(map(str, round.epoch_weights))}"
+            allowed = f"lacks the weights at the start of epoch {epoch}, counted from 0, where this recovery begins"
+            raise InvalidSetting("epoch_weights", there, allowed) from error
+        round.net.load_state_dict(weights)
