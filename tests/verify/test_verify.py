@@ -118,6 +118,17 @@ def edit_manifest(folder: Path, without: str) -> None:
     file.write_text(json.dumps({key: value for key, value in json.loads(file.read_text()).items() if key != without}))
 
 
+def state(folder: Path, value: object, *keys: str) -> None:
+    """Another value in the manifest; None among the keys: the first that is there."""
+    file = folder / "manifest.json"
+    content = held = json.loads(file.read_text())
+    *parents, last = keys
+    for key in parents:
+        held = held[key or next(iter(held))]
+    held[last or next(iter(held))] = value
+    file.write_text(json.dumps(content))
+
+
 def broken_file(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"nothing")
 
@@ -134,6 +145,18 @@ EDITED_NETWORKS = {
     ),
     "a file": ("cannot be read", broken_file),
     "its manifest": ("cannot be read", lambda folder: (folder / "manifest.json").write_text("{")),
+    "its sparsity": (
+        "manifest.json: was edited: its sparsity is 0.9, where 0.5",
+        lambda at: state(at, 0.9, "sparsity"),
+    ),
+    "a setting of its pattern": ("its pattern_parameters.m is 8", lambda at: state(at, 8, "pattern_parameters", "m")),
+    "a shape": (r"its layers.*shape is \(8, 8\), where \(", lambda at: state(at, [8, 8], "layers", None, "shape")),
+    "a count": ("its layers.*nnz is 7, where", lambda at: state(at, 7, "layers", None, "nnz")),
+    "a density": ("its layers.*density is 0.1, where 0.5", lambda at: state(at, 0.1, "layers", None, "density")),
+    "why a layer is dense": (
+        "its dense_layers.no such layer is 'too small', where None",
+        lambda at: state(at, "too small", "dense_layers", "no such layer"),
+    ),
     "a part of its manifest": ("cannot be read", lambda folder: edit_manifest(folder, "layers")),
 }
 

@@ -20,8 +20,9 @@ from sparsefront.verify.record import check_export, find_export, read_record
 DESCRIPTION = """\
 Whether a stored result still is what was measured, and whether measuring again gives the same.
 
-First the record: its own sha256, those of its files, masks and weights; pruned weights are zero, and the compressed form
-that kernels read is the same weights. One that was edited is refused, and nothing is measured. Then the data: it must be
+First the record: its own sha256, those of its files, masks and weights; pruned weights are zero, the compressed form that
+kernels read is the same weights, and manifest.json states the sparsity, the settings of the pattern, the dense layers and the
+shapes that they have. One that was edited is refused, and nothing is measured. Then the data: it must be
 what the result was measured on. Then the weights are evaluated again, and timed where the result's GPU (or processor) is: the
 metric must be equal, up to a tenth of a point or one sample; the speedup lies within the record's interval, or it is said that
 it does not. Without that GPU, that is said, and all else is verified on the CPU.

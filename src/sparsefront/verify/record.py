@@ -20,6 +20,7 @@ from sparsefront.export.tensors_digest import tensors_digest
 from sparsefront.masks.weight_view import as_matrix
 from sparsefront.report.result import Result
 from sparsefront.runs import linked_checkpoint
+from sparsefront.verify.manifest import check_manifest
 
 
 def read_record(file: Path) -> Result:
@@ -98,8 +99,8 @@ def check_export(result: Result, export: Export) -> None:
     """Check that an exported network is the one that a result was measured of, in all three forms that it is stored in.
 
     Raises:
-        Edited: weights or masks have another digest, a pruned weight is not zero, or a layer's compressed form is not its
-            weight.
+        Edited: weights or masks have another digest, the manifest states something else, a pruned weight is not zero, or a
+            layer's compressed form is not its weight.
     """
     try:
         weights, masks = export.state_dict(), export.masks
@@ -111,6 +112,7 @@ def check_export(result: Result, export: Export) -> None:
     ):
         if tensors_digest(tensors) != stored:
             raise Edited(part, f"are not those that were measured: their sha256 is not the {part}_sha256 of the record")
+    check_manifest(result, export)
     for layer in export.manifest.layers:
         weight = as_matrix(weights[f"{layer}.weight"])
         if bool(weight.masked_fill(masks[layer], 0.0).any()):
